@@ -13,7 +13,7 @@ import pytest
 from wal_sink.clock import now_us
 from wal_sink.model.plan import Plan, plan_key
 from wal_sink.targets.base import Slice, Target
-from wal_sink.testing.contracts.ledger import new_owner
+from wal_sink.testing.contracts.ledger import create, new_owner
 from wal_sink.testing.contracts.rows import SCHEMA, Table, deliver
 
 Make = Callable[[dict[str, str]], Target]
@@ -42,7 +42,7 @@ class AbsentContract(ABC):
         # Its timestamp is a later one: that does not count.
         there = _planned(plain, [("there", 1, 0, "x")], start + 3_000_000_000)
         with plain.connect(new_owner()) as session:
-            session.create(-1)
+            create(session)
             deliver(session, *there)
         first: list[Any] = [("a", 1, 1, "x"), ("a", 2, 1, None), ("a", 1, 2, "y"), ("b", 1, 1, "x")]
         later: list[Any] = [
@@ -62,7 +62,7 @@ class AbsentContract(ABC):
         _, other = _planned(target, later, start + 10)
         assert plan.one_session
         with target.connect(new_owner()) as session:
-            session.create(-1)
+            create(session)
             deliver(session, plan, one, other)
             assert self.rows(target) == expected
             deliver(session, plan, other, one)
@@ -75,7 +75,7 @@ class AbsentContract(ABC):
         replaces, one = _planned(plain, [("a", 1, 1, "x")], start)
         keeps, other = _planned(absent, [("a", 1, 2, "y"), ("b", 1, 2, "y")], start + 10)
         with absent.connect(new_owner()) as session:
-            session.create(-1)
+            create(session)
             session.write(replaces, one)
             session.write(keeps, other)
             session.drain()

@@ -29,7 +29,7 @@ import pytest
 from wal_sink.errors import InvalidRow, SchemaMismatch
 from wal_sink.model.plan import Plan, plan_key
 from wal_sink.targets.base import Session, Slice, Target
-from wal_sink.testing.contracts.ledger import new_owner
+from wal_sink.testing.contracts.ledger import create, new_owner
 from wal_sink.testing.contracts.rows import BASE_US, deliver
 
 FIELDS = pa.schema(
@@ -173,7 +173,7 @@ class TablesContract(ABC):
         """Write slices as one window, one behind the other."""
         plan = _plan(target)
         with target.connect(new_owner()) as session:
-            session.create(-1)
+            create(session)
             deliver(session, plan, *_slices(target, plan, slices, us))
 
     def write_again(self, target: Target, *slices: Sequence[Change]) -> None:

@@ -42,7 +42,7 @@ from wal_sink.targets.cassandra.names import TableName
 from wal_sink.targets.cassandra.schema.drift import DriftWatch
 from wal_sink.targets.cassandra.schema.ledger_table import create_ledger
 from wal_sink.targets.cassandra.session import CassandraSession
-from wal_sink.testing.contracts.ledger import begun_window
+from wal_sink.testing.contracts.ledger import begin, begun_window
 from wal_sink.testing.servers.cassandra import EmbeddedCassandra, Node
 
 pytestmark = pytest.mark.cassandra
@@ -305,8 +305,8 @@ def test_the_schema_is_asked_while_a_window_is_begun(
             return step(self)
 
         monkeypatch.setattr(DriftWatch, "_schema_version", note)
-        session.offer(iter([(plan, rows[1])]))  # type: ignore[attr-defined]
-        session.begin(begun_window(0))
+        session.offer(iter([(plan, rows[1])]))
+        begin(session, begun_window(0))
         session.write(plan, rows[1])
         assert len(compared) == changes
         session.drain()

@@ -12,8 +12,10 @@ import pytest
 from wal_sink.errors import CorruptLog
 from wal_sink.model.ledger import BegunEpoch, Outcome, Owner, Window
 from wal_sink.options import parse
+from wal_sink.protocol import ledger
 from wal_sink.targets.base import Session
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
+from wal_sink.testing.contracts.ledger import begin, create, finish, mark_of
 from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = pytest.mark.cassandra
@@ -66,7 +68,7 @@ def row(node: Node, keyspace: str) -> dict[str, Any]:
 
 def test_the_row_as_others_see_it(cassandra: Node, keyspace: str, session: Session) -> None:
     """The columns that docs/cassandra.md documents, step by step."""
-    session.create(6)
+    create(session, 6)
     fresh = {
         "query_id": "query 1",
         "log_id": "log 1",
@@ -78,29 +80,11 @@ def test_the_row_as_others_see_it(cassandra: Node, keyspace: str, session: Sessi
     }
     assert row(cassandra, keyspace) == fresh
     several = window(7, epochs=3)
-    assert session.begin(several) is Outcome.APPLIED
+    assert begin(session, several) is Outcome.APPLIED
     assert row(cassandra, keyspace) == fresh | {"begun": several.to_text()}
-    assert session.finish(several) is Outcome.APPLIED
+    assert finish(session, several) is Outcome.APPLIED
     done = {"flushed": 9, "last_us": 9_009, "last": several.to_text()}
     assert row(cassandra, keyspace) == fresh | done
-
-
-def test_begin_and_finish_are_refused_from_any_other_state(session: Session) -> None:
-    """Before, twice, behind a gap, with another window's nonce."""
-    mine, other = window(0), window(0)
-    assert session.begin(mine) is Outcome.CONFLICT
-    session.create(-1)
-    assert session.finish(mine) is Outcome.CONFLICT
-    assert session.begin(window(1)) is Outcome.CONFLICT
-    assert session.begin(mine) is Outcome.APPLIED
-    assert session.begin(mine) is Outcome.CONFLICT
-    assert session.finish(other) is Outcome.CONFLICT
-    assert session.finish(mine) is Outcome.APPLIED
-    assert session.finish(mine) is Outcome.CONFLICT
-    assert session.begin(window(0)) is Outcome.CONFLICT
-    mark = session.read_ledger()
-    assert mark is not None
-    assert (mark.flushed, mark.begun, mark.last) == (0, None, mine)
 
 
 def test_the_row_outlives_the_tables_time_to_live(
@@ -108,9 +92,9 @@ def test_the_row_outlives_the_tables_time_to_live(
 ) -> None:
     """An administrator's default TTL must not make the sink forget."""
     cassandra.execute(f"ALTER TABLE {keyspace}.wal_sink_ledger WITH default_time_to_live = 1000")
-    session.create(-1)
-    session.begin(first := window(0))
-    session.finish(first)
+    create(session)
+    begin(session, first := window(0))
+    finish(session, first)
     lives = cassandra.execute(
         "SELECT ttl(log_id), ttl(flushed), ttl(last_us), ttl(begun), ttl(last) "
         f"FROM {keyspace}.wal_sink_ledger"
@@ -124,7 +108,7 @@ def test_a_text_that_the_sink_did_not_write(
     cassandra: Node, keyspace: str, session: Session, column: str, text: str
 ) -> None:
     """It stops the flush, naming the column, the row and the table."""
-    session.create(-1)
+    create(session)
     cassandra.execute(
         f"UPDATE {keyspace}.wal_sink_ledger SET {column} = %s WHERE query_id = 'query 1'", [text]
     )
@@ -141,13 +125,13 @@ def test_a_row_with_nulls(cassandra: Node, keyspace: str, session: Session) -> N
 
 def test_too_few_replicas(cassandra: Node, keyspace: str, session: Session) -> None:
     """A coordinator says `Unavailable` before it starts, and also after a proposal was accepted."""
-    session.create(-1)
+    create(session)
     cassandra.execute(
         f"ALTER KEYSPACE {keyspace} WITH replication = "
         "{'class': 'SimpleStrategy', 'replication_factor': 3}"
     )
-    mine = window(0)
-    assert session.begin(mine) is Outcome.UNKNOWN
+    mine, seen = window(0), mark_of(session)
+    assert session.compare_and_set(seen, ledger.begin(seen, mine)) is Outcome.UNKNOWN
     cassandra.execute(
         f"ALTER KEYSPACE {keyspace} WITH replication = "
         "{'class': 'SimpleStrategy', 'replication_factor': 1}"
@@ -155,7 +139,7 @@ def test_too_few_replicas(cassandra: Node, keyspace: str, session: Session) -> N
     mark = session.read_ledger()
     assert mark is not None
     assert mark.begun is None
-    assert session.begin(mine) is Outcome.APPLIED
+    assert begin(session, mine) is Outcome.APPLIED
 
 
 def test_closing_twice(session: Session) -> None:

@@ -25,6 +25,7 @@ from wal_sink.targets.cassandra.rules import planned_rules
 from wal_sink.targets.cassandra.schema import server
 from wal_sink.targets.cassandra.schema.ledger_table import create_ledger
 from wal_sink.targets.cassandra.write import writer
+from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.servers.cassandra import EmbeddedCassandra
 
 pytestmark = pytest.mark.cassandra
@@ -125,7 +126,7 @@ def test_permissions(node: EmbeddedCassandra, admin: Any) -> None:
     admin.execute("GRANT MODIFY ON TABLE ks.wal_sink_ledger TO flusher")
     plan = flusher.plan(SCHEMA, "k")
     with flusher.connect(Owner("q", "l", "c")) as session:
-        session.create(-1)
+        create(session)
         mark = session.read_ledger()
         assert mark is not None
         assert mark.flushed == -1

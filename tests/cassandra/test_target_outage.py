@@ -22,6 +22,7 @@ from wal_sink.model.ledger import BegunEpoch, LedgerState, Outcome, Owner, Windo
 from wal_sink.model.plan import Plan
 from wal_sink.observer import Observer
 from wal_sink.options import parse
+from wal_sink.protocol import ledger as protocol
 from wal_sink.targets.base import Kind, Session, Slice
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 from wal_sink.targets.cassandra.driver import connection as driver_connection
@@ -32,6 +33,7 @@ from wal_sink.targets.cassandra.schema.drift import DriftWatch
 from wal_sink.targets.cassandra.session import CassandraSession
 from wal_sink.targets.cassandra.write.in_flight import MOST, Concurrency, InFlight
 from wal_sink.targets.cassandra.write.sender import Sender
+from wal_sink.testing.contracts.ledger import begin, create, finish
 from wal_sink.testing.servers.cassandra import EmbeddedCassandra
 
 pytestmark = pytest.mark.cassandra
@@ -78,9 +80,9 @@ def plan(target: CassandraTarget) -> Plan:
 def session(target: CassandraTarget, plan: Plan) -> Iterator[Session]:
     """A session of a new query, everything prepared."""
     with target.connect(Owner(uuid.uuid4().hex, "log", "checkpoint")) as session:
-        session.create(-1)
-        assert session.begin(window(5)) is Outcome.CONFLICT
-        assert session.finish(window(5)) is Outcome.CONFLICT
+        create(session)
+        assert begin(session, window(5)) is Outcome.CONFLICT
+        assert finish(session, window(5)) is Outcome.CONFLICT
         yield session
 
 
@@ -119,7 +121,7 @@ def send_all(sender: Sender, statements: Iterable[Any]) -> None:
 def begin_in_vain(target: CassandraTarget, session: Session) -> Kind | Outcome:
     """Nothing was sent, or it is unknown; either way a flusher goes on later."""
     try:
-        return session.begin(window(1))
+        return begin(session, window(1))
     except Exception as error:  # noqa: BLE001 - whatever the driver raises is classified
         return target.classify(error)
 
@@ -142,31 +144,31 @@ def test_a_lost_answer_is_unknown_and_a_read_tells(
     mine = window(0)
     node.pause()
     try:
-        assert session.begin(mine) is Outcome.UNKNOWN
+        assert begin(session, mine) is Outcome.UNKNOWN
     finally:
         node.resume()
     assert eventually(session, mine).begun == mine
     node.pause()
     try:
-        assert session.finish(mine) is Outcome.UNKNOWN
+        assert finish(session, mine) is Outcome.UNKNOWN
     finally:
         node.resume()
     mark = eventually(session, None)
     assert (mark.flushed, mark.begun, mark.last) == (0, None, mine)
-    assert session.finish(mine) is Outcome.CONFLICT
+    assert finish(session, mine) is Outcome.CONFLICT
 
 
 def test_create_may_be_lost_too(node: EmbeddedCassandra, target: CassandraTarget) -> None:
     """It says nothing; the caller reads."""
     with target.connect(Owner(uuid.uuid4().hex, "log", "checkpoint")) as session:
         assert session.read_ledger() is None
-        session.create(-1)  # prepared
+        create(session)  # prepared
     with target.connect(Owner(uuid.uuid4().hex, "log", "checkpoint")) as session:
         assert session.read_ledger() is None
         resume = threading.Timer(3, node.resume)
         node.pause()
         resume.start()
-        session.create(3)
+        create(session, 3)
         resume.join()
         mark = eventually(session, None)
     assert mark.flushed == 3
@@ -424,7 +426,7 @@ def test_what_waits_is_forgotten_with_what_is_in_flight(
 ) -> None:
     """A few rows wait for more; a flusher that begins, begins without them."""
     session.write(plan, rows(target, plan, 5, first=60_000))
-    session.begin(window(5))
+    begin(session, window(5))
     write(session, plan, rows(target, plan, 5, first=61_000))
     found = {row.id for row in node.execute("SELECT id FROM ks.t")}
     assert found & {*range(60_000, 62_000)} == {*range(61_000, 61_005)}
@@ -450,9 +452,9 @@ def test_a_crash_and_a_restart(
 ) -> None:
     """What was acknowledged is there; the open session finds the node again by itself."""
     first = window(0)
-    assert session.begin(first) is Outcome.APPLIED
+    assert begin(session, first) is Outcome.APPLIED
     write(session, plan, rows(target, plan, 100, 20_000))
-    assert session.finish(first) is Outcome.APPLIED
+    assert finish(session, first) is Outcome.APPLIED
     node.kill()
     with pytest.raises(TargetUnavailable, match=r"No connection to Cassandra at 127\.0\.0\.1"):
         target.connect(Owner("q", "l", "c"))
@@ -462,7 +464,7 @@ def test_a_crash_and_a_restart(
     assert mark is not None
     assert (mark.flushed, mark.begun, mark.last) == (0, None, first)
     write(session, plan, rows(target, plan, 100, 20_100))
-    assert session.begin(window(1)) is Outcome.APPLIED
+    assert begin(session, window(1)) is Outcome.APPLIED
     got = node.execute("SELECT id FROM ks.t")
     assert {row.id for row in got} >= set(range(20_000, 20_200))
 
@@ -539,12 +541,12 @@ def test_a_ledger_whose_requests_never_end_is_an_outage(
     owner = Owner(f"q-{uuid.uuid4()}", "log", "file:///c")
     with connect(chosen) as connection:
         ledger = Ledger(connection.session, chosen.ledger, owner, timeout_s=2)
-        ledger.create(-1)
-        assert ledger.begin(window(0)) is Outcome.APPLIED
-        ledger.finish(window(0))
+        seen = protocol.create(owner, -1)
+        assert ledger.compare_and_set(None, seen) is Outcome.APPLIED
+        assert ledger.compare_and_set(seen, protocol.begin(seen, window(0))) is Outcome.APPLIED
         stand_still(connection, standstill)
         began = time.monotonic()
-        assert ledger.begin(window(1)) is Outcome.UNKNOWN
+        assert ledger.compare_and_set(seen, protocol.begin(seen, window(0))) is Outcome.UNKNOWN
         with pytest.raises(TargetUnavailable, match="cannot be read"):
             ledger.read()
         assert time.monotonic() - began < 30

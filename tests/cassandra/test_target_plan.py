@@ -14,6 +14,7 @@ from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import Owner
 from wal_sink.options import parse
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
+from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = pytest.mark.cassandra
@@ -117,7 +118,7 @@ def test_the_ledger_elsewhere(cassandra: Node, table: str) -> None:
         elsewhere = target(cassandra, table, ledgerTable=f"{other}.Led")
         elsewhere.plan(SCHEMA, "k")
         with elsewhere.connect(Owner("q", "l", "c")) as session:
-            session.create(-1)
+            create(session)
         assert len(cassandra.execute(f'SELECT * FROM "{other}"."Led"')) == 1
     finally:
         cassandra.execute(f'DROP KEYSPACE "{other}"')

@@ -17,6 +17,7 @@ from wal_sink.targets.cassandra.options import CONSISTENCY_LEVELS
 from wal_sink.targets.cassandra.schema import ledger_table
 from wal_sink.targets.cassandra.schema.ledger_table import ledger_id
 from wal_sink.targets.cassandra.schema.server import SETTINGS, read_server, replicas_by_datacenter
+from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = pytest.mark.cassandra
@@ -57,7 +58,7 @@ def test_a_start_at_every_level(cassandra: Node, shared: str, level: str) -> Non
     plan = target.plan(SCHEMA, "k")
     with target.connect(Owner(level, "log", "checkpoint")) as session:
         assert session.read_ledger() is None
-        session.create(-1)
+        create(session)
         if level not in ("TWO", "THREE"):  # the keyspace has one replica
             assert session.read_ledger() is not None
     assert [column.name for column in plan.columns] == ["id"]
@@ -85,7 +86,7 @@ def test_a_ledger_that_is_made_again_is_empty(cassandra: Node, shared: str) -> N
         target.plan(SCHEMA, "k")
         with target.connect(Owner("q", "log", "checkpoint")) as session:
             assert session.read_ledger() is None
-            session.create(7)
+            create(session, 7)
             assert session.read_ledger() is not None
         cassandra.execute(f"DROP TABLE {shared}.again")
 

@@ -21,7 +21,7 @@ from wal_sink.model.ledger import Outcome
 from wal_sink.protocol.next_step import Idle
 from wal_sink.targets.base import Slice, Target
 from wal_sink.targets.cassandra.write import totals, writer
-from wal_sink.testing.contracts.ledger import begun_window, new_owner
+from wal_sink.testing.contracts.ledger import begin, begun_window, create, finish, new_owner
 from wal_sink.testing.contracts.rows import deliver
 from wal_sink.testing.servers.cassandra import Node
 from wal_sink.wal.log import Log
@@ -59,7 +59,7 @@ def types_are_added(node: Node, keyspace: str, table: str, target: Target) -> No
     batch = pa.record_batch({**keys, "t": pa.array(["x", None, None]), **numbers})
     plan, owner = target.plan(batch.schema, table), new_owner()
     with target.connect(owner) as session:
-        session.create(-1)
+        create(session)
         rows = Slice(0, target.check(batch, plan), 1_700_000_000_000_000)
         deliver(session, plan, rows)
         with pytest.raises(TargetRefused, match="total 201 of column b does not fit into 8 bits"):
@@ -93,8 +93,8 @@ def steps_wait_for_each_other(node: Node, keyspace: str, monkeypatch: pytest.Mon
     other = pa.record_batch({"k": pa.array(["other"]), "v": pa.array([6])})
     monkeypatch.setattr(totals, "MOST_ROWS", 1)
     with adding.connect(new_owner()) as session:
-        session.create(-1)
-        session.begin(window)
+        create(session)
+        begin(session, window)
         for _ in range(2):  # the second time everything is there
             session.start(window)
             for row in range(60):
@@ -106,20 +106,20 @@ def steps_wait_for_each_other(node: Node, keyspace: str, monkeypatch: pytest.Mon
             session.drain()
             ((found,),) = node.execute(f"SELECT v FROM {table} WHERE k = 'a'")
             assert found == 41
-        session.finish(window)
+        finish(session, window)
         many = pa.record_batch(
             {"k": pa.array([f"k{i}" for i in range(600)]), "v": pa.array([1] * 600)}
         )
         backwards = many.take(pa.array(range(599, -1, -1)))
         window = begun_window(1, 3_600)
         monkeypatch.setattr(totals, "MOST_ROWS", 600)
-        session.begin(window)
+        begin(session, window)
         session.start(window)
         for turn in range(6):  # what is read first was written last
             rows = (many, backwards)[turn % 2]
             session.write(later, Slice(1, rows, us + 1_000 + 600 * turn))
         session.drain()
-        assert session.finish(window) is Outcome.APPLIED
+        assert finish(session, window) is Outcome.APPLIED
     sums = {row.v for row in node.execute(f"SELECT k, v FROM {table}") if row.k != "a"}
     assert sums == {6}
 

@@ -14,7 +14,7 @@ import pytest
 from wal_sink.model.ledger import Owner
 from wal_sink.model.plan import Plan, plan_key
 from wal_sink.targets.base import Slice, Target
-from wal_sink.testing.contracts.ledger import new_owner
+from wal_sink.testing.contracts.ledger import create, new_owner
 from wal_sink.testing.contracts.rows import BASE_US, SCHEMA, Record, Table, deliver, frame
 
 
@@ -37,7 +37,7 @@ class UpdatesContract(ABC):
         later = self.slice(target, plan, [("a", 1, None, "x"), ("c", 2, 3, "y")], BASE_US + 10)
         newest = self.slice(target, plan, [("c", 2, 4, None)], BASE_US + 20)
         with target.connect(owner) as session:
-            session.create(-1)
+            create(session)
             deliver(session, plan, first, later, newest)
             for _ in range(2):
                 assert self.rows(target) == {("a", 1): (10, "x"), ("c", 2): (4, "y")}

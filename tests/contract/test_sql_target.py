@@ -17,10 +17,11 @@ from wal_sink.errors import (
     TargetRefused,
     TargetUnavailable,
 )
-from wal_sink.model.ledger import LedgerState, Outcome, Owner
+from wal_sink.model.ledger import Outcome, Owner
+from wal_sink.protocol import ledger
 from wal_sink.targets.base import Kind, Slice
 from wal_sink.targets.sql import SqlTarget
-from wal_sink.testing.contracts.ledger import begun_window
+from wal_sink.testing.contracts.ledger import begin, begun_window, create, finish
 from wal_sink.testing.contracts.rows import deliver
 
 TABLE = "CREATE TABLE t (Id INTEGER, price REAL, name TEXT, other NUMERIC)"
@@ -134,9 +135,9 @@ def test_a_transaction_that_the_driver_has_replaced_is_not_finished(path: Path, 
     plan = target.plan(PRICES, "key")
     rows = Slice(0, pa.record_batch([[1], [2.0]], PRICES), 0)
     with target.connect(Owner("query", "log", "checkpoint")) as session:
-        session.create(-1)
+        create(session)
         window = begun_window(0, 2)
-        assert session.begin(window) is Outcome.APPLIED
+        assert begin(session, window) is Outcome.APPLIED
         for loses in (lost, ""):
             session.start(window)
             for moment in ("before the rows", "between rows", "after the rows"):
@@ -144,7 +145,7 @@ def test_a_transaction_that_the_driver_has_replaced_is_not_finished(path: Path, 
                 if moment != "after the rows":
                     session.write(plan, rows)
             expected = Outcome.CONFLICT if loses else Outcome.APPLIED
-            assert session.finish(window) is expected
+            assert finish(session, window) is expected
             assert len(execute(path, "SELECT Id FROM t")) == (0 if loses else 2)
 
 
@@ -279,7 +280,7 @@ def test_rows_go_to_the_table_that_the_options_name(path: Path) -> None:
     for table in ("other", "t"):
         target = SqliteTarget(SqliteOptions(path=str(path), table=table))
         with target.connect(owner) as session:
-            session.create(-1)
+            create(session)
             if table == "t":
                 deliver(session, plan, rows)
                 continue
@@ -288,6 +289,6 @@ def test_rows_go_to_the_table_that_the_options_name(path: Path) -> None:
             ) as caught:
                 deliver(session, plan, rows)
             assert "--option table=t`" in caught.value.remedy
-            session.compare_and_set(session.read_ledger(), LedgerState.new(owner, -1))
+            session.compare_and_set(session.read_ledger(), ledger.create(owner, -1))
     assert execute(path, "SELECT Id FROM t") == [(1,)]
     assert execute(path, "SELECT Id FROM other") == []

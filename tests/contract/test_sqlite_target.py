@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -12,9 +12,9 @@ from sqlite_target import SqliteOptions, SqliteTarget
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.ledger import Outcome, Owner
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import Compares, Kind, Session, Target
+from wal_sink.targets.base import Kind, Session, Target
 from wal_sink.targets.sql.session import SqlSession
-from wal_sink.testing.contracts.ledger import begun_window
+from wal_sink.testing.contracts.ledger import begin, begun_window, create
 from wal_sink.testing.contracts.restart import RestartContract
 from wal_sink.testing.contracts.rows import Record
 from wal_sink.testing.contracts.transactional import SqlContract
@@ -23,7 +23,7 @@ from wal_sink.testing.contracts.transactional import SqlContract
 class Served(SqliteTarget):
     """SQLite as behind a server: when that dies, all connections are lost."""
 
-    session: type[SqlSession] = SqlSession
+    session: type[Any] = SqlSession
     connections: ClassVar[list[sqlite3.Connection]] = []
 
     def open(self) -> sqlite3.Connection:
@@ -31,7 +31,8 @@ class Served(SqliteTarget):
         return self.connections[-1]
 
     def connect(self, owner: Owner) -> Session:
-        return self.session(self, self._open(), owner)
+        session: Session = self.session(self, self._open(), owner)
+        return session
 
     def classify(self, error: Exception) -> Kind:
         closed = isinstance(error, sqlite3.ProgrammingError) and "closed" in str(error)
@@ -73,11 +74,10 @@ class TestSqlite(SqlContract, RestartContract):
     ) -> None:
         """It writes nothing, and leaves no transaction that would hold up others."""
         with target.connect(owner) as session, target.connect(owner) as other:
-            assert isinstance(session, Compares)
             session.compare(plan)
-            other.create(-1)
+            create(other)
             with sqlite3.connect(target.options.path) as connection:
                 connection.execute("ALTER TABLE t DROP COLUMN v")
             with pytest.raises(SchemaMismatch, match="v of table"):
                 session.compare(plan)
-            assert other.begin(begun_window(0)) is Outcome.APPLIED
+            assert begin(other, begun_window(0)) is Outcome.APPLIED

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
 from tests.contract import test_sqlite_target as sqlite
 from tests.protocol.staging_world import StagingSession, StagingTarget
-from wal_sink.model.ledger import Outcome, Owner
+from wal_sink.model.ledger import LedgerState, Outcome, Owner
 from wal_sink.targets.base import Session
 from wal_sink.testing.contracts.restart import RestartContract
 from wal_sink.testing.contracts.staged import StagedContract
@@ -18,11 +19,12 @@ from wal_sink.testing.contracts.staged import StagedContract
 class ServedStaging(sqlite.Served, StagingTarget):
     """Files beside a table of SQLite."""
 
-    session: type[StagingSession] = StagingSession
+    session: type[Any] = StagingSession
 
     def connect(self, owner: Owner) -> Session:
         self.folder.mkdir(exist_ok=True)
-        return self.session(self, owner)
+        session: Session = self.session(self, owner)
+        return session
 
 
 class TestStaging(StagedContract, RestartContract):
@@ -38,12 +40,14 @@ class TestStaging(StagedContract, RestartContract):
     def conflict_after_commit(
         self, patch: pytest.MonkeyPatch, landed: Callable[[], object]
     ) -> None:
-        real = StagingSession._conditional
+        real = StagingSession.commit
 
-        def conditional(self: StagingSession, update: Callable[[], bool]) -> Outcome:
-            patch.setattr(StagingSession, "_conditional", real)
-            real(self, update)
+        def commit(
+            self: StagingSession, seen: LedgerState, new: LedgerState, receipts: Sequence[bytes]
+        ) -> Outcome:
+            patch.setattr(StagingSession, "commit", real)
+            real(self, seen, new, receipts)
             landed()
             raise sqlite3.OperationalError("database is locked")
 
-        patch.setattr(StagingSession, "_conditional", conditional)
+        patch.setattr(StagingSession, "commit", commit)

@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
 import pyarrow as pa
 
 from tests.contract import test_sqlite_target, test_staging_target, test_targets
@@ -110,10 +109,8 @@ class UnprovenSession(SqlSession):
         self._forget()
         self._window = window
 
-    def finish(self, window: Window) -> Outcome:
-        text = window.to_text()
-        cells = {"flushed": window.last, "last_us": window.last_us, "last": text, "begun": ""}
-        return self._conditional(lambda: self._ledger._update(cells, {"begun": text}))
+    def commit(self, seen: LedgerState, new: LedgerState) -> Outcome:
+        return self._conditional(lambda: self._ledger.replace(seen, new))
 
 
 class Reconnecting(Sqlite):
@@ -128,9 +125,9 @@ class Reconnecting(Sqlite):
 class TwoCommitsSession(SqlSession):
     """Commits rows, then the ledger row."""
 
-    def finish(self, window: Window) -> Outcome:
+    def commit(self, seen: LedgerState, new: LedgerState) -> Outcome:
         self._connection.commit()
-        return super().finish(window)
+        return super().compare_and_set(seen, new)
 
 
 class CommittingInsert(Sqlite):
@@ -169,15 +166,16 @@ class CuttingSession(SqlSession):
 class LateSession(SqlSession):
     """Answers, and commits when it is used next."""
 
-    late: Window | None = None
+    late: tuple[LedgerState, LedgerState] | None = None
 
-    def finish(self, window: Window) -> Outcome:
-        self.late = window
+    def commit(self, seen: LedgerState, new: LedgerState) -> Outcome:
+        self.late = seen, new
         return Outcome.APPLIED
 
     def read_ledger(self) -> LedgerState | None:
         if self.late is not None:
-            super().finish(self.late)
+            late, self.late = self.late, None
+            super().commit(*late)
         return super().read_ledger()
 
 
@@ -211,12 +209,12 @@ class NotDurable(Sqlite):
 class UnconditionalLedger(Ledger):
     """What met a lock is tried again as a plain update."""
 
-    def _updated(self, changes: dict[str, object], seen: dict[str, object]) -> int:
+    def _update(self, changes: dict[str, object], seen: dict[str, object]) -> int:
         with contextlib.suppress(sqlite3.OperationalError):
-            return super()._updated(changes, seen)
+            return super()._update(changes, seen)
         while True:
             with contextlib.suppress(sqlite3.OperationalError):
-                return super()._updated(changes, {})
+                return super()._update(changes, {})
 
 
 class UnconditionalSession(SqlSession):
@@ -244,9 +242,9 @@ class UnconditionalRetry(Sqlite):
 class SkippingSession(StagingSession):
     """Commits those of the files that are there."""
 
-    def _add(self, receipts: Sequence[bytes]) -> bool:
-        folder = self._target.folder
-        return super()._add([each for each in receipts if (folder / each.decode()).exists()])
+    def add(self, receipts: Sequence[bytes]) -> None:
+        folder = self.target.folder
+        super().add([each for each in receipts if (folder / each.decode()).exists()])
 
 
 class SwallowingStaging(StagingSession):
@@ -260,24 +258,25 @@ class SwallowingStaging(StagingSession):
 class RowsFirstSession(StagingSession):
     """Commits rows, then the ledger row."""
 
-    def finish(self, window: Window, receipts: Sequence[bytes] = ()) -> Outcome:
-        self._add(receipts)
-        self._connection.commit()
-        return super().finish(window)
+    def commit(self, seen: LedgerState, new: LedgerState, receipts: Sequence[bytes]) -> Outcome:
+        self.sql._window = seen.begun
+        self.add(receipts)
+        self.sql._connection.commit()
+        return self.sql.compare_and_set(seen, new)
 
 
 class LateStagingSession(StagingSession):
     """Answers, and commits when it is closed."""
 
-    late: tuple[Window, Sequence[bytes]] | None = None
+    late: tuple[LedgerState, LedgerState, Sequence[bytes]] | None = None
 
-    def finish(self, window: Window, receipts: Sequence[bytes] = ()) -> Outcome:
-        self.late = window, receipts
+    def commit(self, seen: LedgerState, new: LedgerState, receipts: Sequence[bytes]) -> Outcome:
+        self.late = seen, new, receipts
         return Outcome.APPLIED
 
     def close(self) -> None:
         if self.late is not None:
-            super().finish(*self.late)
+            super().commit(*self.late)
         super().close()
 
 
@@ -290,13 +289,14 @@ class LateStaging(Staging):
 class ComparingFirstSession(StagingSession):
     """Compares the ledger row, and then updates whatever is there."""
 
-    def finish(self, window: Window, receipts: Sequence[bytes] = ()) -> Outcome:
-        seen = self.read_ledger()
-        if seen is None or seen.begun != window:
+    def commit(self, seen: LedgerState, new: LedgerState, receipts: Sequence[bytes]) -> Outcome:
+        if self.read_ledger() != seen:
             return Outcome.CONFLICT
-        meet(self._target)
-        cells = {"flushed": window.last, "begun": "", "last": window.to_text()}
-        return self._conditional(lambda: self._ledger._update(cells, {}) and self._add(receipts))
+        meet(self.target)
+        self.sql._window = seen.begun
+        self.add(receipts)
+        cells = new.to_row()._asdict()
+        return self.sql._conditional(lambda: self.sql._ledger._update(cells, {}) == 1)
 
 
 # --- rows that are cells ------------------------------------------------------------------------------------
@@ -330,22 +330,21 @@ class OneTimestampForKeys(OneTimestamp):
 class ComparingFirstCells(MemorySession):
     """Compares the ledger row, and then updates whatever is there."""
 
-    def finish(self, window: Window) -> Outcome:
-        seen = self.read_ledger()
-        if seen is None or seen.begun != window:
+    def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
+        if self.read_ledger() != seen:
             return Outcome.CONFLICT
-        meet(self._target)
-        self._put(seen, **msgspec.structs.asdict(seen.finished(window)))
+        if new.begun is None and seen is not None:
+            meet(self._target)
+        self._put(new)
         return Outcome.APPLIED
 
 
 class UnconditionalCells(MemorySession):
     """Tries what was not applied again, as a plain update."""
 
-    def finish(self, window: Window) -> Outcome:
-        mark = self.read_ledger()
-        if super().finish(window) is Outcome.CONFLICT and mark is not None:
-            self._put(mark, **msgspec.structs.asdict(mark.finished(window)))
+    def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
+        if super().compare_and_set(seen, new) is Outcome.CONFLICT:
+            self._put(new)
         return Outcome.APPLIED
 
 
@@ -456,7 +455,7 @@ WRONG: tuple[Wrong, ...] = (
         *(
             CELLS,
             with_session(Cells, UnconditionalCells),
-            "test_finish_is_refused_for_another_begun_window",
+            "test_another_window_is_not_finished",
         ),
     ),
 )

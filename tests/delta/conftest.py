@@ -19,7 +19,7 @@ from wal_sink.targets.delta import DeltaTarget
 from wal_sink.targets.delta.options import DeltaOptions
 from wal_sink.targets.delta.session import DeltaSession
 from wal_sink.targets.delta.table import Files, Table
-from wal_sink.testing.contracts.ledger import begun_window, mark_of
+from wal_sink.testing.contracts.ledger import begin, begun_window, create, finish, mark_of
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
 
@@ -32,7 +32,7 @@ class Query:
         self.target = self.made()
         self.owner = Owner(str(uuid.uuid4()), uuid.uuid4().hex, "file:///checkpoint")
         self.session = self.connect()
-        self.session.create(-1)
+        create(self.session)
 
     def made(self) -> DeltaTarget:
         return DeltaTarget(parse({"delta.path": self.path}, DeltaOptions))
@@ -57,9 +57,9 @@ class Query:
     def add(self, rows: pa.RecordBatch) -> None:
         """Bring rows into the table, as the next epoch."""
         window = begun_window(mark_of(self.session).flushed + 1)
-        assert self.session.begin(window) is Outcome.APPLIED
+        assert begin(self.session, window) is Outcome.APPLIED
         self.session.start(window)
-        assert self.session.finish(window, self.stage(rows)) is Outcome.APPLIED
+        assert finish(self.session, window, self.stage(rows)) is Outcome.APPLIED
 
 
 def table_of(path: str) -> list[dict[str, Any]]:

@@ -18,12 +18,13 @@ from tests.delta.conftest import SCHEMA, Query, batch, conflict_after_commit, ta
 from wal_sink.errors import CorruptLog, SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
+from wal_sink.protocol import ledger
 from wal_sink.targets.base import Slice
 from wal_sink.targets.delta import DeltaTarget
 from wal_sink.targets.delta.session import LedgerFiles
 from wal_sink.targets.delta.table import Files, Table
-from wal_sink.testing.contracts.ledger import begun_window, mark_of
-from wal_sink.testing.contracts.rows import drained, finish
+from wal_sink.testing.contracts.ledger import begin, begun_window, finish, mark_of
+from wal_sink.testing.contracts.rows import drained
 from wal_sink.testing.contracts.storage import together
 
 WINDOWS, ROWS = 12, 5
@@ -49,7 +50,7 @@ def _flush(target: DeltaTarget, owner: Owner, plan: Plan) -> int:
             if mark.flushed == WINDOWS - 1:
                 return delivered
             window = mark.begun or begun_window(mark.flushed + 1, ROWS)
-            if mark.begun is None and session.begin(window) is not Outcome.APPLIED:
+            if mark.begun is None and begin(session, window) is not Outcome.APPLIED:
                 continue
             session.start(window)
             rows = batch([("a", window.first)] * ROWS)
@@ -61,7 +62,7 @@ def _flush(target: DeltaTarget, owner: Owner, plan: Plan) -> int:
 def begun(query: Query) -> tuple[Window, tuple[bytes, ...]]:
     """Begin a window and stage a row for it."""
     window = begun_window(0)
-    assert query.session.begin(window) is Outcome.APPLIED
+    assert begin(query.session, window) is Outcome.APPLIED
     query.session.start(window)
     return window, query.stage(batch([("a", 1)]))
 
@@ -91,8 +92,8 @@ def test_another_flusher_is_quicker_by_a_moment(
     other.write(plan, query.slice(batch([("a", 1)]), plan))
     staged = other.drain()
     outcomes: list[Outcome] = []
-    between(monkeypatch, lambda: outcomes.append(other.finish(window, staged)))
-    assert query.session.finish(window, receipts) is Outcome.CONFLICT
+    between(monkeypatch, lambda: outcomes.append(finish(other, window, staged)))
+    assert finish(query.session, window, receipts) is Outcome.CONFLICT
     assert outcomes == [Outcome.APPLIED]
     assert table_of(query.path) == [{"k": "a", "v": 1}]
 
@@ -113,7 +114,7 @@ def test_other_writers_do_not_hold_up_a_commit(
             DeltaTable(query.path).delete("v = 2")
 
     between(monkeypatch, write)
-    assert query.session.finish(window, receipts) is Outcome.APPLIED
+    assert finish(query.session, window, receipts) is Outcome.APPLIED
     others = [row for row in table_of(query.path) if row["k"] == "b"]
     assert len(others) == (2 if writer == "appends" else 0)
     assert mark_of(query.session).flushed == 0
@@ -128,7 +129,7 @@ def test_a_table_that_is_altered_after_rows_were_staged(
         monkeypatch,
         lambda: DeltaTable(query.path).alter.add_constraint({"few": "v < 10"}),
     )
-    assert query.session.finish(window, receipts) is Outcome.CONFLICT
+    assert finish(query.session, window, receipts) is Outcome.CONFLICT
     assert table_of(query.path) == []
     query.session.start(window)
     with pytest.raises(SchemaMismatch, match="constraint few"):
@@ -150,7 +151,7 @@ def test_a_commit_whose_answer_is_lost(query: Query, monkeypatch: pytest.MonkeyP
 
     with monkeypatch.context() as patch:
         patch.setattr(Table, "commit", lossy)
-        assert query.session.finish(window, receipts) is Outcome.UNKNOWN
+        assert finish(query.session, window, receipts) is Outcome.UNKNOWN
     assert (mark_of(query.session).begun, table_of(query.path)) == (window, [])
     late[0]()
     assert mark_of(query.connect()).flushed == 0
@@ -173,7 +174,7 @@ def test_an_error_that_is_no_conflict_leaves_the_files(
     with monkeypatch.context() as patch:
         patch.setattr(Table, "commit", lossy)
         with pytest.raises(CommitFailedError) as caught:
-            query.session.finish(window, receipts)
+            finish(query.session, window, receipts)
     assert query.target.classify(caught.value) == "fatal"
     late[0]()
     assert mark_of(query.connect()).flushed == 0
@@ -190,7 +191,7 @@ def test_a_begin_that_met_itself_when_the_row_had_moved_on(
         other.start(window)
         plan = query.plan()
         other.write(plan, query.slice(batch([("a", 1)]), plan))
-        assert other.finish(window, other.drain()) is Outcome.APPLIED
+        assert finish(other, window, other.drain()) is Outcome.APPLIED
         if cleaned_up:
             monkeypatch.setattr(Table, "refresh", clean_up)
 
@@ -203,7 +204,7 @@ def test_a_begin_that_met_itself_when_the_row_had_moved_on(
 
     window, refresh = begun_window(0), Table.refresh
     conflict_after_commit(monkeypatch, landed)
-    outcome = query.session.begin(window)
+    outcome = begin(query.session, window)
     assert outcome is (Outcome.UNKNOWN if cleaned_up else Outcome.APPLIED)
     assert mark_of(query.session).flushed == 0
 
@@ -223,7 +224,7 @@ def test_a_table_made_again_between_two_looks_has_no_ledger(query: Query) -> Non
     shutil.rmtree(query.path)
     DeltaTable.create(query.path, SCHEMA)
     assert query.session.read_ledger() is None
-    assert query.session.begin(begun_window(1)) is Outcome.CONFLICT
+    assert begin(query.session, begun_window(1)) is Outcome.CONFLICT
     assert DeltaTable(query.path).version() == 0
 
 
@@ -232,8 +233,8 @@ def test_a_table_that_is_replaced_has_no_ledger(query: Query) -> None:
     query.add(batch([("a", 1)]))
     DeltaTable.create(query.path, SCHEMA, mode="overwrite")
     assert (query.session.read_ledger(), query.connect().read_ledger()) == (None, None)
-    assert query.session.begin(begun_window(1)) is Outcome.CONFLICT
-    assert query.session.compare_and_set(None, LedgerState.new(query.owner, 0)) is Outcome.APPLIED
+    assert begin(query.session, begun_window(1)) is Outcome.CONFLICT
+    assert query.session.compare_and_set(None, ledger.create(query.owner, 0)) is Outcome.APPLIED
     query.add(batch([("a", 2)]))
     assert table_of(query.path) == [{"k": "a", "v": 2}]
 
@@ -247,14 +248,14 @@ def test_a_table_that_is_replaced_under_a_window(
     window = begun_window(1)
     receipts: tuple[bytes, ...] = ()
     if at == "finish":
-        assert query.session.begin(window) is Outcome.APPLIED
+        assert begin(query.session, window) is Outcome.APPLIED
         query.session.start(window)
         receipts = query.stage(batch([("a", 2)]))
     between(monkeypatch, lambda: DeltaTable.create(query.path, SCHEMA, mode="overwrite"))
     if at == "finish":
-        assert query.session.finish(window, receipts) is Outcome.CONFLICT
+        assert finish(query.session, window, receipts) is Outcome.CONFLICT
     else:
-        query.session.begin(window)
+        begin(query.session, window)
     assert query.session.read_ledger() is None
     assert table_of(query.path) == []
 
@@ -280,7 +281,7 @@ def test_what_is_not_committed_goes_with_vacuum(query: Query) -> None:
     """Orphans of a process that died; neither rows that count nor the ledger."""
     query.add(batch([("a", 1)]))
     window = begun_window(1)
-    assert query.session.begin(window) is Outcome.APPLIED
+    assert begin(query.session, window) is Outcome.APPLIED
     query.session.start(window)
     (receipt,) = query.stage(batch([("a", 2)]))
     assert [row["v"] for row in table_of(query.path)] == [1]
@@ -290,9 +291,9 @@ def test_what_is_not_committed_goes_with_vacuum(query: Query) -> None:
     assert len(files - left) == 1
     assert mark_of(query.session).begun == window
     with pytest.raises(TargetUnavailable, match="VACUUM"):
-        query.session.finish(window, [receipt])
+        finish(query.session, window, [receipt])
     query.session.start(window)
-    assert query.session.finish(window, query.stage(batch([("a", 2)]))) is Outcome.APPLIED
+    assert finish(query.session, window, query.stage(batch([("a", 2)]))) is Outcome.APPLIED
     assert sorted(row["v"] for row in table_of(query.path)) == [1, 2]
 
 
@@ -301,9 +302,9 @@ def test_rows_of_an_older_plan_are_written_after_a_column_was_added(query: Query
     plan = query.plan()
     DeltaTable(query.path).alter.add_columns([Field("n", PrimitiveType("integer"))])
     window = begun_window(0)
-    query.session.begin(window)
+    begin(query.session, window)
     query.session.start(window)
     query.session.write(plan, query.slice(batch([("a", 1)]), plan))
     receipts: Sequence[bytes] = query.session.drain()
-    assert query.session.finish(window, receipts) is Outcome.APPLIED
+    assert finish(query.session, window, receipts) is Outcome.APPLIED
     assert table_of(query.path) == [{"k": "a", "v": 1, "n": None}]

@@ -15,7 +15,7 @@ from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.targets.delta.table import Files, Output, Table
-from wal_sink.testing.contracts.ledger import begun_window, mark_of
+from wal_sink.testing.contracts.ledger import begin, begun_window, finish, mark_of
 from wal_sink.testing.faults import Crash, Faults
 
 ACCESSES: dict[type, tuple[str, ...]] = {
@@ -47,12 +47,12 @@ def flush(query: Query, plan: Plan) -> None:
             session.close()
             return
         window = mark.begun or begun_window(0)
-        if mark.begun is None and session.begin(window) is not Outcome.APPLIED:
+        if mark.begun is None and begin(session, window) is not Outcome.APPLIED:
             continue
         session.start(window)
         session.write(plan, query.slice(batch([("a", 1), ("a", 7)]), plan))
         receipts = session.drain()
-        assert session.finish(window, receipts) is not Outcome.CONFLICT
+        assert finish(session, window, receipts) is not Outcome.CONFLICT
     raise AssertionError("it does not come to its end")
 
 

@@ -14,7 +14,7 @@ from wal_sink.model.ledger import Outcome
 from wal_sink.options import parse
 from wal_sink.targets.delta import DeltaTarget
 from wal_sink.targets.delta.options import DeltaOptions
-from wal_sink.testing.contracts.ledger import begun_window, mark_of
+from wal_sink.testing.contracts.ledger import begin, begun_window, finish, mark_of
 
 pytestmark = pytest.mark.s3
 
@@ -45,12 +45,12 @@ def test_a_table_in_a_bucket(s3: S3) -> None:
     query = InBucket(path, storage)
     query.add(batch([("a", 1)]))
     window = begun_window(1)
-    assert query.session.begin(window) is Outcome.APPLIED
+    assert begin(query.session, window) is Outcome.APPLIED
     query.session.start(window)
     staged, again = query.stage(batch([("a", 2)])), query.stage(batch([("a", 2)]))
     with query.connect() as other:
-        assert other.finish(window, staged) is Outcome.APPLIED
-    assert query.session.finish(window, again) is Outcome.CONFLICT
+        assert finish(other, window, staged) is Outcome.APPLIED
+    assert finish(query.session, window, again) is Outcome.CONFLICT
     query.session.discard(again)
     assert mark_of(query.session).flushed == 1
     found: pa.Table = DeltaTable(path, storage_options=storage).to_pyarrow_table()

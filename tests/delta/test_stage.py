@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from tests.delta.conftest import SCHEMA, Query, batch, table_of
 from wal_sink.model.ledger import Outcome
 from wal_sink.targets.delta import stage
-from wal_sink.testing.contracts.ledger import begun_window
+from wal_sink.testing.contracts.ledger import begin, begun_window, finish
 
 
 def files(query: Query) -> list[str]:
@@ -29,13 +29,13 @@ def test_files_end_when_they_are_full(query: Query, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(stage, "MOST_WAITING_BYTES", 1)
     plan = query.plan()
     window = begun_window(0)
-    query.session.begin(window)
+    begin(query.session, window)
     query.session.start(window)
     for n in range(4):
         query.session.write(plan, query.slice(batch([("a", 2 * n), ("b", 2 * n + 1)]), plan))
     receipts = query.session.drain()
     assert len(receipts) == 4
-    assert query.session.finish(window, receipts) is Outcome.APPLIED
+    assert finish(query.session, window, receipts) is Outcome.APPLIED
     assert sorted(row["v"] for row in table_of(query.path)) == [*range(8)]
 
 
@@ -62,7 +62,7 @@ def test_many_partitions_are_few_open_files(
     query = partitioned(tmp_path)
     plan = query.plan()
     window = begun_window(0)
-    assert query.session.begin(window) is Outcome.APPLIED
+    assert begin(query.session, window) is Outcome.APPLIED
     query.session.start(window)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(
@@ -73,7 +73,7 @@ def test_many_partitions_are_few_open_files(
             rows = batch([(f"p{partition}", n) for partition in range(150)])
             query.session.write(plan, query.slice(rows, plan))
         receipts = query.session.drain()
-        assert query.session.finish(window, receipts) is Outcome.APPLIED
+        assert finish(query.session, window, receipts) is Outcome.APPLIED
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert len(receipts) == 150

@@ -22,7 +22,7 @@ from wal_sink.options import parse
 from wal_sink.targets.delta import DeltaTarget
 from wal_sink.targets.delta.options import DeltaOptions
 from wal_sink.targets.delta.table import _KNOWN_FEATURES, refuse_unfit
-from wal_sink.testing.contracts.ledger import begun_window
+from wal_sink.testing.contracts.ledger import begin, begun_window, create
 
 
 def target(path: object, **options: str) -> DeltaTarget:
@@ -191,7 +191,7 @@ def test_what_delta_rs_does_not_write_is_refused_before_anything_is_begun(
         target(path).plan(SCHEMA, "key")
     with target(path).connect(Owner("q", "log", "file:///c")) as session:
         with pytest.raises(CommitFailedError, match="Unsupported table features") as caught:
-            session.create(-1)
+            create(session)
         assert target(path).classify(caught.value) == "fatal"
 
 
@@ -201,7 +201,7 @@ def test_a_feature_that_the_table_got_later_stops_the_next_begin(query: Query) -
     protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["domainMetadata"]}
     log.write_text(json.dumps({"protocol": protocol}))
     with pytest.raises(SchemaMismatch, match="does not know: domainMetadata"):
-        query.session.begin(begun_window(0))
+        begin(query.session, begun_window(0))
 
 
 def test_a_table_that_can_be_written(query: Query) -> None:
@@ -231,7 +231,7 @@ def test_rows_go_to_the_table_that_the_options_name(query: Query, tmp_path: Path
     other = Query(str(tmp_path / "other"))
     plan = query.plan()
     window = begun_window(0)
-    assert other.session.begin(window) is Outcome.APPLIED
+    assert begin(other.session, window) is Outcome.APPLIED
     other.session.start(window)
     with pytest.raises(OptionError, match=f"published for the Delta table {query.path}, "):
         other.session.write(plan, query.slice(batch([("a", 1)]), plan))

@@ -16,14 +16,16 @@ from tests.protocol import raw
 from tests.protocol.test_crash_everywhere import flush
 from wal_sink.errors import TargetUnavailable
 from wal_sink.flush.flusher import Flusher
-from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
+from wal_sink.model.ledger import Outcome, Owner, Window
 from wal_sink.options import parse
+from wal_sink.protocol import ledger
 from wal_sink.protocol.next_step import Idle
 from wal_sink.targets.base import Slice
 from wal_sink.targets.kafka import KafkaTarget
 from wal_sink.targets.kafka.options import KafkaOptions
-from wal_sink.targets.kafka.session import KafkaSession, to_bytes, transactional
+from wal_sink.targets.kafka.session import KafkaSession, transactional
 from wal_sink.targets.kafka.topics import admin_of, limits
+from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.faults import AnswerLost, Crash, Faults
 from wal_sink.testing.servers.kafka import Broker
 
@@ -75,7 +77,7 @@ def test_a_transaction_left_open_on_the_ledger_is_ended_by_the_next_flusher(
         mark = self.read_ledger()
         assert mark is not None
         key = self._owner.query_id.encode()
-        self._producer.produce(self._ledger.topic, to_bytes(mark), key, 0)
+        self._producer.produce(self._ledger.topic, mark.to_json(), key, 0)
         self._producer.flush()
         self._window = None  # nothing of it is aborted by this process
         raise Crash
@@ -103,7 +105,7 @@ def test_a_dead_flusher_holds_up_no_other_query(kafka: Broker) -> None:
     for target in (own, shared):
         for owner in (dead, alive):
             with target.connect(owner) as session:
-                session.create(-1)
+                create(session)
     open_ = transactional(
         own.options, dead.query_id, limits(admin_of(own.options), [topic], ""), 30
     )
@@ -133,13 +135,13 @@ def test_the_ledger_stays_short() -> None:
         made = KafkaTarget(parse(given, KafkaOptions))
         owner = Owner("query", "log", "x" * 30_000)
         with made.connect(owner) as session:
-            session.create(-1)
+            create(session)
             for flushed in range(100):
-                new = msgspec.structs.replace(LedgerState.new(owner, flushed), last_us=flushed)
+                new = msgspec.structs.replace(ledger.create(owner, flushed), last_us=flushed)
                 assert session.compare_and_set(session.read_ledger(), new) is Outcome.APPLIED
-        ledger = made.options.ledger_of("query")
+        topic = made.options.ledger_of("query")
         until_s = time.monotonic() + 60
-        while len(broker.records(ledger)) > 50:
+        while len(broker.records(topic)) > 50:
             assert time.monotonic() < until_s, "nothing was compacted"
         with made.connect(owner) as session:
             mark = session.read_ledger()

@@ -12,6 +12,7 @@ from wal_sink.model.ledger import Owner
 from wal_sink.model.plan import plan_key
 from wal_sink.targets.base import Session, Slice
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
+from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.contracts.rows import deliver
 from wal_sink.testing.servers.postgresql import Server
 
@@ -26,7 +27,7 @@ def new_query(target: PostgresqlTarget) -> Iterator[Session]:
     """Open the session of a query that the ledger does not know yet, and create its row."""
     owner = Owner(uuid.uuid4().hex, uuid.uuid4().hex, "file:///checkpoint")
     with target.connect(owner) as session:
-        session.create(-1)
+        create(session)
         yield session
 
 

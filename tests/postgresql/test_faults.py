@@ -18,14 +18,14 @@ from tests.protocol.engine import SCHEMA
 from tests.protocol.test_crash_everywhere import flush
 from wal_sink.errors import TargetUnavailable
 from wal_sink.flush.flusher import Flusher
-from wal_sink.model.ledger import Outcome, Owner, Window
+from wal_sink.model.ledger import LedgerState, Outcome, Owner
 from wal_sink.model.plan import Plan
 from wal_sink.protocol.next_step import Idle
 from wal_sink.targets.base import Slice
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.targets.sql.session import SqlSession
 from wal_sink.testing.contracts import rows as contract
-from wal_sink.testing.contracts.ledger import begun_window
+from wal_sink.testing.contracts.ledger import begin, begun_window, create, finish
 from wal_sink.testing.servers.postgresql import InstalledPostgresql, Server
 
 ROWS = [("a", 1), ("b", 2)]
@@ -112,19 +112,19 @@ def test_an_answer_to_commit_that_is_lost_is_read_back(
 ) -> None:
     """The socket is cut before the server reads COMMIT, or when it has committed: rows come once."""
     outcomes: list[Outcome] = []
-    real = SqlSession.finish
+    real = SqlSession.commit
 
     with Proxy(postgresql.host, postgresql.port) as proxy:
         world = PostgresqlWorld(postgresql, schema, proxy.port)
         world.run().batch(ROWS)
 
-        def finish(self: SqlSession, window: Window) -> Outcome:
+        def commit(self: SqlSession, seen: LedgerState, new: LedgerState) -> Outcome:
             if not outcomes:
                 proxy.lose_commit(when)
-            outcomes.append(real(self, window))
+            outcomes.append(real(self, seen, new))
             return outcomes[-1]
 
-        monkeypatch.setattr(SqlSession, "finish", finish)
+        monkeypatch.setattr(SqlSession, "commit", commit)
         flush(world.flusher())
         assert proxy.lost == 1
         again = [] if when == "after" else [Outcome.APPLIED]
@@ -187,15 +187,15 @@ def test_a_flusher_that_stands_still_gives_the_ledger_row_back(
     rows = Slice(0, target.check(contract.frame([("a", 1, 1, "x")]), plan), contract.BASE_US)
     window = begun_window(0)
     with target.connect(owner) as stopped, target.connect(owner) as other:
-        stopped.create(-1)
-        assert stopped.begin(window) is Outcome.APPLIED
+        create(stopped)
+        assert begin(stopped, window) is Outcome.APPLIED
         stopped.start(window)
         stopped.write(plan, rows)
         other.start(window)
         other.write(plan, rows)
-        assert other.finish(window) is Outcome.APPLIED
+        assert finish(other, window) is Outcome.APPLIED
         with pytest.raises(psycopg.Error) as caught:
-            stopped.finish(window)
+            finish(stopped, window)
         assert target.classify(caught.value) == "retry"
     assert postgresql.execute(f"SELECT count(*) FROM {schema}.t") == [(1,)]
 

@@ -21,7 +21,14 @@ from wal_sink.targets.postgresql.connection import _PIECE
 from wal_sink.targets.postgresql.options import TableName
 from wal_sink.targets.postgresql.plan import warnings
 from wal_sink.targets.postgresql.schema import UniqueIndex, read_relation, read_server
-from wal_sink.testing.contracts.ledger import begun_window, mark_of, new_owner
+from wal_sink.testing.contracts.ledger import (
+    begin,
+    begun_window,
+    create,
+    finish,
+    mark_of,
+    new_owner,
+)
 from wal_sink.testing.contracts.rows import deliver
 from wal_sink.testing.servers.postgresql import Server
 
@@ -128,10 +135,10 @@ def test_a_table_that_is_made_unlogged_takes_no_rows(
     plan = target.plan(BATCH.schema, "key")
     low, high = (Slice(0, target.check(BATCH.slice(i, 1), plan), 0) for i in range(2))
     with target.connect(new_owner()) as session:
-        session.create(-1)
+        create(session)
         deliver(session, plan, low, high)
         window = begun_window(1, 2)
-        assert session.begin(window) is Outcome.APPLIED
+        assert begin(session, window) is Outcome.APPLIED
         if relation == "high":
             session.start(window)
             session.write(plan, low)  # holds the other partition
@@ -142,13 +149,13 @@ def test_a_table_that_is_made_unlogged_takes_no_rows(
         session.write(plan, high)
         with pytest.raises(SchemaMismatch, match=rf"{relation} is unlogged") as caught:
             session.drain()
-        assert session.finish(window) is Outcome.CONFLICT
+        assert finish(session, window) is Outcome.CONFLICT
         assert postgresql.execute(f"SELECT count(*) FROM {schema}.t") == [(2,)]
         for statement in re.findall(r"ALTER\b.*?;", caught.value.remedy):
             postgresql.execute(statement)
         session.start(window)
         session.write(plan, low)
-        assert session.finish(window) is Outcome.APPLIED
+        assert finish(session, window) is Outcome.APPLIED
 
 
 @pytest.mark.parametrize("deletes", [False, True])
@@ -414,7 +421,7 @@ def test_rule_15_a_table_that_is_altered_under_a_session_takes_no_rows(
     target, owner = target_of(postgresql, table), new_owner()
     plan = target.plan(BATCH.schema, "key")
     with target.connect(owner) as session:
-        session.create(-1)
+        create(session)
         deliver(session, plan, Slice(0, target.check(BATCH, plan), 0))
         postgresql.execute(f"ALTER TABLE {table} ALTER COLUMN id TYPE double precision")
         with pytest.raises(SchemaMismatch, match="column id was bigint, and is"):
@@ -430,7 +437,7 @@ def test_rows_go_to_the_table_that_the_options_name(postgresql: Server, schema: 
     former, other = (target_of(postgresql, table.replace('"', "")) for table in tables)
     plan = other.plan(BATCH.schema, "key")
     with former.connect(new_owner()) as session:
-        session.create(-1)
+        create(session)
         with pytest.raises(OptionError, match="were published for") as caught:
             deliver(session, plan, Slice(0, other.check(BATCH, plan), 0))
     assert f"--option 'table={schema}.An other'`" in caught.value.remedy
@@ -487,7 +494,7 @@ def test_rule_15_a_table_that_is_altered_behind_the_comparison_takes_no_rows(
     plan = target.plan(BATCH.schema, "key")
     target.alters = postgresql, f"ALTER TABLE {table} ALTER COLUMN id TYPE double precision"
     with target.connect(owner) as session:
-        session.create(-1)
+        create(session)
         with pytest.raises(SchemaMismatch, match="column id was bigint, and is") as caught:
             deliver(session, plan, Slice(0, target.check(BATCH, plan), 0))
         assert "Change the table back" in caught.value.remedy
@@ -497,5 +504,5 @@ def test_rule_15_a_table_that_is_altered_behind_the_comparison_takes_no_rows(
         assert window is not None
         session.start(window)
         session.write(plan, Slice(0, target.check(BATCH, plan), 0))
-        assert session.finish(window) is Outcome.APPLIED
+        assert finish(session, window) is Outcome.APPLIED
     assert postgresql.execute(f"SELECT id FROM {table} ORDER BY id") == [(1,), (2,)]

@@ -30,6 +30,7 @@ from wal_sink.protocol.ledger import (
     CLOCKS_DIFFER_US,
     after_finish,
     bounded_now,
+    finish,
     flush_record,
     is_mine,
     next_attempt,
@@ -912,7 +913,7 @@ def late_steps(rules: Rules, s: State) -> Next:
     if late.gone:
         raise BrokenError("lost")
     s = _committed(rules, s, late.window, 0)
-    yield "a late finish takes effect", s._replace(mark=mark.finished(late.window))
+    yield "a late finish takes effect", s._replace(mark=finish(mark))
 
 
 def _committed(rules: Rules, s: State, window: Window, lost: int) -> State:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from sqlite_target import SqliteOptions
 from tests.protocol.adding_world import AddingWorld, RetryingTarget
 from wal_sink.errors import TargetUnavailable
-from wal_sink.model.ledger import Outcome, Owner, Window
+from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Delivery, Session, Slice, StagedSession
 from wal_sink.targets.sql.session import SqlSession
@@ -32,29 +32,35 @@ class StagingTarget(RetryingTarget):
         return StagingSession(self, owner)
 
 
-class StagingSession(SqlSession, StagedSession):
-    """Stages each `drain` in a file, whose name is the receipt."""
+class StagingSession(StagedSession):
+    """Stages each `drain` in a file, whose name is the receipt; adds them in a transaction of SQLite."""
 
     def __init__(self, target: StagingTarget, owner: Owner) -> None:
-        super().__init__(target, target._open(), owner)
-        self._target = target
+        self.target = target
+        self.sql = SqlSession(target, target._open(), owner)
         self._waiting: list[tuple[Plan, pa.RecordBatch]] = []
-        self._plans: dict[str, Plan] = {}
+
+    def read_ledger(self) -> LedgerState | None:
+        return self.sql.read_ledger()
+
+    def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
+        return self.sql.compare_and_set(seen, new)
 
     def start(self, window: Window) -> None:
         self._waiting.clear()
 
+    def compare(self, plan: Plan) -> None:
+        self.sql.compare(plan)
+
     def write(self, plan: Plan, rows: Slice) -> None:
-        with self._transaction() as end:
-            self._compare(plan)
-            end(self._connection.rollback)
+        self.compare(plan)
         if rows.batch.num_rows:
             self._waiting.append((plan, rows.batch))
 
     def drain(self) -> tuple[bytes, ...]:
         receipts = []
         for plan, batch in self._waiting:
-            path = self._target.folder / uuid.uuid4().hex
+            path = self.target.folder / uuid.uuid4().hex
             metadata = {b"plan": plan.to_json()}
             with pa.ipc.new_file(path, batch.schema.with_metadata(metadata)) as writer:
                 writer.write_batch(batch)
@@ -62,24 +68,29 @@ class StagingSession(SqlSession, StagedSession):
         self._waiting.clear()
         return tuple(receipts)
 
-    def finish(self, window: Window, receipts: Sequence[bytes] = ()) -> Outcome:
-        return self._conditional(lambda: self._ledger.finish(window, "") and self._add(receipts))
+    def commit(self, seen: LedgerState, new: LedgerState, receipts: Sequence[bytes]) -> Outcome:
+        assert seen.begun is not None
+        self.sql.start(seen.begun)
+        self.add(receipts)
+        return self.sql.commit(seen, new)
 
-    def discard(self, receipts: Sequence[bytes]) -> None:
+    def add(self, receipts: Sequence[bytes]) -> None:
+        """Write what is staged in the open transaction."""
         for receipt in receipts:
-            (self._target.folder / receipt.decode()).unlink(missing_ok=True)
-
-    def _add(self, receipts: Sequence[bytes]) -> bool:
-        for receipt in receipts:
-            path = self._target.folder / receipt.decode()
+            path = self.target.folder / receipt.decode()
             if not path.exists():
                 raise TargetUnavailable(f"{receipt!r} is gone", "Nothing: it is staged again.")
             reader = pa.ipc.open_file(path)
             plan = Plan.from_json(reader.schema.metadata[b"plan"], "plan")
             for number in range(reader.num_record_batches):
-                batch = reader.get_batch(number)
-                self._target.insert(self._connection, plan, batch)
-        return True
+                self.sql.write(plan, Slice(0, reader.get_batch(number), 0))
+
+    def discard(self, receipts: Sequence[bytes]) -> None:
+        for receipt in receipts:
+            (self.target.folder / receipt.decode()).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        self.sql.close()
 
 
 class StagingWorld(AddingWorld):

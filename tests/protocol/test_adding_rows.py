@@ -19,7 +19,7 @@ from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.skip import plan_skip
 from wal_sink.errors import SchemaMismatch, TargetUnavailable
 from wal_sink.flush.flusher import Flusher
-from wal_sink.model.ledger import Outcome, Window
+from wal_sink.model.ledger import LedgerState, Outcome, Window
 from wal_sink.model.plan import Plan
 from wal_sink.protocol.next_step import Idle
 from wal_sink.targets.base import Slice
@@ -89,15 +89,15 @@ def test_rule_16_an_answer_to_commit_that_is_lost_is_read_back(
     """Whether the transaction has ended or not: without it, all rows are written again with `finish`."""
     commits: list[Window] = []
     asked: list[str] = []
-    real, start, finish = SqlSession._conditional, SqlSession.start, SqlSession.finish
+    real, start, commit = SqlSession._conditional, SqlSession.start, SqlSession.commit
 
     def noted_start(self: SqlSession, window: Window) -> None:
         asked.append("start")
         start(self, window)
 
-    def noted_finish(self: SqlSession, window: Window) -> Outcome:
-        asked.append("finish")
-        return finish(self, window)
+    def noted_commit(self: SqlSession, seen: LedgerState, new: LedgerState) -> Outcome:
+        asked.append("commit")
+        return commit(self, seen, new)
 
     def lossy(self: SqlSession, update: object) -> Outcome:
         window = self._window
@@ -112,10 +112,10 @@ def test_rule_16_an_answer_to_commit_that_is_lost_is_read_back(
 
     monkeypatch.setattr(SqlSession, "_conditional", lossy)
     monkeypatch.setattr(SqlSession, "start", noted_start)
-    monkeypatch.setattr(SqlSession, "finish", noted_finish)
+    monkeypatch.setattr(SqlSession, "commit", noted_commit)
     flush(world.flusher())
     assert commits
-    assert asked == ["start", "finish"] * (1 if when == "after" else 2)
+    assert asked == ["start", "commit"] * (1 if when == "after" else 2)
     raw.complete(world, 1, when)
 
 
@@ -123,17 +123,17 @@ def test_rule_16_a_transaction_that_the_database_lost_is_written_again(
     world: AddingWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It had acknowledged COMMIT, and fell back to a replica that lagged behind: no shadowed ledger."""
-    lost: list[Window] = []
-    real = SqlSession.finish
+    lost: list[LedgerState] = []
+    real = SqlSession.commit
 
-    def finish(self: SqlSession, window: Window) -> Outcome:
+    def commit(self: SqlSession, seen: LedgerState, new: LedgerState) -> Outcome:
         if lost:
-            return real(self, window)
-        lost.append(window)
+            return real(self, seen, new)
+        lost.append(new)
         self._forget()
         return Outcome.APPLIED
 
-    monkeypatch.setattr(SqlSession, "finish", finish)
+    monkeypatch.setattr(SqlSession, "commit", commit)
     flusher = world.flusher()
     with pytest.raises(TargetUnavailable, match="Epoch 0 could not be finished"):
         flush_all(flusher)

@@ -18,9 +18,10 @@ from wal_sink.admin.rewind import plan_rewind
 from wal_sink.errors import OptionError, TargetUnavailable
 from wal_sink.flush import connection
 from wal_sink.flush.rows import pieces, read_piece
-from wal_sink.model.ledger import Owner, Window
+from wal_sink.model.ledger import Outcome, Owner, Window
 from wal_sink.protocol.next_step import Begin, Idle, Resume
 from wal_sink.publish.micro_batch import refuse_quarantine
+from wal_sink.testing.contracts.ledger import finish
 from wal_sink.testing.faults import Faults
 from wal_sink.testing.memory_target import MemoryOptions, MemoryTarget
 
@@ -142,7 +143,7 @@ def test_rule_26_late_rows_of_an_attempt_that_was_overtaken_change_nothing(
         for rows in held:
             session.write(piece.plan, rows)
         session.drain()
-        assert session.finish(window).value == "conflict"
+        assert finish(session, window) is Outcome.CONFLICT
     assert lists.visible() == [("a", 1), ("b", 2)]
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests.protocol.engine import World
 from wal_sink import errors
-from wal_sink.model.ledger import Outcome, Window
+from wal_sink.model.ledger import Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.protocol.next_step import Begin
 from wal_sink.targets.base import Slice
@@ -39,19 +40,19 @@ def test_rule_14_what_was_read_ahead_goes_with_a_begin_that_is_lost(
     """Another flusher passes the epoch over, and begins the next one."""
     world.run().batch([("a", 1)])
     world.flusher().run_once()
-    faults, begin = Faults(), MemorySession.begin
+    faults, update = Faults(), MemorySession.compare_and_set
 
-    def refuse(session: MemorySession, _window: Window) -> Outcome:
+    def refuse(session: MemorySession, _seen: object, _new: object) -> Outcome:
         session.read_offered()
         return Outcome.CONFLICT
 
     slow = world.flusher(faults)
-    monkeypatch.setattr(MemorySession, "begin", refuse)
+    monkeypatch.setattr(MemorySession, "compare_and_set", refuse)
     with pytest.raises(errors.TargetUnavailable):  # the row is what it was
         slow.run_once()
     assert sum(name.startswith("read segments") for name in faults.operations) == 1
     assert not any(name.startswith("write") for name in faults.operations)
-    monkeypatch.setattr(MemorySession, "begin", begin)
+    monkeypatch.setattr(MemorySession, "compare_and_set", update)
     world.flush()
     assert world.table() == {"a": 1}
 
@@ -78,10 +79,10 @@ def test_what_is_offered_is_written_as_the_same_object(
     """By which a session knows what it has encoded: of each slice, in their order."""
     offered, written, write = list[Slice](), list[Slice](), FaultySession.write
 
-    def offer(_session: FaultySession, rows: Iterator[tuple[Plan, Slice]]) -> None:
+    def offer(_session: object, rows: Iterator[tuple[Plan, Slice]]) -> None:
         offered.extend(each for _, each in rows)
 
-    def note(session: FaultySession, plan: Plan, rows: Slice) -> None:
+    def note(session: FaultySession[Any], plan: Plan, rows: Slice) -> None:
         written.append(rows)
         write(session, plan, rows)
 

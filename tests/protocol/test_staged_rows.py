@@ -17,7 +17,7 @@ from wal_sink.errors import TargetUnavailable
 from wal_sink.flush.flusher import Flusher
 from wal_sink.flush.rows import WindowWrite
 from wal_sink.flush.tasks import FlushTask, gravest
-from wal_sink.model.ledger import Outcome, Owner, Window
+from wal_sink.model.ledger import LedgerState, Outcome, Owner
 from wal_sink.model.plan import Plan
 from wal_sink.protocol.next_step import Idle
 from wal_sink.protocol.windows import share_out
@@ -72,13 +72,15 @@ def test_rule_15_tasks_stage_and_the_flusher_commits_once(
 ) -> None:
     """What the first of two copies of a task has staged stays invisible: only one answer counts."""
     finished: list[Sequence[bytes]] = []
-    real = StagingSession.finish
+    real = StagingSession.commit
 
-    def finish(self: StagingSession, window: Window, receipts: Sequence[bytes] = ()) -> Outcome:
+    def commit(
+        self: StagingSession, seen: LedgerState, new: LedgerState, receipts: Sequence[bytes]
+    ) -> Outcome:
         finished.append(receipts)
-        return real(self, window, receipts)
+        return real(self, seen, new, receipts)
 
-    monkeypatch.setattr(StagingSession, "finish", finish)
+    monkeypatch.setattr(StagingSession, "commit", commit)
     flusher = world.flusher()
     write = by_tasks(world)
 
@@ -154,29 +156,31 @@ def test_rule_16_what_a_lost_answer_may_still_commit_is_not_discarded(
     world: StagingWorld, monkeypatch: pytest.MonkeyPatch, quicker: bool
 ) -> None:
     """The request is on its way while the flusher stages all again. One of the two commits."""
-    late: list[tuple[StagingSession, Window, Sequence[bytes]]] = []
+    late: list[tuple[LedgerState, LedgerState, Sequence[bytes]]] = []
     outcomes: list[Outcome] = []
-    real = StagingSession.finish
+    real = StagingSession.commit
 
-    def finish(self: StagingSession, window: Window, receipts: Sequence[bytes] = ()) -> Outcome:
+    def commit(
+        self: StagingSession, seen: LedgerState, new: LedgerState, receipts: Sequence[bytes]
+    ) -> Outcome:
         if not late:
-            late.append((self, window, receipts))
+            late.append((seen, new, receipts))
             return Outcome.UNKNOWN
         if not outcomes and not quicker:
             outcomes.append(arrives())
-        outcome = real(self, window, receipts)
+        outcome = real(self, seen, new, receipts)
         if quicker:
             outcomes.append(arrives())
         return outcome
 
     def arrives() -> Outcome:
-        _, window, receipts = late[0]
+        seen, new, receipts = late[0]
         assert {receipt.decode() for receipt in receipts} <= {*world.staged()}
         with world.target.connect(Owner(world.query_id, "", "")) as server:
             assert isinstance(server, StagingSession)
-            return real(server, window, receipts)
+            return real(server, seen, new, receipts)
 
-    monkeypatch.setattr(StagingSession, "finish", finish)
+    monkeypatch.setattr(StagingSession, "commit", commit)
     flusher = world.flusher()
     with pytest.raises(TargetUnavailable, match="could not be finished"):
         flush_all(flusher)

@@ -372,7 +372,9 @@ def test_rule_20_a_segment_of_an_epoch_that_was_given_up_before_begin_is_no_erro
     slow, given_up = world.flusher(), list[int]()
     begin = slow._target.begin
 
-    def late(window: Window, seen: LedgerState, rows: Iterator[tuple[Plan, Slice]]) -> bool:
+    def late(
+        window: Window, seen: LedgerState, rows: Iterator[tuple[Plan, Slice]]
+    ) -> LedgerState | None:
         if not given_up:
             given_up.append(window.first)
             to = open_backend(str(tmp_path / "given_up"))

@@ -11,10 +11,10 @@ import pyarrow as pa
 from tests.simulator.judge import Judge
 from tests.simulator.machine import MACHINE
 from tests.simulator.process import Lost, Process
-from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
+from wal_sink.model.ledger import LedgerState, Outcome, Owner
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import Kind, Session, Slice, Target
-from wal_sink.testing.faults import begun_by
+from wal_sink.targets.base import Delivery, IdempotentSession, Kind, Session, Slice, Target
+from wal_sink.testing.faults import update_name
 from wal_sink.testing.memory_target import MemoryOptions, MemorySession, MemoryTarget
 from wal_sink.testing.offered_rows import ReadsOffers
 
@@ -93,6 +93,7 @@ class SimulatedTarget(Target):
 
     name = "memory"
     options_type = MemoryOptions
+    delivery = Delivery.IDEMPOTENT
 
     def __init__(
         self,
@@ -134,7 +135,7 @@ class SimulatedTarget(Target):
             raise ConnectionError("the target is away")
 
 
-class Connection(ReadsOffers, Session):
+class Connection(ReadsOffers, IdempotentSession):
     """A session of one process. The rows of a call are sent one by one, those of the last call by `drain`."""
 
     def __init__(
@@ -154,26 +155,6 @@ class Connection(ReadsOffers, Session):
         """Read the row."""
         return self._io("read ledger", "", self._ledger.read_ledger)
 
-    def create(self, flushed: int) -> None:
-        """Create the row."""
-        self._io("create ledger", str(flushed), lambda: self._ledger.create(flushed))
-
-    def begin(self, window: Window) -> Outcome:
-        """Begin, and tell the judge."""
-        return self._begin(window, lambda: self._ledger.begin(window))
-
-    def _begin(self, window: Window, begin: Callable[[], Outcome]) -> Outcome:
-        def effect() -> Outcome:
-            outcome = begin()
-            if outcome is Outcome.APPLIED:
-                self._database.judge.begun(window)
-                self._database.lose_shadowed_timestamps()
-            return outcome
-
-        outcome = self._conditional("begin", f"{window.first}..{window.last}", effect)
-        self.read_offered()  # anything may happen meanwhile
-        return outcome
-
     def write(self, plan: Plan, rows: Slice) -> None:
         """Send the rows of the call before; those of this call stay in flight until the next one."""
         self.drain()
@@ -189,29 +170,31 @@ class Connection(ReadsOffers, Session):
             self._io("write", f"{key}={value}", lambda: self._database.put(key, value, us))  # noqa: B023
             del self._in_flight[0]
 
-    def finish(self, window: Window) -> Outcome:
-        """Finish, and tell the judge."""
-
-        def effect() -> Outcome:
-            outcome = self._ledger.finish(window)
-            if outcome is Outcome.APPLIED:
-                self._database.judge.finished(window, self._database.values())
-            return outcome
-
-        return self._conditional("finish", f"{window.first}..{window.last}", effect)
-
     def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
-        """Begin from a row that was not read just now, or replace the row and tell the operator."""
-        if (begun := begun_by(seen, new)) is not None:
-            return self._begin(begun, lambda: self._ledger.compare_and_set(seen, new))
+        """Replace the row; say to the judge, or to the operator, what that does."""
+        verb, _, what = update_name(seen, new).rpartition(" ")
+        judge, database = self._database.judge, self._database
 
         def effect() -> Outcome:
             outcome = self._ledger.compare_and_set(seen, new)
-            if outcome is Outcome.APPLIED and self._ledger.read_ledger() == new:
+            if outcome is not Outcome.APPLIED:
+                return outcome
+            if verb == "begin" and new.begun is not None:
+                judge.begun(new.begun)
+                database.lose_shadowed_timestamps()
+            elif verb == "finish" and new.last is not None:
+                judge.finished(new.last, database.values())
+            elif self._ledger.read_ledger() == new:
                 self._replaced(new.flushed)
             return outcome
 
-        return self._conditional("replace row", str(new.flushed), effect)
+        self._refuse_away()
+        try:
+            outcome = self._process.io(verb, what, effect)
+        except Lost:
+            outcome = Outcome.UNKNOWN  # as a driver reports a time-out of a conditional update
+        self.read_offered()  # anything may happen meanwhile
+        return outcome
 
     def now_us(self) -> int:
         """Tell the time, as the node that happens to answer knows it."""
@@ -231,10 +214,3 @@ class Connection(ReadsOffers, Session):
     def _refuse_away(self) -> None:
         if self._database.away:
             raise ConnectionError("the target is away")
-
-    def _conditional(self, verb: str, what: str, update: Callable[[], Outcome]) -> Outcome:
-        self._refuse_away()
-        try:
-            return self._process.io(verb, what, update)
-        except Lost:
-            return Outcome.UNKNOWN  # as a driver reports a time-out of a conditional update

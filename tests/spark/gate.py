@@ -9,10 +9,10 @@ from pathlib import Path
 
 from wal_sink.model.ledger import Owner
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import Session, Slice
+from wal_sink.targets.base import IdempotentSession, Session, Slice
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.options import Login, login
-from wal_sink.testing.faults import Faults, FaultySession
+from wal_sink.testing.faults import Faults, FaultyIdempotentSession
 
 GATED_TARGET = "tests.spark.gate:GatedTarget"
 """For option `target`."""
@@ -75,11 +75,13 @@ class GatedTarget(CassandraTarget):
     def connect(self, owner: Owner) -> Session:
         """See `Target`."""
         Gate(self._options.keyspace).note(login(self._options))
-        return _GatedSession(super().connect(owner), Gate(self._options.keyspace))
+        session = super().connect(owner)
+        assert isinstance(session, IdempotentSession)
+        return _GatedSession(session, Gate(self._options.keyspace))
 
 
-class _GatedSession(FaultySession):
-    def __init__(self, inner: Session, gate: Gate) -> None:
+class _GatedSession(FaultyIdempotentSession):
+    def __init__(self, inner: IdempotentSession, gate: Gate) -> None:
         super().__init__(inner, Faults())
         self._gate = gate
 

@@ -1,19 +1,29 @@
 """What the author of a target has to write, as a type checker sees it; `make lint` checks it.
 
-The two classes are complete: a method that the interface gains, or changes, fails mypy here. Nothing here is
+The classes are complete: a method that the interface gains, or changes, fails mypy here. Nothing here is
 ever called.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
-from wal_sink.model.plan import Plan
-from wal_sink.options import Options
-from wal_sink.targets.base import Kind, Session, Slice, Target
+from wal_sink.model.ledger import Owner, Window
+from wal_sink.targets import (
+    Delivery,
+    IdempotentSession,
+    Kind,
+    LedgerState,
+    Options,
+    Outcome,
+    Plan,
+    Slice,
+    StagedSession,
+    Target,
+    TransactionalSession,
+)
 
 
 class PaperOptions(Options, frozen=True, kw_only=True):
@@ -22,25 +32,66 @@ class PaperOptions(Options, frozen=True, kw_only=True):
     table: str
 
 
-class PaperSession(Session):
-    """Writes to paper: all that a session owes, and nothing more."""
+class PaperSession(IdempotentSession):
+    """Writes to paper: all that such a session owes, and nothing more."""
 
     def read_ledger(self) -> LedgerState | None:
         raise NotImplementedError
 
-    def create(self, flushed: int) -> None:
-        raise NotImplementedError
-
-    def begin(self, window: Window) -> Outcome:
+    def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
         raise NotImplementedError
 
     def write(self, plan: Plan, rows: Slice) -> None:
         raise NotImplementedError
 
-    def finish(self, window: Window) -> Outcome:
+    def drain(self) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+
+class PaperTransaction(TransactionalSession):
+    """All that one owes whose rows count by a transaction."""
+
+    def read_ledger(self) -> LedgerState | None:
         raise NotImplementedError
 
     def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
+        raise NotImplementedError
+
+    def start(self, window: Window) -> None:
+        raise NotImplementedError
+
+    def write(self, plan: Plan, rows: Slice) -> None:
+        raise NotImplementedError
+
+    def commit(self, seen: LedgerState, new: LedgerState) -> Outcome:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+
+class PaperStage(StagedSession):
+    """All that one owes whose rows are staged."""
+
+    def read_ledger(self) -> LedgerState | None:
+        raise NotImplementedError
+
+    def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
+        raise NotImplementedError
+
+    def start(self, window: Window) -> None:
+        raise NotImplementedError
+
+    def write(self, plan: Plan, rows: Slice) -> None:
+        raise NotImplementedError
+
+    def drain(self) -> tuple[bytes, ...]:
+        raise NotImplementedError
+
+    def commit(self, seen: LedgerState, new: LedgerState, receipts: Sequence[bytes]) -> Outcome:
         raise NotImplementedError
 
     def close(self) -> None:
@@ -52,6 +103,7 @@ class PaperTarget(Target):
 
     name = "paper"
     options_type = PaperOptions
+    delivery = Delivery.IDEMPOTENT
 
     def __init__(self, options: PaperOptions) -> None:
         self._options = options
@@ -74,8 +126,10 @@ class PaperTarget(Target):
 
 
 def it_is_complete(options: PaperOptions, owner: Owner) -> None:
-    """Neither class is abstract any more, and a session is its own context manager."""
+    """No class is abstract any more, and a session is its own context manager."""
     target: Target = PaperTarget(options)
     with target.connect(owner) as session:
         mark: LedgerState | None = session.read_ledger()
         assert mark
+    for made in (PaperTransaction(), PaperStage()):
+        made.close()

@@ -7,9 +7,30 @@ from pathlib import Path
 
 import pytest
 
+from wal_sink import targets
 from wal_sink.errors import OptionError
+from wal_sink.flush.connection import connected
+from wal_sink.model.ledger import Owner
+from wal_sink.targets.base import INTERFACE, Delivery, Target
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.registry import target_type
+from wal_sink.testing.memory_target import MemoryOptions, MemoryTarget
+
+
+class Later(MemoryTarget):
+    """Written for an interface that comes later."""
+
+    interface = INTERFACE + 1
+
+
+class Undecided(Target):
+    """Says nothing of what makes a row count."""
+
+
+class Misnamed(MemoryTarget):
+    """Its sessions are those of another delivery."""
+
+    delivery = Delivery.STAGED
 
 
 def test_cassandra_is_known() -> None:
@@ -40,17 +61,34 @@ def test_a_distribution_adds_a_target(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("casandra", "(?s)no such target.*cassandra.*module:Class"),
+        ("casandra", "no such target.*cassandra.*module:Class"),
         ("", "no such target"),
         ("wal_sink.nowhere:Target", "cannot be imported"),
         ("wal_sink.targets.cassandra:Nothing", "cannot be imported"),
         (":", "cannot be imported"),
         ("wal_sink.targets.cassandra:CassandraOptions", "is not a Target"),
         ("wal_sink.options:parse", "is not a Target"),
+        (f"{__name__}:Later", r"version 2 of the interface .* has 1\..*pip install --upgrade"),
+        (f"{__name__}:Undecided", "what makes a row count.*Set delivery on Undecided"),
     ],
 )
 def test_refused(name: str, says: str) -> None:
     """Naming what is known, and what to do."""
-    with pytest.raises(OptionError, match=says) as refused:
+    with pytest.raises(OptionError, match=f"(?s){says}") as refused:
         target_type(name)
     assert refused.value.remedy
+
+
+def test_the_sessions_are_those_of_the_delivery() -> None:
+    """Else a flusher would not know what makes a row count."""
+    misnamed = Misnamed(MemoryOptions(keys="k"))
+    with pytest.raises(OptionError, match=r"Delivery\.STAGED, and its session is no StagedSession"):
+        connected(misnamed, Owner("query", "log", "checkpoint"))
+
+
+def test_an_author_imports_one_package() -> None:
+    """All names that `docs/targets.md` has; none of them loads a driver."""
+    assert {name for name in targets.__all__ if getattr(targets, name) is None} == set()
+    assert dir(targets) == sorted(targets.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Sessions'"):
+        targets.Sessions  # noqa: B018

@@ -24,10 +24,10 @@ import pyarrow.types as pt
 
 from wal_sink.admin.query import Query, user_and_host
 from wal_sink.errors import CorruptLog, InvalidRow, OptionError, TargetRefused
-from wal_sink.flush.connection import target_errors
+from wal_sink.flush.connection import drained, target_errors
 from wal_sink.model.plan import Plan, several_plans_key
 from wal_sink.targets.arrow_values import refuse_text
-from wal_sink.targets.base import Delivery, PassesOver, Session, Slice, Target
+from wal_sink.targets.base import Delivery, Session, Slice, Target
 from wal_sink.text import counted
 from wal_sink.wal.quarantine import Entry, entries, read_entry, release, runs
 from wal_sink.wal.segment import ROW, TEXTS, plan_of, rows_of
@@ -126,8 +126,7 @@ class _Sender:
             again.add(us - entry.first_us)
             refused[error.what] = None
 
-        if isinstance(self._session, PassesOver):
-            self._session.pass_over(stays)
+        self._session.pass_over(stays)
         written: list[int] = []
         rows, key = rows_of(batch), plan_of(table.schema)
         for first, number in runs(entry.left):
@@ -135,7 +134,7 @@ class _Sender:
                 begin = first + part.first
                 self._session.write(plan, Slice(entry.epoch, part.checked, entry.first_us + begin))
                 written += range(begin, begin + part.number)
-        self._session.drain()
+        drained(self._session)
         return [row for row in written if row not in again]
 
     def _parts(

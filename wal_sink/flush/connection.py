@@ -1,8 +1,8 @@
 """A flusher's connection to the target: made when it is needed; an answer that may be lost is read back.
 
-Keeps the receipts of a window's staged rows, from `start` to `finish` (rules 15 and 16).
-
-Takes attempts at windows whose rows may be sent once with each timestamp (rule 26).
+It carries out, by compare-and-set, what `protocol.ledger` decides: to create the ledger row, to begin a
+window or another attempt at one (rule 26), and to finish it, with the receipts of staged rows (rules 15 and
+16).
 """
 
 from __future__ import annotations
@@ -12,24 +12,22 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 
-import msgspec
-
-from wal_sink.errors import TargetRefused, TargetUnavailable, WalSinkError
+from wal_sink.errors import OptionError, TargetRefused, TargetUnavailable, WalSinkError
 from wal_sink.flush.report import Reporter
 from wal_sink.log_context import line_logger
 from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
-from wal_sink.protocol.ledger import after_finish, is_mine, next_attempt
-from wal_sink.protocol.next_step import Idle, Observation, Resume
+from wal_sink.protocol import ledger
+from wal_sink.protocol.next_step import Idle, Resume
 from wal_sink.targets.base import (
+    SESSIONS,
     Delivery,
     OnRefused,
-    PassesOver,
     Session,
     Slice,
     StagedSession,
-    TakesOffers,
     Target,
+    TransactionalSession,
 )
 
 logger = line_logger(__name__)
@@ -41,7 +39,7 @@ class Receipts:
     def __init__(self) -> None:
         self._kept: list[bytes] = []
         self._of: Window | None = None
-        """The window whose rows are staged; None: none has been started since the last `finish` or error."""
+        """The window whose rows are staged; None: none has been started since the last `commit` or error."""
 
     def start(self, session: Session, window: Window) -> None:
         """Announce the rows of a window to the target, all of them; forget those of a try before."""
@@ -53,22 +51,21 @@ class Receipts:
         """Keep further ones."""
         self._kept += receipts
 
-    def finish(self, session: Session, window: Window) -> Outcome:
-        """Ask for `finish` with all of them, once; discard what is certainly not committed.
+    def commit(self, session: StagedSession, seen: LedgerState, new: LedgerState) -> Outcome:
+        """Commit all of them, once; discard what is certainly not committed.
 
-        After an answer that does not come, or an error, nothing is discarded: `finish` may still take effect.
+        After an answer that does not come, or an error, nothing is discarded: the commit may still take
+        effect.
 
         :raises TargetUnavailable: they are lost, since the session was; nothing was asked.
         """
-        if not isinstance(session, StagedSession):
-            return session.finish(window)
-        if self._of != window:
+        if self._of != seen.begun:
             raise TargetUnavailable(
-                f"The connection that staged the rows of epoch {window.last} is lost",
+                f"The connection that staged the rows of epoch {new.flushed} is lost",
                 "Nothing: all rows are staged again.",
             )
         receipts = self._taken()
-        outcome = session.finish(window, receipts)
+        outcome = session.commit(seen, new, receipts)
         if outcome is Outcome.CONFLICT:
             _discard(session, receipts)
         return outcome
@@ -130,12 +127,8 @@ class TargetConnection:
         self._session: Session | None = None
         self._receipts = Receipts()
         self._looked_us = 0
-        self._before: LedgerState | None = None
-        """The row before the window that is finished next: as it was planned, or found begun."""
         self._seen: LedgerState | None = None
         """The row as it was read last, with nothing begun, unless it was asked to change since."""
-        self._known: LedgerState | None = None
-        """The row from which this pass goes on, if that was not read in it."""
         self._read_s = float("-inf")
         self._asked = ""
         self._interrupted = False
@@ -146,7 +139,7 @@ class TargetConnection:
         with target_errors(self.target):
             if self._session is None:
                 self._reporter.say("connecting", None)
-                self._session = self.target.connect(self.owner)
+                self._session = connected(self.target, self.owner)
                 self._session.report_to(self._reporter.observer)
             yield self._session
 
@@ -164,16 +157,15 @@ class TargetConnection:
     def row(self, recorded: int | None) -> tuple[LedgerState | None, bool]:
         """Return the ledger row, and whether it is that which this flusher saw last; else it was read.
 
-        One that was not read is good for `begin` alone, which compares all of it (rule 14). It is returned
-        where the epoch that it says is flushed is the newest with a record, and nothing is begun.
+        One that was not read is good to begin a window from, which compares all of it (rule 14). It is
+        returned where the epoch that it says is flushed is the newest with a record, and nothing is begun.
 
         :param recorded: that epoch; None: there is none.
         """
         now_s, seen = time.monotonic(), self._seen
         if seen is not None and seen.flushed == recorded and now_s - self._read_s < _READ_EVERY_S:
-            self._known = seen
             return seen, True
-        self._known, self._read_s = None, now_s
+        self._read_s = now_s
         return self.read_ledger(), False
 
     def read_ledger(self) -> LedgerState | None:
@@ -182,8 +174,6 @@ class TargetConnection:
             mark = session.read_ledger()
         self._looked_us = self._clock_us()
         self._seen = mark if mark is not None and mark.begun is None else None
-        if mark is not None and mark.begun is not None:
-            self._before = mark
         return mark
 
     def now_us(self) -> int | None:
@@ -198,49 +188,34 @@ class TargetConnection:
         """
         self._seen = None
         with self.session() as session:
-            session.create(flushed)
+            session.compare_and_set(None, ledger.create(self.owner, flushed))
         if self.read_ledger() is None:
             raise TargetUnavailable("The ledger row could not be created", _ANSWERS)
 
-    def begin(self, window: Window, seen: LedgerState, rows: Iterator[tuple[Plan, Slice]]) -> bool:
-        """Begin a window; return whether this flusher has won it, and so may write its rows (rule 14).
+    def begin(
+        self, window: Window, seen: LedgerState, rows: Iterator[tuple[Plan, Slice]] | None = None
+    ) -> LedgerState | None:
+        """Begin a window, or another attempt at the one that is begun (rules 14 and 26).
 
-        :param seen: the row from which the window was planned; if it has moved on, `begin` is refused.
+        :param seen: the row from which the window was planned; if it has moved on, nothing is begun.
         :param rows: of the window; the session may encode some meanwhile. All come by `write` as well.
+        :returns: the row that names the window, if this flusher may write its rows.
         :raises TargetUnavailable: the row is what it was.
         """
-        self._before, self._seen = seen, None
+        self._seen, new = None, ledger.begin(seen, window)
         with self.session() as session:
-            if isinstance(session, TakesOffers):
+            if rows is not None:
                 session.offer(rows)
-            # What `begin` compares is enough only for a row that was read just now.
-            if seen is self._known:
-                outcome = session.compare_and_set(seen, msgspec.structs.replace(seen, begun=window))
-            else:
-                outcome = session.begin(window)
+            outcome = session.compare_and_set(seen, new)
         if outcome is Outcome.APPLIED:
             self._looked_us = self._clock_us()
-        return self._won(outcome, window, seen)
-
-    def begin_again(self, attempt: Window, seen: LedgerState) -> bool:
-        """Take another attempt at a begun window; return whether this flusher has it (rule 26).
-
-        :param seen: the row that names the attempt before; if it has moved on, nothing is taken.
-        :raises TargetUnavailable: the row is what it was.
-        """
-        self._seen = None
-        with self.session() as session:
-            outcome = session.compare_and_set(seen, msgspec.structs.replace(seen, begun=attempt))
-        return self._won(outcome, attempt, seen)
-
-    def _won(self, outcome: Outcome, window: Window, seen: LedgerState) -> bool:
-        """Whether the ledger has what this flusher begins."""
-        read_back = None if outcome is Outcome.APPLIED else self.read_ledger()
-        if is_mine(outcome, window, read_back):
-            return True
+            return new
+        read_back = self.read_ledger()
+        if ledger.is_mine(outcome, window, read_back):
+            return read_back
         if read_back == seen:
             raise TargetUnavailable(f"Epoch {window.first} could not be begun", _ANSWERS)
-        return False
+        return None
 
     def start(self, window: Window) -> None:
         """Announce the rows of a begun window, all of them (rule 15)."""
@@ -250,8 +225,7 @@ class TargetConnection:
     def pass_over(self, refused: OnRefused) -> None:
         """Let the session go on behind rows that the target refuses, if it can (rule 24)."""
         with self.session() as session:
-            if isinstance(session, PassesOver):
-                session.pass_over(refused)
+            session.pass_over(refused)
 
     def staged(self, receipts: Sequence[bytes]) -> None:
         """Take the receipts of what other sessions have staged for the window since `start`."""
@@ -262,20 +236,23 @@ class TargetConnection:
         if self._counted_by_finish:
             self.close()
 
-    def finish(self, window: Window) -> bool:
+    def finish(self, begun: LedgerState) -> bool:
         """Wait until every row is acknowledged, then move the mark, unless another flusher has (rule 16).
 
+        :param begun: the row that names the window.
         :returns: whether the window is finished; False when the row has moved on without naming it.
         :raises LedgerShadowed, LedgerBehindLog: see `after_finish`.
-        :raises TargetUnavailable: it is not finished; where rows count by `finish`, all are written again.
+        :raises TargetUnavailable: it is not finished; where rows count by it, all are written again.
         """
-        applied = False
+        window = begun.begun
+        assert window is not None
+        seen, applied = begun, False
         with self.session() as session:
             self._receipts.add(drained(session))
         for left in reversed(range(1 if self._counted_by_finish else _FINISH_TRIES)):
             self._reporter.say("finishing", window.last)
             with self.session() as session:
-                outcome = self._receipts.finish(session, window)
+                outcome = self._finish(session, seen)
             applied |= outcome is Outcome.APPLIED
             if outcome is not Outcome.CONFLICT:
                 self._asked = window.nonce
@@ -284,30 +261,41 @@ class TargetConnection:
             except TargetUnavailable:
                 if not left:
                     raise
-                continue  # `finish` again is harmless; another try of the step writes all rows
-            became = after_finish(
+                continue  # the same update again is harmless; another try of the step writes all rows
+            became = ledger.after_finish(
                 window,
                 read_back,
                 applied=applied,
                 atomic=self._counted_by_finish,
-                before=self._before,
+                before=begun,
             )
             if became != "again":
                 return became == "finished"
+            assert read_back is not None
+            seen = read_back
         raise TargetUnavailable(f"Epoch {window.last} could not be finished", _ANSWERS)
+
+    def _finish(self, session: Session, seen: LedgerState) -> Outcome:
+        self._seen, new = None, ledger.finish(seen)
+        match session:
+            case StagedSession():
+                return self._receipts.commit(session, seen, new)
+            case TransactionalSession():
+                return session.commit(seen, new)
+        return session.compare_and_set(seen, new)
 
     @property
     def _counted_by_finish(self) -> bool:
-        """Whether rows count by `finish` alone, which then is never repeated without them."""
+        """Whether rows count by the last update alone, which then is never repeated without them."""
         return self.target.delivery is not Delivery.IDEMPOTENT
 
     def claim_count(self, window: Window) -> bool:
         """Return True once for each window whose mark this flusher has moved.
 
         A row counts when the mark moves over it, not when it is written: a window that is written again,
-        after an error or a crash, would count twice. The answer to `finish` may be lost, and the next look
-        at the ledger tells whether the mark has moved. So a window is remembered once its `finish` was
-        asked for, unless that was refused: then another flusher has moved the mark, and counts.
+        after an error or a crash, would count twice. The answer to the last update may be lost, and the next
+        look at the ledger tells whether the mark has moved. So a window is remembered once its last update
+        was asked for, unless that was refused: then another flusher has moved the mark, and counts.
         """
         if self._asked != window.nonce:
             return False
@@ -344,6 +332,21 @@ class TargetConnection:
         """Whether the ledger, read now, says that the window is flushed."""
         mark = self.read_ledger()
         return mark is not None and mark.flushed >= window.last
+
+
+def connected(target: Target, owner: Owner) -> Session:
+    """Open a session of the class that the target's delivery asks for.
+
+    :raises OptionError: it is of another class.
+    """
+    session, kind = target.connect(owner), SESSIONS[target.delivery]
+    if not isinstance(session, kind):
+        session.close()
+        raise OptionError(
+            f"Target {target.name} has {target.delivery}, and its session is no {kind.__name__}",
+            f"Derive {type(session).__name__} from wal_sink.targets.{kind.__name__}, or correct it.",
+        )
+    return session
 
 
 @contextlib.contextmanager
@@ -415,21 +418,22 @@ class Attempts:
             f"another flusher has taken epoch {window.first} from this one, which waits in case that it dies"
         )
 
-    def take(self, window: Window, view: Observation) -> Window | None:
-        """Take the next attempt at a begun window; return it, None when the ledger has moved on.
+    def take(self, row: LedgerState) -> LedgerState | None:
+        """Take the next attempt at a begun window; return the row that names it, None when it has moved on.
 
-        :param view: what was seen; its ledger row names the window.
-        :returns: the window itself where its rows may be sent again.
+        :param row: the ledger row that names the window.
+        :returns: the same row where the window's rows may be sent again.
         :raises TargetUnavailable: the row is what it was.
         """
+        window = row.begun
+        assert window is not None
         if not window.sent_once:
-            return window
-        assert view.mark is not None
-        again = next_attempt(window, uuid.uuid4().hex)
+            return row
+        again = ledger.next_attempt(window, uuid.uuid4().hex)
         if self._mine is None or self._mine.first != window.first:
             self._others, self._times = "", 0
         self._mine = again  # also if the answer is lost, and the update takes effect
-        if not self._target.begin_again(again, view.mark):
+        if (taken := self._target.begin(again, row)) is None:
             return None
         logger.info("attempt %s at epochs %d to %d", again.attempt, again.first, again.last)
-        return again
+        return taken

@@ -441,7 +441,8 @@ class Flusher:
                 self.reporter.say("resuming", window.first)
                 logger.info("resuming epochs %d to %d", window.first, window.last)
                 self._history.refuse_left(step, view)
-                if (taken := self._attempts.take(window, view)) is not None:
+                assert view.mark is not None
+                if (taken := self._attempts.take(view.mark)) is not None:
                     self._flush(taken, given_up=given_up_since_begun(self._log, window))
             case Begin() | PassOver():
                 self._begin(step, view)
@@ -458,7 +459,7 @@ class Flusher:
             logger.warning("%s: %s", self._checkpoint.url, rest.why)
 
     def _begin(self, step: Begin | PassOver, view: Observation) -> None:
-        """Begin a window at the mark that was seen; if the ledger has moved on, the target refuses."""
+        """Begin a window from the row that was seen; if the ledger has moved on, nothing is begun."""
         assert view.mark is not None
         if isinstance(step, PassOver) and self._missing.was_deleted(step.epoch, view):
             return  # the record that passes it over may be about an older attempt
@@ -469,26 +470,29 @@ class Flusher:
         self.sync.make_durable(to_sync(window.first, window.last, view.checkpointed))  # rule 8
         if not self._chooser.settle(step, chosen):
             return
-        if self._target.begin(window, view.mark, rows.ahead()):
-            self._flush(window, rows)
+        if (begun := self._target.begin(window, view.mark, rows.ahead())) is not None:
+            self._flush(begun, rows)
 
     def _flush(
         self,
-        window: Window,
+        row: LedgerState,
         rows: WindowWrite | None = None,
         given_up: frozenset[int] = frozenset(),
     ) -> None:
         """Write what is begun, finish, record, trim. Wherever this ends, the next `Resume` goes on.
 
+        :param row: the ledger row that names the window.
         :param rows: of the window, if this flusher began it just now.
         :param given_up: epochs that an operator has given up since they were begun (rule 22). A decision
             that comes after `begin` is looked up by the next `Resume`.
         """
+        window = row.begun
+        assert window is not None
         self._target.start(window)
         if not self._write(window, rows, given_up):
             self._target.give_up_rows()
             return
-        if not self._target.finish(window):
+        if not self._target.finish(row):
             return
         self._record(window, given_up)
         if trimmable := self.trimmer.at_once(window):

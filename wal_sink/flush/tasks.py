@@ -22,12 +22,12 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 from wal_sink.errors import WalSinkError
-from wal_sink.flush.connection import drained, target_errors
+from wal_sink.flush.connection import connected, drained, target_errors
 from wal_sink.flush.rows import FileGoneError, RateLimit, RowsRefused, as_written, read_piece
 from wal_sink.log_context import log_epoch, logging_query
 from wal_sink.model.ledger import Owner
 from wal_sink.protocol.windows import Piece
-from wal_sink.targets.base import PassesOver, Session, Target
+from wal_sink.targets.base import Session, Target
 from wal_sink.targets.registry import reduced
 from wal_sink.wal.location import store_errors
 from wal_sink.wal.log import Log
@@ -155,8 +155,8 @@ class FlushTask:
     def _write(self, share: Sequence[Piece]) -> tuple[bytes, ...]:
         pace = RateLimit(self._rows_per_second)
         with SESSIONS.session((self._session_key, self._owner), self._connect) as session:
-            if isinstance(session, PassesOver):  # it may be another window's
-                session.pass_over(RowsRefused(self._log, share) if self._quarantine else None)
+            # It may be another window's.
+            session.pass_over(RowsRefused(self._log, share) if self._quarantine else None)
             for piece in share:
                 log_epoch(piece.epoch)
                 for rows in pace.paced(read_piece(self._log.backend, piece)):
@@ -169,7 +169,7 @@ class FlushTask:
 
     def _connect(self) -> Session:
         with target_errors(self._target):
-            return self._target.connect(self._owner)
+            return connected(self._target, self._owner)
 
 
 def gravest(errors: Sequence[FlushError]) -> FlushError:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple, Self
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Self
 
 import msgspec
+
+from wal_sink.errors import CorruptLog
 
 
 class BegunEpoch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -100,6 +103,22 @@ def ledger_key(query_id: str, target: str) -> str:
     return f"{query_id}/{target}" if target else query_id
 
 
+NOTHING = ""
+"""What `begun` and `last` of a `LedgerRow` hold for none: no condition has to compare a null."""
+
+
+class LedgerRow(NamedTuple):
+    """A `LedgerState` as a table keeps it, beside the key."""
+
+    log_id: str
+    checkpoint: str
+    flushed: int
+    last_us: int
+    begun: str
+    """JSON of up to 32 kB."""
+    last: str
+
+
 class LedgerState(msgspec.Struct, frozen=True, kw_only=True):
     """The ledger row of one query."""
 
@@ -114,28 +133,78 @@ class LedgerState(msgspec.Struct, frozen=True, kw_only=True):
     last: Window | None
     """The window that was flushed last; its `flushed/` records are written from it (rule 17)."""
 
-    @classmethod
-    def new(cls, owner: Owner, flushed: int) -> Self:
-        """Return the row of a query that the target does not know yet."""
-        return cls(
-            log_id=owner.log_id,
-            checkpoint=owner.checkpoint,
-            flushed=flushed,
-            last_us=0,
-            begun=None,
-            last=None,
-        )
-
     @property
     def target_dated(self) -> bool:
         """Whether this row says that the target has dated rows itself: they may be newer than `last_us`."""
         return any(each.target_dated is True for each in (self.begun, self.last) if each)
 
-    def finished(self, window: Window) -> Self:
-        """Return the row after `finish` of its begun window."""
-        return msgspec.structs.replace(
-            self, flushed=window.last, last_us=window.last_us, begun=None, last=window
+    def to_row(self) -> LedgerRow:
+        """Return the cells of a table; equal states have equal cells."""
+        begun, last = (NOTHING if w is None else w.to_text() for w in (self.begun, self.last))
+        return LedgerRow(
+            self.log_id, self.checkpoint, self.flushed, self.last_us, begun=begun, last=last
         )
+
+    @classmethod
+    def from_row(cls, row: Sequence[Any], where: str) -> Self:
+        """Decode what `to_row` has encoded.
+
+        :param row: six cells, in the order of `LedgerRow`.
+        :param where: for errors, such as "query Q in the ledger shop.wal_sink_ledger".
+        :raises CorruptLog: it is not what this version writes.
+        """
+        try:
+            if None in row:
+                raise ValueError(f"it has nulls: {row}")
+            log_id, checkpoint, flushed, last_us, *windows = row
+            begun, last = map(_window, ("begun", "last"), windows)
+        except ValueError as error:
+            raise corrupt_row(where, error) from error
+        return cls(
+            log_id=log_id,
+            checkpoint=checkpoint,
+            flushed=flushed,
+            last_us=last_us,
+            begun=begun,
+            last=last,
+        )
+
+    def to_json(self) -> bytes:
+        """Return one value for all; equal states have equal ones."""
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def from_json(cls, data: bytes, where: str) -> Self:
+        """Decode what `to_json` has encoded.
+
+        :param where: for errors, see `from_row`.
+        :raises CorruptLog: it is not what this version writes.
+        """
+        try:
+            return msgspec.json.decode(data, type=cls)
+        except msgspec.DecodeError as error:
+            raise corrupt_row(where, error) from error
+
+
+msgspec.json.Decoder(LedgerState)  # learned while one thread imports this, see `codec.learn`
+
+
+def _window(column: str, text: str) -> Window | None:
+    if text == NOTHING:
+        return None
+    try:
+        return Window.from_text(text)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"{column} cannot be read ({error}): {text[:200]}") from error
+
+
+def corrupt_row(where: str, why: object) -> CorruptLog:
+    """Return the error for a ledger row that cannot be read."""
+    return CorruptLog(
+        f"The ledger row of {where} is not what this version of wal_sink writes: {why}",
+        "Flush with the newer version that wrote it, or restore the row from a backup. Do not delete it: it"
+        " says what is in the target already.",
+    )
 
 
 class Outcome(enum.Enum):
@@ -143,6 +212,7 @@ class Outcome(enum.Enum):
 
     APPLIED = "applied"
     CONFLICT = "conflict"
-    """This call had no effect, and will have none: what was staged for it may be deleted."""
+    """The row was not the one that was seen. This call had no effect, and will have none: what was staged for
+    it may be deleted."""
     UNKNOWN = "unknown"
-    """Neither is certain, as the answer was lost; a read tells whether the update was applied."""
+    """Anything else: a read tells whether the update was applied."""

@@ -11,7 +11,7 @@ import msgspec
 from wal_sink import errors
 from wal_sink.errors import LedgerBehindLog, LedgerShadowed, TargetUnavailable
 from wal_sink.model import paths
-from wal_sink.model.ledger import BegunEpoch, LedgerState, Outcome, Window
+from wal_sink.model.ledger import BegunEpoch, LedgerState, Outcome, Owner, Window
 from wal_sink.model.manifest import Published
 from wal_sink.model.records import FlushedEpoch
 from wal_sink.protocol.next_step import PassOver
@@ -21,6 +21,37 @@ CLOCKS_DIFFER_US = 60_000_000
 
 NODES_DIFFER_US = 30_000_000
 """How far apart the clocks of a target's servers may lie, where they date rows themselves."""
+
+
+def create(owner: Owner, flushed: int) -> LedgerState:
+    """Return the first row of a query (rule 13).
+
+    :param flushed: every epoch up to this one counts as flushed.
+    """
+    return LedgerState(
+        log_id=owner.log_id,
+        checkpoint=owner.checkpoint,
+        flushed=flushed,
+        last_us=0,
+        begun=None,
+        last=None,
+    )
+
+
+def begin(state: LedgerState, window: Window) -> LedgerState:
+    """Return the row that begins a window, or another attempt at the begun one (rules 14 and 26)."""
+    assert window.first == state.flushed + 1
+    assert state.begun is None or (window.sent_once and state.begun.first == window.first)
+    return msgspec.structs.replace(state, begun=window)
+
+
+def finish(state: LedgerState) -> LedgerState:
+    """Return the row that finishes the window which is begun (rule 16)."""
+    window = state.begun
+    assert window is not None
+    return msgspec.structs.replace(
+        state, flushed=window.last, last_us=window.last_us, begun=None, last=window
+    )
 
 
 def clocks_differ(now_us: int, told_us: Sequence[int]) -> bool:
@@ -163,7 +194,7 @@ def plan_without_rows(
 
 
 def is_mine(outcome: Outcome, window: Window, read_back: LedgerState | None) -> bool:
-    """Whether `begin` was won: acknowledged, or read back after a lost or negative answer (rule 14).
+    """Whether a window was begun: acknowledged, or read back after a lost or negative answer (rule 14).
 
     :param read_back: the ledger read after the answer; not looked at when it was APPLIED.
     """
@@ -191,7 +222,7 @@ def after_finish(
 
     :param applied: whether the target has acknowledged `finish`, now or at an earlier try.
     :param atomic: rows and `finish` are one transaction; "again" then means all rows, too.
-    :param before: the row from which the window was begun, or in which it was found begun; None: not known.
+    :param before: the row that has begun the window, or in which it was found begun; None: not known.
     :raises LedgerShadowed: an update was acknowledged, of `finish` or of `begin`, but is not there.
     :raises LedgerBehindLog: the row is gone.
     """

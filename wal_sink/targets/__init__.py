@@ -1,1 +1,69 @@
-"""Databases that rows are flushed to: the interface, the registry, and Cassandra."""
+"""Databases that rows are flushed to; all that the author of a target imports.
+
+Each name is loaded when it is used: to import this package loads no driver. `base` has the interface,
+`docs/targets.md` says how to write a target.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
+    from wal_sink.model.plan import Column, Plan
+    from wal_sink.options import Options
+    from wal_sink.targets.base import (
+        Delivery,
+        IdempotentSession,
+        Kind,
+        Slice,
+        StagedSession,
+        Target,
+        TransactionalSession,
+    )
+    from wal_sink.targets.sql import SqlColumn, SqlOptions, SqlTarget
+
+__all__ = [
+    "Column",
+    "Delivery",
+    "IdempotentSession",
+    "Kind",
+    "LedgerState",
+    "Options",
+    "Outcome",
+    "Owner",
+    "Plan",
+    "Slice",
+    "SqlColumn",
+    "SqlOptions",
+    "SqlTarget",
+    "StagedSession",
+    "Target",
+    "TransactionalSession",
+    "Window",
+]
+
+_BASE = "wal_sink.targets.base"
+_ELSEWHERE = {
+    "Column": "wal_sink.model.plan",
+    "LedgerState": "wal_sink.model.ledger",
+    "Options": "wal_sink.options",
+    "Outcome": "wal_sink.model.ledger",
+    "Owner": "wal_sink.model.ledger",
+    "Plan": "wal_sink.model.plan",
+    "SqlColumn": "wal_sink.targets.sql",
+    "SqlOptions": "wal_sink.targets.sql",
+    "SqlTarget": "wal_sink.targets.sql",
+    "Window": "wal_sink.model.ledger",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_ELSEWHERE.get(name, _BASE)), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,87 +1,82 @@
 """The interface of a target: what a database has to offer to be written to exactly once.
 
-An author derives a `Target` and a `Session`, and runs a suite of `wal_sink.testing.contracts` over them. Four
-parts of the sink call a target, in different processes:
+An author derives a `Target`, and one of three sessions by what makes a row count in the database
+(`Delivery`). These parts of the sink call them:
 
-=================  ======================================  ==================================================
-method             who calls it, where                     may connect
-=================  ======================================  ==================================================
-`Target.plan`      Spark's planner worker, when the log    yes: it compares the DataFrame with the table
-                   has no plan for this schema and these
-                   options
-`Target.check`     each task of the query, for each        no: it works from the plan alone
-                   batch, before the epoch is published
-`Target.connect`   the flusher, and each task of a flush   yes: a session writes rows and moves the ledger
-                   job with `parallel_writes`
-`Target.connect`   the commands `skip`, `adopt`,           yes: a session reads the ledger; `adopt` and
-                   `rewind`, `verify` and `inspect         `rewind` replace its row; `rewind` asks for
-                   --ledger`                               `now_us`, `verify` for `written_us`
-=================  ======================================  ==================================================
+=================  ==========================================  =============================================
+method             who calls it, in which process              may it connect?
+=================  ==========================================  =============================================
+`Target.plan`      Spark's planner worker, when the log has    yes: it compares the DataFrame with the table
+                   no plan for this schema and options
+`Target.check`     each task of the query, for each batch,     no: it works from the plan alone
+                   before the epoch is published
+`Target.connect`   the flusher; each task of a flush job with  yes
+                   `parallel_writes`; operators' commands
+=================  ==========================================  =============================================
 
-The **ledger** is one row per query that says how far the target is. Epochs are flushed in **windows**, one
-window after the other. For each the flusher calls, over one session and from one thread::
+The **ledger** is one row for each query that says how far the target is, a `LedgerState`. A session reads it
+and replaces it by a compare-and-set of the whole row. What the row says next is decided in
+`wal_sink.protocol`, never in a target. Epochs are flushed in **windows**. For each the flusher calls, over
+one session and from one thread:
 
-    begin(window)                     a conditional update: says what will be written, before the first row
-    start(window)                     its rows come now, from the first one on
-    write(plan, rows), as often as    each row has a fixed write timestamp; `read_ledger` may be called
-      there are slices                in between, to see whether another flusher has finished the window
-    drain()                           all rows are acknowledged, or wait for `finish`
-    finish(window)                    a conditional update: says that all rows are there; a `StagedSession`
-                                      gets the receipts of every `drain` since `start`
+=========================================  ==================================================================
+call                                       meaning
+=========================================  ==================================================================
+`read_ledger()`, `now_us()`                where the flush goes on; skipped where the row is known
+`offer(rows)`                              optional: rows of the window that is begun next
+`compare_and_set(seen, new)`               `new` names the window that is begun. It is durable before a row
+`start(window)`                            all rows of the window follow, from the first one on
+`write(plan, rows)`, any number of times   each row has a fixed write timestamp; `read_ledger` may come
+                                           between two of them
+`drain()`                                  rows are acknowledged; a `StagedSession` returns their receipts
+the last update of the row                 `new` says that the window is flushed:
+                                           `IdempotentSession.compare_and_set(seen, new)`,
+                                           `TransactionalSession.commit(seen, new)`,
+                                           `StagedSession.commit(seen, new, receipts)`
+`read_ledger()`                            what became of it
+=========================================  ==================================================================
 
-`read_ledger` and `now_us` come before `begin`, `read_ledger` again after `finish`, and `create` once in a
-query's life. A flusher that takes over a begun window starts at `start`. When a call raises, the flusher asks
-`Target.classify` which kind of error to report, and repeats the step, perhaps over another session. A task of
-a flush job calls `write` and `drain` alone, over a session of its own, between the flusher's `start` and
-`finish`; the next task in its process may use the same session.
+A flusher that takes over a begun window starts at `start`. When a call raises, the flusher asks
+`Target.classify` what the error means, and repeats the step, perhaps over another session. A task of a flush
+job calls `write` and `drain` alone, over a session of its own, between the flusher's `start` and its last
+update; the next task in its process may use the same session. The commands `adopt`, `attach` and `rewind`
+read the row and replace it by `compare_and_set`; `verify` reads it, and calls `compare` and `written_us`.
 
 `docs/protocol/argument.md` argues why this is exactly-once, if every target keeps the first two guarantees:
 
-1. `read_ledger` is linearizable: it sees every conditional update that was acknowledged before it.
-2. `begin` and `finish` take effect at most once, and only from the state that they name. One that answers
-   `Outcome.CONFLICT` had no effect and will have none. A client that repeats a request whose answer was lost
-   is refused because of its own first one: that is APPLIED, whatever others have changed since. Where the
-   target cannot tell, it is UNKNOWN.
+1. `read_ledger` is linearizable: it returns the effect of every update that was acknowledged before it.
+2. An update (`compare_and_set`, `commit`) takes effect at most once, and only if the row is exactly `seen`,
+   every field of it. After `Outcome.APPLIED` it is durable. `Outcome.CONFLICT` promises that this call had,
+   and will have, no effect. Anything else is `Outcome.UNKNOWN`: such as an answer that was lost, or the
+   conflict that a client reports when it repeats a request and meets its own first one.
 
-For `Delivery.IDEMPOTENT`:
+For an `IdempotentSession`:
 
 3. `write` is idempotent: the same slice written again, at any later time, changes nothing. Between `write`
    and the return of `drain` readers may or may not see its rows.
 4. Of two writes to one cell the one with the higher timestamp stays, in whichever order they arrive.
 5. When `drain` returns, the rows of every `write` before it are in the target and survive a crash of its
    processes. When `write` or `drain` has raised, the sink writes all rows since the last `drain` again.
-6. With `parallel_writes`, other sessions, in any process, may write rows of the window, and `finish` covers
-   them once their `drain` has returned.
+6. With `parallel_writes`, other sessions, in any process, may write rows of the window. The update that
+   finishes it comes when their `drain` has returned.
 
-For `Delivery.TRANSACTIONAL`, in their place:
+For a `TransactionalSession`, in their place:
 
-7. The rows of every `write` since `start` are in the target, all of them, if and only if `finish` has taken
+7. The rows of every `write` since `start` are in the target, all of them, if and only if `commit` has taken
    effect; until then no reader sees any. `start` forgets what was written before it.
-8. `finish` takes effect only together with the rows since the `start` of the same window, in the same
-   session. Where the session has lost any of them, or there was no such `start`, it is refused, or raises.
+8. `commit` takes effect only together with the rows since the `start` of the window that `seen` names as
+   begun, in the same session. Where the session has lost any of them, or there was no such `start`, it is
+   CONFLICT, or raises.
 
-For `Delivery.STAGED`, whose sessions are each a `StagedSession`, in place of 3 to 8:
+For a `StagedSession`, in place of 3 to 8:
 
 9. `drain` returns receipts for the rows of every `write` since `start`, or since the last `drain`. These rows
    survive a crash of the target's processes, and no reader sees them. `start` forgets those without one.
-10. When `finish` has taken effect, the rows of exactly the receipts that it was given are in the target, each
+10. When `commit` has taken effect, the rows of exactly the receipts that it was given are in the target, each
     once and all at one moment; rows of any other receipt never are. Where rows of a receipt are gone,
-    `finish` is refused, or raises.
+    `commit` is CONFLICT, or raises.
 11. A receipt may come from another session, in any process (`parallel_writes`), and is good for the window
     for which its session wrote, for as long as the flusher that got it lives.
-
-What a session may offer beside `base.Session`: it compares a plan with the table, and writes nothing.
-
-So `wal-sink verify` finds a table that was dropped or altered under epochs that wait, also where no flusher
-runs.
-
-What a session may offer beside `base.Session`: it encodes rows while their window is begun (rule 14).
-
-A conditional update takes as long as to encode the rows of a small epoch, and the flusher would only wait.
-
-What a session may offer beside `base.Session`: it goes on behind a row that its server refuses (rule 24).
-
-Only where rows are cells. A transaction in which a row was refused is rolled back with all other rows.
 """
 
 from __future__ import annotations
@@ -89,7 +84,7 @@ from __future__ import annotations
 import enum
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import pyarrow as pa
 
@@ -99,6 +94,9 @@ from wal_sink.model.plan import Plan
 from wal_sink.observer import Observer
 from wal_sink.options import Options
 
+INTERFACE = 1
+"""The version of this interface; a target that needs a higher one is refused."""
+
 
 class Delivery(enum.Enum):
     """What makes a row of a window count in the target."""
@@ -107,12 +105,12 @@ class Delivery(enum.Enum):
     """That it is written. To write it again changes nothing: each cell keeps the value with the highest write
     timestamp (guarantees 3 to 6). A crash leaves part of a window visible until a flusher has written all."""
     TRANSACTIONAL = "transactional"
-    """That `finish` takes effect: rows and ledger row change in one transaction of one session, guarantees 7
+    """That `commit` takes effect: rows and ledger row change in one transaction of one session, guarantees 7
     and 8. Readers see whole windows only; the table needs no key, and a row may be added to what is there."""
     STAGED = "staged"
-    """That `finish` commits it: rows are written where no reader looks, such as into files that no table
-    names, by many tasks at once, and `finish` commits all of them together with the ledger row: guarantees 9
-    to 11. Readers see whole windows only, and a row may be added to what is there."""
+    """That `commit` names it: rows are written where no reader looks, such as into files that no table names,
+    by many tasks at once, and `commit` adds all of them together with the ledger row: guarantees 9 to 11.
+    Readers see whole windows only, and a row may be added to what is there."""
 
 
 class Slice(NamedTuple):
@@ -129,35 +127,28 @@ Kind = Literal["retry", "throttle", "fatal"]
 """What an exception means: "fatal", the target would refuse again; or that it may pass by itself. The flusher
 tries all again after a pause, "retry" and "throttle" alike (rule 21); a session may use their difference."""
 
+OnRefused = Callable[[int, TargetRefused], None]
+"""Gets the write timestamp of a row, and why the server refuses it. When it returns, that is durable, and the
+session passes over the row; when it raises, that is the error of `write` or `drain`."""
+
 
 class Session(ABC):
-    """A connection that writes rows and moves the ledger of one query; used by one thread at a time."""
+    """A connection that writes rows and moves the ledger of one query; used by one thread at a time.
+
+    An author derives `IdempotentSession`, `TransactionalSession` or `StagedSession`.
+    """
 
     @abstractmethod
     def read_ledger(self) -> LedgerState | None:
         """Return the ledger row (guarantee 1); None when there is none."""
 
     @abstractmethod
-    def create(self, flushed: int) -> None:
-        """Create the ledger row at `flushed`, with nothing begun, unless there is a row.
+    def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
+        """Set the ledger row to `new`, durably, if it is exactly `seen` (guarantee 2).
 
-        Returns no outcome: the flusher reads the row afterwards (rule 13).
-        """
+        Rows that are written and not committed are given up.
 
-    @abstractmethod
-    def begin(self, window: Window) -> Outcome:
-        """Set `begun = window` if `flushed = window.first - 1` and nothing is begun (guarantee 2).
-
-        Durable when it returns, whatever the delivery.
-        """
-
-    def start(self, window: Window) -> None:  # noqa: B027 - where rows are cells, nothing is to be forgotten
-        """Expect all rows of a begun window, from the first one on; forget those that are not committed.
-
-        Comes after `begin`, and again before each repetition. For `Delivery.TRANSACTIONAL` this opens the
-        transaction of rows and `finish`; a session that is closed without `finish` rolls it back.
-
-        :raises Exception: for `Target.classify`, such as that another session holds the window's lock.
+        :param seen: None: if there is no row.
         """
 
     @abstractmethod
@@ -167,35 +158,48 @@ class Session(ABC):
         The first call with a plan compares it with the table. A slice without rows announces that other
         sessions write rows by this plan, from `first_us` on, before the `drain` of this session.
 
-        :raises SchemaMismatch, OptionError: the table is not as the plan says, or another: see `elsewhere`.
+        :raises SchemaMismatch, OptionError: the table is not as the plan says, or another one: see
+            `registry.published_elsewhere`.
         :raises Exception: any other, for `Target.classify`; it may be about rows of an earlier call. Some of
             the rows may be written.
         """
 
+    @abstractmethod
+    def start(self, window: Window) -> None:
+        """Expect all rows of a begun window, from the first one on; comes again before each repetition."""
+
+    @abstractmethod
     def drain(self) -> tuple[bytes, ...] | None:
-        """Return when the rows of every `write` before are acknowledged (guarantee 5).
-
-        For `Delivery.TRANSACTIONAL`: when the server has taken them, if errors of `write` come later than
-        `write`.
-
-        :returns: None, or what a `StagedSession` returns.
-        :raises Exception: what `write` raises.
-        """
-        return None
+        """Return when the rows of every `write` before are acknowledged; receipts where they are staged."""
 
     @abstractmethod
-    def finish(self, window: Window) -> Outcome:
-        """Set `flushed`, `last_us` and `last` by the window, and nothing begun, if `begun = window`.
+    def close(self) -> None:
+        """Release the connection; what is not committed never counts. Idempotent."""
 
-        For `Delivery.TRANSACTIONAL` in one transaction with the rows since `start` (guarantees 7 and 8). The
-        flusher asks once: to try again it comes back with `start` and all rows.
+    # --- what a session may offer ---
+
+    def compare(self, plan: Plan) -> None:  # noqa: B027 - optional
+        """Compare a plan with the table as it is now, as `write` does; write nothing.
+
+        Comes without a begun window and without `start`: `wal-sink verify` finds a table that was altered.
+
+        :raises SchemaMismatch: the table is no longer what the plan says.
+        :raises OptionError: the plan is for another table than the options.
+        :raises Exception: any other, for `Target.classify`.
         """
 
-    @abstractmethod
-    def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
-        """Set the ledger row to `new` if it is exactly `seen`, durably; None: if there is no row.
+    def offer(self, rows: Iterator[tuple[Plan, Slice]]) -> None:  # noqa: B027 - optional
+        """Take the rows of the window that the next `compare_and_set` begins, to encode them meanwhile.
 
-        For operators' commands (rule 22), another attempt (26), and a `begin` from a row not just read (14).
+        The session takes as many as it likes, in memory that is bounded, and lets none of them leave. Where
+        the window is begun, all of them come by `write` after `start`, the same objects again. An offer is
+        over when the update has its answer (rule 14).
+        """
+
+    def pass_over(self, refused: OnRefused | None) -> None:  # noqa: B027 - optional
+        """Report each row that the server refuses, and send the others; None: raise `TargetRefused`.
+
+        Only for an `IdempotentSession`: a transaction in which a row was refused is rolled back (rule 24).
         """
 
     def written_us(self) -> int | None:
@@ -209,25 +213,59 @@ class Session(ABC):
     def now_us(self) -> int | None:
         """Return the time by the target's own clock, microseconds since 1970; None for a target without one.
 
-        The flusher asks before a `begin`, every ten seconds at most, and no further than a minute ahead of
-        this time lie the window's write timestamps (rule 14). Where several servers could answer, each call
-        should ask another one: if the time is far from the flusher's, that asks again, and takes the answer
-        in the middle.
+        The flusher asks before it begins a window, every ten seconds at most, and no further than a minute
+        ahead of this time lie the window's write timestamps (rule 14). Where several servers could answer,
+        each call should ask another one: if the time is far from the flusher's, that asks again, and takes
+        the answer in the middle.
         """
         return None
 
     def report_to(self, observer: Observer) -> None:  # noqa: B027 - optional
         """Keep `observer.in_flight`, and report each repeated request; called once, after `connect`."""
 
-    @abstractmethod
-    def close(self) -> None:
-        """Release the connection. Idempotent."""
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class IdempotentSession(Session):
+    """A session of a target with `Delivery.IDEMPOTENT`: `compare_and_set` finishes a window."""
+
+    def start(self, window: Window) -> None:
+        """Expect all rows of a begun window; few such targets need that."""
+
+    @abstractmethod
+    def drain(self) -> None:
+        """Return when the rows of every `write` before are acknowledged (guarantee 5).
+
+        :raises Exception: what `write` raises.
+        """
+
+
+class TransactionalSession(Session):
+    """A session of a target with `Delivery.TRANSACTIONAL`: rows and ledger row change in one transaction."""
+
+    @abstractmethod
+    def start(self, window: Window) -> None:
+        """Open the transaction of a begun window; roll back one that is open.
+
+        :raises Exception: for `Target.classify`, such as that another session holds the window's lock.
+        """
+
+    def drain(self) -> None:
+        """Return when the server has taken the rows, where errors of `write` come later than `write`.
+
+        :raises Exception: what `write` raises.
+        """
+
+    @abstractmethod
+    def commit(self, seen: LedgerState, new: LedgerState) -> Outcome:
+        """Set the ledger row to `new` if it is exactly `seen`, in one transaction with the rows.
+
+        The flusher asks once: to try again it comes back with `start` and all rows.
+        """
 
 
 class StagedSession(Session):
@@ -238,6 +276,10 @@ class StagedSession(Session):
     """
 
     @abstractmethod
+    def start(self, window: Window) -> None:
+        """Forget the rows without a receipt; all rows of a begun window follow."""
+
+    @abstractmethod
     def drain(self) -> tuple[bytes, ...]:
         """Return the receipts for the rows of every `write` since the last `drain` (guarantee 9).
 
@@ -245,8 +287,8 @@ class StagedSession(Session):
         """
 
     @abstractmethod
-    def finish(self, window: Window, receipts: Sequence[bytes] = ()) -> Outcome:
-        """Commit what is staged under the receipts, together with the ledger row (guarantees 2 and 10).
+    def commit(self, seen: LedgerState, new: LedgerState, receipts: Sequence[bytes]) -> Outcome:
+        """Set the ledger row to `new` if it is exactly `seen`, and add what is staged, in one step.
 
         The flusher asks once: to try again it comes back with `start` and all rows.
 
@@ -257,23 +299,33 @@ class StagedSession(Session):
     def discard(self, receipts: Sequence[bytes]) -> None:
         """Delete what is staged under receipts, if that is easy; an error is logged, and changes nothing.
 
-        Comes only for receipts with which no `finish` was asked, or was CONFLICT (guarantee 2): after any
+        Comes only for receipts with which no `commit` was asked, or was CONFLICT (guarantee 2): after any
         other answer the rows are in the table, or may still get there.
         """
+
+
+SESSIONS: Mapping[Delivery, type] = {
+    Delivery.IDEMPOTENT: IdempotentSession,
+    Delivery.TRANSACTIONAL: TransactionalSession,
+    Delivery.STAGED: StagedSession,
+}
+"""What `Target.connect` returns, by the target's delivery."""
 
 
 class Target(ABC):
     """A database, described by options. It pickles, to travel to tasks; its constructor does no I/O."""
 
+    interface: ClassVar[int] = 1
+    """The version of this interface that the class is written for."""
     name: str
     """The name under which it is registered; set on the class."""
     options_type: type[Options]
     """The options that it declares, see `wal_sink.options`; set on the class."""
-    delivery: Delivery = Delivery.IDEMPOTENT
+    delivery: Delivery
     """What makes a row count; set on the class."""
     parallel_writes: bool = False
-    """Whether other sessions may write rows between `begin` and `finish`, at the same time and in other
-    processes (guarantees 6 and 11). Not with `TRANSACTIONAL`: a transaction belongs to one session."""
+    """Whether other sessions may write rows of a begun window, at the same time and in other processes
+    (guarantees 6 and 11). Not with `TRANSACTIONAL`: a transaction belongs to one session."""
 
     @abstractmethod
     def __init__(self, options: Any) -> None:
@@ -313,7 +365,7 @@ class Target(ABC):
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
         """Cast `batch` to what `write` takes, without a connection.
 
-        Its texts are UTF-8, at any depth: tasks have refused others (`targets.values.invalid`).
+        Its texts are UTF-8, at any depth: tasks have refused others (`targets.arrow_values`).
 
         :raises InvalidRow: the target would refuse a row; names column and remedy.
         """
@@ -330,7 +382,7 @@ class Target(ABC):
 
     @abstractmethod
     def connect(self, owner: Owner) -> Session:
-        """Open a session for the ledger row of `owner`.
+        """Open a session for the ledger row of `owner`, of the class that `delivery` names in `SESSIONS`.
 
         :raises TargetUnavailable: no connection.
         """
@@ -338,45 +390,6 @@ class Target(ABC):
     @abstractmethod
     def classify(self, error: Exception) -> Kind:
         """Return what an exception of a session means; an unknown one is fatal."""
-
-
-@runtime_checkable
-class Compares(Protocol):
-    """A session that can compare a plan with the table as `write` does with the first rows."""
-
-    def compare(self, plan: Plan) -> None:
-        """Compare a plan with the table as it is now; write nothing. Comes without `begin` and `start`.
-
-        :raises SchemaMismatch: the table is no longer what the plan says.
-        :raises OptionError: the plan is for another table than the options.
-        :raises Exception: any other, for `Target.classify`.
-        """
-
-
-@runtime_checkable
-class TakesOffers(Protocol):
-    """A session that can make rows ready while `begin` or `compare_and_set` is on its way."""
-
-    def offer(self, rows: Iterator[tuple[Plan, Slice]]) -> None:
-        """Offer the rows of the window that is begun next.
-
-        The session takes as many as it likes, in memory that is bounded, and lets none of them leave: where
-        the window is begun, all of them come by `write` after `start`, the same objects again. An offer is
-        over when the update has its answer.
-        """
-
-
-OnRefused = Callable[[int, TargetRefused], None]
-"""Gets the write timestamp of a row, and why the server refuses it. When it returns, that is durable, and the
-session passes over the row; when it raises, that is the error of `write` or `drain`."""
-
-
-@runtime_checkable
-class PassesOver(Protocol):
-    """A session that can take a refused row out of a request, and send the others."""
-
-    def pass_over(self, refused: OnRefused | None) -> None:
-        """Tell `refused` of each row that the server refuses, from now on; None: raise `TargetRefused`."""
 
 
 def without(rows: Slice, passed: Collection[int]) -> Iterator[Slice]:

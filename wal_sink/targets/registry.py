@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import Any
 
 from wal_sink.errors import OptionError
-from wal_sink.targets.base import Target
+from wal_sink.targets.base import INTERFACE, Target
 
 GROUP = "wal_sink.targets"
 """The group of entry points: `name = "module:Class"`."""
@@ -49,7 +49,8 @@ def target_type(name: str) -> type[Target]:
     Cached for the process: to import a target, or to read what is installed, takes milliseconds, and a worker
     asks every epoch.
 
-    :raises OptionError: there is none of that name, it cannot be imported, or it is not a `Target`.
+    :raises OptionError: there is none of that name, it cannot be imported, or it is not a `Target` of this
+        interface.
     """
     if name in _OWN:
         return _load(name, _OWN[name])
@@ -84,7 +85,19 @@ def _load(name: str, place: str) -> type[Target]:
     if not (isinstance(loaded, type) and issubclass(loaded, Target)):
         raise OptionError(
             f"Option target is {name}, but {place} is not a Target.",
-            "Derive the class from wal_sink.targets.base.Target.",
+            "Derive the class from wal_sink.targets.Target.",
+        )
+    if loaded.interface > INTERFACE:
+        raise OptionError(
+            f"Target {name} is written for version {loaded.interface} of the interface of targets, and this"
+            f" version of wal_sink has {INTERFACE}.",
+            "pip install --upgrade wal_sink, on every host of the query and where commands run; or install an"
+            " older version of the target.",
+        )
+    if not hasattr(loaded, "delivery"):
+        raise OptionError(
+            f"Target {name} does not say what makes a row count in it.",
+            f"Set delivery on {loaded.__name__}: a member of wal_sink.targets.Delivery.",
         )
     return loaded
 

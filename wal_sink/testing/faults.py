@@ -10,7 +10,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import BinaryIO, Literal, TypeVar
+from typing import BinaryIO, Generic, Literal, TypeVar
 
 import pyarrow as pa
 
@@ -19,14 +19,14 @@ from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.observer import Observer
 from wal_sink.targets.base import (
+    IdempotentSession,
     Kind,
     OnRefused,
-    PassesOver,
     Session,
     Slice,
     StagedSession,
-    TakesOffers,
     Target,
+    TransactionalSession,
 )
 
 T = TypeVar("T")
@@ -104,9 +104,15 @@ def halves(rows: Slice) -> tuple[Slice, Slice]:
     )
 
 
-def begun_by(seen: LedgerState | None, new: LedgerState) -> Window | None:
-    """Return the window that a replaced ledger row begins (rule 14); None: it begins none."""
-    return new.begun if seen is not None and seen.begun is None else None
+def update_name(seen: LedgerState | None, new: LedgerState) -> str:
+    """Return what an update of the ledger row does, as `<verb> <epoch>`."""
+    if seen is None:
+        return f"create ledger {new.flushed}"
+    if seen.begun is None and new.begun is not None:
+        return f"begin {new.begun.first}"
+    if seen.begun is not None and seen.begun == new.last:
+        return f"finish {new.flushed}"
+    return "replace row"
 
 
 class FaultyBackend(StateBackend):
@@ -194,10 +200,7 @@ class FaultyTarget(Target):
         return self.inner.check(batch, plan)
 
     def connect(self, owner: Owner) -> Session:
-        session = self.faults.call("connect", lambda: self._connect(owner))
-        if isinstance(session, StagedSession):
-            return FaultyStagedSession(session, self.faults)
-        return FaultySession(session, self.faults)
+        return faulty(self.faults.call("connect", lambda: self._connect(owner)), self.faults)
 
     def _connect(self, owner: Owner) -> Session:
         session = self.inner.connect(owner)
@@ -209,24 +212,33 @@ class FaultyTarget(Target):
         return self.inner.classify(error)
 
 
-class FaultySession(Session):
+S = TypeVar("S", bound=Session)
+
+
+class FaultySession(Session, Generic[S]):
     """A session whose operations may fail, all but `close`; see `Session` for what they do.
 
     A write may fail in the middle, too: half of its rows arrive.
     """
 
-    def __init__(self, inner: Session, faults: Faults) -> None:
+    def __init__(self, inner: S, faults: Faults) -> None:
         self.inner = inner
         self.faults = faults
 
     def read_ledger(self) -> LedgerState | None:
         return self.faults.call("read ledger", self.inner.read_ledger)
 
-    def create(self, flushed: int) -> None:
-        self.faults.call(f"create ledger {flushed}", lambda: self.inner.create(flushed))
+    def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
+        return self.update(seen, new, lambda: self.inner.compare_and_set(seen, new))
 
-    def begin(self, window: Window) -> Outcome:
-        return self._conditional(f"begin {window.first}", lambda: self.inner.begin(window))
+    def update(
+        self, seen: LedgerState | None, new: LedgerState, update: Callable[[], Outcome]
+    ) -> Outcome:
+        """Run an update of the ledger row; a lost answer is what a driver reports as UNKNOWN."""
+        try:
+            return self.faults.call(update_name(seen, new), update)
+        except AnswerLost:
+            return Outcome.UNKNOWN
 
     def start(self, window: Window) -> None:
         self.faults.call(f"start {window.first}", lambda: self.inner.start(window))
@@ -245,13 +257,14 @@ class FaultySession(Session):
         self.inner.write(plan, rows)
         self.inner.drain()
 
-    def drain(self) -> tuple[bytes, ...] | None:
-        return self.faults.call("drain", self.inner.drain)
+    def compare(self, plan: Plan) -> None:
+        self.faults.call("compare", lambda: self.inner.compare(plan))
 
-    def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
-        begun = begun_by(seen, new)
-        name = f"begin {begun.first}" if begun else "replace row"
-        return self._conditional(name, lambda: self.inner.compare_and_set(seen, new))
+    def offer(self, rows: Iterator[tuple[Plan, Slice]]) -> None:
+        self.inner.offer(rows)
+
+    def pass_over(self, refused: OnRefused | None) -> None:
+        self.inner.pass_over(refused)
 
     def written_us(self) -> int | None:
         return self.faults.call("written", self.inner.written_us)
@@ -259,61 +272,67 @@ class FaultySession(Session):
     def now_us(self) -> int | None:
         return self.faults.call("clock", self.inner.now_us)
 
-    def finish(self, window: Window) -> Outcome:
-        return self._conditional(f"finish {window.last}", lambda: self.inner.finish(window))
-
-    def offer(self, rows: Iterator[tuple[Plan, Slice]]) -> None:
-        if isinstance(self.inner, TakesOffers):
-            self.inner.offer(rows)
-
-    def pass_over(self, refused: OnRefused | None) -> None:
-        if isinstance(self.inner, PassesOver):
-            self.inner.pass_over(refused)
-
     def report_to(self, observer: Observer) -> None:
         self.inner.report_to(observer)
 
     def close(self) -> None:
         self.inner.close()
 
-    def _conditional(self, name: str, update: Callable[[], Outcome]) -> Outcome:
-        """Run a conditional update; a lost answer is what a driver reports as UNKNOWN."""
-        try:
-            return self.faults.call(name, update)
-        except AnswerLost:
-            return Outcome.UNKNOWN
+
+class FaultyIdempotentSession(FaultySession[IdempotentSession], IdempotentSession):
+    """Of a target with `Delivery.IDEMPOTENT`."""
+
+    def drain(self) -> None:
+        self.faults.call("drain", self.inner.drain)
 
 
-class FaultyStagedSession(FaultySession, StagedSession):
-    """The same for a session whose rows are staged."""
+class FaultyTransactionalSession(FaultySession[TransactionalSession], TransactionalSession):
+    """Of a target with `Delivery.TRANSACTIONAL`."""
 
-    def __init__(self, inner: StagedSession, faults: Faults) -> None:
-        super().__init__(inner, faults)
-        self._staged = inner
-        self._receipts: tuple[bytes, ...] = ()
-        """Of the halves that are staged before the rest of their slice."""
+    def drain(self) -> None:
+        self.faults.call("drain", self.inner.drain)
+
+    def commit(self, seen: LedgerState, new: LedgerState) -> Outcome:
+        return self.update(seen, new, lambda: self.inner.commit(seen, new))
+
+
+class FaultyStagedSession(FaultySession[StagedSession], StagedSession):
+    """Of a target with `Delivery.STAGED`."""
+
+    _receipts: tuple[bytes, ...] = ()
+    """Of the halves that are staged before the rest of their slice."""
 
     def start(self, window: Window) -> None:
         self._receipts = ()
         super().start(window)
 
     def write_half(self, plan: Plan, rows: Slice) -> None:
-        self._staged.write(plan, rows)
-        self._receipts += self._staged.drain()
+        self.inner.write(plan, rows)
+        self._receipts += self.inner.drain()
 
     def drain(self) -> tuple[bytes, ...]:
-        receipts = self._receipts + self.faults.call("drain", self._staged.drain)
+        receipts = self._receipts + self.faults.call("drain", self.inner.drain)
         self._receipts = ()
         return receipts
 
-    def finish(self, window: Window, receipts: Sequence[bytes] = ()) -> Outcome:
-        return self._conditional(
-            f"finish {window.last}", lambda: self._staged.finish(window, receipts)
-        )
+    def commit(self, seen: LedgerState, new: LedgerState, receipts: Sequence[bytes]) -> Outcome:
+        return self.update(seen, new, lambda: self.inner.commit(seen, new, receipts))
 
     def close(self) -> None:
-        self._staged.discard(self._receipts)
+        self.inner.discard(self._receipts)
         super().close()
 
     def discard(self, receipts: Sequence[bytes]) -> None:
-        self.faults.call("discard", lambda: self._staged.discard(receipts))
+        self.faults.call("discard", lambda: self.inner.discard(receipts))
+
+
+def faulty(session: Session, faults: Faults) -> Session:
+    """Return a session of the same kind whose operations may fail."""
+    match session:
+        case StagedSession():
+            return FaultyStagedSession(session, faults)
+        case TransactionalSession():
+            return FaultyTransactionalSession(session, faults)
+        case IdempotentSession():
+            return FaultyIdempotentSession(session, faults)
+    raise TypeError(f"{type(session).__name__} is of no delivery")

@@ -29,7 +29,15 @@ from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import ABSENT, Column, Plan
 from wal_sink.options import Options
 from wal_sink.targets.arrow_values import read_operations
-from wal_sink.targets.base import Kind, OnRefused, Session, Slice, Target
+from wal_sink.targets.base import (
+    Delivery,
+    IdempotentSession,
+    Kind,
+    OnRefused,
+    Session,
+    Slice,
+    Target,
+)
 from wal_sink.targets.operations import (
     DELETE,
     Operation,
@@ -118,6 +126,7 @@ class MemoryTarget(Target):
 
     name = "memory"
     options_type = MemoryOptions
+    delivery = Delivery.IDEMPOTENT
 
     def __init__(self, options: MemoryOptions) -> None:
         self.options = options
@@ -237,7 +246,7 @@ class MemoryTarget(Target):
         self.table[key] = Row(row.cells | merged, max(us, row.us))
 
 
-class MemorySession(ReadsOffers, Session):
+class MemorySession(ReadsOffers, IdempotentSession):
     """A connection to a `MemoryTarget`. The rows of a call are in flight until the next one."""
 
     def __init__(self, target: MemoryTarget, owner: Owner) -> None:
@@ -256,24 +265,6 @@ class MemorySession(ReadsOffers, Session):
         """Read the ledger row."""
         with self._target.lock:
             return self._target.ledger.get(self._owner.query_id)
-
-    def create(self, flushed: int) -> None:
-        """Create the ledger row unless it is there."""
-        with self._target.lock:
-            self._target.ledger.setdefault(
-                self._owner.query_id, LedgerState.new(self._owner, flushed)
-            )
-
-    def begin(self, window: Window) -> Outcome:
-        """Begin if nothing is begun at the epoch before."""
-        outcome = Outcome.CONFLICT
-        with self._target.lock:
-            mark = self._target.ledger.get(self._owner.query_id)
-            if mark is not None and (mark.flushed, mark.begun) == (window.first - 1, None):
-                self._put(mark, begun=window)
-                outcome = Outcome.APPLIED
-        self.read_offered()
-        return outcome
 
     def start(self, window: Window) -> None:
         """Expect the rows of a window: totals are added by their places in it."""
@@ -323,23 +314,14 @@ class MemorySession(ReadsOffers, Session):
                 cells[PLACE] = place
             target.upsert(key, us, cells, _names(plan.details.get("lists", "")))
 
-    def finish(self, window: Window) -> Outcome:
-        """Finish if exactly this window is begun."""
-        with self._target.lock:
-            mark = self._target.ledger.get(self._owner.query_id)
-            if mark is None or mark.flushed != window.first - 1 or mark.begun != window:
-                return Outcome.CONFLICT
-            self._put(mark, **msgspec.structs.asdict(mark.finished(window)))
-            return Outcome.APPLIED
-
     def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
         """Replace the row if it is the one that was seen."""
         with self._target.lock:
-            mark = self._target.ledger.get(self._owner.query_id)
-            if mark == seen:
-                self._put(mark or new, **msgspec.structs.asdict(new))
+            there = self._target.ledger.get(self._owner.query_id)
+            if there == seen:
+                self._put(new)
         self.read_offered()
-        return Outcome.APPLIED if mark == seen else Outcome.CONFLICT
+        return Outcome.APPLIED if there == seen else Outcome.CONFLICT
 
     def written_us(self) -> int | None:
         """Return the timestamp of a plain write that shadows the row, or cells of it."""
@@ -353,11 +335,13 @@ class MemorySession(ReadsOffers, Session):
     def close(self) -> None:
         """Nothing is held."""
 
-    def _put(self, mark: LedgerState, **changes: Any) -> None:
-        """Update cells of the row; without effect on those that are shadowed (rule 16)."""
-        shadow = self._target.shadows.get(self._owner.query_id)
-        seen = {name: to for name, to in changes.items() if not shadow or name not in shadow.cells}
-        self._target.ledger[self._owner.query_id] = msgspec.structs.replace(mark, **seen)
+    def _put(self, new: LedgerState) -> None:
+        """Write the row; without effect on cells that are shadowed (rule 16)."""
+        query_id, ledger = self._owner.query_id, self._target.ledger
+        shadow, there = self._target.shadows.get(query_id), ledger.get(query_id)
+        if shadow and there:
+            new = msgspec.structs.replace(new, **{n: getattr(there, n) for n in shadow.cells})
+        ledger[query_id] = new
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ _FIRST = 3
 
 
 class ReadsOffers:
-    """Part of a session of tests, which then is one that `TakesOffers`."""
+    """Part of a session of tests, which encodes offered rows."""
 
     _offered: Iterator[tuple[Plan, Slice]] = iter(())
 

@@ -9,16 +9,29 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, NoReturn
 
 import msgspec
 
-from wal_sink.model.ledger import LedgerState, Outcome, Window
+from wal_sink.model.ledger import LedgerState, Outcome
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import Session, Slice, StagedSession
-from wal_sink.testing.faults import Faults, FaultySession, FaultyStagedSession
+from wal_sink.targets.base import (
+    IdempotentSession,
+    Session,
+    Slice,
+    StagedSession,
+    TransactionalSession,
+)
+from wal_sink.testing.faults import (
+    Faults,
+    FaultyIdempotentSession,
+    FaultySession,
+    FaultyStagedSession,
+    FaultyTransactionalSession,
+    S,
+)
 
 PAUSES = "WAL_SINK_TESTING_PAUSES"
 """Environment variable: what `pauses` returns."""
@@ -59,47 +72,52 @@ def _wait_for_death(pause: Pause) -> NoReturn:
     raise AssertionError("this process was not killed in time")
 
 
-def pausing(session: Session, table: str) -> Session:
-    """Return the session, standing still at the points of a window of this table."""
-    if isinstance(session, StagedSession):
-        return PausingStagedSession(session, table)
-    return PausingSession(session, table)
-
-
-class PausingSession(FaultySession):
+class _Pausing(FaultySession[S]):
     """A session that stands still, see `pausing`."""
 
-    def __init__(self, inner: Session, table: str) -> None:
+    def __init__(self, inner: S, table: str) -> None:
         super().__init__(inner, Faults())
         self._table = table
 
-    def begin(self, window: Window) -> Outcome:
-        pause_at("committed", self._table, window.first)
-        return super().begin(window)
-
-    def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
-        """Begin from a row that was not read just now (rule 14), or another attempt (rule 26)."""
+    def update(
+        self, seen: LedgerState | None, new: LedgerState, update: Callable[[], Outcome]
+    ) -> Outcome:
+        """Stand still before a window is begun, before it is finished, and behind that."""
         if new.begun is not None:
             pause_at("committed", self._table, new.begun.first)
-        return super().compare_and_set(seen, new)
+        finished = seen and seen.begun == new.last and seen.begun
+        if finished:
+            pause_at("finishing", self._table, finished.first)
+        outcome = super().update(seen, new, update)
+        if finished:
+            pause_at("finished", self._table, finished.first)
+        return outcome
 
     def write_half(self, plan: Plan, rows: Slice) -> None:
-        """Send half of a slice's rows; a reader of cells sees them during the pause."""
+        """Send half of a slice's rows; a reader of cells finds them during the pause."""
         super().write_half(plan, rows)
         pause_at("flushing", self._table, rows.epoch)
 
-    def finish(self, window: Window) -> Outcome:
-        pause_at("finishing", self._table, window.first)
-        outcome = super().finish(window)
-        pause_at("finished", self._table, window.first)
-        return outcome
+
+class PausingIdempotentSession(_Pausing[IdempotentSession], FaultyIdempotentSession):
+    """Of a target with `Delivery.IDEMPOTENT`."""
 
 
-class PausingStagedSession(PausingSession, FaultyStagedSession):
-    """The same for a session whose rows are staged."""
+class PausingTransactionalSession(_Pausing[TransactionalSession], FaultyTransactionalSession):
+    """Of a target with `Delivery.TRANSACTIONAL`."""
 
-    def finish(self, window: Window, receipts: Sequence[bytes] = ()) -> Outcome:
-        pause_at("finishing", self._table, window.first)
-        outcome = FaultyStagedSession.finish(self, window, receipts)
-        pause_at("finished", self._table, window.first)
-        return outcome
+
+class PausingStagedSession(_Pausing[StagedSession], FaultyStagedSession):
+    """Of a target with `Delivery.STAGED`."""
+
+
+def pausing(session: Session, table: str) -> Session:
+    """Return a session of the same kind that stands still at the points of a window of this table."""
+    match session:
+        case StagedSession():
+            return PausingStagedSession(session, table)
+        case TransactionalSession():
+            return PausingTransactionalSession(session, table)
+        case IdempotentSession():
+            return PausingIdempotentSession(session, table)
+    raise TypeError(f"{type(session).__name__} is of no delivery")

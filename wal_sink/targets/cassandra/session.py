@@ -11,7 +11,7 @@ from wal_sink.errors import TargetRefused
 from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.observer import Observer
-from wal_sink.targets.base import OnRefused, Session, Slice
+from wal_sink.targets.base import IdempotentSession, OnRefused, Slice
 from wal_sink.targets.cassandra.driver.connection import Connection, connect, explained
 from wal_sink.targets.cassandra.driver.errors import longest_s, server_now_us
 from wal_sink.targets.cassandra.ledger import Ledger
@@ -23,7 +23,7 @@ from wal_sink.targets.cassandra.schema.table import TermLimits, read_table, term
 from wal_sink.targets.cassandra.write.writer import Writer
 
 
-class CassandraSession(Session):
+class CassandraSession(IdempotentSession):
     """Writes rows and moves the ledger over one connection, which it owns.
 
     :param limits: of the server's indexes.
@@ -45,20 +45,9 @@ class CassandraSession(Session):
         with _permitted(self._options):
             return self._ledger.read()
 
-    def create(self, flushed: int) -> None:
-        """Send one `INSERT … IF NOT EXISTS`."""
-        with _permitted(self._options):
-            self._ledger.create(flushed)
-
     def offer(self, rows: Iterator[tuple[Plan, Slice]]) -> None:
-        """Encode the first of them while the next `begin` or `compare_and_set` is on its way."""
+        """Encode the first of them while the next `compare_and_set` is on its way."""
         self._offered = rows
-
-    def begin(self, window: Window) -> Outcome:
-        """Send one conditional update, after what an interrupted flush left in flight has ended."""
-        self._writer.abandon()
-        with _permitted(self._options):
-            return self._begun(self._ledger.begin(window, self._encode_offered))
 
     def start(self, window: Window) -> None:
         """Forget what an interrupted flush has left; totals are added by the places of the window's rows."""
@@ -74,25 +63,18 @@ class CassandraSession(Session):
         with _permitted(self._options):
             self._writer.drain()
 
-    def finish(self, window: Window) -> Outcome:
-        """Send one conditional update."""
-        with _permitted(self._options):
-            return self._ledger.finish(window)
-
     def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
         """Send one conditional update or insert, after what an interrupted flush left in flight has ended."""
         self._writer.abandon()
         with _permitted(self._options):
-            return self._begun(self._ledger.compare_and_set(seen, new, self._encode_offered))
+            outcome = self._ledger.compare_and_set(seen, new, self._encode_offered)
+        if outcome is Outcome.CONFLICT:
+            self._writer.abandon()  # what was encoded meanwhile
+        return outcome
 
     def _encode_offered(self) -> None:
         offered, self._offered = self._offered, iter(())
         self._writer.encode_ahead(offered)
-
-    def _begun(self, outcome: Outcome) -> Outcome:
-        if outcome is Outcome.CONFLICT:
-            self._writer.abandon()  # what was encoded meanwhile
-        return outcome
 
     def compare(self, plan: Plan) -> None:
         """Compare it with each of its tables."""

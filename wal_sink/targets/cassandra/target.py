@@ -10,7 +10,7 @@ import pyarrow as pa
 from wal_sink.model.ledger import Owner
 from wal_sink.model.plan import Plan
 from wal_sink.options import Options
-from wal_sink.targets.base import Kind, Session, Target
+from wal_sink.targets.base import Delivery, Kind, Session, Target
 from wal_sink.targets.cassandra.names import names_shape
 from wal_sink.targets.cassandra.options import CassandraOptions, with_environment
 from wal_sink.targets.cassandra.row_plan import (
@@ -35,6 +35,7 @@ class CassandraTarget(Target):
 
     name = "cassandra"
     options_type: type[Options] = CassandraOptions
+    delivery = Delivery.IDEMPOTENT
     parallel_writes = True  # rows are ordered by their timestamps alone
 
     def __init__(self, options: CassandraOptions) -> None:

@@ -142,29 +142,17 @@ class DeltaSession(StagedSession):
         self._table().sync()
         return mark
 
-    def create(self, flushed: int) -> None:
-        """Commit the first row, unless there is one."""
-        self.compare_and_set(None, LedgerState.new(self._owner, flushed))
-
-    def begin(self, window: Window) -> Outcome:
-        """Commit the row; the table's rows stay as they are.
-
-        :raises SchemaMismatch: no file may be added.
-        """
-        seen = self._row()
-        mark = seen.mark
-        if mark is None or mark.flushed != window.first - 1 or mark.begun is not None:
-            return Outcome.CONFLICT
-        self._table().refuse_unfit()
-        new = msgspec.structs.replace(mark, begun=window)
-        return self._move(seen, new, f"epochs {window.first} to {window.last} begin")
-
     def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
-        """Commit the row, if it is the one that was seen."""
+        """Commit the row, if it is the one that was seen; the table's rows stay as they are.
+
+        :raises SchemaMismatch: a window is begun, and no file may be added.
+        """
         there = self._row()
         if there.mark != seen:
             return Outcome.CONFLICT
-        return self._move(there, new, f"the ledger says epoch {new.flushed}")
+        if new.begun is not None:
+            self._table().refuse_unfit()
+        return self._move(there, new)
 
     # --- rows -------------------------------------------------------------------------------------
 
@@ -194,20 +182,18 @@ class DeltaSession(StagedSession):
         self._stages.clear()
         return tuple(receipt.to_bytes() for receipt in receipts)
 
-    def finish(self, window: Window, receipts: Sequence[bytes] = ()) -> Outcome:
-        """Commit the files and the row, if exactly this window is begun and the table's shape is the same."""
+    def commit(self, seen: LedgerState, new: LedgerState, receipts: Sequence[bytes]) -> Outcome:
+        """Commit files and row, if that is the one that was seen and the table's shape is the same."""
         staged = [Receipt.from_bytes(receipt) for receipt in receipts]
-        seen = self._row()
-        mark = seen.mark
-        if mark is None or mark.flushed != window.first - 1 or mark.begun != window:
+        there = self._row()
+        if there.mark != seen:
             return Outcome.CONFLICT
         if staged and (gone := self._files.missing(receipt.path for receipt in staged)):
             raise TargetUnavailable(
-                f"{gone[0]}, staged for epoch {window.last}, is gone",
+                f"{gone[0]}, staged for epoch {new.flushed}, is gone",
                 "See that no VACUUM of the table has a retention of minutes. All rows are staged again.",
             )
-        said = f"epochs {window.first} to {window.last}"
-        return self._move(seen, mark.finished(window), said, staged, window.last)
+        return self._move(there, new, staged)
 
     def discard(self, receipts: Sequence[bytes]) -> None:
         """Delete the files."""
@@ -221,30 +207,21 @@ class DeltaSession(StagedSession):
 
     # --- commits ----------------------------------------------------------------------------------
 
-    def _move(
-        self,
-        seen: Row,
-        new: LedgerState,
-        said: str,
-        staged: Sequence[Receipt] = (),
-        epoch: int | None = None,
-    ) -> Outcome:
+    def _move(self, seen: Row, new: LedgerState, staged: Sequence[Receipt] = ()) -> Outcome:
         """Commit a row after the one that was seen, with files.
 
-        :param said: of the commit, in the table's history.
-        :param epoch: the last one that is in the table then; None: the commit is not about rows.
         :raises Exception: of delta-rs, which would come again.
         """
         number = self._ledger.write(new, self._table())
         transactions = {self._ledger.app_id: number}
-        if epoch is not None:
-            transactions[self._owner.query_id] = epoch
+        if _finished(seen.mark, new):
+            transactions[self._owner.query_id] = new.flushed
         actions = [_action(receipt) for receipt in staged]
         for _ in range(_TRIES):
             if any(receipt.table != self._table().fingerprint for receipt in staged):
                 outcome: Outcome | None = Outcome.CONFLICT
             else:
-                outcome = self._commit(seen, actions, transactions, said)
+                outcome = self._commit(seen, actions, transactions, _reason(seen.mark, new))
             if outcome is Outcome.CONFLICT:
                 self._ledger.delete(number)
             if outcome is Outcome.APPLIED:
@@ -345,6 +322,22 @@ class DeltaSession(StagedSession):
         for stage in self._stages.values():
             stage.abandon()
         self._stages.clear()
+
+
+def _finished(seen: LedgerState | None, new: LedgerState) -> Window | None:
+    """Return the window that a change of the row finishes; None: it finishes none."""
+    return (
+        new.last if seen is not None and seen.begun is not None and seen.begun == new.last else None
+    )
+
+
+def _reason(seen: LedgerState | None, new: LedgerState) -> str:
+    """Say why the row changes, for the table's history."""
+    if (window := _finished(seen, new)) is not None:
+        return f"epochs {window.first} to {window.last}"
+    if new.begun is not None:
+        return f"epochs {new.begun.first} to {new.begun.last} begin"
+    return f"the ledger says epoch {new.flushed}"
 
 
 def _action(receipt: Receipt) -> AddAction:

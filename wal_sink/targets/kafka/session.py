@@ -22,7 +22,6 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import msgspec
 from confluent_kafka import (
     Consumer,
     IsolationLevel,
@@ -33,10 +32,10 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import OffsetSpec
 
-from wal_sink.errors import CorruptLog, InvalidRow, OptionError, SchemaMismatch, TargetUnavailable
+from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import Session, Slice
+from wal_sink.targets.base import Slice, TransactionalSession
 from wal_sink.targets.kafka import topics
 from wal_sink.targets.kafka.options import KafkaOptions
 from wal_sink.targets.kafka.records import Limits, planned_limits, records, refuse
@@ -47,20 +46,6 @@ logger = logging.getLogger(__name__)
 _POLL_S = 0.1
 _END = KafkaError._PARTITION_EOF  # noqa: SLF001 -- its public name
 _SILENT = KafkaError(KafkaError._TIMED_OUT, "the ledger's records do not come")  # noqa: SLF001 -- as above
-
-
-class _Row(msgspec.Struct, frozen=True, kw_only=True):
-    """The value of a ledger record."""
-
-    log_id: str
-    checkpoint: str
-    flushed: int
-    last_us: int
-    begun: str
-    last: str
-
-
-msgspec.json.Decoder(_Row)  # learned while one thread imports this, see `model.codec.learn`
 
 
 class LedgerReader:
@@ -115,7 +100,10 @@ class LedgerReader:
                 self._upto = max(self._upto, message.offset())
             else:
                 raise KafkaException(error)
-        return None if self._row is None else self._mark(self._row)
+        if self._row is None:
+            return None
+        where = f"query {self._query_id.decode()} in the topic {self.topic}"
+        return LedgerState.from_json(self._row, where)
 
     def close(self) -> None:
         """Disconnect. Idempotent."""
@@ -180,41 +168,6 @@ class LedgerReader:
             logger=logger,
         )
 
-    def _mark(self, text: bytes) -> LedgerState:
-        try:
-            row = msgspec.json.decode(text, type=_Row)
-            begun, last = (Window.from_text(w) if w else None for w in (row.begun, row.last))
-        except msgspec.DecodeError as error:
-            raise CorruptLog(
-                f"The record of query {self._query_id.decode()} in the topic {self.topic} is not"
-                f" what this version of wal_sink writes: {error}",
-                "Flush with the newer version that wrote it. Do not delete it: it says what is in the topic"
-                " already.",
-            ) from error
-        return LedgerState(
-            log_id=row.log_id,
-            checkpoint=row.checkpoint,
-            flushed=row.flushed,
-            last_us=row.last_us,
-            begun=begun,
-            last=last,
-        )
-
-
-def to_bytes(mark: LedgerState) -> bytes:
-    """Encode a mark as the value of a ledger record."""
-    begun, last = (w.to_text() if w else "" for w in (mark.begun, mark.last))
-    return msgspec.json.encode(
-        _Row(
-            log_id=mark.log_id,
-            checkpoint=mark.checkpoint,
-            flushed=mark.flushed,
-            last_us=mark.last_us,
-            begun=begun,
-            last=last,
-        )
-    )
-
 
 TIMEOUT_S = 30.0
 """After which an answer counts as lost."""
@@ -233,7 +186,7 @@ _FENCED = {
 _ABORTED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}  # noqa: SLF001 -- their public names
 
 
-class KafkaSession(Session):
+class KafkaSession(TransactionalSession):
     """One flusher's producer, made when it first writes: to read the ledger fences no one."""
 
     def __init__(self, options: KafkaOptions, owner: Owner) -> None:
@@ -259,17 +212,6 @@ class KafkaSession(Session):
             logger.info("%s; it is ended now", error.what)
             self._producer = self._made()
             return self._ledger.read(TIMEOUT_S)
-
-    def create(self, flushed: int) -> None:
-        """Write the first record, unless there is one."""
-        self.compare_and_set(None, LedgerState.new(self._owner, flushed))
-
-    def begin(self, window: Window) -> Outcome:
-        """Write a ledger record, in a transaction of its own."""
-        mark = self._alone()
-        if mark is None or mark.flushed != window.first - 1 or mark.begun is not None:
-            return Outcome.CONFLICT
-        return self._commit(msgspec.structs.replace(mark, begun=window))
 
     def start(self, window: Window) -> None:
         """Open the window's transaction."""
@@ -324,16 +266,12 @@ class KafkaSession(Session):
                 "See to the brokers; all records are written again.",
             )
 
-    def finish(self, window: Window) -> Outcome:
+    def commit(self, seen: LedgerState, new: LedgerState) -> Outcome:
         """Add the ledger record to the window's transaction, and commit it."""
-        if self._window != window:
+        if self._window is None or self._window != seen.begun or self.read_ledger() != seen:
             self._forget()
             return Outcome.CONFLICT
-        mark = self.read_ledger()
-        if mark is None or mark.flushed != window.first - 1 or mark.begun != window:
-            self._forget()
-            return Outcome.CONFLICT
-        return self._commit(mark.finished(window))
+        return self._commit(new)
 
     def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
         """Write a ledger record, in a transaction of its own, after the one that was seen."""
@@ -394,7 +332,7 @@ class KafkaSession(Session):
             self._producer.produce(
                 self._ledger.topic,
                 key=self._owner.query_id.encode(),
-                value=to_bytes(new),
+                value=new.to_json(),
                 partition=0,
                 on_delivery=self._not_delivered,
             )

@@ -1,6 +1,6 @@
 """The session of a SQL target: rows and ledger row of one query, in one transaction for each window.
 
-The statements upon the ledger row of a query, in SQL that every database knows. They commit nothing.
+`Ledger` has the statements upon the ledger row, in SQL that every database accepts. They commit nothing.
 """
 
 from __future__ import annotations
@@ -11,22 +11,18 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-import msgspec
 import pyarrow as pa
 
-from wal_sink.errors import CorruptLog, TargetUnavailable
-from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
+from wal_sink.errors import TargetUnavailable
+from wal_sink.model.ledger import LedgerRow, LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import Kind, Session, Slice
+from wal_sink.targets.base import Kind, Slice, TransactionalSession
 from wal_sink.targets.columns import TableColumn, refuse_changed
 from wal_sink.targets.names import unquoted
 from wal_sink.targets.registry import published_elsewhere
 
-COLUMNS = ("log_id", "checkpoint", "flushed", "last_us", "begun", "last")
-"""All but the key, in the order of `LedgerState`."""
-
-NOTHING = ""
-"""What `begun` and `last` hold for none."""
+COLUMNS = LedgerRow._fields
+"""All but the key."""
 
 _HEX = "0123456789abcdef"
 
@@ -73,9 +69,14 @@ class Ledger:
             row = cursor.fetchone()
         finally:
             cursor.close()
-        return None if row is None else self._mark(row)
+        if row is None:
+            return None
+        *others, begun, last = row
+        begun = begun and begun.lstrip(_HEX)  # without the proof of `lock`
+        where = f"query {self._owner.query_id} in the ledger {self._name}"
+        return LedgerState.from_row((*others, begun, last), where)
 
-    def insert(self, mark: LedgerState) -> bool:
+    def insert(self, new: LedgerState) -> bool:
         """Create the row; return True.
 
         :raises Exception: of the driver; also when there is a row.
@@ -84,15 +85,9 @@ class Ledger:
         return (
             self._execute(
                 f"INSERT INTO {self._table} (query_id, {', '.join(COLUMNS)}) VALUES ({values})",  # noqa: S608
-                (self._owner.query_id, *_cells(mark)),
+                (self._owner.query_id, *new.to_row()),
             )
             == 1
-        )
-
-    def begin(self, window: Window) -> bool:
-        """Set `begun`, if everything before the window is flushed and nothing is begun."""
-        return self._update(
-            {"begun": window.to_text()}, {"flushed": window.first - 1, "begun": NOTHING}
         )
 
     def lock(self, window: Window, proof: str) -> bool:
@@ -102,18 +97,17 @@ class Ledger:
             transaction alone reads them, since it never commits them.
         """
         text = window.to_text()
-        return self._update({"begun": proof + text}, {"flushed": window.first - 1, "begun": text})
+        return self._update({"begun": proof + text}, {"begun": text}) == 1
 
-    def finish(self, window: Window, proof: str) -> bool:
-        """Set `flushed`, move `begun` to `last`, if the open transaction is the one that has locked the row.
+    def replace(self, seen: LedgerState, new: LedgerState, proof: str = "") -> bool:
+        """Write the whole row, if it is exactly the one that was seen (rule 13).
 
-        A driver may have lost that one, with its rows, and have connected again without a word.
+        :param proof: of the transaction that holds the row, if it is to be the open one: a driver may have
+            lost that one, with its rows, and have connected again without a word.
         """
-        text = window.to_text()
-        return self._update(
-            {"flushed": window.last, "last_us": window.last_us, "last": text, "begun": NOTHING},
-            {"flushed": window.first - 1, "begun": proof + text},
-        )
+        there = seen.to_row()._asdict()
+        there["begun"] = proof + there["begun"]
+        return self._update(new.to_row()._asdict(), there) == 1
 
     def delete(self) -> None:
         """Remove the row."""
@@ -122,23 +116,13 @@ class Ledger:
             (self._owner.query_id,),
         )
 
-    def replace(self, seen: LedgerState, new: LedgerState) -> bool:
-        """Write the whole row, if it is exactly the one that was seen (rule 22)."""
-        return self._update(
-            dict(zip(COLUMNS, _cells(new), strict=True)),
-            dict(zip(COLUMNS, _cells(seen), strict=True)),
-        )
-
-    def touch(self, mark: LedgerState) -> int:
+    def touch(self, state: LedgerState) -> int:
         """Write the row as it is; return how many rows the driver counts, where it should be one."""
-        cells = dict(zip(COLUMNS, _cells(mark), strict=True))
-        return self._updated(cells, cells)
+        cells = state.to_row()._asdict()
+        return self._update(cells, cells)
 
-    def _update(self, changes: dict[str, object], seen: dict[str, object]) -> bool:
-        """Update the row if it has these values; return whether it had."""
-        return self._updated(changes, seen) == 1
-
-    def _updated(self, changes: dict[str, object], seen: dict[str, object]) -> int:
+    def _update(self, changes: dict[str, object], seen: dict[str, object]) -> int:
+        """Update the row if it has these values; return how many rows the driver counts."""
         sets = ", ".join(f"{name} = {self._p}" for name in changes)
         conditions = " AND ".join(f"{name} = {self._p}" for name in ("query_id", *seen))
         return self._execute(
@@ -153,35 +137,6 @@ class Ledger:
             return int(cursor.rowcount)
         finally:
             cursor.close()
-
-    def _mark(self, row: Any) -> LedgerState:
-        log_id, checkpoint, flushed, last_us, begun, last = row
-        return LedgerState(
-            log_id=log_id,
-            checkpoint=checkpoint,
-            flushed=flushed,
-            last_us=last_us,
-            begun=self._window("begun", begun),
-            last=self._window("last", last),
-        )
-
-    def _window(self, column: str, text: str) -> Window | None:
-        if text == NOTHING:
-            return None
-        try:
-            return Window.from_text(text.lstrip(_HEX))  # without the proof of `lock`
-        except msgspec.DecodeError as error:
-            raise CorruptLog(
-                f"The row of query {self._owner.query_id} in the ledger {self._name} is not what this"
-                f" version of wal_sink writes: {column} cannot be read ({error}): {text[:200]}",
-                "Flush with the newer version that wrote it, or restore the row from a backup. Do not"
-                " delete it: it says what is in the table already.",
-            ) from error
-
-
-def _cells(mark: LedgerState) -> tuple[object, ...]:
-    begun, last = (NOTHING if w is None else w.to_text() for w in (mark.begun, mark.last))
-    return (mark.log_id, mark.checkpoint, mark.flushed, mark.last_us, begun, last)
 
 
 logger = logging.getLogger(__name__)
@@ -210,11 +165,11 @@ class Database(Protocol):
         """Tell errors that pass."""
 
 
-class SqlSession(Session):
+class SqlSession(TransactionalSession):
     """Keeps one connection, and at most one transaction with rows.
 
     Every statement that is not of a window's transaction is committed, or rolled back, before its method
-    returns. After an error of the window's transaction nothing is left of it: the next `finish` is refused.
+    returns. After an error of the window's transaction nothing is left of it: the next `commit` is refused.
 
     :param connection: of PEP 249, which the session owns; it does not commit by itself.
     """
@@ -241,19 +196,10 @@ class SqlSession(Session):
             end(self._connection.rollback)
         return mark
 
-    def create(self, flushed: int) -> None:
-        """Insert the row, unless there is one."""
-        self.compare_and_set(None, LedgerState.new(self._owner, flushed))
-
-    def begin(self, window: Window) -> Outcome:
-        """Update the row, in a transaction of its own."""
-        self._forget()
-        return self._conditional(lambda: self._ledger.begin(window))
-
     def start(self, window: Window) -> None:
         """Open the window's transaction, and hold the ledger row in it, so that no other flusher writes.
 
-        A session that cannot have the row gets no rows either: `finish` will be refused.
+        A session that cannot have the row gets no rows either: `commit` will be refused.
         """
         self._forget()
         self._window = window
@@ -287,12 +233,11 @@ class SqlSession(Session):
                 self._database.insert(self._connection, plan, rows.batch)
                 self._written[plan.key] = plan
 
-    def drain(self) -> tuple[bytes, ...] | None:
+    def drain(self) -> None:
         """Compare the table once more with the plans by which rows were written."""
         with self._transaction():
             while self._written:
                 self._compare(self._written.popitem()[1])
-        return None
 
     def compare(self, plan: Plan) -> None:
         """Look the table's columns up, in a transaction that is rolled back."""
@@ -300,13 +245,13 @@ class SqlSession(Session):
             self._compare(plan)
             end(self._connection.rollback)
 
-    def finish(self, window: Window) -> Outcome:
+    def commit(self, seen: LedgerState, new: LedgerState) -> Outcome:
         """Update the row, and commit it with the rows; refused where the transaction of `start` is lost."""
-        if self._window != window:
+        if self._window is None or self._window != seen.begun:
             self._forget()
             return Outcome.CONFLICT
         self.drain()
-        return self._conditional(lambda: self._ledger.finish(window, self._proof))
+        return self._conditional(lambda: self._ledger.replace(seen, new, self._proof))
 
     def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
         """Update the row, or insert it; in a transaction of its own."""

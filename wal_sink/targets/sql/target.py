@@ -279,9 +279,9 @@ class SqlTarget(Target):
         """
         owner = Owner(uuid.uuid4().hex, "", "")
         ledger = Ledger(connection, self.ledger_name, self.parameter, owner)
-        mark = LedgerState.new(owner, -1)
-        ledger.insert(mark)
-        counted = ledger.touch(mark)
+        tried = LedgerState(log_id="", checkpoint="", flushed=-1, last_us=0, begun=None, last=None)
+        ledger.insert(tried)
+        counted = ledger.touch(tried)
         connection.rollback()
         stays = ledger.read() is not None
         if stays:

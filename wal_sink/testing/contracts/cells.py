@@ -39,7 +39,7 @@ from wal_sink.errors import InvalidRow
 from wal_sink.model.ledger import Outcome, Owner
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Delivery, Session, Slice, Target
-from wal_sink.testing.contracts.ledger import begun_window
+from wal_sink.testing.contracts.ledger import begin, begun_window, finish
 from wal_sink.testing.contracts.rows import (
     BASE_US,
     SCHEMA,
@@ -47,7 +47,6 @@ from wal_sink.testing.contracts.rows import (
     RowsContract,
     Table,
     deliver,
-    offer,
 )
 
 __all__ = ["SCHEMA", "Record", "SequentialContract", "Table", "TargetContract"]
@@ -73,7 +72,7 @@ class SequentialContract(RowsContract):
         deliver(session, plan, self.slice(target, plan, [("a", 1, 1, "x")]))
         lost = self.slice(target, plan, [("a", 1, 9, "lost"), ("b", 1, 9, "lost")], BASE_US + 5)
         kept = self.slice(target, plan, [("a", 1, 2, "kept"), ("c", 1, 2, "kept")], BASE_US + 5)
-        offer(session, plan, lost)
+        session.offer(iter([(plan, lost)]))
         deliver(session, plan, kept)
         assert self.rows(target) == {("a", 1): (2, "kept"), ("c", 1): (2, "kept")}
 
@@ -82,23 +81,23 @@ class SequentialContract(RowsContract):
     ) -> None:
         """Another flusher has won: its rows may be others."""
         deliver(session, plan, self.slice(target, plan, [("a", 1, 1, "x")]))
-        offer(session, plan, self.slice(target, plan, [("a", 1, 9, "lost")], BASE_US + 5))
-        assert session.begin(begun_window(7)) is Outcome.CONFLICT
+        lost = self.slice(target, plan, [("a", 1, 9, "lost")], BASE_US + 5)
+        session.offer(iter([(plan, lost)]))
+        assert begin(session, begun_window(7)) is Outcome.CONFLICT
         deliver(session, plan)
         assert self.rows(target) == {("a", 1): (1, "x")}
 
-    @pytest.mark.parametrize("known", [False, True])
     def test_what_is_offered_and_written_is_there(
-        self, target: Target, plan: Plan, session: Session, known: bool
+        self, target: Target, plan: Plan, session: Session
     ) -> None:
-        """Whichever update begins the window; more slices than a session takes, of one plan that is new."""
+        """More slices than a session takes, of one plan that is new."""
         slices = []
         for i in range(30):
             records: list[Record] = [(f"k{n}", 500 * i + n, i, str(i)) for n in range(500)]
             slices.append(self.slice(target, plan, records, BASE_US + 500 * i))
         for part in (slices[:2], slices[2:]):
-            offer(session, plan, *part)
-            deliver(session, plan, *part, known=known)
+            session.offer((plan, each) for each in part)
+            deliver(session, plan, *part)
         assert self.rows(target) == {
             (f"k{n}", 500 * i + n): (i, str(i)) for i in range(30) for n in range(500)
         }
@@ -159,12 +158,12 @@ class TargetContract(SequentialContract):
     def test_rows_of_another_process_count(
         self, target: Target, plan: Plan, session: Session, owner: Owner
     ) -> None:
-        """Written elsewhere between `start` and `finish`, they are there."""
+        """Written elsewhere between `start` and the last update, they are there."""
         assert target.parallel_writes, (
             "this target promises nothing of the kind: use SequentialContract"
         )
         window = begun_window(0, rows=2)
-        assert session.begin(window) is Outcome.APPLIED
+        assert begin(session, window) is Outcome.APPLIED
         session.start(window)
         session.write(plan, self.slice(target, plan, [("a", 1, 1, "here")]))
         elsewhere = self.slice(target, plan, [("a", 1, 2, "elsewhere")], us=BASE_US + 1)
@@ -174,7 +173,7 @@ class TargetContract(SequentialContract):
         process.start()
         process.join()
         assert process.exitcode == 0
-        assert session.finish(window) is Outcome.APPLIED
+        assert finish(session, window) is Outcome.APPLIED
         assert self.rows(target) == {("a", 1): (2, "elsewhere")}
 
 

@@ -33,7 +33,7 @@ from wal_sink.errors import InvalidRow, SchemaMismatch
 from wal_sink.model.ledger import Owner
 from wal_sink.model.plan import Plan, plan_key
 from wal_sink.targets.base import Session, Slice, Target
-from wal_sink.testing.contracts.ledger import new_owner
+from wal_sink.testing.contracts.ledger import create, new_owner
 from wal_sink.testing.contracts.rows import BASE_US, SCHEMA, Table, deliver
 
 COLUMN = "op"
@@ -68,7 +68,7 @@ class DeletesContract(ABC):
         """Connect, with the ledger row of a query that starts at epoch 0."""
         assert plan.target == target.name
         with target.connect(owner) as session:
-            session.create(-1)
+            create(session)
             yield session
 
     def slice(

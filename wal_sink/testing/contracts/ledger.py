@@ -1,11 +1,15 @@
-"""Checks a target's ledger, guarantees 1 and 2: a part of the contract suite of targets."""
+"""Checks a target's ledger, guarantees 1 and 2: one suite for every update of the row.
+
+What the row says next is decided by `protocol.ledger`, which the suite asks as a flusher does.
+"""
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 
 import msgspec
 import pytest
@@ -13,9 +17,11 @@ import pytest
 from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import BegunEpoch, LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import Session, Target
+from wal_sink.protocol import ledger
+from wal_sink.targets.base import Session, StagedSession, Target, TransactionalSession
 
 _BASE_US = 1_700_000_000_000_000
+_OWNER = Owner("", "log", "file:///checkpoint")
 _RACERS = 6
 _CLOCKS_DIFFER_US = 60_000_000
 _WAITS_S = 0.3
@@ -42,174 +48,53 @@ class LedgerContract:
         """Connect, with the ledger row of a query that starts at epoch 0."""
         assert plan.target == target.name
         with target.connect(owner) as session:
-            session.create(-1)
+            create(session, owner=owner)
             yield session
-
-    # --- the ledger: guarantees 1 and 2 ---
 
     @pytest.mark.usefixtures("plan")
     def test_the_ledger_row_is_created_once(self, target: Target, owner: Owner) -> None:
-        """A query that the target does not know has no mark; the first `create` makes it."""
+        """A query that is new to the target has no row; the first update makes it, with all of its fields."""
+        window = begun_window(7)
+        first, second = _state(owner, 6, begun=window), _state(owner, 41)
         with target.connect(owner) as session:
             assert session.read_ledger() is None
-            session.create(6)
-            session.create(41)
-            mark = mark_of(session)
-        assert (mark.flushed, mark.last_us, mark.begun, mark.last) == (6, 0, None, None)
-        assert (mark.log_id, mark.checkpoint) == (owner.log_id, owner.checkpoint)
+            assert session.compare_and_set(None, first) is Outcome.APPLIED
+            assert session.compare_and_set(None, second) is Outcome.CONFLICT
+            assert session.read_ledger() == first
+            session.start(window)
+            assert commit(session, first) is Outcome.APPLIED
 
-    def test_begin_and_finish_move_the_mark(self, session: Session) -> None:
-        """`begin` stores the window, `finish` makes it the last one and moves `flushed` and `last_us`."""
-        window = begun_window(0, rows=10)
-        assert session.begin(window) is Outcome.APPLIED
-        begun = mark_of(session)
-        assert (begun.flushed, begun.begun) == (-1, window)
-        session.start(window)
-        assert session.finish(window) is Outcome.APPLIED
-        mark = mark_of(session)
-        assert (mark.flushed, mark.last_us) == (0, _BASE_US + 9)
-        assert (mark.begun, mark.last) == (None, window)
+    def test_a_row_is_replaced_whole(self, target: Target, session: Session, owner: Owner) -> None:
+        """Every field, and to and from nothing begun; other sessions read each row."""
+        there = mark_of(session)
+        window, elsewhere = (
+            begun_window(0, rows=3),
+            Owner(owner.query_id, "another", "file:///moved"),
+        )
+        for new in (
+            msgspec.structs.replace(there, begun=window),
+            _state(elsewhere, 7, last=window),
+            _state(elsewhere, 7, begun=begun_window(8), last=window),
+            _state(owner, 0),
+        ):
+            assert session.compare_and_set(there, new) is Outcome.APPLIED
+            with target.connect(owner) as other:
+                assert other.read_ledger() == new
+            there = mark_of(session)
 
     def test_the_longest_windows_are_kept_whole(self, session: Session) -> None:
         """Both that the row holds, `begun` and `last`, at once; and they are compared whole."""
         windows = [_long_window(0), _long_window(MOST_EPOCHS)]
         for window in windows:
-            assert session.begin(window) is Outcome.APPLIED
+            assert begin(session, window) is Outcome.APPLIED
             seen = mark_of(session)
             assert seen.begun == window
             assert session.compare_and_set(seen, seen) is Outcome.APPLIED
             session.start(window)
-            assert session.finish(window) is Outcome.APPLIED
+            assert finish(session, window) is Outcome.APPLIED
             assert mark_of(session).last == window
 
-    def test_begin_is_refused_while_something_is_begun(self, session: Session) -> None:
-        """The second flusher finishes what is begun; it cannot begin something else."""
-        assert session.begin(first := begun_window(0)) is Outcome.APPLIED
-        assert session.begin(begun_window(0)) is Outcome.CONFLICT
-        mark = mark_of(session)
-        assert mark.begun == first
-
-    @pytest.mark.parametrize("epoch", [1, 5])
-    def test_begin_is_refused_behind_a_gap(self, session: Session, epoch: int) -> None:
-        """Only `flushed + 1` can be begun: the mark never jumps over an epoch."""
-        assert session.begin(begun_window(epoch)) is Outcome.CONFLICT
-
-    def test_begin_is_refused_for_what_is_flushed(self, session: Session) -> None:
-        """A flushed epoch is not begun again."""
-        session.begin(window := begun_window(0))
-        session.start(window)
-        session.finish(window)
-        assert session.begin(begun_window(0)) is Outcome.CONFLICT
-
-    def test_finish_is_refused_for_another_begun_window(self, session: Session) -> None:
-        """Only who knows exactly what is begun can finish it."""
-        session.start(window := begun_window(0))
-        assert session.finish(window) is Outcome.CONFLICT
-        session.begin(window := begun_window(0))
-        session.start(other := begun_window(0))
-        assert session.finish(other) is Outcome.CONFLICT
-        session.start(window)
-        assert session.finish(window) is Outcome.APPLIED
-        session.start(window)
-        assert session.finish(window) is Outcome.CONFLICT
-
-    @pytest.mark.usefixtures("plan")
-    def test_without_a_row_nothing_is_applied(self, target: Target, owner: Owner) -> None:
-        """A lost ledger row is not made anew by `begin` or `finish`."""
-        with target.connect(owner) as session:
-            window = begun_window(0)
-            assert session.begin(window) is Outcome.CONFLICT
-            session.start(window)
-            assert session.finish(window) is Outcome.CONFLICT
-            assert session.read_ledger() is None
-
-    def test_of_many_beginners_one_wins(
-        self, target: Target, session: Session, owner: Owner
-    ) -> None:
-        """Of many that race `begin` takes effect for one at most; the ledger holds the winner's window."""
-        for epoch in range(3):
-            windows = [begun_window(epoch) for _ in range(_RACERS)]
-            with ThreadPoolExecutor(_RACERS) as pool:
-                outcomes = list(pool.map(lambda w: _begin_alone(target, owner, w), windows))
-            assert outcomes.count(Outcome.APPLIED) <= 1
-            mark = mark_of(session)
-            if mark.begun is None:  # each has kept another one from it: the next one to try wins
-                assert Outcome.APPLIED not in outcomes
-                outcomes[0] = _begin_alone(target, owner, windows[0])
-                mark = mark_of(session)
-            assert mark.begun in windows
-            for window, outcome in zip(windows, outcomes, strict=True):
-                if outcome is not Outcome.UNKNOWN:
-                    assert (outcome is Outcome.APPLIED) == (window == mark.begun)
-            assert mark.begun is not None
-            with target.connect(owner) as last:  # a beginner may have shut the others out
-                last.start(mark.begun)
-                assert last.finish(mark.begun) is Outcome.APPLIED
-
-    def test_an_update_that_waits_is_compared_with_what_it_waited_for(
-        self, target: Target, session: Session, owner: Owner
-    ) -> None:
-        """A flusher holds the row, and an operator's command comes in the middle: one of them has its way."""
-        session.begin(window := begun_window(0))
-        session.start(window)
-        seen = mark_of(session)
-        moved = _mark(owner, 7)
-        with target.connect(owner) as other, ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(outcome_of, target, lambda: other.compare_and_set(seen, moved))
-            wait([waiting], timeout=_WAITS_S)
-            finished = outcome_of(target, lambda: session.finish(window))
-            replaced = waiting.result()
-        with target.connect(owner) as third:
-            mark = mark_of(third)
-        assert mark in (seen, moved, seen.finished(window))
-        for outcome, after in ((replaced, moved), (finished, seen.finished(window))):
-            if outcome is not Outcome.UNKNOWN:
-                assert (outcome is Outcome.APPLIED) == (mark == after)
-
-    def test_queries_do_not_share_a_mark(self, target: Target, session: Session) -> None:
-        """Each query has a ledger row of its own."""
-        session.begin(begun_window(0))
-        with target.connect(Owner(str(uuid.uuid4()), "other", "file:///other")) as other:
-            assert other.read_ledger() is None
-
-    def test_a_second_session_sees_the_mark(
-        self, target: Target, session: Session, owner: Owner
-    ) -> None:
-        """`flushed` is linearizable over sessions."""
-        session.begin(window := begun_window(0))
-        with target.connect(owner) as other:
-            mark = mark_of(other)
-            assert mark.begun == window
-            other.start(window)
-            assert other.finish(window) is Outcome.APPLIED
-        mark = mark_of(session)
-        assert mark.flushed == 0
-
-    # --- the ledger, for operators: guarantees 1 and 2 ---
-
-    @pytest.mark.usefixtures("plan")
-    def test_a_row_is_made_where_there_is_none(self, target: Target, owner: Owner) -> None:
-        """`compare_and_set` of nothing creates the row once, with all of its fields."""
-        window = begun_window(7)
-        first, second = _mark(owner, 6, begun=window), _mark(owner, 41)
-        with target.connect(owner) as session:
-            assert session.compare_and_set(None, first) is Outcome.APPLIED
-            assert session.compare_and_set(None, second) is Outcome.CONFLICT
-            assert session.read_ledger() == first
-            session.start(window)
-            assert session.finish(window) is Outcome.APPLIED
-
-    def test_a_row_is_replaced_whole(self, session: Session, owner: Owner) -> None:
-        """Every field, to and from nothing begun; and flushing goes on from the new row."""
-        session.begin(window := begun_window(0, rows=3))
-        begun = session.read_ledger()
-        other = Owner(owner.query_id, "another log", "file:///moved")
-        moved = _mark(other, 7, last=window)
-        assert session.compare_and_set(begun, moved) is Outcome.APPLIED
-        assert session.read_ledger() == moved
-        assert session.begin(begun_window(0)) is Outcome.CONFLICT
-        assert session.begin(begun_window(8)) is Outcome.APPLIED
-
+    @pytest.mark.parametrize("last_update", [False, True])
     @pytest.mark.parametrize(
         "other",
         [
@@ -223,36 +108,113 @@ class LedgerContract:
         ],
     )
     def test_a_row_that_was_not_seen_is_not_replaced(
-        self, session: Session, owner: Owner, other: dict[str, object]
+        self, session: Session, owner: Owner, other: dict[str, object], *, last_update: bool
     ) -> None:
-        """Each field counts: the row was moved since it was read."""
-        session.begin(window := begun_window(0))
-        session.start(window)
-        session.finish(window)
-        session.begin(begun_window(1))
+        """Each field counts, for each kind of update: the row was moved since it was read."""
+        for epoch in (0, 1):
+            begin(session, window := begun_window(epoch))
+            session.start(window)
+            if epoch == 0:
+                finish(session, window)
         present = mark_of(session)
         seen = msgspec.structs.replace(present, **other)
-        assert session.compare_and_set(seen, _mark(owner, 9)) is Outcome.CONFLICT
+        if last_update and seen.begun is not None:
+            assert commit(session, seen) is Outcome.CONFLICT
+        else:
+            assert session.compare_and_set(seen, _state(owner, 9)) is Outcome.CONFLICT
         assert session.read_ledger() == present
 
     def test_a_row_is_replaced_by_itself(self, session: Session) -> None:
         """It was as it was seen, though nothing changes: a driver may count changed rows only."""
-        session.begin(begun_window(0))
+        begin(session, begun_window(0))
         seen = mark_of(session)
         assert session.compare_and_set(seen, seen) is Outcome.APPLIED
         assert session.read_ledger() == seen
 
     @pytest.mark.usefixtures("plan")
     def test_a_lost_row_is_not_replaced(self, target: Target, owner: Owner) -> None:
-        """A command that has seen a row which is gone looks again."""
+        """Neither a flusher's update nor an operator's makes it anew."""
         with target.connect(owner) as session:
-            outcome = session.compare_and_set(_mark(owner, 1), _mark(owner, 2))
+            outcome = session.compare_and_set(_state(owner, 1), _state(owner, 2))
             assert outcome is Outcome.CONFLICT
+            session.start(window := begun_window(0))
+            assert finish(session, window) is Outcome.CONFLICT
             assert session.read_ledger() is None
+
+    def test_another_window_is_not_finished(self, session: Session) -> None:
+        """Only the one that is begun, and once."""
+        session.start(window := begun_window(0))
+        assert finish(session, window) is Outcome.CONFLICT
+        begin(session, window)
+        session.start(other := begun_window(0))
+        assert finish(session, other) is Outcome.CONFLICT
+        session.start(window)
+        seen = mark_of(session)
+        assert commit(session, seen) is Outcome.APPLIED
+        session.start(window)
+        assert commit(session, seen) is Outcome.CONFLICT
+
+    def test_of_many_updates_one_wins(self, target: Target, session: Session, owner: Owner) -> None:
+        """Of many that race from one row, one takes effect at most, and answers so."""
+        for epoch in range(3):
+            windows = [begun_window(epoch) for _ in range(_RACERS)]
+            seen = mark_of(session)
+            states = [msgspec.structs.replace(seen, begun=window) for window in windows]
+            with ThreadPoolExecutor(_RACERS) as pool:
+                outcomes = list(pool.map(partial(_alone, target, owner, seen), states))
+            assert outcomes.count(Outcome.APPLIED) <= 1
+            there = mark_of(session)
+            if there == seen:  # each has kept another one from it: the next one to try wins
+                assert Outcome.APPLIED not in outcomes
+                outcomes[0] = _alone(target, owner, seen, states[0])
+                there = mark_of(session)
+            assert there in states
+            for new, outcome in zip(states, outcomes, strict=True):
+                if outcome is not Outcome.UNKNOWN:
+                    assert (outcome is Outcome.APPLIED) == (new == there)
+            assert there.begun is not None
+            with target.connect(owner) as last:  # one of them may have shut the others out
+                last.start(there.begun)
+                assert commit(last, there) is Outcome.APPLIED
+
+    def test_an_update_that_waits_is_compared_with_what_it_waited_for(
+        self, target: Target, session: Session, owner: Owner
+    ) -> None:
+        """A flusher holds the row, and an operator's command comes in the middle: one of them has its way."""
+        begin(session, window := begun_window(0))
+        session.start(window)
+        seen = mark_of(session)
+        moved, finished = _state(owner, 7), ledger.finish(seen)
+        with target.connect(owner) as other, ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(outcome_of, target, lambda: other.compare_and_set(seen, moved))
+            wait([waiting], timeout=_WAITS_S)
+            committed = outcome_of(target, lambda: commit(session, seen))
+            replaced = waiting.result()
+        with target.connect(owner) as third:
+            mark = mark_of(third)
+        assert mark in (seen, moved, finished)
+        for outcome, after in ((replaced, moved), (committed, finished)):
+            if outcome is not Outcome.UNKNOWN:
+                assert (outcome is Outcome.APPLIED) == (mark == after)
+
+    def test_queries_do_not_share_a_row(self, target: Target, session: Session) -> None:
+        """Each query has a ledger row of its own."""
+        begin(session, begun_window(0))
+        with target.connect(Owner(str(uuid.uuid4()), "other", "file:///other")) as other:
+            assert other.read_ledger() is None
+
+    def test_a_second_session_goes_on(self, target: Target, session: Session, owner: Owner) -> None:
+        """A row is linearizable over sessions."""
+        begin(session, window := begun_window(0))
+        with target.connect(owner) as other:
+            assert mark_of(other).begun == window
+            other.start(window)
+            assert finish(other, window) is Outcome.APPLIED
+        assert mark_of(session).flushed == 0
 
     def test_a_session_closes_twice(self, target: Target, session: Session, owner: Owner) -> None:
         """Whether or not a window is under way; the next session goes on."""
-        session.begin(window := begun_window(0))
+        begin(session, window := begun_window(0))
         session.start(window)
         session.close()
         session.close()
@@ -274,6 +236,38 @@ class LedgerContract:
         then = session.now_us()
         assert then is not None
         assert 20_000 < then - first < _CLOCKS_DIFFER_US
+
+
+def create(session: Session, flushed: int = -1, owner: Owner = _OWNER) -> Outcome:
+    """Create the ledger row, unless there is one."""
+    return session.compare_and_set(None, ledger.create(owner, flushed))
+
+
+def begin(session: Session, window: Window) -> Outcome:
+    """Begin a window, as a flusher that takes the epoch before it for flushed."""
+    seen = _taken_for(session, window, None)
+    return session.compare_and_set(seen, ledger.begin(seen, window))
+
+
+def finish(session: Session, window: Window, receipts: Sequence[bytes] = ()) -> Outcome:
+    """Finish a window, as a flusher that takes it for begun; with the receipts where rows are staged."""
+    return commit(session, _taken_for(session, window, window), receipts)
+
+
+def commit(session: Session, seen: LedgerState, receipts: Sequence[bytes] = ()) -> Outcome:
+    """Finish the window that a row has begun, as the delivery asks for."""
+    new = ledger.finish(seen)
+    match session:
+        case StagedSession():
+            return session.commit(seen, new, receipts)
+        case TransactionalSession():
+            return session.commit(seen, new)
+    return session.compare_and_set(seen, new)
+
+
+def _taken_for(session: Session, window: Window, begun: Window | None) -> LedgerState:
+    there = session.read_ledger() or ledger.create(_OWNER, -1)
+    return msgspec.structs.replace(there, flushed=window.first - 1, begun=begun)
 
 
 def mark_of(session: Session) -> LedgerState:
@@ -314,7 +308,7 @@ def _long_window(first: int) -> Window:
     return window
 
 
-def _mark(
+def _state(
     owner: Owner, flushed: int, begun: Window | None = None, last: Window | None = None
 ) -> LedgerState:
     return LedgerState(
@@ -327,10 +321,10 @@ def _mark(
     )
 
 
-def _begin_alone(target: Target, owner: Owner, window: Window) -> Outcome:
-    """Begin over a session of its own."""
+def _alone(target: Target, owner: Owner, seen: LedgerState, new: LedgerState) -> Outcome:
+    """Update over a session of its own."""
     with target.connect(owner) as session:
-        return outcome_of(target, lambda: session.begin(window))
+        return outcome_of(target, lambda: session.compare_and_set(seen, new))
 
 
 def outcome_of(target: Target, update: Callable[[], Outcome]) -> Outcome:

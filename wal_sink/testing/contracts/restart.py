@@ -23,14 +23,21 @@ from typing import TypeVar
 from wal_sink.model.ledger import Outcome, Owner
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Session, Target
-from wal_sink.testing.contracts.ledger import begun_window, mark_of, new_owner, outcome_of
+from wal_sink.testing.contracts.ledger import (
+    begin,
+    begun_window,
+    create,
+    finish,
+    mark_of,
+    new_owner,
+    outcome_of,
+)
 from wal_sink.testing.contracts.rows import (
     BASE_US,
     Record,
     RowsContract,
     deliver,
     drained,
-    finish,
     refused,
     write_and_drain,
     write_window,
@@ -64,11 +71,11 @@ class RestartContract(RowsContract):
         window = begun_window(0, rows=len(parts))
         with contextlib.ExitStack() as stack:
             session = stack.enter_context(target.connect(finished))
-            session.create(-1)
+            create(session)
             deliver(session, plan, done)
             other = stack.enter_context(target.connect(halfway))
-            other.create(-1)
-            assert other.begin(window) is Outcome.APPLIED
+            create(other)
+            assert begin(other, window) is Outcome.APPLIED
             receipts = write_window(other, window, plan, parts[0])
             self.restart(target)
             mark = _patiently(target, finished, mark_of)

@@ -16,8 +16,15 @@ import pytest
 from wal_sink.errors import SchemaMismatch, TargetUnavailable, WalSinkError
 from wal_sink.model.ledger import Outcome, Owner, Window
 from wal_sink.model.plan import Plan, plan_key
-from wal_sink.targets.base import Session, Slice, StagedSession, TakesOffers, Target
-from wal_sink.testing.contracts.ledger import LedgerContract, begun_window, mark_of, outcome_of
+from wal_sink.targets.base import Session, Slice, Target
+from wal_sink.testing.contracts.ledger import (
+    LedgerContract,
+    begin,
+    begun_window,
+    finish,
+    mark_of,
+    outcome_of,
+)
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int32()), ("v", pa.int64()), ("t", pa.string())])
 """Columns of the table: k text, n int, v a bigint, t a text."""
@@ -100,7 +107,7 @@ class RowsContract(LedgerContract, ABC):
     def window(self, session: Session) -> Window:
         """Return a window that the session has begun."""
         window = begun_window(0, rows=len(ROWS))
-        assert session.begin(window) is Outcome.APPLIED
+        assert begin(session, window) is Outcome.APPLIED
         return window
 
     def test_rows_are_written(self, target: Target, plan: Plan, session: Session) -> None:
@@ -153,11 +160,11 @@ class RowsContract(LedgerContract, ABC):
 
     def test_there_may_be_nothing_to_drain(self, target: Target, session: Session) -> None:
         """A window without rows, and a second `drain`."""
-        session.begin(window := begun_window(0, rows=0))
+        begin(session, window := begun_window(0, rows=0))
         session.start(window)
         session.drain()
         session.drain()
-        assert session.finish(window) is Outcome.APPLIED
+        assert finish(session, window) is Outcome.APPLIED
         assert self.rows(target) == {}
 
     @pytest.mark.parametrize("at", [0, 1])
@@ -233,25 +240,11 @@ def _agreed(target: Target, schema: pa.Schema) -> Plan:
     return target.plan(schema, plan_key(schema, target.name, target.shape))
 
 
-def offer(session: Session, plan: Plan, *slices: Slice) -> None:
-    """Offer slices for the next `begin`; a session may take no offers."""
-    if isinstance(session, TakesOffers):
-        session.offer((plan, each) for each in slices)
-
-
-def deliver(session: Session, plan: Plan, *slices: Slice, known: bool = False) -> None:
-    """Bring slices into the target as a flusher does, as the window after the mark.
-
-    :param known: begin it by `compare_and_set`, as a flusher that has not read the row just now.
-    """
+def deliver(session: Session, plan: Plan, *slices: Slice) -> None:
+    """Bring slices into the target as a flusher does, as the window after the mark."""
     rows = sum(each.batch.num_rows for each in slices)
-    mark = mark_of(session)
-    window = begun_window(mark.flushed + 1, rows)
-    if known:
-        new = msgspec.structs.replace(mark, begun=window)
-        assert session.compare_and_set(mark, new) is Outcome.APPLIED
-    else:
-        assert session.begin(window) is Outcome.APPLIED
+    window = begun_window(mark_of(session).flushed + 1, rows)
+    assert begin(session, window) is Outcome.APPLIED
     session.start(window)
     for each in slices:
         session.write(plan, each)
@@ -267,13 +260,6 @@ def _write_all(session: Session, slices: Sequence[tuple[Plan, Slice]]) -> None:
 def drained(session: Session) -> tuple[bytes, ...]:
     """Drain; return the receipts, none where rows are not staged."""
     return session.drain() or ()
-
-
-def finish(session: Session, window: Window, receipts: Sequence[bytes]) -> Outcome:
-    """Finish, with the receipts where rows are staged."""
-    if isinstance(session, StagedSession):
-        return session.finish(window, receipts)
-    return session.finish(window)
 
 
 def write_window(session: Session, window: Window, plan: Plan, rows: Slice) -> tuple[bytes, ...]:

@@ -30,12 +30,11 @@ import pytest
 from wal_sink.model.ledger import Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Delivery, Session, Slice, StagedSession, Target
-from wal_sink.testing.contracts.ledger import begun_window, mark_of
+from wal_sink.testing.contracts.ledger import begin, begun_window, finish, mark_of
 from wal_sink.testing.contracts.rows import (
     ROWS,
     Record,
     deliver,
-    finish,
     refused,
     write_and_drain,
     write_window,
@@ -150,7 +149,7 @@ class StagedContract(CountedContract):
         def landed() -> None:
             if moved_on:
                 with target.connect(owner) as other:
-                    assert other.begin(begun_window(1, rows=0)) is Outcome.APPLIED
+                    assert begin(other, begun_window(1, rows=0)) is Outcome.APPLIED
 
         outcome = Outcome.UNKNOWN
         with pytest.MonkeyPatch.context() as patch, refused(target):

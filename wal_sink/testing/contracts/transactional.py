@@ -40,10 +40,11 @@ import pytest
 
 from wal_sink.model.ledger import Outcome, Owner, Window
 from wal_sink.model.plan import Plan
+from wal_sink.protocol import ledger as protocol
 from wal_sink.targets.base import Delivery, Session, Target
 from wal_sink.targets.sql import SqlTarget
 from wal_sink.targets.sql.session import Ledger
-from wal_sink.testing.contracts.ledger import begun_window, mark_of
+from wal_sink.testing.contracts.ledger import begin, begun_window, finish, mark_of
 from wal_sink.testing.contracts.rows import (
     ROWS,
     Record,
@@ -51,7 +52,6 @@ from wal_sink.testing.contracts.rows import (
     Table,
     deliver,
     drained,
-    finish,
     refused,
     write_and_drain,
     write_window,
@@ -145,7 +145,7 @@ class CountedContract(RowsContract):
         deliver(session, plan, self.slice(target, plan, ROWS))
         first = mark_of(session).last
         assert first is not None
-        session.begin(begun_window(1, rows=len(ROWS)))
+        begin(session, begun_window(1, rows=len(ROWS)))
         with target.connect(owner) as late, refused(target):
             receipts = write_window(late, first, plan, self.slice(target, plan, ROWS))
             assert finish(late, first, receipts) is Outcome.CONFLICT
@@ -176,7 +176,7 @@ class TransactionalContract(CountedContract):
         """The server has taken the rows, and its transaction is given up."""
         write_window(session, window, plan, self.slice(target, plan, ROWS))
         write_window(session, window, plan, self.slice(target, plan, ROWS))
-        assert session.finish(window) is Outcome.APPLIED
+        assert finish(session, window) is Outcome.APPLIED
         assert len(self.records(target)) == len(ROWS)
 
     def test_finish_without_the_rows_is_not_applied(
@@ -187,7 +187,7 @@ class TransactionalContract(CountedContract):
         session.close()
         with target.connect(owner) as other:
             with refused(target):
-                assert other.finish(window) is Outcome.CONFLICT
+                assert finish(other, window) is Outcome.CONFLICT
             assert mark_of(other).flushed == -1
         assert self.records(target) == []
 
@@ -198,7 +198,7 @@ class TransactionalContract(CountedContract):
         with refused(target):
             write_and_drain(session, plan, self.slice(target, plan, ROWS))
         with refused(target):
-            assert session.finish(window) is Outcome.CONFLICT
+            assert finish(session, window) is Outcome.CONFLICT
         assert self.records(target) == []
 
     def test_an_error_leaves_nothing_of_the_window(
@@ -210,7 +210,7 @@ class TransactionalContract(CountedContract):
         with pytest.raises(self.unwritable_error):
             write_and_drain(session, *self.unwritable(target, plan))
         with refused(target):
-            assert session.finish(window) is Outcome.CONFLICT
+            assert finish(session, window) is Outcome.CONFLICT
         assert self.records(target) == []
 
 
@@ -247,15 +247,16 @@ class SqlContract(TransactionalContract):
     ) -> None:
         """The connection is lost between the last statement and COMMIT: ledger and table are as before."""
         assert isinstance(target, SqlTarget)
+        seen = mark_of(session)
         assert ledger.lock(window, PROOF)
         target.insert(connection, plan, self.slice(target, plan, ROWS).batch)
-        assert ledger.finish(window, PROOF)
+        assert ledger.replace(seen, protocol.finish(seen), PROOF)
         connection.close()
         mark = mark_of(session)
         assert (mark.flushed, mark.begun) == (-1, window), "the ledger's table has no transactions"
         assert self.records(target) == [], "the table has no transactions"
         write_window(session, window, plan, self.slice(target, plan, ROWS))
-        assert session.finish(window) is Outcome.APPLIED
+        assert finish(session, window) is Outcome.APPLIED
 
     @pytest.mark.usefixtures("session")
     def test_a_window_has_one_commit(
@@ -271,11 +272,11 @@ class SqlContract(TransactionalContract):
                 mark = mark_of(session)
                 if (window := mark.begun) is None:
                     window = begun_window(mark.flushed + 1, rows=len(ROWS))
-                    assert session.begin(window) is Outcome.APPLIED
+                    assert begin(session, window) is Outcome.APPLIED
                 commits.left = before
                 with contextlib.suppress(_ConnectionLost):
                     write_window(session, window, plan, rows)
-                    session.finish(window)
+                    finish(session, window)
                 lost, commits.left = commits.left < 0, None
             with target.connect(owner) as other:
                 flushed = mark_of(other).flushed
@@ -304,9 +305,10 @@ class SqlContract(TransactionalContract):
     ) -> None:
         """The same on a connection that goes on."""
         assert isinstance(target, SqlTarget)
+        seen = mark_of(session)
         assert ledger.lock(window, PROOF)
         target.insert(connection, plan, self.slice(target, plan, ROWS).batch)
-        assert ledger.finish(window, PROOF)
+        assert ledger.replace(seen, protocol.finish(seen), PROOF)
         connection.rollback()
         assert mark_of(session).begun == window
         assert self.records(target) == []
@@ -326,9 +328,9 @@ class SqlContract(TransactionalContract):
         mark = ledger.read()
         assert mark is not None
         assert mark.begun == window
-        assert not ledger.finish(window, "1" + PROOF)
+        assert not ledger.replace(mark, protocol.finish(mark), "1" + PROOF)
         connection.rollback()
-        assert not ledger.finish(window, PROOF)
+        assert not ledger.replace(mark, protocol.finish(mark), PROOF)
 
 
 class _ConnectionLost(Exception):
