@@ -14,7 +14,7 @@ from __future__ import annotations
 import gc
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
 from typing import NamedTuple
@@ -29,6 +29,7 @@ from wal_sink.protocol.attempts import as_chosen, choose, refuse_missing_manifes
 from wal_sink.protocol.ledger import (
     CLOCKS_DIFFER_US,
     after_finish,
+    begin,
     bounded_now,
     finish,
     flush_record,
@@ -102,7 +103,7 @@ class Rules:
     knows: bool = False
     """A flusher may go on from the row as it has left it, and not read it."""
     whole: bool = True
-    """14. Off: `begin` compares of such a row no more than of one that was just read."""
+    """14. Off: to begin, it is enough that the epoch before is flushed, and nothing is begun."""
     trim_after_finish: bool = True
     """17. Off: segments go before `finish`."""
     early: bool = False
@@ -137,6 +138,12 @@ class Rules:
     once in a history."""
     conditional: bool = True
     """16. Off: `finish` is not refused when the ledger has moved on."""
+    hides: str = ""
+    """A plain write of the future, at any time: what updates write to this field of the row is never seen."""
+    reads_back: bool = True
+    """16. Off: a window is finished when its last update was acknowledged, whatever the row says."""
+    torn: bool = True
+    """16. Off: a window is begun from a row that shows a part of an update."""
     kept_apart: bool = True
     """15. Off: receipts of a try that an error has ended are committed with those of the next one."""
     keeps_unknown: bool = True
@@ -232,6 +239,8 @@ class Fl(NamedTuple):
     """What was in quarantine when it resumed the window."""
     known: LedgerState | None = None
     """The row as it has left it."""
+    seen: LedgerState | None = None
+    """The row with which the next update compares."""
 
 
 class Listed(NamedTuple):
@@ -310,6 +319,8 @@ class State(NamedTuple):
     """The elements of the list that are not deleted, ascending."""
     deleted_us: int = 0
     """The list's newest deletion."""
+    hidden: bool = False
+    """Whether updates of `Rules.hides` are never seen."""
     on_their_way: frozenset[Listed] = frozenset()
     """Requests whose flusher has given up waiting."""
 
@@ -559,7 +570,7 @@ def _fl_steps(rules: Rules, s: State, f: int) -> Next:  # noqa: C901, PLR0912 - 
             yield from _decide(rules, s, f, me, me.listed if separate else s.man)
         case "settle":
             assert me.window is not None
-            yield from _settle(s, f, me.window)
+            yield from _settle(s, f, me, me.window)
         case "begin":
             assert me.window is not None
             yield from _begin(rules, s, f, me.window)
@@ -574,12 +585,12 @@ def _fl_steps(rules: Rules, s: State, f: int) -> Next:  # noqa: C901, PLR0912 - 
             yield from _write(rules, s, f, me.window)
 
 
-def _settle(s: State, f: int, window: Window) -> Next:
+def _settle(s: State, f: int, me: Fl, window: Window) -> Next:
     """Note a choice for both targets, unless there is one."""
     mine = {(begun.epoch, begun.generation) for begun in window.epochs}
     there = {n for n, _ in s.decided}
     decided = s.decided | {choice for choice in mine if choice[0] not in there}
-    fl = Fl("begin", window=window) if mine <= decided else Fl()
+    fl = Fl("begin", window=window, seen=me.seen) if mine <= decided else Fl()
     fls = (*s.fls[:f], fl, *s.fls[f + 1 :])
     yield f"flusher{f} notes its choice", s._replace(decided=decided, fls=fls)
 
@@ -588,7 +599,7 @@ def _recorded(s: State) -> int:
     return s.recorded.epoch if s.recorded else -1
 
 
-def _decide(  # noqa: C901 - a list of steps
+def _decide(  # noqa: C901, PLR0912 - a list of steps
     rules: Rules, s: State, f: int, me: Fl, listed: frozenset[tuple[int, int, int]]
 ) -> Next:
     def to(fl: Fl, state: State) -> State:
@@ -596,7 +607,12 @@ def _decide(  # noqa: C901 - a list of steps
 
     who = f"flusher{f}"
     told, limit = _told(rules, s, me, listed), _limit(rules, s)
-    step = decide(rules, me.com, me.recorded, me.mark, told, s.gens, limit)
+    try:
+        step = decide(rules, me.com, me.recorded, me.mark, told, s.gens, limit)
+    except LedgerShadowed:
+        assert s.hidden
+        yield f"{who} stops at the ledger row", to(Fl(), s)
+        return
     match step:
         case Idle(why):
             yield f"{who} rests: {why}", to(Fl(known=me.known), s)
@@ -633,7 +649,7 @@ def _decide(  # noqa: C901 - a list of steps
             if window.attempt != rules.attempts:
                 at = "again" if window.sent_once and rules.raised else "write"
                 at = "pass" if rules.refuses else at
-                yield f"{who} resumes {window.first}", to(Fl(at, window=window), s)
+                yield f"{who} resumes {window.first}", to(Fl(at, window=window, seen=me.mark), s)
         case ManifestMissing(n):
             if not rules.swallows:
                 yield from _without_manifest(rules, s, f, n)
@@ -642,7 +658,7 @@ def _decide(  # noqa: C901 - a list of steps
             window = plan(rules, attempts, me.mark, s.gens, listed, s.emp, f)
             at = "begin" if rules.begin else "write"
             at = "settle" if s.other is not None and rules.chosen else at
-            taken = Fl(at, window=window, known=me.known)
+            taken = Fl(at, window=window, seen=me.mark)
             yield f"{who} takes {[*map(tuple, attempts)]}", to(taken, s)
         case _:
             raise AssertionError(step)
@@ -693,34 +709,44 @@ def _without_manifest(rules: Rules, s: State, f: int, n: int) -> Next:
     yield f"flusher{f} takes {n} for empty", s._replace(fls=(*s.fls[:f], Fl(), *s.fls[f + 1 :]))
 
 
+def _updated(rules: Rules, s: State, new: LedgerState) -> LedgerState:
+    """Return the row as it is seen after an update that took effect."""
+    if s.hidden and s.mark is not None:
+        return msgspec.structs.replace(new, **{rules.hides: getattr(s.mark, rules.hides)})
+    return new
+
+
 def _begin(rules: Rules, s: State, f: int, window: Window) -> Next:
-    mark, outcome, known = s.mark, Outcome.CONFLICT, s.fls[f].known
+    mark, outcome, seen = s.mark, Outcome.CONFLICT, s.fls[f].seen
     assert mark is not None
-    as_seen = known is None or not rules.whole or mark == known
-    if mark.flushed == window.first - 1 and mark.begun is None and as_seen:
-        named = (
-            window if rules.names_all else msgspec.structs.replace(window, epochs=window.epochs[:1])
-        )
-        mark, outcome = msgspec.structs.replace(mark, begun=named), Outcome.APPLIED
-    won = is_mine(outcome, window, mark)
-    fl = Fl("write", window=window) if won else Fl()
+    assert seen is not None
+    named = window if rules.names_all else msgspec.structs.replace(window, epochs=window.epochs[:1])
+    new = begin(seen, named)
+    free = mark.flushed == window.first - 1 and mark.begun is None
+    if mark == seen if rules.whole else free:
+        mark, outcome = _updated(rules, s, new), Outcome.APPLIED
+    fl = Fl()
+    if is_mine(outcome, window, mark):
+        fl = Fl("write", window=window, seen=new if outcome is Outcome.APPLIED else mark)
     state = s._replace(mark=mark, fls=(*s.fls[:f], fl, *s.fls[f + 1 :]))
     yield f"flusher{f} begins {window.first}: {outcome.value}", state
 
 
-def _begin_again(rules: Rules, s: State, f: int, seen: Window) -> Next:
+def _begin_again(rules: Rules, s: State, f: int, before: Window) -> Next:
     """Take another attempt at a window, as long as the ledger says what was seen (rule 26)."""
-    mark = s.mark
+    mark, seen = s.mark, s.fls[f].seen
     assert mark is not None
-    again = next_attempt(seen, f"flusher{f}")
+    assert seen is not None
+    again = next_attempt(before, f"flusher{f}")
     if not rules.above_all:
-        epochs = (msgspec.structs.replace(e, base_us=e.base_us + 1) for e in seen.epochs)
+        epochs = (msgspec.structs.replace(e, base_us=e.base_us + 1) for e in before.epochs)
         again = msgspec.structs.replace(again, epochs=tuple(epochs))
-    outcome = Outcome.APPLIED if mark.begun == seen else Outcome.CONFLICT
+    outcome = Outcome.APPLIED if mark == seen else Outcome.CONFLICT
+    new = begin(seen, again)
     if outcome is Outcome.APPLIED and rules.announced:
-        mark = msgspec.structs.replace(mark, begun=again)
+        mark = new
     won = is_mine(outcome, again, mark) or not rules.announced
-    fl = Fl("write", window=again) if won else Fl()
+    fl = Fl("write", window=again, seen=new) if won else Fl()
     state = s._replace(mark=mark, fls=(*s.fls[:f], fl, *s.fls[f + 1 :]))
     yield f"flusher{f} takes attempt {again.attempt}: {outcome.value}", state
 
@@ -749,7 +775,7 @@ def _write(rules: Rules, s: State, f: int, window: Window) -> Next:
         if rules.staged and not s.was_late:
             late = s._replace(late=Late(window, not rules.keeps_unknown), was_late=True)
             became = after_finish(window, mark, applied=False, atomic=True)
-            fl = Fl("write", window=window) if became == "again" else Fl()
+            fl = Fl("write", window=window, seen=mark) if became == "again" else Fl()
             yield f"flusher{f} gets no answer to finish {window.last}: {became}", to(fl, late)
         yield from _finish(rules, s, f, window)
         return
@@ -856,32 +882,37 @@ def _next_row(window: Window, written: int) -> tuple[int, BegunEpoch]:
 
 
 def _finish(rules: Rules, s: State, f: int, window: Window) -> Next:
-    mark, outcome = s.mark, Outcome.CONFLICT
+    mark, outcome, seen = s.mark, Outcome.CONFLICT, s.fls[f].seen
     assert mark is not None
-    n = window.last
-    mine = mark.begun == window or not rules.begin
-    if not rules.names_all or not rules.newest_finishes:
-        mine = mark.begun is not None and mark.begun.first == window.first
-    if (mark.flushed == window.first - 1 and mine) or not rules.conditional:
+    same = mark == seen
+    if not (rules.begin and rules.names_all and rules.newest_finishes and rules.announced):
+        begun = mark.begun is not None and mark.begun.first == window.first
+        same = mark.flushed == window.first - 1 and (begun or not rules.begin)
+    if same or not rules.conditional:
         outcome = Outcome.APPLIED
         if rules.atomic:
             s = _committed(rules, s, window, s.fls[f].lost)
             if s.fls[f].twice:
                 raise BrokenError("a row is doubled")
-        last_us = max(window.last_us, mark.last_us)
-        mark = msgspec.structs.replace(mark, flushed=n, last_us=last_us, begun=None, last=window)
+        new = finish(msgspec.structs.replace(mark, begun=window))
+        mark = _updated(
+            rules, s, msgspec.structs.replace(new, last_us=max(new.last_us, mark.last_us))
+        )
         _look_at_finished(rules, s, window)
+    label = f"flusher{f} finishes {window.last}: {outcome.value}"
     if rules.begin and rules.names_all and rules.announced:
         applied = outcome is Outcome.APPLIED
         try:
             became = after_finish(window, mark, applied=applied, atomic=rules.atomic)
         except LedgerShadowed:
-            assert s.rewind is not None, "it says so also where it stood still over a rewind"
+            assert s.hidden or s.rewind is not None, "also where it stood still over a rewind"
             became = "overtaken"
-        assert became == ("finished" if mark.last == window else "overtaken")
+            if applied and not rules.reads_back:
+                raise BrokenError("recorded, and the ledger does not say so") from None
+        assert s.hidden or became == ("finished" if mark.last == window else "overtaken")
     done = s._replace(mark=mark, fls=(*s.fls[:f], Fl(), *s.fls[f + 1 :]))
     _see_list(rules, done)
-    yield f"flusher{f} finishes {n}: {outcome.value}", done
+    yield label, done
 
 
 def _look_at_finished(rules: Rules, s: State, window: Window) -> None:
@@ -949,6 +980,8 @@ def operator_steps(rules: Rules, s: State) -> Next:
         yield from _retry(rules, s, s.retry)
     if rules.rewinds:
         yield from _rewind(rules, s)
+    if rules.hides and not s.hidden and s.mark is not None:
+        yield f"a write of the future hides {rules.hides}", s._replace(hidden=True)
 
 
 def _retry(rules: Rules, s: State, refused: Row) -> Next:
@@ -1024,6 +1057,9 @@ def decide(
     view = Observation(
         com, recorded, identity, identity is not None, mark, attempts, trimmable=trimmable
     )
+    if not rules.torn and mark is not None and mark.last is not None:
+        last = mark.last if mark.last.last == mark.flushed else None
+        view = replace(view, mark=msgspec.structs.replace(mark, last=last))
     step = next_step(view, OWNER)
     if not isinstance(step, Choose):
         return step
@@ -1157,7 +1193,11 @@ def _explore(rules: Rules, most: int, until: str | None) -> Found:
             *(fl_steps(rules, state, f) for f in range(rules.flushers)),
             *((sweeper_steps(rules, state),) if rules.sweeper else ()),
             *((late_steps(rules, state),) if rules.staged else ()),
-            *((operator_steps(rules, state),) if rules.refuses or rules.rewinds else ()),
+            *(
+                (operator_steps(rules, state),)
+                if rules.refuses or rules.rewinds or rules.hides
+                else ()
+            ),
             *((arriving_steps(rules, state),) if rules.attempts else ()),
         ):
             try:

@@ -37,6 +37,11 @@ KNOWN = Rules(runs=1, flushers=2, rewinds=True, knows=True)
 """A flusher goes on from the ledger row as it has left it, though it may have been rewound since."""
 
 
+HIDDEN = Rules(epochs=1, hides="flushed", patient=False, judged=False)
+"""A cell of the ledger row is dated in the future: updates of it are acknowledged, and never seen. Without a
+proof, what is flushed may be the wrong attempt; but nothing is begun twice, nor recorded."""
+
+
 BOTH = Rules(epochs=1, flushers=2, targets=2, patient=False, judged=False)
 """Two ledgers: without a proof, what is flushed may be the wrong attempt; but it is the same in both."""
 
@@ -74,6 +79,8 @@ BOTH = Rules(epochs=1, flushers=2, targets=2, patient=False, judged=False)
         ),
         ("epochs that are not published, 2 runs, 2 epochs", SWALLOWED),
         ("a row that is known, 1 run, 2 epochs, 2 flushers, a rewind", KNOWN),
+        ("updates of the mark that are hidden, 2 runs, 1 epoch, no proof", HIDDEN),
+        ("updates of what is begun that are hidden, 2 runs, 2 epochs", Rules(hides="begun")),
         ("2 targets, 2 runs, 1 epoch, a choice that waits for no proof", BOTH),
         ("refused rows, 1 run, 1 epoch, 2 flushers", replace(REFUSED, epochs=1, flushers=2)),
         ("refused rows, 2 runs, 1 epoch", replace(REFUSED, runs=2, epochs=1)),
@@ -136,7 +143,7 @@ def test_every_order_of_steps_is_safe(what: str, rules: Rules) -> None:
         pytest.param(
             replace(KNOWN, whole=False),
             "an old value wins",
-            id="14-of-a-known-row-not-all-is-compared",
+            id="14-not-all-of-the-row-is-compared",
         ),
         pytest.param(
             Rules(atomic=True, one_transaction=False, zombie=False),
@@ -151,6 +158,12 @@ def test_every_order_of_steps_is_safe(what: str, rules: Rules) -> None:
         pytest.param(
             replace(STAGED, keeps_unknown=False), "lost", id="16-what-may-come-late-is-deleted"
         ),
+        pytest.param(
+            replace(HIDDEN, reads_back=False),
+            "recorded, and the ledger does not say so",
+            id="16-an-answer-is-believed",
+        ),
+        pytest.param(replace(HIDDEN, torn=False), MIXED, id="16-begun-from-a-part-of-an-update"),
         pytest.param(
             Rules(trim_after_finish=False, zombie=False), "missing segment", id="17-trim-first"
         ),
