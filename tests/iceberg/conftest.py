@@ -17,6 +17,7 @@ from pyiceberg.transforms import Transform
 from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import plan_key
 from wal_sink.options import parse
+from wal_sink.protocol import ledger
 from wal_sink.targets.base import Slice
 from wal_sink.targets.iceberg import IcebergTarget
 from wal_sink.targets.iceberg.creation import iceberg_schema
@@ -67,9 +68,7 @@ class Query:
         self.plan = self.target.plan(schema, plan_key(schema, "iceberg", self.target.shape))
         self.owner = Owner(str(uuid.uuid4()), uuid.uuid4().hex, "file:///checkpoint")
         self.session = self.connect()
-        assert (
-            self.session.compare_and_set(None, LedgerState.new(self.owner, -1)) is Outcome.APPLIED
-        )
+        assert self.session.compare_and_set(None, ledger.create(self.owner, -1)) is Outcome.APPLIED
 
     def connect(self) -> IcebergSession:
         session = self.target.connect(self.owner)
@@ -99,7 +98,7 @@ class Query:
         """Finish the window that is begun."""
         state = self.state
         assert state.begun is not None
-        return self.session.commit(state, state.finished(state.begun), receipts)
+        return self.session.commit(state, ledger.finish(state), receipts)
 
     def add(self, rows: list[dict[str, Any]]) -> None:
         """Bring rows into the table, as the next epoch."""

@@ -15,7 +15,8 @@ from pyiceberg.table import Table
 
 from tests.iceberg.conftest import Query, catalog_options, load, make_table, query, read
 from wal_sink.errors import SchemaMismatch, TargetUnavailable
-from wal_sink.model.ledger import LedgerState, Outcome, Owner
+from wal_sink.model.ledger import Outcome, Owner
+from wal_sink.protocol import ledger
 from wal_sink.targets.iceberg.ledger import Row, Seen, are_rows_gone, met, tag
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
@@ -209,7 +210,7 @@ def test_a_table_that_was_made_again_has_no_row(options: dict[str, str], running
         running.session.read_ledger()
     table.catalog.create_table(table.name(), SCHEMA)
     assert running.session.read_ledger() is None
-    state = LedgerState.new(running.owner, -1)
+    state = ledger.create(running.owner, -1)
     assert running.session.compare_and_set(None, state) is Outcome.APPLIED
 
 
@@ -226,7 +227,7 @@ def test_the_catalog_judges_the_condition(options: dict[str, str], running: Quer
             looked.commit(other._tag, seen, 77, seen.row, [], "")
 
 
-STATE = LedgerState.new(Owner("q", "log", "checkpoint"), 4)
+STATE = ledger.create(Owner("q", "log", "checkpoint"), 4)
 
 
 def test_what_became_of_a_commit_that_met_another() -> None:

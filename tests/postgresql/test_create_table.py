@@ -9,6 +9,7 @@ from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.model.ledger import Owner
 from wal_sink.targets.base import Slice
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
+from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.contracts.rows import deliver
 from wal_sink.testing.servers.postgresql import Server
 
@@ -49,7 +50,7 @@ def test_a_check_shows_the_table_and_a_start_makes_it(postgresql: Server, schema
     assert tables(postgresql, schema) == ["orders", "orders_default", "wal_sink_ledger"]
     rows = made.check(pa.record_batch(ROW, schema=SCHEMA), plans[0])
     with made.connect(Owner("query", "log", "checkpoint")) as session:
-        session.create(-1)
+        create(session)
         for epoch in range(2):
             deliver(session, plans[0], Slice(epoch, rows, 0))
     assert postgresql.execute(f"SELECT id, tags FROM {schema}.orders") == [(1, ["x"])]

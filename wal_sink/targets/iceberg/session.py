@@ -7,8 +7,6 @@ import random
 import time
 from collections.abc import Sequence
 
-import msgspec
-
 from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
@@ -50,24 +48,6 @@ class IcebergSession(StagedSession):
         """Commit the row, if it is the one that was seen; the main branch stays as it is."""
         return self._move(seen, new)
 
-    def create(self, flushed: int) -> None:
-        """Commit the first row, unless there is one."""
-        self.compare_and_set(None, LedgerState.new(self._owner, flushed))
-
-    def begin(self, window: Window) -> Outcome:
-        """Commit the row; the table's rows stay as they are."""
-        seen = self.read_ledger()
-        if seen is None or seen.flushed != window.first - 1 or seen.begun is not None:
-            return Outcome.CONFLICT
-        return self.compare_and_set(seen, msgspec.structs.replace(seen, begun=window))
-
-    def finish(self, window: Window, receipts: Sequence[bytes] = ()) -> Outcome:
-        """Commit the files and the row, if exactly this window is begun."""
-        seen = self.read_ledger()
-        if seen is None or seen.flushed != window.first - 1 or seen.begun != window:
-            return Outcome.CONFLICT
-        return self.commit(seen, seen.finished(window), receipts)
-
     # --- rows -------------------------------------------------------------------------------------
 
     def start(self, window: Window) -> None:  # noqa: ARG002 -- a receipt depends on no window
@@ -102,9 +82,7 @@ class IcebergSession(StagedSession):
         self._stages.clear()
         return tuple(each.to_bytes() for each in receipts)
 
-    def commit(
-        self, seen: LedgerState | None, new: LedgerState, receipts: Sequence[bytes]
-    ) -> Outcome:
+    def commit(self, seen: LedgerState, new: LedgerState, receipts: Sequence[bytes]) -> Outcome:
         """Commit the files and the row, if it is the one that was seen and the table's shape is the same."""
         staged = [receipt(each) for each in receipts]
         table = self._refreshed().table
