@@ -1,0 +1,39 @@
+"""The contract of staged targets over the example without SQL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from folder_target import Catalogue, FolderOptions, FolderTarget
+from wal_sink.targets.base import Target
+from wal_sink.testing.contracts.rows import WITH_DOUBLE, Record
+from wal_sink.testing.contracts.staged import StagedContract
+
+
+class TestFolder(StagedContract):
+    """A folder with a catalogue."""
+
+    @pytest.fixture
+    def target(self, tmp_path: Path) -> FolderTarget:
+        (tmp_path / "schema.arrow").write_bytes(WITH_DOUBLE.serialize())
+        return FolderTarget(FolderOptions(path=str(tmp_path)))
+
+    def records(self, target: Target) -> list[Record]:
+        return [(row["k"], row["n"], row["v"], row["t"]) for row in read(target)]
+
+    def doubles(self, target: Target) -> list[float | None]:
+        return [row.get("d") for row in read(target)]
+
+
+def read(target: Target) -> list[dict[str, object]]:
+    """Read the files that the catalogue names."""
+    assert isinstance(target, FolderTarget)
+    folder = Path(target.options.path)
+    if not (folder / "catalogue.json").exists():
+        return []
+    files = msgspec.json.decode((folder / "catalogue.json").read_bytes(), type=Catalogue).files
+    return [row for name in files for row in pa.ipc.open_file(folder / name).read_all().to_pylist()]
