@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -29,7 +30,7 @@ class TestFolder(StagedContract):
         return [row.get("d") for row in read(target)]
 
 
-def read(target: Target) -> list[dict[str, object]]:
+def read(target: Target) -> list[dict[str, Any]]:
     """Read the files that the catalogue names."""
     assert isinstance(target, FolderTarget)
     folder = Path(target.options.path)

@@ -78,6 +78,6 @@ class TestSqlite(SqlContract, RestartContract):
             create(other)
             with sqlite3.connect(target.options.path) as connection:
                 connection.execute("ALTER TABLE t DROP COLUMN v")
-            with pytest.raises(SchemaMismatch, match="v of table"):
+            with pytest.raises(SchemaMismatch, match="column v is gone"):
                 session.compare(plan)
             assert begin(other, begun_window(0)) is Outcome.APPLIED

@@ -324,7 +324,7 @@ def test_each_row_names_its_topic_and_its_time(kafka: Broker) -> None:
     rows = pa.concat_batches([first, routed(topic=topics[1], timestamp=None, key=None)])
     began_ms = time.time_ns() // 1_000_000
     with made.connect(Owner(uuid.uuid4().hex, "log", "checkpoint")) as session:
-        session.create(-1)
+        create(session)
         deliver(session, plan, Slice(0, made.check(rows, plan), 0))
     assert kafka.records(topics[0]) == [(b"k", b"x" * 2000)]
     assert kafka.records(topics[1]) == [(None, b"v")]

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
         Target,
         TransactionalSession,
     )
-    from wal_sink.targets.sql import SqlColumn, SqlOptions, SqlTarget
+    from wal_sink.targets.columns import TableColumn
+    from wal_sink.targets.sql import SqlOptions, SqlTarget
 
 __all__ = [
     "Column",
@@ -35,10 +36,10 @@ __all__ = [
     "Owner",
     "Plan",
     "Slice",
-    "SqlColumn",
     "SqlOptions",
     "SqlTarget",
     "StagedSession",
+    "TableColumn",
     "Target",
     "TransactionalSession",
     "Window",
@@ -52,9 +53,9 @@ _ELSEWHERE = {
     "Outcome": "wal_sink.model.ledger",
     "Owner": "wal_sink.model.ledger",
     "Plan": "wal_sink.model.plan",
-    "SqlColumn": "wal_sink.targets.sql",
     "SqlOptions": "wal_sink.targets.sql",
     "SqlTarget": "wal_sink.targets.sql",
+    "TableColumn": "wal_sink.targets.columns",
     "Window": "wal_sink.model.ledger",
 }
 
