@@ -49,7 +49,7 @@ def test_an_index_takes_wheel_and_sdist(distributions: Path, wheel: Path) -> Non
     for store in ("Cassandra", "PostgreSQL", "Kafka", "Delta Lake"):
         assert store in about["Summary"]
     assert about["Author"]
-    text = str(about.get_payload())
+    text = str(about.json["description"])
     assert "Under kills" in text
     assert re.findall(r"\]\((?!https?:)[^)]*\)", text) == []
 
