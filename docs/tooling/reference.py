@@ -49,8 +49,7 @@ def options() -> str:
                 default = f"`{default}`"
             takes = f"{entry.takes}; secret" if entry.secret else entry.takes
             rows.append((f"`{entry.name}`", takes, default, text))
-        table = _table(("option", "takes", "default", "meaning"), rows)
-        parts.append(f'<div class="options" markdown="1">\n\n{table}\n\n</div>')
+        parts.append(_table(("option", "takes", "default", "meaning"), rows))
     return _page(parts)
 
 

@@ -246,6 +246,20 @@ def _moment(us: int, *, zoned: bool) -> str:
     return moment.isoformat("T" if zoned else " ", "microseconds") + ("Z" if zoned else "")
 
 
+KEYS = "keys"
+"""What a plan notes of an upsert: the columns of its key, as a JSON array. Not there where rows are added."""
+
+
+def keys(plan: Plan) -> list[str]:
+    """Return the key columns that a plan has noted; none: rows are added."""
+    return msgspec.json.decode(plan.details.get(KEYS, "[]"), type=list[str])
+
+
+def can_be_key(type_: Any) -> bool:
+    """Whether two values of a type, as Delta's log has it, are equal or not: no NaN, nothing nested."""
+    return isinstance(type_, str) and type_ not in ("float", "double")
+
+
 PARTITIONS = "partitions"
 """What a plan notes: the partition columns in the table's order, as a JSON array."""
 
@@ -330,7 +344,7 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
     :raises InvalidRow: a value does not fit its column.
     """
     arrays = []
-    partitioned_by = partitions(plan)
+    partitioned_by, keyed = partitions(plan), keys(plan)
     for column in plan.columns:
         type_ = from_text(column.type)
         array = batch.column(column.name)
@@ -338,6 +352,13 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
             raise InvalidRow(
                 f"Column {column.name} has a null where table {plan.table} takes none",
                 f"Filter such rows out: .where(F.col('{column.name}').isNotNull()).",
+            )
+        if column.name in keyed and array.null_count:
+            raise InvalidRow(
+                f"Key column {column.name} has a null, and no row has that key",
+                f"Filter such rows out: .where(F.col('{column.name}').isNotNull()).",
+                column=column.name,
+                rows=array.is_null(),
             )
         arrow = to_arrow(type_)
         assert arrow is not None, "the plan has only types that can be written"

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 from wal_sink.errors import OptionError
 from wal_sink.options import CONNECTS, SECRET, Options
+from wal_sink.targets.create_table import (
+    CREATE_TABLE,
+    KEY_COLUMNS,
+    PARTITION_COLUMNS,
+    CreateTable,
+    KeyColumns,
+    Layout,
+    PartitionColumns,
+    read_layout,
+)
 
 
 class DeltaOptions(Options, frozen=True, kw_only=True):
@@ -31,12 +41,26 @@ class DeltaOptions(Options, frozen=True, kw_only=True):
         ),
     ] = msgspec.field(name="delta.storageOptions", default="")
 
+    mode: Annotated[
+        Literal["append", "upsert"],
+        Meta(description="How rows get into the table: append, or upsert by keyColumns"),
+    ] = msgspec.field(name="delta.mode", default="append")
+    merge_schema: Annotated[
+        bool,
+        Meta(
+            description="Whether columns of the DataFrame that the table lacks are added when a query starts"
+        ),
+    ] = msgspec.field(name="delta.mergeSchema", default=False)
+    create_table: CreateTable = msgspec.field(name=CREATE_TABLE, default=False)
+    key_columns: KeyColumns = msgspec.field(name=KEY_COLUMNS, default="")
+    partition_columns: PartitionColumns = msgspec.field(name=PARTITION_COLUMNS, default="")
+
     def __post_init__(self) -> None:
         """Refuse a relative path: driver and executors have working directories of their own.
 
         And one with keys in it: the path is written to the log, and printed.
 
-        :raises OptionError: it is one.
+        :raises OptionError: it is one; or an upsert has no key, or an option is without effect.
         """
         if _has_keys(self.path):
             # The path is not repeated.
@@ -51,6 +75,29 @@ class DeltaOptions(Options, frozen=True, kw_only=True):
                 f"Option delta.path is {self.path}, which counts from another folder in each process.",
                 "Write an absolute path, such as /data/orders, or a URL.",
             )
+
+        if self.mode == "upsert" and not self.layout.key:
+            raise OptionError(
+                f"Option delta.mode is upsert, and {KEY_COLUMNS} names no column.",
+                f"Name the columns by which a row replaces another one in {KEY_COLUMNS}.",
+            )
+        if self.mode == "append" and self.layout.key:
+            raise OptionError(
+                f"Option {KEY_COLUMNS} is given and delta.mode is append: a Delta table has no key.",
+                f"Set delta.mode to upsert, or leave out {KEY_COLUMNS}.",
+            )
+
+    @property
+    def layout(self) -> Layout:
+        """How a new table is laid out."""
+        return read_layout(
+            self.key_columns, self.partition_columns, create=self.create_table, key_alone=True
+        )
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns by which a row replaces another one; none: rows are added."""
+        return self.layout.key
 
     @property
     def storage_options(self) -> dict[str, str] | None:

@@ -21,18 +21,20 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
+import pyarrow as pa
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
-from wal_sink.errors import CorruptLog, TargetUnavailable
+from wal_sink.errors import CorruptLog, OptionError, TargetUnavailable
 from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Slice, StagedSession
 from wal_sink.targets.columns import refuse_changed
-from wal_sink.targets.delta.columns import about_moved, table_columns, words
+from wal_sink.targets.delta.columns import about_moved, keys, partitions, table_columns, words
 from wal_sink.targets.delta.options import DeltaOptions
 from wal_sink.targets.delta.stage import Receipt, Stage
 from wal_sink.targets.delta.table import Files, Table, classify, is_conflict, shortly
+from wal_sink.targets.delta.upsert import in_order, last_rows
 from wal_sink.targets.registry import published_elsewhere
 
 _NUMBERS = random.SystemRandom()
@@ -170,7 +172,8 @@ class DeltaSession(StagedSession):
         if stage is None:
             stage = self._stages[plan.key] = self._compared(plan)
         if rows.batch.num_rows:
-            stage.add(rows.batch)
+            upsert = bool(self._options.keys)
+            stage.add(in_order(rows, keyed=bool(keys(plan))) if upsert else rows.batch)
 
     def compare(self, plan: Plan) -> None:
         """Read the table's newest version."""
@@ -216,16 +219,16 @@ class DeltaSession(StagedSession):
         transactions = {self._ledger.app_id: number}
         if _finished(seen.mark, new):
             transactions[self._owner.query_id] = new.flushed
-        actions = [_action(receipt) for receipt in staged]
+        files, rows = self._changes(staged)
         for _ in range(_TRIES):
             if any(receipt.table != self._table().fingerprint for receipt in staged):
                 outcome: Outcome | None = Outcome.CONFLICT
             else:
-                outcome = self._commit(seen, actions, transactions, _reason(seen.mark, new))
+                outcome = self._commit(seen, files, rows, transactions, _reason(seen.mark, new))
             if outcome is Outcome.CONFLICT:
                 self._ledger.delete(number)
             if outcome is Outcome.APPLIED:
-                self._after_commit(seen)
+                self._after_commit(seen, [each.path for each in staged if each.merged])
             if outcome is not None:
                 return outcome
         self._ledger.delete(number)
@@ -236,16 +239,26 @@ class DeltaSession(StagedSession):
         )
 
     def _commit(
-        self, seen: Row, actions: list[AddAction], transactions: dict[str, int], said: str
+        self,
+        seen: Row,
+        files: list[AddAction],
+        rows: pa.Table | None,
+        transactions: dict[str, int],
+        said: str,
     ) -> Outcome | None:
         """Commit upon the look by which the row was seen; None: it may be tried again upon a new one."""
+        table = self._table()
+        since = table.version
         try:
-            self._table().commit(actions, transactions, said)
+            if rows is None:
+                table.commit(files, transactions, said)
+            else:
+                table.merge(rows, self._options.keys, transactions, said)
         except CommitFailedError as error:
             if not is_conflict(error):
                 raise
             logger.info("a commit met another one: %s", shortly(error))
-            return self._met(seen, transactions[self._ledger.app_id])
+            return self._met(seen, transactions[self._ledger.app_id], since)
         except Exception as error:
             if classify(error) == "fatal":
                 raise
@@ -255,15 +268,16 @@ class DeltaSession(StagedSession):
             return Outcome.UNKNOWN
         return Outcome.APPLIED
 
-    def _met(self, seen: Row, number: int) -> Outcome | None:
+    def _met(self, seen: Row, number: int, since: int) -> Outcome | None:
         """Say what became of a commit that delta-rs calls a conflict; None: it may be tried again.
 
         delta-rs repeats a request whose answer was lost, and then meets its own commit; meanwhile another
         flusher may have moved the row on. Only the table's log tells that from a commit that came too late.
         A commit that the log does not have now is never made: delta-rs reports a conflict when it has read
         all versions up to the one that it asked for, and each version is written once.
+
+        :param since: the version upon which the commit was asked for.
         """
-        since = self._table().version
         table = self._refreshed()
         if table.transaction_version(self._ledger.app_id) == seen.number:
             return None
@@ -274,14 +288,20 @@ class DeltaSession(StagedSession):
                 return Outcome.CONFLICT
         return Outcome.UNKNOWN
 
-    def _after_commit(self, seen: Row) -> None:
-        """Make the commit durable; delete the file of the row before. An error changes nothing any more."""
+    def _after_commit(self, seen: Row, merged: Sequence[str]) -> None:
+        """Make the commit durable; delete what no commit needs. An error changes nothing any more.
+
+        :param merged: files whose rows are in the table.
+        """
         try:
             self._refreshed().sync()
         except Exception as error:  # noqa: BLE001 -- the flusher reads the row next, which does the same
             logger.info("not looked at after a commit: %s", shortly(error))
             self._looked = None
         self._ledger.delete(seen.number)
+        for path in merged:
+            with contextlib.suppress(OSError):
+                self._files.delete(path)
 
     def _row(self) -> Row:
         """Read the row of the newest version."""
@@ -316,7 +336,23 @@ class DeltaSession(StagedSession):
         table.refuse_unfit()
         moved = about_moved(plan, table.partitioned_by)
         refuse_changed(plan, table_columns(table.fields), moved, words)
-        return Stage(self._files, plan, table.fingerprint)
+        if self._options.keys:
+            return Stage(self._files, (), table.fingerprint, merged=True)
+        if keys(plan):
+            raise OptionError(
+                f"Rows that wait were published for {self._options.path} with delta.mode=upsert, and the"
+                " options say append",
+                "Set delta.mode and keyColumns back until they are flushed. Then the query may append.",
+            )
+        return Stage(self._files, partitions(plan), table.fingerprint)
+
+    def _changes(self, staged: Sequence[Receipt]) -> tuple[list[AddAction], pa.Table | None]:
+        """Return the files that a commit adds, or the rows that it merges."""
+        if not any(receipt.merged for receipt in staged):
+            return [_action(receipt) for receipt in staged], None
+        types = self._table().arrow_schema
+        paths = (receipt.path for receipt in staged)
+        return [], last_rows(self._files, paths, self._options.keys, types)
 
     def _abandon(self) -> None:
         for stage in self._stages.values():

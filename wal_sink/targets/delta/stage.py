@@ -9,14 +9,14 @@ import contextlib
 import logging
 import time
 import uuid
+from collections.abc import Sequence
 from typing import Self
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from wal_sink.model.plan import Plan
-from wal_sink.targets.delta.columns import Values, folder, partitions, split
+from wal_sink.targets.delta.columns import Values, folder, split
 from wal_sink.targets.delta.table import Files
 
 
@@ -32,6 +32,8 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """Milliseconds since 1970."""
     table: str
     """Digest of what the table was when the file was written: see `table.fingerprint`."""
+    merged: bool = False
+    """Whether a commit reads its rows, and merges them; the file itself never is one of the table's."""
 
     def to_bytes(self) -> bytes:
         """Encode for the way from a task to the flusher."""
@@ -54,13 +56,18 @@ _BATCH_BYTES = 4_096
 class Stage:
     """Rows wait in memory, by partition. A file is opened, written and closed at once.
 
+    :param partitioned_by: the columns that a file's folder has, and not the file.
     :param table: fingerprint of the table for which the files are right.
+    :param merged: whether a commit merges the rows, and does not add the files.
     """
 
-    def __init__(self, files: Files, plan: Plan, table: str) -> None:
+    def __init__(
+        self, files: Files, partitioned_by: Sequence[str], table: str, *, merged: bool = False
+    ) -> None:
         self._files = files
         self._table = table
-        self._partitioned_by = partitions(plan)
+        self._merged = merged
+        self._partitioned_by = partitioned_by
         self._waiting: dict[Values, _Rows] = {}
         self._waiting_bytes = 0
         self._begun: list[str] = []
@@ -109,6 +116,7 @@ class Stage:
             partition=dict(zip(self._partitioned_by, values, strict=True)),
             staged_ms=time.time_ns() // 1_000_000,
             table=self._table,
+            merged=self._merged,
         )
         self._done.append(receipt)
 

@@ -22,29 +22,21 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import msgspec
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, DeltaTable, Field, Transaction
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction
 from pyarrow.fs import FileType
 
-from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable, WalSinkError
-from wal_sink.model.plan import Plan
+from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.base import Kind
-from wal_sink.targets.columns import match_columns
 from wal_sink.targets.delta.columns import (
     DECLARED,
-    PARTITIONS,
-    DeltaRules,
-    about_partitions,
     declared,
-    json_field,
-    table_columns,
-    to_sql,
+    to_arrow,
 )
-from wal_sink.targets.delta.options import DeltaOptions
+from wal_sink.targets.names import quote
 
 _KNOWN_FEATURES = {
     *("appendOnly", "changeDataFeed", "checkConstraints", "columnMapping", "deletionVectors"),
@@ -240,6 +232,9 @@ def _sync(path: Path) -> None:
 
 _SYNCED_AT_ONCE = 20
 
+MERGED = "wal_sink:merged"
+"""The column of rows for `Table.merge` that says whether a row replaces those of its key."""
+
 
 class Table:
     """The table at a path. delta-rs keeps what it has read; `refresh` reads what was committed since.
@@ -303,6 +298,37 @@ class Table:
             ),
         )
 
+    def merge(
+        self, rows: pa.Table, keys: Sequence[str], transactions: dict[str, int], said: str
+    ) -> None:
+        """Replace the rows of keys, and add those of other keys, in one commit, as `commit` does.
+
+        A commit of others that adds or removes rows of the partitions that this one reads is a conflict.
+
+        :param rows: all columns of the table, and `MERGED`: whether a row replaces those of its key. Of rows
+            that do, one for each key.
+        :raises CommitFailedError: for `is_conflict`, or delta-rs does not write such a table.
+        """
+        names = [quote(field["name"]) for field in self.fields]
+        same = " AND ".join(f"t.{quote(key)} = s.{quote(key)}" for key in keys)
+        merger = self._table.merge(
+            rows,
+            f"s.{quote(MERGED)} AND {same}",
+            source_alias="s",
+            target_alias="t",
+            streamed_exec=False,  # by the bounds of the rows it passes over files
+            commit_properties=CommitProperties(
+                custom_metadata={"userMetadata": f"wal_sink: {said}"},
+                app_transactions=[Transaction(app, v) for app, v in transactions.items()],
+            ),
+        )
+        values = {name: f"s.{name}" for name in names}
+        merger.when_matched_update(values).when_not_matched_insert(values).execute()
+
+    def add_columns(self, fields: Sequence[Mapping[str, Any]]) -> None:
+        """Add columns, as the log has them, in one commit."""
+        self._table.alter.add_columns([Field.from_json(json.dumps(field)) for field in fields])
+
     def sync(self) -> None:
         """Make the version that was looked at survive a power loss, and those before it."""
         newest = self.version
@@ -326,6 +352,11 @@ class Table:
         """The columns, as the log has them, and texts with the length that they are declared with."""
         fields: list[dict[str, Any]] = json.loads(self._table.schema().to_json())["fields"]
         return [declared(field) for field in fields]
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """The columns, by the types of their values."""
+        return pa.schema([(each["name"], to_arrow(each["type"])) for each in self.fields])
 
     @property
     def partitioned_by(self) -> list[str]:
@@ -403,54 +434,3 @@ def classify(error: Exception) -> Kind:
 def shortly(error: Exception) -> str:
     """Return an error's text in one line, without the frames that delta-rs draws."""
     return " ".join(str(error).replace("\x1b[31m↳\x1b[0m", "").split())[:400]
-
-
-def agree(options: DeltaOptions, schema: pa.Schema, key: str) -> Plan:
-    """Compare a DataFrame with the table.
-
-    :raises SchemaMismatch: there is no table, it cannot be written, or the DataFrame does not fit.
-    :raises TargetUnavailable: its store does not answer.
-    :raises OptionError: its store refuses.
-    """
-    path, storage = options.path, options.storage_options
-    try:
-        if not DeltaTable.is_deltatable(path, storage):
-            raise SchemaMismatch(f"There is no Delta table at {path}.", _creation(path, schema))
-        table = Table(path, storage, Files(path, storage))
-        table.refuse_unfit()
-        partitioned_by = table.partitioned_by
-        fields = table.fields
-        others = about_partitions(schema, fields, partitioned_by)
-        columns = match_columns(
-            schema, table_columns(fields), f"the Delta table {path}", DeltaRules(path), others
-        )
-    except WalSinkError:
-        raise
-    except Exception as error:
-        if classify(error) == "fatal":
-            raise OptionError(
-                f"The Delta table {path} cannot be read: {type(error).__name__}: {shortly(error)}",
-                "Correct delta.path or delta.storageOptions, or the rights upon the table.",
-            ) from error
-        raise TargetUnavailable(
-            f"The store of the Delta table {path} does not answer: {shortly(error)}",
-            "See that it can be reached from here.",
-        ) from error
-    details = {PARTITIONS: msgspec.json.encode(partitioned_by).decode()}
-    return Plan(key=key, target="delta", table=path, columns=columns, details=details)
-
-
-def _creation(path: str, schema: pa.Schema) -> str:
-    """Say how to create a table that takes the DataFrame."""
-    fields = [json_field(field) for field in schema]
-    if strange := [f["name"] for f in fields if f["type"] is None]:
-        return (
-            f"Create it, or correct option delta.path; Delta has no type for {', '.join(strange)}."
-        )
-    columns = ", ".join(f"`{f['name']}` {to_sql(f['type'])}" for f in fields)
-    text = msgspec.json.encode({"type": "struct", "fields": fields}).decode()
-    return (
-        f"Correct option delta.path, or create it by Spark: CREATE TABLE delta.`{path}` ({columns}) USING"
-        f" DELTA; or by Python: deltalake.DeltaTable.create({path!r},"
-        f" deltalake.Schema.from_json({text!r}))"
-    )

@@ -35,8 +35,14 @@ class DeltaTarget(Target):
 
     @property
     def shape(self) -> Mapping[str, str]:
-        """Return the table."""
-        return {"delta.path": self.options.path}
+        """Return the table, its key for upserts, and whether columns are added."""
+        options = self.options
+        shape = {"delta.path": options.path}
+        if options.keys:
+            shape |= {"delta.mode": options.mode, "keyColumns": ",".join(options.keys)}
+        if options.merge_schema:
+            shape["delta.mergeSchema"] = "true"
+        return shape
 
     @property
     def writes_to(self) -> str:
@@ -44,11 +50,18 @@ class DeltaTarget(Target):
         return self.options.path
 
     def plan(self, schema: pa.Schema, key: str) -> Plan:
-        """Compare the DataFrame with the table."""
+        """Compare the DataFrame with the table; make it or add columns to it, where options say so."""
         with importing("delta", _WHERE):
-            from wal_sink.targets.delta.table import agree  # noqa: PLC0415 -- delta-rs
+            from wal_sink.targets.delta.plan import agree  # noqa: PLC0415 -- delta-rs
 
-        return agree(self.options, schema, key)
+        return agree(self.options, schema, key, changes=True)
+
+    def dry_plan(self, schema: pa.Schema, key: str) -> Plan:
+        """Do as `plan` does, and change nothing."""
+        with importing("delta", _WHERE):
+            from wal_sink.targets.delta.plan import agree  # noqa: PLC0415 -- delta-rs
+
+        return agree(self.options, schema, key, changes=False)
 
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
         """Cast `batch` to the table's types, and refuse what would not be the same there."""

@@ -1,0 +1,248 @@
+"""Upserts: a commit merges rows by their key, in one step with the ledger row."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from tests.delta.conftest import SCHEMA, Query, batch, table_of
+from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch
+from wal_sink.model.ledger import Outcome, Window
+from wal_sink.options import parse
+from wal_sink.targets.base import Slice
+from wal_sink.targets.delta import DeltaTarget
+from wal_sink.targets.delta.options import DeltaOptions
+from wal_sink.targets.delta.table import Table
+from wal_sink.testing.contracts.ledger import begin, begun_window, finish, mark_of
+
+NEW_YEAR = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
+Pairs = list[tuple[str, int]]
+
+
+class Upserting(Query):
+    """A query that upserts by `k`."""
+
+    def made(self, **given: str) -> DeltaTarget:
+        options = {"delta.path": self.path, "delta.mode": "upsert", "keyColumns": "k"}
+        return DeltaTarget(parse(options | given, DeltaOptions))
+
+
+@pytest.fixture(params=[(), ("k",)], ids=["plain", "partitioned"])
+def query(tmp_path: Path, request: pytest.FixtureRequest) -> Upserting:
+    path = str(tmp_path / "t")
+    DeltaTable.create(path, SCHEMA, partition_by=list(request.param))
+    return Upserting(path)
+
+
+def pairs(path: str) -> Pairs:
+    return sorted((row["k"], row["v"]) for row in table_of(path))
+
+
+def test_the_last_row_of_a_key_stays(query: Upserting) -> None:
+    """Within a window by its order, whichever task has staged it; and over windows."""
+    query.add(batch([("a", 1), ("b", 1), ("a", 2)]))
+    assert pairs(query.path) == [("a", 2), ("b", 1)]
+    plan = query.plan()
+    window = begun_window(1)
+    start(query, window)
+    late = Slice(1, query.target.check(batch([("a", 5), ("c", 5)]), plan), 50)
+    early = Slice(1, query.target.check(batch([("c", 4), ("a", 4), ("d", 4)]), plan), 10)
+    receipts: tuple[bytes, ...] = ()
+    for rows in (late, early):
+        with query.connect() as task:
+            task.write(plan, rows)
+            receipts += task.drain()
+    assert finish(query.session, window, receipts) is Outcome.APPLIED
+    assert pairs(query.path) == [("a", 5), ("b", 1), ("c", 5), ("d", 4)]
+    staged = list(Path(query.path).rglob("*.parquet"))
+    named = DeltaTable(query.path).file_uris()
+    kept = {
+        *DeltaTable(query.path, version=DeltaTable(query.path).version() - 2).file_uris(),
+        *named,
+    }
+    assert {*map(str, staged)} == kept, "what was staged for the merge is deleted"
+
+
+def start(query: Query, window: Window) -> None:
+    assert begin(query.session, window) is Outcome.APPLIED
+    query.session.start(window)
+
+
+def test_a_commit_that_comes_twice(query: Upserting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """delta-rs repeats a request and meets its own: the rows are there once, and the answer is no refusal."""
+    query.add(batch([("a", 1)]))
+    start(query, window := begun_window(1))
+    receipts = query.stage(batch([("a", 2), ("b", 2)]))
+    real: Any = Table.merge
+
+    def merge(self: Table, *arguments: Any) -> None:
+        monkeypatch.setattr(Table, "merge", real)
+        stale = Table(self.path, None, self._files)
+        real(self, *arguments)
+        real(stale, *arguments)
+
+    monkeypatch.setattr(Table, "merge", merge)
+    assert finish(query.session, window, receipts) is Outcome.APPLIED
+    assert pairs(query.path) == [("a", 2), ("b", 2)]
+
+
+def test_of_two_flushers_one_commits(query: Upserting) -> None:
+    """Both have seen the same row, and looked at the same version."""
+    start(query, window := begun_window(0))
+    receipts = query.stage(batch([("a", 1)]))
+    with query.connect() as other:
+        other.read_ledger()
+        assert finish(query.session, window, receipts) is Outcome.APPLIED
+        assert finish(other, window, receipts) is Outcome.CONFLICT
+    assert pairs(query.path) == [("a", 1)]
+
+
+@pytest.mark.parametrize("what", ["append", "optimize", "delete", "vacuum", "merge"])
+def test_others_commit_between_look_and_commit(
+    query: Upserting, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """The merge is made anew upon their rows."""
+    for v in range(2):
+        query.add(batch([("a", v), (f"x{v}", v)]))
+    start(query, window := begun_window(2))
+    receipts = query.stage(batch([("a", 7), ("new", 7)]))
+    real: Any = Table.merge
+
+    def merge(self: Table, *arguments: Any) -> None:
+        monkeypatch.setattr(Table, "merge", real)
+        table = DeltaTable(self.path)
+        match what:
+            case "append":
+                write_deltalake(
+                    self.path, pa.Table.from_batches([batch([("new", 1)])]), mode="append"
+                )
+            case "optimize":
+                table.optimize.compact()
+            case "delete":
+                table.delete("k = 'a'")
+            case "vacuum":
+                table.vacuum(0, dry_run=False, enforce_retention_duration=False)
+            case "merge":
+                rows = pa.Table.from_batches([batch([("new", 1)])])
+                merger = table.merge(rows, "t.k = s.k", source_alias="s", target_alias="t")
+                merger.when_not_matched_insert_all().execute()
+        real(self, *arguments)
+
+    monkeypatch.setattr(Table, "merge", merge)
+    assert finish(query.session, window, receipts) is Outcome.APPLIED
+    assert pairs(query.path) == [("a", 7), ("new", 7), ("x0", 0), ("x1", 1)]
+    assert mark_of(query.session).flushed == 2
+
+
+def test_rows_that_were_published_for_an_append_are_added(tmp_path: Path) -> None:
+    """The option was changed while they waited. The other way round, the flush says what to set."""
+    path = str(tmp_path / "t")
+    DeltaTable.create(path, SCHEMA)
+    before, after = Query(path), Upserting(path)
+    plan = before.plan()
+    start(after, window := begun_window(0))
+    after.session.write(plan, Slice(0, before.target.check(batch([("a", 1), ("a", 2)]), plan), 1))
+    assert finish(after.session, window, after.session.drain()) is Outcome.APPLIED
+    assert pairs(path) == [("a", 1), ("a", 2)]
+    with pytest.raises(OptionError, match=r"with delta\.mode=upsert, and the options say append"):
+        before.session.write(after.plan(), Slice(0, batch([("a", 1)]), 1))
+
+
+def test_a_row_is_replaced_whole(tmp_path: Path) -> None:
+    """A column that the DataFrame lacks becomes null."""
+    path = str(tmp_path / "t")
+    DeltaTable.create(path, SCHEMA.append(pa.field("note", pa.string())))
+    write_deltalake(path, pa.table({"k": ["a"], "v": [1], "note": ["old"]}), mode="append")
+    Upserting(path).add(batch([("a", 2)]))
+    assert table_of(path) == [{"k": "a", "v": 2, "note": None}]
+
+
+@pytest.mark.parametrize(
+    ("type_", "values"),
+    [
+        (pa.bool_(), [True, False]),
+        (pa.string(), ["", "x" * 40 + "1", "x" * 40 + "2", "\U0010ffff" * 40, 'it\'s "k"']),
+        (
+            pa.timestamp("us", "UTC"),
+            [NEW_YEAR + datetime.timedelta(microseconds=i) for i in (1, 999, 1001)],
+        ),
+        (pa.int64(), [2**53, 2**53 + 1, -(2**63)]),
+        (pa.binary(), [b"", b"\xff" * 40]),
+        (pa.date32(), [datetime.date(1, 1, 1), datetime.date(9999, 12, 31)]),
+    ],
+    ids=str,
+)
+def test_values_of_keys(tmp_path: Path, type_: pa.DataType, values: list[Any]) -> None:
+    """Each is found again, though statistics of files are cut: no row is there twice."""
+    path = str(tmp_path / "t")
+    schema = pa.schema([('a "key"', type_), ("v", pa.int64())])
+    DeltaTable.create(path, schema)
+
+    class Keyed(Upserting):
+        def made(self, **given: str) -> DeltaTarget:
+            return super().made(keyColumns='a "key"', **given)
+
+    keyed = Keyed(path)
+    for v in range(2):
+        rows = pa.record_batch([pa.array(values, type_), [v] * len(values)], schema=schema)
+        keyed.add(rows)
+    found = table_of(path)
+    assert len(found) == len(values)
+    assert {row["v"] for row in found} == {1}
+
+
+def target(path: object, **given: str) -> DeltaTarget:
+    return DeltaTarget(parse({"delta.path": str(path), **given}, DeltaOptions))
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"delta.mode": "upsert"}, "keyColumns names no column"),
+        ({"keyColumns": "k"}, "a Delta table has no key"),
+        ({"partitionColumns": "k"}, "without createTable"),
+        ({"delta.mode": "upsert", "keyColumns": "key"}, "keyColumns names key"),
+        ({"delta.mode": "upsert", "keyColumns": "f"}, "not compared by equality"),
+    ],
+)
+def test_options_that_do_not_fit(tmp_path: Path, given: dict[str, str], error: str) -> None:
+    schema = SCHEMA.append(pa.field("f", pa.float64()))
+    DeltaTable.create(str(tmp_path / "t"), schema)
+    with pytest.raises((OptionError, SchemaMismatch), match=error):
+        target(tmp_path / "t", **given).plan(schema, "key")
+
+
+def test_a_null_is_no_key(query: Upserting) -> None:
+    with pytest.raises(InvalidRow, match="Key column k has a null") as caught:
+        query.target.check(pa.record_batch([["a", None], [1, 2]], schema=SCHEMA), query.plan())
+    assert caught.value.rows.to_pylist() == [False, True]
+
+
+def test_a_table_is_made_and_gets_columns(tmp_path: Path) -> None:
+    """By a start, and not by a check."""
+    path = tmp_path / "t"
+    given = {"createTable": "true", "partitionColumns": "k", "delta.mergeSchema": "true"}
+    made = target(path, **given, **{"delta.mode": "upsert", "keyColumns": "k"})
+    shown = made.dry_plan(SCHEMA, "key").creates
+    assert "`k` string NOT NULL" in shown
+    assert shown.endswith("PARTITIONED BY (k)")
+    with contextlib.suppress(FileNotFoundError):
+        assert not list(path.iterdir())
+    plans = [made.plan(SCHEMA, "key") for _ in range(2)]
+    assert plans[0] == plans[1]
+    assert DeltaTable(path).metadata().partition_columns == ["k"]
+    wide = SCHEMA.append(pa.field("at", pa.timestamp("us"))).append(
+        pa.field("s", pa.struct([("x", pa.list_(pa.int32()))]))
+    )
+    shown_plan = made.dry_plan(wide, "key")
+    assert len(DeltaTable(path).schema().fields) == 2
+    assert made.plan(wide, "key") == shown_plan
+    query = Upserting(str(path))
+    query.add(pa.record_batch([["a"], [1], [None], [{"x": [1]}]], schema=wide))
+    assert table_of(str(path)) == [{"k": "a", "v": 1, "at": None, "s": {"x": [1]}}]

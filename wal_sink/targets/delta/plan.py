@@ -1,0 +1,177 @@
+"""Makes the plan when a query starts; and the table, or new columns of it, on request."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from deltalake import DeltaTable, Schema
+
+from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable, WalSinkError
+from wal_sink.model.plan import Plan
+from wal_sink.targets.columns import match_columns
+from wal_sink.targets.create_table import CREATE_TABLE, KEY_COLUMNS, refuse_unknown_columns
+from wal_sink.targets.delta.columns import (
+    KEYS,
+    PARTITIONS,
+    DeltaRules,
+    about_partitions,
+    can_be_key,
+    json_field,
+    table_columns,
+    to_sql,
+)
+from wal_sink.targets.delta.options import DeltaOptions
+from wal_sink.targets.delta.table import Files, Table, classify, shortly
+
+logger = logging.getLogger(__name__)
+
+
+def agree(options: DeltaOptions, schema: pa.Schema, key: str, *, changes: bool) -> Plan:
+    """Compare a DataFrame with the table.
+
+    :param changes: whether the table may be made, and columns added, as the options ask for.
+    :raises SchemaMismatch: there is no table, it cannot be written, or the DataFrame does not fit.
+    :raises TargetUnavailable: its store does not answer.
+    :raises OptionError: its store refuses.
+    """
+    path = options.path
+    try:
+        return _agree(options, schema, key, changes=changes)
+    except WalSinkError:
+        raise
+    except Exception as error:
+        if classify(error) == "fatal":
+            raise OptionError(
+                f"The Delta table {path} cannot be read: {type(error).__name__}: {shortly(error)}",
+                "Correct delta.path or delta.storageOptions, or the rights upon the table.",
+            ) from error
+        raise TargetUnavailable(
+            f"The store of the Delta table {path} does not answer: {shortly(error)}",
+            "See that it can be reached from here.",
+        ) from error
+
+
+def _agree(options: DeltaOptions, schema: pa.Schema, key: str, *, changes: bool) -> Plan:
+    path, storage = options.path, options.storage_options
+    if not DeltaTable.is_deltatable(path, storage):
+        fields, statement = _new_table(options, schema)
+        if not options.create_table:
+            raise SchemaMismatch(
+                f"There is no Delta table at {path}.",
+                f"Correct option delta.path, or set {CREATE_TABLE} to true, or create it by Spark:"
+                f" {statement}; or by Python: {_by_python(path, fields)}",
+            )
+        if not changes:
+            planned = _plan(options, schema, key, fields, options.layout.partition)
+            return planned.that_creates(statement)
+        DeltaTable.create(
+            path,
+            Schema.from_json(_as_json(fields)),
+            mode="ignore",  # another process may be quicker
+            partition_by=list(options.layout.partition),
+            storage_options=storage,
+        )
+        logger.info("made the table: %s", statement)
+    table = Table(path, storage, Files(path, storage))
+    table.refuse_unfit()
+    fields = table.fields
+    if options.merge_schema and (new := _missing(fields, schema)):
+        if changes:
+            table.add_columns(new)
+        fields = [*fields, *new]
+    return _plan(options, schema, key, fields, table.partitioned_by)
+
+
+def _plan(
+    options: DeltaOptions,
+    schema: pa.Schema,
+    key: str,
+    fields: Sequence[dict[str, Any]],
+    partitioned_by: Sequence[str],
+) -> Plan:
+    """Return the plan for a table with these columns.
+
+    :raises SchemaMismatch: the DataFrame does not fit.
+    """
+    columns = match_columns(
+        schema,
+        table_columns(fields),
+        f"the Delta table {options.path}",
+        DeltaRules(options.path),
+        about_partitions(schema, fields, partitioned_by),
+    )
+    details = {PARTITIONS: msgspec.json.encode(list(partitioned_by)).decode()}
+    if options.keys:
+        _refuse_keys(options.keys, schema, fields)
+        details[KEYS] = msgspec.json.encode(list(options.keys)).decode()
+    return Plan(key=key, target="delta", table=options.path, columns=columns, details=details)
+
+
+def _refuse_keys(keys: Sequence[str], schema: pa.Schema, fields: Sequence[dict[str, Any]]) -> None:
+    """See that rows are found by the columns of the key.
+
+    :raises SchemaMismatch: the DataFrame lacks one, or no two of its values are compared.
+    """
+    types = {field["name"]: field["type"] for field in fields}
+    for name in keys:
+        if name not in schema.names:
+            raise SchemaMismatch(
+                f"Option {KEY_COLUMNS} names {name}, and the DataFrame has {', '.join(schema.names)}.",
+                f"Correct {KEY_COLUMNS}, or add the column.",
+            )
+        if not can_be_key(types[name]):
+            raise SchemaMismatch(
+                f"Option {KEY_COLUMNS} names {name}, which is {to_sql(types[name])}: such values are not"
+                " compared by equality.",
+                f"Take another column, or a text or decimal of it, into {KEY_COLUMNS}.",
+            )
+
+
+def _missing(fields: Sequence[dict[str, Any]], schema: pa.Schema) -> list[dict[str, Any]]:
+    """Return the columns of a DataFrame that the table lacks, as its log will have them.
+
+    :raises SchemaMismatch: Delta has no type for one.
+    """
+    there = {field["name"] for field in fields}
+    return _fields([field for field in schema if field.name not in there])
+
+
+def _new_table(options: DeltaOptions, schema: pa.Schema) -> tuple[list[dict[str, Any]], str]:
+    """Return the columns of a table that takes the DataFrame, and a statement of Spark that makes it.
+
+    :raises SchemaMismatch: Delta has no type for a column, or an option names one that is not there.
+    """
+    layout = options.layout
+    refuse_unknown_columns(layout, schema)
+    fields = [
+        {**field, "nullable": field["name"] not in layout.key} for field in _fields([*schema])
+    ]
+    columns = ", ".join(
+        f"`{f['name']}` {to_sql(f['type'])}{'' if f['nullable'] else ' NOT NULL'}" for f in fields
+    )
+    by = f" PARTITIONED BY ({', '.join(layout.partition)})" if layout.partition else ""
+    return fields, f"CREATE TABLE delta.`{options.path}` ({columns}) USING DELTA{by}"
+
+
+def _fields(schema: Sequence[pa.Field]) -> list[dict[str, Any]]:
+    fields = [json_field(field) for field in schema]
+    if strange := [field["name"] for field in fields if field["type"] is None]:
+        raise SchemaMismatch(
+            f"There is no such column, and Delta has no type for {', '.join(strange)}.",
+            "Cast it in the DataFrame, or leave it out.",
+        )
+    return fields
+
+
+def _as_json(fields: Sequence[dict[str, Any]]) -> str:
+    return msgspec.json.encode({"type": "struct", "fields": fields}).decode()
+
+
+def _by_python(path: str, fields: Sequence[dict[str, Any]]) -> str:
+    return (
+        f"deltalake.DeltaTable.create({path!r}, deltalake.Schema.from_json({_as_json(fields)!r}))"
+    )
