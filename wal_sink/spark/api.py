@@ -6,6 +6,7 @@ A Spark session has one handle as long as it lives.
 from __future__ import annotations
 
 import logging
+import shlex
 import shutil
 import sys
 import threading
@@ -90,7 +91,8 @@ def register(  # noqa: PLR0913 -- each a keyword, with a default that most leave
     :param with_format: False leaves the format out, for an application that uses `batch_writer` alone: Spark
         starts one kind of Python worker less, the one that looks for formats.
     :raises UnsupportedSpark: the session lacks something that the sink relies on.
-    :raises OptionError: the session is registered already with other arguments, the port is taken,
+    :raises OptionError: there is no Python for Spark's workers on this host, the session is registered
+        already with other arguments, the port is taken,
         a port is given with `flush=False`, or `metrics_host` without a port.
     """
     _check(drain_timeout, metrics_port, metrics_host, flush=flush)
@@ -108,7 +110,8 @@ def register(  # noqa: PLR0913 -- each a keyword, with a default that most leave
             _registered.pop(key).sink.retire()
         key = internals.session_id(spark)
         if (registered := _registered.get(key)) is None:
-            _warn_of_other_python(spark)
+            _check_worker_python(spark)
+            internals.include_wheels(spark)
             if tune_worker_start:
                 internals.put_on_workers_path(spark, WORKER_PATH)
             exposition = None if metrics_port is None else expose(metrics_port, metrics_host)
@@ -169,8 +172,15 @@ def _same(port: int | None, asked: int | None) -> bool:
     return port == asked or (port is not None and asked == 0)
 
 
-def _warn_of_other_python(spark: SparkSession) -> None:
-    worker = shutil.which(internals.worker_python(spark))
+def _check_worker_python(spark: SparkSession) -> None:
+    """Refuse a Python of Spark's workers that is not on this host; warn of another one than this.
+
+    :raises OptionError: with the line that unpacks it.
+    """
+    named, folder = internals.worker_python(spark), internals.folder(spark)
+    worker = shutil.which(str(Path(folder, named)) if "/" in named else named)
+    if worker is None:
+        raise no_worker_python(named, folder, internals.shipped_archives(spark))
     if not (spark.sparkContext.master or "").startswith("local") or _is_this_python(worker):
         return
     logger.warning(
@@ -181,10 +191,36 @@ def _warn_of_other_python(spark: SparkSession) -> None:
     )
 
 
-def _is_this_python(worker: str | None) -> bool:
+def no_worker_python(named: str, folder: str, archives: list[str]) -> OptionError:
+    """Return the error for workers whose Python is not on the driver's host.
+
+    :param named: the Python that Spark is set to start for its workers.
+    :param folder: the JVM's current folder.
+    :param archives: what `--archives` ships; Spark unpacks them for executors only.
+    """
+    first = Path(named).parts[0] if named else ""
+    shipped = (each.partition("#") for each in archives)
+    archive = next((url for url, _, name in shipped if (name or Path(url).name) == first), "")
+    if archive:
+        file = archive.removeprefix("file://")
+        how = (
+            f"Unpack the archive there, before the application starts: cd {shlex.quote(folder)} &&"
+            f" mkdir -p {first} && tar -xzf {shlex.quote(file)} -C {first}"
+        )
+    else:
+        how = (
+            "Set PYSPARK_PYTHON, or spark.pyspark.python, to a Python that is at the same path on every"
+            " host, the driver's too, and has wal_sink."
+        )
+    return OptionError(
+        f"Spark starts its Python workers with {named!r}, also some on the driver's host, where there is no"
+        f" such program (the folder is {folder}).",
+        how,
+    )
+
+
+def _is_this_python(worker: str) -> bool:
     """Whether it is this one, perhaps by another name in its folder, as `python3` is in an environment."""
-    if worker is None:
-        return False
     one, other = Path(worker), Path(sys.executable)
     return one.parent == other.parent and one.samefile(other)
 

@@ -203,6 +203,27 @@ def put_on_workers_path(spark: SparkSession, folder: Path) -> None:
         environment["PYTHONPATH"] = os.pathsep.join([str(folder), *there])
 
 
+def include_wheels(spark: SparkSession) -> None:
+    """Put the wheels that `--py-files` ships on the path of Python workers.
+
+    pyspark ships them to every worker, and puts only .zip, .egg and .jar on the path (4.3.0). It holds for
+    what is sent to workers from now on.
+    """
+    includes = getattr(spark.sparkContext, "_python_includes", None)
+    if not isinstance(includes, list):
+        return  # another Spark: the first micro-batch says what its workers cannot import
+    shipped = spark.sparkContext.getConf().get("spark.submit.pyFiles", "") or ""
+    for name in (Path(each).name for each in shipped.split(",") if each.endswith(".whl")):
+        if name not in includes:
+            includes.append(name)
+
+
+def shipped_archives(spark: SparkSession) -> list[str]:
+    """Return what `--archives` names: URLs, each perhaps with `#folder`."""
+    given = spark.sparkContext.getConf().get("spark.archives", "") or ""
+    return [each.strip() for each in given.split(",") if each.strip()]
+
+
 def worker_python(spark: SparkSession) -> str:
     """Return the interpreter that Spark starts for its Python workers."""
     return str(spark.sparkContext.pythonExec)
