@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test simulate soak mutants bench docs screens lint format clean
+.PHONY: help demo check test test-all simulate soak mutants bench docs screens lint format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,6 +23,10 @@ check: lint ## Lint, and the tests without servers, in less than 3 minutes (ARGS
 		tests/unit tests/protocol tests/simulator tests/contract tests/test_architecture.py $(ARGS)
 
 test: $(READY) ## Run all tests, with real Spark and real Cassandra (ARGS=… go to pytest; JOBS=3 at a time)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal $(ARGS)
+
+test-all: export WAL_SINK_TEST = all
+test-all: $(READY) ## The same, and clusters, stores and failovers; prints a table of them
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal $(ARGS)
 
 simulate: $(READY) ## Play random histories of the real code, all from one seed (ARGS=--help)

@@ -21,10 +21,14 @@ from state_backends.location import child_url, open_backend, url_scheme
 from state_backends.memory import MemoryBackend
 
 if TYPE_CHECKING:
+    from state_backends.azure import AzureBackend
+    from state_backends.gcs import GcsBackend
     from state_backends.object_store import ObjectStoreBackend
     from state_backends.s3 import S3Backend
 
 __all__ = [
+    "AzureBackend",
+    "GcsBackend",
     "LocalBackend",
     "MemoryBackend",
     "ObjectStoreBackend",
@@ -41,6 +45,8 @@ __all__ = [
 ]
 
 _LAZY = {
+    "AzureBackend": "state_backends.azure",
+    "GcsBackend": "state_backends.gcs",
     "ObjectStoreBackend": "state_backends.object_store",
     "S3Backend": "state_backends.s3",
 }

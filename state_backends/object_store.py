@@ -3,6 +3,7 @@
 import builtins
 import contextlib
 import errno
+import importlib.util
 import io
 import json
 import os
@@ -140,7 +141,27 @@ class Download(io.RawIOBase):
 _opened: dict[tuple[int, str, str], AbstractFileSystem] = {}
 
 
+def need(package: str, extra: str, store: str) -> None:
+    """Refuse a store whose client is not installed.
+
+    :param extra: of wal_sink, which brings the package.
+    :raises StateBackendError: with the line that installs it.
+    """
+    if importlib.util.find_spec(package) is None:
+        raise StateBackendError(
+            f"the package {package}, which speaks to {store}, is not installed here: "
+            f"pip install 'wal_sink[{extra}]', on the executors as well"
+        )
+
+
 def file_system(protocol: str, options: StorageOptions) -> AbstractFileSystem:
+    """Return fsspec's file system of a protocol with these options; see `client_of`."""
+    return client_of(protocol, options, lambda given: _made(protocol, given))
+
+
+def client_of(
+    protocol: str, options: StorageOptions, make: Callable[[StorageOptions], AbstractFileSystem]
+) -> AbstractFileSystem:
     """Return the file system of a protocol with these options; no I/O.
 
     It is shared by the backends with equal options, because a client takes a fraction of a second to
@@ -151,10 +172,10 @@ def file_system(protocol: str, options: StorageOptions) -> AbstractFileSystem:
     try:
         key = (os.getpid(), protocol, json.dumps(dict(options), sort_keys=True))
     except TypeError:  # an option that is no JSON, such as a session, cannot be compared
-        return _made(protocol, options)
+        return make(options)
     found = _opened.get(key)
     # Two threads may both make one: both use the one that was stored first.
-    return found if found is not None else _opened.setdefault(key, _made(protocol, options))
+    return found if found is not None else _opened.setdefault(key, make(options))
 
 
 def _made(protocol: str, options: StorageOptions) -> AbstractFileSystem:

@@ -5,7 +5,6 @@ Errors of S3 and of its clients become `StateBackendError` or the built-in error
 
 import builtins
 import errno
-import importlib.util
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -15,7 +14,7 @@ from uuid import uuid4
 from fsspec.spec import AbstractFileSystem
 
 from state_backends.base import StateBackendError, StorageOptions, check_prefix, is_path
-from state_backends.object_store import ObjectStoreBackend, file_system
+from state_backends.object_store import ObjectStoreBackend, file_system, need
 
 _DENIED = {"401", "403", "AccessDenied", "AllAccessDisabled", "ExpiredToken", "InvalidAccessKeyId",
            "InvalidToken", "RequestTimeTooSkewed", "SignatureDoesNotMatch"}  # fmt: skip
@@ -141,11 +140,7 @@ class S3Backend(ObjectStoreBackend):
     _protocol = "s3"
 
     def __init__(self, url: str, storage_options: Mapping[str, object] | None = None) -> None:
-        if importlib.util.find_spec("s3fs") is None:
-            raise StateBackendError(
-                "the package s3fs, which speaks to S3, is not installed here: "
-                "pip install 'wal_sink[s3]', on the executors as well"
-            )
+        need("s3fs", "s3", "S3")
         super().__init__(url, storage_options)
         self._bounded = StorageOptions(_bounded(self._options))
 

@@ -21,6 +21,7 @@ pytest_plugins = [
     "wal_sink.testing.fixtures",  # `cassandra` and `keyspace`
     "wal_sink.testing.postgresql_fixtures",  # `postgresql` and `schema`
     "wal_sink.testing.kafka_fixtures",  # `kafka`
+    "tests.neighbours",  # `counted`
 ]
 
 os.environ["PYTHONFAULTHANDLER"] = "1"  # of Spark's workers: a crash shows its stacks
@@ -40,7 +41,7 @@ def pytest_report_header() -> str:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """LedgerState what needs the server of S3, PostgreSQL or Kafka, so that `make check` can leave it out."""
+    """Mark what needs the server of S3, PostgreSQL or Kafka, so that `make check` can leave it out."""
     for server in ("s3", "postgresql", "kafka"):
         if server in getattr(item, "fixturenames", ()):
             item.add_marker(getattr(pytest.mark, server))

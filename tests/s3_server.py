@@ -22,6 +22,8 @@ Environment = dict[str, Any]
 _ERROR = "<Error><Code>{code}</Code><Message>{code}</Message></Error>"
 _LEFT = b"<DeleteResult><Error><Key>kept</Key><Code>AccessDenied</Code></Error></DeleteResult>"
 
+_WITH_NUMBER = {"lossy", "busy", "conflict", "expiring"}
+
 
 class Front:
     """A WSGI application before moto's.
@@ -32,6 +34,8 @@ class Front:
     `lossy-N-…`   performs conditional writes, and drops the connection instead of the first N answers
                   for each object
     `busy-N-…`    answers the first N requests of each kind for each object with SlowDown
+    `conflict-N-…`  answers the first N conditional writes of each object with 409: another one is under way
+    `expiring-N-…`  answers as if the credentials had expired, from the Nth request on
     `denied-…`    answers AccessDenied
     `keeping-…`   says of bulk deletions that each object was kept
     """
@@ -56,22 +60,19 @@ class Front:
 
     def _answer(self, environment: Environment, start: Callable[..., Any]) -> Iterable[bytes]:
         behaviour, _, rest = environment["PATH_INFO"].lstrip("/").partition("-")
-        times = int(rest.partition("-")[0]) if behaviour in {"lossy", "busy"} else 0
+        times = int(rest.partition("-")[0]) if behaviour in _WITH_NUMBER else 0
         completes = "uploadId=" in environment["QUERY_STRING"]
         conditional = "HTTP_IF_NONE_MATCH" in environment
-        match behaviour:
-            case "careless":
-                environment.pop("HTTP_IF_NONE_MATCH", None)
-            case "careful" if completes:
-                environment.pop("HTTP_IF_NONE_MATCH", None)
-            case "denied" if not _makes_bucket(environment):
-                return _refuse(environment, start, "403 Forbidden", "AccessDenied")
-            case "busy" if not _makes_bucket(environment) and self._nth(environment) <= times:
-                return _refuse(environment, start, "503 Slow Down", "SlowDown")
-            case "keeping" if environment["QUERY_STRING"].startswith("delete"):
-                environment["wsgi.input"].read(int(environment["CONTENT_LENGTH"]))
-                start("200 OK", [("Content-Type", "application/xml")])
-                return [_LEFT]
+        if behaviour == "careless" or (behaviour == "careful" and completes):
+            environment.pop("HTTP_IF_NONE_MATCH", None)
+        if not _makes_bucket(environment) and (
+            said := self._refusal(environment, behaviour, times)
+        ):
+            return _refuse(environment, start, *said)
+        if behaviour == "keeping" and environment["QUERY_STRING"].startswith("delete"):
+            environment["wsgi.input"].read(int(environment["CONTENT_LENGTH"]))
+            start("200 OK", [("Content-Type", "application/xml")])
+            return [_LEFT]
         if completes and environment["REQUEST_METHOD"] == "POST":
             # As most stores have it; moto does it once more, and breaks down over one that is aborted.
             if self._over(environment["PATH_INFO"], environment["QUERY_STRING"]):
@@ -82,6 +83,26 @@ class Front:
         if behaviour == "lossy" and conditional and self._nth(environment) <= times:
             environment["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
         return answer
+
+    def _refusal(
+        self, environment: Environment, behaviour: str, times: int
+    ) -> tuple[str, str] | None:
+        """Return status and code with which a bucket refuses a request; None: it does not."""
+        match behaviour:
+            case "denied":
+                return "403 Forbidden", "AccessDenied"
+            case "busy" if self._nth(environment) <= times:
+                return "503 Slow Down", "SlowDown"
+            case "conflict" if (
+                "HTTP_IF_NONE_MATCH" in environment and self._nth(environment) <= times
+            ):
+                return "409 Conflict", "ConditionalRequestConflict"
+            case "expiring":
+                self._seen[behaviour] += 1
+                return (
+                    ("400 Bad Request", "ExpiredToken") if self._seen[behaviour] >= times else None
+                )
+        return None
 
     def _over(self, path: str, query: str) -> bool:
         """Whether an upload was completed or aborted before; it is from now on."""

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
-import os
 import re
 import subprocess
-import sys
 import zipfile
-from importlib import metadata
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
 
 from tests.quickstart import README, preparation, quick_start
+from tests.wheel import build, fresh_environment, link_requirements, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra, pytest.mark.timeout(900)]
 
@@ -27,13 +23,8 @@ LAST_EPOCH = 5
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from this tree; in this venv if hatchling is there, which saves a download."""
-    folder = tmp_path_factory.mktemp("dist")
-    here = importlib.util.find_spec("hatchling") is not None
-    isolation = ["--no-isolation"] if here else []
-    run(sys.executable, "-m", "build", "--wheel", *isolation, "--outdir", folder, README.parent)
-    (built,) = folder.iterdir()
-    return built
+    """The wheel, built from this tree."""
+    return build(tmp_path_factory.mktemp("dist"))
 
 
 def test_the_wheel_holds_two_packages_and_nothing_else(wheel: Path) -> None:
@@ -107,36 +98,6 @@ def prompt(shell: str, typed: str, folder: Path) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
-def link_requirements(site: Path, wheel: Path, extra: str) -> None:
-    """Link into an empty environment what a wheel asks for, and what that asks for."""
-    (found,) = metadata.Distribution.discover(name="wal_sink", path=[str(wheel)])
-    waiting = [Requirement(text) for text in found.requires or () if _applies(text, extra)]
-    linked: set[str] = set()
-    while waiting:
-        requirement = waiting.pop()
-        if requirement.name in linked:
-            continue
-        linked.add(requirement.name)
-        distribution = metadata.distribution(requirement.name)
-        assert requirement.specifier.contains(distribution.version, prereleases=True), requirement
-        first = {PurePosixPath(str(file)).parts[0] for file in distribution.files or ()}
-        for name in first - {"..", "__pycache__"}:
-            there, here = Path(str(distribution.locate_file(name))), site / name
-            if there.exists() and not here.exists():
-                here.symlink_to(there)
-        extras = requirement.extras or {""}
-        waiting += [
-            Requirement(text)
-            for text in distribution.requires or ()
-            if any(_applies(text, each) for each in extras)
-        ]
-
-
-def _applies(text: str, extra: str) -> bool:
-    marker = Requirement(text).marker
-    return marker is None or marker.evaluate({"extra": extra})
-
-
 def installed(site: Path) -> list[str]:
     """Return the files that the distribution brought, relative to site-packages."""
     (record,) = site.glob("wal_sink-*.dist-info/RECORD")
@@ -148,23 +109,3 @@ def top_level(paths: list[str]) -> set[str]:
     """Return the first part of each path but the command's, the metadata's folder without the version."""
     ours = [path for path in paths if not path.endswith("/bin/wal-sink")]
     return {DIST_INFO.sub("*.dist-info", path.split("/")[0]) for path in ours}
-
-
-def run(*command: str | Path, folder: Path | None = None) -> str:
-    """Run a program as from a fresh shell; return what it printed, or fail with all that it said."""
-    done = subprocess.run(
-        [str(part) for part in command],
-        cwd=folder,
-        env=fresh_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
-def fresh_environment() -> dict[str, str]:
-    """Return the environment without what tests add to it."""
-    ours = ("PYTHON", "PYSPARK", "SPARK", "VIRTUAL_ENV")
-    return {key: value for key, value in os.environ.items() if not key.startswith(ours)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import wal_sink
 from tests.class_archive import SPARK
+from tests.deploy.cluster import Cluster
 from tests.spark.conftest import write_source
 from tests.spark.driver import Driver
 from tests.spark.gate import GATED_TARGET, Gate
-from tests.spark.standalone import standalone_cluster
 from tests.spark.tables import Table, options, start, stream, wait_for
 from wal_sink.configuration import configure
 from wal_sink.errors import NotDrained
@@ -239,14 +240,15 @@ def test_a_cluster_of_processes(
 ) -> None:
     """A standalone master and two workers; the tasks run in their executors, none in the driver."""
     table = Table(cassandra, keyspace)
-    with standalone_cluster(tmp_path / "cluster", workers=2, cores=2) as master:
+    ours = {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with Cluster(tmp_path / "cluster", workers=2, cores=2, environment=ours) as cluster:
         driver = Driver(
             tmp_path / "driver",
             sink="wal_sink",
             source=write_source(tmp_path / "source", 3),
             checkpoint=str(tmp_path / "checkpoint"),
             settings={
-                "spark.master": master,
+                "spark.master": cluster.url,
                 "spark.executor.extraJavaOptions": SPARK.options,
             },
             options=gated,

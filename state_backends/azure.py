@@ -1,0 +1,174 @@
+"""Objects in a container of Azure Blob Storage, and of Data Lake Storage Gen2, which adlfs speaks.
+
+A create has the condition `If-None-Match: *`. Blocks that nobody commits are deleted by Azure after a week.
+"""
+
+import builtins
+import errno
+from collections.abc import Mapping
+from typing import Any
+from uuid import uuid4
+
+from fsspec.asyn import sync
+
+from state_backends.base import StateBackendError, check_prefix, is_path
+from state_backends.object_store import PART, ObjectStoreBackend, need
+
+_NONCE = "state_backend_nonce"
+"""Metadata of an object that was sent in blocks: which call created it. A name there is an identifier."""
+
+
+class AzureBackend(ObjectStoreBackend):
+    """Objects below a prefix of a container.
+
+    :param url: as Hadoop has it, `abfss://<container>@<account>.dfs.core.windows.net/<prefix>`; or as adlfs
+        has it, `abfs://<container>/<prefix>`, with the account in `storage_options`.
+    :param storage_options: of `adlfs.AzureBlobFileSystem`, such as `account_name` and `account_key`, or
+        `connection_string`.
+    """
+
+    _protocol = "abfs"
+
+    def __init__(self, url: str, storage_options: Mapping[str, object] | None = None) -> None:
+        need("adlfs", "azure", "Azure")
+        scheme, _, rest = url.partition("://")
+        place, _, prefix = rest.partition("/")
+        container, at, host = place.partition("@")
+        account, dot, domain = host.partition(".")
+        if at and not (account and domain.startswith(("dfs.", "blob."))):
+            # The URL is not repeated: people put secrets into it.
+            raise StateBackendError(
+                "the URL of a container in Azure is abfss://<container>@<account>.dfs.core.windows.net/<prefix>"
+            )
+        options = dict(storage_options or {})
+        if at and options.setdefault("account_name", account) != account:
+            raise StateBackendError(
+                f"the URL names the account {account}, the storage options another one: remove account_name"
+            )
+        super().__init__(f"{scheme}://{container}/{prefix}", options)
+        self.url = (
+            f"{self._protocol}://{container}{at}{account}{dot}{domain}/{self._prefix}".rstrip("/")
+        )
+
+    # --- see ObjectStoreBackend ------------------------------------------------------------------
+
+    def _find(self, below: str) -> builtins.list[str]:
+        return builtins.list(self._found(below))
+
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        """See `StateBackend.sizes`: a listing tells them."""
+        folder = check_prefix(prefix)
+        below = f"{self._root}/{folder}/" if folder else f"{self._root}/"
+        found = self._repeated(lambda: self._found(below))
+        sizes = {name.removeprefix(f"{self._root}/"): size for name, size in found.items()}
+        return {path: size for path, size in sorted(sizes.items()) if is_path(path)}
+
+    def _found(self, below: str) -> dict[str, int]:
+        """Return the names of all objects below a folder, with their sizes."""
+        # Not adlfs's find(): it looks at folders, and a missing container is to it like a missing folder.
+        client, prefix = self._fs, below.partition("/")[2]
+
+        async def listed() -> dict[str, int]:
+            container = client.service_client.get_container_client(container=self._bucket)
+            async with container:
+                blobs = container.list_blobs(name_starts_with=prefix)
+                # In Data Lake Storage a folder is an empty object; an object of ours never is.
+                return {
+                    f"{self._bucket}/{each.name}": each.size async for each in blobs if each.size
+                }
+
+        return dict(sync(client.loop, listed))
+
+    def _begin(self, key: str, nonce: str) -> Any:
+        metadata = {"is_directory": "false", _NONCE: nonce}  # the first is adlfs's own
+        return _Blocks(self._fs.open(key, "xb", block_size=PART, metadata=metadata))
+
+    def _is_ours(self, key: str, nonce: str, data: bytes | None) -> bool:
+        if data is not None:  # adlfs takes no metadata for a single request
+            return super()._is_ours(key, nonce, data)
+        metadata = self._fs.info(key).get("metadata") or {}
+        return bool(metadata.get(_NONCE) == nonce)
+
+    def _try_promises(self, path: str) -> None:
+        super()._try_promises(path)
+        path = f"probe/{uuid4().hex}"
+        self.create(path, b"first")
+        try:
+            file = self._begin(self._key(path), uuid4().hex)
+            file.write(b"second")
+            try:
+                self._repeated(file.commit)
+            except FileExistsError:
+                file.discard()
+            else:
+                raise self._broken("it committed the blocks of a second upload of one path")
+        finally:
+            self.delete([path])
+
+    def _explain(self, error: Exception) -> Exception:
+        return explain(error, self.url) or super()._explain(error)
+
+
+class _Blocks:
+    """A file of adlfs whose blocks `commit` commits; adlfs does that in `close`, and only once."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._failed: Exception | None = None
+        self.closed = False
+
+    def write(self, data: bytes) -> int:
+        return int(self._file.write(data))
+
+    def close(self) -> None:
+        """Nothing is left to send but what commits."""
+
+    def commit(self) -> None:
+        """Commit the blocks. A second call after a failure raises the same: adlfs would do nothing."""
+        if self._failed is not None:
+            raise self._failed
+        try:
+            self._file.close()
+        except Exception as error:
+            self._failed = error
+            raise
+
+    def discard(self) -> None:
+        """Leave the blocks uncommitted; or being collected as garbage would commit them."""
+        self._file.closed = True
+
+
+def explain(error: Exception, url: str) -> Exception | None:
+    """Return what to raise for an error of adlfs; None for one that is not about the store."""
+    from azure.core import exceptions  # noqa: PLC0415 - comes with adlfs, an extra
+
+    if isinstance(error, (FileExistsError, FileNotFoundError)):
+        return None
+    answer: BaseException | None = error  # adlfs translates some, and keeps Azure's as the cause
+    while answer is not None and not isinstance(answer, exceptions.AzureError):
+        answer = answer.__cause__
+    if answer is None:
+        return None
+    code = str(getattr(answer, "error_code", "") or type(answer).__name__)
+    status = int(getattr(answer, "status_code", 0) or 0)
+    denied = isinstance(answer, exceptions.ClientAuthenticationError) or status in {401, 403}
+    unanswered = (exceptions.ServiceRequestError, exceptions.ServiceResponseError)
+    if code == "ContainerNotFound":
+        explained: Exception = StateBackendError(
+            f"there is no container for {url}: make it, or correct the URL"
+        )
+    elif denied:
+        explained = StateBackendError(
+            f"{url} cannot be used ({code}): give valid credentials (account_key, sas_token or"
+            " connection_string as storage options, or an identity of the machine with the role Storage Blob"
+            " Data Contributor)"
+        )
+    elif isinstance(answer, exceptions.ResourceExistsError) or status == 412:
+        explained = FileExistsError(errno.EEXIST, code, url)
+    elif isinstance(answer, exceptions.ResourceNotFoundError):
+        explained = FileNotFoundError(errno.ENOENT, code, url)
+    elif isinstance(answer, unanswered) or status == 429 or status >= 500:
+        explained = ConnectionError(f"{url} does not answer: {code}")
+    else:
+        explained = OSError(errno.EIO, f"{url}: {code}")
+    return explained

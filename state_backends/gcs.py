@@ -1,0 +1,134 @@
+"""Objects in a bucket of Google Cloud Storage, by its JSON API, which gcsfs speaks.
+
+A create has the condition `ifGenerationMatch=0`: there is no such object. Of uploads in parts that nobody
+completes Google deletes the parts after a week.
+"""
+
+import builtins
+import errno
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fsspec.spec import AbstractFileSystem
+
+from state_backends.base import StateBackendError, StorageOptions, check_prefix, is_path
+from state_backends.object_store import ObjectStoreBackend, client_of, need
+
+_NONCE = "state-backend-nonce"
+"""Metadata of an object: which call created it."""
+
+_LATER = {408, 429, 500, 502, 503, 504}
+
+
+class GcsBackend(ObjectStoreBackend):
+    """Objects below a prefix of a bucket.
+
+    An object carries the nonce of the call that created it, by which a creator whose answer was lost tells
+    its own object from another with the same content.
+
+    :param storage_options: of `gcsfs.GCSFileSystem`, such as `token` and `project`.
+    """
+
+    _protocol = "gs"
+
+    def __init__(self, url: str, storage_options: Mapping[str, object] | None = None) -> None:
+        need("gcsfs", "gcs", "Google Cloud Storage")
+        super().__init__(url, storage_options)
+
+    # --- see ObjectStoreBackend ------------------------------------------------------------------
+
+    @property
+    def _fs(self) -> AbstractFileSystem:
+        return client_of(self._scheme, self._options, _client)
+
+    def _find(self, below: str) -> builtins.list[str]:
+        return builtins.list(self._found(below))
+
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        """See `StateBackend.sizes`: a listing tells them."""
+        folder = check_prefix(prefix)
+        below = f"{self._root}/{folder}/" if folder else f"{self._root}/"
+        found = self._repeated(lambda: self._found(below))
+        sizes = {name.removeprefix(f"{self._root}/"): size for name, size in found.items()}
+        return {path: size for path, size in sorted(sizes.items()) if is_path(path)}
+
+    def _found(self, below: str) -> dict[str, int]:
+        """Return the names of all objects below a folder, with their sizes."""
+        # Not gcsfs's find(): to it a missing bucket is like a missing folder.
+        found: dict[str, int] = {}
+        more: dict[str, str] = {}
+        while True:
+            page = self._page(below.partition("/")[2], more)
+            for each in page.get("items", []):
+                found[f"{self._bucket}/{each['name']}"] = int(each["size"])
+            if not page.get("nextPageToken"):
+                return found
+            more = {"pageToken": page["nextPageToken"]}
+
+    def _page(self, prefix: str, more: dict[str, str]) -> dict[str, Any]:
+        wanted = {"prefix": prefix, "fields": "items(name,size),nextPageToken", **more}
+        try:
+            return dict(self._fs.call("GET", "b/{}/o", self._bucket, **wanted, json_out=True))
+        except FileNotFoundError as error:
+            raise StateBackendError(
+                f"there is no bucket for {self.url}: make it, or correct the URL"
+            ) from error
+
+    def _marked(self, nonce: str) -> dict[str, Any]:
+        return {"metadata": {_NONCE: nonce}}
+
+    def _is_ours(self, key: str, nonce: str, data: bytes | None) -> bool:  # noqa: ARG002
+        metadata = self._fs.info(key).get("metadata") or {}
+        return bool(metadata.get(_NONCE) == nonce)
+
+    def _conditionally(
+        self, path: str, write: Callable[[], object], is_ours: Callable[[], bool]
+    ) -> None:
+        try:
+            super()._conditionally(path, write, is_ours)
+        except StateBackendError:
+            self._page(self._prefix, {"maxResults": "1"})  # says so where there is no bucket
+            raise
+
+    def _explain(self, error: Exception) -> Exception:
+        return explain(error, self.url) or super()._explain(error)
+
+
+def explain(error: Exception, url: str) -> Exception | None:
+    """Return what to raise for an error of gcsfs; None for one that is not about the store."""
+    from aiohttp import ClientError  # noqa: PLC0415 - comes with gcsfs, an extra
+    from gcsfs.retry import HttpError  # noqa: PLC0415 - the same
+    from google.auth.exceptions import GoogleAuthError, TransportError  # noqa: PLC0415 - the same
+
+    if isinstance(error, (ClientError, TransportError)):
+        return ConnectionError(f"{url} does not answer: {type(error).__name__}: {error}")
+    code = _code(error) if isinstance(error, HttpError) else 0
+    denied = isinstance(error, OSError) and str(error).startswith("Forbidden")
+    if isinstance(error, GoogleAuthError) or code == 401 or denied:
+        return StateBackendError(
+            f"{url} cannot be used ({type(error).__name__}): give valid credentials (a service account, or"
+            " GOOGLE_APPLICATION_CREDENTIALS, or the option token) that may storage.objects.create, .get,"
+            " .list and .delete there"
+        )
+    if code in _LATER:
+        return ConnectionError(f"{url} answers {code}: ask it again later")
+    if code == 404:
+        return FileNotFoundError(errno.ENOENT, "there is no such object", url)
+    return None
+
+
+def _code(error: Any) -> int:
+    try:
+        return int(error.code)
+    except (TypeError, ValueError):
+        return 0
+
+
+def _client(options: StorageOptions) -> AbstractFileSystem:
+    """Make a client of the JSON API.
+
+    Not `fsspec.filesystem("gs")`: that one asks another API, by gRPC, which kind of bucket each is.
+    """
+    from gcsfs.core import GCSFileSystem  # noqa: PLC0415 - an extra
+
+    return GCSFileSystem(**options, skip_instance_cache=True, use_listings_cache=False)

@@ -1,0 +1,150 @@
+"""Spark's own cluster manager on this machine: a master and workers, each a process of its own, to be killed.
+
+Each worker has a folder of its own, and nothing of this project on its path but what its environment says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pyspark
+
+from tests.class_archive import SPARK
+from wal_sink.testing.servers import process as free_port
+
+HOME = Path(pyspark.__file__).parent
+_PATIENCE_S = 180.0
+
+
+class Cluster:
+    """A master, which keeps its state in files, and workers. A context manager, which ends all of it.
+
+    :param environment: of the workers, and so of executors and Python workers, added to this process's own
+        without what concerns Python and Spark.
+    """
+
+    def __init__(
+        self, folder: Path, *, workers: int, cores: int, environment: Mapping[str, str]
+    ) -> None:
+        folder.mkdir(parents=True)
+        self._folder = folder
+        self._port = free_port.choose("127.0.0.1", 2)
+        self._cores = cores
+        ours = ("PYTHON", "PYSPARK", "SPARK", "VIRTUAL_ENV")
+        clean = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
+        daemons = {
+            "SPARK_HOME": str(HOME),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_DAEMON_JAVA_OPTS": SPARK.options,
+            "SPARK_MASTER_OPTS": "-Dspark.deploy.recoveryMode=FILESYSTEM"
+            f" -Dspark.deploy.recoveryDirectory={folder / 'recovery'}",
+        }
+        self._environment = {**clean, **daemons, **environment}
+        self.url = f"spark://127.0.0.1:{self._port}"
+        self._started = 0
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self.master: subprocess.Popen[bytes]
+        self.workers = workers
+
+    def __enter__(self) -> Self:
+        self.start_master()
+        for _ in range(self.workers):
+            self.start_worker()
+        self.await_workers()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for process in reversed(self._processes):
+            process.terminate()
+        for process in self._processes:
+            process.wait(_PATIENCE_S)
+
+    def start_master(self) -> None:
+        """Start the master, at its port."""
+        address = ["--host", "127.0.0.1", "--port", str(self._port)]
+        self.master = self._daemon("master.Master", *address, "--webui-port", str(self._port + 1))
+
+    def start_worker(self) -> None:
+        """Start a further worker."""
+        size = ["--cores", str(self._cores), "--memory", "2g", "--webui-port", "0"]
+        self._daemon("worker.Worker", "--host", "127.0.0.1", *size, self.url)
+
+    def await_workers(self) -> None:
+        """Wait until as many workers as there should be are alive."""
+        url = f"http://127.0.0.1:{self._port + 1}/json/"
+        deadline = time.monotonic() + _PATIENCE_S
+        alive = 0
+        while alive < self.workers:
+            assert time.monotonic() < deadline, f"{alive} of {self.workers} workers came"
+            time.sleep(0.2)
+            with contextlib.suppress(OSError), urllib.request.urlopen(url) as page:
+                alive = page.read().decode().count('"state" : "ALIVE"')
+
+    def _daemon(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        folder = self._folder / f"{name.partition('.')[0]}-{self._started}"
+        self._started += 1
+        folder.mkdir()
+        command = [str(HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", *arguments]
+        if name.startswith("worker"):
+            command += ["--work-dir", str(folder / "work")]
+        with (folder / "output").open("wb") as output:
+            process = subprocess.Popen(
+                command, stdout=output, stderr=output, cwd=folder, env=self._environment
+            )
+        self._processes.append(process)
+        return process
+
+    def kill_master(self) -> None:
+        """SIGKILL the master, and start it again."""
+        self.master.kill()
+        self.master.wait()
+        self.start_master()
+
+    def kill_worker(self, pid: int) -> None:
+        """SIGKILL a worker, and start another one."""
+        (process,) = (each for each in self._processes if each.pid == pid)
+        process.kill()
+        process.wait()
+        self.start_worker()
+
+
+def executor_of(pid: int) -> tuple[int, int]:
+    """Return the ids of the executor that a Python worker belongs to, and of its worker.
+
+    :raises ProcessLookupError: it has ended, or lives on the driver.
+    """
+    try:
+        while "CoarseGrainedExecutorBackend" not in _command(pid):
+            pid = _parent(pid)
+            if pid <= 1:
+                raise ProcessLookupError(pid)
+        return pid, _parent(pid)
+    except FileNotFoundError as error:
+        raise ProcessLookupError(pid) from error
+
+
+def kill(pid: int) -> None:
+    """SIGKILL one process of the cluster."""
+    os.kill(pid, signal.SIGKILL)
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def _command(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")

@@ -1,0 +1,91 @@
+"""A streaming application on a cluster, to be killed: `python -m tests.deploy.cluster_job CONFIG.json`.
+
+It reads Parquet files, one a micro-batch, gives each row a key by `uuid()`, and appends to a Delta table.
+Each Python worker leaves a file that names it while it computes rows of the query, or writes rows of a flush
+job; both take a while. The first attempt of some tasks fails, and some are slow: Spark tries them again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+import wal_sink
+from wal_sink.model.ledger import Owner
+from wal_sink.model.plan import Plan
+from wal_sink.targets.base import Session, Slice
+from wal_sink.targets.delta import DeltaTarget
+from wal_sink.targets.delta.session import DeltaSession
+from wal_sink.testing.local_spark import local_session
+
+STREAM, FLUSH = "stream", "flush"
+MARKERS = "WAL_SINK_TEST_MARKERS"
+"""The folder of the files, in the environment of driver and executors."""
+_A_WHILE_S = 0.4
+
+
+@contextlib.contextmanager
+def marked(kind: str) -> Iterator[None]:
+    """Leave a file that names this process, as long as the block runs."""
+    file = Path(os.environ[MARKERS], f"{kind}-{os.getpid()}")
+    file.touch()
+    try:
+        time.sleep(_A_WHILE_S)
+        yield
+    finally:
+        file.unlink()
+
+
+class SlowDelta(DeltaTarget):
+    """The target, which takes a while for each slice."""
+
+    def connect(self, owner: Owner) -> Session:
+        """See `Target`."""
+        return _SlowSession(self.options, owner)
+
+
+class _SlowSession(DeltaSession):
+    def write(self, plan: Plan, rows: Slice) -> None:
+        if not rows.batch.num_rows:  # it only says that others write
+            super().write(plan, rows)
+            return
+        with marked(FLUSH):
+            super().write(plan, rows)
+
+
+def compute(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Hand the rows on; fail in some first attempts, and be slow in others."""
+    task = TaskContext.get()
+    assert task is not None
+    epoch = int(task.getLocalProperty("streaming.sql.batchId") or 0)
+    first = task.attemptNumber() == 0
+    with marked(STREAM):
+        for batch in batches:
+            if first and (epoch + task.partitionId()) % 5 == 0:
+                raise RuntimeError("the first attempt fails, as the test wants it")
+            if first and (epoch + task.partitionId()) % 7 == 0:
+                time.sleep(4)
+            yield batch
+
+
+def main(config: dict[str, Any]) -> None:
+    """Run the query to its end."""
+    spark = local_session(**config["settings"])
+    rows = spark.readStream.load(config["source"], "parquet", "id bigint", maxFilesPerTrigger=1)
+    keyed = rows.repartition(4).mapInArrow(compute, "id bigint").selectExpr("id", "uuid() AS key")
+    with wal_sink.register(spark, drain_timeout=240):
+        writer = keyed.writeStream.format("wal_sink").options(**config["options"])
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+
+if __name__ == "__main__":
+    main(json.loads(Path(sys.argv[1]).read_text()))

@@ -1,0 +1,133 @@
+"""A standalone cluster whose processes are killed, in mid-stream and in mid-flush: each row comes once."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyspark
+import pytest
+from deltalake import DeltaTable
+
+from tests.class_archive import SPARK
+from tests.deploy.cluster import Cluster, executor_of, kill
+from tests.deploy.cluster_job import FLUSH, MARKERS, STREAM
+from tests.neighbours import Counted, Row
+from tests.spark.conftest import ROWS_PER_FILE, write_source
+from wal_sink.testing.crash import Driver
+
+pytestmark = [pytest.mark.neighbour, pytest.mark.spark, pytest.mark.timeout(1_500)]
+
+ROOT = Path(__file__).parents[2]
+FILES = 20
+SCHEMA = pa.schema([("id", pa.int64()), ("key", pa.string())])
+FAULTS = [
+    (who, when) for who in ("executor", "worker", "master", "driver") for when in (STREAM, FLUSH)
+]
+
+
+def test_every_process_of_a_cluster_is_killed(tmp_path: Path, counted: Counted) -> None:
+    """Executors, workers, the master and the driver; with retries, speculation, and flushes as Spark jobs."""
+    markers = tmp_path / "markers"
+    markers.mkdir()
+    ours = {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": str(ROOT),
+        MARKERS: str(markers),
+    }
+    DeltaTable.create(str(tmp_path / "table"), schema=SCHEMA)
+    with Cluster(tmp_path / "cluster", workers=2, cores=2, environment=ours) as cluster:
+        run = Run(tmp_path, cluster.url, markers)
+        for who, when in FAULTS:
+            worker = run.reach(when)
+            executor, its_worker = executor_of(worker)
+            match who:
+                case "executor":
+                    kill(executor)
+                case "worker":
+                    cluster.kill_worker(its_worker)
+                case "master":
+                    cluster.kill_master()
+                case "driver":
+                    run.restart()
+        run.driver.finish()
+    rows = DeltaTable(str(tmp_path / "table")).to_pyarrow_table()
+    expected = FILES * ROWS_PER_FILE
+    assert set(rows["id"].to_pylist()) == set(range(expected)), "rows are missing"
+    assert len(set(rows["key"].to_pylist())) == rows.num_rows
+    faults = f"SIGKILL of {', '.join(dict(FAULTS))}, twice each; retries, speculation"
+    counted(
+        Row("standalone cluster, two workers", pyspark.__version__, faults, expected, len(rows))
+    )
+
+
+class Run:
+    """The application, started again after each death of its driver."""
+
+    def __init__(self, folder: Path, master: str, markers: Path) -> None:
+        self._folder = folder
+        self._markers = markers
+        source = write_source(folder / "source", FILES)
+        config = {
+            "source": source,
+            "settings": {
+                "spark.master": master,
+                "spark.executor.cores": 1,
+                "spark.executor.memory": "512m",
+                "spark.executor.extraJavaOptions": SPARK.options,
+                "spark.speculation": True,
+                "spark.speculation.quantile": 0.5,
+                "spark.speculation.interval": "200ms",
+                "spark.speculation.minTaskRuntime": "2s",
+                "spark.task.maxFailures": 10,
+                "spark.stage.maxConsecutiveAttempts": 20,
+                "spark.deploy.maxExecutorRetries": -1,
+            },
+            "options": {
+                "checkpointLocation": str(folder / "checkpoint"),
+                "target": "tests.deploy.cluster_job:SlowDelta",
+                "delta.path": str(folder / "table"),
+                "flush.distributedAboveBytes": 0,
+            },
+        }
+        (folder / "config.json").write_text(json.dumps(config))
+        self._starts = 0
+        self.driver = self._started()
+
+    def _started(self) -> Driver:
+        self._starts += 1
+        return Driver(
+            ["-m", "tests.deploy.cluster_job", str(self._folder / "config.json")],
+            self._folder / f"output-{self._starts}",
+            {MARKERS: str(self._markers)},
+            folder=ROOT,
+            patience_s=600,
+        )
+
+    def restart(self) -> None:
+        """SIGKILL the driver, its JVM and its workers, and start it again."""
+        self.driver.kill()
+        self.driver = self._started()
+
+    def reach(self, kind: str) -> int:
+        """Wait until a Python worker of an executor is in the middle of that; return its id."""
+        for old in self._markers.iterdir():  # those of killed processes
+            old.unlink(missing_ok=True)
+        found: list[int] = []
+
+        def reached() -> bool:
+            for file in self._markers.glob(f"{kind}-*"):
+                pid = int(file.name.rpartition("-")[2])
+                try:
+                    executor_of(pid)
+                except ProcessLookupError:
+                    continue
+                found.append(pid)
+            return bool(found)
+
+        self.driver.reach(reached)
+        time.sleep(0.05)
+        return found[-1]

@@ -1,0 +1,102 @@
+"""Tests of what people run beside the sink: marked `neighbour`, run by `make test-all`, printed as a table.
+
+A test marked `neighbour` runs with WAL_SINK_TEST=all only, one marked `neighbour(quick=True)` always. What
+was left out is printed at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+_PROPERTY = "neighbour"
+
+
+class Row(NamedTuple):
+    """One row of the table."""
+
+    neighbour: str
+    version: str
+    faults: str
+    """What was done to it, and how often."""
+    expected: int
+    """Rows."""
+    found: int
+
+
+Counted = Callable[[Row], None]
+
+
+@pytest.fixture
+def counted(record_property: Callable[[str, object], None]) -> Counted:
+    """Return a function that adds a row to the table, and fails where other rows were found than expected."""
+
+    def add(row: Row) -> None:
+        record_property(_PROPERTY, json.dumps(row))
+        assert row.found == row.expected, row
+
+    return add
+
+
+_left_out: Counter[str] = Counter()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what takes long, unless all is asked for."""
+    if os.environ.get("WAL_SINK_TEST") == "all":
+        return
+    marks = [(item, item.get_closest_marker("neighbour")) for item in items]
+    out = [item for item, mark in marks if mark is not None and not mark.kwargs.get("quick")]
+    if out:
+        config.hook.pytest_deselected(items=out)
+        left = set(map(id, out))
+        items[:] = [item for item in items if id(item) not in left]
+        _left_out.update(item.nodeid.split("::")[0] for item in out)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand over what was left out, where tests run in several processes (xdist)."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left_out"] = dict(_left_out)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take what another process has left out; all have left out the same."""
+    _left_out.update(node.workeroutput.get("left_out", {}) if not _left_out else {})
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the table, and what was left out."""
+    rows = [
+        Row(*json.loads(value))
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if getattr(report, "when", None) == "call"
+        for name, value in report.user_properties
+        if name == _PROPERTY
+    ]
+    if rows:
+        terminalreporter.section("neighbours")
+        for line in table(sorted(rows)):
+            terminalreporter.write_line(line)
+    if _left_out:
+        terminalreporter.section("left out: `make test-all` runs these, too")
+        for file, number in sorted(_left_out.items()):
+            terminalreporter.write_line(f"{number:4} of {file}")
+
+
+def table(rows: list[Row]) -> list[str]:
+    """Lay the rows out below each other."""
+    cells = [("neighbour", "version", "faults", "expected", "found")]
+    cells += [tuple(map(str, row)) for row in rows]  # type: ignore[misc]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [
+        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
+        for line in cells
+    ]

@@ -1,0 +1,106 @@
+"""The wheel, built from this tree, and environments that have what it asks for, without a download."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Collection
+from importlib import metadata
+from pathlib import Path, PurePosixPath
+
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[1]
+
+
+def build(folder: Path) -> Path:
+    """Build the wheel; in this environment if hatchling is there, which saves a download."""
+    here = importlib.util.find_spec("hatchling") is not None
+    isolation = ["--no-isolation"] if here else []
+    run(sys.executable, "-m", "build", "--wheel", *isolation, "--outdir", folder, ROOT)
+    (built,) = folder.iterdir()
+    return built
+
+
+def symbolic(there: Path, here: Path) -> None:
+    """Link a package into an environment."""
+    here.symlink_to(there)
+
+
+def hard(there: Path, here: Path) -> None:
+    """Link each file of a package into an environment, so that it can be packed."""
+    if there.is_file():
+        _link(str(there), str(here))
+        return
+    left_out = shutil.ignore_patterns("tests", "include", "__pycache__")
+    shutil.copytree(there, here, copy_function=_link, ignore=left_out)
+
+
+def _link(there: str, here: str) -> None:
+    try:
+        os.link(there, here)
+    except OSError:
+        shutil.copy2(there, here)
+
+
+def link_requirements(
+    site: Path,
+    wheel: Path,
+    extra: str = "",
+    *,
+    link: Callable[[Path, Path], None] = symbolic,
+    without: Collection[str] = (),
+) -> None:
+    """Link into an empty environment what a wheel asks for, and what that asks for.
+
+    :param without: distributions that are left out, and what only they ask for.
+    """
+    (found,) = metadata.Distribution.discover(name="wal_sink", path=[str(wheel)])
+    waiting = [Requirement(text) for text in found.requires or () if _applies(text, extra)]
+    linked = set(without)
+    while waiting:
+        requirement = waiting.pop()
+        if requirement.name in linked:
+            continue
+        linked.add(requirement.name)
+        distribution = metadata.distribution(requirement.name)
+        assert requirement.specifier.contains(distribution.version, prereleases=True), requirement
+        first = {PurePosixPath(str(file)).parts[0] for file in distribution.files or ()}
+        for name in first - {"..", "__pycache__"}:
+            there, here = Path(str(distribution.locate_file(name))), site / name
+            if there.exists() and not here.exists():
+                link(there, here)
+        extras = requirement.extras or {""}
+        waiting += [
+            Requirement(text)
+            for text in distribution.requires or ()
+            if any(_applies(text, each) for each in extras)
+        ]
+
+
+def _applies(text: str, extra: str) -> bool:
+    marker = Requirement(text).marker
+    return marker is None or marker.evaluate({"extra": extra})
+
+
+def run(*command: str | Path, folder: Path | None = None) -> str:
+    """Run a program as from a fresh shell; return what it printed, or fail with all that it said."""
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=folder,
+        env=fresh_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def fresh_environment() -> dict[str, str]:
+    """Return the environment without what tests add to it."""
+    ours = ("PYTHON", "PYSPARK", "SPARK", "VIRTUAL_ENV")
+    return {key: value for key, value in os.environ.items() if not key.startswith(ours)}
