@@ -46,15 +46,15 @@ class Store(NamedTuple):
 
 
 @contextlib.contextmanager
-def fake_gcs() -> Iterator[Store]:
-    """Run fake-gcs-server: Google Cloud Storage in memory."""
+def fake_gcs(*, fronted: bool) -> Iterator[Store]:
+    """Run fake-gcs-server: Google Cloud Storage in memory; clients come through a front, or directly."""
     bin_folder = cache_folder() / f"fake-gcs-server-{GCS_VERSION}"
     program = bin_folder / "fake-gcs-server"
     if not program.exists():
         where = f"github.com/fsouza/fake-gcs-server@v{GCS_VERSION}"
         _install("go", ["install", where], {"GOBIN": str(bin_folder)})
     port = free_port.choose("127.0.0.1")
-    with Front(port) as front, _running(
+    with Front(port, fronted=fronted) as front, _running(
         [program, "-scheme", "http", "-backend", "memory", "-host", "127.0.0.1", "-port", port,
          "-external-url", front.url, "-log-level", "error"], port,
     ):  # fmt: skip
@@ -72,15 +72,15 @@ def fake_gcs() -> Iterator[Store]:
 
 
 @contextlib.contextmanager
-def azurite() -> Iterator[Store]:
-    """Run Azurite: Azure Blob Storage in memory."""
+def azurite(*, fronted: bool) -> Iterator[Store]:
+    """Run Azurite: Azure Blob Storage in memory; clients come through a front, or directly."""
     folder = cache_folder() / f"azurite-{AZURITE_VERSION}"
     program = folder / "node_modules" / ".bin" / "azurite-blob"
     if not program.exists():
         folder.mkdir(parents=True, exist_ok=True)
         _install("npm", ["install", "--prefix", str(folder), f"azurite@{AZURITE_VERSION}"], {})
     port = free_port.choose("127.0.0.1")
-    with Front(port) as front, _running(
+    with Front(port, fronted=fronted) as front, _running(
         [program, "--inMemoryPersistence", "--blobHost", "127.0.0.1", "--blobPort", port,
          "--skipApiVersionCheck", "--silent"], port,
     ):  # fmt: skip
@@ -131,9 +131,10 @@ class Front:
     """Hands requests on, and loses answers to conditional writes when it is told to.
 
     :param port: of the store, on 127.0.0.1.
+    :param fronted: False: clients are told to ask the store itself.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *, fronted: bool) -> None:
         front = self
 
         class Handler(_Handler):
@@ -146,7 +147,8 @@ class Front:
         self._lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self.url = f"http://127.0.0.1:{self._server.server_port if fronted else port}"
+        """Where clients ask."""
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()

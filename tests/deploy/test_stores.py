@@ -32,23 +32,26 @@ emulated = [
 ]
 
 
+_KINDS = {"gcs": fake_gcs, "azure": azurite}
+
+
 @pytest.fixture(scope="session")
 def gcs() -> Iterator[Store]:
-    with fake_gcs() as store:
+    with fake_gcs(fronted=False) as store:
         yield store
 
 
 @pytest.fixture(scope="session")
 def azure() -> Iterator[Store]:
-    with azurite() as store:
+    with azurite(fronted=False) as store:
         yield store
 
 
-@pytest.fixture(params=["gcs", "azure"])
-def store(request: pytest.FixtureRequest) -> Store:
-    found = request.getfixturevalue(request.param)
-    assert isinstance(found, Store)
-    return found
+@pytest.fixture(scope="session", params=sorted(_KINDS))
+def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+    """Return each store, behind a front that can lose answers."""
+    with _KINDS[request.param](fronted=True) as store:
+        yield store
 
 
 @pytest.fixture
