@@ -12,7 +12,7 @@ import os
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import pyarrow as pa
@@ -23,7 +23,6 @@ from wal_sink.options import CONNECTS
 from wal_sink.targets import (
     Column,
     Delivery,
-    Kind,
     LedgerState,
     Options,
     Outcome,
@@ -51,13 +50,6 @@ class Catalogue(msgspec.Struct):
     ledger: dict[str, LedgerState] = {}
 
 
-def written(path: Path, data: Any) -> None:
-    """Write a file, durably."""
-    with path.open("wb") as file:
-        file.write(data)
-        os.fsync(file.fileno())
-
-
 class FolderTarget(Target):
     """Adds rows to a folder."""
 
@@ -65,9 +57,7 @@ class FolderTarget(Target):
     options_type = FolderOptions
     delivery = Delivery.STAGED
     parallel_writes = True
-
-    def __init__(self, options: FolderOptions) -> None:
-        self.options = options
+    transient = (OSError,)  # above all: another flusher has the lock
 
     @property
     def shape(self) -> Mapping[str, str]:
@@ -75,72 +65,72 @@ class FolderTarget(Target):
         return {"path": self.options.path}
 
     def plan(self, schema: pa.Schema, key: str) -> Plan:
-        """Refuse columns that the table does not have as they are."""
-        refuse_unfit(Path(self.options.path), {f.name: str(f.type) for f in schema})
-        columns = tuple(
-            Column(name=f.name, source=str(f.type), type=str(f.type), role="regular")
-            for f in schema
-        )
-        return Plan(key=key, target=self.name, table=self.options.path, columns=columns)
+        """Refuse columns that the table does not have."""
+        self.connect(Owner("", "", "")).refuse_unfit(schema)
+        columns = tuple(map(Column.like, schema))
+        return Plan(key=key, target="folder", table=self.options.path, columns=columns)
 
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
-        """Take each row: the types are those of the table."""
+        """Take each row: its types are those of the table."""
         return batch
 
     def connect(self, owner: Owner) -> FolderSession:
         """Connect; nothing is held."""
         return FolderSession(Path(self.options.path), owner)
 
-    def classify(self, error: Exception) -> Kind:
-        """Try again what the file system refuses, such as a lock that another flusher has."""
-        return "retry" if isinstance(error, OSError) else "fatal"
-
-
-def refuse_unfit(folder: Path, columns: Mapping[str, str]) -> None:
-    """Raise an error unless the table has the columns."""
-    there = {f.name: str(f.type) for f in pa.ipc.read_schema(folder / "schema.arrow")}
-    if unfit := {name: type_ for name, type_ in columns.items() if there.get(name) != type_}:
-        raise SchemaMismatch(f"{folder} has no columns {unfit}", "Add them to schema.arrow.")
-
 
 class FolderSession(StagedSession):
-    """Stages the rows between two `drain` in a file for each slice, whose name is the receipt."""
+    """Stages each slice in a file, whose name is the receipt."""
 
     def __init__(self, folder: Path, owner: Owner) -> None:
-        self._folder = folder
-        self._query_id = owner.query_id
+        self._folder, self._query_id = folder, owner.query_id
         self._staged: list[bytes] = []
+
+    def refuse_unfit(self, schema: pa.Schema) -> None:
+        """Refuse columns that the table does not have."""
+        if unfit := {*schema} - {*pa.ipc.read_schema(self._folder / "schema.arrow")}:
+            raise SchemaMismatch(f"{self._folder} has no {unfit}", "Write another schema.arrow.")
 
     def read_ledger(self) -> LedgerState | None:
         """Read the catalogue."""
         return self._catalogue().ledger.get(self._query_id)
 
-    def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
-        """Replace the catalogue."""
-        return self._replace(seen, new, ())
-
     def start(self, window: Window) -> None:
-        """Forget what is staged."""
+        """Forget the rows without a receipt."""
         self._staged = []
 
     def write(self, plan: Plan, rows: Slice) -> None:
-        """Stage a file."""
-        refuse_unfit(self._folder, {column.name: column.type for column in plan.columns})
+        """Write a file."""
+        self.refuse_unfit(rows.batch.schema)
         if rows.batch.num_rows:
-            name, sink = f"{uuid.uuid4()}.arrow", pa.BufferOutputStream()
-            with pa.ipc.new_file(sink, rows.batch.schema) as file:
+            name = f"{uuid.uuid4()}.arrow"
+            with pa.ipc.new_file(self._folder / name, rows.batch.schema) as file:
                 file.write_batch(rows.batch)
-            written(self._folder / name, sink.getvalue())
             self._staged.append(name.encode())
 
     def drain(self) -> tuple[bytes, ...]:
-        """Return the names of the files."""
+        """Return the names of the files since the last time."""
         staged, self._staged = self._staged, []
         return tuple(staged)
 
-    def commit(self, seen: LedgerState, new: LedgerState, receipts: Sequence[bytes]) -> Outcome:
-        """Replace the catalogue, with the files."""
-        return self._replace(seen, new, receipts)
+    def commit(
+        self, seen: LedgerState | None, new: LedgerState, receipts: Sequence[bytes]
+    ) -> Outcome:
+        """Replace the catalogue, if the row is the one that was seen and the files are there."""
+        with (self._folder / "lock").open("w") as lock:  # which ends with the file, or the process
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            there, names = self._catalogue(), [receipt.decode() for receipt in receipts]
+            if there.ledger.get(self._query_id) != seen:
+                return Outcome.CONFLICT
+            if not all((self._folder / name).exists() for name in names):
+                raise TargetUnavailable("Staged files are gone", "Nothing: they are staged again.")
+            there.files += names
+            there.ledger[self._query_id] = new
+            (self._folder / "next.json").write_bytes(msgspec.json.encode(there))
+            os.sync()  # the files, and the catalogue that names them
+            (self._folder / "next.json").replace(self._folder / "catalogue.json")
+            os.sync()
+        return Outcome.APPLIED
 
     def discard(self, receipts: Sequence[bytes]) -> None:
         """Delete files."""
@@ -152,25 +142,5 @@ class FolderSession(StagedSession):
 
     def _catalogue(self) -> Catalogue:
         path = self._folder / "catalogue.json"
-        return (
-            msgspec.json.decode(path.read_bytes(), type=Catalogue) if path.exists() else Catalogue()
-        )
-
-    def _replace(
-        self, seen: LedgerState | None, new: LedgerState, receipts: Sequence[bytes]
-    ) -> Outcome:
-        with (self._folder / "lock").open("w") as lock:  # ends with the file, or the process
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            there, names = self._catalogue(), [receipt.decode() for receipt in receipts]
-            if there.ledger.get(self._query_id) != seen:
-                return Outcome.CONFLICT
-            if gone := [name for name in names if not (self._folder / name).exists()]:
-                raise TargetUnavailable(f"{gone} are gone", "Nothing: all rows are staged again.")
-            there.ledger[self._query_id] = new
-            there.files += names
-            written(self._folder / "next.json", msgspec.json.encode(there))
-            (self._folder / "next.json").replace(self._folder / "catalogue.json")
-            folder = os.open(self._folder, os.O_RDONLY)
-            os.fsync(folder)
-            os.close(folder)
-            return Outcome.APPLIED
+        found = path.read_bytes() if path.exists() else b"{}"
+        return msgspec.json.decode(found, type=Catalogue)

@@ -43,7 +43,10 @@ class TestStaging(StagedContract, RestartContract):
         real = StagingSession.commit
 
         def commit(
-            self: StagingSession, seen: LedgerState, new: LedgerState, receipts: Sequence[bytes]
+            self: StagingSession,
+            seen: LedgerState | None,
+            new: LedgerState,
+            receipts: Sequence[bytes],
         ) -> Outcome:
             patch.setattr(StagingSession, "commit", real)
             real(self, seen, new, receipts)

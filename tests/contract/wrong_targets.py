@@ -130,6 +130,13 @@ class TwoCommitsSession(SqlSession):
         return super().compare_and_set(seen, new)
 
 
+class KeepingSession(SqlSession):
+    """Commits what is open with each update of the ledger row."""
+
+    def _forget(self) -> None:
+        self._window = None
+
+
 class CommittingInsert(Sqlite):
     """As a command that loads rows in bulk may do."""
 
@@ -161,6 +168,21 @@ class CuttingSession(SqlSession):
     def __init__(self, target: Sqlite, connection: Any, owner: Owner) -> None:
         super().__init__(target, connection, owner)
         self._ledger = CuttingLedger(connection, target.ledger_name, target.parameter, owner)
+
+
+class PartialLedger(Ledger):
+    """Compares what tells windows apart, and not the whole row."""
+
+    def _update(self, changes: dict[str, object], seen: dict[str, object]) -> int:
+        return super()._update(changes, {name: seen[name] for name in ("begun",)})
+
+
+class PartialSession(SqlSession):
+    """Keeps its row there."""
+
+    def __init__(self, target: Sqlite, connection: Any, owner: Owner) -> None:
+        super().__init__(target, connection, owner)
+        self._ledger = PartialLedger(connection, target.ledger_name, target.parameter, owner)
 
 
 class LateSession(SqlSession):
@@ -255,11 +277,24 @@ class SwallowingStaging(StagingSession):
             super().write(plan, rows)
 
 
+class MeetingItselfSession(StagingSession):
+    """Its client repeats a request whose answer was lost, meets the first one, and calls that a conflict."""
+
+    def commit(
+        self, seen: LedgerState | None, new: LedgerState, receipts: Sequence[bytes]
+    ) -> Outcome:
+        with contextlib.suppress(sqlite3.OperationalError):
+            return super().commit(seen, new, receipts)
+        return Outcome.CONFLICT
+
+
 class RowsFirstSession(StagingSession):
     """Commits rows, then the ledger row."""
 
-    def commit(self, seen: LedgerState, new: LedgerState, receipts: Sequence[bytes]) -> Outcome:
-        self.sql._window = seen.begun
+    def commit(
+        self, seen: LedgerState | None, new: LedgerState, receipts: Sequence[bytes]
+    ) -> Outcome:
+        self.sql._window = seen.begun if seen else None
         self.add(receipts)
         self.sql._connection.commit()
         return self.sql.compare_and_set(seen, new)
@@ -268,9 +303,13 @@ class RowsFirstSession(StagingSession):
 class LateStagingSession(StagingSession):
     """Answers, and commits when it is closed."""
 
-    late: tuple[LedgerState, LedgerState, Sequence[bytes]] | None = None
+    late: tuple[LedgerState | None, LedgerState, Sequence[bytes]] | None = None
 
-    def commit(self, seen: LedgerState, new: LedgerState, receipts: Sequence[bytes]) -> Outcome:
+    def commit(
+        self, seen: LedgerState | None, new: LedgerState, receipts: Sequence[bytes]
+    ) -> Outcome:
+        if not receipts:
+            return super().commit(seen, new, receipts)
         self.late = seen, new, receipts
         return Outcome.APPLIED
 
@@ -289,11 +328,15 @@ class LateStaging(Staging):
 class ComparingFirstSession(StagingSession):
     """Compares the ledger row, and then updates whatever is there."""
 
-    def commit(self, seen: LedgerState, new: LedgerState, receipts: Sequence[bytes]) -> Outcome:
+    def commit(
+        self, seen: LedgerState | None, new: LedgerState, receipts: Sequence[bytes]
+    ) -> Outcome:
         if self.read_ledger() != seen:
             return Outcome.CONFLICT
+        if not receipts:
+            return super().commit(seen, new, receipts)
         meet(self.target)
-        self.sql._window = seen.begun
+        self.sql._window = seen.begun if seen else None
         self.add(receipts)
         cells = new.to_row()._asdict()
         return self.sql._conditional(lambda: self.sql._ledger._update(cells, {}) == 1)
@@ -337,6 +380,16 @@ class ComparingFirstCells(MemorySession):
             meet(self._target)
         self._put(new)
         return Outcome.APPLIED
+
+
+class PartialCells(MemorySession):
+    """Compares the epoch that is flushed, and what is begun."""
+
+    def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
+        there = self.read_ledger()
+        if there and seen and (there.flushed, there.begun) == (seen.flushed, seen.begun):
+            seen = there
+        return super().compare_and_set(seen, new)
 
 
 class UnconditionalCells(MemorySession):
@@ -395,6 +448,34 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(
         "the ledger's text is cut at 4,000 characters",
         *(SQL, with_session(Sqlite, CuttingSession), "test_the_longest_windows_are_kept_whole"),
+    ),
+    Wrong(
+        "an update of the ledger row commits the rows of an open transaction",
+        *(SQL, with_session(Sqlite, KeepingSession), "test_another_update_commits_no_rows"),
+    ),
+    Wrong(
+        "a part of the ledger row is compared",
+        *(
+            SQL,
+            with_session(Sqlite, PartialSession),
+            "test_a_row_that_was_not_seen_is_not_replaced",
+        ),
+    ),
+    Wrong(
+        "a part of the ledger row is compared, in memory",
+        *(
+            CELLS,
+            with_session(Cells, PartialCells),
+            "test_a_row_that_was_not_seen_is_not_replaced",
+        ),
+    ),
+    Wrong(
+        "a commit that took effect is called a conflict",
+        *(
+            STAGED,
+            with_session(Staging, MeetingItselfSession),
+            "test_a_commit_that_met_itself_is_not_refused",
+        ),
     ),
     Wrong(
         "a staged file that is missing is skipped",

@@ -16,7 +16,7 @@ from tests.protocol import raw
 from tests.protocol.test_crash_everywhere import flush
 from wal_sink.errors import TargetUnavailable
 from wal_sink.flush.flusher import Flusher
-from wal_sink.model.ledger import Outcome, Owner, Window
+from wal_sink.model.ledger import LedgerState, Outcome, Owner
 from wal_sink.options import parse
 from wal_sink.protocol import ledger
 from wal_sink.protocol.next_step import Idle
@@ -73,7 +73,7 @@ def test_a_transaction_left_open_on_the_ledger_is_ended_by_the_next_flusher(
     world = make_world()
     world.run().batch(ROWS)
 
-    def dies(self: KafkaSession, window: Window) -> object:
+    def dies(self: KafkaSession, seen: LedgerState, new: LedgerState) -> object:
         mark = self.read_ledger()
         assert mark is not None
         key = self._owner.query_id.encode()
@@ -83,7 +83,7 @@ def test_a_transaction_left_open_on_the_ledger_is_ended_by_the_next_flusher(
         raise Crash
 
     with monkeypatch.context() as patch:
-        patch.setattr(KafkaSession, "finish", dies)
+        patch.setattr(KafkaSession, "commit", dies)
         flusher = world.flusher()
         with pytest.raises(Crash):
             flush(flusher)
@@ -177,7 +177,7 @@ def test_a_transaction_that_takes_too_long_says_what_to_raise(
     """The brokers have ended it; its records do not count, and the operator reads which option it is."""
     world = make_world()
     world.run().batch(ROWS)
-    options = world.target.options  # type: ignore[attr-defined]
+    options = world.target.options
     short = msgspec.structs.replace(options, transaction_timeout_ms=1_000)
     monkeypatch.setattr(world.target, "options", short)
     real = KafkaSession.drain
@@ -209,7 +209,7 @@ def test_a_ledger_topic_that_was_made_anew_is_read_anew(
         mark = session.read_ledger()
         assert mark is not None
         assert mark.flushed == 0
-        topic = world.target.options.ledger_of(world.query_id)  # type: ignore[attr-defined]
+        topic = world.target.options.ledger_of(world.query_id)
         admin = AdminClient({"bootstrap.servers": kafka.address})
         (future,) = admin.delete_topics([topic], operation_timeout=30).values()
         future.result()

@@ -43,9 +43,6 @@ class StagingSession(StagedSession):
     def read_ledger(self) -> LedgerState | None:
         return self.sql.read_ledger()
 
-    def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
-        return self.sql.compare_and_set(seen, new)
-
     def start(self, window: Window) -> None:
         self._waiting.clear()
 
@@ -68,7 +65,12 @@ class StagingSession(StagedSession):
         self._waiting.clear()
         return tuple(receipts)
 
-    def commit(self, seen: LedgerState, new: LedgerState, receipts: Sequence[bytes]) -> Outcome:
+    def commit(
+        self, seen: LedgerState | None, new: LedgerState, receipts: Sequence[bytes]
+    ) -> Outcome:
+        if not receipts:
+            return self.sql.compare_and_set(seen, new)
+        assert seen is not None
         assert seen.begun is not None
         self.sql.start(seen.begun)
         self.add(receipts)

@@ -75,7 +75,7 @@ def test_rule_15_tasks_stage_and_the_flusher_commits_once(
     real = StagingSession.commit
 
     def commit(
-        self: StagingSession, seen: LedgerState, new: LedgerState, receipts: Sequence[bytes]
+        self: StagingSession, seen: LedgerState | None, new: LedgerState, receipts: Sequence[bytes]
     ) -> Outcome:
         finished.append(receipts)
         return real(self, seen, new, receipts)
@@ -156,12 +156,12 @@ def test_rule_16_what_a_lost_answer_may_still_commit_is_not_discarded(
     world: StagingWorld, monkeypatch: pytest.MonkeyPatch, quicker: bool
 ) -> None:
     """The request is on its way while the flusher stages all again. One of the two commits."""
-    late: list[tuple[LedgerState, LedgerState, Sequence[bytes]]] = []
+    late: list[tuple[LedgerState | None, LedgerState, Sequence[bytes]]] = []
     outcomes: list[Outcome] = []
     real = StagingSession.commit
 
     def commit(
-        self: StagingSession, seen: LedgerState, new: LedgerState, receipts: Sequence[bytes]
+        self: StagingSession, seen: LedgerState | None, new: LedgerState, receipts: Sequence[bytes]
     ) -> Outcome:
         if not late:
             late.append((seen, new, receipts))

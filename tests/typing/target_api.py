@@ -91,7 +91,9 @@ class PaperStage(StagedSession):
     def drain(self) -> tuple[bytes, ...]:
         raise NotImplementedError
 
-    def commit(self, seen: LedgerState, new: LedgerState, receipts: Sequence[bytes]) -> Outcome:
+    def commit(
+        self, seen: LedgerState | None, new: LedgerState, receipts: Sequence[bytes]
+    ) -> Outcome:
         raise NotImplementedError
 
     def close(self) -> None:

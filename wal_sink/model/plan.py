@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import msgspec
 import pyarrow as pa
@@ -42,6 +42,11 @@ class Column(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tables it goes, "time" how long it lives, or when it happened."""
     column: str = ""
     """Name in the target, where it is another one than in the DataFrame."""
+
+    @classmethod
+    def like(cls, field: pa.Field) -> Self:
+        """Return a column of a target whose types are Arrow's."""
+        return cls(name=field.name, source=str(field.type), type=str(field.type), role="regular")
 
     @property
     def in_table(self) -> str:

@@ -286,14 +286,21 @@ class StagedSession(Session):
         :raises Exception: what `write` raises.
         """
 
+    def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
+        """Commit nothing but the ledger row."""
+        return self.commit(seen, new, ())
+
     @abstractmethod
-    def commit(self, seen: LedgerState, new: LedgerState, receipts: Sequence[bytes]) -> Outcome:
+    def commit(
+        self, seen: LedgerState | None, new: LedgerState, receipts: Sequence[bytes]
+    ) -> Outcome:
         """Set the ledger row to `new` if it is exactly `seen`, and add what is staged, in one step.
 
         The flusher asks once: to try again it comes back with `start` and all rows.
 
+        :param seen: None: if there is no row.
         :param receipts: all that `drain` has returned for this window since `start`, in this session or in
-            others.
+            others; none where the update finishes no window.
         """
 
     def discard(self, receipts: Sequence[bytes]) -> None:
@@ -327,9 +334,13 @@ class Target(ABC):
     """Whether other sessions may write rows of a begun window, at the same time and in other processes
     (guarantees 6 and 11). Not with `TRANSACTIONAL`: a transaction belongs to one session."""
 
-    @abstractmethod
+    transient: tuple[type[Exception], ...] = ()
+    """The driver's errors that may pass by themselves, such as that it cannot connect; set on the class.
+    Override `classify` where the driver's classes do not tell them."""
+
     def __init__(self, options: Any) -> None:
         """:param options: an instance of `options_type`."""
+        self.options = options
 
     @property
     @abstractmethod
@@ -387,9 +398,9 @@ class Target(ABC):
         :raises TargetUnavailable: no connection.
         """
 
-    @abstractmethod
     def classify(self, error: Exception) -> Kind:
         """Return what an exception of a session means; an unknown one is fatal."""
+        return "retry" if isinstance(error, self.transient) else "fatal"
 
 
 def without(rows: Slice, passed: Collection[int]) -> Iterator[Slice]:

@@ -210,7 +210,7 @@ class Pausing(Target):
     """
 
     def __init__(self, options: Any) -> None:
-        super().__init__(options)  # type: ignore[safe-super]
+        super().__init__(options)
         self._pauses_at = _table(options)
 
     def connect(self, owner: Owner) -> Session:

@@ -315,7 +315,9 @@ class FaultyStagedSession(FaultySession[StagedSession], StagedSession):
         self._receipts = ()
         return receipts
 
-    def commit(self, seen: LedgerState, new: LedgerState, receipts: Sequence[bytes]) -> Outcome:
+    def commit(
+        self, seen: LedgerState | None, new: LedgerState, receipts: Sequence[bytes]
+    ) -> Outcome:
         return self.update(seen, new, lambda: self.inner.commit(seen, new, receipts))
 
     def close(self) -> None:

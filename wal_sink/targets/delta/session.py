@@ -144,18 +144,6 @@ class DeltaSession(StagedSession):
         self._table().sync()
         return mark
 
-    def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
-        """Commit the row, if it is the one that was seen; the table's rows stay as they are.
-
-        :raises SchemaMismatch: a window is begun, and no file may be added.
-        """
-        there = self._row()
-        if there.mark != seen:
-            return Outcome.CONFLICT
-        if new.begun is not None:
-            self._table().refuse_unfit()
-        return self._move(there, new)
-
     # --- rows -------------------------------------------------------------------------------------
 
     def start(self, window: Window) -> None:  # noqa: ARG002 -- a receipt depends on no window
@@ -185,12 +173,19 @@ class DeltaSession(StagedSession):
         self._stages.clear()
         return tuple(receipt.to_bytes() for receipt in receipts)
 
-    def commit(self, seen: LedgerState, new: LedgerState, receipts: Sequence[bytes]) -> Outcome:
-        """Commit files and row, if that is the one that was seen and the table's shape is the same."""
+    def commit(
+        self, seen: LedgerState | None, new: LedgerState, receipts: Sequence[bytes]
+    ) -> Outcome:
+        """Commit files and row, if that is the one that was seen and the table's shape is the same.
+
+        :raises SchemaMismatch: a window is begun, and no file may be added.
+        """
         staged = [Receipt.from_bytes(receipt) for receipt in receipts]
         there = self._row()
         if there.mark != seen:
             return Outcome.CONFLICT
+        if new.begun is not None:
+            self._table().refuse_unfit()
         if staged and (gone := self._files.missing(receipt.path for receipt in staged)):
             raise TargetUnavailable(
                 f"{gone[0]}, staged for epoch {new.flushed}, is gone",

@@ -27,8 +27,7 @@ class DeltaTarget(Target):
     delivery = Delivery.STAGED
     parallel_writes = True
 
-    def __init__(self, options: DeltaOptions) -> None:
-        self.options = options
+    options: DeltaOptions
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.options})"

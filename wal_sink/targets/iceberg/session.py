@@ -44,10 +44,6 @@ class IcebergSession(StagedSession):
         """Read the row of the table's newest version."""
         return self._refreshed().seen(self._tag).state
 
-    def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
-        """Commit the row, if it is the one that was seen; the main branch stays as it is."""
-        return self._move(seen, new)
-
     # --- rows -------------------------------------------------------------------------------------
 
     def start(self, window: Window) -> None:  # noqa: ARG002 -- a receipt depends on no window
@@ -82,7 +78,9 @@ class IcebergSession(StagedSession):
         self._stages.clear()
         return tuple(each.to_bytes() for each in receipts)
 
-    def commit(self, seen: LedgerState, new: LedgerState, receipts: Sequence[bytes]) -> Outcome:
+    def commit(
+        self, seen: LedgerState | None, new: LedgerState, receipts: Sequence[bytes]
+    ) -> Outcome:
         """Commit the files and the row, if it is the one that was seen and the table's shape is the same."""
         staged = [receipt(each) for each in receipts]
         table = self._refreshed().table

@@ -28,8 +28,7 @@ class IcebergTarget(Target):
     delivery = Delivery.STAGED
     parallel_writes = True
 
-    def __init__(self, options: IcebergOptions) -> None:
-        self.options = options
+    options: IcebergOptions
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.options})"

@@ -26,8 +26,7 @@ class KafkaTarget(Target):
     options_type: type[Options] = KafkaOptions
     delivery = Delivery.TRANSACTIONAL
 
-    def __init__(self, options: KafkaOptions) -> None:
-        self.options = options
+    options: KafkaOptions
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.options})"

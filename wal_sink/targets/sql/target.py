@@ -20,7 +20,7 @@ from wal_sink.errors import SchemaMismatch, TargetRefused, TargetUnavailable, Wa
 from wal_sink.model.ledger import LedgerState, Owner
 from wal_sink.model.plan import Plan
 from wal_sink.options import Options
-from wal_sink.targets.base import Delivery, Kind, Session, Target
+from wal_sink.targets.base import Delivery, Session, Target
 from wal_sink.targets.columns import TableColumn, match_columns
 from wal_sink.targets.names import quote
 from wal_sink.targets.sql.columns import SqlRules, cast
@@ -63,14 +63,10 @@ class SqlTarget(Target):
     options_type: type[Options] = SqlOptions
     parameter = "?"
     """What stands for a value in a statement, by the driver's `paramstyle`; set on the class."""
-    transient: tuple[type[Exception], ...] = ()
-    """The driver's errors that may pass by themselves, such as that it cannot connect; set on the class.
-    Override `classify` where the driver's classes do not tell them."""
     ledger_suffix = ""
     """What ends the statement that creates the ledger's table, such as `ENGINE=InnoDB`; set on the class."""
 
-    def __init__(self, options: SqlOptions) -> None:
-        self.options = options
+    options: SqlOptions
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.options})"
@@ -187,10 +183,6 @@ class SqlTarget(Target):
     def connect(self, owner: Owner) -> Session:
         """Connect for flushing."""
         return SqlSession(self, self._open(), owner)
-
-    def classify(self, error: Exception) -> Kind:
-        """Take `transient` errors for ones that pass."""
-        return "retry" if isinstance(error, self.transient) else "fatal"
 
     def _agreed(self, schema: pa.Schema, key: str, *, create: bool) -> Plan:
         connection = self._open()

@@ -44,7 +44,7 @@ from wal_sink.protocol import ledger as protocol
 from wal_sink.targets.base import Delivery, Session, Target
 from wal_sink.targets.sql import SqlTarget
 from wal_sink.targets.sql.session import Ledger
-from wal_sink.testing.contracts.ledger import begin, begun_window, finish, mark_of
+from wal_sink.testing.contracts.ledger import begin, begun_window, commit, finish, mark_of
 from wal_sink.testing.contracts.rows import (
     ROWS,
     Record,
@@ -190,6 +190,20 @@ class TransactionalContract(CountedContract):
                 assert finish(other, window) is Outcome.CONFLICT
             assert mark_of(other).flushed == -1
         assert self.records(target) == []
+
+    def test_another_update_commits_no_rows(
+        self, target: Target, plan: Plan, session: Session, window: Window, owner: Owner
+    ) -> None:
+        """The rows belong to `commit`; an update of the row in between gives them up."""
+        write_window(session, window, plan, self.slice(target, plan, ROWS))
+        seen = mark_of(session)
+        moved = protocol.create(owner, 7)
+        assert session.compare_and_set(seen, moved) is Outcome.APPLIED
+        assert self.records(target) == []
+        with refused(target):
+            assert commit(session, seen) is Outcome.CONFLICT
+        assert self.records(target) == []
+        assert mark_of(session) == moved
 
     def test_rows_without_start_never_count(
         self, target: Target, plan: Plan, session: Session, window: Window
