@@ -12,6 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 from wal_sink.cli.demo import demo
 from wal_sink.cli.flush import flush
 from wal_sink.cli.look import check, inspect, status, verify
+from wal_sink.cli.new_target import new_target
 from wal_sink.cli.options import options
 from wal_sink.cli.repair import adopt, attach, detach, quarantine, rewind, skip
 
@@ -71,7 +72,7 @@ _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     START: (demo, check, options),
     LOOK: (status, inspect, verify),
     REPAIR: (flush, skip, rewind, adopt, quarantine),
-    TARGETS: (attach, detach),
+    TARGETS: (attach, detach, new_target),
 }
 """The commands, as `--help` groups them."""
 

