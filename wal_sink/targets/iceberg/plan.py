@@ -160,10 +160,7 @@ def agree(found: Schema, spec: PartitionSpec, name: str, schema: pa.Schema, key:
             for field in schema_to_pyarrow(found, include_field_ids=False)
         ]
     )
-    columns = [
-        TableColumn(each.name, str(each.field_type), required=each.required, default=each.optional)
-        for each in found.fields
-    ]
+    columns = table_columns(found)
     types = {each.type: there.field(each.name).type for each in columns}
     given = pa.schema([field.with_type(canonical(field.type)) for field in schema])
     agreed = match_columns(given, columns, name, SqlRules(types.get, name))
@@ -186,18 +183,9 @@ def agree(found: Schema, spec: PartitionSpec, name: str, schema: pa.Schema, key:
     )
 
 
-def refuse_changed(plan: Plan, table: Table) -> None:
-    """See that the table still takes what the plan was made for. Partitions may have changed.
-
-    :raises SchemaMismatch: it does not.
-    """
-    there = {each.name: (str(each.field_type), each.required) for each in table.schema().fields}
-    planned = {each.name: (each.type, each.role == "required") for each in plan.columns}
-    changed = [name for name, column in planned.items() if there.get(name) != column]
-    new = [name for name, (_, required) in there.items() if required and name not in planned]
-    if changed or new:
-        raise SchemaMismatch(
-            f"The Iceberg table {plan.table} has changed since rows were checked for it:"
-            f" {', '.join(changed + new)}.",
-            "Change the table back; the flush goes on by itself. Change it again when nothing waits.",
-        )
+def table_columns(found: Schema) -> list[TableColumn]:
+    """Return the columns of a table, as they are compared with a DataFrame's."""
+    return [
+        TableColumn(each.name, str(each.field_type), required=each.required, default=each.optional)
+        for each in found.fields
+    ]

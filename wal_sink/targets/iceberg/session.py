@@ -11,9 +11,10 @@ from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Slice, StagedSession
+from wal_sink.targets.columns import refuse_changed
 from wal_sink.targets.iceberg.ledger import Seen, epochs, met, tag
 from wal_sink.targets.iceberg.options import IcebergOptions
-from wal_sink.targets.iceberg.plan import refuse_changed, refuse_unfit
+from wal_sink.targets.iceberg.plan import refuse_unfit, table_columns
 from wal_sink.targets.iceberg.stage import Receipt, Stage, receipt
 from wal_sink.targets.iceberg.table import IcebergTable, classify, is_conflict
 from wal_sink.targets.registry import published_elsewhere
@@ -70,7 +71,7 @@ class IcebergSession(StagedSession):
             raise published_elsewhere(f"the Iceberg table {plan.table}", here, [option])
         table = self._refreshed().table
         refuse_unfit(table, self._options.table)
-        refuse_changed(plan, table)
+        refuse_changed(plan, table_columns(table.schema()))
 
     def drain(self) -> tuple[bytes, ...]:
         """Write the files; return the receipts of all."""
