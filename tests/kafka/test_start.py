@@ -6,6 +6,7 @@ import time
 import uuid
 import zlib
 
+import msgspec
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Producer
@@ -23,6 +24,7 @@ from wal_sink.options import parse
 from wal_sink.targets.base import Slice
 from wal_sink.targets.kafka import KafkaTarget
 from wal_sink.targets.kafka.options import KafkaOptions
+from wal_sink.targets.kafka.records import limits_details, planned_limits
 from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.contracts.rows import deliver
 from wal_sink.testing.servers.kafka import Broker
@@ -355,6 +357,11 @@ def test_each_row_names_its_topic_and_its_time(kafka: Broker) -> None:
         with pytest.raises(InvalidRow, match=why) as caught:
             made.check(pa.concat_batches([first, routed(**wrong)]), plan)
         assert caught.value.rows.to_pylist() == [False, True]
+    now = routed(topic=topics[1], timestamp=time.time_ns() // 1000)
+    narrow = planned_limits(plan)[topics[1]]
+    limits = {topics[1]: msgspec.structs.replace(narrow, ahead_ms=1)}
+    strict = msgspec.structs.replace(plan, details=limits_details(limits))
+    assert made.check(now, strict).num_rows == 1, "the time of now fits any topic"
 
 
 def test_topics_that_give_records_another_time_are_refused(kafka: Broker, topic: str) -> None:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Column, Plan
-from wal_sink.targets.arrow_values import TRUE
+from wal_sink.targets.arrow_values import FALSE, TRUE
 from wal_sink.targets.columns import TableColumn, TableRules, match_columns
 
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
@@ -247,6 +247,7 @@ class _Rows:
         :param bad: which rows; null: not.
         :param what: says it of one row.
         """
+        bad = pc.fill_null(bad, FALSE)
         row = pc.index(bad, TRUE).as_py()
         if row >= 0:
             raise InvalidRow(
@@ -289,8 +290,9 @@ def _refuse_time(times: pa.Array, rows: _Rows, now_ms: int) -> None:
         "Kafka has no times before 1970.",
     )
     ahead = pc.subtract(ms, pa.scalar(now_ms))
+    most = pc.subtract(rows.limit("ahead_ms"), pa.scalar(_CLOCKS_MS))
     rows.refuse(
-        pc.greater(ahead, pc.subtract(rows.limit("ahead_ms"), pa.scalar(_CLOCKS_MS))),
+        pc.greater(ahead, pc.max_element_wise(most, pa.scalar(0))),
         "timestamp",
         lambda row: (
             f"A record's time is {times[row]}, which lies further in the future than the topic"
