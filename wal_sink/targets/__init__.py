@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         Target,
         TransactionalSession,
     )
-    from wal_sink.targets.columns import TableColumn
+    from wal_sink.targets.columns import TableColumn, TableRules, match_columns, refuse_changed
     from wal_sink.targets.sql import SqlOptions, SqlTarget
 
 __all__ = [
@@ -40,9 +40,12 @@ __all__ = [
     "SqlTarget",
     "StagedSession",
     "TableColumn",
+    "TableRules",
     "Target",
     "TransactionalSession",
     "Window",
+    "match_columns",
+    "refuse_changed",
 ]
 
 _BASE = "wal_sink.targets.base"
@@ -56,7 +59,10 @@ _ELSEWHERE = {
     "SqlOptions": "wal_sink.targets.sql",
     "SqlTarget": "wal_sink.targets.sql",
     "TableColumn": "wal_sink.targets.columns",
+    "TableRules": "wal_sink.targets.columns",
     "Window": "wal_sink.model.ledger",
+    "match_columns": "wal_sink.targets.columns",
+    "refuse_changed": "wal_sink.targets.columns",
 }
 
 
