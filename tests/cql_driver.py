@@ -1,37 +1,75 @@
-"""What the driver itself makes of rows: the oracle for bytes."""
+"""What the driver itself makes of rows, and of the bytes of rows: the oracle for the encoder."""
 
 from __future__ import annotations
 
+import functools
 import io
-from typing import Any
+import ipaddress
+import itertools
+import struct
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from typing import Any, NamedTuple
+from uuid import UUID
 
 import pyarrow as pa
 from cassandra import cqltypes
 from cassandra.protocol import ColumnMetadata, write_value
-from cassandra.query import PreparedStatement
+from cassandra.query import UNSET_VALUE, BoundStatement, PreparedStatement
+from cassandra.util import Duration
 
-from wal_sink.model.plan import Column, Plan, canonical
-from wal_sink.targets.cassandra.types import CqlType, UserTypes, column_types, user_types_text
-from wal_sink.targets.cassandra.write.statements import bind
+from wal_sink.model.plan import Column, Role, canonical
+from wal_sink.targets.cassandra.driver.frames import EncodedBatch, EncodedRows, statement_head
+from wal_sink.targets.cassandra.encode import Encoded
+from wal_sink.targets.cassandra.features import used
+from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan
+from wal_sink.targets.cassandra.schema.compare import refuse_changed
+from wal_sink.targets.cassandra.schema.table import TableMetadata
+from wal_sink.targets.cassandra.types import CqlType, UserTypes, column_types
+from wal_sink.targets.cassandra.write.statements import bound
 
 NAMES = ["Ascii", "UTF8", "Boolean", "Byte", "Short", "Int32", "Long", "Integer", "Float", "Double"]
 NAMES += ["Decimal", "Timestamp", "SimpleDate", "Time", "Duration", "UUID", "TimeUUID"]
 NAMES += ["InetAddress", "Bytes"]
 SIMPLE = {kind.typename: kind for kind in (getattr(cqltypes, f"{name}Type") for name in NAMES)}
+KEY = ("partition", "clustering")
+
+Field = tuple[str, Role, str, pa.DataType]
+"""A column: its name, its role, its CQL type, and its type in the DataFrame."""
 
 
-def plan_of_column(cql: str, arrow: pa.DataType, nulls: str, types: UserTypes) -> Plan:
-    """Plan a table of a key, id, and a column c of a type."""
-    return Plan(
+def plan_of(
+    *fields: Field, demands: Any = None, operations: Any = None, **details: Any
+) -> CassandraPlan:
+    """Return a plan of the table "ks"."t", unless `details` name another one."""
+    noted = {"keyspace": "ks", "table": "t", **details}
+    more = {"demands": demands} if demands else {}
+    return CassandraPlan(
         key="k",
         target="cassandra",
-        table='"ks"."t"',
-        columns=(
-            Column(name="id", source="int32", type="int", role="partition"),
-            Column(name="c", source=str(canonical(arrow)), type=cql, role="regular"),
+        table=f'"{noted["keyspace"]}"."{noted["table"]}"',
+        columns=tuple(
+            Column(name=name, source=str(canonical(kind)), type=cql, role=role)
+            for name, role, cql, kind in fields
         ),
-        details={"nulls": nulls, "types": user_types_text(types)},
+        operations=operations or {},
+        details=CassandraRowPlan(**noted),
+        **more,
     )
+
+
+def plan_of_column(cql: str, arrow: pa.DataType, nulls: str, types: UserTypes) -> CassandraPlan:
+    """Plan a table of a key, id, and a column c of a type."""
+    found = {name: tuple(fields) for name, fields in types.items()}
+    key, column = ("id", "partition", "int", pa.int32()), ("c", "regular", cql, arrow)
+    return plan_of(key, column, nulls=nulls, types=found)  # type: ignore[arg-type]
+
+
+def refuse_drift(plan: CassandraPlan, live: TableMetadata) -> None:
+    """Refuse a table that was altered, as the flusher does."""
+    refuse_changed(plan, live)
+    for feature in used(plan):
+        feature.refuse_drift(plan, live)
 
 
 def driver_type(tree: CqlType) -> Any:
@@ -49,16 +87,84 @@ def driver_type(tree: CqlType) -> Any:
             return SIMPLE[tree.kind]
 
 
-class DriverRow:
-    """A row bound to a prepared INSERT of the plan's columns and the timestamp.
+class Pairs(tuple[Any, ...]):
+    """A map for the driver's serializers, whose keys need not be hashable."""
 
-    :param live: the plan with the types that the server has, where they are no longer the plan's.
+    __slots__ = ()
+
+    def items(self) -> Pairs:
+        """Return the pairs."""
+        return self
+
+
+def _address(text: str) -> str:
+    address = ipaddress.ip_address(text)
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)
+
+
+_SCALARS: dict[str, Any] = {
+    "date": lambda day: (day.toordinal() - 719_163 if hasattr(day, "toordinal") else day) + 2**31,
+    "uuid": lambda packed: UUID(bytes=packed),
+    "timeuuid": lambda packed: UUID(bytes=packed),
+    "varint": int,
+    "decimal": Decimal,
+    "inet": _address,
+    "duration": lambda nanoseconds: Duration(nanoseconds=nanoseconds),
+}
+
+
+def for_driver(value: Any, tree: CqlType) -> Any:
+    """Return a value of the log as the driver's serializers take it."""
+    if value is None:
+        return None
+    if tree.kind in ("tuple", "udt"):
+        fields = [*(value.values() if isinstance(value, dict) else value)]
+        fields += [None] * (len(tree.parts) - len(fields))  # those that the type got since
+        return tuple(map(for_driver, fields, tree.parts))
+    if tree.kind == "map":
+        return Pairs((for_driver(k, tree.parts[0]), for_driver(v, tree.parts[1])) for k, v in value)
+    if tree.parts:
+        return tuple(for_driver(each, tree.parts[0]) for each in value)
+    return _SCALARS.get(tree.kind, lambda same: same)(value)
+
+
+def column_for_driver(column: pa.Array, tree: CqlType) -> list[Any]:
+    """Return a column of the log as the driver's serializers take its values."""
+    values = column.cast(pa.int32()) if column.type == pa.date32() else column
+    return [for_driver(value, tree) for value in values.to_pylist()]
+
+
+def bind(
+    batch: pa.RecordBatch,
+    plan: CassandraPlan,
+    stamps: Sequence[int],
+    *,
+    stamp_first: bool = False,
+    ttls: Sequence[int] | None = None,
+    cleared: bool = False,
+) -> list[tuple[Any, ...]]:
+    """Return what the driver would bind of rows: values, then the timestamp, or before them.
+
+    :param cleared: whether the rows' lives are over.
     """
+    changes, columns = plan.details.changes, []
+    for column, tree, values in zip(plan.columns, column_types(plan), batch.columns, strict=True):
+        keeps = plan.details.nulls == "unset" or column.name in changes
+        bound = column_for_driver(values, tree)
+        bound = [UNSET_VALUE if value is None and keeps else value for value in bound]
+        if cleared and column.role not in KEY and column.name not in changes:
+            bound = [value if value is UNSET_VALUE else None for value in bound]
+        columns.append(bound)
+    beside = [list(each) for each in (stamps, ttls) if each is not None]
+    return list(zip(*(beside + columns if stamp_first else columns + beside), strict=True))
 
-    def __init__(
-        self, plan: Plan, values: Any, protocol: int, key: list[int], live: Plan | None = None
-    ) -> None:
-        kinds = [*map(driver_type, column_types(live or plan)), cqltypes.LongType]
+
+class DriverRow:
+    """A row bound to a prepared INSERT of the plan's columns and the timestamp."""
+
+    def __init__(self, plan: CassandraPlan, values: Any, protocol: int, key: list[int]) -> None:
+        kinds = [*map(driver_type, column_types(plan)), cqltypes.LongType]
         metadata = [ColumnMetadata("ks", "t", f"c{i}", kind) for i, kind in enumerate(kinds)]
         prepared = PreparedStatement(metadata, b"", key, "", "ks", protocol, [], None)
         self._bound = prepared.bind(values)
@@ -79,16 +185,72 @@ class DriverRow:
 
 def driver_rows(
     batch: pa.RecordBatch,
-    plan: Plan,
+    plan: CassandraPlan,
     first_us: int = 0,
     *,
     protocol: int = 5,
     key: tuple[int, ...] = (0,),
-    live: Plan | None = None,
 ) -> list[DriverRow]:
     """Bind a batch that `check` returned.
 
     :param key: which columns are the partition key, in the table's order.
     """
-    values = bind(batch, plan, range(first_us, first_us + batch.num_rows)).values
-    return [DriverRow(plan, each, protocol, list(key), live) for each in values]
+    values = bind(batch, plan, range(first_us, first_us + batch.num_rows))
+    return [DriverRow(plan, each, protocol, list(key)) for each in values]
+
+
+def request_of(*rows: BoundStatement) -> EncodedBatch:
+    """Return a request of rows that the driver has bound; it is sent by the driver's own batch."""
+    data = io.BytesIO()
+    for row in rows:
+        data.write(statement_head(row.prepared_statement.query_id, len(row.values)))
+        for value in row.values:
+            write_value(data, value)
+    bind = functools.partial(bound, prepared=[row.prepared_statement for row in rows])
+    return EncodedBatch(EncodedRows(len(rows), data.getvalue()), "", b"", bind=bind)
+
+
+class DecodedRow(NamedTuple):
+    """A row of the encoder, as the driver's deserializers decode it."""
+
+    values: dict[str, Any]
+    """By column; None for null, `UNSET_VALUE` for a value that leaves its cell."""
+    stamp: int
+    ttl: int | None
+
+
+def decoded(
+    encoded: Encoded,
+    plan: CassandraPlan,
+    head: bytes = b"",
+    *,
+    stamp_first: bool = False,
+    with_ttl: bool = False,
+) -> list[DecodedRow]:
+    """Decode rows by the driver; every byte of them is a part of a value."""
+    data, bounds = encoded.data.to_pybytes(), encoded.offsets.tolist()
+    trees = dict(zip([column.name for column in plan.columns], column_types(plan), strict=True))
+    found = []
+    for begin, end in itertools.pairwise(bounds):
+        assert data[begin:].startswith(head)
+        parts = [*_parts(data[begin + len(head) : end])]
+        beside = 1 + with_ttl
+        own, values = parts[:beside], parts[beside:]
+        if not stamp_first:
+            own, values = parts[-beside:], parts[:-beside]
+        numbers = [int.from_bytes(each, "big", signed=True) for each in own]
+        row = {
+            name: driver_type(tree).from_binary(part, 5) if isinstance(part, bytes) else part
+            for (name, tree), part in zip(trees.items(), values, strict=True)
+        }
+        found.append(DecodedRow(row, numbers[0], numbers[1] if with_ttl else None))
+    return found
+
+
+def _parts(row: bytes) -> Iterator[Any]:
+    at = 0
+    while at < len(row):
+        (length,) = struct.unpack_from(">i", row, at)
+        at += 4 + max(length, 0)
+        yield {-1: None, -2: UNSET_VALUE}.get(length, row[at - length : at] if length > 0 else b"")
+    assert at == len(row)

@@ -65,6 +65,8 @@ CONNECTS = {"connects": True}
 """`extra` of an option that says where a connection goes, or how it is protected: who chooses its value,
 chooses who gets the secrets. Beside a secret, a command does not take it from the log."""
 
+SHAPES = {"shapes": True}
+"""`extra` of an option that shapes what is written: a plan is kept for each schema and these, see `shape`."""
 
 SECONDS, MILLISECONDS, BYTES = ({"unit": unit} for unit in ("seconds", "milliseconds", "bytes"))
 """`extra` of an option that counts in this unit, and takes a suffix beside: `10s`, `64m`."""
@@ -413,8 +415,26 @@ def as_texts(options: Mapping[str, object]) -> dict[str, str]:
 
 def public(options: Options) -> dict[str, str]:
     """Return options as strings by name, without the secret ones and without those not given."""
+    return _texts(options, _public_fields(type(options)))
+
+
+def shape(options: Options) -> dict[str, str]:
+    """Return the options that shape what is written, as strings by name.
+
+    Those that have their default are left out, so that the key of a plan does not change for an option that
+    is new.
+    """
+    given = [
+        field
+        for field in _shaping_fields(type(options))
+        if getattr(options, field.name) != _default(field)
+    ]
+    return _texts(options, given)
+
+
+def _texts(options: Options, which: Iterable[msgspec.structs.FieldInfo]) -> dict[str, str]:
     found: dict[str, str] = {}
-    for field in _public_fields(type(options)):
+    for field in which:
         value = getattr(options, field.name)
         if isinstance(value, dict):
             found |= {of_column(field.encode_name, column): each for column, each in value.items()}
@@ -428,6 +448,11 @@ def _public_fields(struct: type[Options]) -> list[msgspec.structs.FieldInfo]:
     return [field for field in fields(struct) if not _is_secret(field)]
 
 
+@functools.cache
+def _shaping_fields(struct: type[Options]) -> list[msgspec.structs.FieldInfo]:
+    return [field for field in fields(struct) if _extra(field).get("shapes")]
+
+
 def marked(struct: type[Options], mark: str) -> dict[str, object]:
     """Return what the options that have this key in their `extra` have there, by field."""
     extras = {field.name: _extra(field) for field in fields(struct)}
@@ -436,6 +461,13 @@ def marked(struct: type[Options], mark: str) -> dict[str, object]:
 
 def _unit(field: msgspec.structs.FieldInfo) -> str:
     return str(_extra(field).get("unit", ""))
+
+
+def _default(field: msgspec.structs.FieldInfo) -> object:
+    """Return an option's default; `msgspec.NODEFAULT` where it is required."""
+    if callable(field.default_factory):
+        return field.default_factory()
+    return field.default
 
 
 def _is_secret(field: msgspec.structs.FieldInfo) -> bool:

@@ -60,7 +60,7 @@ class AbsentContract(ABC):
         }
         plan, one = _planned(target, first, start)
         _, other = _planned(target, later, start + 10)
-        assert plan.one_session
+        assert plan.demands.one_session
         with target.connect(new_owner()) as session:
             create(session)
             deliver(session, plan, one, other)

@@ -20,9 +20,8 @@ from wal_sink.options import parse
 from wal_sink.targets.base import Slice
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 from wal_sink.targets.cassandra.driver.connection import connect
+from wal_sink.targets.cassandra.feature import Stamped
 from wal_sink.targets.cassandra.write import writer
-from wal_sink.targets.cassandra.write.prepared import halves
-from wal_sink.targets.cassandra.write.slices import Stamped
 from wal_sink.targets.cassandra.write.writer import Writer
 from wal_sink.testing.servers.cassandra import Node
 
@@ -175,11 +174,11 @@ def test_a_delete_is_named_by_as_much_of_its_key_as_it_has(cassandra: Node, tabl
     ]
     plan = target.plan(SCHEMA, "key")
     batch = target.check(frame(deletes), plan)
-    with connect(target._options) as connection:
-        of = Writer(connection, target._options)
+    with connect(target.options) as connection:
+        of = Writer(connection, target.options)
         requests = of._requests(of.prepare(plan).tables[0], Stamped(batch, np.arange(US, US + 2)))
         named = [
-            of._describe(part) for request in requests for part in halves(request) or [request]
+            of._describe(part) for request in requests for part in request.halves() or [request]
         ]
     for text, key in zip(
         named,

@@ -39,9 +39,9 @@ from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.driver.internals import OverloadedErrorMessage
 from wal_sink.targets.cassandra.driver.pipeline import PipelinedRequests, Sent
 from wal_sink.targets.cassandra.names import TableName
-from wal_sink.targets.cassandra.schema.drift import DriftWatch
 from wal_sink.targets.cassandra.schema.ledger_table import create_ledger
 from wal_sink.targets.cassandra.session import CassandraSession
+from wal_sink.targets.cassandra.write.drift import DriftWatch
 from wal_sink.testing.contracts.ledger import begin, begun_window
 from wal_sink.testing.servers.cassandra import EmbeddedCassandra, Node
 
@@ -233,7 +233,7 @@ def test_a_column_that_changes_while_rows_are_written(
     changes: tuple[str, ...],
 ) -> None:
     """The last look comes after the last acknowledgement: the look on the way would come too late."""
-    monkeypatch.setattr("wal_sink.targets.cassandra.schema.drift.CHECK_EVERY_S", 3_600)
+    monkeypatch.setattr("wal_sink.targets.cassandra.write.drift.CHECK_EVERY_S", 3_600)
     for change in changes:
         admin.execute(change)
     flushing.batch(("b", 2))
@@ -258,7 +258,7 @@ def test_a_table_that_changes_while_it_is_compared(
     moment: str,
 ) -> None:
     """Before it is read, is watched, or its statement is prepared: no row counts as written."""
-    monkeypatch.setattr("wal_sink.targets.cassandra.schema.drift.CHECK_EVERY_S", 3_600)
+    monkeypatch.setattr("wal_sink.targets.cassandra.write.drift.CHECK_EVERY_S", 3_600)
     target = CassandraTarget(options(node, username=role, password="first"))
     batch = pa.record_batch({"k": ["b"], "v": pa.array([2], pa.int64())})
     plan, left = target.plan(batch.schema, "k"), list(changes)
@@ -294,7 +294,7 @@ def test_the_schema_is_asked_while_a_window_is_begun(
     rows = [Slice(0, target.check(batch, plan), us) for us in (1, 2)]
     with target.connect(Owner(f"{role} asked", "log", "checkpoint")) as session:
         write_all(session, plan, rows[0])
-        monkeypatch.setattr("wal_sink.targets.cassandra.schema.drift.CHECK_EVERY_S", 0.5)
+        monkeypatch.setattr("wal_sink.targets.cassandra.write.drift.CHECK_EVERY_S", 0.5)
         time.sleep(0.6)
         if changes:
             admin.execute("ALTER TABLE ks.t ADD later int")

@@ -14,7 +14,7 @@ from wal_sink.errors import OptionError
 from wal_sink.model.ledger import Owner
 from wal_sink.targets.base import Slice
 from wal_sink.targets.cassandra import CassandraTarget
-from wal_sink.targets.cassandra.row_plan import planned_times
+from wal_sink.targets.cassandra.row_plan import CassandraPlan
 from wal_sink.targets.cassandra.write import writer
 from wal_sink.testing.servers.cassandra import Node
 
@@ -87,8 +87,10 @@ def test_on_a_real_node(
     cassandra.execute(f"DELETE FROM {table} USING TIMESTAMP {now + 10} WHERE k = 'd'")
 
     plan = short.plan(sets, "key")
-    assert planned_times(plan).latest_s > now // S_US
-    most_s = planned_times(plan).most_ttl_s
+    lives = CassandraPlan.of(plan).details.lives
+    assert lives is not None
+    assert lives.latest_s > now // S_US
+    most_s = lives.most_ttl_s
     if most_s < 630_720_000:
         with pytest.raises(OptionError, match="2038"):
             target_of(cassandra, keyspace, **{"cassandra.ttl": "630720000"}).plan(sets, "key")

@@ -115,10 +115,10 @@ class Pushes:
 
     def __init__(self, writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
         self.number = self.requests = self.rows = 0
-        light = writer._sender._in_flight._light
-        assert light is not None
-        assert not light.is_off
-        send = light.send
+        pipelined = writer._sender._in_flight._pipelined
+        assert pipelined is not None
+        assert not pipelined.is_off
+        send = pipelined.send
 
         def counted(requests: Any, node: Any, told: Any) -> bool:
             def count(sent: Any) -> None:
@@ -130,7 +130,7 @@ class Pushes:
 
             return send(requests, node, count)
 
-        monkeypatch.setattr(light, "send", counted)
+        monkeypatch.setattr(pipelined, "send", counted)
 
 
 @pytest.mark.parametrize("compression", COMPRESSION)

@@ -11,6 +11,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from tests.cql_driver import request_of
 from wal_sink.errors import InvalidRow, TargetRefused, TargetUnavailable
 from wal_sink.model.ledger import Owner
 from wal_sink.model.plan import Plan
@@ -18,9 +19,9 @@ from wal_sink.options import parse
 from wal_sink.targets.base import Slice
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 from wal_sink.targets.cassandra.driver.connection import connect
-from wal_sink.targets.cassandra.rules import DETAIL, LEAST, MOST, planned_rules
+from wal_sink.targets.cassandra.row_plan import CassandraPlan
+from wal_sink.targets.cassandra.rules import LEAST, MOST
 from wal_sink.targets.cassandra.write import writer
-from wal_sink.targets.cassandra.write.batches import BoundBatch
 from wal_sink.targets.cassandra.write.in_flight import Concurrency
 from wal_sink.targets.cassandra.write.sender import Sender
 from wal_sink.testing.servers.cassandra import Node
@@ -149,7 +150,7 @@ def test_sizes(table: Table) -> None:
     kinds = {name: size[2] for name, size in zip(columns, SIZES, strict=True)}
     schema = pa.schema({"id": pa.int32(), **kinds})
     plan = table.target.plan(schema, "k")
-    unaware = msgspec.structs.replace(plan, details={**plan.details, DETAIL: "[]"})
+    unaware = msgspec.structs.replace(plan, details={**plan.details, "indexes": []})
 
     def row(key: int, **values: Any) -> pa.RecordBatch:
         given = {"id": key, **dict.fromkeys(columns), **values}
@@ -179,7 +180,7 @@ def test_an_index_that_is_made_later(table: Table, caplog: pytest.LogCaptureFixt
     table.create("c vector<float, 2>")
     zeros = rows([[1.0, 1.0], [0.0, 0.0]], FLOATS)
     plan = table.plan(zeros)
-    assert DETAIL not in plan.details
+    assert "indexes" not in plan.details
     brief = table.with_options(**{"cassandra.ttlColumn": "life"})
     lives = zeros.add_column(0, "life", pa.array([100, 100], pa.int32()))
     of_lives = brief.plan(lives.schema, "lives")
@@ -210,7 +211,7 @@ def test_a_row_that_no_task_refused(table: Table, caplog: pytest.LogCaptureFixtu
     table.create("c vector<float, 2>", ANGLE.format("c"))
     values: list[list[float]] = [[1.0, float(i)] for i in range(1_000)]
     plan = table.plan(rows(values, FLOATS))
-    assert [rule.vector for rule in planned_rules(plan)] == ["cosine"]
+    assert [rule.vector for rule in CassandraPlan.of(plan).details.indexes] == ["cosine"]
     values[618] = [0.0, 0.0]
     with pytest.raises(TargetRefused) as refused:
         table.write(plan, rows(values, FLOATS))
@@ -277,7 +278,7 @@ def test_a_request_whose_parts_are_taken(table: Table, caplog: pytest.LogCapture
     with connect(table.options) as connection:
         insert = prepared(connection.session, table)
         sender = Sender(connection.session, Concurrency())
-        sender.send([BoundBatch([insert.bind([i, "x" * 8_000]) for i in range(10)])])
+        sender.send([request_of(*(insert.bind([i, "x" * 8_000]) for i in range(10)))])
         sender.drain()
     assert table.ids() == set(range(10))
     assert "refused 10 rows in one request and took them in several" in caplog.text

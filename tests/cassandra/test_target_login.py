@@ -19,10 +19,9 @@ from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch, TargetRefus
 from wal_sink.model.ledger import Owner
 from wal_sink.options import parse
 from wal_sink.targets.base import Slice
-from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
+from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget, fitness
 from wal_sink.targets.cassandra.names import TableName
-from wal_sink.targets.cassandra.rules import planned_rules
-from wal_sink.targets.cassandra.schema import server
+from wal_sink.targets.cassandra.row_plan import CassandraPlan
 from wal_sink.targets.cassandra.schema.ledger_table import create_ledger
 from wal_sink.targets.cassandra.write import writer
 from wal_sink.testing.contracts.ledger import create
@@ -148,7 +147,7 @@ def test_guardrails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Said at the start, if the role may see them; the flush names the row that is refused for one."""
-    server._say.cache_clear()
+    fitness._say.cache_clear()
     admin.execute("CREATE TABLE ks.guarded (id int PRIMARY KEY, c text)")
     admin.execute("CREATE INDEX by_c ON ks.guarded (c) USING 'sai'")
     for right in ("SELECT", "MODIFY", "CREATE"):
@@ -160,7 +159,7 @@ def test_guardrails(
     assert "threshold" not in caplog.text
     grant = re.search("GRANT SELECT ON [^;]*", caplog.text)
     assert grant is not None
-    assert [rule.most_bytes for rule in planned_rules(unaware)] == [8_192]
+    assert [rule.most_bytes for rule in CassandraPlan.of(unaware).details.indexes] == [8_192]
 
     admin.execute(grant[0])
     plan = flusher.plan(schema, "k")

@@ -13,10 +13,11 @@ from wal_sink.model.ledger import Owner
 from wal_sink.options import parse
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 from wal_sink.targets.cassandra.driver.connection import connect
+from wal_sink.targets.cassandra.fitness import read_server
 from wal_sink.targets.cassandra.options import CONSISTENCY_LEVELS
 from wal_sink.targets.cassandra.schema import ledger_table
 from wal_sink.targets.cassandra.schema.ledger_table import ledger_id
-from wal_sink.targets.cassandra.schema.server import SETTINGS, read_server, replicas_by_datacenter
+from wal_sink.targets.cassandra.schema.server import SETTINGS, replicas_by_datacenter
 from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.servers.cassandra import Node
 

@@ -257,7 +257,7 @@ def test_lists_that_are_not_frozen(place: Place) -> None:
     arrays = {f"c{i}": case.array(drawn[i]) for i, case in enumerate(cases)}
     batch = pa.record_batch({"id": ints(*range(6)), **arrays})
     plan = place.write(types, (US, batch), (US + 6, batch), (US, batch))
-    assert plan.sent_once
+    assert plan.demands.sent_once
     rows = {row.id: row for row in place.select(types)}
     for i, (case, values) in enumerate(zip(cases, drawn, strict=True)):
         back = [getattr(rows[j], f"c{i}") for j in range(6)]

@@ -68,7 +68,8 @@ def test_what_a_target_demands_can_be_missed(
     target = MemoryTarget(MemoryOptions(keys="k", **demand))
     batch = pa.RecordBatch.from_pylist([{"k": "a", "v": once}])
     plan = target.plan(batch.schema, "key")
-    asked = plan.sent_once, plan.one_session, plan.target_dated
+    demands = plan.demands
+    asked = demands.sent_once, demands.one_session, demands.target_dated
     assert asked == (
         "lists" in demand,
         bool({"totals", "if_absent"} & {*demand}),

@@ -24,6 +24,7 @@ import msgspec
 from wal_sink.errors import LedgerShadowed, MissingManifest
 from wal_sink.model.ledger import BegunEpoch, LedgerState, Outcome, Owner, Window
 from wal_sink.model.manifest import Attempt, Manifest, Published, SegmentRef
+from wal_sink.model.plan import WriteDemands
 from wal_sink.model.records import Chosen, CommitProof, FlushedEpoch, LogIdentity
 from wal_sink.protocol.attempts import as_chosen, choose, refuse_missing_manifest
 from wal_sink.protocol.ledger import (
@@ -1117,8 +1118,8 @@ def plan(
     manifests = [Published(_manifest(attempt, gens, listed, emp), "digest") for attempt in attempts]
     before = mark if rules.chained else msgspec.structs.replace(mark, last_us=0)
     now_us = bounded_now(rules.flusher_us, [NOW] if rules.bounded else [])
-    sent_once = rules.attempts > 0
-    return plan_window(manifests, before, now_us, f"flusher{f}", sent_once=sent_once)
+    demands = WriteDemands(sent_once=rules.attempts > 0)
+    return plan_window(manifests, before, now_us, f"flusher{f}", demands)
 
 
 def _manifest(

@@ -234,7 +234,7 @@ def test_rule_26_epochs_with_lists_share_a_window_with_no_others() -> None:
     assert [each.epoch for each in mark.last.epochs] == [1, 2]
     assert mark.last.attempt == 1
     assert world.log.plan(run.plan.key) == run.plan
-    assert run.plan.format == 2
+    assert run.plan.demands.sent_once
 
 
 def test_rule_26_a_lost_ledger_row_does_not_double_what_was_begun(lists: ListWorld) -> None:

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 
 from tests.protocol.cases import covered
-from wal_sink.targets.cassandra.row_plan import RowTimes
-from wal_sink.targets.cassandra.write.slices import seconds_left
+from wal_sink.targets.cassandra.features.lives import seconds_left
+from wal_sink.targets.cassandra.row_plan import Lives
 
 LAST_S = 9
 S_US = 1_000_000
@@ -100,7 +100,7 @@ def write(rules: Rules, s: State, number: int) -> State:
     us, left = row.published_s * S_US, None
     if row.life_s is not None:
         stamps = np.array([us if rules.fixed else s.now_s * S_US])
-        times = RowTimes(ttl_s=row.life_s)
+        times = Lives(ttl_s=row.life_s)
         left = int(seconds_left(pa.record_batch({}), stamps, times, s.now_s)[0])
     done = s._replace(written=s.written | {number}, quiet=False)
     over = left is not None and left < 1

@@ -17,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.cql_driver import plan_of
 from tests.protocol.cases import covered
 from wal_sink.model.ledger import BegunEpoch, Window
-from wal_sink.model.plan import Column, Plan
-from wal_sink.targets.cassandra.row_plan import ADDED_COLUMN, totals_details
-from wal_sink.targets.cassandra.totals import Adding, Current, Places, totals
+from wal_sink.targets.cassandra.features.totals import Adding, Current, Places, totals
+from wal_sink.targets.cassandra.row_plan import ADDED_COLUMN
 
 EPOCHS = ((1, 2), (4,), (8, 16))
 """The rows of one key, by epoch: of their sum each number tells which of them are in it."""
@@ -144,15 +144,10 @@ def _written(rules: Rules, s: State, number: int, out: Cell) -> State:
     return s._replace(cells=(newest,) if rules.sees else (s.cells[-1], newest))
 
 
-PLAN = Plan(
-    key="p",
-    target="cassandra",
-    table="t",
-    columns=(
-        Column(name="k", source="int64", type="bigint", role="partition"),
-        Column(name="v", source="int64", type="bigint", role="regular"),
-    ),
-    details={"nulls": "unset", **totals_details("v")},
+PLAN = plan_of(
+    ("k", "partition", "bigint", pa.int64()),
+    ("v", "regular", "bigint", pa.int64()),
+    added=("v",),
 )
 
 

@@ -74,10 +74,10 @@ class GatedTarget(CassandraTarget):
 
     def connect(self, owner: Owner) -> Session:
         """See `Target`."""
-        Gate(self._options.keyspace).note(login(self._options))
+        Gate(self.options.keyspace).note(login(self.options))
         session = super().connect(owner)
         assert isinstance(session, IdempotentSession)
-        return _GatedSession(session, Gate(self._options.keyspace))
+        return _GatedSession(session, Gate(self.options.keyspace))
 
 
 class _GatedSession(FaultyIdempotentSession):

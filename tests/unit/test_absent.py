@@ -5,44 +5,37 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from cassandra import cqltypes
-from cassandra.protocol import ColumnMetadata
 
+from tests.cql_driver import Field, plan_of
 from tests.unit.test_cassandra_compare import COLUMNS, live
 from tests.unit.test_cassandra_fitness import CASSANDRA, SCYLLA, TWO
 from tests.unit.test_cassandra_fitness import options as fitness_options
 from tests.unit.test_write_mode import GIVEN, prepared
 from wal_sink.configuration import configure
-from wal_sink.errors import OptionError, SchemaMismatch
-from wal_sink.model.plan import Column, Plan, plan_key
-from wal_sink.targets.cassandra.row_plan import absent_details, as_planned, only_absent
-from wal_sink.targets.cassandra.schema.compare import refuse_no_condition
-from wal_sink.targets.cassandra.schema.plan import of_several
-from wal_sink.targets.cassandra.schema.server import notices, refuse_unfit
-from wal_sink.targets.cassandra.table_plans import table_plans
-from wal_sink.targets.cassandra.write.in_flight import answered
-from wal_sink.targets.cassandra.write.slices import Stamped
-from wal_sink.targets.cassandra.write.statements import (
-    Statements,
-    absent_requests,
+from wal_sink.errors import SchemaMismatch
+from wal_sink.model.plan import Column, WriteDemands, plan_key
+from wal_sink.targets.cassandra.feature import Agreement, Stamped
+from wal_sink.targets.cassandra.features import used
+from wal_sink.targets.cassandra.features.if_not_exists import (
+    IfNotExists,
     first_of_each_key,
     rounds,
 )
+from wal_sink.targets.cassandra.fitness import notices, refuse_unfit
+from wal_sink.targets.cassandra.row_plan import CassandraRowPlan
+from wal_sink.targets.cassandra.schema.compare import Wanted
+from wal_sink.targets.cassandra.write.batches import Limits, Replicas
+from wal_sink.targets.cassandra.write.in_flight import answered
+from wal_sink.targets.cassandra.write.prepared import Prepared, conditional_requests
+from wal_sink.targets.cassandra.write.statements import Statements
 
 ABSENT = {"cassandra.ifNotExists": "true"}
-PLAN = as_planned(
-    Plan(
-        key="k",
-        target="cassandra",
-        table='"shop"."orders"',
-        columns=(
-            Column(name="v", source="int64", type="bigint", role="regular"),
-            Column(name="n", source="int32", type="int", role="clustering"),
-            Column(name="k", source="string", type="text", role="partition"),
-        ),
-        details={"keyspace": "shop", "table": "orders", "nulls": "unset", **absent_details(True)},
-    )
+FIELDS: tuple[Field, ...] = (
+    ("v", "regular", "bigint", pa.int64()),
+    ("n", "clustering", "int", pa.int32()),
+    ("k", "partition", "text", pa.string()),
 )
+PLAN = plan_of(*FIELDS, keyspace="shop", table="orders", if_not_exists=True)
 KEYS = [("a", 1), ("b", 1), ("a", 2), ("a", 1), ("b", 1), ("a", 3), ("c", 1)]
 
 
@@ -66,31 +59,12 @@ def test_the_option_is_part_of_the_plan() -> None:
     assert "the first row of a key" in absent.description["newest"]
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("cassandra.timestampColumn", "at"),
-        ("operationColumn", "op"),
-        ("cassandra.writeMode", "update"),
-        ("cassandra.collections.tags", "add"),
-        ("cassandra.addColumns", "clicks"),
-    ],
-)
-def test_what_contradicts_is_refused(option: str, value: str) -> None:
-    """At the start, with a remedy; each alone is taken."""
-    configure(GIVEN | {option: value})
-    with pytest.raises(OptionError, match="are given together") as caught:
-        configure(GIVEN | ABSENT | {option: value})
-    assert "cassandra.ifNotExists" in caught.value.what
-    assert "Leave out" in caught.value.remedy or "by a query of its own" in caught.value.remedy
-
-
 def test_static_columns_are_refused() -> None:
     """Each new row of a partition would write them, in no order."""
     static = Column(name="shop", source="string", type="text", role="static")
-    refuse_no_condition(live(*COLUMNS), PLAN.columns)
+    agree(PLAN.columns)
     with pytest.raises(SchemaMismatch, match="static columns shop"):
-        refuse_no_condition(live(*COLUMNS), [*PLAN.columns, static])
+        agree((*PLAN.columns, static))
 
 
 def test_partition_keys_of_which_two_are_one_row_are_refused() -> None:
@@ -98,19 +72,18 @@ def test_partition_keys_of_which_two_are_one_row_are_refused() -> None:
     for role, refused in (("partition", True), ("clustering", False)):
         tags = Column(name="s", source="list<string>", type="frozen<set<text>>", role=role)  # type: ignore[arg-type]
         if not refused:
-            refuse_no_condition(live(*COLUMNS), [*PLAN.columns, tags])
+            agree((*PLAN.columns, tags))
             continue
         with pytest.raises(SchemaMismatch, match=r"s of .*in another order are one row"):
-            refuse_no_condition(live(*COLUMNS), [*PLAN.columns, tags])
+            agree((*PLAN.columns, tags))
 
 
 def test_one_session_writes_the_rows_of_a_window() -> None:
-    """Several would write them in no order; older flushers refuse the plan, also one for several tables."""
-    assert PLAN.one_session
-    assert PLAN.format > 1
-    whole = as_planned(of_several([PLAN, PLAN], rows().batch.schema, ""))
-    assert whole.one_session
-    assert all(only_absent(each) for each in table_plans(whole))
+    """Several would write them in no order; and the server dates them."""
+    (feature,) = used(PLAN)
+    assert feature.demands(PLAN) == WriteDemands(one_session=True, target_dated=True)
+    plain = plan_of(*FIELDS)
+    assert not [*used(plain)]
 
 
 def test_the_first_row_of_each_key_is_sent() -> None:
@@ -130,15 +103,18 @@ def test_a_partition_has_one_row_in_a_round() -> None:
 
 @pytest.mark.parametrize("with_lives", [False, True])
 def test_the_statement_has_a_condition_and_no_timestamp(*, with_lives: bool) -> None:
-    """Cassandra takes no timestamp beside a condition."""
-    statements = Statements(PLAN, _prepared_with_types)
+    """Cassandra takes no timestamp beside a condition; each row is a statement of the driver's own class."""
+    statements = Statements(PLAN, prepared)
+    assert statements.are_conditional
     lives = np.array([9, 8, 7, 6, 5, 4, 0]) if with_lives else None
-    found = [*absent_requests(statements, rows(*KEYS), PLAN, lives)]
+    table = Prepared(PLAN, statements, Limits(), Replicas(None, "shop", "dc"))
+    found = [*conditional_requests(table, rows(*KEYS), lives)]
     using = " USING TTL ?" if with_lives else ""
     query = f'INSERT INTO "shop"."orders" ("v", "n", "k") VALUES (?, ?, ?) IF NOT EXISTS{using}'
-    sent = [[int.from_bytes(each.values[0], "big") for each in requests] for requests in found]
+    made = [[each.statement() for each in requests] for requests in found]
+    sent = [[int.from_bytes(each.values[0], "big") for each in requests] for requests in made]
     assert sent == ([[0, 1], [2], [5]] if with_lives else [[0, 1, 6], [2], [5]])
-    for request in (each for requests in found for each in requests):
+    for request in (each for requests in made for each in requests):
         assert request.prepared_statement.query_string == query
         assert request.is_idempotent
         assert len(request.values) == 3 + with_lives
@@ -146,14 +122,11 @@ def test_the_statement_has_a_condition_and_no_timestamp(*, with_lives: bool) -> 
     assert [*range(3 + with_lives)][of.columns] == [0, 1, 2]
 
 
-def _prepared_with_types(query: str) -> object:
-    made = prepared(query)
-    kinds = [cqltypes.LongType, cqltypes.Int32Type, cqltypes.UTF8Type, cqltypes.Int32Type]
-    taken = kinds[: query.count("?")]
-    made.column_metadata = [
-        ColumnMetadata("shop", "orders", f"c{i}", k) for i, k in enumerate(taken)
-    ]
-    return made
+def agree(columns: tuple[Column, ...]) -> CassandraRowPlan:
+    """Agree on rows of some columns of a table."""
+    options = fitness_options(ifNotExists="true")
+    agreed = Agreement(options, CASSANDRA, live(*COLUMNS), columns, Wanted())
+    return IfNotExists().agree(PLAN.details, agreed)
 
 
 def test_an_answer_says_whether_there_was_a_row() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal_sink.model.plan import Column, Plan
+from tests.cql_driver import plan_of
+from wal_sink.model.plan import Column
+from wal_sink.targets.cassandra.row_plan import CassandraPlan
 from wal_sink.targets.cassandra.write.batches import Batches, Limits, divide, limits
 
 LIMITS = Limits(rows=4, bytes=40, shared_partitions=3, shared_bytes=24, row_weight=2)
@@ -95,8 +98,8 @@ def test_the_limits_that_options_give() -> None:
     ]
 
 
-def plan(*columns: Column) -> Plan:
-    return Plan(key="k", target="cassandra", table="t", columns=columns)
+def plan(*columns: Column) -> CassandraPlan:
+    return msgspec.structs.replace(plan_of(), columns=columns)
 
 
 @pytest.mark.parametrize("keys", ["", "a"])

@@ -11,31 +11,24 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.cql_driver import plan_of
 from wal_sink.errors import InvalidRow, SchemaMismatch
-from wal_sink.model.plan import Column, Plan, canonical
+from wal_sink.model.plan import Role, canonical
 from wal_sink.targets.arrow_values import shorten
 from wal_sink.targets.cassandra.casts import sizes
 from wal_sink.targets.cassandra.check import MAX_KEY_BYTES, MAX_ROW_BYTES, check
+from wal_sink.targets.cassandra.row_plan import CassandraPlan
 
 UUID = "123e4567-e89b-12d3-a456-426614174000"
 INSTANT = pa.timestamp("us", "UTC")
 
 
-def plan(**columns: tuple[pa.DataType, str, str]) -> Plan:
+def plan(**columns: tuple[pa.DataType, str, Role]) -> CassandraPlan:
     """Make a plan of name=(Arrow type, CQL type, role)."""
-    return Plan(
-        key="k",
-        target="cassandra",
-        table='"ks"."t"',
-        columns=tuple(
-            Column(name=name, source=str(canonical(arrow)), type=cql, role=role)  # type: ignore[arg-type]
-            for name, (arrow, cql, role) in columns.items()
-        ),
-        details={"nulls": "unset", "keyspace": "ks", "table": "t"},
-    )
+    return plan_of(*((name, role, cql, arrow) for name, (arrow, cql, role) in columns.items()))
 
 
-def one(cql: str, values: pa.Array, role: str = "regular") -> pa.Array:
+def one(cql: str, values: pa.Array, role: Role = "regular") -> pa.Array:
     """Check one column beside a key."""
     keys = pa.array(range(len(values)), pa.int32())
     if role == "partition":
@@ -176,7 +169,7 @@ def test_an_empty_batch_passes() -> None:
 
 
 @pytest.mark.parametrize("role", ["partition", "clustering"])
-def test_a_null_in_the_key(role: str) -> None:
+def test_a_null_in_the_key(role: Role) -> None:
     """Names the column and the row."""
     with pytest.raises(InvalidRow, match=r"Column c .*primary key.* null .*c=None") as refused:
         one("text", pa.array(["a", None]), role)
@@ -279,7 +272,7 @@ def test_digits_below_the_millisecond_where_two_could_become_one(cql: str, of: A
 
 
 @pytest.mark.parametrize("role", ["partition", "clustering"])
-def test_long_keys(role: str) -> None:
+def test_long_keys(role: Role) -> None:
     """65,535 bytes are the limit; the server says the same (tests/cassandra/test_target_limits.py)."""
     fits = "é" * (MAX_KEY_BYTES // 2) + "x"
     assert one("text", pa.array([fits]), role).to_pylist() == [fits]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
+from tests.cql_driver import plan_of
 from tests.unit.test_cassandra_compare import COLUMNS, live
 from wal_sink.configuration import configure
 from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch
@@ -14,10 +17,15 @@ from wal_sink.model.plan import Column, Plan, plan_key
 from wal_sink.publish.preflight import CheckedColumn
 from wal_sink.targets.cassandra.check import check
 from wal_sink.targets.cassandra.names import read_columns
-from wal_sink.targets.cassandra.rules import DETAIL, rules_text
-from wal_sink.targets.cassandra.schema.compare import match_columns, refuse_changed, refuse_hidden
+from wal_sink.targets.cassandra.row_plan import CassandraPlan
+from wal_sink.targets.cassandra.schema.compare import (
+    Wanted,
+    match_columns,
+    refuse_changed,
+    refuse_hidden,
+)
 from wal_sink.targets.cassandra.schema.table import IndexMetadata, TermLimits, index_rules
-from wal_sink.targets.cassandra.write.statements import delete, insert
+from wal_sink.targets.cassandra.write.statements import delete, upsert
 
 GIVEN = {
     "checkpointLocation": "/data/checkpoint",
@@ -29,13 +37,11 @@ NAMES = {"orderId": "id", "theShop": "shop"}
 SCHEMA = pa.schema([("theShop", pa.string()), ("day", pa.date32()), ("orderId", pa.int32())])
 
 
-def plan() -> Plan:
+def plan(**details: Any) -> CassandraPlan:
     """Return what is agreed with the table."""
-    details = {"nulls": "unset", "keyspace": "shop", "table": "orders"}
-    columns = match_columns(SCHEMA, live(*COLUMNS), NAMES)
-    return Plan(
-        key="k", target="cassandra", table='"shop"."orders"', columns=columns, details=details
-    )
+    columns = match_columns(SCHEMA, live(*COLUMNS), Wanted(NAMES))
+    made = plan_of(keyspace="shop", table="orders", **details)
+    return msgspec.structs.replace(made, columns=columns)
 
 
 @pytest.mark.parametrize(
@@ -66,12 +72,12 @@ def test_what_is_not_written_has_no_name_in_the_table() -> None:
 
 
 def test_a_start_says_them_and_makes_a_plan_for_them() -> None:
-    """Without the option, or with names that are the same, the plan is the one of before."""
+    """Names that are the same are not mentioned."""
     target = configure(GIVEN | {"cassandra.columns": json.dumps(NAMES)}).target
     assert "orderId as id, theShop as shop" in target.description["columns"]
-    plain = configure(GIVEN | {"cassandra.columns": '{"day": "day"}'}).target
-    assert plain.shape == configure(GIVEN).target.shape
-    assert "columns" not in plain.description
+    same = configure(GIVEN | {"cassandra.columns": '{"day": "day"}'}).target
+    assert "columns" not in same.description
+    plain = configure(GIVEN).target
     assert plan_key(SCHEMA, "c", plain.shape) != plan_key(SCHEMA, "c", target.shape)
 
 
@@ -82,10 +88,10 @@ def test_each_column_is_written_to_its_own() -> None:
         ("day", "day", "date", "clustering"),
         ("orderId", "id", "bigint", "partition"),
     ]
-    assert '("shop", "day", "id")' in insert(plan())
+    assert '("shop", "day", "id")' in upsert(plan())
     assert delete(plan()).endswith('WHERE "shop" = ? AND "day" = ? AND "id" = ?')
     swapped = pa.schema([("id", pa.date32()), ("day", pa.int64())])
-    columns = match_columns(swapped, live(*COLUMNS), {"id": "day", "day": "id"})
+    columns = match_columns(swapped, live(*COLUMNS), Wanted({"id": "day", "day": "id"}))
     assert [column.type for column in columns] == ["date", "bigint"]
     checked = CheckedColumn(
         name="a", source="int64", spark="bigint", type="int", role="regular", column="b"
@@ -94,7 +100,8 @@ def test_each_column_is_written_to_its_own() -> None:
 
 
 def test_the_plan_travels_and_one_without_other_names_is_written_as_before() -> None:
-    assert Plan.from_json(plan().to_json(), "plan") == plan()
+    logged = Plan.from_json(plan().plain.to_json(), "plan")
+    assert CassandraPlan.of(logged) == plan()
     same = Column(name="a", source="int32", type="int", role="regular")
     text = Plan(key="k", target="t", table="t", columns=(same,)).to_json()
     assert set(json.loads(text)["columns"][0]) == {"name", "source", "type", "role"}
@@ -125,7 +132,7 @@ def test_the_plan_travels_and_one_without_other_names_is_written_as_before() -> 
 def test_names_that_do_not_fit_are_refused(names: dict[str, str], lines: list[str]) -> None:
     """By the DataFrame's names, with a remedy each."""
     with pytest.raises(SchemaMismatch) as caught:
-        match_columns(SCHEMA, live(*COLUMNS), names)
+        match_columns(SCHEMA, live(*COLUMNS), Wanted(names))
     assert [line for line in lines if line not in str(caught.value)] == []
 
 
@@ -142,8 +149,7 @@ def test_an_index_is_of_the_tables_column_and_refuses_the_dataframes() -> None:
     index = IndexMetadata("by_shop", "CUSTOM", {"target": "shop", "class_name": "sai"})
     (rule,) = index_rules([index], plan().columns, {}, TermLimits(text=3))
     assert rule.column == "theShop"
-    details = {**plan().details, DETAIL: rules_text([rule])}
-    indexed = Plan(key="k", target="c", table="t", columns=plan().columns, details=details)
+    indexed = plan(indexes=(rule,))
     with pytest.raises(InvalidRow, match=r"Column theShop .* by_shop"):
         check(pa.record_batch([["long"], [0], [1]], schema=SCHEMA), indexed)
 

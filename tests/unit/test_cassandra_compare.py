@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import pyarrow as pa
 import pytest
 
+from tests.cql_driver import plan_of, refuse_drift
 from wal_sink.errors import SchemaMismatch
-from wal_sink.model.plan import Plan
 from wal_sink.targets.cassandra.names import TableName
-from wal_sink.targets.cassandra.row_plan import RowTimes
+from wal_sink.targets.cassandra.row_plan import CassandraPlan, Lives
 from wal_sink.targets.cassandra.schema.compare import (
+    Wanted,
     match_columns,
-    refuse_beside_lists,
     refuse_changed,
     refuse_hidden,
 )
@@ -96,7 +99,7 @@ def test_static_columns_alone_want_update() -> None:
     schema = pa.schema([("id", pa.int32()), ("shop", pa.string())])
     said = refusal(schema, live(*COLUMNS))
     assert "and not in the DataFrame. Add it, or set cassandra.writeMode to update, which" in said
-    assert match_columns(schema, live(*COLUMNS), mode="update")
+    assert match_columns(schema, live(*COLUMNS), Wanted(update=True))
 
 
 def test_all_problems_in_one_error() -> None:
@@ -166,14 +169,9 @@ def test_views_counters_and_lossy_keyspaces_cannot_be_written_exactly_once() -> 
     assert 'ALTER KEYSPACE "shop" WITH durable_writes = true' in said
 
 
-def planned() -> Plan:
-    return Plan(
-        key="k1",
-        target="cassandra",
-        table='"shop"."orders"',
-        columns=match_columns(FITTING, live(*COLUMNS)),
-        details={},
-    )
+def planned(schema: pa.Schema = FITTING, **details: Any) -> CassandraPlan:
+    made = plan_of(keyspace="shop", table="orders", **details)
+    return msgspec.structs.replace(made, columns=match_columns(schema, live(*COLUMNS)))
 
 
 def test_a_column_more_is_no_change() -> None:
@@ -270,36 +268,29 @@ def test_a_keyspace_that_has_lost_its_commit_log() -> None:
 
 
 @pytest.mark.parametrize(
-    ("times", "default_ttl", "named"),
+    ("details", "default_ttl", "named"),
     [
-        (RowTimes(event_column="at"), 0, "cassandra.timestampColumn"),
-        (RowTimes(ttl_s=60), 0, "cassandra.ttl"),
-        (RowTimes(ttl_column="life"), 0, "cassandra.ttlColumn"),
-        (RowTimes(), 60, "default_time_to_live = 60"),
-        (RowTimes(), 0, ""),
-        (RowTimes(expires_column="until"), 0, ""),
+        ({"event_column": "at"}, 0, "cassandra.timestampColumn"),
+        ({"lives": Lives(ttl_s=60)}, 0, "cassandra.ttl"),
+        ({"lives": Lives(ttl_column="life")}, 0, "cassandra.ttlColumn"),
+        ({}, 60, "default_time_to_live = 60"),
+        ({}, 0, ""),
+        ({"lives": Lives(expires_column="until")}, 0, ""),
     ],
     ids=["event", "seconds", "column-of-seconds", "of-the-table", "none", "expiry"],
 )
 def test_what_hangs_on_the_timestamp_of_a_row_with_a_list(
-    times: RowTimes, default_ttl: int, named: str
+    details: dict[str, Any], default_ttl: int, named: str
 ) -> None:
-    """Each attempt raises it; a time of expiry stays what it is."""
+    """Each attempt raises it; a time of expiry stays what it is. So it is when the table is altered, too."""
     table = live(*COLUMNS)._replace(default_ttl=default_ttl)
+    plan = planned(FITTING.append(pa.field("tags", pa.list_(pa.string()))), **details)
     if not named:
-        refuse_beside_lists(times, table)
+        refuse_drift(plan, table)
         return
     with pytest.raises(SchemaMismatch) as refused:
-        refuse_beside_lists(times, table)
+        refuse_drift(plan, table)
     assert named in str(refused.value)
     assert "frozen<list<…>>" in str(refused.value)
-
-
-def test_a_table_with_a_list_whose_rows_begin_to_live_for_a_time() -> None:
-    """Altered under a running query: the flush stops, as each attempt would lengthen the lives."""
-    schema = FITTING.append(pa.field("tags", pa.list_(pa.string())))
-    columns = match_columns(schema, live(*COLUMNS))
-    plan = Plan(key="k", target="cassandra", table='"shop"."orders"', columns=columns)
-    refuse_changed(plan, live(*COLUMNS))
-    with pytest.raises(SchemaMismatch, match="default_time_to_live"):
-        refuse_changed(plan, live(*COLUMNS)._replace(default_ttl=60))
+    plain = planned(**details)
+    refuse_drift(plain, table)

@@ -9,23 +9,21 @@ import pyarrow as pa
 import pytest
 from cassandra import InvalidRequest, OperationTimedOut, WriteFailure
 from cassandra.cluster import NoHostAvailable
+from cassandra.query import UNSET_VALUE
 
+from tests.cql_driver import Field, plan_of
 from wal_sink.errors import InvalidRow, TargetRefused
 from wal_sink.model.plan import Column, Plan
 from wal_sink.targets.cassandra.check import check
 from wal_sink.targets.cassandra.driver.errors import is_refused, may_be_a_row
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, EncodedRows, statement_head
 from wal_sink.targets.cassandra.driver.internals import ServerError
+from wal_sink.targets.cassandra.row_plan import CassandraPlan, IndexedPart, IndexRule
 from wal_sink.targets.cassandra.rules import (
-    DETAIL,
     LEAST,
     MOST,
-    IndexRule,
-    Part,
     first_refused,
     missing_rules,
-    planned_rules,
-    rules_text,
 )
 from wal_sink.targets.cassandra.schema.table import (
     IndexMetadata,
@@ -35,8 +33,6 @@ from wal_sink.targets.cassandra.schema.table import (
 )
 from wal_sink.targets.cassandra.write.prepared import (
     Refusals,
-    first_row,
-    halves,
     refusal,
     refused_rows,
 )
@@ -76,7 +72,7 @@ def rules(cql: str, target: str, kind: str = "CUSTOM", **options: str) -> tuple[
         ("map<text, text>", "entries(c)", "entries", 10),
     ],
 )
-def test_terms(cql: str, target: str, part: Part, most: int) -> None:
+def test_terms(cql: str, target: str, part: IndexedPart, most: int) -> None:
     """The part that is indexed, and the limit of its type: what 5.0 wrote to `system_schema.indexes`."""
     assert rules(cql, target) == (IndexRule("c", "by_c", part, most),)
 
@@ -93,7 +89,7 @@ def test_terms(cql: str, target: str, part: Part, most: int) -> None:
         ("map<text, text>", "entries(c)", "entries"),
     ],
 )
-def test_indexes_in_a_table_of_their_own(cql: str, target: str, part: Part) -> None:
+def test_indexes_in_a_table_of_their_own(cql: str, target: str, part: IndexedPart) -> None:
     """What is indexed is a key there; KEYS is the kind of old ones."""
     for kind in "COMPOSITES", "KEYS":
         assert rules(cql, target, kind) == (IndexRule("c", "by_c", part, 65_534),)
@@ -162,7 +158,7 @@ def test_the_servers_own_limits() -> None:
         ("values", MAP, [[("xxxxx", "yyyy")], None, [("a", None), ("b", "yyyyy")]]),
     ],
 )
-def test_sizes(part: Part, kind: pa.DataType, values: list[Any]) -> None:
+def test_sizes(part: IndexedPart, kind: pa.DataType, values: list[Any]) -> None:
     """The first row with one that is too long, by its bytes."""
     rule = IndexRule("c", "by_c", part, 4)
     for column in (pa.array(values, kind), pa.array([None, *values], kind)[1:]):
@@ -199,28 +195,18 @@ def test_what_vectors_need() -> None:
         assert found.row == 1
 
 
-def plan(*found: IndexRule) -> Plan:
-    details = {"nulls": "unset", "keyspace": "ks", "table": "t"}
-    return Plan(
-        key="k",
-        target="cassandra",
-        table='"ks"."t"',
-        columns=(
-            Column(name="id", source="int32", type="int", role="partition"),
-            Column(name="c", source="string", type="text", role="regular"),
-        ),
-        details={**details, DETAIL: rules_text(found)} if found else details,
-    )
-
-
 def test_a_plan_keeps_its_rules() -> None:
-    """As an optional detail: a plan of before has none, and lets everything pass."""
+    """One without rules lets everything pass."""
     rule = IndexRule("c", "by_c", most_bytes=4)
     batch = pa.record_batch({"id": pa.array([1, 2], pa.int32()), "c": ["xxxx", "xxxxx"]})
-    assert planned_rules(plan()) == ()
-    check(batch, plan())
-    kept = Plan.from_json(plan(rule).to_json(), "plans/k.json")
-    assert planned_rules(kept) == (rule,)
+    fields: tuple[Field, ...] = (
+        ("id", "partition", "int", pa.int32()),
+        ("c", "regular", "text", pa.string()),
+    )
+    check(batch, plan_of(*fields))
+    logged = plan_of(*fields, indexes=(rule,)).plain.to_json()
+    kept = CassandraPlan.of(Plan.from_json(logged, "plans/k.json"))
+    assert kept.details.indexes == (rule,)
     with pytest.raises(
         InvalidRow, match=r"Column c of .*'xxxxx'.* index by_c takes, in the row with id=2\."
     ):
@@ -278,12 +264,12 @@ def _encode(value: Any) -> bytes:
 
 def keys(request: Any) -> list[int]:
     """The rows of a request, by taking it apart."""
-    parts = halves(request)
+    parts = request.halves()
     if parts:
         assert all((part.keyspace, part.routing_key) == ("ks", b"routing") for part in parts)
         return [key for part in parts for key in keys(part)]
-    query_id, values = first_row(request)
-    assert (query_id, values[1:]) == (b"q" * 16, [None, None, bytes(8)])
+    query_id, values = next(request.statements())
+    assert (query_id, values[1:]) == (b"q" * 16, [None, UNSET_VALUE, bytes(8)])
     assert values[0] is not None
     return [int.from_bytes(values[0], "big")]
 

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import decimal
-import json
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
-from cassandra.query import UNSET_VALUE
 
+from tests.cql_driver import plan_of
 from wal_sink.errors import InvalidRow, SchemaMismatch
-from wal_sink.model.plan import Column, Plan, canonical
+from wal_sink.model.plan import Role
 from wal_sink.targets.cassandra.casts import sizes
 from wal_sink.targets.cassandra.check import MAX_ROW_BYTES, check
 from wal_sink.targets.cassandra.names import TableName
+from wal_sink.targets.cassandra.row_plan import CassandraPlan
 from wal_sink.targets.cassandra.schema.compare import match_columns, refuse_changed, used_types
 from wal_sink.targets.cassandra.schema.table import ColumnMetadata, TableMetadata
-from wal_sink.targets.cassandra.types import user_types_text
-from wal_sink.targets.cassandra.write.statements import BoundRows, bind
 
 V1 = "123e4567-e89b-12d3-a456-426614174000"
 V4 = "123e4567-e89b-42d3-a456-426614174000"
@@ -28,21 +25,13 @@ INTS = pa.list_(pa.int32())
 INSTANTS = pa.list_(pa.timestamp("us", "UTC"))
 
 
-def plan(arrow: pa.DataType, cql: str, role: str = "regular", types: Any = None) -> Plan:
+def plan(arrow: pa.DataType, cql: str, role: Role = "regular") -> CassandraPlan:
     """Plan a table of id and c."""
-    return Plan(
-        key="k",
-        target="cassandra",
-        table='"ks"."t"',
-        columns=(
-            Column(name="id", source="int32", type="int", role="partition"),
-            Column(name="c", source=str(canonical(arrow)), type=cql, role=role),  # type: ignore[arg-type]
-        ),
-        details={"nulls": "unset", "types": user_types_text(types or TYPES)},
-    )
+    key = ("id", "partition", "int", pa.int32())
+    return plan_of(key, ("c", role, cql, arrow), types=TYPES)  # type: ignore[arg-type]
 
 
-def one(cql: str, values: pa.Array, role: str = "regular") -> pa.Array:
+def one(cql: str, values: pa.Array, role: Role = "regular") -> pa.Array:
     """Check one column beside a key."""
     ids = pa.array(range(len(values)), pa.int32())
     return check(pa.record_batch({"id": ids, "c": values}), plan(values.type, cql, role))["c"]
@@ -205,30 +194,6 @@ def test_a_huge_row_of_small_elements() -> None:
         one("frozen<list<blob>>", many)
 
 
-def bound(arrow: pa.Array, cql: str, role: str = "regular") -> BoundRows:
-    """Check and bind a column."""
-    ids = pa.array(range(len(arrow)), pa.int32())
-    planned = plan(arrow.type, cql, role)
-    return bind(check(pa.record_batch({"id": ids, "c": arrow}), planned), planned, range(len(ids)))
-
-
-def test_a_null_collection_is_unset_as_any_null() -> None:
-    """What is empty is a value."""
-    rows = bound(pa.array([None, []], INTS), "set<int>")
-    assert [row[1] for row in rows.values][1] == ()
-    assert rows.values[0][1] is UNSET_VALUE
-
-
-def test_values_as_python_has_them() -> None:
-    """Nested dates, decimals of varints, times beyond Python's."""
-    values = pa.array([[dt.date(1970, 1, 2)]])
-    assert bound(values, "frozen<list<date>>").values[0][1] == (2**31 + 1,)
-    whole = pa.array([[decimal.Decimal(-(10**37))]], pa.list_(pa.decimal128(38, 0)))
-    assert bound(whole, "set<varint>").values[0][1] == (-(10**37),)
-    times = pa.array([1], pa.int64()).cast(pa.time64("ns"))
-    assert bound(times, "time").values[0][1] == 1
-
-
 # --- types that change -----------------------------------------------------------------------
 
 
@@ -262,14 +227,8 @@ def test_a_plan_remembers_the_types_it_is_made_of() -> None:
     columns = match_columns(schema, before)
     types = used_types(columns, before)
     assert set(types) == {"place", "code"}
-    made = Plan(
-        key="k",
-        target="cassandra",
-        table="t",
-        columns=columns,
-        details={"types": user_types_text(types)},
-    )
-    assert json.loads(made.details["types"])["code"] == [["n", "int"]]
+    made = msgspec.structs.replace(plan_of(types=types), columns=columns)
+    assert made.plain.details["types"]["code"] == (("n", "int"),)
     refuse_changed(made, before)
     refuse_changed(made, live(place=(*PLACE, ("more", "int")), code=CODE))
     with pytest.raises(SchemaMismatch, match=r'type code was \("n" int\), is \("m" int\)'):

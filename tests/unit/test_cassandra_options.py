@@ -186,8 +186,8 @@ def test_tasks_get_the_environment_of_now(monkeypatch: pytest.MonkeyPatch) -> No
     sent = pickle.dumps(target.for_tasks())
     monkeypatch.setenv(ENVIRONMENT["password"], "stale")
     arrived = pickle.loads(sent)
-    assert login(arrived._options) == ("spark", "hunter2")
-    assert "hunter2" not in f"{arrived} {public(arrived._options)} {public(target._options)}"
+    assert login(arrived.options) == ("spark", "hunter2")
+    assert "hunter2" not in f"{arrived} {public(arrived.options)} {public(target.options)}"
 
 
 # --- files ----------------------------------------------------------------------------------------

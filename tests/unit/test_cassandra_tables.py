@@ -6,24 +6,27 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
 from cassandra.query import PreparedStatement
 
+from tests.cql_driver import plan_of
 from tests.unit.test_cassandra_compare import live as live_table
 from wal_sink.configuration import configure
 from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch
 from wal_sink.model.plan import Column, Plan, plan_key
-from wal_sink.targets.cassandra.check import check, check_for_tables
-from wal_sink.targets.cassandra.row_plan import clustering_details
-from wal_sink.targets.cassandra.schema.compare import refuse_changed
-from wal_sink.targets.cassandra.schema.plan import match_tables, of_several
+from wal_sink.options import parse
+from wal_sink.targets.cassandra import CassandraOptions
+from wal_sink.targets.cassandra.check import check
+from wal_sink.targets.cassandra.feature import Stamped
+from wal_sink.targets.cassandra.features.tables import SeveralTables, match_tables, of_several
+from wal_sink.targets.cassandra.row_plan import CassandraPlan
+from wal_sink.targets.cassandra.schema.compare import Wanted, refuse_changed
 from wal_sink.targets.cassandra.schema.table import ColumnMetadata, TableMetadata
-from wal_sink.targets.cassandra.table_plans import table_plans, tables_option
-from wal_sink.targets.cassandra.write.slices import Stamped, by_table
+from wal_sink.targets.cassandra.write.slices import by_table
 from wal_sink.targets.cassandra.write.statements import Statements
-from wal_sink.targets.operations import with_operation, without_table_column
 
 GIVEN = {
     "checkpointLocation": "/data/checkpoint",
@@ -46,12 +49,12 @@ US = 1_700_000_000_000_000
         ({"tables": "a, b,a"}, "has a twice", "Leave out one"),
         (
             {"tables": "a,b", "tableColumn": "t", "operationColumn": "t"},
-            "both name t",
+            "both name column t",
             "a column for each",
         ),
         (
             {"tables": "a,b", "tableColumn": "t", "cassandra.ttlColumn": "t"},
-            "both name t",
+            "both name column t",
             "a column for each",
         ),
         (
@@ -89,7 +92,7 @@ def test_a_start_says_where_rows_go() -> None:
     assert "goes names" in naming.description["rows"]
     assert every.writes_to == "shop.by_day, shop.by_customer"
     one = configure(GIVEN | {"table": "orders"}).target
-    assert one.shape == {"keyspace": "shop", "table": "orders", "cassandra.nulls": "unset"}
+    assert one.shape == {"keyspace": "shop", "table": "orders"}
     assert not {"tables", "rows"} & set(one.description)
     schema = pa.schema([("id", pa.int64())])
     assert len({plan_key(schema, "c", each.shape) for each in (every, naming, one)}) == 3
@@ -133,7 +136,7 @@ BY_CUSTOMER = table(
     ("tags", "frozen<set<text>>", "static"),
     ("note", "text", "regular"),
 )
-NAMES = {"customer": "customer_id"}
+NAMES = Wanted({"customer": "customer_id"})
 SCHEMA = pa.schema(
     [
         ("goes", pa.string()),
@@ -148,7 +151,7 @@ SCHEMA = pa.schema(
 WRITTEN = pa.schema([field for field in SCHEMA if field.name not in ("goes", "op")])
 
 
-def plan(naming: str = "goes", operation: str = "op") -> Plan:
+def plan(naming: str = "goes", operation: str = "op") -> CassandraPlan:
     """Return what is agreed with both tables."""
     beside = {naming, operation}
     schema = pa.schema([f for f in SCHEMA if f in WRITTEN or f.name in beside])
@@ -157,31 +160,28 @@ def plan(naming: str = "goes", operation: str = "op") -> Plan:
     for live, columns in zip(tables, match_tables(WRITTEN, tables, NAMES), strict=True):
         names = {column.in_table: column.name for column in columns}
         clustering = [names[column.name] for column in live.key if column.role == "clustering"]
-        details = {"keyspace": "shop", "table": live.name.table, "nulls": "unset"}
-        if operation:
-            details |= {
-                "operations": '{"upsert": "upsert", "delete": "delete"}',
-                **clustering_details(clustering),
-            }
-        plans.append(
-            Plan(
-                key="k",
-                target="cassandra",
-                table=str(live.name),
-                columns=with_operation(columns, schema, operation),
-                details=details,
-            )
+        words: Any = {"upsert": "upsert", "delete": "delete"} if operation else {}
+        made = plan_of(
+            keyspace="shop",
+            table=live.name.table,
+            operations=words,
+            clustering=tuple(clustering) if operation else (),
         )
+        own = {column.name: column for column in columns}
+        if operation:
+            own["op"] = Column(name="op", source="string", type="operation", role="operation")
+        in_order = tuple(own[name] for name in schema.names if name in own)
+        plans.append(msgspec.structs.replace(made, columns=in_order))
     return of_several(plans, schema, naming)
 
 
 def test_each_table_has_a_plan_as_if_it_were_alone() -> None:
     """With its own types and roles, from the log's JSON; the log's has every column of the DataFrame."""
-    whole = Plan.from_json(plan().to_json(), "plan")
+    whole = CassandraPlan.of(Plan.from_json(plan().plain.to_json(), "plan"))
     assert whole == plan()
     assert [column.name for column in whole.columns] == SCHEMA.names
     assert whole.table == '"shop"."by_day", "shop"."by_customer"'
-    day, customer = table_plans(whole)
+    day, customer = whole.tables
     assert (day.table, customer.table) == ('"shop"."by_day"', '"shop"."by_customer"')
     assert [(c.name, c.in_table, c.type, c.role) for c in customer.columns] == [
         ("note", "note", "text", "regular"),
@@ -192,25 +192,11 @@ def test_each_table_has_a_plan_as_if_it_were_alone() -> None:
         ("tags", "tags", "frozen<set<text>>", "static"),
     ]
     assert [c.name for c in day.columns] == ["op", "id", "customer", "day", "tags"]
-    assert tables_option(day) == "tables=by_day,by_customer"
+    assert day.tables_option == "tables=by_day,by_customer"
     refuse_changed(day.of_table(), BY_DAY)
     refuse_changed(customer.of_table(), BY_CUSTOMER)
     with pytest.raises(SchemaMismatch, match=r'"by_customer" is no longer .*note was text'):
         refuse_changed(customer.of_table(), BY_CUSTOMER._replace(columns=BY_CUSTOMER.columns[:-1]))
-
-
-def test_a_plan_of_before_is_that_of_its_table() -> None:
-    old = Plan(
-        key="k",
-        target="cassandra",
-        table='"shop"."orders"',
-        columns=(Column(name="id", source="int64", type="bigint", role="partition"),),
-        details={"keyspace": "shop", "table": "orders", "nulls": "unset"},
-    )
-    assert table_plans(old) == (old,)
-    assert tables_option(old) == "table=orders"
-    batch = pa.record_batch([pa.array([1], pa.int64())], names=["id"])
-    assert check_for_tables(batch, old) == check(batch, old)
 
 
 def test_a_start_says_what_a_table_lacks(caplog: pytest.LogCaptureFixture) -> None:
@@ -229,11 +215,16 @@ def test_a_start_says_what_a_table_lacks(caplog: pytest.LogCaptureFixture) -> No
             NAMES,
             ["notes: none of the tables has a column notes"],
         ),
-        (WRITTEN, [BY_DAY, BY_CUSTOMER], {}, ["customer_id: it is in the table's primary key"]),
         (
             WRITTEN,
             [BY_DAY, BY_CUSTOMER],
-            {**NAMES, "x": "y"},
+            Wanted(),
+            ["customer_id: it is in the table's primary key"],
+        ),
+        (
+            WRITTEN,
+            [BY_DAY, BY_CUSTOMER],
+            Wanted({**NAMES.names, "x": "y"}),
             ["x: cassandra.columns names it, and the DataFrame has no such column"],
         ),
         (
@@ -251,7 +242,7 @@ def test_a_start_says_what_a_table_lacks(caplog: pytest.LogCaptureFixture) -> No
     ],
 )
 def test_tables_that_do_not_fit_are_refused(
-    schema: pa.Schema, tables: Sequence[TableMetadata], names: dict[str, str], lines: list[str]
+    schema: pa.Schema, tables: Sequence[TableMetadata], names: Wanted, lines: list[str]
 ) -> None:
     """At the start; errors name the table."""
     with pytest.raises(SchemaMismatch) as caught:
@@ -261,8 +252,9 @@ def test_tables_that_do_not_fit_are_refused(
 
 
 def test_a_column_of_a_table_cannot_name_the_table() -> None:
+    options = parse(GIVEN | {"tables": "a,b", "tableColumn": "note"}, CassandraOptions)
     with pytest.raises(SchemaMismatch, match="a column of one of") as caught:
-        without_table_column(SCHEMA, "note", {"note"}, '"shop"."by_day"')
+        SeveralTables().written(SCHEMA, options, {"note"}, '"shop"."by_day"')
     assert "withColumnRenamed" in caught.value.remedy
 
 
@@ -272,7 +264,7 @@ Row = tuple[Any, ...]
 """goes, note, op, id, customer, day, tags."""
 
 
-def batch(*rows: Row, whole: Plan) -> pa.RecordBatch:
+def batch(*rows: Row, whole: CassandraPlan) -> pa.RecordBatch:
     columns = dict(zip(SCHEMA.names, zip(*rows, strict=True), strict=True))
     fields = [SCHEMA.field(column.name) for column in whole.columns]
     arrays = [pa.array(columns[field.name], field.type) for field in fields]
@@ -289,7 +281,7 @@ ROWS: list[Row] = [
 
 def test_a_row_is_checked_by_the_table_that_it_names() -> None:
     """The log has the rows in their order, and nothing of what their table lacks."""
-    stored = check_for_tables(batch(*ROWS, whole=plan()), plan())
+    stored = check(batch(*ROWS, whole=plan()), plan())
     assert stored.schema.names == SCHEMA.names
     assert stored.column("goes").to_pylist() == [row[0] for row in ROWS]
     assert stored.column("id").to_pylist() == [1, 2, 3, None]
@@ -301,12 +293,12 @@ def test_a_row_is_checked_by_the_table_that_it_names() -> None:
 def test_a_row_for_every_table_is_checked_by_each() -> None:
     whole = plan(naming="")
     fitting = [ROWS[0], (None, "y", "delete", 5, "cid", 9, ["a"])]
-    stored = check_for_tables(batch(*fitting, whole=whole), whole)
+    stored = check(batch(*fitting, whole=whole), whole)
     assert stored.column("note").to_pylist() == ["not in by_day", None]
     assert stored.column("customer").to_pylist() == ["ann", "cid"], "the key of one of the tables"
     assert stored.column("tags").to_pylist() == [["b", "a", "b"], None]
     with pytest.raises(InvalidRow, match=r'customer is part .*"by_customer"'):
-        check_for_tables(batch(*fitting, ROWS[2], whole=whole), whole)
+        check(batch(*fitting, ROWS[2], whole=whole), whole)
 
 
 @pytest.mark.parametrize(
@@ -326,16 +318,16 @@ def test_a_row_for_every_table_is_checked_by_each() -> None:
 def test_a_row_that_cannot_be_written_is_named(row: Row, words: str, remedy: str) -> None:
     """With its table, before the epoch is published."""
     with pytest.raises(InvalidRow, match=words) as caught:
-        check_for_tables(batch(*ROWS, row, whole=plan()), plan())
+        check(batch(*ROWS, row, whole=plan()), plan())
     assert remedy in caught.value.remedy
 
 
 def test_batches_without_rows_or_of_one_table() -> None:
     whole = plan()
     rows = batch(*ROWS, whole=whole)
-    stored = check_for_tables(rows, whole)
+    stored = check(rows, whole)
     for begin, end in ((0, 0), (0, 1), (1, 2), (2, 4)):
-        assert check_for_tables(rows[begin:end], whole) == stored[begin:end]
+        assert check(rows[begin:end], whole) == stored[begin:end]
 
 
 # --- what each table gets -------------------------------------------------------------------------
@@ -354,10 +346,10 @@ def test_each_row_has_its_own_timestamp_in_each_table() -> None:
     ):
         whole = plan(naming)
         rows = ROWS if naming else ROWS[:2]
-        stored = check_for_tables(batch(*rows, whole=whole), whole)
+        stored = check(batch(*rows, whole=whole), whole)
         stamps = np.arange(US, US + len(rows))
-        tables = table_plans(whole)
-        parts = list(by_table(Stamped(stored, stamps), whole, tables))
+        tables = whole.tables
+        parts = list(by_table(Stamped(stored, stamps), whole))
         assert [part.stamps.tolist() for part in parts] == expected
         for part, of in zip(parts, tables, strict=True):
             assert part.batch.schema.names == [column.name for column in of.columns]
@@ -369,9 +361,9 @@ INSERT = 'INSERT INTO "shop"."{}" ({}) VALUES ({}) USING TIMESTAMP ?'
 def test_each_table_gets_its_own_statements() -> None:
     """By the table's names and key, deletes too."""
     whole = plan()
-    stored = check_for_tables(batch(*ROWS, whole=whole), whole)
-    tables = table_plans(whole)
-    parts = by_table(Stamped(stored, np.arange(4)), whole, tables)
+    stored = check(batch(*ROWS, whole=whole), whole)
+    tables = whole.tables
+    parts = by_table(Stamped(stored, np.arange(4)), whole)
     found = [
         (each.statement.prepared.query_string, each.rows.batch.num_rows)
         for part, of in zip(parts, tables, strict=True)

@@ -29,7 +29,8 @@ columns = (
         for i in range(len(sys.argv[3:]) // 2)
     ),
 )
-details = {"types": '{"place": [["street", "text"], ["seen", "set<time>"]]}'}
+types = {"place": [["street", "text"], ["seen", "set<time>"]]}
+details = {"keyspace": "ks", "table": "t", "types": types}
 plan = Plan(key="k", target="cassandra", table='"ks"."t"', columns=columns, details=details)
 with pa.ipc.open_stream(bytes.fromhex(sys.argv[2])) as stream:
     batch = stream.read_next_batch()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -11,32 +12,24 @@ from cassandra.query import UNSET_VALUE
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.cql_driver import driver_rows, plan_of_column
+from tests.cql_driver import bind, driver_rows, plan_of, plan_of_column
 from tests.cql_values import FIELDS, SCALARS, Case, type_name
 from tests.unit.test_cassandra_compare import live
 from tests.unit.test_write_mode import prepared
 from wal_sink.configuration import configure
 from wal_sink.errors import OptionError, SchemaMismatch
-from wal_sink.model.plan import Plan, plan_key
+from wal_sink.model.plan import plan_key
 from wal_sink.options import names, parse, public, refuse_unknown
 from wal_sink.targets.cassandra import CassandraOptions
 from wal_sink.targets.cassandra.check import check
 from wal_sink.targets.cassandra.encode import encode
-from wal_sink.targets.cassandra.row_plan import (
-    Change,
-    changes_details,
-    changes_of,
-    mode_beside,
-    mode_details,
-    planned_changes,
-    updates,
-)
-from wal_sink.targets.cassandra.schema.compare import found_changes, match_columns, refuse_changed
-from wal_sink.targets.cassandra.schema.plan import match_tables, of_several
+from wal_sink.targets.cassandra.feature import Stamped
+from wal_sink.targets.cassandra.features import about_column
+from wal_sink.targets.cassandra.features.collections import found_changes
+from wal_sink.targets.cassandra.row_plan import CassandraPlan, Change
+from wal_sink.targets.cassandra.schema.compare import Wanted, match_columns, refuse_changed
 from wal_sink.targets.cassandra.schema.table import ColumnMetadata
-from wal_sink.targets.cassandra.table_plans import table_plans
-from wal_sink.targets.cassandra.write.slices import Stamped
-from wal_sink.targets.cassandra.write.statements import Statements, bind
+from wal_sink.targets.cassandra.write.statements import Statements
 
 GIVEN = {
     "checkpointLocation": "/data/checkpoint",
@@ -80,7 +73,6 @@ def test_the_option_is_part_of_the_plan() -> None:
         for more in ({}, {f"{BY}tags": "overwrite"}, {f"{BY}Tags": "add"})
     )
     schema = pa.schema([("id", pa.int64())])
-    assert whole.shape == plain.shape
     assert "collections" not in whole.description
     assert adding.description["collections"] == f"{BY}tags=add; by UPDATE"
     assert plan_key(schema, "c", adding.shape) != plan_key(schema, "c", plain.shape)
@@ -150,7 +142,9 @@ def test_what_cannot_be_changed_is_refused(
     """By one line of the start's error; no other line is about the column."""
     fields = {"id": pa.int64(), column: kind}
     with pytest.raises(SchemaMismatch, match=words) as caught:
-        match_columns(pa.schema(list(fields.items())), LIVE, changes={column: change})
+        match_columns(
+            pa.schema(list(fields.items())), LIVE, Wanted(changes={column: change}), about_column
+        )
     assert str(caught.value).count(f"\n  - {column}") == 1
 
 
@@ -164,52 +158,20 @@ def test_the_names_are_those_of_the_dataframe() -> None:
         found_changes({"tags": "add"}, ["Tags", "tags"])
 
 
-def test_each_table_decides_for_itself() -> None:
-    """A table without the column is written as ever; a plan of an older version has one mode for all."""
-    schema = pa.schema([("id", pa.int64()), ("tags", TEXTS)])
-    other = live(ColumnMetadata("id", "bigint", "partition"), table="Customers")
-    changes: dict[str, Change] = {"tags": "add"}
-    matched = match_tables(schema, [LIVE, other], {}, "insert", changes)
-    plans = []
-    for table, columns in zip((LIVE, other), matched, strict=True):
-        own = changes_of(changes, [column.name for column in columns])
-        details = {"keyspace": "shop", "table": table.name.table, "nulls": "unset"}
-        details |= mode_details(mode_beside("insert", own)) | changes_details(own)
-        plan = Plan(key="k", target="c", table=str(table.name), columns=columns, details=details)
-        plans.append(plan)
-    logged = of_several(plans, schema, "")
-    assert [updates(each) for each in table_plans(logged)] == [True, False]
-    assert [dict(planned_changes(each)) for each in table_plans(logged)] == [changes, {}]
-    older = Plan.from_json(logged.to_json(), "plan")
-    details = {name: text for name, text in older.details.items() if name != "tables"}
-    tables = (
-        older.details["tables"].replace('"write":"update",', "").replace(',"write":"update"', "")
-    )
-    assert "update" not in tables
-    older.details.clear()
-    older.details.update(details | {"write": "update", "tables": tables})
-    assert [updates(each) for each in table_plans(older)] == [True, True]
-
-
 # --- statements and bytes -------------------------------------------------------------------------
 
 
-def plan_of(schema: pa.Schema, changes: dict[str, Change], nulls: str = "write") -> Plan:
-    details = {"keyspace": "shop", "table": "orders", "nulls": nulls}
-    return Plan(
-        key="k",
-        target="cassandra",
-        table='"shop"."orders"',
-        columns=match_columns(schema, LIVE, mode="update", changes=changes),
-        details=details | mode_details("update") | changes_details(changes),
-    )
+def plan_of_table(schema: pa.Schema, changes: dict[str, Change]) -> CassandraPlan:
+    made = plan_of(keyspace="shop", table="orders", nulls="write", update=True, changes=changes)
+    columns = match_columns(schema, LIVE, Wanted(update=True, changes=changes), about_column)
+    return msgspec.structs.replace(made, columns=columns)
 
 
 def test_the_statement_adds_and_takes_out() -> None:
     """At the row's time; of a row whose life is over it takes out what the row would have added."""
     schema = pa.schema([("tags", TEXTS), ("stock", STOCK), ("id", pa.int64()), ("day", TEXTS)])
     schema = schema.set(3, pa.field("day", pa.list_(pa.int32())))
-    plan = plan_of(schema, {"tags": "remove", "stock": "add"})
+    plan = plan_of_table(schema, {"tags": "remove", "stock": "add"})
     rows = pa.record_batch(
         [
             [["a"], None, ["b"]],
@@ -236,7 +198,7 @@ def test_the_statement_adds_and_takes_out() -> None:
         dead.rows.stamps.tolist(),
         stamp_first=True,
         cleared=True,
-    ).values
+    )
     assert [row[1:4] for row in bound] == [
         (("a",), ("x", "y"), None),
         (UNSET_VALUE, ("z",), None),
@@ -264,7 +226,7 @@ def test_the_bytes_are_the_drivers(case: Case, change: Change, data: st.DataObje
             items = pa.array([[1]] * len(column.values), pa.list_(pa.int32()))
             given_column = pa.MapArray.from_arrays(pa.array(ends, pa.int32()), column.values, items)
         planned = plan_of_column(cql, given_column.type, "write", types)
-        planned.details.update(changes_details({"c": change}))
+        planned = planned.noting(changes={"c": change})
         ids = pa.array(range(len(column)), pa.int32())
         stored = check(pa.record_batch({"id": ids, "c": given_column}), planned)
         encoded, offsets = encode(stored, planned, 7)

@@ -5,16 +5,14 @@ from __future__ import annotations
 import decimal
 from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from tests.cql_driver import driver_rows
-from wal_sink.model.plan import Column, Plan
+from tests.cql_driver import driver_rows, plan_of
 from wal_sink.targets.cassandra.encode import encode
-from wal_sink.targets.cassandra.types import user_types_text
+from wal_sink.targets.cassandra.row_plan import CassandraPlan
 
 PAIR = {"pair": (("x", "int"), ("y", "text"))}
 DAY = 86_400 * 10**9
@@ -23,16 +21,9 @@ HIDDEN = [True, False, True, False]
 """Where a mask makes nulls of values."""
 
 
-def plan(cql: str, nulls: str = "write") -> Plan:
+def plan(cql: str, nulls: str = "write", types: Any = None) -> CassandraPlan:
     """Plan a column c."""
-    column = Column(name="c", source="any", type=cql, role="regular")
-    return Plan(
-        key="k",
-        target="cassandra",
-        table="t",
-        columns=(column,),
-        details={"nulls": nulls, "types": user_types_text(PAIR)},
-    )
+    return plan_of(("c", "regular", cql, pa.null()), nulls=nulls, types=types or PAIR)
 
 
 def same(cql: str, column: pa.Array) -> None:
@@ -192,8 +183,7 @@ def test_fields_that_a_type_got_since_are_null() -> None:
     for cql, column in (("frozen<pair>", pairs), ("frozen<list<frozen<pair>>>", lists)):
         batch, planned = pa.record_batch({"c": column}), plan(cql)
         now = {"pair": (*PAIR["pair"], ("z", "double")), "other": (("n", "int"),)}
-        details = {**planned.details, "types": user_types_text(now)}
-        live = msgspec.structs.replace(planned, details=details)
-        expected = [row.wire for row in driver_rows(batch, planned, key=(), live=live)]
+        live = plan(cql, types=now)
+        expected = [row.wire for row in driver_rows(batch, live, key=())]
         assert encode(batch, live, 0).data.to_pybytes() == b"".join(expected)
         assert encode(batch, planned, 0).data.size < len(b"".join(expected))

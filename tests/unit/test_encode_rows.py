@@ -5,39 +5,33 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import struct
+from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.cql_driver import driver_rows
-from wal_sink.model.plan import Column, Plan, canonical
+from tests.cql_driver import driver_rows, plan_of
+from wal_sink.model.plan import Role
 from wal_sink.targets.cassandra.check import check
 from wal_sink.targets.cassandra.encode import Encoded, buffers, encode, routing_keys, taken
+from wal_sink.targets.cassandra.row_plan import CassandraPlan
 
 US = 1_700_000_000_000_000
 HEAD = b"\x01\x00\x02id\x00\x06"
 
 
 def batch_of(
-    columns: dict[str, tuple[str, str, pa.Array]], nulls: str = "unset"
-) -> tuple[pa.RecordBatch, Plan]:
+    columns: Mapping[str, tuple[Role, str, pa.Array]], nulls: str = "unset"
+) -> tuple[pa.RecordBatch, CassandraPlan]:
     """Check columns of a role, a CQL type and values, with their plan."""
-    plan = Plan(
-        key="k",
-        target="cassandra",
-        table="t",
-        columns=tuple(
-            Column(name=name, source=str(canonical(values.type)), type=cql, role=role)  # type: ignore[arg-type]
-            for name, (role, cql, values) in columns.items()
-        ),
-        details={"nulls": nulls},
-    )
+    fields = [(name, role, cql, each.type) for name, (role, cql, each) in columns.items()]
+    plan = plan_of(*fields, nulls=nulls)
     batch = pa.record_batch({name: values for name, (_, _, values) in columns.items()})
     return check(batch, plan), plan
 
 
-def readings(nulls: str = "unset") -> tuple[pa.RecordBatch, Plan]:
+def readings(nulls: str = "unset") -> tuple[pa.RecordBatch, CassandraPlan]:
     """Rows of fixed and varying columns, one after the other, nulls in some."""
     return batch_of(
         {
@@ -129,7 +123,7 @@ def test_more_bytes_than_offsets_of_32_bits_can_tell(monkeypatch: pytest.MonkeyP
 # --- routing keys ----------------------------------------------------------------------------
 
 
-KEYS = {
+KEYS: dict[str, tuple[Role, str, pa.Array]] = {
     "a": ("partition", "text", pa.array(["", "é", "x" * 300])),
     "b": ("partition", "int", pa.array([0, -1, 2**31 - 1], pa.int32())),
     "c": ("partition", "frozen<set<int>>", pa.array([[], [1], [2, 3]], pa.list_(pa.int32()))),

@@ -1,4 +1,4 @@
-"""Every type in every shape: the bytes that the driver's own serializers make of the same rows."""
+"""Every type in every shape, through check and encode: the driver's own bytes, and the values it decodes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,22 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from cassandra.query import UNSET_VALUE
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.cql_driver import driver_rows, plan_of_column
-from tests.cql_values import FIELDS, SCALARS, Case, decimals, shapes, type_name, whole
+from tests.cql_driver import decoded, driver_rows, plan_of_column
+from tests.cql_values import (
+    FIELDS,
+    SCALARS,
+    Case,
+    decimals,
+    expected,
+    plain,
+    shapes,
+    type_name,
+    whole,
+)
 from wal_sink.targets.cassandra.check import check
 from wal_sink.targets.cassandra.encode import encode
 from wal_sink.targets.cassandra.types import NESTED, TYPES, UserTypes
@@ -24,17 +35,18 @@ TREE: UserTypes = {
 }
 
 
-def compare(column: pa.Array, cql: str, nulls: str, protocol: int, types: UserTypes) -> None:
-    """Compare a column beside a key, as a slice of a longer one."""
+def compare(column: pa.Array, cql: str, nulls: str, protocol: int, types: UserTypes) -> list[Any]:
+    """Compare a column beside a key, as a slice of a longer one; return what the driver decodes of it."""
     ids = pa.array(range(len(column)), pa.int32())
     planned = plan_of_column(cql, column.type, nulls, types)
     stored = check(pa.record_batch({"id": ids, "c": column}), planned)
     stored = pa.concat_batches([stored, stored, stored])[len(stored) : 2 * len(stored)]
-    data, offsets = encode(stored, planned, US)
-    expected = [row.wire for row in driver_rows(stored, planned, US, protocol=protocol)]
-    raw = data.to_pybytes()
-    assert [raw[i:j] for i, j in itertools.pairwise(offsets)] == expected
-    assert raw == b"".join(expected), "nothing between the rows"
+    encoded = encode(stored, planned, US)
+    rows = [row.wire for row in driver_rows(stored, planned, US, protocol=protocol)]
+    raw = encoded.data.to_pybytes()
+    assert [raw[i:j] for i, j in itertools.pairwise(encoded.offsets)] == rows
+    assert raw == b"".join(rows), "nothing between the rows"
+    return [row.values["c"] for row in decoded(encoded, planned)]
 
 
 def test_every_type_has_a_case() -> None:
@@ -51,7 +63,15 @@ def test_alone_and_as_a_part(case: Case, data: st.DataObject, protocol: int, nul
     """In collections, tuples and user-defined types, some frozen; with nulls and without."""
     for shape in shapes(case):
         values = data.draw(st.lists(shape.values, max_size=5) | st.lists(st.none() | shape.values))
-        compare(shape.array(values), shape.cql, nulls, protocol, TWO)
+        found = compare(shape.array(values), shape.cql, nulls, protocol, TWO)
+        without = None if nulls == "write" else UNSET_VALUE
+        in_place = shape.cql.startswith(("list", "set", "map"))
+        for value, back in zip(values, found, strict=True):
+            if value is None:
+                assert back is without
+            else:
+                read = plain(back)
+                assert (read or None if in_place else read) == expected(shape, value)
 
 
 LEAF = st.none() | st.fixed_dictionaries({"n": st.none() | decimals(0), "d": decimals(2, 9)})

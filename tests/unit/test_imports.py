@@ -105,7 +105,9 @@ def given(tmp_path: Path) -> dict[str, dict[str, object]]:
         Column(name="id", source="int64", type="bigint", role="partition"),
         Column(name="text", source="string", type="text", role="regular"),
     )
-    log.create_plan(Plan(key=key, target="cassandra", table="shop.orders", columns=columns))
+    details = {"keyspace": "shop", "table": "orders"}
+    plan = Plan(key=key, target="cassandra", table="shop.orders", columns=columns, details=details)
+    log.create_plan(plan)
     own(log, configuration.location.open_checkpoint())
     take_ticket(log, TASK.run_id)
     source = {"source": WalSinkDataSource, "options": options, "schema": SCHEMA}

@@ -44,7 +44,7 @@ def silent(sent: Frame) -> Frame | None:
     return well(sent) if sent.opcode == OPTIONS else None
 
 
-def light(to: Nodes, timeout_s: float = 5) -> PipelinedRequests:
+def pipelined(to: Nodes, timeout_s: float = 5) -> PipelinedRequests:
     return PipelinedRequests(to.session, "dc", timeout_s)
 
 
@@ -67,7 +67,7 @@ def values(of: Iterable[Any]) -> list[bytes]:
 def test_a_group_is_one_push_and_ends_once(version: int, *, compresses: bool) -> None:
     """Its frames are what the driver would have made, of which the canary is the judge."""
     with nodes(1, version, compresses=compresses) as to:
-        by = light(to)
+        by = pipelined(to)
         assert not by.is_off
         requests = [request() for _ in range(20)]
         (ended,) = sent(by, requests)
@@ -81,7 +81,7 @@ def test_large_requests(size: int) -> None:
     """Two that make one segment; and one of several segments, which is alone."""
     requests = [request(size=size) for _ in range(2 if size * 2 < MOST_BYTES else 1)]
     with nodes() as to:
-        (ended,) = sent(light(to), requests)
+        (ended,) = sent(pipelined(to), requests)
         assert ended.acknowledged == len(requests)
         assert values(to.wire().requests) == values(requests)
 
@@ -93,7 +93,7 @@ def test_answers_in_any_order_and_some_refused() -> None:
         return error(frame, INVALID) if frame.stream % 3 == 0 else silent(frame)
 
     with nodes() as to:
-        by = light(to)
+        by = pipelined(to)
         to.wire().answer = refuses
         requests = [request() for _ in range(9)]
         told = sent(by, requests)
@@ -111,7 +111,7 @@ def test_answers_in_any_order_and_some_refused() -> None:
 def test_a_late_answer_frees_its_stream_and_says_nothing() -> None:
     """Until it comes, no other request gets that stream: it would take the answer for its own."""
     with nodes() as to:
-        by = light(to, timeout_s=0.5)
+        by = pipelined(to, timeout_s=0.5)
         to.wire().answer = silent
         requests = [request() for _ in range(3)]
         told = sent(by, requests)
@@ -138,7 +138,7 @@ def test_a_late_answer_frees_its_stream_and_says_nothing() -> None:
 def test_a_lost_connection_ends_what_has_no_answer(number: int) -> None:
     """The driver ends many requests in another thread; and hears that the node may be down."""
     with nodes() as to:
-        by = light(to)
+        by = pipelined(to)
         wire = to.wire()
         wire.answer = silent
         requests = [request() for _ in range(number)]
@@ -163,7 +163,7 @@ def test_a_lost_connection_ends_what_has_no_answer(number: int) -> None:
 def test_a_connection_that_closes_under_the_push() -> None:
     """Nothing was sent, and the callbacks may have been called before: it is told once."""
     with nodes() as to:
-        by = light(to)
+        by = pipelined(to)
         wire = to.wire()
 
         def closes(_: bytes) -> None:
@@ -178,7 +178,7 @@ def test_a_connection_that_closes_under_the_push() -> None:
 def test_a_full_socket_costs_no_stream() -> None:
     """The driver refuses the push; the streams are free again, which the driver's own way forgets."""
     with nodes() as to:
-        by = light(to)
+        by = pipelined(to)
         to.wire()._socket_writable = False
         for _ in range(3):
             (ended,) = sent(by, [request() for _ in range(200)])
@@ -194,7 +194,7 @@ def test_answers_and_the_end_of_a_connection_at_once() -> None:
     """From threads of the driver: each request ends once, either way."""
     for _ in range(20):
         with nodes() as to:
-            by = light(to)
+            by = pipelined(to)
             wire = to.wire()
             wire.answer = silent
             told = sent(by, [request() for _ in range(120)])
@@ -224,7 +224,7 @@ def wait_for(what: Any, seconds: float = 5) -> bool:
 def test_a_late_answer_holds_no_bytes_of_what_came_after_it() -> None:
     """Groups are looked through from the first that was sent, which may wait for seconds."""
     with nodes() as to:
-        by = light(to)
+        by = pipelined(to)
         to.wire().answer = silent
         assert by.send([request()], None, lambda _: None)
         to.wire().answer = well
@@ -254,7 +254,7 @@ def test_what_is_in_flight_keeps_no_slice(*, by_futures: bool) -> None:
         to.wire().answer = silent
         data = bytearray()
         if by_futures:
-            by._in_flight._light = None
+            by._in_flight._pipelined = None
         by.send([of_a_slice(data)])
         gc.collect()
         assert len(to.wire().requests) == by.observer.in_flight == 1
@@ -267,7 +267,7 @@ def test_what_is_in_flight_keeps_no_slice(*, by_futures: bool) -> None:
 def test_what_has_failed_is_the_same_request(version: int, *, compresses: bool) -> None:
     """It is read from the frames: rows, how many, routing key and node."""
     with nodes(1, version, compresses=compresses) as to:
-        by = light(to)
+        by = pipelined(to)
         to.wire().answer = lambda frame: error(frame, OVERLOADED)
         (host,) = to.hosts
         requests = [request(host, size=8 + 700 * number) for number in range(12)]
@@ -285,7 +285,7 @@ def test_what_has_failed_is_the_same_request(version: int, *, compresses: bool) 
 def test_rows_go_to_their_replica_and_others_in_turn() -> None:
     """What has no node goes to all; what has one waits for no other."""
     with nodes(3) as to:
-        by = light(to)
+        by = pipelined(to)
         for number, host in enumerate(to.hosts):
             requests = [request(host) for _ in range(4)]
             sent(by, requests, host)
@@ -298,7 +298,7 @@ def test_rows_go_to_their_replica_and_others_in_turn() -> None:
 def test_a_node_that_is_down() -> None:
     """Rows of no node go to the others; its own rows are left to the driver, which knows other replicas."""
     with nodes(3) as to:
-        by = light(to)
+        by = pipelined(to)
         to.session.remove_pool(to.hosts[1]).result(5)
         assert not by.send([request()], to.hosts[1], lambda _: None)
         for _ in range(4):
@@ -309,7 +309,7 @@ def test_a_node_that_is_down() -> None:
 def test_a_connection_without_free_streams_is_left_to_the_driver() -> None:
     """Also one that the driver is about to replace, as too many of its streams are late."""
     with nodes() as to:
-        by = light(to)
+        by = pipelined(to)
         wire = to.wire()
         wire.in_flight = wire.max_request_id - 1
         assert not by.send([request(), request()], None, lambda _: None)
@@ -330,7 +330,7 @@ def void(frame: Frame) -> Frame:
 def test_the_canary_sees_other_answers(caplog: pytest.LogCaptureFixture) -> None:
     """Nothing goes this way then, and one warning says why."""
     with nodes(3, answers=void) as to:
-        by = light(to)
+        by = pipelined(to)
         assert by.is_off
         assert not by.send([request()], None, lambda _: None)
     assert len([each for each in caplog.records if each.levelname == "WARNING"]) == 1
@@ -425,7 +425,7 @@ class Counts(Observer):
 def sender(to: Nodes, timeout_s: float = 5, patience: float = 10, most: int = 64) -> Sender:
     law = Concurrency(most)
     law.limit = most
-    made = Sender(to.session, law, patience, light=light(to, timeout_s))
+    made = Sender(to.session, law, patience, pipelined=pipelined(to, timeout_s))
     made.observer = Counts()
     return made
 
@@ -545,7 +545,7 @@ def test_a_mistake_is_raised_and_what_is_in_flight_is_forgotten() -> None:
 
 
 def test_a_lost_connection_loses_no_row() -> None:
-    """Another node takes what the lost one had, by the driver's way; later rows go light again."""
+    """Another node takes what the lost one had, by the driver's way; later rows go pipelined again."""
     with nodes(2) as to:
         by = sender(to)
         first, second = to.wire(0), to.wire(1)

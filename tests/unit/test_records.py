@@ -25,7 +25,7 @@ from wal_sink.model.manifest import (
     SegmentRef,
     manifest_digest,
 )
-from wal_sink.model.plan import Column, Plan
+from wal_sink.model.plan import Column, Plan, WriteDemands
 from wal_sink.model.records import (
     Chosen,
     Claim,
@@ -46,7 +46,6 @@ from wal_sink.model.records import (
     Ticket,
     WithoutSink,
 )
-from wal_sink.targets.cassandra.rules import IndexRule, rules_text
 
 GOLDEN = Path(__file__).parent / "golden" / "format-1"
 
@@ -139,12 +138,10 @@ GOLDEN_RECORDS: dict[str, Record] = {
             "nulls": "unset",
             "keyspace": "shop",
             "table": "texts",
-            "indexes": rules_text(
-                [
-                    IndexRule("v", "texts_v_idx", most_bytes=32_768, vector="cosine"),
-                    IndexRule("t", "texts_t_idx", "elements", 65_534),
-                ]
-            ),
+            "indexes": [
+                {"column": "v", "index": "texts_v_idx", "most_bytes": 32_768, "vector": "cosine"},
+                {"column": "t", "index": "texts_t_idx", "part": "elements", "most_bytes": 65_534},
+            ],
         },
     ),
     "plan_with_operations": Plan(
@@ -156,13 +153,9 @@ GOLDEN_RECORDS: dict[str, Record] = {
             Column(name="op", source="string", type="operation", role="operation"),
             Column(name="line", source="int32", type="int", role="clustering"),
         ),
-        details={
-            "nulls": "unset",
-            "keyspace": "shop",
-            "table": "orders",
-            "clustering": '["line"]',
-            "operations": '{"D": "delete", "U": "upsert"}',
-        },
+        operations={"D": "delete", "U": "upsert"},
+        demands=WriteDemands(sent_once=True),
+        details={"keyspace": "shop", "table": "orders", "clustering": ["line"]},
     ),
     "flushed_epoch": FlushedEpoch(
         epoch=41,
@@ -390,7 +383,7 @@ def test_every_field_is_needed_and_has_its_type(name: str) -> None:
     kind = type(GOLDEN_RECORDS[name])
     for field in msgspec.structs.fields(kind):
         given: dict[str, Any] = json.loads(golden(name))
-        odd = json.dumps(given | {field.name: {"odd": []}}).encode()
+        odd = json.dumps(given | {field.name: [{"odd": []}]}).encode()
         refused(name, odd)
         refused(name, laid_out(odd))
         given.pop(field.name, None)  # it may have come after the golden file
@@ -400,6 +393,11 @@ def test_every_field_is_needed_and_has_its_type(name: str) -> None:
                 refused(name, each)
             else:
                 kind.from_json(each, "there")
+
+
+def test_a_demand_that_is_not_known_is_refused() -> None:
+    """No flusher may overlook what a newer one demands of it."""
+    refused("plan", changed("plan", demands={"sent_once": True, "later": True}))
 
 
 @pytest.mark.parametrize("value", ["1", 1.5, None, True])
@@ -523,7 +521,7 @@ from wal_sink.wal.log import Log
 from wal_sink.model import manifest, plan, records
 from wal_sink.model.codec import Record
 from wal_sink.model.ledger import Window
-from wal_sink.targets.cassandra import rules
+from wal_sink.targets.cassandra.row_plan import CassandraPlan
 
 learning = []
 
@@ -538,7 +536,7 @@ for kind in Record.__subclasses__():
     except Exception:
         pass  # a field is missing
 text = Path(sys.argv[1], "plan_with_indexes.json").read_bytes()
-assert rules.planned_rules(plan.Plan.from_json(text, "here"))
+assert CassandraPlan.of(plan.Plan.from_json(text, "here")).details.indexes
 Window.from_text(Path(sys.argv[1], "window.json").read_text())
 sys.setprofile(None)
 print(learning)

@@ -8,22 +8,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from tests.cql_driver import plan_of
 from wal_sink.errors import InvalidRow
-from wal_sink.model.plan import Column, Plan
 from wal_sink.publish.append import split_invalid
 from wal_sink.targets.cassandra.check import check
 from wal_sink.wal.segment import ROW, TEXTS, refused_rows, rows_of
 
-PLAN = Plan(
-    key="k",
-    target="cassandra",
-    table="shop.t",
-    columns=(
-        Column(name="k", source="string", type="text", role="partition"),
-        Column(name="at", source="timestamp[us, tz=UTC]", type="timestamp", role="regular"),
-        Column(name="tags", source="list<item: string>", type="list<text>", role="regular"),
-    ),
-    details={"nulls": "unset"},
+PLAN = plan_of(
+    ("k", "partition", "text", pa.string()),
+    ("at", "regular", "timestamp", pa.timestamp("us", tz="UTC")),
+    ("tags", "regular", "list<text>", pa.list_(pa.string())),
+    keyspace="shop",
 )
 SCHEMA = pa.schema(
     [
@@ -65,7 +60,7 @@ def test_each_rule_that_is_broken_costs_one_look_more() -> None:
         (9, "k"),
     ]
     assert split.refused[0].error.problem == (
-        "Column k is part of the primary key of shop.t and null."
+        'Column k is part of the primary key of "shop"."t" and null.'
     )
 
 

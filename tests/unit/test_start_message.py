@@ -89,7 +89,7 @@ def test_the_block_has_no_secret() -> None:
 def test_a_target_of_ones_own_is_described_by_its_shape() -> None:
     """Without a line of its code."""
     target = MemoryTarget(MemoryOptions(keys="k"))
-    assert target.description == {"target": "memory", "keys": "k", "nulls": "unset"}
+    assert target.description == {"target": "memory", "keys": "k"}
 
 
 def test_only_what_cannot_replay_is_warned_of() -> None:

@@ -11,24 +11,28 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.cql_driver import Field, refuse_drift
+from tests.cql_driver import plan_of as plan_of_fields
 from wal_sink.configuration import configure
 from wal_sink.errors import OptionError, SchemaMismatch, TargetRefused
 from wal_sink.model.ledger import BegunEpoch, Window
-from wal_sink.model.plan import Column, Plan, Role
+from wal_sink.model.plan import Column, Role, WriteDemands
 from wal_sink.targets.cassandra.encode.rows import distinct_keys
-from wal_sink.targets.cassandra.names import TableName
-from wal_sink.targets.cassandra.row_plan import ADDED_COLUMN, as_planned, totals_details, with_added
-from wal_sink.targets.cassandra.schema.compare import refuse_changed, refuse_no_totals
-from wal_sink.targets.cassandra.schema.table import ColumnMetadata, TableMetadata
-from wal_sink.targets.cassandra.totals import (
+from wal_sink.targets.cassandra.features import used
+from wal_sink.targets.cassandra.features.totals import (
     NOTHING,
     Added,
     Adding,
     Current,
     Places,
+    Sums,
     Totals,
+    refuse_no_totals,
     totals,
 )
+from wal_sink.targets.cassandra.names import TableName
+from wal_sink.targets.cassandra.row_plan import ADDED_COLUMN, CassandraPlan
+from wal_sink.targets.cassandra.schema.table import ColumnMetadata, TableMetadata
 from wal_sink.targets.cassandra.write.totals import requests, select
 
 GIVEN = {
@@ -62,22 +66,16 @@ def window(*rows: int, first: int = 7) -> Window:
     return Window(nonce="n", begun_us=BASE_US, epochs=tuple(epochs))
 
 
-def plan_of(kind: str = "bigint", nulls: str = "unset", **more: str) -> Plan:
+def plan_of(kind: str = "bigint", nulls: str = "unset", **more: Any) -> CassandraPlan:
     """Return a plan of the key (k, n), a total v and a text t."""
-    columns: list[tuple[str, str, Role]] = [
-        ("k", "text", "partition"),
-        ("n", "int", "clustering"),
-        ("v", kind, "regular"),
-        ("t", "text", "regular"),
+    fields: list[Field] = [
+        ("k", "partition", "text", pa.string()),
+        ("n", "clustering", "int", pa.int32()),
+        ("v", "regular", kind, pa.int64()),
+        ("t", "regular", "text", pa.string()),
     ]
-    plan = Plan(
-        key="p",
-        target="cassandra",
-        table="shop.clicks",
-        columns=tuple(Column(name=n, source="", type=t, role=r) for n, t, r in columns),
-        details={"nulls": nulls, **totals_details("v"), **more},
-    )
-    return as_planned(plan)
+    details = {"keyspace": "shop", "table": "clicks", "added": ("v",), **more}
+    return plan_of_fields(*fields, nulls=nulls, **details)
 
 
 Rows = list[tuple[str, int, Any, str | None]]
@@ -88,11 +86,11 @@ def add(
     held: dict[tuple[str, int], Current] | None = None,
     *,
     kind: pa.DataType = BIGINT,
-    plan: Plan | None = None,
+    plan: CassandraPlan | None = None,
     stamps: list[int] | None = None,
     of: Window | None = None,
     after: tuple[str, ...] = (),
-) -> Totals:
+) -> Sums:
     """Add rows to what the table holds, by the code that the flusher uses."""
     plan = plan or plan_of()
     kinds = (pa.string(), pa.int32(), kind, pa.string())
@@ -109,7 +107,7 @@ def add(
     return totals(batch, np.array(us, np.int64), keys.numbers, current, adding)
 
 
-def written(found: Totals) -> dict[tuple[str, int], tuple[Any, ...]]:
+def written(found: Sums) -> dict[tuple[str, int], tuple[Any, ...]]:
     """Return what is written by key: total, text, what is in it, and the time after `BASE_US`."""
     rows = zip(found.batch.to_pylist(), found.stamps.tolist(), strict=True)
     return {(r["k"], r["n"]): (r["v"], r["t"], r[ADDED_COLUMN], us - BASE_US) for r, us in rows}
@@ -203,7 +201,7 @@ def test_rule_27_a_second_query_is_refused_until_the_first_is_over() -> None:
     strange = {("a", 1): Current((40,), "by hand", BASE_US - 1, BASE_US - 3)}
     with pytest.raises(TargetRefused, match="which this sink has not written") as caught:
         add(rows, strange)
-    said = f"UPDATE shop.clicks USING TIMESTAMP {BASE_US - 3} SET {ADDED_COLUMN} = null"
+    said = f'UPDATE "shop"."clicks" USING TIMESTAMP {BASE_US - 3} SET {ADDED_COLUMN} = null'
     assert said in caught.value.remedy, "a null of now would hide what is added to what waits"
 
 
@@ -230,14 +228,14 @@ def test_a_read_names_totals_and_key() -> None:
     """Values, what is in them, and their times; several rows of a partition where their bytes tell them."""
     column = f'"{ADDED_COLUMN}"'
     values = f'SELECT "v", {column}, WRITETIME("v"), WRITETIME({column})'
-    listed = f'{values}, intasblob("n") FROM shop.clicks WHERE "k" = ? AND "n" IN ?'
+    listed = f'{values}, intasblob("n") FROM "shop"."clicks" WHERE "k" = ? AND "n" IN ?'
     assert select(plan_of()) == listed
     columns = [
         msgspec.structs.replace(each, type="varint") if each.name == "n" else each
         for each in plan_of().columns
     ]
     alone = msgspec.structs.replace(plan_of(), columns=tuple(columns))
-    assert select(alone) == f'{values} FROM shop.clicks WHERE "k" = ? AND "n" = ?'
+    assert select(alone) == f'{values} FROM "shop"."clicks" WHERE "k" = ? AND "n" = ?'
 
 
 def test_keys_of_a_partition_are_read_together() -> None:
@@ -281,7 +279,7 @@ def test_contradictions_are_refused(more: dict[str, str], named: str) -> None:
 
 
 def test_plans_for_totals_are_plans_of_their_own() -> None:
-    """Without the option everything is as it was; blanks do not matter; who came before is in no plan."""
+    """Without the option everything is as it was; who came before is in no plan."""
     plain, given, again = (
         configure(GIVEN | more).target.shape
         for more in (
@@ -290,12 +288,11 @@ def test_plans_for_totals_are_plans_of_their_own() -> None:
             {"cassandra.addColumns": "v,w", "cassandra.addColumnsAfter": "q"},
         )
     )
-    assert given == again == {**plain, "cassandra.addColumns": "v,w"}
-    assert plan_of().one_session
-    assert plan_of().format == 2, "a flusher that knows no totals refuses it"
-    plain_plan = msgspec.structs.replace(plan_of(), details={"nulls": "unset"}, format=1)
-    assert as_planned(plain_plan) == plain_plan
-    assert not plain_plan.one_session
+    assert given == {**plain, "cassandra.addColumns": "v, w"}
+    assert again == {**plain, "cassandra.addColumns": "v,w"}
+    (feature,) = used(plan_of())
+    assert feature.demands(plan_of()) == WriteDemands(one_session=True)
+    assert not [*used(plan_of(added=()))]
 
 
 COLUMNS = (
@@ -374,11 +371,10 @@ def test_the_table_needs_a_column_that_says_what_is_in_a_total() -> None:
 
 def test_rule_27_a_table_that_was_altered_since_so_that_totals_expire_is_refused() -> None:
     """Their place would expire with them, and rows be added from nothing."""
-    names = ("k", "v", "t")
-    columns = tuple(column for column in plan_of().columns if column.name in names)
-    plan = with_added(msgspec.structs.replace(plan_of(), columns=columns))
-    refuse_changed(plan, live(*COLUMNS))
+    columns = tuple(column for column in plan_of().columns if column.name != "n")
+    plan = Totals().completed(msgspec.structs.replace(plan_of(), columns=columns))
+    refuse_drift(plan, live(*COLUMNS))
     with pytest.raises(SchemaMismatch, match=r"any more:\n.*default_time_to_live = 0"):
-        refuse_changed(plan, live(*COLUMNS, default_ttl=9))
-    plain = msgspec.structs.replace(plan, details={"nulls": "unset"})
-    refuse_changed(plain, live(*COLUMNS, default_ttl=9))
+        refuse_drift(plan, live(*COLUMNS, default_ttl=9))
+    plain = plan.noting(added=())
+    refuse_drift(plain, live(*COLUMNS, default_ttl=9))

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
 from cassandra.query import PreparedStatement
 
+from tests.cql_driver import bind, plan_of
 from tests.unit.test_cassandra_compare import COLUMNS, live
 from tests.unit.test_operations import wire
 from wal_sink.configuration import configure
 from wal_sink.errors import OptionError, SchemaMismatch
-from wal_sink.model.plan import Plan, plan_key
+from wal_sink.model.plan import plan_key
 from wal_sink.targets.cassandra.encode import encode
-from wal_sink.targets.cassandra.row_plan import static_alone
-from wal_sink.targets.cassandra.schema.compare import (
-    match_columns,
-    refuse_changed,
-    refuse_no_update,
-)
-from wal_sink.targets.cassandra.write.slices import Stamped
-from wal_sink.targets.cassandra.write.statements import Statements, bind
+from wal_sink.targets.cassandra.feature import Stamped
+from wal_sink.targets.cassandra.features.write_mode import refuse_no_update
+from wal_sink.targets.cassandra.row_plan import CassandraPlan
+from wal_sink.targets.cassandra.schema.compare import Wanted, match_columns, refuse_changed
+from wal_sink.targets.cassandra.write.statements import Statements
 
 GIVEN = {
     "checkpointLocation": "/data/checkpoint",
@@ -40,14 +39,12 @@ def prepared(query: str) -> PreparedStatement:
     return PreparedStatement([], query.encode(), [], query, "shop", 5, [], None)
 
 
-def plan(schema: pa.Schema) -> Plan:
-    return Plan(
-        key="k",
-        target="cassandra",
-        table='"shop"."orders"',
-        columns=match_columns(schema, LIVE, mode="update"),
-        details={"keyspace": "shop", "table": "orders", "nulls": "unset", "write": "update"},
-    )
+UPDATE = Wanted(update=True)
+
+
+def plan(schema: pa.Schema) -> CassandraPlan:
+    made = plan_of(keyspace="shop", table="orders", update=True)
+    return msgspec.structs.replace(made, columns=match_columns(schema, LIVE, UPDATE))
 
 
 def test_the_option_is_part_of_the_plan() -> None:
@@ -90,7 +87,7 @@ def test_an_update_takes_timestamp_values_and_key(*, with_ttl: bool) -> None:
             cleared=part.cleared,
         )
         types = ["bigint", *(["int"] if with_ttl else []), "text", "date", "bigint"]
-        for values in bound.values:
+        for values in bound:
             assert values[statement.columns] == values[-3:]
         encoded = encode(
             part.rows.batch,
@@ -102,7 +99,7 @@ def test_an_update_takes_timestamp_values_and_key(*, with_ttl: bool) -> None:
             cleared=part.cleared,
         )
         data, bounds = encoded.data.to_pybytes(), encoded.offsets.tolist()
-        expected = [statement.head + b"".join(map(wire, values, types)) for values in bound.values]
+        expected = [statement.head + b"".join(map(wire, values, types)) for values in bound]
         assert [data[i:j] for i, j in itertools.pairwise(bounds)] == expected
     assert len(parts) == (2 if with_ttl else 1)
 
@@ -110,12 +107,12 @@ def test_an_update_takes_timestamp_values_and_key(*, with_ttl: bool) -> None:
 def test_static_columns_alone_are_of_a_partition() -> None:
     """Without clustering columns, which an INSERT would need here; the table is what it was."""
     of = plan(STATIC)
-    assert static_alone(of)
+    assert of.static_alone
     refuse_changed(of, LIVE)
     with pytest.raises(SchemaMismatch, match="day: it is in the table's primary key"):
         match_columns(STATIC, LIVE)
     with pytest.raises(SchemaMismatch, match="day: it is in the table's primary key"):
-        match_columns(STATIC.append(pa.field("amount", pa.int32())), LIVE, mode="update")
+        match_columns(STATIC.append(pa.field("amount", pa.int32())), LIVE, UPDATE)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +129,7 @@ def test_what_no_update_can_write_is_refused(
     fields: list[tuple[str, pa.DataType]], operation: str, words: str
 ) -> None:
     """At the start, with a remedy."""
-    columns = match_columns(pa.schema(fields), LIVE, mode="update")
+    columns = match_columns(pa.schema(fields), LIVE, UPDATE)
     if not words:
         refuse_no_update(LIVE, columns, operation)
         return

@@ -168,7 +168,7 @@ class Attachment(NamedTuple):
         owner = query.owner(query.identity())
         with ledger_row(self.target, owner) as row:
             mark = row.read()
-            once = any(plan.sent_once for plan in log.plans())
+            once = any(plan.demands.sent_once for plan in log.plans())
             present_us = row.present_us(now_us) if once and now_us else 0
         refuse_other_owner(mark, owner)
         chooser = WindowChooser(log, query.checkpoint, query.query_id)

@@ -199,13 +199,13 @@ def _by_row(plan: Plan) -> Plan:
     :raises OptionError: it takes them in their order alone, such as what is added to totals; or would double
         a row that is sent again after a lost answer.
     """
-    if plan.sent_once:
+    if plan.demands.sent_once:
         raise OptionError(
             f"{plan.table} has lists that are not frozen: a row that is sent again after a lost answer would"
             " have their elements twice.",
             _BY_HAND,
         )
-    if plan.one_session:
+    if plan.demands.one_session:
         raise OptionError(
             f"Rows of {plan.table} are written in their order alone, within their window, such as those that"
             " are added to totals, or of which the first one stays: one that is sent afterwards is too late.",

@@ -205,7 +205,7 @@ def read_past(query: Query, mark: LedgerState | None, checkpointed: int) -> Past
         rewound_us=tuple(rewound_us),
         left_behind=tuple(_left(row) for row in earlier if LEFT_FIRST in row),
         checkpointed=checkpointed,
-        in_order=next((plan.table for plan in log.plans() if plan.one_session), ""),
+        in_order=next((plan.table for plan in log.plans() if plan.demands.one_session), ""),
     )
 
 
@@ -401,7 +401,7 @@ def plan_rewind(
     chooser = WindowChooser(query.log, query.checkpoint, query.query_id)
     checkpointed = query.checkpoint.last_commit()
     refuse_flusher(query.log, now_us, unless_stopped=False, patience=patience)
-    once = any(plan.sent_once for plan in query.log.plans())
+    once = any(plan.demands.sent_once for plan in query.log.plans())
     with ledger_row(target, owner) as row:
         mark = row.read()
         present_us = row.present_us(now_us) if reset_timestamps or once else 0

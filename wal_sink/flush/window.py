@@ -35,6 +35,7 @@ from wal_sink.flush.rows import plan_of
 from wal_sink.log_context import line_logger
 from wal_sink.model.ledger import BegunEpoch, LedgerState, Window
 from wal_sink.model.manifest import Attempt, Manifest, Published
+from wal_sink.model.plan import WriteDemands
 from wal_sink.model.records import Chosen, Decision, WithoutSink
 from wal_sink.progress.backlog import given_up_since_begun, highest, in_force, newest_decision
 from wal_sink.protocol.attempts import as_chosen, choose, doubts
@@ -390,13 +391,6 @@ class Planned(NamedTuple):
     """The manifests of its epochs; none for an epoch that is passed over."""
 
 
-class _Kind(NamedTuple):
-    """How the rows of an epoch are written: a window has those of one kind."""
-
-    sent_once: bool
-    target_dated: bool
-
-
 class WindowPlanner:
     """Plans for one flusher."""
 
@@ -424,19 +418,18 @@ class WindowPlanner:
         return planned
 
     def _with_rows(self, step: Begin, mark: LedgerState, begun_us: int, nonce: str) -> Planned:
-        kind = self._kind(step.manifests[0])
-        chosen = [*takewhile(lambda each: self._kind(each) == kind, step.manifests)]
-        if kind.target_dated:
+        demands = self._demands(step.manifests[0])
+        chosen = [*takewhile(lambda each: self._demands(each) == demands, step.manifests)]
+        if demands.target_dated:
             refuse_dated_early(mark, self._clocks.target_us())
         elif are_dated(self._log, mark):
             mark = after_dated(mark, self._clocks.target_us())
-        window = plan_window(chosen, mark, begun_us, nonce, **kind._asdict())
+        window = plan_window(chosen, mark, begun_us, nonce, demands)
         return Planned(window, chosen)
 
-    def _kind(self, published: Published) -> _Kind:
-        """Tell how the rows of an epoch are written, by its plan."""
-        plan = plan_of(self._log, published.manifest)
-        return _Kind(plan.sent_once, plan.target_dated)
+    def _demands(self, published: Published) -> WriteDemands:
+        """Return what the rows of an epoch demand; a window has epochs that demand the same."""
+        return plan_of(self._log, published.manifest).demands
 
 
 def are_dated(log: Log, mark: LedgerState) -> bool:
@@ -445,7 +438,7 @@ def are_dated(log: Log, mark: LedgerState) -> bool:
     A row that is new, or was made anew, does not say what was written before.
     """
     return mark.target_dated or (
-        mark.last is None and any(plan.target_dated for plan in log.plans())
+        mark.last is None and any(plan.demands.target_dated for plan in log.plans())
     )
 
 

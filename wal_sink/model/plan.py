@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 import msgspec
 import pyarrow as pa
 
-from wal_sink.model.codec import FORMAT, Record, digest, learn
+from wal_sink.model.codec import Record, digest, learn
 
-Role = Literal[
-    "partition", "clustering", "static", "regular", "required", "operation", "table", "time"
-]
-_BESIDE = ("operation", "table", "time")
+Role = Literal["partition", "clustering", "static", "regular", "required", "operation", "control"]
+_UNWRITTEN = ("operation", "control")
 """The roles of columns that are not written."""
 
-
-_ONE_SESSION = "one_session"
-"""The detail that `Plan.one_session` asks for."""
-_SENT_ONCE = "sent_once"
-"""The detail that `Plan.sent_once` asks for."""
 CREATES = "creates"
 """The detail of a table that is missing: the statement that makes it; `Plan.creates` asks for it."""
-ABSENT = "absent"
-"""The detail of rows that are written where there is none of their key; `Plan.target_dated` asks for it."""
+
+Operation = Literal["upsert", "delete"]
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -38,8 +31,8 @@ class Column(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Type in the target, in the target's words."""
     role: Role
     """What the target says of the column: "required" takes no null, "regular" does. The table has no column
-    of the last three: "operation" says whether the row is an upsert or a delete, "table" to which of several
-    tables it goes, "time" how long it lives, or when it happened."""
+    of the last two: "operation" says whether the row is an upsert or a delete, "control" says something else
+    of it, such as to which table it goes, or how long it lives."""
     column: str = ""
     """Name in the target, where it is another one than in the DataFrame."""
 
@@ -54,13 +47,29 @@ class Column(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.column or self.name
 
 
+class WriteDemands(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What the rows of a plan demand of a flush, beyond that each of them is written.
+
+    A demand that is not declared here is refused when the plan is read: no flusher may overlook one.
+    """
+
+    one_session: bool = False
+    """One session writes all rows of a window, in their order, from `start` to `finish`. Else, where rows are
+    cells, the target takes each row by itself: from any session, and at any time."""
+    sent_once: bool = False
+    """A row may be sent once with each timestamp, since it is doubled otherwise (rule 26)."""
+    target_dated: bool = False
+    """The target itself dates the rows when it writes them, whatever the ledger row says (rule 14)."""
+
+
+NO_DEMANDS = WriteDemands()
+
+
 class Plan(Record, frozen=True, kw_only=True):
     """`plans/<key>.json`: what was agreed with the target, as plain data; immutable.
 
     A query that finds its plan starts and runs without a connection to the target.
     """
-
-    newest: ClassVar[int] = FORMAT + 1
 
     key: str
     target: str
@@ -68,8 +77,11 @@ class Plan(Record, frozen=True, kw_only=True):
     """Qualified and quoted as the target writes it."""
     columns: tuple[Column, ...]
     """In the order of the DataFrame."""
-    details: dict[str, str] = msgspec.field(default_factory=dict)
-    """What else the target has noted."""
+    operations: dict[str, Operation] = msgspec.field(default_factory=dict)
+    """What each word of the operation column means; empty without such a column."""
+    demands: WriteDemands = NO_DEMANDS
+    details: dict[str, Any] = msgspec.field(default_factory=dict)
+    """What else the target has noted; a target may derive a plan that gives it a type."""
 
     @property
     def operation(self) -> str | None:
@@ -77,59 +89,20 @@ class Plan(Record, frozen=True, kw_only=True):
         return next((each.name for each in self.columns if each.role == "operation"), None)
 
     @property
-    def table_column(self) -> str | None:
-        """The name of the column that says to which table a row goes; None: no column does."""
-        return next((each.name for each in self.columns if each.role == "table"), None)
-
-    @property
-    def one_session(self) -> bool:
-        """Whether one session writes all rows of a window, in their order, from `start` to `finish`.
-
-        Where rows are cells, the target else takes each row by itself: from any session, and at any time.
-        """
-        return _ONE_SESSION in self.details
-
-    def of_one_session(self) -> Plan:
-        """Return the plan as one whose rows one session writes; in a format that older flushers refuse."""
-        return self._demanding(_ONE_SESSION)
-
-    @property
-    def sent_once(self) -> bool:
-        """Whether a row may be sent once with each timestamp, since it is doubled otherwise (rule 26)."""
-        return _SENT_ONCE in self.details
-
-    def as_sent_once(self) -> Plan:
-        """Return the plan as one whose rows may be sent once; in a format that older flushers refuse."""
-        return self._demanding(_SENT_ONCE)
-
-    @property
-    def target_dated(self) -> bool:
-        """Whether the target itself dates the rows when it writes them, whatever the ledger row says.
-
-        So it is where a row is written only if there is none of its key: by a condition.
-        """
-        return ABSENT in self.details
-
-    @property
     def creates(self) -> str:
         """The statement by which a start would make the table; empty where there is one.
 
         Only a plan that was made to be shown has it (`Target.dry_plan`).
         """
-        return self.details.get(CREATES, "")
+        return str(self.details.get(CREATES, ""))
 
     def that_creates(self, statement: str) -> Plan:
         """Return the plan as one whose table is missing, for `wal-sink check`."""
         return msgspec.structs.replace(self, details=self.details | {CREATES: statement})
 
-    def _demanding(self, detail: str) -> Plan:
-        """Return the plan with a detail that no flusher may overlook."""
-        details = self.details | {detail: "true"}
-        return msgspec.structs.replace(self, format=self.newest, details=details)
-
-    def of_table(self) -> Plan:
+    def of_table(self) -> Self:
         """Return the plan without the columns that are not written: what the table has of it."""
-        columns = tuple(each for each in self.columns if each.role not in _BESIDE)
+        columns = tuple(each for each in self.columns if each.role not in _UNWRITTEN)
         if len(columns) == len(self.columns):
             return self
         return msgspec.structs.replace(self, columns=columns)

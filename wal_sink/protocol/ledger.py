@@ -13,6 +13,7 @@ from wal_sink.errors import LedgerBehindLog, LedgerShadowed, TargetUnavailable
 from wal_sink.model import paths
 from wal_sink.model.ledger import BegunEpoch, LedgerState, Outcome, Owner, Window
 from wal_sink.model.manifest import Published
+from wal_sink.model.plan import NO_DEMANDS, WriteDemands
 from wal_sink.model.records import FlushedEpoch
 from wal_sink.protocol.next_step import PassOver
 
@@ -104,17 +105,14 @@ def plan_window(
     mark: LedgerState,
     now_us: int,
     nonce: str,
-    *,
-    sent_once: bool = False,
-    target_dated: bool = False,
+    demands: WriteDemands = NO_DEMANDS,
 ) -> Window:
     """Fix attempts and write timestamps of a window (rule 14).
 
     :param manifests: one an epoch, contiguous.
     :param now_us: the flusher's clock as `bounded_now` has it, microseconds since 1970.
-    :param sent_once: no row may be sent twice with one timestamp: the flusher that resumes the window takes
-        another attempt at it, see `next_attempt` (rule 26).
-    :param target_dated: the target dates these rows itself.
+    :param demands: of the plans of all these epochs. Where rows may be sent once, the flusher that resumes
+        the window takes another attempt at it, see `next_attempt` (rule 26).
 
     `base = max(min(published, now), last + 1)`: near the time when the rows were computed, and above every
     timestamp used before; `docs/protocol/rules.md#rule-14` says why. Refused rows have the timestamps right
@@ -139,13 +137,13 @@ def plan_window(
             )
         )
         last_us = epochs[-1].last_us
-    attempt = 1 if sent_once else msgspec.UNSET
+    attempt = 1 if demands.sent_once else msgspec.UNSET
     return Window(
         nonce=nonce,
         begun_us=now_us,
         epochs=tuple(epochs),
         attempt=attempt,
-        target_dated=target_dated or msgspec.UNSET,
+        target_dated=demands.target_dated or msgspec.UNSET,
     )
 
 

@@ -145,7 +145,8 @@ def share_out(pieces: Sequence[Piece], *, above_bytes: int, slots: int) -> list[
     :returns: every row exactly once, at most `slots - 1` shares, none of them empty.
     """
     size = sum(piece.segment.bytes for piece in pieces)
-    alone = any(piece.plan.one_session or piece.plan.sent_once for piece in pieces)
+    demands = [piece.plan.demands for piece in pieces]
+    alone = any(each.one_session or each.sent_once for each in demands)
     if alone or not is_large(size, above_bytes):
         return []
     smallest = max(above_bytes // _SMALLEST, 1)

@@ -206,7 +206,7 @@ def refuse_quarantine(plans: Iterable[Plan], on_invalid_row: str) -> None:
     """
     if on_invalid_row == "quarantine":
         for plan in plans:
-            if plan.sent_once:
+            if plan.demands.sent_once:
                 raise OptionError(
                     f"Option onInvalidRow is quarantine, and {plan.table} has lists that are not frozen:"
                     " refused rows are known, and sent again, by their timestamps, which each attempt at such"

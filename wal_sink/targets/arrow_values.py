@@ -31,14 +31,8 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from wal_sink.errors import InvalidRow, SchemaMismatch
-from wal_sink.model.plan import Plan
-from wal_sink.targets.operations import (
-    DELETE,
-    OPERATION_COLUMN,
-    OPERATIONS,
-    Operation,
-    planned_words,
-)
+from wal_sink.model.plan import Operation, Plan
+from wal_sink.targets.operations import DELETE, OPERATION_COLUMN, OPERATIONS
 
 TRUE = pa.nulls(1).is_null()[0]
 FALSE = pa.nulls(1).is_valid()[0]
@@ -249,7 +243,7 @@ def planned_operations(
     if plan.operation is None:
         return None
     values = batch.column(plan.operation)
-    operations, bad = read_operations(values, planned_words(plan))
+    operations, bad = read_operations(values, plan.operations)
     if bad:
         raise InvalidRow(
             f"Column {plan.operation} ({shorten(plain(values[bad.row]))}) {bad.problem}, in"

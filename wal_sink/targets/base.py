@@ -92,7 +92,7 @@ from wal_sink.errors import TargetRefused
 from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.observer import Observer
-from wal_sink.options import Options
+from wal_sink.options import Options, shape
 
 INTERFACE = 1
 """The version of this interface; a target that needs a higher one is refused."""
@@ -342,10 +342,13 @@ class Target(ABC):
         """:param options: an instance of `options_type`."""
         self.options = options
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.options})"
+
     @property
-    @abstractmethod
     def shape(self) -> Mapping[str, str]:
-        """The options that shape statements; a plan is kept for each schema and shape."""
+        """The options that shape what is written, by `SHAPES`; a plan is kept for each schema and shape."""
+        return shape(self.options)
 
     @property
     def writes_to(self) -> str:

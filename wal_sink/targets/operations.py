@@ -1,28 +1,22 @@
-"""Upserts and deletes by row: the options, the words in them, and what a start says of their column. Pure.
+"""Columns of a DataFrame that say what becomes of a row, and are not written, such as the operation. Pure.
 
-A target that can delete declares the two options in its own; every other one refuses them
-(`wal_sink.configuration`). `targets.values.operations` reads the column's values.
-
-Several tables of one target: the options, and what a start says of the column that names the table. Pure.
-
-A target that writes to several tables declares the options in its own; every other one does not know them.
-
-Columns of a DataFrame that say what becomes of a row, and are not written themselves. Pure.
+A target that can delete declares the two options here in its own; every other one refuses them
+(`wal_sink.configuration`). `targets.arrow_values` reads the column's values.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated
 
 import pyarrow as pa
 import pyarrow.types as pt
 from msgspec import Meta
 
 from wal_sink.errors import OptionError, SchemaMismatch
-from wal_sink.model.plan import Column, Plan
-from wal_sink.options import Options
+from wal_sink.model.plan import Column, Operation
+from wal_sink.options import SHAPES, Options
 
 
 def named_column(schema: pa.Schema, option: str, column: str) -> pa.DataType:
@@ -89,7 +83,6 @@ def is_text(kind: pa.DataType) -> bool:
     return bool(pt.is_string(kind) or pt.is_large_string(kind))
 
 
-Operation = Literal["upsert", "delete"]
 UPSERT: Operation = "upsert"
 DELETE: Operation = "delete"
 
@@ -98,19 +91,18 @@ OPERATION_COLUMN, OPERATIONS = "operationColumn", "operations"
 OperationColumn = Annotated[
     str,
     Meta(
-        description="A string column that says whether a row is an upsert or a delete. It is not written"
+        description="A string column that says whether a row is an upsert or a delete. It is not written",
+        extra=SHAPES,
     ),
 ]
 Operations = Annotated[
     str,
     Meta(
         description='JSON object of the words in operationColumn, such as {"U": "upsert", "D": "delete"}.'
-        " Default: the words upsert and delete"
+        " Default: the words upsert and delete",
+        extra=SHAPES,
     ),
 ]
-
-DETAIL = "operations"
-"""Under which name a plan's details have the words, as a JSON object."""
 
 _DEFAULT: Mapping[str, Operation] = {UPSERT: UPSERT, DELETE: DELETE}
 _EXAMPLE = f'Write it as {OPERATIONS}={{"U": "{UPSERT}", "D": "{DELETE}"}}'
@@ -188,26 +180,6 @@ def refuse_undeclared(given: Mapping[str, str], target: str, declared: type[Opti
             )
 
 
-def operation_shape(column: str, words: Mapping[str, Operation]) -> dict[str, str]:
-    """Return what a target's shape has of the options: nothing where every row is an upsert."""
-    return {OPERATION_COLUMN: column, OPERATIONS: _text(words)} if column else {}
-
-
-def operation_details(column: str, words: Mapping[str, Operation]) -> dict[str, str]:
-    """Return what a plan's details have of the words."""
-    return {DETAIL: _text(words)} if column else {}
-
-
-def _text(words: Mapping[str, Operation]) -> str:
-    return json.dumps(dict(words), sort_keys=True)
-
-
-def planned_words(plan: Plan) -> Mapping[str, Operation]:
-    """Return the words of a plan with an operation column."""
-    words: Mapping[str, Operation] = json.loads(plan.details[DETAIL])
-    return words
-
-
 def without_operation(
     schema: pa.Schema, column: str, table: Collection[str], name: object
 ) -> pa.Schema:
@@ -240,40 +212,3 @@ def described(column: str, words: Mapping[str, Operation]) -> dict[str, str]:
         return {}
     deletes = " or ".join(word for word, meaning in words.items() if meaning == DELETE)
     return {"deletes": f"rows whose {column} is {deletes} ({OPERATION_COLUMN})"}
-
-
-TABLES, TABLE_COLUMN = "tables", "tableColumn"
-
-Tables = Annotated[
-    str,
-    Meta(
-        description="Several tables, comma-separated, instead of table. Each row goes to every one of"
-        " them, with the"
-        " columns that this table has"
-    ),
-]
-TableColumn = Annotated[
-    str,
-    Meta(
-        description="A string column that names the table of each row, one of tables. It is not written"
-    ),
-]
-
-
-def without_table_column(
-    schema: pa.Schema, column: str, known: Collection[str], tables: str
-) -> pa.Schema:
-    """Return the columns of a DataFrame without that which names the table; no change for an empty name.
-
-    :param known: the names of the columns of all tables.
-    :param tables: the names of the tables, as errors show them.
-    :raises SchemaMismatch: the DataFrame lacks the column, or has another type; or a table has one of that
-        name, which would not be written.
-    """
-    words = f"the names that {TABLES} has"
-    return without_words(schema, TABLE_COLUMN, column, known, f"one of {tables}", words)
-
-
-def table_column(name: str) -> Column:
-    """Return the plan's column of that which names the table."""
-    return Column(name=name, source=str(pa.string()), type="table", role="table")

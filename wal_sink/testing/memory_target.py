@@ -26,8 +26,8 @@ from msgspec import Meta
 from wal_sink.clock import now_us
 from wal_sink.errors import InvalidRow, TargetRefused
 from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
-from wal_sink.model.plan import ABSENT, Column, Plan
-from wal_sink.options import Options
+from wal_sink.model.plan import Column, Operation, Plan, WriteDemands
+from wal_sink.options import SHAPES, Options
 from wal_sink.targets.arrow_values import read_operations
 from wal_sink.targets.base import (
     Delivery,
@@ -40,12 +40,8 @@ from wal_sink.targets.base import (
 )
 from wal_sink.targets.operations import (
     DELETE,
-    Operation,
     OperationColumn,
     Operations,
-    operation_details,
-    operation_shape,
-    planned_words,
     read_words,
     with_operation,
     without_operation,
@@ -62,20 +58,27 @@ PLACE = "(place)"
 class MemoryOptions(Options, frozen=True, kw_only=True):
     """Options of the target in memory."""
 
-    keys: Annotated[str, Meta(description="key columns, comma-separated")]
+    keys: Annotated[str, Meta(description="key columns, comma-separated", extra=SHAPES)]
     nulls: Annotated[
-        Literal["unset", "write"], Meta(description="unset keeps an older value, write clears it")
+        Literal["unset", "write"],
+        Meta(description="unset keeps an older value, write clears it", extra=SHAPES),
     ] = "unset"
     operation_column: OperationColumn = msgspec.field(name="operationColumn", default="")
     operations: Operations = ""
     lists: Annotated[
         str,
-        Meta(description="columns of lists, comma-separated, doubled if they are written twice"),
+        Meta(
+            description="columns of lists, comma-separated, doubled if they are written twice",
+            extra=SHAPES,
+        ),
     ] = ""
     totals: Annotated[
-        str, Meta(description="columns, comma-separated, that are added to what is there")
+        str,
+        Meta(description="columns, comma-separated, that are added to what is there", extra=SHAPES),
     ] = ""
-    if_absent: Annotated[bool, Meta(description="write a row only where there is none")] = False
+    if_absent: Annotated[
+        bool, Meta(description="write a row only where there is none", extra=SHAPES)
+    ] = False
 
     @property
     def words(self) -> Mapping[str, Operation]:
@@ -83,11 +86,13 @@ class MemoryOptions(Options, frozen=True, kw_only=True):
         return read_words(self.operation_column, self.operations)
 
     @property
-    def demands(self) -> dict[str, str]:
-        """What makes a target that asks more of a flusher; nothing where no such option is given."""
-        absent = "true" if self.if_absent else ""
-        given = {"lists": self.lists, "totals": self.totals, ABSENT: absent}
-        return {name: value for name, value in given.items() if value}
+    def demands(self) -> WriteDemands:
+        """What the rows ask of a flusher."""
+        return WriteDemands(
+            one_session=bool(self.totals or self.if_absent),
+            sent_once=bool(self.lists),
+            target_dated=self.if_absent,
+        )
 
 
 class Cell(NamedTuple):
@@ -129,7 +134,7 @@ class MemoryTarget(Target):
     delivery = Delivery.IDEMPOTENT
 
     def __init__(self, options: MemoryOptions) -> None:
-        self.options = options
+        super().__init__(options)
         self.lock = threading.Lock()
         self.table: dict[Key, Row] = {}
         """Every cell that was written, also those that a delete hides."""
@@ -154,13 +159,6 @@ class MemoryTarget(Target):
         """The columns of the key."""
         return _names(self.options.keys)
 
-    @property
-    def shape(self) -> Mapping[str, str]:
-        """What shapes what is written, see `Target.shape`."""
-        given = self.options
-        operation = operation_shape(given.operation_column, given.words)
-        return {"keys": given.keys, "nulls": given.nulls, **operation, **given.demands}
-
     def plan(self, schema: pa.Schema, key: str) -> Plan:
         """Take any schema that has the key.
 
@@ -176,20 +174,15 @@ class MemoryTarget(Target):
             )
             for field in without_operation(schema, given.operation_column, self.keys, "cells")
         ]
-        plan = Plan(
+        return Plan(
             key=key,
             target=self.name,
             table="cells",
             columns=with_operation(columns, schema, given.operation_column),
-            details={
-                "nulls": given.nulls,
-                **operation_details(given.operation_column, given.words),
-                **given.demands,
-            },
+            operations=dict(given.words) if given.operation_column else {},
+            demands=given.demands,
+            details={"nulls": given.nulls, "lists": given.lists, "totals": given.totals},
         )
-        if given.lists:
-            return plan.as_sent_once()
-        return plan.of_one_session() if given.totals or given.if_absent else plan
 
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
         """Refuse a null in the key, and a word that is no operation."""
@@ -198,7 +191,7 @@ class MemoryTarget(Target):
                 raise InvalidRow(f"Key column {name} is null", "Filter such rows out.", column=name)
         if plan.operation is None:
             return batch
-        operations, bad = read_operations(batch.column(plan.operation), planned_words(plan))
+        operations, bad = read_operations(batch.column(plan.operation), plan.operations)
         if bad:
             raise InvalidRow(f"Row {bad.row} {bad.problem}", bad.remedy)
         return batch.set_column(
@@ -287,7 +280,7 @@ class MemorySession(ReadsOffers, IdempotentSession):
         target = self._target
         if why := target.refuses(values):
             error = TargetRefused(why, "Change the target.")
-            if self._refused is None or plan.one_session:
+            if self._refused is None or plan.demands.one_session:
                 raise error
             self._refused(us, error)
             return
@@ -297,13 +290,13 @@ class MemorySession(ReadsOffers, IdempotentSession):
             if operation == DELETE:
                 target.deleted[key] = max(us, target.deleted.get(key, -1))
                 return
-            if plan.target_dated:
+            if plan.demands.target_dated:
                 if target.read(key) is not None:
                     return
                 us = target.clock_us()
             null_us = -1 if plan.details["nulls"] == "unset" else us  # older than any other cell
             cells = {n: Cell(v, null_us if v is None else us) for n, v in values.items()}
-            if totals := _names(plan.details.get("totals", "")):
+            if totals := _names(plan.details["totals"]):
                 place = Cell((epoch, us - self._bases_us[epoch]), us)
                 seen = target.seen(key)
                 if PLACE in seen and place.value <= seen[PLACE].value:
@@ -312,7 +305,7 @@ class MemorySession(ReadsOffers, IdempotentSession):
                     if name in seen and values[name] is not None:
                         cells[name] = Cell((seen[name].value or 0) + values[name], us)
                 cells[PLACE] = place
-            target.upsert(key, us, cells, _names(plan.details.get("lists", "")))
+            target.upsert(key, us, cells, _names(plan.details["lists"]))
 
     def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
         """Replace the row if it is the one that was seen."""

@@ -23,7 +23,7 @@ from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.write.writer import Writer
 
 _SLICE = 10_000
-LIGHT = "writer, pipelined requests"
+PIPELINED = "writer, pipelined requests"
 FUTURES = "writer, futures of the driver"
 
 
@@ -34,21 +34,21 @@ def requests(bench: Bench) -> list[Figure]:
     for shape, rows in shapes.items():
         bench.say(f"pipelined requests, {shape}, {rows:,} rows")
         pairs = [
-            (_run(bench, shape, rows, number, LIGHT), _run(bench, shape, rows, number, FUTURES))
+            (_run(bench, shape, rows, number, PIPELINED), _run(bench, shape, rows, number, FUTURES))
             for number in range(-1, bench.sizes.rounds)
         ]
-        both = [(light, futures) for light, futures in pairs[1:] if light and futures]
+        both = [(pipelined, futures) for pipelined, futures in pairs[1:] if pipelined and futures]
         what = f"pipelined requests, {shape}: client CPU"
         figures += [
             figure(
                 f"{what} a row",
-                [light.client_us for light, _ in both],
+                [pipelined.client_us for pipelined, _ in both],
                 "us/row",
                 at_most(3) if shape == "scattered" else None,
             ),
             figure(
                 f"{what} over the driver's futures",
-                [light.client_us / futures.client_us for light, futures in both],
+                [pipelined.client_us / futures.client_us for pipelined, futures in both],
                 "x",
                 at_most(0.125) if shape == "scattered" else None,
             ),
@@ -62,7 +62,7 @@ def _run(bench: Bench, shape: Name, rows: int, number: int, contender: str) -> R
         contender,
         source,
         number,
-        lambda table: _written(source, table, light=contender == LIGHT),
+        lambda table: _written(source, table, pipelined=contender == PIPELINED),
     )
 
 
@@ -70,7 +70,7 @@ def _partitions(shape: Name, rows: int) -> dict[str, int]:
     return {"partitions": rows} if shape == "scattered" else {}
 
 
-def _written(source: Source, table: Table, *, light: bool) -> Taken:
+def _written(source: Source, table: Table, *, pipelined: bool) -> Taken:
     options = parse(ours.options(table), CassandraOptions)
     target = CassandraTarget(options)
     slices = source.table(np.arange(source.rows)).combine_chunks().to_batches(_SLICE)
@@ -80,8 +80,8 @@ def _written(source: Source, table: Table, *, light: bool) -> Taken:
     first_us = time.time_ns() // 1_000
     with connect(options) as connection:
         writer = Writer(connection, options)
-        if not light:
-            writer._sender._in_flight._light = None
+        if not pipelined:
+            writer._sender._in_flight._pipelined = None
         used, began = time.process_time(), time.perf_counter()
         for number, batch in enumerate(checked):
             writer.write(plan, Slice(0, batch, first_us + number * _SLICE))

@@ -1,19 +1,21 @@
 """Apache Cassandra as a target; docs/cassandra.md says how it treats types, nulls and timestamps.
 
-Some of the modules beside this one are its face, the others its ground. A line imports from those below it,
-never back; only what `target` imports late loads the driver:
+A line imports from those below it, never back; only what `target` imports late loads the driver:
 
-=========  =====================================================================
-face       `target`, `session`, `ledger`; `check`, which runs in the tasks
-`write/`   from slices of the log to acknowledged requests
-`schema/`  the table: compared with the DataFrame, planned, watched for drift
-`driver/`  connecting, errors, retries, batches of encoded rows
-`encode/`  columns to the bytes of rows and routing keys
-`types/`   CQL types: what fits, how values are cast, which are refused
-ground     `options`, `names`
-=========  =====================================================================
+=================  ==============================================================
+`target`           what the sink calls; `session` and `ledger` are a flusher's connection
+`check`, `plan`    casts and refuses rows, in the tasks; agrees with the cluster at the start, by `fitness`
+`write/`           from slices of the log to acknowledged requests; watches tables for drift
+`features/`        what options can ask for of rows, one module each; `feature` has the hooks
+`schema/`          tables and server as they are; a DataFrame is compared with a table
+`encode/`          columns to the bytes of rows and routing keys
+`driver/`          connecting, errors, retries, batches of encoded rows
+`rules`, `types`   CQL types: what fits, how values are cast, which are refused
+`row_plan`         what was agreed about rows, typed
+`options`          how to connect; `row_options` has what becomes of rows; `names`
+=================  ==============================================================
 
-`schema` does not need `encode`, and `driver` neither `encode` nor `types`.
+`driver` needs neither `encode` nor `types`.
 """
 
 from wal_sink.targets.cassandra.options import CassandraOptions

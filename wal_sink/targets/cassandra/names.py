@@ -70,11 +70,6 @@ def read_columns(text: str) -> Mapping[str, str]:
     return {name: column for name, column in found.items() if name != column}
 
 
-def names_shape(names: Mapping[str, str]) -> dict[str, str]:
-    """Return what the target's shape has of `read_columns`: nothing where all names are the same."""
-    return {COLUMNS_OPTION: json.dumps(dict(names), sort_keys=True)} if names else {}
-
-
 def read_tables(table: str, tables: str, table_column: str) -> tuple[str, ...]:
     """Return the names of the tables, from the three options as they were given; at least one.
 

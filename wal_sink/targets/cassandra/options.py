@@ -1,9 +1,6 @@
-"""Declares and validates the options of the Cassandra target.
+"""Declares the options of the Cassandra target: where the cluster is, and how it is spoken to.
 
-The options that say what becomes of rows.
-
-Reads secrets from options or the environment, at each connection, so that they can be changed.
-
+Secrets come from options or the environment, and are read at each connection, so that they can be changed.
 An option has precedence over the environment; to change it takes a restart.
 """
 
@@ -11,127 +8,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
 from wal_sink.errors import OptionError
-from wal_sink.options import (
-    BYTES,
-    CONNECTS,
-    SECONDS,
-    SECRET,
-    Options,
-    fields,
-    from_environment,
-    marked,
-)
-from wal_sink.targets.cassandra import row_plan
-from wal_sink.targets.cassandra.names import (
-    COLUMNS_OPTION,
-    TableName,
-    read_columns,
-    read_tables,
-    refuse_bad_name,
-)
-from wal_sink.targets.cassandra.row_plan import (
-    ADD_COLUMNS,
-    ADD_COLUMNS_AFTER,
-    COLLECTIONS,
-    EVENT_COLUMN,
-    EXPIRES_COLUMN,
-    TTL,
-    TTL_COLUMN,
-    WRITE_MODE,
-    AddColumns,
-    AddColumnsAfter,
-    Change,
-    CollectionModes,
-    EventColumn,
-    ExpiresColumn,
-    RowTimes,
-    Ttl,
-    TtlColumn,
-    WriteMode,
-    modes_shape,
-    names,
-    read_level,
-    read_modes,
-    refuse_beside_totals,
-)
-from wal_sink.targets.operations import (
-    Operation,
-    OperationColumn,
-    Operations,
-    TableColumn,
-    Tables,
-    read_words,
-)
-
-
-class RowOptions(Options, frozen=True, kw_only=True):
-    """To which tables a row goes, by which statement, with which times, and which rows are deletes.
-
-    :raises OptionError: when constructed with values that contradict each other.
-    """
-
-    tables: Tables = ""
-    table_column: TableColumn = msgspec.field(name="tableColumn", default="")
-    write_mode: WriteMode = msgspec.field(name=WRITE_MODE, default="insert")
-    collections: CollectionModes = msgspec.field(name=COLLECTIONS, default_factory=dict)
-    if_not_exists: row_plan.IfNotExists = msgspec.field(name=row_plan.IF_NOT_EXISTS, default=False)
-    add_columns: AddColumns = msgspec.field(name=ADD_COLUMNS, default="")
-    add_columns_after: AddColumnsAfter = msgspec.field(name=ADD_COLUMNS_AFTER, default="")
-    ttl: Ttl = msgspec.field(name=TTL, default=None)
-    ttl_column: TtlColumn = msgspec.field(name=TTL_COLUMN, default="")
-    expires_column: ExpiresColumn = msgspec.field(name=EXPIRES_COLUMN, default="")
-    event_column: EventColumn = msgspec.field(name=EVENT_COLUMN, default="")
-    operation_column: OperationColumn = msgspec.field(name="operationColumn", default="")
-    operations: Operations = msgspec.field(name="operations", default="")
-
-    def __post_init__(self) -> None:
-        read_words(self.operation_column, self.operations)
-        self.times.refuse_contradictions(self.operation_column)
-        changed = list(modes_shape(self.changes))
-        if changed and self.event_column:
-            raise OptionError(
-                f"Options {changed[0]} and {EVENT_COLUMN} are given together: of two rows of one key and one"
-                " event time the later one is written, and elements of the other would be lost.",
-                f"Leave out {EVENT_COLUMN}: rows then have their places in the stream for their times; or"
-                f" set {changed[0]} to overwrite.",
-            )
-        given = {field.encode_name: getattr(self, field.name) for field in fields(type(self))}
-        given[COLLECTIONS] = ", ".join(self.changes)
-        refuse_beside_totals(self.add_columns, given)
-        row_plan.refuse_beside_if_not_exists(self.if_not_exists, given)
-
-    @property
-    def times(self) -> RowTimes:
-        """What is said of the times of rows."""
-        return RowTimes(
-            ttl_s=self.ttl,
-            ttl_column=self.ttl_column,
-            expires_column=self.expires_column,
-            event_column=self.event_column,
-        )
-
-    @property
-    def changes(self) -> Mapping[str, Change]:
-        """What is done to collections that are not written whole, by column in lower case."""
-        return read_modes(self.collections)
-
-    @property
-    def after(self) -> tuple[str, ...]:
-        """The queries that have added to totals before, and never will again."""
-        return names(self.add_columns_after)
-
-    @property
-    def words(self) -> Mapping[str, Operation]:
-        """What each word of the operation column means."""
-        return read_words(self.operation_column, self.operations)
-
+from wal_sink.options import BYTES, CONNECTS, SECONDS, SECRET, from_environment, marked
+from wal_sink.targets.cassandra.names import TableName, refuse_bad_name
+from wal_sink.targets.cassandra.row_options import ADD_COLUMNS, RowOptions
 
 CONSISTENCY_LEVELS = (
     "ONE",
@@ -153,8 +38,6 @@ class CassandraOptions(RowOptions, frozen=True, kw_only=True):
     :raises OptionError: when constructed with a value that is invalid, or invalid beside another one.
     """
 
-    keyspace: Annotated[str, Meta(min_length=1, description="keyspace of the table, exact name")]
-    table: Annotated[str, Meta(description="the table to write to, exact name")] = ""
     contact_points: Annotated[
         str, Meta(description="addresses of some of the nodes, comma-separated", extra=CONNECTS)
     ] = msgspec.field(name="cassandra.contactPoints", default="")
@@ -232,17 +115,6 @@ class CassandraOptions(RowOptions, frozen=True, kw_only=True):
     ledger_table: Annotated[
         str, Meta(description=f"table or keyspace.table; default: <keyspace>.{LEDGER_TABLE}")
     ] = msgspec.field(name="cassandra.ledgerTable", default="")
-    nulls: Annotated[
-        Literal["unset", "write"],
-        Meta(description="unset: a null leaves the older value; write: it clears it (tombstone)"),
-    ] = msgspec.field(name="cassandra.nulls", default="unset")
-    columns: Annotated[
-        str,
-        Meta(
-            description='JSON object of columns that have another name in the table, such as {"customerId":'
-            " \"customer_id\"}: the DataFrame's name, then the table's"
-        ),
-    ] = msgspec.field(name=COLUMNS_OPTION, default="")
     batch_bytes: Annotated[
         Literal["auto"] | Annotated[int, Meta(ge=1024, le=1024 * 1024)],
         Meta(
@@ -261,7 +133,7 @@ class CassandraOptions(RowOptions, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         refuse_bad_name("keyspace", self.keyspace)
-        read_tables(self.table, self.tables, self.table_column)
+        RowOptions.__post_init__(self)
         if self.secure_connect_bundle:
             self._refuse_beside_a_bundle()
         else:
@@ -275,8 +147,6 @@ class CassandraOptions(RowOptions, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(self, "serial_consistency_level", level)
         for part in self.ledger:
             refuse_bad_name("cassandra.ledgerTable", part)
-        self._refuse_names_of_what_is_not_written()
-        RowOptions.__post_init__(self)
         if self.add_columns:
             read_level(self.consistency_level)
 
@@ -292,47 +162,16 @@ class CassandraOptions(RowOptions, frozen=True, kw_only=True):
         return self.contact_points or self.secure_connect_bundle
 
     @property
-    def data(self) -> tuple[TableName, ...]:
-        """The tables to write to."""
-        names = read_tables(self.table, self.tables, self.table_column)
-        return tuple(TableName(self.keyspace, name) for name in names)
-
-    @property
     def ledger(self) -> TableName:
         """The ledger's table."""
         keyspace, dot, table = self.ledger_table.rpartition(".")
         return TableName(keyspace if dot else self.keyspace, table or LEDGER_TABLE)
 
-    @property
-    def column_names(self) -> Mapping[str, str]:
-        """The table's names of columns that have another one there, by the DataFrame's."""
-        return read_columns(self.columns)
-
-    def _refuse_names_of_what_is_not_written(self) -> None:
-        """Refuse another name, or two meanings, for a column that the table does not have."""
-        named = {"operationColumn": self.operation_column, "tableColumn": self.table_column}
-        for option, column in named.items():
-            if column in self.column_names:
-                raise OptionError(
-                    f"Option {COLUMNS_OPTION} names {column}, which {option} names, too: it is not written.",
-                    f"Leave it out of {COLUMNS_OPTION}.",
-                )
-        meanings = {"operationColumn": self.operation_column, **self.times.columns}
-        for option, column in meanings.items():
-            if self.table_column and column == self.table_column:
-                raise OptionError(
-                    f"Options {option} and tableColumn both name {column}.",
-                    "Name a column for each of them.",
-                )
-        if self.tables and self.event_column:
-            raise OptionError(
-                f"Options tables and {EVENT_COLUMN} are given together: rows of one key and one event time"
-                " are settled by the key of one table.",
-                "Write each table by a query of its own; or make them several targets: docs/targets.md.",
-            )
-
     def _refuse_beside_a_bundle(self) -> None:
-        for name in (*self._given("cassandra.contactPoints"), *self._given("cassandra.ssl.")):
+        for name in (
+            *self._begin_with("cassandra.contactPoints"),
+            *self._begin_with("cassandra.ssl."),
+        ):
             raise OptionError(
                 f"Option {name} is given beside cassandra.secureConnectBundle, which says where the"
                 " cluster is and how to connect by TLS.",
@@ -340,26 +179,22 @@ class CassandraOptions(RowOptions, frozen=True, kw_only=True):
             )
 
     def _refuse_half_of_tls(self) -> None:
-        for name in self._given("cassandra.ssl."):
+        for name in self._begin_with("cassandra.ssl."):
             if not self.ssl_enabled:
                 raise OptionError(
                     f"Option {name} is given without cassandra.ssl.enabled.",
                     "Set cassandra.ssl.enabled to true, or leave it out.",
                 )
-        for name in self._given("cassandra.ssl.clientKey"):
+        for name in self._begin_with("cassandra.ssl.clientKey"):
             if not self.ssl_client_certificate:
                 raise OptionError(
                     f"Option {name} is given without cassandra.ssl.clientCertificate.",
                     "Give both, or neither for a cluster that asks for no client certificate.",
                 )
 
-    def _given(self, prefix: str) -> list[str]:
-        """Return the names of options that begin with `prefix` and have another value than the default."""
-        return [
-            field.encode_name
-            for field in fields(type(self))
-            if field.encode_name.startswith(prefix) and getattr(self, field.name) != field.default
-        ]
+    def _begin_with(self, prefix: str) -> list[str]:
+        """Return the names of given options that begin with `prefix`."""
+        return [name for name in self.given if name.startswith(prefix)]
 
 
 def _level(option: str, value: str, known: tuple[str, ...]) -> str:
@@ -403,6 +238,30 @@ def _refuse_bad_contact_points(given: str, hosts: tuple[str, ...]) -> None:
 
 ENVIRONMENT = {field: str(name) for field, name in marked(CassandraOptions, "environment").items()}
 """The environment variables for options, by the option's field."""
+
+
+READ_LEVELS = {
+    "QUORUM": "QUORUM",
+    "LOCAL_QUORUM": "LOCAL_QUORUM",
+    "EACH_QUORUM": "LOCAL_QUORUM",
+    "ALL": "QUORUM",
+}
+"""At which level totals are read, by the level of writes: so that a read sees every acknowledged write."""
+
+
+def read_level(level: str) -> str:
+    """Return at which consistency level totals are read.
+
+    :param level: of writes.
+    :raises OptionError: no read is certain to see what was written at it.
+    """
+    if level not in READ_LEVELS:
+        raise OptionError(
+            f"Option cassandra.consistencyLevel is {level}: a total is read before it is written, and this"
+            " level does not promise that the read sees what was written last.",
+            f"With {ADD_COLUMNS} use {' or '.join(READ_LEVELS)}.",
+        )
+    return READ_LEVELS[level]
 
 
 class Login(NamedTuple):

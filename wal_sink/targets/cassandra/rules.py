@@ -1,40 +1,19 @@
-"""What an index refuses of a column's values: kept in the plan, and applied to values as the log has them.
-
-Finds the first value of a column, however deep, that Cassandra would refuse or could not hold.
-
-Rows as errors show them: nothing but the key.
-
-Reads the times that rows bring along, in the tasks: checked, as whole numbers, in columns of the log.
-
-These columns stand behind those that are written, under names that no column of a DataFrame has: see
-`publish.epoch_column`.
-What a table has of an event time is rounded to milliseconds; here it has its microseconds.
-"""
+"""What Cassandra refuses of values: by their types, however deep, and by the indexes of their columns."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Plan
-from wal_sink.targets.arrow_values import FALSE, TRUE, long, not_deleted, null, plain, real, shorten
-from wal_sink.targets.cassandra.casts import Constraint, as_is, count_in, lists_with, sizes, unnest
-from wal_sink.targets.cassandra.row_plan import (
-    EXPIRES_COLUMN,
-    MOST_TTL_S,
-    TTL_COLUMN,
-    RowTimes,
-    planned_times,
-)
+from wal_sink.targets.arrow_values import TRUE, long, plain, real, shorten
+from wal_sink.targets.cassandra.casts import Constraint, count_in, lists_with, sizes, unnest
+from wal_sink.targets.cassandra.row_plan import IndexRule
 from wal_sink.targets.cassandra.types import NESTED, TYPES, CqlType
-
-DETAIL = "indexes"
-"""Under which name a plan's details have the rules; older plans, and those of tables without, have none."""
 
 MOST = 1e17
 """Largest amount of a vector's element under SAI (`VectorValidation.MAX_FLOAT32_COMPONENT`)."""
@@ -48,24 +27,6 @@ _ENTRY = 6
 """Bytes that an index of a map's entries adds to key and value."""
 
 
-Part = Literal["value", "elements", "keys", "values", "entries"]
-
-
-class IndexRule(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one index takes of one column."""
-
-    column: str
-    """As the DataFrame calls it."""
-    index: str
-    """Name of the index, unquoted."""
-    part: Part = "value"
-    """What is indexed: the whole value, or each element, key, value or entry of a collection."""
-    most_bytes: int = 0
-    """Most bytes of it; 0: any number."""
-    vector: Literal["", "finite", "cosine"] = ""
-    """What is required of a vector: finite elements; or, to be compared by cosine, a direction as well."""
-
-
 class Refused(NamedTuple):
     """The first value that an index refuses."""
 
@@ -75,24 +36,6 @@ class Refused(NamedTuple):
     remedy: str
     rows: pa.Array
     """All that it refuses for this, as flags."""
-
-
-def rules_text(rules: Sequence[IndexRule]) -> str:
-    """Return the JSON of rules for a plan's details."""
-    return msgspec.json.encode(rules).decode()
-
-
-def planned_rules(plan: Plan) -> tuple[IndexRule, ...]:
-    """Return the rules that a plan was made with."""
-    return _read(plan.details.get(DETAIL, "[]"))
-
-
-@lru_cache(maxsize=64)
-def _read(text: str) -> tuple[IndexRule, ...]:
-    return msgspec.json.decode(text, type=tuple[IndexRule, ...])
-
-
-_read("[]")  # so that one thread learns the type, see `model.codec.learn`
 
 
 def missing_rules(planned: Sequence[IndexRule], now: Sequence[IndexRule]) -> tuple[IndexRule, ...]:
@@ -262,6 +205,22 @@ def _wrong_lengths(
         )
 
 
+def refuse_invalid(batch: pa.RecordBatch, plan: Plan, invalid: InvalidValue | None) -> None:
+    """Refuse a value that was found; None: there is none.
+
+    :raises InvalidRow: names its row by the key.
+    """
+    if invalid:
+        raise InvalidRow(
+            f"Column {invalid.path} of {plan.table} ({shorten(plain(invalid.value))}) {invalid.problem}, in "
+            f"{row_text(batch, plan, invalid.row)}.",
+            invalid.remedy,
+            column=invalid.path,
+            problem=f"Column {invalid.path} of {plan.table} {invalid.problem}.",
+            rows=invalid.rows,
+        )
+
+
 def row_text(batch: pa.RecordBatch, plan: Plan, row: int) -> str:
     """Name a row by its key."""
     return key_text(plan, [plain(values[row]) for values in batch.columns])
@@ -275,129 +234,3 @@ def key_text(plan: Plan, values: Sequence[Any]) -> str:
         if column.role in ("partition", "clustering")
     )
     return f"the row with {key}"
-
-
-LIFE_S = "wal_sink:ttl_s"
-"""Seconds that a row lives; null for a delete."""
-EXPIRES_US = "wal_sink:expires_us"
-"""When it expires, microseconds since 1970; null for a delete."""
-EVENT_US = "wal_sink:timestamp_us"
-"""Its write timestamp, microseconds since 1970."""
-
-AHEAD_S = 3_600
-"""How far an event time may lie ahead of the task's clock, in seconds."""
-_SECOND_US = 1_000_000
-_LEAST_US = 10**15
-"""2001-09-09: a bigint below that counts milliseconds or seconds."""
-
-
-class Read(NamedTuple):
-    """The columns of a batch, and the first value that cannot be taken."""
-
-    columns: dict[str, pa.Array]
-    invalid: InvalidValue | None
-
-
-class _Rule(NamedTuple):
-    bad: pa.Array
-    problem: str
-    remedy: str
-
-
-def read_times(batch: pa.RecordBatch, plan: Plan, deletes: pa.Array | None, now_us: int) -> Read:
-    """Read the times of a DataFrame's rows.
-
-    :param deletes: which rows are deletes, and do not expire; None: no row is one.
-    :param now_us: the task's clock, microseconds since 1970.
-    """
-    times = planned_times(plan)
-    columns: dict[str, pa.Array] = {}
-    for option, name in times.columns.items():
-        given = as_is(batch.column(name))
-        values = given.cast(pa.int64())
-        if option == TTL_COLUMN:
-            columns[LIFE_S], rules = _alive(values, deletes), _of_seconds(values, deletes, times)
-        elif option == EXPIRES_COLUMN:
-            columns[EXPIRES_US] = _alive(values, deletes)
-            rules = _of_expiry(values, deletes, times, now_us)
-        else:
-            columns[EVENT_US] = values
-            is_number = pa.types.is_integer(given.type)
-            rules = _of_events(values, now_us, is_number=is_number)
-        for rule in rules:
-            row = pc.index(rule.bad, TRUE).as_py()
-            if row >= 0:
-                remedy = rule.remedy.replace("{name}", name)
-                problem = f"{rule.problem} ({option})"
-                return Read(columns, InvalidValue(row, name, given[row], problem, remedy, rule.bad))
-    return Read(columns, None)
-
-
-def _alive(values: pa.Array, deletes: pa.Array | None) -> pa.Array:
-    return values if deletes is None else pc.if_else(deletes, null(pa.int64()), values)
-
-
-def _of_seconds(values: pa.Array, deletes: pa.Array | None, times: RowTimes) -> list[_Rule]:
-    most_s = times.most_ttl_s
-    keep = "Fill it in, .na.fill(…), or write rows that live for ever by a query of their own."
-    return [
-        _Rule(not_deleted(values.is_null(), deletes), "is null, and not seconds to live", keep),
-        _Rule(
-            _bad(pc.less(values, long(1)), deletes),
-            "is not one second to live or more",
-            "Drop such rows; or write a delete, by operationColumn, for those that shall go.",
-        ),
-        _Rule(
-            _bad(pc.greater(values, long(most_s)), deletes),
-            f"is more than the {most_s} seconds that the server takes",
-            f'Take the smaller of the two: least("{{name}}", lit({most_s})).',
-        ),
-    ]
-
-
-def _of_expiry(
-    values: pa.Array, deletes: pa.Array | None, times: RowTimes, now_us: int
-) -> list[_Rule]:
-    latest_us = now_us + MOST_TTL_S * _SECOND_US
-    if times.latest_s:
-        latest_us = min(latest_us, times.latest_s * _SECOND_US)
-    return [
-        _Rule(
-            not_deleted(values.is_null(), deletes),
-            "is null, and not a time of expiry",
-            "Fill it in, or write rows that live for ever by a query of their own.",
-        ),
-        _Rule(
-            _bad(pc.greater(values, long(latest_us)), deletes),
-            "is later than the server can keep as a time of expiry",
-            f'Take an earlier one: least("{{name}}", timestamp_seconds(lit({latest_us // _SECOND_US}))).',
-        ),
-    ]
-
-
-def _of_events(values: pa.Array, now_us: int, *, is_number: bool) -> list[_Rule]:
-    ahead_us = now_us + AHEAD_S * _SECOND_US
-    early = "is before 2001 as microseconds" if is_number else "is not after 1970"
-    return [
-        _Rule(
-            values.is_null(),
-            "is null, and not the time of an event",
-            'Drop such rows, .na.drop(subset=["{name}"]), or fill them in.',
-        ),
-        _Rule(
-            _bad(pc.less(values, long(_LEAST_US if is_number else 1))),
-            early,
-            'Milliseconds and seconds become instants by timestamp_millis("{name}") and'
-            ' timestamp_seconds("{name}"); drop rows without a time.',
-        ),
-        _Rule(
-            _bad(pc.greater(values, long(ahead_us))),
-            f"is more than {AHEAD_S} seconds ahead of the clock, and would hide what comes until then",
-            "Correct the clock or time zone that it comes from; or bound it:"
-            ' least("{name}", current_timestamp()).',
-        ),
-    ]
-
-
-def _bad(flags: pa.Array, deletes: pa.Array | None = None) -> pa.Array:
-    return not_deleted(pc.fill_null(flags, FALSE), deletes)

@@ -1,14 +1,7 @@
-"""Maps Spark's types to CQL types and to what the log holds: one table for plan, check and write.
+"""The types of Spark, CQL and the log: one table for plan, check and write; see docs/cassandra.md.
 
-docs/cassandra.md has the same table; a test compares them.
-
-CQL types as trees, parsed from the text that `system_schema` has.
-
-The CQL type that a new table would have for each of Spark's types.
-
-Finds what keeps a column of the DataFrame, with all its parts, from a column of the table. Pure.
-
-Casts a column of the DataFrame, with all its parts, to what the log holds; done in the tasks.
+CQL types are trees, parsed from the text that `system_schema` has. A column of the DataFrame, with all its
+parts, is compared with one of the table when a query starts, and cast to what the log holds in the tasks.
 """
 
 from __future__ import annotations
@@ -19,11 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
-import msgspec
 import pyarrow as pa
 
 from wal_sink.model import plan
-from wal_sink.model.plan import Plan, canonical, is_array, spark_ddl, spark_type
+from wal_sink.model.plan import canonical, is_array, spark_ddl, spark_type
 from wal_sink.targets import arrow_values
 from wal_sink.targets.cassandra import casts
 from wal_sink.targets.cassandra.casts import (
@@ -39,7 +31,7 @@ from wal_sink.targets.cassandra.casts import (
     unnest,
 )
 from wal_sink.targets.cassandra.names import did_you_mean
-from wal_sink.targets.cassandra.row_plan import Change, planned_changes
+from wal_sink.targets.cassandra.row_plan import CassandraPlan, Change
 
 
 class ScalarType(NamedTuple):
@@ -273,25 +265,18 @@ def user_type_names(tree: CqlType) -> Iterator[str]:
         yield from user_type_names(part)
 
 
-def has_lists(plan: Plan) -> bool:
+def has_lists(plan: CassandraPlan) -> bool:
     """Whether a column is a list that is not frozen: the server gives each write elements of its own."""
     return any(tree.kind == "list" and not tree.frozen for tree in column_types(plan))
 
 
-def user_types_text(types: UserTypes) -> str:
-    """Return the JSON of user-defined types for a plan's details."""
-    return msgspec.json.encode(types).decode()
-
-
-def planned_user_types(plan: Plan) -> UserTypes:
-    """Return the user-defined types that a plan was made for."""
-    return _read(plan.details.get("types", "{}"))
-
-
-def column_types(plan: Plan) -> tuple[CqlType, ...]:
+def column_types(plan: CassandraPlan) -> tuple[CqlType, ...]:
     """Return the types of the values that a plan's columns take, in order."""
-    types, changes = plan.details.get("types", "{}"), planned_changes(plan)
-    return tuple(_planned(each.type, types, changes.get(each.name)) for each in plan.columns)
+    details = plan.details
+    types = tuple(details.types.items())
+    return tuple(
+        _planned(each.type, types, details.changes.get(each.name)) for each in plan.columns
+    )
 
 
 def taken(tree: CqlType, change: Change | None) -> CqlType:
@@ -306,13 +291,10 @@ def taken(tree: CqlType, change: Change | None) -> CqlType:
 
 
 @lru_cache(maxsize=1024)
-def _planned(text: str, types: str, change: Change | None) -> CqlType:
-    return taken(parse(text, _read(types)), change)
-
-
-@lru_cache(maxsize=64)
-def _read(types: str) -> UserTypes:
-    return msgspec.json.decode(types, type=dict[str, tuple[tuple[str, str], ...]])
+def _planned(
+    text: str, types: tuple[tuple[str, tuple[tuple[str, str], ...]], ...], change: Change | None
+) -> CqlType:
+    return taken(parse(text, dict(types)), change)
 
 
 CQL_FOR = {

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from wal_sink.errors import OptionError
-from wal_sink.options import CONNECTS, SECRET, Options
+from wal_sink.options import CONNECTS, SECRET, SHAPES, Options
 from wal_sink.targets.create_table import (
     CREATE_TABLE,
     KEY_COLUMNS,
@@ -29,7 +29,7 @@ class DeltaOptions(Options, frozen=True, kw_only=True):
         Meta(
             min_length=1,
             description="Path or URL of the table, such as /data/orders or s3://bucket/orders",
-            extra=CONNECTS,
+            extra=CONNECTS | SHAPES,
         ),
     ] = msgspec.field(name="delta.path")
     storage: Annotated[

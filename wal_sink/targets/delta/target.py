@@ -29,9 +29,6 @@ class DeltaTarget(Target):
 
     options: DeltaOptions
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.options})"
-
     @property
     def shape(self) -> Mapping[str, str]:
         """Return the table, its key for upserts, and whether columns are added."""

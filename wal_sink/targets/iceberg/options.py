@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from wal_sink.errors import OptionError
-from wal_sink.options import COLUMN, CONNECTS, SECRET, Options
+from wal_sink.options import COLUMN, CONNECTS, SECRET, SHAPES, Options
 from wal_sink.targets.create_table import (
     CREATE_TABLE,
     KEY_COLUMNS,
@@ -28,7 +28,12 @@ class IcebergOptions(Options, frozen=True, kw_only=True):
     """Options `table` and `iceberg.*`."""
 
     table: Annotated[
-        str, Meta(min_length=1, description="table, with its namespace, such as shop.orders")
+        str,
+        Meta(
+            min_length=1,
+            description="table, with its namespace, such as shop.orders",
+            extra=SHAPES,
+        ),
     ]
     catalog: Annotated[
         str,
@@ -36,7 +41,7 @@ class IcebergOptions(Options, frozen=True, kw_only=True):
             min_length=1,
             description="name of the catalog, as pyiceberg's own configuration has it; what that says of the"
             " catalog counts where no option does",
-            extra=CONNECTS,
+            extra=CONNECTS | SHAPES,
         ),
     ] = msgspec.field(name="iceberg.catalog.name", default="default")
     type: Annotated[
@@ -61,7 +66,8 @@ class IcebergOptions(Options, frozen=True, kw_only=True):
     merge_schema: Annotated[
         bool,
         Meta(
-            description="columns of the DataFrame that the table lacks are added to it when the query starts"
+            description="columns of the DataFrame that the table lacks are added to it when the query starts",
+            extra=SHAPES,
         ),
     ] = msgspec.field(name="iceberg.mergeSchema", default=False)
 

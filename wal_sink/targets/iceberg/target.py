@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import msgspec
 import pyarrow as pa
 
@@ -29,19 +27,6 @@ class IcebergTarget(Target):
     parallel_writes = True
 
     options: IcebergOptions
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.options})"
-
-    @property
-    def shape(self) -> Mapping[str, str]:
-        """Return the table, and whether columns are added to it."""
-        options = self.options
-        return {
-            "table": options.table,
-            "iceberg.catalog.name": options.catalog,
-            **({"iceberg.mergeSchema": "true"} if options.merge_schema else {}),
-        }
 
     @property
     def writes_to(self) -> str:

@@ -8,7 +8,15 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from wal_sink.options import CONNECTS, MILLISECONDS, SECRET, Options, fields, from_environment
+from wal_sink.options import (
+    CONNECTS,
+    MILLISECONDS,
+    SECRET,
+    SHAPES,
+    Options,
+    fields,
+    from_environment,
+)
 
 PASSWORD = "WAL_SINK_KAFKA_PASSWORD"  # noqa: S105 -- the name of a variable
 
@@ -32,6 +40,7 @@ class KafkaOptions(Options, frozen=True, kw_only=True):
             min_length=1,
             description="Topic of the records; or several, comma-separated, of which each row names one in"
             " column `topic`",
+            extra=SHAPES,
         ),
     ]
     ledger_topic: Annotated[

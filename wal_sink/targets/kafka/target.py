@@ -28,14 +28,6 @@ class KafkaTarget(Target):
 
     options: KafkaOptions
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.options})"
-
-    @property
-    def shape(self) -> Mapping[str, str]:
-        """Return the topic."""
-        return {"topic": self.options.topic}
-
     @property
     def writes_to(self) -> str:
         """Return the topic."""

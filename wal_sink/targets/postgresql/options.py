@@ -14,7 +14,8 @@ import msgspec
 from msgspec import Meta
 
 from wal_sink.errors import OptionError
-from wal_sink.options import CONNECTS, SECONDS, SECRET, from_environment
+from wal_sink.model.plan import Operation
+from wal_sink.options import CONNECTS, SECONDS, SECRET, SHAPES, from_environment
 from wal_sink.targets.create_table import (
     CREATE_TABLE,
     KEY_COLUMNS,
@@ -29,7 +30,6 @@ from wal_sink.targets.create_table import (
 from wal_sink.targets.names import did_you_mean, quote
 from wal_sink.targets.operations import (
     OPERATION_COLUMN,
-    Operation,
     OperationColumn,
     Operations,
     read_words,
@@ -118,7 +118,8 @@ class PostgresqlOptions(SqlOptions, frozen=True, kw_only=True):
         Meta(
             description="append: each row is added. upsert: a row replaces the one with its key, and of"
             " several"
-            " rows with one key the last one stays"
+            " rows with one key the last one stays",
+            extra=SHAPES,
         ),
     ] = msgspec.field(name="postgresql.mode", default="append")
     operation_column: OperationColumn = msgspec.field(name="operationColumn", default="")

@@ -23,7 +23,7 @@ from wal_sink.targets.create_table import (
     create_statement,
     refuse_unknown_columns,
 )
-from wal_sink.targets.operations import operation_details, with_operation, without_operation
+from wal_sink.targets.operations import with_operation, without_operation
 from wal_sink.targets.postgresql.options import (
     PostgresqlOptions,
     TableName,
@@ -431,7 +431,8 @@ def make_plan(connection: Any, options: PostgresqlOptions, schema: pa.Schema, ke
         target="postgresql",
         table=str(options.data),
         columns=with_operation(columns, schema, operation),
-        details=details | operation_details(operation, options.words),
+        operations=dict(options.words) if operation else {},
+        details=details,
     )
 
 

@@ -11,7 +11,7 @@ from wal_sink.model.plan import Plan
 from wal_sink.options import Options
 from wal_sink.targets.base import Kind
 from wal_sink.targets.columns import TableColumn
-from wal_sink.targets.operations import BY_POSITION, described, operation_shape
+from wal_sink.targets.operations import BY_POSITION, described
 from wal_sink.targets.postgresql.options import PostgresqlOptions
 from wal_sink.targets.registry import importing
 from wal_sink.targets.sql import SqlTarget
@@ -37,13 +37,6 @@ class PostgresqlTarget(SqlTarget):
     def ledger_name(self) -> str:
         """The ledger's table, quoted."""
         return str(self.options.ledger)
-
-    @property
-    def shape(self) -> Mapping[str, str]:
-        """Return the table, and how rows get into it."""
-        given = self.options
-        deletes = operation_shape(given.operation_column, given.words)
-        return {"table": given.table, "postgresql.mode": given.mode, **deletes}
 
     @property
     def description(self) -> Mapping[str, str]:

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import uuid
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -19,7 +19,7 @@ from msgspec import Meta
 from wal_sink.errors import SchemaMismatch, TargetRefused, TargetUnavailable, WalSinkError
 from wal_sink.model.ledger import LedgerState, Owner
 from wal_sink.model.plan import Plan
-from wal_sink.options import Options
+from wal_sink.options import SHAPES, Options
 from wal_sink.targets.base import Delivery, Session, Target
 from wal_sink.targets.columns import TableColumn, match_columns
 from wal_sink.targets.names import quote
@@ -35,7 +35,9 @@ class SqlOptions(Options, frozen=True, kw_only=True):
     table: Annotated[
         str,
         Meta(
-            min_length=1, description="table that rows are added to, such as orders or shop.orders"
+            min_length=1,
+            description="table that rows are added to, such as orders or shop.orders",
+            extra=SHAPES,
         ),
     ]
     # A target declares it again under its own name, such as postgresql.ledgerTable.
@@ -67,9 +69,6 @@ class SqlTarget(Target):
     """What ends the statement that creates the ledger's table, such as `ENGINE=InnoDB`; set on the class."""
 
     options: SqlOptions
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.options})"
 
     # --- what a database has of its own ---
 
@@ -142,11 +141,6 @@ class SqlTarget(Target):
     def ledger_name(self) -> str:
         """The ledger's table, as statements without values write it."""
         return ".".join(map(self.quote, self.options.ledger_table.split(".")))
-
-    @property
-    def shape(self) -> Mapping[str, str]:
-        """Return the table."""
-        return {"table": self.options.table}
 
     @property
     def writes_to(self) -> str:

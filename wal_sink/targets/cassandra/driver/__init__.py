@@ -8,7 +8,7 @@
 `retry`          repeats a request while its error may pass
 `frames`         batches of encoded rows
 `envelope`       the frames of many requests in one buffer
-`light`          requests of encoded rows, many by one push
+`pipelined`          requests of encoded rows, many by one push
 `canary`         whether their answers come as they should
 `direct_write`   writes requests without waiting for the driver's thread
 `internals`      what the driver's API reference does not list

@@ -42,11 +42,11 @@ from wal_sink.targets.cassandra.driver.internals import (
 )
 from wal_sink.targets.cassandra.options import (
     ENVIRONMENT,
+    READ_LEVELS,
     CassandraOptions,
     login,
     with_environment,
 )
-from wal_sink.targets.cassandra.row_plan import READ_LEVELS
 
 _CONFIG = "config.json"
 """A file that every secure connect bundle holds."""

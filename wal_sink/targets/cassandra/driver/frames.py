@@ -42,6 +42,8 @@ MAX_ROWS = 0xFFFF
 _SHORT = struct.Struct(">H")
 _LENGTH = struct.Struct(">i")
 _PREPARED = b"\x01"
+_WITHOUT_BYTES = {-1: None, -2: UNSET_VALUE}
+"""Values by their lengths (native protocol, section 3)."""
 BEFORE_ROWS = 3
 """Bytes of a BATCH body before its statements: one for its type, two for their number."""
 
@@ -57,8 +59,8 @@ class EncodedRows(msgspec.Struct, frozen=True, gc=False):
 class EncodedBatch(msgspec.Struct, gc=False):
     """An unlogged batch of rows that are encoded already, idempotent.
 
-    It is made for each request, and nearly always sent by `light`. So it is no statement of the driver, which
-    takes longer to make than the whole request to send; `statement` returns that.
+    It is made for each request, and nearly always pipelined. So it is no statement of the driver, which takes
+    longer to make than the whole request to send; `statement` returns that.
     """
 
     rows: EncodedRows
@@ -68,6 +70,8 @@ class EncodedBatch(msgspec.Struct, gc=False):
     """Of the first row; the driver finds the replicas by keyspace and routing key."""
     node: Any = None
     """The driver's host that is the first replica of each row; None: any will do, or it is not known."""
+    bind: Callable[[EncodedBatch], Any] | None = None
+    """Makes a statement of the driver's public classes. None: the bytes are sent as they are."""
 
     def __len__(self) -> int:
         return self.rows.number
@@ -75,11 +79,11 @@ class EncodedBatch(msgspec.Struct, gc=False):
     def detached(self) -> EncodedBatch:
         """Return the request with bytes of its own, which keep no slice in memory."""
         rows = EncodedRows(self.rows.number, bytes(self.rows.data))
-        return EncodedBatch(rows, self.keyspace, self.routing_key, self.node)
+        return msgspec.structs.replace(self, rows=rows)
 
-    def statement(self) -> EncodedStatement:
+    def statement(self) -> Any:
         """Return what the driver sends."""
-        return EncodedStatement(self)
+        return EncodedStatement(self) if self.bind is None else self.bind(self)
 
     def halves(self) -> list[EncodedBatch]:
         """Return two batches with half of the rows each; none for a single row.
@@ -92,26 +96,16 @@ class EncodedBatch(msgspec.Struct, gc=False):
             return []
         cut = 0
         for _ in range(middle):
-            cut = _after_statement(data, cut)
-        return [
-            EncodedBatch(half, self.keyspace, self.routing_key)
-            for half in (
-                EncodedRows(middle, data[:cut]),
-                EncodedRows(number - middle, data[cut:]),
-            )
-        ]
+            _, _, cut = _statement(data, cut)
+        halves = EncodedRows(middle, data[:cut]), EncodedRows(number - middle, data[cut:])
+        return [msgspec.structs.replace(self, rows=half, node=None) for half in halves]
 
-    def first_row(self) -> tuple[bytes, list[bytes | None]]:
-        """Return the id of the first row's prepared statement, and its values; None for null and unset."""
-        data = bytes(self.rows.data)
-        query_id, at, count = _head(data, 0)
-        values: list[bytes | None] = []
-        for _ in range(count):
-            (length,) = _LENGTH.unpack_from(data, at)
-            at += _LENGTH.size
-            values.append(data[at : at + length] if length >= 0 else None)
-            at += max(length, 0)
-        return query_id, values
+    def statements(self) -> Iterator[tuple[bytes, list[Any]]]:
+        """Yield for each row the id of its statement, and its values: bytes, None, or `UNSET_VALUE`."""
+        data, at = bytes(self.rows.data), 0
+        while at < len(data):
+            query_id, values, at = _statement(data, at)
+            yield query_id, values
 
 
 class EncodedStatement(BatchStatement):  # type: ignore[misc]  # the driver has no types
@@ -135,23 +129,21 @@ def of_driver(request: Any) -> Any:
     return request.statement() if isinstance(request, EncodedBatch) else request
 
 
-def _head(data: bytes, at: int) -> tuple[bytes, int, int]:
-    """Return a statement's id, where its values begin, and their number; see `statement_head`."""
+def _statement(data: bytes, at: int) -> tuple[bytes, list[Any], int]:
+    """Return the id and the values of the statement that begins at `at`, and where it ends."""
     at += len(_PREPARED)
     (length,) = _SHORT.unpack_from(data, at)
     at += _SHORT.size
     query_id = data[at : at + length]
     (count,) = _SHORT.unpack_from(data, at + length)
-    return query_id, at + length + _SHORT.size, count
-
-
-def _after_statement(data: bytes, at: int) -> int:
-    """Return where the statement ends that begins at `at`."""
-    _, at, count = _head(data, at)
+    at += length + _SHORT.size
+    values: list[Any] = []
     for _ in range(count):
         (length,) = _LENGTH.unpack_from(data, at)
-        at += _LENGTH.size + max(length, 0)
-    return at
+        at += _LENGTH.size
+        values.append(data[at : at + length] if length >= 0 else _WITHOUT_BYTES[length])
+        at += max(length, 0)
+    return query_id, values, at
 
 
 class _EncodedMessage:

@@ -5,19 +5,12 @@ columns, row by row, gives the rows one after the other in one buffer, and a req
 same join makes tuples, user-defined types and the entries of maps, so nested types take no loop over rows
 either.
 
-==========  ===================================================================
-`rows`      rows and routing keys of a batch
-`keys`      keys of a batch, each once
-`scalars`   values of types without parts
-`nested`    values of all types: collections, structs and vectors of scalars
-`numbers`   `varint`, `decimal` and `duration`, whose length depends on the value
-`segments`  pieces of rows, and how they are joined
-`views`     Arrow's buffers as numpy arrays
-==========  ===================================================================
+`rows` has the columns, by their types, and the rows that they make; `buffers` has the segments, and Arrow's
+buffers as numpy arrays.
 
 The formats are those of section 6 of the native protocol's specification, version 4 and 5:
-https://github.com/apache/cassandra/blob/trunk/doc/native_protocol_v5.spec. `bind` and the driver's
-own serializers make the same bytes, which the tests compare.
+https://github.com/apache/cassandra/blob/trunk/doc/native_protocol_v5.spec. The tests decode
+them by the driver's own deserializers.
 """
 
 from wal_sink.targets.cassandra.encode.rows import (

@@ -1,11 +1,4 @@
-"""Encodes the rows of a batch, and their routing keys. Pure.
-
-Encodes columns of types without parts.
-
-Encodes a column of any type; the parts of its values are columns, too.
-
-Numbers the keys of rows, by their encoded bytes. Pure.
-"""
+"""Encodes the rows of a batch, and their keys, by which rows are routed and told apart. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from wal_sink.model.plan import Plan
 from wal_sink.targets.cassandra.casts import unnest
 from wal_sink.targets.cassandra.encode import buffers
 from wal_sink.targets.cassandra.encode.buffers import (
@@ -33,7 +25,7 @@ from wal_sink.targets.cassandra.encode.buffers import (
     piece_binaries,
     varying,
 )
-from wal_sink.targets.cassandra.row_plan import planned_changes
+from wal_sink.targets.cassandra.row_plan import CassandraPlan
 from wal_sink.targets.cassandra.types import CqlType, column_types
 
 Kernel = Callable[[pa.Array], tuple[Segment, ...]]
@@ -74,7 +66,7 @@ def _inet(column: pa.Array) -> tuple[Segment, ...]:
 
 
 def _packed(text: str) -> bytes:
-    """Return 4 or 16 bytes; ::ffff:192.0.2.1 becomes 192.0.2.1, as in `bind`."""
+    """Return 4 or 16 bytes; ::ffff:192.0.2.1 becomes 192.0.2.1."""
     if ":" not in text:
         return socket.inet_aton(text)
     packed = socket.inet_pton(socket.AF_INET6, text)
@@ -199,8 +191,8 @@ class Encoded(NamedTuple):
 
 def encode(
     batch: pa.RecordBatch,
-    plan: Plan,
-    stamps: Array | int,
+    plan: CassandraPlan,
+    stamps: Array | int | None,
     head: bytes = b"",
     *,
     stamp_first: bool = False,
@@ -213,7 +205,7 @@ def encode(
     four bytes before it, as in a request's `<n><value_1>...<value_n>`, without the number.
 
     :param stamps: write timestamps, microseconds since 1970, int64; or only that of row 0, if that
-        of row i is greater by i.
+        of row i is greater by i. None: the statement does not take them.
     :param head: bytes that stand before each row.
     :param stamp_first: whether the timestamp stands before the columns.
     :param ttls: seconds to live, which stand behind the timestamp; None: nothing does.
@@ -221,8 +213,8 @@ def encode(
         collection are not: the plan has them taken out.
     """
     rows = batch.num_rows
-    changes = planned_changes(plan)
-    other = UNSET if plan.details["nulls"] == "unset" else NULL
+    changes = plan.details.changes
+    other = UNSET if plan.details.nulls == "unset" else NULL
     segments: list[Segment] = [constant(head)] if head else []
     columns: list[Segment] = []
     for of, tree, column in zip(plan.columns, column_types(plan), batch.columns, strict=True):
@@ -233,7 +225,9 @@ def encode(
             columns += prefixed(column, tree, absent)
     if isinstance(stamps, int):
         stamps = np.arange(stamps, stamps + rows, dtype=np.int64)
-    stamped: list[Segment] = [fixed(stamps.itemsize, ">i4"), fixed(stamps, ">i8")]
+    stamped: list[Segment] = []
+    if stamps is not None:
+        stamped += [fixed(stamps.itemsize, ">i4"), fixed(stamps, ">i8")]
     if ttls is not None:
         stamped += [fixed(_TTL_BYTES, ">i4"), fixed(ttls, ">i4")]
     segments += [*stamped, *columns] if stamp_first else [*columns, *stamped]
@@ -267,7 +261,7 @@ def taken(encoded: Encoded, order: Array) -> Encoded:
     return Encoded(data, offsets)
 
 
-def routing_keys(batch: pa.RecordBatch, plan: Plan, indexes: Sequence[int]) -> pa.Array:
+def routing_keys(batch: pa.RecordBatch, plan: CassandraPlan, indexes: Sequence[int]) -> pa.Array:
     """Return the routing key of each row, which the driver hashes to find its replicas.
 
     They are binaries, large ones above 2 GiB, none of them null.
@@ -323,7 +317,7 @@ class Keys(NamedTuple):
 
 def distinct_keys(
     batch: pa.RecordBatch,
-    table: Plan,
+    table: CassandraPlan,
     *before: Segment,
     roles: Collection[str] = ("partition", "clustering"),
 ) -> Keys:

@@ -1,51 +1,55 @@
-"""Compares the DataFrame, or the plan made for it, with the table's metadata. Pure.
-
-Which DataFrames can be written by UPDATE: values, static columns, elements of collections. Pure.
-
-Which tables can hold totals that rows are added to. Pure.
-
-What cannot be said of rows with lists that are not frozen (rule 26). Pure.
-"""
+"""Compares the DataFrame, or the plan made for it, with the table's metadata. Pure."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from wal_sink.errors import SchemaMismatch
-from wal_sink.model.plan import Column, Plan, canonical
+from wal_sink.model.plan import Column, canonical
 from wal_sink.targets.cassandra.names import COLUMNS_OPTION, did_you_mean, quote
-from wal_sink.targets.cassandra.row_plan import (
-    ADD_COLUMNS,
-    ADDED_COLUMN,
-    EVENT_COLUMN,
-    EXPIRES_COLUMN,
-    IF_NOT_EXISTS,
-    WRITE_MODE,
-    Change,
-    RowTimes,
-    added_columns,
-    changes_of,
-    option_of,
-    planned_times,
-    static_alone,
-)
+from wal_sink.targets.cassandra.row_plan import CassandraPlan, Change
 from wal_sink.targets.cassandra.schema import ddl
-from wal_sink.targets.cassandra.schema.table import ColumnMetadata, TableMetadata, alike
+from wal_sink.targets.cassandra.schema.table import ColumnMetadata, TableMetadata
 from wal_sink.targets.cassandra.types import (
     CqlType,
-    UserTypes,
-    has_lists,
     mismatches,
     parse,
-    planned_user_types,
     taken,
     user_type_names,
 )
+
+
+class Wanted(NamedTuple):
+    """How the columns of a DataFrame are to be written."""
+
+    names: Mapping[str, str] = {}
+    """The table's names of columns that have another one there, by the DataFrame's."""
+    update: bool = False
+    """Whether rows are written by UPDATE where no collection is changed."""
+    changes: Mapping[str, Change] = {}
+    """What is done to collections that are not written whole, by the DataFrame's names."""
+
+    def among(self, columns: list[str]) -> Wanted:
+        """Return how some columns of the DataFrame are to be written."""
+        changes = {name: change for name, change in self.changes.items() if name in columns}
+        return Wanted(self.names, self.update or bool(changes), changes)
+
+
+AS_IT_IS = Wanted()
+
+
+About = Callable[[pa.Field, ColumnMetadata, CqlType, Wanted], Sequence[str]]
+"""Says why a column of the table cannot be written as it is wanted, a line each."""
+
+
+def no_problem(*_: object) -> Sequence[str]:
+    """Say nothing of a column."""
+    return ()
 
 
 def writes_static_alone(live: TableMetadata, written: Collection[str]) -> bool:
@@ -57,250 +61,22 @@ def writes_static_alone(live: TableMetadata, written: Collection[str]) -> bool:
     return "static" in roles and not roles & {"regular", "clustering"}
 
 
-def refuse_no_update(live: TableMetadata, columns: Sequence[Column], operation: str) -> None:
-    """Refuse what no UPDATE can write.
-
-    :param columns: those of the table that the DataFrame has.
-    :param operation: the value of `operationColumn`.
-    :raises SchemaMismatch: there is no value to set; or clustering columns are beside static ones alone; or
-        rows are partitions, and some are deletes.
-    """
-    roles = {column.role for column in columns}
-    if not roles & {"static", "regular"}:
-        raise SchemaMismatch(
-            f"The DataFrame has only the key of {live.name}, and {WRITE_MODE} is update: no value is set.",
-            f"Add a column, or leave out {WRITE_MODE}: an insert writes rows of keys alone.",
-        )
-    if "regular" not in roles and "clustering" in roles:
-        raise SchemaMismatch(
-            f"Of {live.name} the DataFrame has static columns and clustering columns: an UPDATE of static"
-            " columns alone is of a partition, and Cassandra refuses it with clustering columns.",
-            "Drop the clustering columns, to write partitions; or add a column that is not static.",
-        )
-    if "regular" not in roles and operation and any(c.role == "clustering" for c in live.key):
-        raise SchemaMismatch(
-            f"Of {live.name} the DataFrame has static columns alone, and operationColumn is {operation}: a"
-            " delete would take the whole partition, with all its rows.",
-            "Leave out operationColumn, and clear values by nulls, with cassandra.nulls=write; or add the"
-            " clustering columns and a column that is not static.",
-        )
-
-
-def refuse_no_condition(live: TableMetadata, columns: Sequence[Column]) -> None:
-    """Refuse a table of which the first row of a key cannot be told, where that one stays.
-
-    Rows of a partition are written one after the other, so only partition keys have to be told apart.
-
-    :param columns: those of the table that the DataFrame has.
-    :raises SchemaMismatch: there are static columns; or two encodings of a partition key are one row.
-    """
-    for column in columns:
-        if column.role == "partition" and (why := alike(column, live)):
-            raise SchemaMismatch(
-                f"{column.name} of {live.name}: {why}, which are written beside each other, so that"
-                f" {IF_NOT_EXISTS} could not say which one is first.",
-                "Write a table whose partition key has another type, such as a frozen list.",
-            )
-    if static := [column.name for column in columns if column.role == "static"]:
-        raise SchemaMismatch(
-            f"Of {live.name} the DataFrame has the static columns {', '.join(static)}, and {IF_NOT_EXISTS} is"
-            " true: each new row of a partition would write them, in no order.",
-            "Write them by a query of their own, and drop them from this one.",
-        )
-
-
-def found_changes(modes: Mapping[str, Change], columns: Sequence[str]) -> dict[str, Change]:
-    """Return what is done to the columns of a DataFrame, by their names there.
-
-    :param modes: by column in lower case, as options name them.
-    :raises SchemaMismatch: an option names no column, or two that differ in upper and lower case only.
-    """
-    found = changes_of(modes, columns)
-    for column in modes:
-        named = [name for name in columns if name.lower() == column]
-        option = option_of(column)
-        if not named:
-            near = did_you_mean(column, columns)
-            raise SchemaMismatch(
-                f"Option {option} names no column of the DataFrame that is written; it has"
-                f" {', '.join(columns)}. {near}".rstrip(),
-                "Correct its last part, which is the DataFrame's name of the column, or leave it out.",
-            )
-        if len(set(named)) > 1:
-            raise SchemaMismatch(
-                f"Option {option} could mean {' or '.join(named)}: Spark passes the names of options in"
-                " lower case.",
-                f"Rename one of the two in the DataFrame; {COLUMNS_OPTION} then says which column of the"
-                " table it is written to.",
-            )
-    return found
-
-
-def about_change(field: pa.Field, column: ColumnMetadata, tree: CqlType, change: Change) -> str:
-    """Say why a column's elements cannot be added or taken out one by one; empty: they can.
-
-    :param field: the DataFrame's column.
-    :param column: the table's.
-    :param tree: its type.
-    """
-    begins = f"{field.name}: {option_of(field.name)} is {change}, and"
-    leave = "Leave out the option"
-    if column.role in ("partition", "clustering"):
-        return f"{begins} {column.name} is in the table's primary key. {leave}."
-    if tree.kind == "list":
-        return (
-            f"{begins} the table's {tree.label} is a list: to append to it twice doubles its elements, and a"
-            f" write can be repeated. {leave}, or make the table's column a set or a map."
-        )
-    if tree.kind not in ("set", "map"):
-        return f"{begins} the table's {tree.label} is no set and no map. {leave}."
-    if tree.frozen:
-        return (
-            f"{begins} the table's {tree.label} is frozen: it can only be written whole. {leave}, or give"
-            " the table a column that is not frozen."
-        )
-    if change == "remove" and tree.kind == "map" and pa.types.is_map(field.type):
-        return (
-            f"{begins} entries are taken out by their keys. Give an array of them,"
-            f' .withColumn("{field.name}", map_keys("{field.name}")).'
-        )
-    return ""
-
-
-NUMBERS = ("tinyint", "smallint", "int", "bigint", "varint", "decimal", "float", "double")
-
-
-def refuse_no_totals(live: TableMetadata, columns: Sequence[Column], added: Sequence[str]) -> None:
-    """Refuse a table, or a DataFrame, by which values cannot be added to totals exactly once.
-
-    :param columns: those of the table that the DataFrame has.
-    :param added: the columns whose values are added, as the DataFrame names them; empty refuses nothing.
-    :raises SchemaMismatch: with a line for each thing that does not fit.
-    """
-    if not added:
-        return
-    by_name = {column.name: column for column in columns}
-    about = [(name, _why_no_total(by_name.get(name))) for name in added]
-    about += [(c.name, _why_not_beside(c, live)) for c in columns if c.name not in added]
-    problems = [f"{name}: {why}" for name, why in about if why] + [*_about_table(live)]
-    problems += [*_about_lives(live)]
-    if problems:
-        raise SchemaMismatch(
-            f"{live.name} cannot hold the totals of {ADD_COLUMNS}:\n"
-            + "\n".join(f"  - {problem}" for problem in problems),
-            "Correct each line above, and start again.",
-        )
-
-
-def refuse_expiring(live: TableMetadata) -> None:
-    """Refuse a table whose totals would expire since it was altered.
-
-    :raises SchemaMismatch: it has a default time to live.
-    """
-    for problem in _about_lives(live):
-        raise SchemaMismatch(
-            f"{live.name} cannot hold the totals of {ADD_COLUMNS} any more:\n  - {problem}",
-            "The flush then goes on by itself. What was written meanwhile expires: write such totals again.",
-        )
-
-
-def _why_no_total(column: Column | None) -> str:
-    """Say why a column cannot hold a total; empty: it can."""
-    if column is None:
-        return f"the DataFrame has no such column. Add it, or correct {ADD_COLUMNS}."
-    if column.role != "regular":
-        return f"it is a {column.role} column. Only a regular column can hold a total."
-    if column.type not in NUMBERS:
-        return f"it is {column.type}. A total is one of {', '.join(NUMBERS)}."
-    if column.source in ("string", "large_string"):
-        return 'the DataFrame has text. Make it a number, .cast("decimal(38,0)").'
-    return ""
-
-
-def _why_not_beside(column: Column, live: TableMetadata) -> str:
-    """Say why a column cannot be written beside totals; empty: it can."""
-    tree = parse(column.type, live.types)
-    if column.in_table == ADDED_COLUMN:
-        return f"the sink writes {ADDED_COLUMN}. Drop it, or rename it."
-    if column.role == "static":
-        return "it is static, so it is not of the row alone. Write it by another query."
-    if why := alike(column, live):
-        return f"{why}, and would be added to as two. Take another type."
-    if tree.kind == "list" and not tree.frozen:
-        return "it is a list that is not frozen. Write it by another query."
-    return ""
-
-
-def _about_table(live: TableMetadata) -> Iterator[str]:
-    found = next((column for column in live.columns if column.name == ADDED_COLUMN), None)
-    if found is None:
-        yield (
-            f"{ADDED_COLUMN}: the table has no such column, which says what is in the totals of a row. Run:"
-            f" ALTER TABLE {live.name} ADD {ADDED_COLUMN} text;"
-        )
-    elif (found.type, found.role) != ("text", "regular"):
-        yield f"{ADDED_COLUMN}: it is {found.type} ({found.role}), and has to be text (regular)."
-
-
-def _about_lives(live: TableMetadata) -> Iterator[str]:
-    if live.default_ttl:
-        yield (
-            f"default_time_to_live is {live.default_ttl}: a total that expires forgets what was added. Run:"
-            f" ALTER TABLE {live.name} WITH default_time_to_live = 0;"
-        )
-
-
-_FROZEN = "Make the columns frozen<list<…>>, leave them out of the DataFrame"
-
-
-def refuse_beside_lists(times: RowTimes, live: TableMetadata) -> None:
-    """Refuse what hangs on a row's timestamp, which each attempt at its list raises.
-
-    :param times: what the options say of the rows' times.
-    :raises SchemaMismatch: rows bring their timestamps along, or live for a number of seconds.
-    """
-    if times.event_column:
-        raise SchemaMismatch(
-            f"{live.name} has lists that are not frozen, and {EVENT_COLUMN} is given: a row that is written"
-            " twice at the time of its event would have their elements twice.",
-            f"{_FROZEN}, or leave out the option.",
-        )
-    seconds = ", ".join(
-        (*(name for name in times.shape if name != EXPIRES_COLUMN),)
-        + ((f"default_time_to_live = {live.default_ttl}",) if live.default_ttl else ())
-    )
-    if seconds:
-        raise SchemaMismatch(
-            f"{live.name} has lists that are not frozen, and its rows live for a number of seconds"
-            f" ({seconds}): they count from a row's timestamp, which each attempt at its lists raises.",
-            f"{_FROZEN}; or say when rows expire by {EXPIRES_COLUMN} alone, and ALTER TABLE {live.name} WITH"
-            " default_time_to_live = 0.",
-        )
-
-
-_SAME: Mapping[str, str] = MappingProxyType({})
-_NO_CHANGES: Mapping[str, Change] = MappingProxyType({})
-
-
 def match_columns(
     schema: pa.Schema,
     live: TableMetadata,
-    names: Mapping[str, str] = _SAME,
-    mode: str = "insert",
-    changes: Mapping[str, Change] = _NO_CHANGES,
+    wanted: Wanted = AS_IT_IS,
+    about: About = no_problem,
 ) -> tuple[Column, ...]:
     """Match the DataFrame's columns with the table's; return them in the DataFrame's order.
 
-    :param names: the table's names of columns that have another one there, by the DataFrame's.
-    :param mode: by INSERT or UPDATE, as `cassandra.writeMode` has it.
-    :param changes: what is done to collections that are not written whole, by the DataFrame's names.
     :raises SchemaMismatch: with a line for each thing that does not fit.
     """
+    names = wanted.names
     _refuse_table(schema, live)
     problems = [
         *about_other_names(schema, names),
-        *_about_names(schema, live, names, mode),
-        *_about_types(schema, live, names, changes),
+        *_about_names(schema, live, wanted),
+        *_about_types(schema, live, wanted, about),
     ]
     if problems:
         raise SchemaMismatch(
@@ -322,19 +98,20 @@ def match_columns(
     )
 
 
-def used_types(columns: tuple[Column, ...], live: TableMetadata) -> UserTypes:
+def used_types(
+    columns: tuple[Column, ...], live: TableMetadata
+) -> dict[str, tuple[tuple[str, str], ...]]:
     """Return the user-defined types that the columns use, also inside of other types."""
     trees = [parse(column.type, live.types) for column in columns]
     names = {name for tree in trees for name in user_type_names(tree)}
-    return {name: live.types[name] for name in sorted(names)}
+    return {name: tuple(live.types[name]) for name in sorted(names)}
 
 
-def refuse_changed(plan: Plan, live: TableMetadata) -> None:
+def refuse_changed(plan: CassandraPlan, live: TableMetadata) -> None:
     """Refuse a table that is no longer what the plan says; new columns and new fields do not matter.
 
     :raises SchemaMismatch: a column is gone, has another type or role, or is new in the key; a
-        field is gone, or has another name or type; the keyspace bypasses the commit log; or what the plan
-        adds to would expire.
+        field is gone, or has another name or type; or the keyspace bypasses the commit log.
     """
     now = {column.name: column for column in live.columns}
     changes = [
@@ -347,21 +124,17 @@ def refuse_changed(plan: Plan, live: TableMetadata) -> None:
     changes += [
         f"{column.name} is new, {_described(column)}"
         for column in live.key
-        if column.name not in planned and not (column.role == "clustering" and static_alone(plan))
+        if column.name not in planned and not (column.role == "clustering" and plan.static_alone)
     ]
     changes += [
         f"type {name} was ({_fields(fields)}), is ({_fields(live.types.get(name, ()))})"
-        for name, fields in planned_user_types(plan).items()
-        if tuple(live.types.get(name, ()))[: len(fields)] != tuple(fields)
+        for name, fields in plan.details.types.items()
+        if tuple(live.types.get(name, ()))[: len(fields)] != fields
     ]
     if not live.exists:
         changes = ["the table is gone"]
     else:
         refuse_not_durable(live)
-    if has_lists(plan):
-        refuse_beside_lists(planned_times(plan), live)
-    if added_columns(plan):
-        refuse_expiring(live)
     if changes:
         raise SchemaMismatch(
             f"{plan.table} is no longer what plan {plan.key} was made for: {'; '.join(changes)}.",
@@ -370,7 +143,7 @@ def refuse_changed(plan: Plan, live: TableMetadata) -> None:
         )
 
 
-def refuse_hidden(plan: Plan, live: TableMetadata, first_us: int) -> None:
+def refuse_hidden(plan: CassandraPlan, live: TableMetadata, first_us: int) -> None:
     """Refuse a table in which a column was dropped after rows got their timestamps, and added again.
 
     The server would acknowledge the rows' values in that column, and show none of them.
@@ -452,9 +225,8 @@ def about_other_names(schema: pa.Schema, names: Mapping[str, str]) -> Iterator[s
             )
 
 
-def _about_names(
-    schema: pa.Schema, live: TableMetadata, names: Mapping[str, str], mode: str
-) -> Iterator[str]:
+def _about_names(schema: pa.Schema, live: TableMetadata, wanted: Wanted) -> Iterator[str]:
+    names = wanted.names
     known = {column.name for column in live.columns}
     written = [names.get(name, name) for name in schema.names]
     for name, count in Counter(schema.names).items():
@@ -471,12 +243,12 @@ def _about_names(
             remedy = f"Correct {COLUMNS_OPTION}." if name in names else remedy
             yield f"{name}: {where}. {near}".rstrip() + f" {remedy}"
     for key in live.key:
-        if key.role == "clustering" and mode == "update" and writes_static_alone(live, written):
+        if key.role == "clustering" and wanted.update and writes_static_alone(live, written):
             continue
         if key.name not in written:
             yield (
                 f"{key.name}: it is in the table's primary key ({key.role} key, {key.type}) "
-                f"and not in the DataFrame. Add it{_or_update(live, key, written, mode)}."
+                f"and not in the DataFrame. Add it{_or_update(live, key, written, wanted)}."
             )
 
 
@@ -494,28 +266,26 @@ def _about_missing(
 
 
 def _or_update(
-    live: TableMetadata, key: ColumnMetadata, written: Collection[str], mode: str
+    live: TableMetadata, key: ColumnMetadata, written: Collection[str], wanted: Wanted
 ) -> str:
-    if key.role != "clustering" or mode == "update" or not writes_static_alone(live, written):
+    if key.role != "clustering" or wanted.update or not writes_static_alone(live, written):
         return ""
     return ", or set cassandra.writeMode to update, which writes a partition's static columns alone"
 
 
 def _about_types(
-    schema: pa.Schema,
-    live: TableMetadata,
-    names: Mapping[str, str],
-    changes: Mapping[str, Change],
+    schema: pa.Schema, live: TableMetadata, wanted: Wanted, about: About
 ) -> Iterator[str]:
     by_name = {column.name: column for column in live.columns}
     for field in schema:
-        if (column := by_name.get(names.get(field.name, field.name))) is None:
+        if (column := by_name.get(wanted.names.get(field.name, field.name))) is None:
             continue
-        tree, change = parse(column.type, live.types), changes.get(field.name)
-        if change and (unchangeable := about_change(field, column, tree, change)):
-            yield unchangeable
+        tree = parse(column.type, live.types)
+        if problems := about(field, column, tree, wanted):
+            yield from problems
         else:
-            yield from map(str, mismatches(field.name, field.type, taken(tree, change)))
+            tree = taken(tree, wanted.changes.get(field.name))
+            yield from map(str, mismatches(field.name, field.type, tree))
 
 
 def _described(column: ColumnMetadata) -> str:

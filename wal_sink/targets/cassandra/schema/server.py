@@ -1,27 +1,13 @@
-"""What a server says of itself: its product, its settings, where its keyspaces are.
-
-Judges a server by what it says of itself: refuses it, or says what will surprise. Pure.
-
-The answers of Amazon Keyspaces, Azure Cosmos DB and Scylla are those that others have recorded.
-
-Looks at the server before anything is written: refuses an unfit one, and logs what will surprise.
-"""
+"""What a server says of itself: its product, its settings, where its keyspaces are."""
 
 from __future__ import annotations
 
-import functools
-import logging
 import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from cassandra import InvalidRequest, Unauthorized
-
-from wal_sink.errors import SchemaMismatch
-from wal_sink.targets.cassandra.names import quote
-from wal_sink.targets.cassandra.options import CassandraOptions, login
-from wal_sink.targets.cassandra.row_plan import IF_NOT_EXISTS
+from wal_sink.targets.cassandra.options import CassandraOptions
 
 SETTINGS = (
     "minimum_timestamp_fail_threshold",
@@ -35,8 +21,8 @@ SETTINGS = (
 )
 """The settings that decide whether rows are taken."""
 
-_SCYLLA = "scylla_local"
-"""A table of `system` that only Scylla has."""
+_TABLETS_WITH_CONDITIONS = (2025, 4)
+"""The first Scylla that takes conditional updates where a keyspace has tablets."""
 
 
 class Server(NamedTuple):
@@ -54,150 +40,39 @@ class Server(NamedTuple):
     tablets: Mapping[str, int] = MappingProxyType({})
     """Scylla's keyspaces with tablets, and how many a table begins with."""
 
+    def replicas(self, keyspace: str) -> dict[str, int]:
+        """Return how many replicas each datacenter has of a keyspace; see `replicas_by_datacenter`."""
+        return replicas_by_datacenter(self.replication.get(keyspace, {}))
 
-def read_server(session: Any) -> Server:
-    """Ask a node what it is.
-
-    :param session: the driver's session.
-    :raises Exception: of the driver.
-    """
-    local = session.execute("SELECT release_version, cluster_name FROM system.local").one()
-    keyspaces = session.execute("SELECT keyspace_name, replication FROM system_schema.keyspaces")
-    server = Server(
-        release_version=local.release_version or "",
-        cluster_name=local.cluster_name or "",
-        replication={row.keyspace_name: dict(row.replication or {}) for row in keyspaces},
-        settings=_settings(session),
-    )
-    tables = session.execute(
-        "SELECT table_name FROM system_schema.tables WHERE keyspace_name = 'system'"
-    )
-    if _SCYLLA not in {row.table_name for row in tables}:
-        return server
-    version = session.execute("SELECT version FROM system.versions WHERE key = 'local'").one()
-    return server._replace(
-        scylla_version=version.version if version else "unknown", tablets=_tablets(session)
-    )
-
-
-def _settings(session: Any) -> dict[str, str | None] | None:
-    names = ", ".join(f"'{name}'" for name in SETTINGS)
-    query = f"SELECT name, value FROM system_views.settings WHERE name IN ({names})"  # noqa: S608 -- constants
-    try:
-        return {row.name: row.value for row in session.execute(query)}
-    except (InvalidRequest, Unauthorized):
-        return None
-
-
-def _tablets(session: Any) -> dict[str, int]:
-    query = "SELECT keyspace_name, initial_tablets FROM system_schema.scylla_keyspaces"
-    try:
-        rows = list(session.execute(query))
-    except InvalidRequest:
-        return {}  # a version without tablets
-    return {
-        row.keyspace_name: row.initial_tablets for row in rows if row.initial_tablets is not None
-    }
-
-
-_KEYSPACES_SERVICE = ("Amazon Keyspaces", "system_schema_mcs")
-"""The name of its cluster, and a keyspace that only it has."""
-_COSMOS = ("cosmosprod", "3.11.0")
-"""The name of its cluster, in lower case, and the version that it names."""
-_COSMOS_HOSTS = re.compile(r"\.cosmos\.(azure\.com|azure\.cn|azure\.us)$")
-_TABLETS_WITH_CONDITIONS = (2025, 4)
-"""The first Scylla that takes conditional updates where a keyspace has tablets."""
-
-_USE = "Write to Apache Cassandra, Astra or Scylla, or to a target of your own (docs/targets.md)."
-
-
-def refuse_unfit(server: Server, options: CassandraOptions) -> None:
-    """Refuse a server on which the guarantees of a target cannot hold, or not with these keyspaces.
-
-    :raises SchemaMismatch: names what the server lacks.
-    """
-    name, keyspace = _KEYSPACES_SERVICE
-    if server.cluster_name == name or keyspace in server.replication:
-        raise SchemaMismatch(
-            f"The cluster at {options.where} is {name}, which is not supported: it takes no reads at SERIAL,"
-            " by which the ledger is read, and write timestamps only in tables with client-side timestamps.",
-            _USE,
-        )
-    told = (server.cluster_name.lower(), server.release_version)
-    if told == _COSMOS or any(_COSMOS_HOSTS.search(host) for host in options.hosts):
-        raise SchemaMismatch(
-            f"The cluster at {options.where} is Azure Cosmos DB, which is not supported: it keeps one write"
-            " timestamp for a row and not one for each cell, so a row that comes late could clear what a"
-            " newer one has written to other columns.",
-            _USE,
-        )
-    _refuse_tablets(server, options.ledger.keyspace, is_ledgers=True)
-    if options.if_not_exists:
-        _refuse_tablets(server, options.keyspace, is_ledgers=False)
-    if options.add_columns:
-        _refuse_far_totals(server, options)
-
-
-def _refuse_tablets(server: Server, keyspace: str, *, is_ledgers: bool) -> None:
-    version = tuple(map(int, re.findall(r"\d+", server.scylla_version)[:2]))
-    if keyspace not in server.tablets or (version and version >= _TABLETS_WITH_CONDITIONS):
-        return
-    first = ".".join(map(str, _TABLETS_WITH_CONDITIONS))
-    what = (
-        f"has tablets, and Scylla {server.scylla_version} refuses conditional updates there;"
-        f" Scylla {first} is the first that takes them."
-    )
-    if not is_ledgers:
-        raise SchemaMismatch(
-            f"Keyspace {keyspace} {what}",
-            f"Leave out {IF_NOT_EXISTS}, or write to a keyspace without tablets.",
-        )
-    raise SchemaMismatch(
-        f"Keyspace {keyspace} of the ledger {what}",
-        "Keep the ledger in a keyspace without tablets, and name it in cassandra.ledgerTable; the table"
-        " itself may stay where it is:\n"
-        f"CREATE KEYSPACE {quote(keyspace + '_ledger')} WITH replication = {{'class':"
-        " 'NetworkTopologyStrategy', 'replication_factor': 3} AND tablets = {'enabled': false};",
-    )
-
-
-def _refuse_far_totals(server: Server, options: CassandraOptions) -> None:
-    replicas = replicas_by_datacenter(server.replication.get(options.keyspace, {}))
-    if options.consistency_level == "LOCAL_QUORUM" and len(replicas) > 1:
-        raise SchemaMismatch(
-            f"Keyspace {options.keyspace} has replicas in datacenters {', '.join(sorted(replicas))}, and"
-            " cassandra.consistencyLevel is LOCAL_QUORUM: a flusher beside another datacenter"
-            " would add to totals that lack what was written last.",
-            "Set cassandra.consistencyLevel to EACH_QUORUM, or to QUORUM; or leave out cassandra.addColumns.",
+    def why_no_conditions(self, keyspace: str) -> str:
+        """Say why a keyspace takes no conditional updates; empty: it does."""
+        version = tuple(map(int, re.findall(r"\d+", self.scylla_version)[:2]))
+        if keyspace not in self.tablets or (version and version >= _TABLETS_WITH_CONDITIONS):
+            return ""
+        first = ".".join(map(str, _TABLETS_WITH_CONDITIONS))
+        return (
+            f"has tablets, and Scylla {self.scylla_version} refuses conditional updates there;"
+            f" Scylla {first} is the first that takes them."
         )
 
+    def serial_notices(
+        self, options: CassandraOptions, keyspace: str, whose: str, what: str
+    ) -> Iterator[str]:
+        """Yield what conditional updates need of a keyspace in several datacenters.
 
-def notices(server: Server, options: CassandraOptions) -> Iterator[str]:
-    """Yield what will surprise at some time: a sentence with its remedy each."""
-    yield from _of_datacenters(server, options)
-    settings = server.settings or {}
-    if oldest := settings.get("minimum_timestamp_fail_threshold"):
+        :param whose: the keyspace is, and what needs them, as the sentence has it.
+        """
+        replicas = self.replicas(keyspace)
+        if options.serial_consistency_level != "SERIAL" or len(replicas) < 2:
+            return
+        total = sum(replicas.values())
+        counts = ", ".join(f"{name} {count}" for name, count in sorted(replicas.items()))
         yield (
-            f"The server has minimum_timestamp_fail_threshold = {oldest}. Versions that look at batches, as"
-            f" 5.0.9 does not, refuse older rows, except from superusers. {OLD_ROWS}"
-        )
-    if newest := settings.get("maximum_timestamp_fail_threshold"):
-        yield (
-            f"The server has maximum_timestamp_fail_threshold = {newest}. Versions that look at batches, as"
-            " 5.0.9 does not, refuse rows that are as far ahead of its clock, except from superusers. Keep"
-            " the clocks of the flusher's host and of the nodes together."
-        )
-    if settings.get("user_timestamps_enabled") == "false":
-        yield (
-            "The server refuses USING TIMESTAMP (user_timestamps_enabled = false), except from superusers;"
-            " without it no row can be written exactly once. Set it to true on every node."
-        )
-    disallowed = re.findall(r"\w+", settings.get("write_consistency_levels_disallowed") or "")
-    if options.consistency_level in disallowed:
-        yield (
-            f"The server refuses writes at {options.consistency_level}"
-            " (write_consistency_levels_disallowed), except from superusers. Choose another"
-            " cassandra.consistencyLevel."
+            f"Keyspace {keyspace} {whose}has {total} replicas in {len(replicas)} datacenters ({counts})."
+            f" At cassandra.serialConsistencyLevel = SERIAL {what} needs {total // 2 + 1} of them, across"
+            " datacenters: it is as slow as the way between them, and stops when too many are away, though"
+            f" rows need {options.consistency_level} only. If the flushers of a query only ever run beside"
+            " one datacenter, stop all of them and set LOCAL_SERIAL, everywhere the same."
         )
 
 
@@ -214,27 +89,6 @@ def is_too_old(error: Exception) -> bool:
     return "minimum" in str(error) and "timestamp" in str(error)
 
 
-def _of_datacenters(server: Server, options: CassandraOptions) -> Iterator[str]:
-    if options.serial_consistency_level != "SERIAL":
-        return
-    places = {options.ledger.keyspace: ("of the ledger ", "each flush")}
-    if options.if_not_exists:
-        places[options.keyspace] = ("", f"each row ({IF_NOT_EXISTS})")
-    for keyspace, (whose, what) in places.items():
-        replicas = replicas_by_datacenter(server.replication.get(keyspace, {}))
-        if len(replicas) < 2:
-            continue
-        total = sum(replicas.values())
-        counts = ", ".join(f"{name} {count}" for name, count in sorted(replicas.items()))
-        yield (
-            f"Keyspace {keyspace} {whose}has {total} replicas in {len(replicas)} datacenters ({counts})."
-            f" At cassandra.serialConsistencyLevel = SERIAL {what} needs {total // 2 + 1} of them, across"
-            " datacenters: it is as slow as the way between them, and stops when too many are away, though"
-            f" rows need {options.consistency_level} only. If the flushers of a query only ever run beside"
-            " one datacenter, stop all of them and set LOCAL_SERIAL, everywhere the same."
-        )
-
-
 def replicas_by_datacenter(replication: Mapping[str, str]) -> dict[str, int]:
     """Return how many replicas each datacenter has; empty where a keyspace does not say it by datacenter."""
     counts = {
@@ -243,32 +97,3 @@ def replicas_by_datacenter(replication: Mapping[str, str]) -> dict[str, int]:
         if name not in ("class", "replication_factor")
     }
     return {name: int(count) for name, count in counts.items() if count.isdecimal() and int(count)}
-
-
-log = logging.getLogger(__name__)
-
-
-def inspect_server(session: Any, options: CassandraOptions) -> Server:
-    """Return what the server says of itself.
-
-    :param session: the driver's session.
-    :raises SchemaMismatch: rows cannot be written exactly once there.
-    :raises Exception: of the driver.
-    """
-    server = read_server(session)
-    refuse_unfit(server, options)
-    for notice in notices(server, options):
-        _say(logging.WARNING, notice)
-    if server.settings is None and not server.scylla_version and (role := login(options)):
-        _say(
-            logging.INFO,
-            "the server's limits cannot be read, and its defaults are taken for them; to see them at the"
-            f" start: GRANT SELECT ON system_views.settings TO {quote(role.username)};",
-        )
-    return server
-
-
-@functools.cache
-def _say(level: int, text: str) -> None:
-    """Log a text once in the life of the process: connections come and go."""
-    log.log(level, "%s", text)

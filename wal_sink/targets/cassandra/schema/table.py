@@ -1,11 +1,9 @@
-"""The metadata of a table as the cluster has it now, read from `system_schema`.
+"""The metadata of a table as the cluster has it now, read from `system_schema`, and what follows from it.
 
-Derives from a table's indexes what they refuse of its columns' values. Pure.
-
-Which columns of a key can have one value in two encodings: the server takes such keys for one row. Pure.
-
-Rows are told apart here by the bytes of their keys. Where the order of a key's rows decides, two encodings of
-one key would be written beside each other, each as if the other one did not exist.
+What its indexes refuse of the columns' values; and which columns of its key can have one value in two
+encodings, which the server takes for one row. Rows are told apart here by the bytes of their keys: where the
+order of a key's rows decides, two encodings of one key would be written beside each other, each as if the
+other one did not exist.
 """
 
 from __future__ import annotations
@@ -20,12 +18,12 @@ from msgspec.structs import replace
 
 from wal_sink.model.plan import Column
 from wal_sink.targets.cassandra.names import TableName
-from wal_sink.targets.cassandra.rules import IndexRule, Part
+from wal_sink.targets.cassandra.row_plan import IndexedPart, IndexRule
 from wal_sink.targets.cassandra.types import CqlType, UserTypes, parse
 
 _SAI = ("sai", "storageattachedindex")
 _TARGET = re.compile(r"(?:(keys|values|entries|full)\((.*)\)|(.*))", re.DOTALL)
-_PARTS: dict[str, Part] = {"keys": "keys", "values": "values", "entries": "entries"}
+_PARTS: dict[str, IndexedPart] = {"keys": "keys", "values": "values", "entries": "entries"}
 
 LEGACY_BYTES = 65_534
 """Most bytes of a value under a secondary index that is kept in a table of its own: it is a key there."""
@@ -111,7 +109,7 @@ def _rule(
     if name not in trees:
         return None  # also the JSON by which Scylla describes a local index
     tree = trees[name]
-    part: Part = _PARTS.get(match[1] or "", "value")
+    part: IndexedPart = _PARTS.get(match[1] or "", "value")
     if part == "values" and tree.kind != "map":
         part = "elements"
     most, vector = _NOTHING
@@ -124,7 +122,7 @@ def _rule(
     return IndexRule(name, index.name, part, most, vector)
 
 
-def _indexed(part: Part, tree: CqlType) -> CqlType:
+def _indexed(part: IndexedPart, tree: CqlType) -> CqlType:
     """Return the type of what is indexed; of a map's entries the map's."""
     if part in ("value", "entries"):
         return tree

@@ -4,29 +4,24 @@ A batch of **one partition** is one mutation to the server: it costs less per ro
 and the server's warning thresholds do not apply to it (`BatchStatement.verifyBatchSize` looks at several
 mutations only). A batch of **several partitions** is work for the coordinator, but a request costs more
 than ten small rows do, on both sides: so rows of small partitions share requests, within what the server
-takes without a warning.
-
-Finds the partitions that may share a request without one more hop: those with the same first replica.
-
-Makes requests of a slice: of encoded rows, or of statements of the driver's own classes.
+takes without a warning, where they have the same first replica: that takes no further hop.
 """
 
 from __future__ import annotations
 
 import itertools
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from cassandra.metadata import Murmur3Token
-from cassandra.query import BatchStatement, BatchType
 
-from wal_sink.model.plan import Plan
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, EncodedRows
 from wal_sink.targets.cassandra.encode import Encoded, taken
+from wal_sink.targets.cassandra.row_plan import CassandraPlan
 from wal_sink.targets.cassandra.types import column_types, has_lists
 
 Ints = npt.NDArray[np.int64]
@@ -74,7 +69,7 @@ class Batches(NamedTuple):
         return firsts if self.order is None else self.order[firsts]
 
 
-def limits(plan: Plan, batch_bytes: int = BYTES, batch_rows: int = ROWS) -> Limits:
+def limits(plan: CassandraPlan, batch_bytes: int = BYTES, batch_rows: int = ROWS) -> Limits:
     """Return the limits for a plan's rows.
 
     Cassandra measures a row as its values, 20 bytes a cell and 50 a row (`Row.dataSize`: 8 bytes of
@@ -286,11 +281,13 @@ def encoded_requests(
     keyspace: str,
     places: Ints | None = None,
     nodes: Sequence[Any] = (),
+    bind: Callable[[EncodedBatch], Any] | None = None,
 ) -> Iterator[EncodedBatch]:
     """Yield the requests, whose bytes are parts of one buffer: what outlives the slice is `detached`.
 
     :param places: where the bytes of each row of the slice are; None: in the order of the slice.
     :param nodes: the driver's host of each coordinator.
+    :param bind: see `EncodedBatch`.
     """
     order = batches.order
     if places is not None:
@@ -306,33 +303,4 @@ def encoded_requests(
         else [nodes[number] for number in batches.coordinators.tolist()]
     )
     for count, (begin, end), key, node in zip(counts, bounds, firsts, near, strict=True):
-        yield EncodedBatch(EncodedRows(count, data[begin:end]), keyspace, key, node)
-
-
-class BoundBatch(BatchStatement):  # type: ignore[misc]  # the driver has no types
-    """A batch of the driver's own class, which keeps the statements that it was made of.
-
-    :param statements: bound, idempotent.
-    """
-
-    def __init__(self, statements: list[Any]) -> None:
-        super().__init__(BatchType.UNLOGGED)
-        self.is_idempotent = True
-        self.bound = statements
-        for statement in statements:
-            self.add(statement)
-
-
-def bound_requests(statements: list[Any], batches: Batches) -> Iterator[Any]:
-    """Yield the requests, by the driver's public classes: a lone row is a plain statement.
-
-    A batch gets routing key and keyspace from its first row. It has no timestamp of its own, which would
-    be the same for all its rows.
-    """
-    order = range(len(statements)) if batches.order is None else batches.order.tolist()
-    starts = batches.starts.tolist()
-    for begin, end in itertools.pairwise(starts):
-        if end - begin == 1:
-            yield statements[order[begin]]
-            continue
-        yield BoundBatch([statements[position] for position in order[begin:end]])
+        yield EncodedBatch(EncodedRows(count, data[begin:end]), keyspace, key, node, bind)

@@ -1,6 +1,7 @@
-"""The requests that are in flight: starts them, and hears of their ends.
+"""The requests that are in flight: starts them, limits them, and gathers their ends.
 
-Limits the requests in flight: slow start, additive increase, multiplicative decrease. Pure.
+Requests for one node are gathered into groups, which go by one push. Their number is limited by slow start,
+additive increase and multiplicative decrease.
 
 The law is TCP's (RFC 5681, and Chiu and Jain, 1989) with the latency as its signal and a bound for how
 long a request may wait in the server's queue, as in LEDBAT (RFC 6817): more requests there raise the
@@ -143,7 +144,7 @@ class Failure(NamedTuple):
     sent: float
     ended: float
     error: Exception
-    is_light: bool = False
+    is_pipelined: bool = False
     """Whether it went with others by one push, and not by a future of the driver."""
 
 
@@ -184,7 +185,7 @@ def refused(statement: Any, sent: float, ended: float, parts: int, error: Except
 def all_of(these: Sent, parts: int) -> Ended:
     """Return the end of requests that went by one push."""
     failures = [
-        Failure(request, these.sent, these.ended, error, is_light=True)
+        Failure(request, these.sent, these.ended, error, is_pipelined=True)
         for request, error in these.failed
     ]
     return Ended(these.sent, these.ended, parts, these.acknowledged, these.last, failures)
@@ -195,7 +196,7 @@ def is_unprepared(failure: Failure) -> bool:
 
     The driver prepares it again for a future, and only for that.
     """
-    return failure.is_light and isinstance(failure.error, PreparedQueryNotFound)
+    return failure.is_pipelined and isinstance(failure.error, PreparedQueryNotFound)
 
 
 def worst(failures: Sequence[Failure]) -> Exception:
@@ -203,6 +204,11 @@ def worst(failures: Sequence[Failure]) -> Exception:
     errors = [failure.error for failure in failures]
     kinds = {classify(error): error for error in errors}
     return kinds.get("fatal") or kinds.get("throttle") or errors[0]
+
+
+def is_encoded(request: Any) -> bool:
+    """Whether the bytes of a request are sent as they are."""
+    return isinstance(request, EncodedBatch) and request.bind is None
 
 
 MOST_REQUESTS = 32
@@ -243,13 +249,13 @@ class Group:
 def grouped(requests: Iterable[Any], concurrency: Concurrency) -> Iterator[Group]:
     """Yield requests in groups, those of a node in their order.
 
-    What is no `EncodedBatch` is a group by itself. A request waits until the next one does not fit into its
+    What is not sent as encoded is a group by itself. A request waits until the next one does not fit into its
     group, so the memory holds one group for each node.
     """
     waiting: dict[Any, Group] = {}
     most_parts = concurrency.limit_parts // _AT_ONCE
     for request in requests:
-        if not isinstance(request, EncodedBatch):
+        if not is_encoded(request):
             alone = Group()
             alone.add(request, PARTS)
             yield alone
@@ -273,7 +279,7 @@ class InFlight:
     One thread uses it. The driver's threads only put what has ended into a queue.
 
     :param session: the driver's session.
-    :param light: by which groups of encoded rows go, where that can be; None: each request by a future.
+    :param pipelined: by which groups of encoded rows go, where that can be; None: each request by a future.
     :param timeout_s: seconds to wait for requests of which none ends: then they are lost.
     """
 
@@ -281,14 +287,14 @@ class InFlight:
         self,
         session: Any,
         concurrency: Concurrency,
-        light: PipelinedRequests | None,
+        pipelined: PipelinedRequests | None,
         timeout_s: float,
     ) -> None:
         self.observer = Observer()
         """Told how many there are."""
         self._session = session
         self._concurrency = concurrency
-        self._light = light
+        self._pipelined = pipelined
         self._timeout_s = timeout_s
         self._number = self._parts = 0
         """Requests, and the parts of places that they take, see `Concurrency`."""
@@ -304,10 +310,10 @@ class InFlight:
 
     def start_group(self, group: Group) -> None:
         """Start requests that are for one node, by one push where that can be."""
-        first, light = group.requests[0], self._light
-        if light and isinstance(first, EncodedBatch):
+        first, pipelined = group.requests[0], self._pipelined
+        if pipelined and is_encoded(first):
             told = functools.partial(self._end_group, group.parts)
-            if light.send(group.requests, first.node, told):
+            if pipelined.send(group.requests, first.node, told):
                 self._add(len(group.requests), group.parts)
                 return
         for statement in group.requests:
@@ -363,7 +369,7 @@ class InFlight:
         :raises TargetUnavailable: none has, for much longer than that; see `driver/answers.py`.
         """
         while True:
-            late_s = self._light.expire() if self._light else float("inf")
+            late_s = self._pipelined.expire() if self._pipelined else float("inf")
             try:
                 ended = self._ended.get(timeout=min(self._timeout_s, late_s))
             except Empty:
@@ -389,6 +395,6 @@ class InFlight:
 
     def _parts_of(self, statement: Any) -> int:
         """Return how many parts of a place a request takes."""
-        if not isinstance(statement, EncodedBatch):
+        if not is_encoded(statement):
             return PARTS
         return self._concurrency.parts(len(statement.rows.data))

@@ -1,41 +1,44 @@
-"""What is prepared once for a plan: its tables with their statements; and which row a request begins with.
+"""What is prepared once for a plan, the requests that are made of its rows, and rows that the server refuses.
 
-Takes a request apart that the server refuses, down to the row for which it does.
-
-Makes requests of the parts of a slice, each of which another statement writes.
+A request that fails for one of its rows is taken apart, down to that row.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from wal_sink.errors import TargetRefused
 from wal_sink.log_context import line_logger
-from wal_sink.model.plan import Plan
 from wal_sink.targets.cassandra.driver.errors import is_refused, may_be_a_row
-from wal_sink.targets.cassandra.driver.frames import EncodedBatch
-from wal_sink.targets.cassandra.encode import encode, one_after_the_other, routing_keys
-from wal_sink.targets.cassandra.row_plan import planned_times
+from wal_sink.targets.cassandra.driver.frames import EncodedBatch, EncodedRows
+from wal_sink.targets.cassandra.encode import (
+    Encoded,
+    buffers,
+    encode,
+    one_after_the_other,
+    routing_keys,
+)
+from wal_sink.targets.cassandra.feature import Feature, Ints, Stamped
+from wal_sink.targets.cassandra.features import used
+from wal_sink.targets.cassandra.features.if_not_exists import first_of_each_key, rounds
+from wal_sink.targets.cassandra.row_plan import CassandraPlan
 from wal_sink.targets.cassandra.rules import key_text
 from wal_sink.targets.cassandra.schema.server import OLD_ROWS, is_too_old
 from wal_sink.targets.cassandra.write.batches import (
-    BoundBatch,
     Limits,
     Replicas,
-    bound_requests,
     encoded_requests,
     in_batches,
 )
-from wal_sink.targets.cassandra.write.slices import SliceBuffer, Stamped
+from wal_sink.targets.cassandra.write.slices import SliceBuffer
 from wal_sink.targets.cassandra.write.statements import (
     Part,
     Statement,
     Statements,
-    bind,
     places,
     table_rows,
 )
@@ -128,7 +131,7 @@ def refused_rows(request: Any, error: Exception, send: Send) -> Iterator[Refused
     :param error: with which the request has failed.
     :raises Exception: what `send` has returned, if it says nothing of rows: an outage.
     """
-    waiting = halves(request)
+    waiting = _halves(request)
     if not waiting:
         yield RefusedRow(request, error, others_are_taken=False)
         return
@@ -141,31 +144,15 @@ def refused_rows(request: Any, error: Exception, send: Send) -> Iterator[Refused
             continue
         if not (is_refused(failed) or may_be_a_row(failed)):
             raise failed
-        parts = halves(part)
+        parts = _halves(part)
         if not parts:
             others_are_taken = others_are_taken or any(send(each) is None for each in waiting)
             yield RefusedRow(part, failed, others_are_taken)
         waiting = [*parts, *waiting]
 
 
-def halves(request: Any) -> list[Any]:
-    """Return the two halves of a request; none for that of a single row."""
-    if isinstance(request, EncodedBatch):
-        return request.halves()
-    if not isinstance(request, BoundBatch):
-        return []
-    middle = len(request.bound) // 2
-    parts = request.bound[:middle], request.bound[middle:]
-    return [part[0] if len(part) == 1 else BoundBatch(part) for part in parts]
-
-
-def first_row(request: Any) -> tuple[bytes, list[bytes | None]]:
-    """Return the id of the prepared statement of a request's first row, and its values."""
-    if isinstance(request, EncodedBatch):
-        return request.first_row()
-    bound = request.bound[0] if isinstance(request, BoundBatch) else request
-    values = [value if isinstance(value, bytes) else None for value in bound.values]
-    return bound.prepared_statement.query_id, values
+def _halves(request: Any) -> list[EncodedBatch]:
+    return request.halves() if isinstance(request, EncodedBatch) else []
 
 
 def refusal(row: str, error: Exception) -> TargetRefused:
@@ -197,7 +184,7 @@ _OR_ELSE = (
 class Prepared(NamedTuple):
     """A plan of one table, and what is prepared once to write by it."""
 
-    plan: Plan
+    plan: CassandraPlan
     statements: Statements
     limits: Limits
     replicas: Replicas
@@ -206,7 +193,7 @@ class Prepared(NamedTuple):
 class Planned(NamedTuple):
     """A plan of the log, its tables, and the rows that wait to be written by it."""
 
-    plan: Plan
+    plan: CassandraPlan
     tables: tuple[Prepared, ...]
     buffer: SliceBuffer
 
@@ -214,16 +201,16 @@ class Planned(NamedTuple):
 class FirstRow(NamedTuple):
     """The first row of a request."""
 
-    values: list[bytes | None]
+    values: list[Any]
     """As its statement takes them."""
-    plan: Plan
+    plan: CassandraPlan
     """Of its table."""
     statement: Statement
 
 
 def row_of(request: Any, plans: Iterable[Planned]) -> FirstRow | None:
     """Return the first row of a request; None when none of the plans has its statement."""
-    query_id, values = first_row(request)
+    query_id, values = next(request.statements())
     for planned in plans:
         for table in planned.tables:
             for statement in table.statements.known():
@@ -239,13 +226,10 @@ def ledger_us(request: Any, plans: Collection[Planned]) -> int | None:
     of several rows, and a row with a condition is dated by the server.
     """
     row = row_of(request, plans)
-    if row is None or any(planned_times(each.plan).event_column for each in plans):
-        return None
-    if row.plan.one_session:
+    if row is None or row.plan.demands.one_session or any(map(have_own_stamps, plans)):
         return None
     of = row.statement
     stamp = row.values[0 if of.stamp_first else of.columns.stop]
-    assert stamp is not None
     return int.from_bytes(stamp, "big", signed=True)
 
 
@@ -269,29 +253,21 @@ def described(row: FirstRow | None, version: int) -> str:
     return f"{key_text(of.plan, decoded)} of {of.plan.table}"
 
 
-_LENGTH, _STAMP = 4, 8
-"""Bytes on the wire: before each value, and of a write timestamp."""
+def have_own_stamps(planned: Planned) -> bool:
+    """Whether rows bring their write timestamps along."""
+    return any(type(each).stamps is not Feature.stamps for each in used(planned.plan))
 
 
-def encoded(prepared: Prepared, rows: Stamped, parts: list[Part]) -> Iterator[Any]:
-    """Make requests of encoded rows.
+def requests(
+    prepared: Prepared, rows: Stamped, lives: Ints | None, *, by_driver: bool = False
+) -> Iterator[EncodedBatch]:
+    """Make requests of rows of a table.
 
-    :param rows: of which `parts` are the parts.
+    :param lives: seconds that are left to each row, 0 or less for none; None: they live for ever.
+    :param by_driver: send them by the driver's public classes, where `frames` does not know the driver.
     """
-    found = one_after_the_other(
-        [
-            encode(
-                part.rows.batch,
-                part.statement.plan,
-                part.rows.stamps,
-                part.statement.head,
-                stamp_first=part.statement.stamp_first,
-                ttls=part.ttls,
-                cleared=part.cleared,
-            )
-            for part in parts
-        ]
-    )
+    parts = prepared.statements.divide(rows, lives)
+    found = one_after_the_other([_encoded(part) for part in parts])
     sizes, where = np.diff(found.offsets), places(parts)
     sizes = sizes if where is None else sizes[where]
     of = prepared.statements.upsert
@@ -299,31 +275,41 @@ def encoded(prepared: Prepared, rows: Stamped, parts: list[Part]) -> Iterator[An
     indexes = [index - before for index in of.prepared.routing_key_indexes]
     keys = routing_keys(table_rows(rows.batch, of.plan), of.plan, indexes)
     batches = in_batches(keys, sizes, prepared.limits, prepared.replicas)
-    keyspace, nodes = prepared.plan.details["keyspace"], prepared.replicas.nodes
-    return encoded_requests(found, keys, batches, keyspace, where, nodes)
+    keyspace, nodes = prepared.plan.details.keyspace, prepared.replicas.nodes
+    bind = prepared.statements.bound if by_driver else None
+    return encoded_requests(found, keys, batches, keyspace, where, nodes, bind)
 
 
-def bound(prepared: Prepared, rows: Stamped, parts: list[Part]) -> Iterator[Any]:  # noqa: ARG001 -- as `encoded`
-    """Make requests by the classes of a driver that `frames` does not know."""
-    statements: list[Any] = []
-    lengths: list[int] = []
-    for part in parts:
-        of = part.statement
-        values = bind(
-            part.rows.batch,
-            of.plan,
-            part.rows.stamps.tolist(),
-            stamp_first=of.stamp_first,
-            ttls=None if part.ttls is None else part.ttls.tolist(),
-            cleared=part.cleared,
-        )
-        statements += [of.prepared.bind(each) for each in values.values]
-        around = len(of.head) + _LENGTH * (len(of.plan.columns) + 1) + _STAMP
-        lengths += [size + around for size in values.sizes]
-    if (where := places(parts)) is not None:
-        statements = [statements[place] for place in where]
-        lengths = [lengths[place] for place in where]
-    keys = pa.array([statement.routing_key for statement in statements], pa.binary())
-    sizes = np.array(lengths, np.int64)
-    batches = in_batches(keys, sizes, prepared.limits, prepared.replicas)
-    return bound_requests(statements, batches)
+def conditional_requests(
+    prepared: Prepared, rows: Stamped, lives: Ints | None
+) -> Iterator[list[EncodedBatch]]:
+    """Yield requests for the first living row of each key, in rounds: see `features.if_not_exists`."""
+    plan, statements = prepared.plan, prepared.statements
+    for these in rounds(rows, plan, first_of_each_key(rows, plan, lives)):
+        some = Stamped(rows.batch.take(buffers.indices(these)), rows.stamps[these])
+        (part,) = statements.divide(some, None if lives is None else lives[these])
+        encoded = _encoded(part)
+        bounds = itertools.pairwise(encoded.offsets.tolist())
+        data = memoryview(encoded.data)
+        yield [
+            EncodedBatch(
+                EncodedRows(1, bytes(data[begin:end])),
+                plan.details.keyspace,
+                b"",
+                bind=statements.bound,
+            )
+            for begin, end in bounds
+        ]
+
+
+def _encoded(part: Part) -> Encoded:
+    of = part.statement
+    return encode(
+        part.rows.batch,
+        of.plan,
+        part.rows.stamps if of.stamped else None,
+        of.head,
+        stamp_first=of.stamp_first,
+        ttls=part.ttls,
+        cleared=part.cleared,
+    )

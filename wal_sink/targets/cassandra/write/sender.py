@@ -54,7 +54,7 @@ class Sender:
     :param patience: seconds to go on trying while no request is acknowledged.
     :param describe: names the first row of a request.
     :param timeout_s: seconds to wait for requests in flight of which none ends: then they are lost.
-    :param light: by which encoded rows go at first; what fails goes by the driver's futures.
+    :param pipelined: by which encoded rows go at first; what fails goes by the driver's futures.
     """
 
     def __init__(
@@ -64,13 +64,13 @@ class Sender:
         patience: float = PATIENCE_S,
         describe: Callable[[Any], str] = str,
         timeout_s: float = longest_s(PATIENCE_S),
-        light: PipelinedRequests | None = None,
+        pipelined: PipelinedRequests | None = None,
     ) -> None:
         self._session = session
         self._concurrency = concurrency
         self._patience = patience
         self._timeout_s = timeout_s
-        self._in_flight = InFlight(session, concurrency, light, timeout_s)
+        self._in_flight = InFlight(session, concurrency, pipelined, timeout_s)
         self._unsent: deque[Any] = deque()
         """Requests for which the socket had no room at that moment; each goes out when another has ended."""
         self._failures: list[Failure] = []

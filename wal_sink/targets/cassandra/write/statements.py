@@ -4,64 +4,28 @@ INSERT, so that a row without values exists, too; an UPDATE where the option say
 statement has a marker for the write timestamp: the order between rows of one key is by their timestamps
 alone, whichever statement comes first. Where rows live for a time only, an upsert takes what is left of it;
 elements that a row would have added to a collection are taken out once its life is over.
-
-Converts the log's columns to the values that the driver binds to statements, a column at a time.
-
-Only for a driver whose batches `driver.frames` cannot encode.
-
-Makes requests of rows that are written where there is none of their key: one for the first row of each.
-
-A batch with conditions is taken as a whole or not at all, so each row is a request by itself. Of the rows of
-a key that wait together the first one alone is sent: once it is acknowledged there is a row, from here or
-from elsewhere, and the others would change nothing.
-
-The server agrees on such rows one after the other within a partition; several at once would be in each
-other's way, and time out. So requests come in rounds, in each of which a partition has one row.
 """
 
 from __future__ import annotations
 
-import functools
-import itertools
-import socket
 from collections.abc import Callable, Iterable, Iterator
-from decimal import Decimal
 from typing import Any, NamedTuple
-from uuid import UUID
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
-from cassandra.query import UNSET_VALUE
-from cassandra.util import Duration
+from cassandra.query import BatchStatement, BatchType, BoundStatement
 
-from wal_sink.model.plan import Plan
-from wal_sink.targets.arrow_values import are_deletes, long
-from wal_sink.targets.cassandra.casts import sizes, unnest
-from wal_sink.targets.cassandra.driver.frames import statement_head
+from wal_sink.targets.cassandra.casts import unnest
+from wal_sink.targets.cassandra.driver.frames import EncodedBatch, statement_head
 from wal_sink.targets.cassandra.encode import buffers
-from wal_sink.targets.cassandra.encode.rows import distinct_keys
+from wal_sink.targets.cassandra.feature import EXPIRED, INSERT, UPSERT, Feature, Form, Ints, Stamped
+from wal_sink.targets.cassandra.features import used
 from wal_sink.targets.cassandra.names import quote
-from wal_sink.targets.cassandra.row_plan import (
-    clustering_of,
-    only_absent,
-    planned_changes,
-    taking_out,
-    updates,
-)
-from wal_sink.targets.cassandra.rules import EVENT_US
-from wal_sink.targets.cassandra.types import CqlType, column_types
-from wal_sink.targets.cassandra.write.slices import Stamped
-
-Ints = npt.NDArray[np.int64]
+from wal_sink.targets.cassandra.row_plan import CassandraPlan
 
 _KEY = ("partition", "clustering")
-
-_EXPIRED, _UPSERT = -2, -1
-"""The kinds of rows that are inserted: a row whose life is over is written as it is afterwards. The kind of a
-delete is the number of clustering columns that it has."""
 
 
 class Statement(NamedTuple):
@@ -69,7 +33,7 @@ class Statement(NamedTuple):
 
     prepared: Any
     """The driver's; while it is held, the driver prepares it where a server forgot it."""
-    plan: Plan
+    plan: CassandraPlan
     """With the columns whose values it takes, in their order."""
     head: bytes
     """What stands before the values of each row in a batch."""
@@ -108,18 +72,30 @@ class Statements:
     :param prepare: of the driver's session.
     """
 
-    def __init__(self, plan: Plan, prepare: Callable[[str], Any]) -> None:
+    def __init__(self, plan: CassandraPlan, prepare: Callable[[str], Any]) -> None:
         self._plan = plan
         self._prepare = prepare
-        self._updates, self._stamps = updates(plan), not only_absent(plan)
-        self._query = update if self._updates else insert if self._stamps else insert_absent
-        table = _values_first(plan.of_table()) if self._updates else plan.of_table()
-        self.upsert = self._upsert(table)
-        self._by_kind = {(_UPSERT, False): self.upsert}
+        self._features = tuple(used(plan))
+        self._divides = any(type(each).kinds is not Feature.kinds for each in self._features)
+        self._form = INSERT
+        for feature in self._features:
+            self._form = feature.form(plan, self._form)
+        table = plan.of_table()
+        self.upsert = self._upsert(_values_first(table) if self._form.update else table)
+        self._by_kind = {(UPSERT, False): self.upsert}
+
+    @property
+    def are_conditional(self) -> bool:
+        """Whether an upsert has a condition."""
+        return bool(self._form.condition)
 
     def known(self) -> Iterator[Statement]:
         """Yield what is prepared so far."""
         yield from self._by_kind.values()
+
+    def bound(self, request: EncodedBatch) -> Any:
+        """Return a request by the driver's public classes."""
+        return bound(request, [each.prepared for each in self.known()])
 
     def divide(self, rows: Stamped, lives: Ints | None = None) -> list[Part]:
         """Divide the rows of a slice by the statement that writes them; at least one part.
@@ -127,143 +103,134 @@ class Statements:
         :param lives: seconds that are left to each row, 0 or less for none; None: they live for ever.
         :raises Exception: of the driver, when it cannot prepare one.
         """
-        if EVENT_US in rows.batch.schema.names:
-            rows = Stamped(rows.batch, buffers.elements(rows.batch.column(EVENT_US), "i8"))
-        if self._plan.operation is None and lives is None:
+        stamps = rows.stamps
+        for feature in self._features:
+            stamps = feature.stamps(rows.batch, stamps)
+        rows = Stamped(rows.batch, stamps)
+        if not self._divides and lives is None:
             return [_part(self.upsert, None, rows, None)]
-        kinds = _kinds(rows.batch, self._plan, lives)
-        found = (np.flatnonzero(np.bincount(kinds - _EXPIRED)) + _EXPIRED).tolist() or [_UPSERT]
+        kinds = np.full(rows.batch.num_rows, UPSERT, np.int64)
+        if lives is not None:
+            kinds[lives < 1] = EXPIRED
+        for feature in self._features:
+            kinds = feature.kinds(rows.batch, self._plan, kinds)
+        found = (np.flatnonzero(np.bincount(kinds - EXPIRED)) + EXPIRED).tolist() or [UPSERT]
         return [
             _part(
                 self._of(kind, with_ttl=lives is not None and kind < 0),
                 None if len(found) == 1 else kinds == kind,
                 rows,
                 lives,
-                cleared=kind == _EXPIRED,
+                cleared=kind == EXPIRED,
             )
             for kind in found
         ]
 
     def _of(self, kind: int, *, with_ttl: bool) -> Statement:
-        statement = kind if planned_changes(self._plan) else max(kind, _UPSERT), with_ttl
+        statement = kind if self._plan.details.changes else max(kind, UPSERT), with_ttl
         if statement not in self._by_kind:
             self._by_kind[statement] = self._new(*statement)
         return self._by_kind[statement]
 
     def _new(self, kind: int, with_ttl: bool) -> Statement:
-        if kind == _UPSERT:
+        if kind == UPSERT:
             return self._upsert(self.upsert.plan, with_ttl=with_ttl)
-        if kind == _EXPIRED:
-            return self._upsert(taking_out(self.upsert.plan), with_ttl=with_ttl)
+        if kind == EXPIRED:
+            return self._upsert(self.upsert.plan.taking_out(), with_ttl=with_ttl)
         partition = [each.name for each in self._plan.columns if each.role == "partition"]
-        names = [*partition, *clustering_of(self._plan)[:kind]]
+        names = [*partition, *self._plan.details.clustering[:kind]]
         by_name = {column.name: column for column in self._plan.columns}
         columns = tuple(by_name[name] for name in names)
         plan = msgspec.structs.replace(self._plan, columns=columns)
         return self._prepared(delete(plan), plan, stamp_first=True)
 
-    def _upsert(self, table: Plan, *, with_ttl: bool = False) -> Statement:
-        query = self._query(table, with_ttl=with_ttl)
-        return self._prepared(query, table, stamp_first=self._updates, with_ttl=with_ttl)
+    def _upsert(self, table: CassandraPlan, *, with_ttl: bool = False) -> Statement:
+        query = upsert(table, self._form, with_ttl=with_ttl)
+        return self._prepared(query, table, stamp_first=self._form.update, with_ttl=with_ttl)
 
     def _prepared(
-        self, query: str, plan: Plan, *, stamp_first: bool = False, with_ttl: bool = False
+        self, query: str, plan: CassandraPlan, *, stamp_first: bool = False, with_ttl: bool = False
     ) -> Statement:
-        statement = self._prepare(query)
+        statement, stamped = self._prepare(query), self._form.stamped
         statement.is_idempotent = True
-        head = statement_head(statement.query_id, len(plan.columns) + self._stamps + with_ttl)
-        return Statement(statement, plan, head, stamp_first, with_ttl, self._stamps)
+        head = statement_head(statement.query_id, len(plan.columns) + stamped + with_ttl)
+        return Statement(statement, plan, head, stamp_first, with_ttl, stamped)
 
 
-def insert(plan: Plan, *, with_ttl: bool = False) -> str:
+def bound(request: EncodedBatch, prepared: Iterable[Any]) -> Any:
+    """Return a request by the driver's public classes; that of a lone row is a plain statement.
+
+    A batch gets routing key and keyspace from its first row. It has no timestamp of its own, which would be
+    the same for all its rows.
+
+    :param prepared: the driver's statements.
+    """
+    by_id = {each.query_id: each for each in prepared}
+    rows = []
+    for query_id, values in request.statements():
+        rows.append(BoundStatement(by_id[query_id]))
+        rows[-1].values = values
+        rows[-1].is_idempotent = True
+    if len(rows) == 1:
+        return rows[0]
+    batch = BatchStatement(BatchType.UNLOGGED)
+    batch.is_idempotent = True
+    for row in rows:
+        batch.add(row)
+    return batch
+
+
+def upsert(plan: CassandraPlan, form: Form = INSERT, *, with_ttl: bool = False) -> str:
     """Return the statement for one row: a value for each column of the plan, then the timestamp.
 
-    :param with_ttl: whether the seconds that the row lives follow.
+    :param plan: for an UPDATE with the columns of the key behind the others; its timestamp comes first.
+    :param with_ttl: whether the seconds that the row lives follow the timestamp.
     """
-    return f"{_insert(plan)} {_using(with_ttl)}"
-
-
-def insert_absent(plan: Plan, *, with_ttl: bool = False) -> str:
-    """Return the statement for one row of a key of which there is none: a value for each column of the plan.
-
-    :param with_ttl: whether the seconds that the row lives follow.
-    """
-    return f"{_insert(plan)} IF NOT EXISTS{' USING TTL ?' if with_ttl else ''}"
-
-
-def _insert(plan: Plan) -> str:
-    columns = ", ".join(quote(column.in_table) for column in plan.columns)
-    marks = ", ".join("?" for _ in plan.columns)
-    return f"INSERT INTO {plan.table} ({columns}) VALUES ({marks})"  # noqa: S608 -- quoted names
-
-
-def update(plan: Plan, *, with_ttl: bool = False) -> str:
-    """Return the statement for the values of one row: the timestamp, then a value for each of the columns.
-
-    :param plan: with the columns of the key behind the others.
-    :param with_ttl: whether the seconds that the row lives come after the timestamp.
-    """
+    clauses = ["TIMESTAMP ?"] * form.stamped + ["TTL ?"] * with_ttl
+    using = f" USING {' AND '.join(clauses)}" if clauses else ""
+    if not form.update:
+        columns = ", ".join(quote(column.in_table) for column in plan.columns)
+        marks = ", ".join("?" for _ in plan.columns)
+        condition = f" {form.condition}" if form.condition else ""
+        return f"INSERT INTO {plan.table} ({columns}) VALUES ({marks}){condition}{using}"  # noqa: S608 -- quoted names
     signs = {"add": "+", "remove": "-"}
-    changes, keys, values = planned_changes(plan), [], []
+    keys, values = [], []
     for column in plan.columns:
-        name = quote(column.in_table)
+        name, change = quote(column.in_table), plan.details.changes.get(column.name)
         if column.role in _KEY:
             keys.append(f"{name} = ?")
-        elif column.name in changes:
-            values.append(f"{name} = {name} {signs[changes[column.name]]} ?")
         else:
-            values.append(f"{name} = ?")
+            values.append(f"{name} = {name} {signs[change]} ?" if change else f"{name} = ?")
     where = " AND ".join(keys)
-    return f"UPDATE {plan.table} {_using(with_ttl)} SET {', '.join(values)} WHERE {where}"  # noqa: S608 -- quoted names
+    return f"UPDATE {plan.table}{using} SET {', '.join(values)} WHERE {where}"  # noqa: S608 -- quoted names
 
 
-def _using(with_ttl: bool) -> str:
-    return "USING TIMESTAMP ? AND TTL ?" if with_ttl else "USING TIMESTAMP ?"
-
-
-def _values_first(plan: Plan) -> Plan:
+def _values_first(plan: CassandraPlan) -> CassandraPlan:
     columns = sorted(plan.columns, key=lambda column: column.role in _KEY)
     return msgspec.structs.replace(plan, columns=tuple(columns))
 
 
-def delete(plan: Plan) -> str:
+def delete(plan: CassandraPlan) -> str:
     """Return the statement for one delete: the timestamp, then a value for each column of the plan."""
     where = " AND ".join(f"{quote(column.in_table)} = ?" for column in plan.columns)
     return f"DELETE FROM {plan.table} USING TIMESTAMP ? WHERE {where}"  # noqa: S608 -- quoted names
 
 
-def table_rows(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
+def table_rows(batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
     """Return the columns that the table has."""
     names = [column.name for column in plan.of_table().columns]
     return batch if names == batch.schema.names else batch.select(names)
 
 
-def with_keys_of_maps(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
+def with_keys_of_maps(batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
     """Return the batch with the keys in place of maps whose entries are taken out."""
-    changes = planned_changes(plan)
+    changes = plan.details.changes
     for position, (name, column) in enumerate(zip(batch.schema.names, batch.columns, strict=True)):
         if changes.get(name) == "remove" and pa.types.is_map(column.type):
             offsets, entries = unnest(column)
             keys = pa.ListArray.from_arrays(offsets, entries.flatten()[0])
             batch = batch.set_column(position, name, keys)
     return batch
-
-
-def _kinds(batch: pa.RecordBatch, plan: Plan, lives: Ints | None) -> Ints:
-    """Return what kind of statement writes each row; `check` has seen that nulls come last."""
-    upserts = np.full(batch.num_rows, _UPSERT, np.int64)
-    if lives is not None:
-        upserts[lives < 1] = _EXPIRED
-    if plan.operation is None:
-        return upserts
-    names = clustering_of(plan)
-    given = np.full(batch.num_rows, len(names), np.int64)
-    for name in names:
-        column = batch.column(name)
-        if column.null_count:
-            given -= column.is_null().to_numpy(zero_copy_only=False)
-    deletes = are_deletes(batch.column(plan.operation)).to_numpy(zero_copy_only=False)
-    return np.where(deletes, given, upserts)
 
 
 def _part(
@@ -295,189 +262,3 @@ def places(parts: list[Part]) -> Ints | None:
     found = np.empty_like(order)
     found[order] = np.arange(len(order))
     return found
-
-
-_DATE_OFFSET = 2**31
-"""CQL counts days from -5877641-06-23, and so does the driver where it gets a number."""
-
-_MAPPED = bytes(10) + b"\xff\xff"
-"""The first bytes of an IPv6 address that stands for an IPv4 one."""
-
-
-class BoundRows(NamedTuple):
-    """A batch as Python values."""
-
-    values: list[tuple[Any, ...]]
-    """Each row in the order of the plan's columns, then its write timestamp, then how long it lives; or the
-    timestamp before them."""
-    sizes: list[int]
-    """Bytes of each row's values, about."""
-
-
-def bind(
-    batch: pa.RecordBatch,
-    plan: Plan,
-    stamps: Iterable[int] | None,
-    *,
-    stamp_first: bool = False,
-    ttls: Iterable[int] | None = None,
-    cleared: bool = False,
-) -> BoundRows:
-    """Convert a batch that `check` returned, or some of its columns.
-
-    :param stamps: write timestamp of each row; None: the statement does not take them.
-    :param stamp_first: whether it stands before the columns.
-    :param ttls: seconds to live; None: the statement does not take them.
-    :param cleared: whether every value beside the key is written as null; the elements of a changed
-        collection are not: the plan has them taken out.
-    """
-    changes, unset = planned_changes(plan), plan.details["nulls"] == "unset"
-    lists: list[Iterable[Any]] = []
-    for column, tree, values in zip(plan.columns, column_types(plan), batch.columns, strict=True):
-        bound = bind_column(values, tree)
-        if values.null_count and (unset or column.name in changes):
-            bound = [UNSET_VALUE if value is None else value for value in bound]
-        if cleared and column.name not in {*changes, *_keys(plan)}:
-            bound = [value if value is UNSET_VALUE else None for value in bound]
-        lists.append(bound)
-    beside = [each for each in (stamps, ttls) if each is not None]
-    return _rows([*beside, *lists] if stamp_first else [*lists, *beside], batch)
-
-
-def _keys(plan: Plan) -> list[str]:
-    return [each.name for each in plan.columns if each.role in ("partition", "clustering")]
-
-
-def _rows(columns: list[Iterable[Any]], batch: pa.RecordBatch) -> BoundRows:
-    total = functools.reduce(pc.add, map(sizes, batch.columns), long(0))
-    return BoundRows(values=list(zip(*columns, strict=True)), sizes=total.to_pylist())
-
-
-class Pairs(tuple[tuple[Any, Any], ...]):
-    """A map for the driver's serializers, whose keys need not be hashable."""
-
-    __slots__ = ()
-
-    def items(self) -> Pairs:
-        """Return the pairs."""
-        return self
-
-
-class Fields(tuple[Any, ...]):
-    """A value of a user-defined type; fields that the type got since are null."""
-
-    __slots__ = ()
-
-    def __getitem__(self, position: Any) -> Any:
-        """Return a field; the driver asks for each by its position."""
-        return super().__getitem__(position) if position < len(self) else None
-
-
-def bind_column(values: pa.Array, tree: CqlType) -> list[Any]:
-    """Convert a column that `cast_column` returned, and its parts, which are columns, too."""
-    if values.type == pa.null():
-        return [None] * len(values)
-    if tree.kind in ("tuple", "udt"):
-        rows: Iterable[Any] = _zipped(values.flatten(), tree)
-        return _or_null(values, map(Fields, rows) if tree.kind == "udt" else rows)
-    if tree.parts:
-        offsets, elements = unnest(values)
-        bounds = itertools.pairwise(offsets.to_pylist())
-        if tree.kind == "map":
-            entries = _zipped(elements.flatten(), tree)
-            return _or_null(values, (Pairs(entries[i:j]) for i, j in bounds))
-        bound = bind_column(elements, tree.parts[0])
-        return _or_null(values, (tuple(bound[i:j]) for i, j in bounds))
-    return list(_BOUND.get(tree.kind, pa.Array.to_pylist)(values))
-
-
-def _zipped(columns: list[pa.Array], tree: CqlType) -> list[Any]:
-    bound = (bind_column(each, part) for each, part in zip(columns, tree.parts, strict=True))
-    return list(zip(*bound, strict=True))
-
-
-def _or_null(values: pa.Array, bound: Iterable[Any]) -> list[Any]:
-    if not values.null_count:
-        return list(bound)
-    valid = values.is_valid().to_pylist()
-    return [value if is_valid else None for value, is_valid in zip(bound, valid, strict=True)]
-
-
-def _dates(values: pa.Array) -> list[Any]:
-    days = values.cast(pa.int32()).cast(pa.int64())
-    return list(pc.add(days, long(_DATE_OFFSET)).to_pylist())
-
-
-def _each(convert: Callable[[Any], Any]) -> Callable[[pa.Array], list[Any]]:
-    def bound(values: pa.Array) -> list[Any]:
-        return [None if value is None else convert(value) for value in values.to_pylist()]
-
-    return bound
-
-
-def _address(text: str) -> str:
-    """Write ::ffff:192.0.2.1 as 192.0.2.1, as Cassandra does, but within frozen collections only."""
-    if ":" in text:
-        packed = socket.inet_pton(socket.AF_INET6, text)
-        if packed.startswith(_MAPPED):
-            return socket.inet_ntoa(packed[len(_MAPPED) :])
-    return text
-
-
-_BOUND: dict[str, Callable[[pa.Array], list[Any]]] = {
-    "date": _dates,
-    "uuid": _each(lambda packed: UUID(bytes=packed)),
-    "timeuuid": _each(lambda packed: UUID(bytes=packed)),
-    "varint": _each(int),
-    "decimal": _each(Decimal),  # of the log's decimals, and of its texts
-    "inet": _each(_address),
-    "duration": _each(lambda nanoseconds: Duration(nanoseconds=nanoseconds)),
-}
-"""How to convert the types whose values Arrow does not return as the driver takes them."""
-
-
-def absent_requests(
-    statements: Statements, rows: Stamped, plan: Plan, lives: Ints | None
-) -> Iterator[list[Any]]:
-    """Yield requests for the first living row of each key, in rounds.
-
-    :param plan: of the rows' table.
-    :param lives: seconds that are left to each row, 0 or less for none: it hides nothing, so it is left out.
-        None: rows live for ever.
-    """
-    found = rounds(rows, plan, first_of_each_key(rows, plan, lives))
-    if not found:
-        return
-    places = np.concatenate(found)
-    these = Stamped(rows.batch.take(buffers.indices(places)), rows.stamps[places])
-    (part,) = statements.divide(these, None if lives is None else lives[places])
-    ttls = None if part.ttls is None else part.ttls.tolist()
-    values = iter(bind(part.rows.batch, part.statement.plan, None, ttls=ttls).values)
-    for each in found:
-        yield [part.statement.prepared.bind(next(values)) for _ in each]
-
-
-def first_of_each_key(rows: Stamped, plan: Plan, lives: Ints | None = None) -> Ints:
-    """Return the place of the first living row of each key, ascending."""
-    places = np.arange(len(rows.stamps)) if lives is None else np.flatnonzero(lives >= 1)
-    _, firsts = np.unique(_numbers(rows, places, plan.of_table()), return_index=True)
-    return places[np.sort(firsts)]
-
-
-def rounds(rows: Stamped, plan: Plan, places: Ints) -> list[Ints]:
-    """Divide places of rows into rounds; none for no row. Rows of a partition stay in their order."""
-    if not len(places):
-        return []
-    columns = tuple(column for column in plan.columns if column.role == "partition")
-    partitions = _numbers(rows, places, msgspec.structs.replace(plan, columns=columns))
-    order = np.argsort(partitions, kind="stable")
-    begins = np.flatnonzero(np.append(True, np.diff(partitions[order]) != 0))
-    ranks = np.empty(len(places), np.int64)
-    ranks[order] = np.arange(len(places)) - np.repeat(begins, np.diff([*begins, len(places)]))
-    by_rank = np.argsort(ranks, kind="stable")
-    return np.split(places[by_rank], np.flatnonzero(np.diff(ranks[by_rank])) + 1)
-
-
-def _numbers(rows: Stamped, places: Ints, plan: Plan) -> Ints:
-    """Return a number for each of the rows at some places, the same for those of one key."""
-    return distinct_keys(rows.batch.take(buffers.indices(places)), plan).numbers

@@ -12,15 +12,15 @@ from cassandra.query import BoundStatement
 
 from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import Window
-from wal_sink.model.plan import Plan
 from wal_sink.targets.cassandra.driver.connection import TOTALS
 from wal_sink.targets.cassandra.driver.errors import classify, execute, longest_s, result, retrying
 from wal_sink.targets.cassandra.encode.rows import distinct_keys
+from wal_sink.targets.cassandra.feature import Stamped
+from wal_sink.targets.cassandra.features.totals import NOTHING, Adding, Current, Places, totals
 from wal_sink.targets.cassandra.names import quote
-from wal_sink.targets.cassandra.options import CassandraOptions
-from wal_sink.targets.cassandra.row_plan import ADDED_COLUMN, added_columns, read_level
-from wal_sink.targets.cassandra.totals import NOTHING, Adding, Current, Places, totals
-from wal_sink.targets.cassandra.write.slices import SliceBuffer, Stamped
+from wal_sink.targets.cassandra.options import CassandraOptions, read_level
+from wal_sink.targets.cassandra.row_plan import ADDED_COLUMN, CassandraPlan
+from wal_sink.targets.cassandra.write.slices import SliceBuffer
 
 MOST_ROWS = 65_536
 MOST_BYTES = 32 * 1024 * 1024
@@ -63,14 +63,18 @@ class TotalsReader:
         """
         self._query, self._places = query, Places(window)
 
-    def totals(self, plan: Plan, rows: Stamped) -> Stamped:
+    def buffer(self) -> SliceBuffer:
+        """Let rows wait for others of their keys, within a window."""
+        return SliceBuffer(most_rows=MOST_ROWS, most_bytes=MOST_BYTES, most_s=math.inf)
+
+    def complete(self, plan: CassandraPlan, rows: Stamped) -> Stamped:
         """Return what is to be written in place of rows: one row of each key that has something to add.
 
         What was written to these keys before has to be acknowledged.
 
         :param plan: without columns that the table has not.
         :raises OptionError: the consistency level does not promise to read what was written.
-        :raises TargetRefused: see `sums.totals`.
+        :raises TargetRefused: see `features.totals.totals`.
         :raises TargetUnavailable: the session was not there when the window was started.
         :raises Exception: of the driver.
         """
@@ -86,7 +90,7 @@ class TotalsReader:
         current = self._read(plan, keys.values())
         return Stamped(*totals(rows.batch, rows.stamps, keys.numbers, current, adding))
 
-    def _read(self, plan: Plan, keys: Iterable[list[bytes]]) -> list[Current]:
+    def _read(self, plan: CassandraPlan, keys: Iterable[list[bytes]]) -> list[Current]:
         """Return what the table holds of rows."""
         if plan.key not in self._selects:
             self._selects[plan.key] = self._session.prepare(select(plan))
@@ -107,9 +111,14 @@ class TotalsReader:
         return [found.get(number, NOTHING) for number in range(total)]
 
     def _take(
-        self, plan: Plan, found: dict[int, Current], numbers: Numbers, bound: Any, future: Any
+        self,
+        plan: CassandraPlan,
+        found: dict[int, Current],
+        numbers: Numbers,
+        bound: Any,
+        future: Any,
     ) -> None:
-        columns = len(added_columns(plan))
+        columns = len(plan.details.added)
         for row in self._answer(bound, future):
             which = bytes(row[-1]) if listed_at(plan) is not None else None
             found[numbers[which]] = _current(row[: 2 * columns + 2], columns)
@@ -124,12 +133,7 @@ class TotalsReader:
         return retrying()(execute, self._session, bound, None, **send)
 
 
-def waiting_for_totals() -> SliceBuffer:
-    """Return a buffer that lets rows wait for others of their keys, within a window."""
-    return SliceBuffer(most_rows=MOST_ROWS, most_bytes=MOST_BYTES, most_s=math.inf)
-
-
-def listed_at(plan: Plan) -> int | None:
+def listed_at(plan: CassandraPlan) -> int | None:
     """Return which value of a key a read lists, so that it is of several rows of a partition; None: none.
 
     It is matched by its bytes, so its type has one encoding of each value.
@@ -172,10 +176,10 @@ def _list(values: Numbers) -> bytes:
     return _LENGTH.pack(len(parts)) + b"".join(parts)
 
 
-def select(plan: Plan) -> str:
+def select(plan: CassandraPlan) -> str:
     """Return the statement that reads rows: totals, what is in them, their times, and the value listed."""
     by_name = {column.name: column.in_table for column in plan.columns}
-    columns = [quote(by_name[name]) for name in added_columns(plan)] + [quote(ADDED_COLUMN)]
+    columns = [quote(by_name[name]) for name in plan.details.added] + [quote(ADDED_COLUMN)]
     read = columns + [f"WRITETIME({column})" for column in columns]
     key = [column for column in plan.columns if column.role in _KEY]
     where = [f"{quote(column.in_table)} = ?" for column in key]

@@ -1,6 +1,6 @@
 """Writes rows with their fixed timestamps: those to insert, and those to delete.
 
-Encodes rows before `write` brings them, while their window is begun (rule 14); sends none of them.
+`EncodedAhead` encodes rows before `write` brings them, while their window is begun (rule 14), and sends none.
 """
 
 from __future__ import annotations
@@ -23,46 +23,32 @@ from wal_sink.targets.cassandra.driver.connection import Connection
 from wal_sink.targets.cassandra.driver.errors import longest_s, server_now_us
 from wal_sink.targets.cassandra.driver.frames import hook
 from wal_sink.targets.cassandra.driver.pipeline import PipelinedRequests
-from wal_sink.targets.cassandra.encode import buffers
+from wal_sink.targets.cassandra.feature import Feature, Ints, Stamped
+from wal_sink.targets.cassandra.features import used
+from wal_sink.targets.cassandra.features.lives import WriteClock, seconds_left
+from wal_sink.targets.cassandra.features.totals import Totals
 from wal_sink.targets.cassandra.names import quote
 from wal_sink.targets.cassandra.options import CassandraOptions
-from wal_sink.targets.cassandra.row_plan import (
-    added_columns,
-    only_absent,
-    planned_times,
-    with_added,
-)
-from wal_sink.targets.cassandra.rules import EVENT_US, first_refused, row_text
-from wal_sink.targets.cassandra.schema.drift import DriftWatch
+from wal_sink.targets.cassandra.row_plan import CassandraPlan, Lives
+from wal_sink.targets.cassandra.rules import first_refused, row_text
 from wal_sink.targets.cassandra.schema.table import TermLimits
-from wal_sink.targets.cassandra.table_plans import table_plans
 from wal_sink.targets.cassandra.write.batches import BYTES, ROWS, Replicas, limits
+from wal_sink.targets.cassandra.write.drift import DriftWatch
 from wal_sink.targets.cassandra.write.in_flight import MOST, Concurrency
 from wal_sink.targets.cassandra.write.prepared import (
     Planned,
     Prepared,
-    bound,
+    conditional_requests,
     described,
-    encoded,
+    have_own_stamps,
     ledger_us,
+    requests,
     row_of,
 )
 from wal_sink.targets.cassandra.write.sender import Sender
-from wal_sink.targets.cassandra.write.slices import (
-    SliceBuffer,
-    Stamped,
-    WriteClock,
-    by_table,
-    live_for_a_time,
-    seconds_left,
-)
-from wal_sink.targets.cassandra.write.statements import (
-    Ints,
-    Statements,
-    absent_requests,
-    table_rows,
-)
-from wal_sink.targets.cassandra.write.totals import TotalsReader, waiting_for_totals
+from wal_sink.targets.cassandra.write.slices import SliceBuffer, by_table
+from wal_sink.targets.cassandra.write.statements import Statements, table_rows
+from wal_sink.targets.cassandra.write.totals import TotalsReader
 
 log = line_logger(__name__)
 
@@ -136,15 +122,18 @@ class EncodedAhead:
 
     def _is_plain(self, planned: Planned) -> bool:
         """Whether rows are encoded alike at any time: by no clock, and by nothing that is in the table."""
-        return not planned.plan.one_session and not any(
-            only_absent(table.plan)
-            or self._drift.lacking(table.plan)
-            or live_for_a_time(planned_times(table.plan), self._drift.default_ttl_s(table.plan))
+        return not planned.plan.demands.one_session and not any(
+            self._drift.lacking(table.plan)
+            or self._drift.default_ttl_s(table.plan)
+            or any(feature.depends_on_time for feature in used(table.plan))
             for table in planned.tables
         )
 
 
 _LIMITS = TermLimits()
+
+STEPS: dict[type[Feature], type[TotalsReader]] = {Totals: TotalsReader}
+"""The features that ask for what the table holds."""
 
 
 class Writer:
@@ -161,13 +150,13 @@ class Writer:
         self._encodes = hook(connection.session)
         self._batch_bytes = BYTES if options.batch_bytes == "auto" else options.batch_bytes
         self._batch_rows = ROWS if options.batch_rows == "auto" else options.batch_rows
-        light = None
+        pipelined = None
         if self._encodes:
-            light = PipelinedRequests(
+            pipelined = PipelinedRequests(
                 connection.session, connection.datacenter, options.request_timeout
             )
         self._concurrency = (
-            Concurrency(MOST, by_size=light is not None)
+            Concurrency(MOST, by_size=pipelined is not None)
             if options.concurrency == "auto"
             else Concurrency(options.concurrency)
         )
@@ -176,10 +165,11 @@ class Writer:
             self._concurrency,
             describe=self._describe,
             timeout_s=longest_s(options.request_timeout),
-            light=light,
+            pipelined=pipelined,
         )
         self._drift = DriftWatch(connection.session, options.data, limits)
-        self._totals = TotalsReader(connection.session, options)
+        steps = STEPS.items()
+        self._steps = {feature: step(connection.session, options) for feature, step in steps}
         self._clock = WriteClock(lambda: server_now_us(connection.session))
         self._plans: dict[str, Planned] = {}
         self._last: Planned | None = None
@@ -197,7 +187,8 @@ class Writer:
         :param query: the key of the query's ledger row.
         """
         self._forget_sent()
-        self._totals.start(query, window)
+        for step in self._steps.values():
+            step.start(query, window)
 
     def pass_over(self, refused: OnRefused | None) -> None:
         """Tell of each row that the server refuses, and send the others; None: raise it."""
@@ -217,9 +208,12 @@ class Writer:
         :raises Exception: of the driver, when trying again cannot help.
         """
         self._drift.check(now=False)
-        planned, first_us = self.prepare(plan), _lowest_us(rows)
+        planned = self.prepare(plan)
+        first_us = _lowest_us(planned, rows)
         for table in planned.tables:
-            if not only_absent(plan):  # the server dates those, later than any change of the table
+            if (
+                not plan.demands.target_dated
+            ):  # the server dates those, later than any change of the table
                 self._drift.expect_rows(table.plan, first_us)
         if not rows.batch.num_rows:
             return
@@ -272,7 +266,9 @@ class Writer:
     def _settle_others(self, planned: Planned) -> None:
         """Let the rows of all other plans be acknowledged, where what is there decides about those of one."""
         last, self._last = self._last, planned
-        if last not in (None, planned) and (last.plan.one_session or planned.plan.one_session):
+        if last not in (None, planned) and (
+            last.plan.demands.one_session or planned.plan.demands.one_session
+        ):
             with self._explaining_drift():
                 for other in self._plans.values():
                     self._send(other)
@@ -282,27 +278,27 @@ class Writer:
         if (requests := self._ahead.requests(planned)) is not None:
             self._sender.send(requests)
         for rows in planned.buffer.take():
-            if planned.plan.one_session:
+            if planned.plan.demands.one_session:
                 self._sender.drain()  # what earlier rows have left decides
-            if added_columns(planned.plan):
-                rows = self._totals.totals(planned.plan, rows)  # noqa: PLW2901
+            for feature in used(planned.plan):
+                step = self._steps.get(type(feature), feature)
+                rows = step.complete(planned.plan, rows)  # noqa: PLW2901
             for table, part in self._by_table(planned, rows):
-                if only_absent(table.plan):
-                    self._send_absent(table, part)
+                if table.statements.are_conditional:
+                    self._send_in_rounds(table, part)
                 else:
                     self._sender.send(self._requests(table, part))
 
-    def _send_absent(self, prepared: Prepared, rows: Stamped) -> None:
-        """Write rows where there is none of their key; return when all of them are acknowledged."""
+    def _send_in_rounds(self, prepared: Prepared, rows: Stamped) -> None:
+        """Write rows on a condition; return when all of them are acknowledged."""
         lives = self._lives(prepared.plan, rows)
-        for requests in absent_requests(prepared.statements, rows, prepared.plan, lives):
-            self._sender.send(requests)
+        for each in conditional_requests(prepared, rows, lives):
+            self._sender.send(each)
             self._sender.drain()
 
     def _by_table(self, planned: Planned, rows: Stamped) -> Iterator[tuple[Prepared, Stamped]]:
         """Yield the rows of each table; a row that goes to several has the same timestamp in each."""
-        parts = by_table(rows, planned.plan, [table.plan for table in planned.tables])
-        for table, part in zip(planned.tables, parts, strict=True):
+        for table, part in zip(planned.tables, by_table(rows, planned.plan), strict=True):
             if part.batch.num_rows:
                 yield table, part
 
@@ -311,36 +307,40 @@ class Writer:
             yield from self._requests(table, part)
 
     def _requests(self, prepared: Prepared, rows: Stamped) -> Iterator[Any]:
-        parts = prepared.statements.divide(rows, self._lives(prepared.plan, rows))
-        return (encoded if self._encodes else bound)(prepared, rows, parts)
+        lives = self._lives(prepared.plan, rows)
+        return requests(prepared, rows, lives, by_driver=not self._encodes)
 
-    def _lives(self, plan: Plan, rows: Stamped) -> Ints | None:
+    def _lives(self, plan: CassandraPlan, rows: Stamped) -> Ints | None:
         """Return the seconds that are left of the rows' lives now; None: they live for ever."""
-        default_ttl_s, times = self._drift.default_ttl_s(plan), planned_times(plan)
-        if not live_for_a_time(times, default_ttl_s):
+        default_ttl_s, lives = self._drift.default_ttl_s(plan), plan.details.lives
+        if lives is None and not default_ttl_s:
             return None
         now_s = self._clock.now_s()
-        return seconds_left(rows.batch, rows.stamps, times, now_s, default_ttl_s)
+        return seconds_left(rows.batch, rows.stamps, lives or Lives(), now_s, default_ttl_s)
 
     def prepare(self, plan: Plan) -> Planned:
         """Compare a plan with its tables, once, as `write` does before the first rows."""
         if plan.key not in self._plans:
-            if plan.sent_once:
+            typed = CassandraPlan.of(plan)
+            if plan.demands.sent_once:
                 self._sender.repeats = False
-            tables = tuple(map(self._prepare_table, table_plans(plan)))
-            buffer = waiting_for_totals() if added_columns(plan) else SliceBuffer()
-            self._plans[plan.key] = Planned(plan, tables, buffer)
+            tables = tuple(map(self._prepare_table, typed.tables))
+            steps = [self._steps[type(each)] for each in used(typed) if type(each) in self._steps]
+            buffer = steps[0].buffer() if steps else SliceBuffer()
+            self._plans[plan.key] = Planned(typed, tables, buffer)
         return self._plans[plan.key]
 
-    def _prepare_table(self, plan: Plan) -> Prepared:
-        written = with_added(plan) if added_columns(plan) else plan
+    def _prepare_table(self, plan: CassandraPlan) -> Prepared:
+        written = plan
+        for feature in used(plan):
+            written = feature.completed(written)
         table = written.of_table()
         self._drift.add(table)
         return Prepared(
             plan,
             Statements(written, self._session.prepare),
             limits(table, self._batch_bytes, self._batch_rows),
-            Replicas(self._session.cluster.metadata, plan.details["keyspace"], self._datacenter),
+            Replicas(self._session.cluster.metadata, plan.details.keyspace, self._datacenter),
         )
 
     @contextlib.contextmanager
@@ -364,7 +364,7 @@ class Writer:
                 self._refuse_indexed(table.plan, part, refused)
         yield from without(rows, refused)
 
-    def _refuse_indexed(self, plan: Plan, rows: Stamped, refused: set[int]) -> None:
+    def _refuse_indexed(self, plan: CassandraPlan, rows: Stamped, refused: set[int]) -> None:
         """Add to `refused` the timestamps of rows that an index of a table refuses."""
         for rule in self._drift.lacking(plan):
             if (found := first_refused(rule, rows.batch.column(rule.column))) is None:
@@ -372,13 +372,14 @@ class Writer:
             row = row_text(table_rows(rows.batch, plan), plan.of_table(), found.row)
             error = TargetRefused(
                 f"Column {rule.column} of {plan.table} {found.problem}, in {row}; the index was made"
-                f" after plan {plan.key}, or by that of an older version.",
-                f"DROP INDEX {quote(plan.details['keyspace'])}.{quote(rule.index)}; the flush then goes"
+                f" after plan {plan.key}.",
+                f"DROP INDEX {quote(plan.details.keyspace)}.{quote(rule.index)}; the flush then goes"
                 " on by itself. Or give the epoch up, and keep its rows in a file: docs/reference/errors.md,"
                 " TargetRefused.",
             )
             # Of several targets the check may have joined rows of one event time: places are others then.
-            if self._on_refused is None or plan.one_session or planned_times(plan).event_column:
+            ordered = plan.demands.one_session or plan.details.event_column
+            if self._on_refused is None or ordered:
                 raise error
             places = pc.indices_nonzero(found.rows).to_pylist()
             for stamp in {int(rows.stamps[place]) for place in places} - refused:
@@ -400,8 +401,12 @@ class Writer:
         return described(row, self._session.cluster.protocol_version)
 
 
-def _lowest_us(rows: Slice) -> int:
+def _lowest_us(planned: Planned, rows: Slice) -> int:
     """Return the lowest write timestamp of a slice."""
-    if not rows.batch.num_rows or EVENT_US not in rows.batch.schema.names:
+    number = rows.batch.num_rows
+    if not number or not have_own_stamps(planned):
         return rows.first_us
-    return int(buffers.elements(rows.batch.column(EVENT_US), "i8").min())
+    stamps = np.arange(rows.first_us, rows.first_us + number, dtype=np.int64)
+    for feature in used(planned.plan):
+        stamps = feature.stamps(rows.batch, stamps)
+    return int(stamps.min())

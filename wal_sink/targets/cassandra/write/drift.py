@@ -16,11 +16,11 @@ from uuid import UUID
 
 from wal_sink.errors import CorruptLog, TargetUnavailable
 from wal_sink.log_context import line_logger
-from wal_sink.model.plan import Plan
 from wal_sink.targets.cassandra.driver.errors import retrying
+from wal_sink.targets.cassandra.features import used
 from wal_sink.targets.cassandra.names import TableName
-from wal_sink.targets.cassandra.row_plan import planned_changes, with_values
-from wal_sink.targets.cassandra.rules import IndexRule, missing_rules, planned_rules
+from wal_sink.targets.cassandra.row_plan import CassandraPlan, IndexRule
+from wal_sink.targets.cassandra.rules import missing_rules
 from wal_sink.targets.cassandra.schema.compare import refuse_changed, refuse_hidden
 from wal_sink.targets.cassandra.schema.table import (
     TableMetadata,
@@ -28,8 +28,6 @@ from wal_sink.targets.cassandra.schema.table import (
     index_rules,
     read_table,
 )
-from wal_sink.targets.cassandra.table_plans import tables_option
-from wal_sink.targets.cassandra.types import planned_user_types
 from wal_sink.targets.registry import published_elsewhere
 
 log = line_logger(__name__)
@@ -44,7 +42,7 @@ CHECK_EVERY_S = 1.0
 
 @dataclass
 class _Watched:
-    plan: Plan
+    plan: CassandraPlan
     live: TableMetadata
     """As it was read last."""
     lacking: tuple[IndexRule, ...]
@@ -77,7 +75,7 @@ class DriftWatch:
         self._version: UUID | None = None
         self._checked = float("-inf")
 
-    def add(self, plan: Plan) -> None:
+    def add(self, plan: CassandraPlan) -> None:
         """Compare a plan with its table, now and whenever the schema changes.
 
         :raises SchemaMismatch: the table is no longer what the plan says.
@@ -92,7 +90,7 @@ class DriftWatch:
         if self._version is None:
             self._version, self._checked = version, self._clock()
 
-    def expect_rows(self, plan: Plan, first_us: int) -> None:
+    def expect_rows(self, plan: CassandraPlan, first_us: int) -> None:
         """Remember that rows go out, and refuse those that the table would hide.
 
         :param plan: one that was added.
@@ -104,16 +102,16 @@ class DriftWatch:
             watched.first_us = first_us
             refuse_hidden(plan, watched.live, first_us)
 
-    def lacking(self, plan: Plan) -> tuple[IndexRule, ...]:
+    def lacking(self, plan: CassandraPlan) -> tuple[IndexRule, ...]:
         """Return what indexes of the table refuse, and the tasks with this plan have let pass.
 
-        An index that was made after the plan, and every index for a plan of a version that knew of none.
+        An index that was made after the plan.
 
         :param plan: one that was added.
         """
         return self._plans[_which(plan)].lacking
 
-    def default_ttl_s(self, plan: Plan) -> int:
+    def default_ttl_s(self, plan: CassandraPlan) -> int:
         """Return for how many seconds the table says that rows live; 0: for ever.
 
         :param plan: one that was added.
@@ -167,9 +165,9 @@ class DriftWatch:
         if watched.first_us is not None:
             refuse_hidden(watched.plan, watched.live, watched.first_us)
 
-    def _compare(self, plan: Plan, node: Any) -> TableMetadata:
+    def _compare(self, plan: CassandraPlan, node: Any) -> TableMetadata:
         """Compare a plan with the table as a node has it; return the table."""
-        name = TableName(plan.details["keyspace"], plan.details["table"])
+        name = TableName(plan.details.keyspace, plan.details.table)
         if plan.table != str(name):  # plans come from a shared folder, and become statements
             raise CorruptLog(
                 f"Plan {plan.key} writes to {plan.table} and was agreed for {name}",
@@ -177,7 +175,7 @@ class DriftWatch:
             )
         # Or who may write to the log could write to each table of the role.
         if name not in self._tables:
-            option = tables_option(plan)
+            option = plan.tables_option
             given = [f"keyspace={name.keyspace}", option]
             if option.startswith("tables"):
                 given.append("table=")
@@ -187,12 +185,14 @@ class DriftWatch:
             raise published_elsewhere(f"the table {name}", here, given)
         live = retrying()(read_table, self._session, name, node)
         refuse_changed(plan, live)
+        for feature in used(plan):
+            feature.refuse_drift(plan, live)
         return live
 
-    def _lacking(self, plan: Plan, live: TableMetadata) -> tuple[IndexRule, ...]:
-        indexed = with_values(plan.columns, planned_changes(plan))
-        rules = index_rules(live.indexes, indexed, planned_user_types(plan), self._limits)
-        found = missing_rules(planned_rules(plan), rules)
+    def _lacking(self, plan: CassandraPlan, live: TableMetadata) -> tuple[IndexRule, ...]:
+        indexed, types = plan.indexed_columns, plan.details.types
+        rules = index_rules(live.indexes, indexed, types, self._limits)
+        found = missing_rules(plan.details.indexes, rules)
         for rule in found:
             log.warning(
                 "index %s on %s of %s is not in plan %s: a row that it refuses is found in the flush, and"
@@ -210,5 +210,5 @@ class DriftWatch:
         return answer.one().schema_version, answer.response_future.coordinator_host
 
 
-def _which(plan: Plan) -> tuple[str, str]:
+def _which(plan: CassandraPlan) -> tuple[str, str]:
     return plan.key, plan.table

@@ -1,29 +1,157 @@
-"""Up to which row of a query's history a total goes, and where the rows of a window are in it. Pure.
+"""Totals: values that are added to what the table holds, each exactly once (rule 27). Pure.
 
-Adds rows to totals: what the table holds and the rows of a key become one row. Pure.
-
-The rows of a key are a chain of totals, one after each row. What is written is a member of that chain, with
-the place and the timestamp of its last row, whatever was read and however the rows were cut: rule 27.
+What a row has in an **added** column is added to what the table holds, and `ADDED_COLUMN` says, in the same
+row of the table, up to which row of which query that was done. The rows of a key are a chain of totals, one
+after each row. What is written is a member of that chain, with the place and the timestamp of its last row,
+whatever was read and however the rows were cut.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact, localcontext
 from typing import Any, NamedTuple, Self
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from wal_sink.errors import TargetRefused
+from wal_sink.errors import SchemaMismatch, TargetRefused
 from wal_sink.model.ledger import Window
-from wal_sink.model.plan import Plan
+from wal_sink.model.plan import Column, WriteDemands
 from wal_sink.targets.cassandra.encode import buffers
-from wal_sink.targets.cassandra.row_plan import ADD_COLUMNS_AFTER, ADDED_COLUMN, added_columns
+from wal_sink.targets.cassandra.feature import Agreement, Feature, Ints
+from wal_sink.targets.cassandra.options import CassandraOptions
+from wal_sink.targets.cassandra.row_options import ADD_COLUMNS, ADD_COLUMNS_AFTER
+from wal_sink.targets.cassandra.row_plan import ADDED_COLUMN, CassandraPlan, CassandraRowPlan
 from wal_sink.targets.cassandra.rules import row_text
+from wal_sink.targets.cassandra.schema.server import Server
+from wal_sink.targets.cassandra.schema.table import TableMetadata, alike
+from wal_sink.targets.cassandra.types import parse
 
-Ints = npt.NDArray[np.int64]
+
+class Totals(Feature):
+    """`cassandra.addColumns` and `cassandra.addColumnsAfter`."""
+
+    def describe(self, options: CassandraOptions) -> Mapping[str, str]:
+        """Say which columns are totals."""
+        if not options.added:
+            return {}
+        return {
+            "totals": f"{', '.join(options.added)} are added to what the table holds ({ADD_COLUMNS})"
+        }
+
+    def refuse_server(self, server: Server, options: CassandraOptions) -> None:
+        """Refuse datacenters of which a flusher would not read what another one has written."""
+        replicas = server.replicas(options.keyspace)
+        if options.added and options.consistency_level == "LOCAL_QUORUM" and len(replicas) > 1:
+            raise SchemaMismatch(
+                f"Keyspace {options.keyspace} has replicas in datacenters {', '.join(sorted(replicas))}, and"
+                " cassandra.consistencyLevel is LOCAL_QUORUM: a flusher beside another datacenter"
+                " would add to totals that lack what was written last.",
+                "Set cassandra.consistencyLevel to EACH_QUORUM, or to QUORUM; or leave out"
+                f" {ADD_COLUMNS}.",
+            )
+
+    def agree(self, rows: CassandraRowPlan, agreed: Agreement) -> CassandraRowPlan:
+        """Note the columns, for a table that can hold totals."""
+        added = agreed.options.added
+        refuse_no_totals(agreed.live, agreed.columns, added)
+        return msgspec.structs.replace(rows, added=added)
+
+    def demands(self, plan: CassandraPlan) -> WriteDemands:
+        """Add in the order of the rows."""
+        return WriteDemands(one_session=True)
+
+    def used(self, plan: CassandraPlan) -> bool:
+        """Whether values are added."""
+        return bool(plan.details.added)
+
+    def refuse_drift(self, plan: CassandraPlan, live: TableMetadata) -> None:
+        """Refuse a table whose totals would expire since it was altered."""
+        for problem in _about_lives(live):
+            raise SchemaMismatch(
+                f"{live.name} cannot hold the totals of {ADD_COLUMNS} any more:\n  - {problem}",
+                "The flush then goes on by itself. What was written meanwhile expires: write such totals"
+                " again.",
+            )
+
+    def completed(self, plan: CassandraPlan) -> CassandraPlan:
+        """Add the column that says what is in the totals."""
+        column = Column(name=ADDED_COLUMN, source="string", type="text", role="regular")
+        return msgspec.structs.replace(plan, columns=(*plan.columns, column))
+
+
+NUMBERS = ("tinyint", "smallint", "int", "bigint", "varint", "decimal", "float", "double")
+
+
+def refuse_no_totals(live: TableMetadata, columns: Sequence[Column], added: Sequence[str]) -> None:
+    """Refuse a table, or a DataFrame, by which values cannot be added to totals exactly once.
+
+    :param columns: those of the table that the DataFrame has.
+    :param added: the columns whose values are added, as the DataFrame names them; empty refuses nothing.
+    :raises SchemaMismatch: with a line for each thing that does not fit.
+    """
+    if not added:
+        return
+    by_name = {column.name: column for column in columns}
+    about = [(name, _why_no_total(by_name.get(name))) for name in added]
+    about += [(c.name, _why_not_beside(c, live)) for c in columns if c.name not in added]
+    problems = [f"{name}: {why}" for name, why in about if why] + [*_about_table(live)]
+    problems += [*_about_lives(live)]
+    if problems:
+        raise SchemaMismatch(
+            f"{live.name} cannot hold the totals of {ADD_COLUMNS}:\n"
+            + "\n".join(f"  - {problem}" for problem in problems),
+            "Correct each line above, and start again.",
+        )
+
+
+def _why_no_total(column: Column | None) -> str:
+    """Say why a column cannot hold a total; empty: it can."""
+    if column is None:
+        return f"the DataFrame has no such column. Add it, or correct {ADD_COLUMNS}."
+    if column.role != "regular":
+        return f"it is a {column.role} column. Only a regular column can hold a total."
+    if column.type not in NUMBERS:
+        return f"it is {column.type}. A total is one of {', '.join(NUMBERS)}."
+    if column.source in ("string", "large_string"):
+        return 'the DataFrame has text. Make it a number, .cast("decimal(38,0)").'
+    return ""
+
+
+def _why_not_beside(column: Column, live: TableMetadata) -> str:
+    """Say why a column cannot be written beside totals; empty: it can."""
+    tree = parse(column.type, live.types)
+    if column.in_table == ADDED_COLUMN:
+        return f"the sink writes {ADDED_COLUMN}. Drop it, or rename it."
+    if column.role == "static":
+        return "it is static, so it is not of the row alone. Write it by another query."
+    if why := alike(column, live):
+        return f"{why}, and would be added to as two. Take another type."
+    if tree.kind == "list" and not tree.frozen:
+        return "it is a list that is not frozen. Write it by another query."
+    return ""
+
+
+def _about_table(live: TableMetadata) -> Iterator[str]:
+    found = next((column for column in live.columns if column.name == ADDED_COLUMN), None)
+    if found is None:
+        yield (
+            f"{ADDED_COLUMN}: the table has no such column, which says what is in the totals of a row. Run:"
+            f" ALTER TABLE {live.name} ADD {ADDED_COLUMN} text;"
+        )
+    elif (found.type, found.role) != ("text", "regular"):
+        yield f"{ADDED_COLUMN}: it is {found.type} ({found.role}), and has to be text (regular)."
+
+
+def _about_lives(live: TableMetadata) -> Iterator[str]:
+    if live.default_ttl:
+        yield (
+            f"default_time_to_live is {live.default_ttl}: a total that expires forgets what was added. Run:"
+            f" ALTER TABLE {live.name} WITH default_time_to_live = 0;"
+        )
 
 
 class Added(NamedTuple):
@@ -82,7 +210,7 @@ class Current(NamedTuple):
     """What the table holds of a row."""
 
     values: tuple[Any, ...]
-    """Of the added columns, in the order of `added_columns`; None for null."""
+    """Of the added columns, in the order of `CassandraRowPlan.added`; None for null."""
     added: str | None
     """What `ADDED_COLUMN` says."""
     written_us: int
@@ -98,7 +226,7 @@ NOTHING = Current((), None, -1, -1)
 class Adding(NamedTuple):
     """Who adds what."""
 
-    plan: Plan
+    plan: CassandraPlan
     """Of the rows, without `ADDED_COLUMN`."""
     query: str
     """The key of the query's ledger row."""
@@ -108,7 +236,7 @@ class Adding(NamedTuple):
     """Of the begun window."""
 
 
-class Totals(NamedTuple):
+class Sums(NamedTuple):
     """One row for each key that has something to add."""
 
     batch: pa.RecordBatch
@@ -123,7 +251,7 @@ def totals(
     groups: Ints,
     current: Sequence[Current],
     adding: Adding,
-) -> Totals:
+) -> Sums:
     """Add rows to what the table holds, but for those that it has already.
 
     :param stamps: write timestamps of the rows, ascending.
@@ -146,8 +274,8 @@ def totals(
     _refuse_newer(batch, stamps[ends], ends, [current[key] for key in keys], adding)
     columns = []
     for column, name in zip(batch.columns, batch.schema.names, strict=True):
-        if name in added_columns(adding.plan):
-            at = added_columns(adding.plan).index(name)
+        if name in adding.plan.details.added:
+            at = adding.plan.details.added.index(name)
             held = [current[key].values[at] if current[key].values else None for key in keys]
             columns.append(_added(batch, adding.plan, name, groups, kept, ends, held))
         else:
@@ -156,7 +284,7 @@ def totals(
     told = [Added(adding.query, *place).to_text() for place in places]
     names = [*batch.schema.names, ADDED_COLUMN]
     rows = pa.RecordBatch.from_arrays([*columns, pa.array(told, pa.string())], names=names)
-    return Totals(rows, stamps[ends])
+    return Sums(rows, stamps[ends])
 
 
 def _done(
@@ -262,10 +390,10 @@ def _refuse_newer(
 
 
 def _newest(
-    column: pa.Array, plan: Plan, groups: Ints, kept: Ints, last: Ints, keys: Ints
+    column: pa.Array, plan: CassandraPlan, groups: Ints, kept: Ints, last: Ints, keys: Ints
 ) -> pa.Array:
     """Return the value of each key: the last row's, or where a null leaves the cell, the last one given."""
-    if plan.details["nulls"] == "unset" and column.null_count:
+    if plan.details.nulls == "unset" and column.null_count:
         given = kept[buffers.booleans(column.is_valid())[kept]]
         last = last.copy()
         last[groups[given]] = given
@@ -274,7 +402,7 @@ def _newest(
 
 def _added(
     batch: pa.RecordBatch,
-    plan: Plan,
+    plan: CassandraPlan,
     name: str,
     groups: Ints,
     kept: Ints,

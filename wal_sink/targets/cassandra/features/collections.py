@@ -1,0 +1,108 @@
+"""Sets and maps whose elements are added or taken out one by one, by column; else they are written whole.
+
+To add an element writes its cell, to take one out deletes its cell, each with the row's timestamp: either may
+be repeated, and changes nothing when it comes late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import pyarrow as pa
+
+from wal_sink.errors import SchemaMismatch
+from wal_sink.options import of_column
+from wal_sink.targets.cassandra.feature import Agreement, Feature
+from wal_sink.targets.cassandra.names import COLUMNS_OPTION, did_you_mean
+from wal_sink.targets.cassandra.options import CassandraOptions
+from wal_sink.targets.cassandra.row_options import COLLECTIONS
+from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan, Change
+from wal_sink.targets.cassandra.schema.compare import Wanted
+from wal_sink.targets.cassandra.schema.table import ColumnMetadata
+from wal_sink.targets.cassandra.types import CqlType
+
+
+class Collections(Feature):
+    """`cassandra.collections.<column>`."""
+
+    def describe(self, options: CassandraOptions) -> Mapping[str, str]:
+        """Say what is done to which columns."""
+        changes = options.changes
+        changed = ", ".join(f"{_option_of(name)}={changes[name]}" for name in sorted(changes))
+        return {"collections": f"{changed}; by UPDATE"} if changed else {}
+
+    def about_column(
+        self, field: pa.Field, column: ColumnMetadata, tree: CqlType, wanted: Wanted
+    ) -> str:
+        """Say why a column's elements cannot be added or taken out one by one."""
+        change = wanted.changes.get(field.name)
+        return about_change(field, column, tree, change) if change else ""
+
+    def agree(self, rows: CassandraRowPlan, agreed: Agreement) -> CassandraRowPlan:
+        """Note the changes of the table's columns."""
+        return msgspec.structs.replace(rows, changes=dict(agreed.wanted.changes))
+
+    def used(self, plan: CassandraPlan) -> bool:
+        """Whether a collection is not written whole."""
+        return bool(plan.details.changes)
+
+
+def _option_of(column: str) -> str:
+    return of_column(COLLECTIONS, column)
+
+
+def found_changes(modes: Mapping[str, Change], columns: Sequence[str]) -> dict[str, Change]:
+    """Return what is done to the columns of a DataFrame, by their names there.
+
+    :param modes: by column in lower case, as options name them.
+    :raises SchemaMismatch: an option names no column, or two that differ in upper and lower case only.
+    """
+    for column in modes:
+        named = [name for name in columns if name.lower() == column]
+        if not named:
+            near = did_you_mean(column, columns)
+            raise SchemaMismatch(
+                f"Option {_option_of(column)} names no column of the DataFrame that is written; it has"
+                f" {', '.join(columns)}. {near}".rstrip(),
+                "Correct its last part, which is the DataFrame's name of the column, or leave it out.",
+            )
+        if len(set(named)) > 1:
+            raise SchemaMismatch(
+                f"Option {_option_of(column)} could mean {' or '.join(named)}: Spark passes the names of"
+                " options in lower case.",
+                f"Rename one of the two in the DataFrame; {COLUMNS_OPTION} then says which column of the"
+                " table it is written to.",
+            )
+    return {name: modes[name.lower()] for name in columns if name.lower() in modes}
+
+
+def about_change(field: pa.Field, column: ColumnMetadata, tree: CqlType, change: Change) -> str:
+    """Say why a column's elements cannot be added or taken out one by one; empty: they can.
+
+    :param field: the DataFrame's column.
+    :param column: the table's.
+    :param tree: its type.
+    """
+    begins = f"{field.name}: {_option_of(field.name)} is {change}, and"
+    leave = "Leave out the option"
+    if column.role in ("partition", "clustering"):
+        return f"{begins} {column.name} is in the table's primary key. {leave}."
+    if tree.kind == "list":
+        return (
+            f"{begins} the table's {tree.label} is a list: to append to it twice doubles its elements, and a"
+            f" write can be repeated. {leave}, or make the table's column a set or a map."
+        )
+    if tree.kind not in ("set", "map"):
+        return f"{begins} the table's {tree.label} is no set and no map. {leave}."
+    if tree.frozen:
+        return (
+            f"{begins} the table's {tree.label} is frozen: it can only be written whole. {leave}, or give"
+            " the table a column that is not frozen."
+        )
+    if change == "remove" and tree.kind == "map" and pa.types.is_map(field.type):
+        return (
+            f"{begins} entries are taken out by their keys. Give an array of them,"
+            f' .withColumn("{field.name}", map_keys("{field.name}")).'
+        )
+    return ""

@@ -1,0 +1,132 @@
+"""Agrees with the cluster on how a DataFrame is written; the only step that may create anything."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+import pyarrow as pa
+
+from wal_sink.model.plan import Column, Plan, Role, canonical
+from wal_sink.targets.cassandra.driver.connection import connect, explained
+from wal_sink.targets.cassandra.feature import Agreement, joined
+from wal_sink.targets.cassandra.features import FEATURES, about_column, used
+from wal_sink.targets.cassandra.features.collections import found_changes
+from wal_sink.targets.cassandra.features.tables import match_tables, of_several
+from wal_sink.targets.cassandra.fitness import inspect_server
+from wal_sink.targets.cassandra.options import CassandraOptions
+from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan
+from wal_sink.targets.cassandra.schema.compare import Wanted, match_columns, used_types
+from wal_sink.targets.cassandra.schema.ledger_table import ensure_ledger_table
+from wal_sink.targets.cassandra.schema.table import (
+    TableMetadata,
+    index_rules,
+    read_table,
+    term_limits,
+)
+
+log = logging.getLogger(__name__)
+
+
+def make_plan(
+    options: CassandraOptions, schema: pa.Schema, key: str, *, create: bool = True
+) -> Plan:
+    """Connect, compare the DataFrame with the tables, and create the ledger's table if it is missing.
+
+    :param create: False creates nothing.
+    :raises SchemaMismatch: the DataFrame does not fit, or a table cannot be written exactly once.
+    :raises TargetUnavailable: the cluster does not answer.
+    :raises TargetRefused: the cluster refuses a statement that this takes.
+    :raises OptionError: the options do not fit the cluster.
+    """
+    with connect(options) as connection, explained(options):
+        server = inspect_server(connection.session, options)
+        tables = [read_table(connection.session, name) for name in options.data]
+        known = {column.name for live in tables for column in live.columns}
+        place = ", ".join(str(live.name) for live in tables)
+        written = schema
+        for feature in FEATURES:
+            names = options.column_names
+            in_tables = {name for name in written.names if names.get(name, name) in known}
+            written = feature.written(written, options, in_tables, place)
+        changes = found_changes(options.changes, written.names)
+        updates = options.write_mode == "update"
+        wanted = Wanted(options.column_names, updates or bool(changes), changes)
+        if options.tables:
+            wanted = wanted._replace(update=updates)
+            matched = match_tables(written, tables, wanted, about_column)
+        else:
+            matched = [match_columns(written, tables[0], wanted, about_column)]
+        agreed = [
+            Agreement(
+                options,
+                server,
+                live,
+                columns,
+                wanted.among([column.name for column in columns]),
+            )
+            for live, columns in zip(tables, matched, strict=True)
+        ]
+        plans = [_plan(each, schema, key) for each in agreed]
+        ensure_ledger_table(connection.session, options.ledger, create=create)
+    whole = of_several(plans, schema, options.table_column) if options.tables else plans[0]
+    demands = joined(f.demands(plan) for plan in plans for f in used(plan))
+    return msgspec.structs.replace(whole, demands=demands).plain
+
+
+def _plan(agreed: Agreement, schema: pa.Schema, key: str) -> CassandraPlan:
+    """Return the plan of one table.
+
+    :param schema: of the DataFrame.
+    """
+    options, live, columns = agreed.options, agreed.live, agreed.columns
+    _log_consequences(options, live)
+    rows = CassandraRowPlan(
+        keyspace=options.keyspace,
+        table=live.name.table,
+        nulls=options.nulls,
+        types=used_types(columns, live),
+    )
+    for feature in FEATURES:
+        rows = feature.agree(rows, agreed)
+    by_name = {column.name: column for column in columns}
+    controls = {*options.controls.values()} - {options.table_column}
+    plan = CassandraPlan(
+        key=key,
+        target="cassandra",
+        table=str(live.name),
+        columns=tuple(
+            by_name.get(field.name) or _control(field, options.operation_column)
+            for field in schema
+            if field.name in by_name or field.name in controls
+        ),
+        operations=dict(options.words) if options.operation_column else {},
+        details=rows,
+    )
+    limits = term_limits(agreed.server.settings)
+    indexes = index_rules(live.indexes, plan.indexed_columns, live.types, limits)
+    plan = plan.noting(indexes=indexes)
+    for feature in used(plan):
+        feature.refuse_drift(plan, live)
+    return plan
+
+
+def _control(field: pa.Field, operation: str) -> Column:
+    """Return the plan's column of one that is not written."""
+    role: Role = "operation" if field.name == operation else "control"
+    return Column(name=field.name, source=str(canonical(field.type)), type=role, role=role)
+
+
+def _log_consequences(options: CassandraOptions, live: TableMetadata) -> None:
+    if options.nulls == "unset":
+        log.info(
+            "%s: a null leaves the older value of its cell (cassandra.nulls = unset)", live.name
+        )
+    else:
+        log.info("%s: a null clears its cell, a tombstone (cassandra.nulls = write)", live.name)
+    if options.consistency_level in ("ONE", "LOCAL_ONE"):
+        log.warning(
+            "cassandra.consistencyLevel is %s: a row counts as written when one replica has it, and "
+            "is lost with that replica",
+            options.consistency_level,
+        )

@@ -1,0 +1,329 @@
+"""Declares the options that say what becomes of rows, and which of them contradict each other. Pure.
+
+Each row feature has its options here; what they do is in `features/`, which takes longer to import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal, NamedTuple, get_args
+
+import msgspec
+from msgspec import Meta
+
+from wal_sink.errors import OptionError
+from wal_sink.model.plan import Operation
+from wal_sink.options import COLUMN, SECONDS, SHAPES, Options, fields, of_column
+from wal_sink.targets.cassandra.names import COLUMNS_OPTION, TableName, read_columns, read_tables
+from wal_sink.targets.cassandra.row_plan import ADDED_COLUMN, MOST_TTL_S, Change
+from wal_sink.targets.operations import (
+    OPERATION_COLUMN,
+    OperationColumn,
+    Operations,
+    read_words,
+)
+
+TABLES, TABLE_COLUMN = "tables", "tableColumn"
+WRITE_MODE = "cassandra.writeMode"
+COLLECTIONS = f"cassandra.collections.{COLUMN}"
+IF_NOT_EXISTS = "cassandra.ifNotExists"
+ADD_COLUMNS = "cassandra.addColumns"
+ADD_COLUMNS_AFTER = "cassandra.addColumnsAfter"
+TTL = "cassandra.ttl"
+TTL_COLUMN = "cassandra.ttlColumn"
+EXPIRES_COLUMN = "cassandra.expiresAtColumn"
+EVENT_COLUMN = "cassandra.timestampColumn"
+
+_OVERWRITE = "overwrite"
+_CHANGES = (_OVERWRITE, *get_args(Change))
+
+
+class Conflict(NamedTuple):
+    """Two options that cannot be given together."""
+
+    one: str
+    other: str
+    why: str
+    remedy: str
+
+
+_ONE_LIFE = ("each says how long a row lives", "Keep one of them.")
+_EXPIRING_TOTAL = ("a total that expires forgets what was added", "Leave out the life.")
+_BY_ITSELF = "Leave out one of the two; or write such rows by a query of their own."
+
+CONFLICTS = (
+    Conflict(TTL, TTL_COLUMN, *_ONE_LIFE),
+    Conflict(TTL, EXPIRES_COLUMN, *_ONE_LIFE),
+    Conflict(TTL_COLUMN, EXPIRES_COLUMN, *_ONE_LIFE),
+    Conflict(
+        COLLECTIONS,
+        EVENT_COLUMN,
+        "of two rows of one key and one event time the later one is written, and elements of the other would"
+        " be lost",
+        f"Leave out {EVENT_COLUMN}: rows then have their places in the stream for their times; or write the"
+        " collection whole, by overwrite.",
+    ),
+    Conflict(
+        TABLES,
+        EVENT_COLUMN,
+        "rows of one key and one event time are settled by the key of one table",
+        "Write each table by a query of its own; or make them several targets: docs/targets.md.",
+    ),
+    Conflict(
+        ADD_COLUMNS,
+        OPERATION_COLUMN,
+        "a delete takes what was added along, and which row was the last: a flush that is repeated would add"
+        " again what lies before it",
+        "Set a total to null by a query of its own.",
+    ),
+    Conflict(
+        ADD_COLUMNS,
+        TABLES,
+        "each row has one total to be added to",
+        "Write each table by a query of its own, or make them several targets: docs/targets.md.",
+    ),
+    Conflict(ADD_COLUMNS, TTL, *_EXPIRING_TOTAL),
+    Conflict(ADD_COLUMNS, TTL_COLUMN, *_EXPIRING_TOTAL),
+    Conflict(ADD_COLUMNS, EXPIRES_COLUMN, *_EXPIRING_TOTAL),
+    Conflict(
+        ADD_COLUMNS,
+        EVENT_COLUMN,
+        "totals are added in the order of the rows, whenever their events were",
+        "Leave out the event time.",
+    ),
+    Conflict(ADD_COLUMNS, WRITE_MODE, "totals are written by INSERT", "Leave out update."),
+    Conflict(
+        ADD_COLUMNS,
+        COLLECTIONS,
+        "of several rows of a key the newest one's elements would be written alone",
+        "Write sets and maps by a query of their own, or whole.",
+    ),
+    Conflict(
+        IF_NOT_EXISTS,
+        EVENT_COLUMN,
+        "Cassandra itself dates an insert that has a condition, so no event can decide",
+        _BY_ITSELF,
+    ),
+    Conflict(
+        IF_NOT_EXISTS,
+        OPERATION_COLUMN,
+        "a repeated insert would bring back what a delete behind it has deleted",
+        _BY_ITSELF,
+    ),
+    Conflict(IF_NOT_EXISTS, WRITE_MODE, "an UPDATE has no such condition", _BY_ITSELF),
+    Conflict(IF_NOT_EXISTS, COLLECTIONS, "elements are changed by UPDATE", _BY_ITSELF),
+    Conflict(IF_NOT_EXISTS, ADD_COLUMNS, "totals are written over and over", _BY_ITSELF),
+)
+
+
+class RowOptions(Options, frozen=True, kw_only=True):
+    """To which tables a row goes, by which statement, with which times, and which rows are deletes.
+
+    :raises OptionError: when constructed with values that contradict each other.
+    """
+
+    keyspace: Annotated[
+        str, Meta(min_length=1, description="keyspace of the table, exact name", extra=SHAPES)
+    ]
+    table: Annotated[str, Meta(description="the table to write to, exact name", extra=SHAPES)] = ""
+    tables: Annotated[
+        str,
+        Meta(
+            description="Several tables, comma-separated, instead of table. Each row goes to every one of"
+            " them, with the columns that this table has",
+            extra=SHAPES,
+        ),
+    ] = ""
+    table_column: Annotated[
+        str,
+        Meta(
+            description="A string column that names the table of each row, one of tables. It is not written",
+            extra=SHAPES,
+        ),
+    ] = msgspec.field(name=TABLE_COLUMN, default="")
+    nulls: Annotated[
+        Literal["unset", "write"],
+        Meta(
+            description="unset: a null leaves the older value; write: it clears it (tombstone)",
+            extra=SHAPES,
+        ),
+    ] = msgspec.field(name="cassandra.nulls", default="unset")
+    columns: Annotated[
+        str,
+        Meta(
+            description='JSON object of columns that have another name in the table, such as {"customerId":'
+            " \"customer_id\"}: the DataFrame's name, then the table's",
+            extra=SHAPES,
+        ),
+    ] = msgspec.field(name=COLUMNS_OPTION, default="")
+    write_mode: Annotated[
+        Literal["insert", "update"],
+        Meta(
+            description="insert: a row without values exists, too; update: a row exists as long as one of its"
+            " values does",
+            extra=SHAPES,
+        ),
+    ] = msgspec.field(name=WRITE_MODE, default="insert")
+    collections: Annotated[
+        dict[str, str],
+        Meta(
+            description="of a set or a map that is not frozen: overwrite, it is written whole; add, elements"
+            " are added to what the row has; remove, they are taken out, those of a map by an array of keys",
+            extra=SHAPES,
+        ),
+    ] = msgspec.field(name=COLLECTIONS, default_factory=dict)
+    if_not_exists: Annotated[
+        bool,
+        Meta(
+            description="true: a row is written where there is none of its key yet, by a round of Paxos for"
+            " each; false: of the rows of a key the newest one stays",
+            extra=SHAPES,
+        ),
+    ] = msgspec.field(name=IF_NOT_EXISTS, default=False)
+    add_columns: Annotated[
+        str,
+        Meta(
+            description="columns, comma-separated, whose values are added to what the table holds, which has"
+            f" a column {ADDED_COLUMN} text for it",
+            extra=SHAPES,
+        ),
+    ] = msgspec.field(name=ADD_COLUMNS, default="")
+    add_columns_after: Annotated[
+        str,
+        Meta(
+            description="ids of queries, comma-separated, that have added to the table before, and never will"
+            " again"
+        ),
+    ] = msgspec.field(name=ADD_COLUMNS_AFTER, default="")
+    ttl: Annotated[
+        Annotated[int, Meta(ge=1, le=MOST_TTL_S)] | None,
+        Meta(
+            description=f"how long every row lives from when it was published, 1 to {MOST_TTL_S} seconds;"
+            " default: for ever, or what the table says",
+            extra=SECONDS | SHAPES,
+        ),
+    ] = msgspec.field(name=TTL, default=None)
+    ttl_column: Annotated[
+        str,
+        Meta(description="column of seconds that each row lives; it is not written", extra=SHAPES),
+    ] = msgspec.field(name=TTL_COLUMN, default="")
+    expires_column: Annotated[
+        str, Meta(description="timestamp column: until when each row lives", extra=SHAPES)
+    ] = msgspec.field(name=EXPIRES_COLUMN, default="")
+    event_column: Annotated[
+        str,
+        Meta(
+            description="timestamp column, or bigint of microseconds since 1970: of two versions of a row the"
+            " later one stays",
+            extra=SHAPES,
+        ),
+    ] = msgspec.field(name=EVENT_COLUMN, default="")
+    operation_column: OperationColumn = msgspec.field(name=OPERATION_COLUMN, default="")
+    operations: Operations = msgspec.field(name="operations", default="")
+
+    def __post_init__(self) -> None:
+        read_tables(self.table, self.tables, self.table_column)
+        read_words(self.operation_column, self.operations)
+        given = self.given
+        for one, other, why, remedy in CONFLICTS:
+            if one in given and other in given:
+                raise OptionError(
+                    f"Options {given[one]} and {given[other]} are given together: {why}.", remedy
+                )
+        self._refuse_two_meanings()
+        if len(set(self.added)) < len(self.added):
+            raise OptionError(
+                f"Option {ADD_COLUMNS} names a column twice: {self.add_columns}.",
+                "Name each one once.",
+            )
+
+    @property
+    def data(self) -> tuple[TableName, ...]:
+        """The tables to write to."""
+        found = read_tables(self.table, self.tables, self.table_column)
+        return tuple(TableName(self.keyspace, name) for name in found)
+
+    @property
+    def column_names(self) -> Mapping[str, str]:
+        """The table's names of columns that have another one there, by the DataFrame's."""
+        return read_columns(self.columns)
+
+    @property
+    def changes(self) -> Mapping[str, Change]:
+        """What is done to collections that are not written whole, by column in lower case.
+
+        :raises OptionError: a word is unknown.
+        """
+        found: dict[str, Change] = {}
+        for column, given in self.collections.items():
+            word = given.strip().lower()
+            if word not in _CHANGES:
+                raise OptionError(
+                    f"Option {of_column(COLLECTIONS, column)} is {given}.",
+                    f"Write one of {', '.join(_CHANGES)}: the column is written whole, its elements are added"
+                    " to what the row has, or taken out.",
+                )
+            if word != _OVERWRITE:
+                found[column] = msgspec.convert(word, Change)
+        return found
+
+    @property
+    def added(self) -> tuple[str, ...]:
+        """The columns whose values are added to what the table holds."""
+        return _names(self.add_columns)
+
+    @property
+    def after(self) -> tuple[str, ...]:
+        """The queries that have added to totals before, and never will again."""
+        return _names(self.add_columns_after)
+
+    @property
+    def words(self) -> Mapping[str, Operation]:
+        """What each word of the operation column means."""
+        return read_words(self.operation_column, self.operations)
+
+    @property
+    def controls(self) -> dict[str, str]:
+        """The columns that say what becomes of a row, by the options that name them."""
+        named = {
+            OPERATION_COLUMN: self.operation_column,
+            TABLE_COLUMN: self.table_column,
+            TTL_COLUMN: self.ttl_column,
+            EXPIRES_COLUMN: self.expires_column,
+            EVENT_COLUMN: self.event_column,
+        }
+        return {option: column for option, column in named.items() if column}
+
+    @property
+    def given(self) -> dict[str, str]:
+        """The options that have another value than their default, as a user writes them, by their names."""
+        found = {
+            field.encode_name: field.encode_name
+            for field in fields(type(self))
+            if getattr(self, field.name) not in (field.default, "", {})
+        }
+        found.pop(COLLECTIONS, None)
+        if changed := next(iter(self.changes), None):
+            found[COLLECTIONS] = of_column(COLLECTIONS, changed)
+        return found
+
+    def _refuse_two_meanings(self) -> None:
+        """Refuse two meanings of a column, and another name for one that the table does not have."""
+        options: dict[str, str] = {}
+        others = self.column_names
+        for option, column in self.controls.items():
+            if (other := options.setdefault(column, option)) != option:
+                raise OptionError(
+                    f"Options {other} and {option} both name column {column}.",
+                    "Name a column for each of them.",
+                )
+            if column in others and option in (OPERATION_COLUMN, TABLE_COLUMN):
+                raise OptionError(
+                    f"Option {COLUMNS_OPTION} names {column}, which {option} names, too: it is not written.",
+                    f"Leave it out of {COLUMNS_OPTION}.",
+                )
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """Return the names in a comma-separated text."""
+    return tuple(name for part in text.split(",") if (name := part.strip()))
