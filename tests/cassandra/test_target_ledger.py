@@ -68,7 +68,7 @@ def row(node: Node, keyspace: str) -> dict[str, Any]:
 
 def test_the_row_as_others_see_it(cassandra: Node, keyspace: str, session: Session) -> None:
     """The columns that docs/cassandra.md documents, step by step."""
-    create(session, 6)
+    create(session, 6, OWNER)
     fresh = {
         "query_id": "query 1",
         "log_id": "log 1",
@@ -126,11 +126,11 @@ def test_a_row_with_nulls(cassandra: Node, keyspace: str, session: Session) -> N
 def test_too_few_replicas(cassandra: Node, keyspace: str, session: Session) -> None:
     """A coordinator says `Unavailable` before it starts, and also after a proposal was accepted."""
     create(session)
+    mine, seen = window(0), mark_of(session)
     cassandra.execute(
         f"ALTER KEYSPACE {keyspace} WITH replication = "
         "{'class': 'SimpleStrategy', 'replication_factor': 3}"
     )
-    mine, seen = window(0), mark_of(session)
     assert session.compare_and_set(seen, ledger.begin(seen, mine)) is Outcome.UNKNOWN
     cassandra.execute(
         f"ALTER KEYSPACE {keyspace} WITH replication = "
