@@ -14,7 +14,6 @@ from wal_sink.model.ledger import Owner, Window
 from wal_sink.targets import (
     Delivery,
     IdempotentSession,
-    Kind,
     LedgerState,
     Options,
     Outcome,
@@ -79,9 +78,6 @@ class PaperStage(StagedSession):
     def read_ledger(self) -> LedgerState | None:
         raise NotImplementedError
 
-    def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
-        raise NotImplementedError
-
     def start(self, window: Window) -> None:
         raise NotImplementedError
 
@@ -107,12 +103,11 @@ class PaperTarget(Target):
     options_type = PaperOptions
     delivery = Delivery.IDEMPOTENT
 
-    def __init__(self, options: PaperOptions) -> None:
-        self._options = options
+    options: PaperOptions
 
     @property
     def shape(self) -> Mapping[str, str]:
-        return {"table": self._options.table}
+        return {"table": self.options.table}
 
     def plan(self, schema: pa.Schema, key: str) -> Plan:
         raise NotImplementedError
@@ -122,9 +117,6 @@ class PaperTarget(Target):
 
     def connect(self, owner: Owner) -> PaperSession:
         raise NotImplementedError
-
-    def classify(self, error: Exception) -> Kind:
-        return "retry" if isinstance(error, OSError) else "fatal"
 
 
 def it_is_complete(options: PaperOptions, owner: Owner) -> None:
