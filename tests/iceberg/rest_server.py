@@ -65,21 +65,15 @@ class RestCatalog:
     """The server; it ends with this process."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._start(0)
-
-    def _start(self, port_of_http: int) -> None:
-        folder = self._folder
         spark = Path(pyspark.__file__).parent / "jars"
         hadoop = [str(jar) for jar in spark.glob("hadoop-client-*.jar")]
         (py4j,) = spark.glob("py4j-*.jar")
         java = java_command("17")
-        port, self._process = launch_gateway(
+        port = launch_gateway(
             jarpath=str(py4j),
             classpath=":".join([f"{jars()}/*", *hadoop]),
             java_path=java[-1],
             die_on_exit=True,
-            return_proc=True,
         )
         self._gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port))
         jvm: Any = self._gateway.jvm
@@ -96,18 +90,10 @@ class RestCatalog:
         context = jvm.org.eclipse.jetty.servlet.ServletContextHandler()
         context.setContextPath("/")
         context.addServlet(jvm.org.eclipse.jetty.servlet.ServletHolder(servlet), "/*")
-        self._server = jvm.org.eclipse.jetty.server.Server(
-            jvm.java.net.InetSocketAddress(HOST, port_of_http)
-        )
+        self._server = jvm.org.eclipse.jetty.server.Server(jvm.java.net.InetSocketAddress(HOST, 0))
         self._server.setHandler(context)
         self._server.start()
         self.uri = str(self._server.getURI().toString()).rstrip("/")
-
-    def restart(self) -> None:
-        """Kill it, as a crash does, and start it again under the same address."""
-        self._process.kill()
-        self._process.wait()
-        self._start(int(self.uri.rpartition(":")[2]))
 
     def close(self) -> None:
         """End the server, and its Java."""

@@ -15,11 +15,9 @@ from tests.iceberg.rest_server import RestCatalog
 from tests.iceberg.test_target_contract import TestIceberg as Contract
 from wal_sink.model.ledger import Outcome
 from wal_sink.options import parse
-from wal_sink.targets.base import Target
 from wal_sink.targets.iceberg import IcebergTarget
 from wal_sink.targets.iceberg.options import IcebergOptions
 from wal_sink.testing.contracts.ledger import begun_window
-from wal_sink.testing.contracts.restart import RestartContract
 from wal_sink.testing.contracts.rows import WITH_DOUBLE
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
@@ -41,15 +39,8 @@ def options(server: RestCatalog) -> dict[str, str]:
     }
 
 
-class TestRest(Contract, RestartContract):
-    """The whole suite, also over a catalog that is killed."""
-
-    @pytest.fixture(autouse=True)
-    def _remember(self, server: RestCatalog) -> None:
-        self.server = server
-
-    def restart(self, target: Target) -> None:
-        self.server.restart()
+class TestRest(Contract):
+    """The whole suite."""
 
     @pytest.fixture
     def target(self, options: dict[str, str]) -> IcebergTarget:
