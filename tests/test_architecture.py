@@ -74,7 +74,6 @@ OUTSIDE = {
     "prometheus_client": "metrics",
     "psycopg": "targets.postgresql testing demo",
     "pgpq": "targets.postgresql",
-    "sqlglot": "admin",
     "confluent_kafka": "targets.kafka testing",
     "deltalake": "targets.delta",
     "pyiceberg": "targets.iceberg",

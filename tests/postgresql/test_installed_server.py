@@ -15,12 +15,14 @@ from wal_sink.errors import OptionError
 from wal_sink.testing.servers.docker import DockerNotUsable
 from wal_sink.testing.servers.postgresql import (
     VARIABLE,
+    VERSION,
     InstalledPostgresql,
     PostgresqlContainer,
     PostgresqlDidNotStart,
     PostgresqlNotInstalled,
     Server,
     choose,
+    downloaded_programs,
     programs,
 )
 
@@ -38,6 +40,13 @@ def test_commits_are_durable_and_it_is_not_root(server: InstalledPostgresql) -> 
     assert server.execute("SHOW fsync") == [("on",)]
     assert server.start() is server, "starting a running server changes nothing"
     assert server.data.stat().st_uid != 0 or os.geteuid() != 0
+
+
+def test_the_programs_of_maven_run_a_server() -> None:
+    """What a machine without PostgreSQL gets; also where this process is root."""
+    with InstalledPostgresql(folder=downloaded_programs()) as server:
+        ((text,),) = server.execute("SELECT version()")
+        assert text.startswith(f"PostgreSQL {VERSION.removesuffix('.0')} ")
 
 
 def test_a_password_is_asked_for(server: InstalledPostgresql) -> None:
@@ -132,10 +141,10 @@ def docker_is_not_there(image: str) -> str:
 def test_the_package_is_chosen_and_a_container_where_there_is_none() -> None:
     chosen = choose("auto", programs, docker_is_not_there)
     assert chosen.server is InstalledPostgresql
-    assert chosen.said.startswith("installed package ")
+    assert chosen.said.startswith("programs ")
     chosen = choose("auto", nothing_installed, docker_is_there)
     assert chosen.server is PostgresqlContainer
-    assert chosen.said == "container postgres:17 (Docker 28.0), since no package is installed"
+    assert chosen.said == "container postgres:17 (Docker 28.0), since no programs are installed"
     assert choose("docker", programs, docker_is_there).server is PostgresqlContainer
 
 

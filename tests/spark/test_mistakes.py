@@ -173,11 +173,16 @@ def test_the_terminal_ends_with_the_remedy(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert done.stdout.strip() in transcript("no register")
-    assert done.stderr.endswith(transcript("package missing on workers"))
+    said = done.stderr.replace(str(bare / "bin" / "python"), "/usr/bin/python3")
+    said = said.replace(sys.executable, "/data/.venv/bin/python")
+    assert said.endswith(transcript("package missing on workers"))
 
 
 def test_what_is_no_error_of_the_sink_is_left_alone() -> None:
-    """A message of Spark about something else, or of a user's own error."""
+    """A message of Spark about something else, or of a user's own error; a node that lacks the package is."""
+    missing = failure_in("ModuleNotFoundError: No module named 'wal_sink'")
+    assert isinstance(missing, errors.OptionError)
+    assert "on every node" in missing.remedy
     assert failure_in("[STREAM_FAILED] Query terminated: java.lang.OutOfMemoryError") is None
     assert failure_in("ModuleNotFoundError: No module named 'wal_sinks'") is None
     assert failure_in("ValueError: wal_sink.errors.InvalidRow: no") is None

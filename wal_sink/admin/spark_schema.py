@@ -1,52 +1,62 @@
-"""Reads a DataFrame's schema without Spark: from Spark's DDL, or from a Parquet file.
+"""Reads a DataFrame's schema without Spark: from the JSON that Spark writes of it, or from a Parquet file.
 
 It gives the Arrow types in which Spark hands rows to tasks: timestamps in UTC, in microseconds.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import sqlglot
-from sqlglot import exp
 
 from wal_sink.errors import OptionError
 
-_PLAIN: Mapping[exp.DType, pa.DataType] = {
-    exp.DType.BOOLEAN: pa.bool_(),
-    exp.DType.TINYINT: pa.int8(),
-    exp.DType.SMALLINT: pa.int16(),
-    exp.DType.INT: pa.int32(),
-    exp.DType.BIGINT: pa.int64(),
-    exp.DType.FLOAT: pa.float32(),
-    exp.DType.DOUBLE: pa.float64(),
-    exp.DType.TEXT: pa.string(),
-    exp.DType.VARCHAR: pa.string(),
-    exp.DType.CHAR: pa.string(),
-    exp.DType.BINARY: pa.binary(),
-    exp.DType.DATE: pa.date32(),
-    exp.DType.TIMESTAMPTZ: pa.timestamp("us", "UTC"),  # sqlglot's word for Spark's TIMESTAMP
-    exp.DType.TIMESTAMPNTZ: pa.timestamp("us"),
+_PLAIN: Mapping[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "varchar": pa.string(),
+    "char": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
 }
-_DIGITS = (10, 0)
-"""Of a DECIMAL without parameters, in Spark."""
+"""By Spark's names of types, without what stands in brackets."""
+
+_DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
+_DAY_TIME = re.compile(r"interval (day|hour|minute|second)\b")
 
 
-def ddl_schema(text: str) -> pa.Schema:
-    """Parse the columns of a Spark DDL string, such as `id BIGINT NOT NULL, tags ARRAY<STRING>`.
+def json_schema(given: str) -> pa.Schema:
+    """Read a schema from the text of `df.schema.json()`.
 
-    :raises OptionError: the text is not such a string, or has a type that Spark does not hand to Python.
+    :param given: that text, or the name of a file with it.
+    :raises OptionError: it is neither, or has a type that Spark does not hand to Python.
     """
+    text = given
+    if not given.lstrip().startswith("{"):
+        try:
+            text = Path(given).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise _refused(f"{given!r:.200} is neither JSON nor a file") from error
     try:
-        table = sqlglot.parse_one(f"CREATE TABLE t ({text})", read="spark")
-    except sqlglot.errors.SqlglotError as error:
-        raise _refused(text) from error
-    columns = table.this.expressions if isinstance(table.this, exp.Schema) else ()
-    if not columns or not all(isinstance(each, exp.ColumnDef) for each in columns):
-        raise _refused(text)
-    return pa.schema([_field(column) for column in columns])
+        found = json.loads(text)
+        if found["type"] != "struct":
+            raise _refused("it is not a struct")
+        return pa.schema([_field(field) for field in found["fields"]])
+    except (ValueError, KeyError, TypeError) as error:
+        raise _refused(f"{error!r:.200}") from error
 
 
 def parquet_schema(path: str) -> pa.Schema:
@@ -65,35 +75,28 @@ def parquet_schema(path: str) -> pa.Schema:
     )
 
 
-def _field(column: exp.ColumnDef) -> pa.Field:
-    required = any(
-        isinstance(each.kind, exp.NotNullColumnConstraint) for each in column.constraints
-    )
-    if column.kind is None:
-        raise _refused(column.sql("spark"))
-    return pa.field(column.name, _type(column.kind), nullable=not required)
+def _field(field: Mapping[str, Any]) -> pa.Field:
+    return pa.field(field["name"], _type(field["type"]), nullable=bool(field["nullable"]))
 
 
-def _type(kind: exp.Expression) -> pa.DataType:
-    of = kind.expressions
-    match kind.this if isinstance(kind, exp.DataType) else None:
-        case exp.DType.DECIMAL:
-            digits = [int(each.name) for each in of] or [*_DIGITS]
-            return pa.decimal128(digits[0], digits[1] if len(digits) > 1 else 0)
-        case exp.DType.ARRAY if len(of) == 1:
-            return pa.list_(pa.field("element", _type(of[0])))
-        case exp.DType.MAP if len(of) == 2:
-            return pa.map_(_type(of[0]), _type(of[1]))
-        case exp.DType.STRUCT if of and all(isinstance(each, exp.ColumnDef) for each in of):
-            return pa.struct([_field(each) for each in of])
-        case exp.Interval() as interval if "YEAR" not in interval.sql().upper():
+def _type(kind: Any) -> pa.DataType:
+    match kind:
+        case {"type": "array", "elementType": element, "containsNull": nullable}:
+            return pa.list_(pa.field("element", _type(element), nullable=bool(nullable)))
+        case {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": nullable}:
+            item = pa.field("value", _type(value), nullable=bool(nullable))
+            return pa.map_(pa.field("key", _type(key), nullable=False), item)
+        case {"type": "struct", "fields": fields}:
+            return pa.struct([_field(each) for each in fields])
+        case str() if found := _DECIMAL.fullmatch(kind):
+            return pa.decimal128(int(found[1]), int(found[2]))
+        case str() if _DAY_TIME.match(kind):
             return pa.duration("us")
-        case exp.DType() as plain if plain in _PLAIN:
-            return _PLAIN[plain]
+        case str() if (name := kind.partition("(")[0].partition(" ")[0]) in _PLAIN:
+            return _PLAIN[name]
     raise OptionError(
-        f"--schema has the type {kind.sql('spark')}, which Spark does not hand to Python.",
-        "Write the columns as Spark's SQL does: id BIGINT, at TIMESTAMP, tags ARRAY<STRING>,"
-        " place STRUCT<x: INT, y: INT>.",
+        f"--schema has the type {kind}, which Spark does not hand to Python.",
+        "Cast the column in the query, or leave it out.",
     )
 
 
@@ -125,9 +128,9 @@ _WIDER: tuple[tuple[Callable[[pa.DataType], bool], pa.DataType], ...] = (
 """Types that Parquet has and Spark has not, and the ones in which Spark reads them."""
 
 
-def _refused(text: str) -> OptionError:
+def _refused(why: str) -> OptionError:
     return OptionError(
-        f"--schema is not a list of columns of Spark's DDL: {text!r}.",
-        "Write it as df.schema.simpleString() has the types: id BIGINT NOT NULL, name STRING, price"
-        " DECIMAL(10, 2).",
+        f"--schema is not the JSON of a schema: {why}.",
+        'Give the output of df.schema.json(), or a file with it: --schema schema.json, or --schema "$(cat'
+        ' schema.json)".',
     )

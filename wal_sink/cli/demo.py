@@ -55,9 +55,9 @@ def demo(
     """Stream real flights into a database while the driver is killed, and compare with the source.
 
     A control sends the same rows by foreachBatch and dies by the same SIGKILLs. The exit code is 0 when
-    no row is missing and none is too many, and the control has ghosts. Takes about five minutes on two
-    cores; fewer --flights take less. Needs Java 17. A Cassandra node is brought along; PostgreSQL is the
-    installed package, or a container where there is none.
+    no row is missing and none is too many, and the control has extra rows. It takes about five minutes on
+    two cores; fewer --flights take less. It needs Java 17. A Cassandra node, or the programs of PostgreSQL,
+    are downloaded once.
     """
     with output(as_json=as_json) as console:
         names = _names(target, targets)

@@ -244,7 +244,9 @@ def check(
     schema: Annotated[
         str | None,
         typer.Option(
-            "--schema", metavar="DDL", help="The DataFrame's columns: `id BIGINT, name STRING`."
+            "--schema",
+            metavar="JSON",
+            help="The DataFrame's columns: what df.schema.json() returns, or a file with it.",
         ),
     ] = None,
     parquet: Annotated[
@@ -259,7 +261,7 @@ def check(
     Give each option of `writeStream` by --option. Connects to the target and creates nothing there, neither
     log nor ledger; starts no Spark. What does not fit is said as the first micro-batch would say it.
     """
-    from wal_sink.admin.spark_schema import ddl_schema, parquet_schema  # noqa: PLC0415 -- sqlglot, a fifth of a start
+    from wal_sink.admin.spark_schema import json_schema, parquet_schema  # noqa: PLC0415 -- Parquet takes time to load
 
     with output(as_json=as_json) as console:
         if (schema is None) == (parquet is None):
@@ -267,7 +269,7 @@ def check(
                 "The columns of the DataFrame are missing, or there are two sources of them.",
                 "Give one of --schema and --parquet.",
             )
-        columns = parquet_schema(parquet) if parquet is not None else ddl_schema(schema or "")
+        columns = parquet_schema(parquet) if parquet is not None else json_schema(schema or "")
         found = preflight({"checkpointLocation": checkpoint, **option_values(option)}, columns)
         if as_json:
             document(found)

@@ -14,7 +14,7 @@ from wal_sink.cli.flush import flush
 from wal_sink.cli.look import check, inspect, status, verify
 from wal_sink.cli.new_target import new_target
 from wal_sink.cli.options import options
-from wal_sink.cli.repair import adopt, attach, detach, quarantine, rewind, skip
+from wal_sink.cli.repair import adopt, attach, detach, quarantine, reset, rewind, skip
 
 
 class _Flags:
@@ -71,7 +71,7 @@ START, LOOK, REPAIR, TARGETS = "Start", "Look", "Repair", "Targets"
 _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     START: (demo, check, options),
     LOOK: (status, inspect, verify),
-    REPAIR: (flush, skip, rewind, adopt, quarantine),
+    REPAIR: (flush, skip, rewind, adopt, quarantine, reset),
     TARGETS: (attach, detach, new_target),
 }
 """The commands, as `--help` groups them."""

@@ -9,6 +9,8 @@
 `wal-sink detach` and `wal-sink attach`: a target gets nothing any more, or again.
 
 `wal-sink quarantine`: the rows that the target refused.
+
+`wal-sink reset`: delete checkpoint and log.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from wal_sink.admin.adopt import plan_adopt
 from wal_sink.admin.attach import Attached, plan_attach, plan_detach, said_missing
 from wal_sink.admin.quarantine import Quarantined, Retried, export, list_quarantine, plan_retry
 from wal_sink.admin.query import Patience, Query, find_query, target_of
+from wal_sink.admin.reset import plan_reset
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.skip import Skipped, plan_skip
 from wal_sink.cli.terminal import (
@@ -352,6 +355,42 @@ def _attach_summary(done: Attached) -> str:
     if done.missing:
         text += f" It lacks these epochs: {said_missing(*done.missing, done.missing_rows)}."
     return text
+
+
+def reset(
+    checkpoint: CheckpointArgument,
+    *,
+    discard_unflushed: Annotated[
+        bool,
+        typer.Option(
+            "--discard-unflushed", help="Also if rows are lost that are not in the target yet."
+        ),
+    ] = False,
+    wal: Wal = None,
+    option: OptionPairs = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete checkpoint and log of a stopped query, so that the next start is a new query.
+
+    Refused while a flusher is alive, or while only the log has some rows: run `wal-sink flush` before. The
+    rows in the target stay. The new query reads its source from the beginning.
+    """
+    with output(as_json=as_json) as console:
+        query = find_query(checkpoint, wal, option_values(option))
+        plan = plan_reset(
+            query, now_us(), discard_unflushed=discard_unflushed, patience=Patience(say=_say)
+        )
+        _confirm(plan.consequences, yes=yes)
+        done = plan.carry_out(now_us())
+        if as_json:
+            document(done)
+        else:
+            console.print(
+                f"Deleted: {escape(done.checkpoint)} and {escape(done.log)},"
+                f" {counted(done.objects, 'object')}.",
+                soft_wrap=True,
+            )
 
 
 _REASONS = 3

@@ -1,4 +1,4 @@
-"""The demo's PostgreSQL: the installed package or a container; the control copies rows in transactions."""
+"""The demo's PostgreSQL: a private server or a container; the control copies rows in transactions."""
 
 from __future__ import annotations
 

