@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
+import wal_sink
 from wal_sink.configuration import configure
 from wal_sink.model.manifest import Task
 from wal_sink.model.plan import Column, Plan, plan_key
@@ -67,12 +68,12 @@ ENTRANCES = {
     "driver": Entrance(
         "pyspark.sql",
         "__import__('wal_sink').register",
-        "pyspark py4j pyarrow numpy msgspec typing_extensions tenacity rich inotify_simple",
+        "pyspark py4j pyarrow numpy msgspec typing_extensions tenacity inotify_simple",
     ),
 }
 """Numpy comes with pyarrow. Nowhere is a database's driver, which the flusher loads as a query starts, or
 fsspec, typer or prometheus_client, nor Python's own HTTP server, which shows metrics. Tenacity, which brings
-asyncio, is only where the flusher is, and of rich only what writes sizes."""
+asyncio, is only where the flusher is."""
 
 CHILD = """
 import pickle, sys
@@ -142,3 +143,27 @@ def test_a_process_imports_what_its_row_says(
     assert imported - sys.stdlib_module_names - OWN - set(entrance.may.split()) == set()
     unwanted = {"wsgiref"} if name == "driver" else {"wsgiref", "asyncio"}
     assert imported & unwanted == set()
+
+
+UNUSED = {"cassandra", "rich", "typer", "click", "sqlglot", "prometheus_client", "pandas"}
+"""What an executor of a user of another target needs not."""
+
+
+@pytest.mark.parametrize("name", ["kafka", "delta", "postgresql"])
+def test_an_executor_imports_the_client_of_its_own_target_alone(name: str) -> None:
+    """All that a task or a flush job imports for this target, even if it connects."""
+    modules = sorted(
+        f"wal_sink.targets.{name}.{path.stem}"
+        for path in (Path(wal_sink.__file__).parent / "targets" / name).glob("*.py")
+        if path.stem != "__init__"
+    )
+    program = f"import {', '.join(modules)}, wal_sink.spark.data_source, wal_sink.flush.tasks\n"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{program}import sys; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    tops = {module.partition(".")[0] for module in done.stdout.split()}
+    assert "wal_sink" in tops
+    assert tops & UNUSED == set()

@@ -12,7 +12,6 @@ from html import escape
 from typing import Literal, NamedTuple
 
 import msgspec
-from rich.filesize import decimal
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import iso, now_us
@@ -26,10 +25,15 @@ from wal_sink.wal.log import Log
 from wal_sink.wal.quarantine import quarantined_rows
 from wal_sink.wal.targets import flushed_epoch, flushed_limits, target_names, why_absent
 
+_SIZES = ("kB", "MB", "GB", "TB", "PB")
+
 
 def byte_count(size: int) -> str:
     """Return a size as `1.3 MB`; decimal units."""
-    return decimal(size)
+    if size < 1_000:
+        return counted(size, "byte")
+    power = min((len(str(size)) - 1) // 3, len(_SIZES))
+    return f"{size / 1_000**power:,.1f} {_SIZES[power - 1]}"
 
 
 def duration(seconds: float) -> str:
