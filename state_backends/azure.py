@@ -15,11 +15,11 @@ from state_backends.base import StateBackendError, check_prefix, is_path
 from state_backends.object_store import PART, ObjectStoreBackend, need
 
 _NONCE = "state_backend_nonce"
-"""Metadata of an object that was sent in blocks: which call created it. A name there is an identifier."""
+"""Metadata of an object: which call created it. A name there is an identifier."""
 
 
 class AzureBackend(ObjectStoreBackend):
-    """Objects below a prefix of a container.
+    """Objects below a prefix of a container. Each carries the nonce of the call that created it, as in S3.
 
     :param url: as Hadoop has it, `abfss://<container>@<account>.dfs.core.windows.net/<prefix>`; or as adlfs
         has it, `abfs://<container>/<prefix>`, with the account in `storage_options`.
@@ -79,13 +79,24 @@ class AzureBackend(ObjectStoreBackend):
 
         return dict(sync(client.loop, listed))
 
-    def _begin(self, key: str, nonce: str) -> Any:
-        metadata = {"is_directory": "false", _NONCE: nonce}  # the first is adlfs's own
-        return _Blocks(self._fs.open(key, "xb", block_size=PART, metadata=metadata))
+    def _put_new(self, key: str, data: bytes, nonce: str) -> None:
+        # Not adlfs's pipe_file(): it takes no metadata.
+        client, name = self._fs, key.partition("/")[2]
 
-    def _is_ours(self, key: str, nonce: str, data: bytes | None) -> bool:
-        if data is not None:  # adlfs takes no metadata for a single request
-            return super()._is_ours(key, nonce, data)
+        async def put() -> None:
+            blob = client.service_client.get_blob_client(container=self._bucket, blob=name)
+            async with blob:
+                await blob.upload_blob(data, overwrite=False, **self._marked(nonce))
+
+        sync(client.loop, put)
+
+    def _begin(self, key: str, nonce: str) -> Any:
+        return _Blocks(self._fs.open(key, "xb", block_size=PART, **self._marked(nonce)))
+
+    def _marked(self, nonce: str) -> dict[str, Any]:
+        return {"metadata": {"is_directory": "false", _NONCE: nonce}}  # the first is adlfs's own
+
+    def _is_ours(self, key: str, nonce: str, data: bytes | None) -> bool:  # noqa: ARG002
         metadata = self._fs.info(key).get("metadata") or {}
         return bool(metadata.get(_NONCE) == nonce)
 

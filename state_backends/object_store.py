@@ -235,7 +235,7 @@ class ObjectStoreBackend(StateBackend):
         key, nonce = self._key(path), uuid4().hex
         self._conditionally(
             path,
-            lambda: self._fs.pipe_file(key, bytes(data), mode="create", **self._marked(nonce)),
+            lambda: self._put_new(key, bytes(data), nonce),
             lambda: self._is_ours(key, nonce, bytes(data)),
         )
 
@@ -316,6 +316,10 @@ class ObjectStoreBackend(StateBackend):
                 self._fs.rm_file(key)  # not rm(), which takes `*` in a name for a pattern
             except FileNotFoundError:
                 continue
+
+    def _put_new(self, key: str, data: bytes, nonce: str) -> None:
+        """Create an object by one request, unless it exists."""
+        self._fs.pipe_file(key, data, mode="create", **self._marked(nonce))
 
     def _marked(self, nonce: str) -> dict[str, Any]:  # noqa: ARG002 - for the kinds that can
         """Return the arguments of a write that leave `nonce` on the object."""

@@ -132,7 +132,7 @@ def connect(options: PostgresqlOptions) -> WatchedConnection:
     The password is that of the options, or else that of the environment now.
 
     :raises OptionError: libpq does not know a parameter of the URI; the server refuses the login, or has no
-        such database.
+        such database; it is a pooler, and not the server.
     :raises TargetUnavailable: the server is a replica.
     :raises psycopg.Error: it does not answer, or refuses.
     """
@@ -144,6 +144,7 @@ def connect(options: PostgresqlOptions) -> WatchedConnection:
         raise
     try:
         connection.watch(options.request_timeout)
+        _refuse_pooler(connection, options)
         if connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,):
             raise TargetUnavailable(
                 f"The server at {options.uri} is a replica, which takes no rows.",
@@ -158,6 +159,23 @@ def connect(options: PostgresqlOptions) -> WatchedConnection:
         connection.close()
         raise
     return connection
+
+
+def _refuse_pooler(connection: WatchedConnection, options: PostgresqlOptions) -> None:
+    """Refuse a pooler between this process and the server.
+
+    One that lends a server for a transaction loses what is set for the session: that COMMIT is durable, above
+    all. It cannot be told from one that lends for a session, but a server says its own process id at a login.
+
+    :raises OptionError: there is one.
+    """
+    told = connection.execute("SELECT pg_backend_pid()").fetchone()
+    if told != (connection.info.backend_pid,):
+        raise OptionError(
+            f"postgresql.uri {options.uri} leads to a pooler, such as PgBouncer, and not to the server: the"
+            " settings of a session could be lost between its transactions.",
+            "Name the server itself, by its own port. A flusher keeps one connection: a pooler spares none.",
+        )
 
 
 def with_password(options: PostgresqlOptions) -> PostgresqlOptions:

@@ -1,0 +1,210 @@
+"""PostgreSQL with what stands around it: a standby that is promoted, and a pooler."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.neighbours import Counted, Row
+from tests.postgresql.world import RetryingTarget
+from tests.protocol.engine import World, in_memory
+from tests.protocol.test_corruption import query
+from tests.protocol.test_crash_everywhere import flush
+from wal_sink.admin.rewind import plan_rewind
+from wal_sink.errors import LedgerBehindLog, MissingManifest, OptionError, WalSinkError
+from wal_sink.model.ledger import Owner
+from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
+from wal_sink.testing.servers import process as free_port
+from wal_sink.testing.servers.postgresql import USER, InstalledPostgresql, _unprivileged
+
+pytestmark = [pytest.mark.neighbour, pytest.mark.postgresql, pytest.mark.timeout(300)]
+
+REPLICATES = {"wal_level": "replica", "max_wal_senders": 4, "hot_standby": "on"}
+
+
+class Standby(InstalledPostgresql):
+    """A copy of a server that follows it."""
+
+    def __init__(self, primary: InstalledPostgresql) -> None:
+        super().__init__(REPLICATES)
+        self._primary = primary
+        self.password = primary.password
+
+    def _make_data(self) -> None:
+        address = f"host={self._primary.host} port={self._primary.port} user={USER}"
+        login = f"{address} password={self.password} application_name=standby"
+        copy = [
+            "pg_basebackup",
+            "--dbname",
+            login,
+            "--pgdata",
+            self.data,
+            "-R",
+            "--checkpoint=fast",
+        ]
+        programs = self._programs
+        if os.geteuid() == 0:
+            shutil.chown(self.folder, "postgres")
+        self._run(_unprivileged([programs / copy[0], *copy[1:]]), "pg_basebackup")
+
+
+class FailoverWorld(World):
+    """A query whose target has two hosts, of which one takes writes."""
+
+    adds = True
+
+    def __init__(self, primary: InstalledPostgresql, standby: InstalledPostgresql) -> None:
+        self.primary, self.standby = primary, standby
+        primary.execute("CREATE TABLE rows (k text, v bigint)")
+        hosts = f"{primary.host}:{primary.port},{standby.host}:{standby.port}"
+        uri = primary.uri.replace(f"{primary.host}:{primary.port}", hosts)
+        uri += f"{'&' if '?' in uri else '?'}target_session_attrs=read-write"
+        options = PostgresqlOptions(uri=uri, table="rows", lock_timeout=0.5, request_timeout=3)
+        super().__init__(*in_memory(), RetryingTarget(options))
+
+    def visible(self) -> list[tuple[str, int]]:
+        return self.standby.execute("SELECT k, v FROM rows")
+
+    def fail_over(self) -> None:
+        """The primary is gone, and the standby takes its place."""
+        self.primary.kill()
+        if self.standby.running:
+            self.standby.resume()
+        self.standby.start()
+        self.standby.execute("SELECT pg_promote()")
+
+
+@contextmanager
+def pair(**settings: object) -> Iterator[FailoverWorld]:
+    """Start a server and its standby, which has caught up."""
+    with InstalledPostgresql({**REPLICATES, **settings}) as primary, Standby(primary) as standby:
+        world = FailoverWorld(primary, standby)
+        caught_up(world)
+        yield world
+
+
+def caught_up(world: FailoverWorld) -> None:
+    """Wait until the standby has replayed all that the primary has written."""
+    deadline = time.monotonic() + 60
+    state = "SELECT count(*) FROM pg_stat_replication WHERE replay_lsn = pg_current_wal_lsn()"
+    while world.primary.execute(state) != [(1,)]:
+        assert time.monotonic() < deadline, "the standby does not follow"
+        time.sleep(0.05)
+
+
+def batches(world: World, first: int, last: int) -> None:
+    """Let Spark complete epochs of one row."""
+    run = world.run()
+    for epoch in range(first, last + 1):
+        run.batch([(f"k{epoch}", epoch)])
+    run.end()
+
+
+def test_a_synchronous_standby_is_promoted(counted: Counted) -> None:
+    """What the flusher took for flushed is there, and the window that nobody answered is, too, once."""
+    with pair(synchronous_commit="remote_apply") as world:
+        world.primary.execute("ALTER SYSTEM SET synchronous_standby_names = 'standby'")
+        world.primary.execute("SELECT pg_reload_conf()")
+        batches(world, 0, 2)
+        world.flush()
+        world.standby.pause()  # the next COMMIT is durable on the primary, and not acknowledged
+        batches(world, 3, 4)
+        with pytest.raises(WalSinkError) as unanswered:
+            world.flush()
+        assert unanswered.value.transient
+        world.fail_over()
+        flush(world.flusher())
+        version = world.standby.title.rpartition(" ")[2]
+        expected = sorted(world.expected().items())
+        assert sorted(world.visible()) == expected
+        row = Row("PostgreSQL, synchronous standby", version, "promoted in mid-COMMIT", 5, 0)
+        counted(row._replace(found=len(world.visible())))
+
+
+@pytest.mark.parametrize("retention_s", [0.0, 3_600.0], ids=["trimmed", "retained"])
+def test_an_asynchronous_standby_is_promoted(counted: Counted, retention_s: float) -> None:
+    """It lacks the last epochs, and so does its ledger: the flush stops. A log that kept them has them."""
+    with pair() as world:
+        world.retention_s = retention_s
+        batches(world, 0, 2)
+        world.flush()
+        caught_up(world)
+        world.standby.stop()
+        batches(world, 3, 4)
+        world.flush()
+        world.fail_over()
+        assert sorted(world.visible()) == [("k0", 0), ("k1", 1), ("k2", 2)]
+        with pytest.raises(LedgerBehindLog, match="rewind CHECKPOINT --to"):
+            world.flush()
+        now_us = world.clock.us + 600_000_000
+        if not retention_s:
+            with pytest.raises(MissingManifest):
+                plan_rewind(query(world), world.target, 2, now_us)
+        to = 2 if retention_s else 4
+        plan_rewind(query(world), world.target, to, now_us).carry_out(now_us)
+        batches(world, 5, 5)
+        flush(world.flusher())
+        found = sorted(world.visible())
+        kept = [epoch for epoch in range(6) if retention_s or epoch not in (3, 4)]
+        assert found == [(f"k{epoch}", epoch) for epoch in kept]
+        title = f"PostgreSQL, asynchronous standby, wal.retention {retention_s:.0f}"
+        version = world.standby.title.rpartition(" ")[2]
+        counted(Row(title, version, "promoted two epochs behind", len(kept), len(found)))
+
+
+# --- a pooler -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["transaction", "session"])
+def test_a_pooler_is_refused(mode: str) -> None:
+    """At the plan and at the flusher's connection, with what to do; the server itself is taken."""
+    with InstalledPostgresql() as server, pgbouncer(server, mode) as port:
+        server.execute("CREATE TABLE rows (k text, v bigint)")
+        uri = server.uri.replace(f":{server.port}/", f":{port}/")
+        target = PostgresqlTarget(PostgresqlOptions(uri=uri, table="rows"))
+        owner = Owner("query", "log", "checkpoint")
+        frame = World(*in_memory()).frame([("a", 1)])
+        acts: list[Callable[[], object]] = [
+            lambda: target.plan(frame.schema, "key"),
+            lambda: target.connect(owner).read_ledger(),
+        ]
+        for act in acts:
+            with pytest.raises(OptionError, match=r"(?s)leads to a pooler.*Name the server itself"):
+                act()
+        direct = PostgresqlTarget(PostgresqlOptions(uri=server.uri, table="rows"))
+        direct.plan(frame.schema, "key")
+
+
+@contextmanager
+def pgbouncer(server: InstalledPostgresql, mode: str) -> Iterator[int]:
+    """Run PgBouncer before a server; yield its port."""
+    program = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
+    assert program, "install pgbouncer: on Debian and Ubuntu `apt-get install pgbouncer`"
+    port, folder = free_port.choose("127.0.0.1"), server.folder  # which its user can read
+    (folder / "users").write_text(f'"{USER}" "{server.password}"\n')
+    config = folder / "pgbouncer.ini"
+    config.write_text(
+        f"[databases]\n* = host={server.host} port={server.port}\n[pgbouncer]\n"
+        f"listen_addr = 127.0.0.1\nlisten_port = {port}\nauth_type = scram-sha-256\n"
+        f"auth_file = {folder / 'users'}\npool_mode = {mode}\nunix_socket_dir =\n"
+        "ignore_startup_parameters = extra_float_digits\n"
+    )
+    process = subprocess.Popen(
+        list(map(str, _unprivileged([program, "--quiet", config]))), stderr=subprocess.DEVNULL
+    )
+    try:
+        deadline = time.monotonic() + 30
+        while free_port.are_free("127.0.0.1", port):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        yield port
+    finally:
+        process.terminate()
+        process.wait()
