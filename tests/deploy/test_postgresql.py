@@ -39,19 +39,11 @@ class Standby(InstalledPostgresql):
     def _make_data(self) -> None:
         address = f"host={self._primary.host} port={self._primary.port} user={USER}"
         login = f"{address} password={self.password} application_name=standby"
-        copy = [
-            "pg_basebackup",
-            "--dbname",
-            login,
-            "--pgdata",
-            self.data,
-            "-R",
-            "--checkpoint=fast",
-        ]
-        programs = self._programs
         if os.geteuid() == 0:
             shutil.chown(self.folder, "postgres")
-        self._run(_unprivileged([programs / copy[0], *copy[1:]]), "pg_basebackup")
+        options = ["--dbname", login, "--pgdata", self.data, "-R", "--checkpoint=fast"]
+        command = _unprivileged([self._programs / "pg_basebackup", *options])
+        self._run(command, "pg_basebackup")
 
 
 class FailoverWorld(World):

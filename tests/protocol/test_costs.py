@@ -12,6 +12,7 @@ import pytest
 from state_backends import StateBackend, open_backend
 from tests.protocol.aged_log import let_age
 from tests.protocol.engine import World
+from wal_sink.errors import SegmentNotVisible
 from wal_sink.protocol.next_step import Idle
 from wal_sink.testing.faults import Faults, FaultyBackend
 from wal_sink.wal.trim import RECORDS_KEPT, RUNS_KEPT
@@ -167,3 +168,25 @@ def test_a_commit_asks_nothing_for_what_its_manifest_holds(world: World, young: 
         "output segments/#/#.arrow": 2,
         "size segments/#/#.arrow": 2,
     }
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_many_segments_in_a_bucket_are_listed(missing: bool) -> None:
+    """Not asked for one by one; one that is missing is asked for, and refused."""
+    world = World(open_backend("memory://ck-listed"), open_backend("memory://log-listed"))
+    world.forget()
+    world.log_backend.billed = True
+    counting = world.log_backend = Counting(world.log_backend)
+    run = world.run()
+    run.write_offsets()
+    appended = run.tasks(*([(f"k{number}", number)] for number in range(25)))
+    if missing:
+        counting.inner.delete([appended[7].segments[0].path])
+    counting.cost()
+    if missing:
+        with pytest.raises(SegmentNotVisible):
+            run.commit(appended)
+    else:
+        run.commit(appended)
+    asked = [request for request in counting.cost().requests if request.startswith("size")]
+    assert len(asked) == (1 if missing else 0)

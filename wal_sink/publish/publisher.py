@@ -8,6 +8,7 @@ manifest may exist (rule 7).
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -55,6 +56,10 @@ class _Batch(NamedTuple):
     run_id: str
     segments: tuple[SegmentRef, ...]
     refused: tuple[SegmentRef, ...]
+
+
+_LISTED_FROM = 10
+"""More segments than this are listed in a bucket: one request for a thousand, instead of one for each."""
 
 
 class _Seen(NamedTuple):
@@ -255,13 +260,14 @@ class Publisher:
 
     def _see_files(self, segments: Sequence[SegmentRef], attempt: Attempt) -> None:
         """See that what the tasks wrote is there (rule 4), unless a newer run has deleted it (rule 18)."""
-        for segment in segments:
-            if not segment.is_file:
-                continue
-            try:
-                size: int | None = self._log.backend.size(segment.path)
-            except FileNotFoundError:
-                size = None
+        files = [segment for segment in segments if segment.is_file]
+        many = self._log.backend.billed and len(files) > _LISTED_FROM
+        listed = self._log.backend.sizes(paths.segment_folder(attempt.epoch)) if many else {}
+        for segment in files:
+            size = listed.get(segment.path)
+            if size is None:
+                with contextlib.suppress(FileNotFoundError):
+                    size = self._log.backend.size(segment.path)
             if size != segment.bytes:
                 refuse_overtaken(self._log, attempt)
                 found = "is not there" if size is None else f"has {size} bytes"

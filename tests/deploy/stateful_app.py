@@ -1,0 +1,93 @@
+"""Stateful queries in one session, to be killed: `python -m tests.deploy.stateful_app FOLDER`.
+
+Each reads the same files, one a micro-batch, and adds its rows, each with a random key, to its own table.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 -- as everyone calls it
+from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+
+import wal_sink
+from wal_sink.testing.local_spark import local_session
+
+KINDS = ("window", "join", "duplicates", "state")
+GROUPS = 3
+
+
+def main(folder: Path) -> None:
+    """Run the queries to their end."""
+    spark = local_session(**{"spark.master": "local[3]"})
+    with wal_sink.register(spark, drain_timeout=200):
+        started = [
+            rows.withColumn("key", F.expr("uuid()"))
+            .writeStream.format("wal_sink")
+            .option("checkpointLocation", f"{folder}/checkpoint-{kind}")
+            .option("target", "sqlite_target:SqliteTarget")
+            .option("sqlite.path", database(folder, kind))
+            .option("table", "t")
+            .trigger(availableNow=True)
+            .start()
+            for kind, rows in queries(spark, folder).items()
+        ]
+        for query in started:
+            query.awaitTermination()
+
+
+def database(folder: Path, kind: str) -> str:
+    """Return the file of a query's table."""
+    return str(folder / f"{kind}.db")
+
+
+def make_tables(folder: Path) -> None:
+    """Make the tables; each has what its query computes, as numbers, and a key."""
+    for kind in KINDS:
+        with sqlite3.connect(database(folder, kind)) as connection:
+            connection.execute("CREATE TABLE t (a INTEGER, b INTEGER, key TEXT)")
+
+
+def queries(spark: SparkSession, folder: Path) -> dict[str, DataFrame]:
+    """Return the queries by their kinds; each has the columns a and b."""
+
+    def read() -> DataFrame:
+        schema = "id bigint, at timestamp"
+        rows = spark.readStream.load(f"{folder}/source", "parquet", schema, maxFilesPerTrigger=1)
+        return rows.withWatermark("at", "1 second")
+
+    minutes = F.expr("CAST(unix_timestamp(window.start) AS bigint)").alias("a")
+    counts = read().groupBy(F.window("at", "1 minute")).agg(F.count("*").alias("b"))
+    left, right = read().alias("l"), read().alias("r")
+    both = left.join(right, F.expr("l.id = r.id AND l.at = r.at"))
+    once = read().dropDuplicates(["id", "at"])
+    grouped = read().selectExpr(f"id % {GROUPS} AS a").groupBy("a")
+    totals = grouped.applyInPandasWithState(
+        total, "a bigint, b bigint", "total bigint", "append", GroupStateTimeout.NoTimeout
+    )
+    return {
+        "window": counts.select(minutes, "b"),
+        "join": both.selectExpr("l.id AS a", "r.id AS b"),
+        "duplicates": once.selectExpr("id AS a", "id AS b"),
+        "state": totals,
+    }
+
+
+def total(
+    key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: GroupState
+) -> Iterator[pd.DataFrame]:
+    """Count the rows of a group so far, and say how many they are."""
+    before = state.get[0] if state.exists else 0
+    now = before + sum(len(frame) for frame in frames)
+    state.update((now,))
+    yield pd.DataFrame({"a": [key[0]], "b": [now]})
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,105 @@
+"""Stateful queries whose driver is killed twice: what they computed is in the tables, once."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet
+import pyspark
+import pytest
+
+from tests.deploy.stateful_app import GROUPS, KINDS, database, make_tables
+from tests.neighbours import Counted, Row
+from wal_sink.testing.crash import Driver
+
+pytestmark = [pytest.mark.neighbour, pytest.mark.spark, pytest.mark.timeout(1_200)]
+
+ROOT = Path(__file__).parents[2]
+FILES, ROWS = 8, 60
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def write_source(folder: Path) -> list[list[tuple[int, datetime]]]:
+    """Write the files, a minute and some apart; the second half of each comes again in the next one.
+
+    The last two only let the others' windows end: the watermark of an epoch holds from the next one on.
+    """
+    folder.mkdir()
+    files: list[list[tuple[int, datetime]]] = []
+    for number in range(FILES):
+        at = START + timedelta(seconds=20 * number) + timedelta(hours=max(0, number - FILES + 3))
+        ids = range(number * ROWS, (number + 1) * ROWS)
+        rows = [(i, at + timedelta(milliseconds=i % ROWS)) for i in ids]
+        again = files[-1][-ROWS // 2 :] if 0 < number < FILES - 2 else []
+        files.append([*again, *rows])
+        stamps = pa.array([at for _, at in files[-1]], pa.timestamp("us", tz="UTC"))
+        table = pa.table({"id": pa.array([i for i, _ in files[-1]], pa.int64()), "at": stamps})
+        path = folder / f"{number:04}.parquet"
+        pyarrow.parquet.write_table(table, path)
+        os.utime(path, (number, number))
+    return files
+
+
+def expected(files: list[list[tuple[int, datetime]]]) -> dict[str, Counter[tuple[int, int]]]:
+    """Compute what each query computes of the files; of the windows, those that have ended for certain."""
+    rows = Counter(row for file in files for row in file)
+    ended = [at for file in files[:-2] for _, at in file]
+    windows = Counter(int(at.timestamp()) // 60 * 60 for at in ended)
+    totals: Counter[int] = Counter()
+    states: Counter[tuple[int, int]] = Counter()
+    for file in files:
+        new = Counter(i % GROUPS for i, _ in file)
+        totals.update(new)
+        states.update((group, totals[group]) for group in new)
+    joined = Counter({(i, i): number**2 for (i, _), number in rows.items()})
+    return {
+        "window": Counter(windows.items()),
+        "join": joined,
+        "duplicates": Counter((i, i) for i, _ in rows),
+        "state": states,
+    }
+
+
+def commits(folder: Path) -> int:
+    """Return how many epochs the slowest query has completed."""
+    return min(
+        sum(path.name.isdecimal() for path in folder.glob(f"checkpoint-{kind}/commits/*"))
+        for kind in KINDS
+    )
+
+
+def test_stateful_queries_are_killed_twice(tmp_path: Path, counted: Counted) -> None:
+    """Windows, a join of streams, deduplication, and state of one's own; one session for all of them."""
+    files = write_source(tmp_path / "source")
+    make_tables(tmp_path)
+    for number, reached in enumerate((2, 5)):
+        with start(tmp_path, number) as driver:
+            driver.reach(lambda reached=reached: commits(tmp_path) >= reached)  # type: ignore[misc]
+            driver.kill()
+    with start(tmp_path, 2) as driver:
+        driver.finish()
+    last = int(files[-2][0][1].timestamp()) // 60 * 60  # its window may have ended as well
+    for kind, rows in expected(files).items():
+        with sqlite3.connect(database(tmp_path, kind)) as connection:
+            found = connection.execute("SELECT a, b, key FROM t").fetchall()
+        assert len({key for _, _, key in found}) == len(found), kind
+        seen = Counter((a, b) for a, b, _ in found if kind != "window" or a < last)
+        assert seen == rows, kind
+        faults = "driver killed twice"
+        counted(Row(f"stateful: {kind}", pyspark.__version__, faults, rows.total(), seen.total()))
+
+
+def start(folder: Path, number: int) -> Driver:
+    """Start the application."""
+    return Driver(
+        ["-m", "tests.deploy.stateful_app", str(folder)],
+        folder / f"output-{number}",
+        {"PYTHONPATH": f"{ROOT}:{ROOT / 'examples'}"},
+        folder=ROOT,
+        patience_s=500,
+    )
