@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 import pytest
 
@@ -21,10 +23,10 @@ TABLE = [
 class Rules(TableRules):
     """Numbers go into INT, all else into TEXT and TIME."""
 
-    def about_type(self, field: pa.Field, column: TableColumn) -> str:
+    def about_type(self, field: pa.Field, column: TableColumn) -> Sequence[str]:
         if pa.types.is_integer(field.type) == (column.type == "INT"):
-            return ""
-        return self.types_differ(column.type, field.type, "Cast it.")
+            return []
+        return [self.types_differ(field, column.type, "Cast it.")]
 
     def to_add(self, field: pa.Field) -> str:
         return f"run: ADD {field.name};"

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from wal_sink.errors import SchemaMismatch
-from wal_sink.model.plan import Column, Plan, canonical, spark_ddl
+from wal_sink.model.plan import Column, Plan, Role, canonical, spark_ddl
 from wal_sink.targets.names import did_you_mean
+
+SAME: Mapping[str, str] = MappingProxyType({})
+"""No column has another name in the table."""
 
 
 class TableColumn(NamedTuple):
@@ -30,6 +34,8 @@ class TableColumn(NamedTuple):
     """A row may leave it out although it takes no null: the database fills it in."""
     computed: bool = False
     """The database computes it, and takes no value."""
+    role: Role | None = None
+    """What a plan notes of it; None: whether it takes nulls."""
 
 
 class TableRules(ABC):
@@ -39,18 +45,35 @@ class TableRules(ABC):
     """What errors call it."""
 
     @abstractmethod
-    def about_type(self, field: pa.Field, column: TableColumn) -> str:
-        """Say why a column cannot hold what the DataFrame has, and what to do; empty: it can.
+    def about_type(self, field: pa.Field, column: TableColumn) -> Sequence[str]:
+        """Say why a column cannot hold what the DataFrame has, and what to do, a line each; none: it can.
 
         It can where a cast keeps each value, or refuses it, and changes none.
         """
 
-    def types_differ(self, words: str, source: pa.DataType, remedy: str) -> str:
+    def types_differ(self, field: pa.Field, words: str, remedy: str) -> str:
         """Say that a column's type does not hold that of the DataFrame.
 
         :param words: the column's type, in the database's words.
         """
-        return f"{self.noun}'s type is {words}, the DataFrame's {spark_ddl(source)}. {remedy}"
+        differ = f"{self.noun}'s type is {words}, the DataFrame's {spark_ddl(field.type)}"
+        return f"{field.name}: {differ}. {remedy}"
+
+    def about_missing(self, field: pa.Field, free: Collection[str]) -> str:  # noqa: ARG002 -- see to_add
+        """Return what to do about a column that the table lacks.
+
+        :param free: the table's columns that the DataFrame does not write.
+        """
+        add = self.to_add(field)
+        return f"Rename or drop it{f', or {add}' if add else '.'}"
+
+    def about_required(self, column: TableColumn) -> str:
+        """Say why the DataFrame has to have a column, and what to do."""
+        allow = self.to_allow_null(column)
+        return (
+            "it takes no null, has no default, and is not in the DataFrame. Add"
+            f" it{f', or {allow}' if allow else '.'}"
+        )
 
     def to_add(self, field: pa.Field) -> str:  # noqa: ARG002 -- for those that override it
         """Return how to add a column for the DataFrame's; it goes on after "Rename or drop it, or "."""
@@ -75,31 +98,35 @@ def match_columns(
     table: str,
     rules: TableRules,
     others: Iterable[str] = (),
+    names: Mapping[str, str] = SAME,
 ) -> tuple[Column, ...]:
-    """Find the table's column for each column of the DataFrame, which has to have the same name.
+    """Find the table's column for each column of the DataFrame.
 
     :param columns: of the table.
     :param table: its name, as errors write it.
     :param others: what else does not fit, a line each.
+    :param names: the table's names of columns that have another one there, by the DataFrame's.
     :returns: in the DataFrame's order.
     :raises SchemaMismatch: with a line for each thing that does not fit.
     """
     by_name = {column.name: column for column in columns}
     problems = [
-        *_about_names(schema, by_name, rules),
-        *_about_types(schema, by_name, rules),
+        *_about_names(schema, by_name, rules, names),
+        *_about_types(schema, by_name, rules, names),
         *others,
     ]
     if problems:
         raise does_not_fit(table, problems)
+    found = ((field, by_name[names.get(field.name, field.name)]) for field in schema)
     return tuple(
         Column(
             name=field.name,
             source=str(canonical(field.type)),
-            type=by_name[field.name].type,
-            role="required" if by_name[field.name].required else "regular",
+            type=column.type,
+            role=column.role or ("required" if column.required else "regular"),
+            column=names.get(field.name, ""),
         )
-        for field in schema
+        for field, column in found
     )
 
 
@@ -114,52 +141,45 @@ def does_not_fit(table: str, problems: Iterable[str]) -> SchemaMismatch:
     )
 
 
-def about_names(schema: pa.Schema) -> Iterator[str]:
-    """Yield what is wrong with the names of a DataFrame's columns, whatever the table is."""
+def _about_names(
+    schema: pa.Schema,
+    by_name: Mapping[str, TableColumn],
+    rules: TableRules,
+    names: Mapping[str, str],
+) -> Iterator[str]:
+    written = {names.get(name, name) for name in schema.names}
+    free = by_name.keys() - written
     for name, count in Counter(schema.names).items():
         if count > 1:
             yield f"{name}: the DataFrame has {count} columns of this name. Rename all but one."
-
-
-def nearest(name: str, known: Collection[str], schema: pa.Schema) -> str:
-    """Return a sentence, and a blank, about the table's column that a name may have meant; empty: none."""
-    hint = did_you_mean(name, {*known} - {*schema.names})
-    return f"{hint} " if hint else ""
-
-
-def _about_names(
-    schema: pa.Schema, by_name: dict[str, TableColumn], rules: TableRules
-) -> Iterator[str]:
-    yield from about_names(schema)
     for field in {field.name: field for field in schema}.values():
-        column = by_name.get(field.name)
+        name = names.get(field.name, field.name)
+        column = by_name.get(name)
         if column is None:
-            add = rules.to_add(field)
+            lacking = f"no column {name}" if field.name in names else "no such column"
+            hint = did_you_mean(name, free)
             yield (
-                f"{field.name}: {rules.noun} has no such column. {nearest(field.name, by_name, schema)}Rename"
-                f" or drop it{f', or {add}' if add else '.'}"
+                f"{field.name}: {rules.noun} has {lacking}. {hint}{' ' if hint else ''}"
+                f"{rules.about_missing(field, free)}"
             )
         elif column.computed:
             yield f"{field.name}: the server computes this column and takes no value. Drop it."
     for column in by_name.values():
         filled = column.default or column.computed
-        if column.required and not filled and column.name not in schema.names:
-            allow = rules.to_allow_null(column)
-            yield (
-                f"{column.name}: it takes no null, has no default, and is not in the DataFrame. Add"
-                f" it{f', or {allow}' if allow else '.'}"
-            )
+        if column.required and not filled and column.name not in written:
+            yield f"{column.name}: {rules.about_required(column)}"
 
 
 def _about_types(
-    schema: pa.Schema, by_name: dict[str, TableColumn], rules: TableRules
+    schema: pa.Schema,
+    by_name: Mapping[str, TableColumn],
+    rules: TableRules,
+    names: Mapping[str, str],
 ) -> Iterator[str]:
     for field in schema:
-        column = by_name.get(field.name)
-        if column is None or column.computed:
-            continue
-        if why := rules.about_type(field, column):
-            yield f"{field.name}: {why}"
+        column = by_name.get(names.get(field.name, field.name))
+        if column is not None and not column.computed:
+            yield from rules.about_type(field, column)
 
 
 def refuse_changed(

@@ -278,18 +278,16 @@ class DeltaRules(TableRules):
     def __init__(self, path: str) -> None:
         self._path = path
 
-    def about_type(self, field: pa.Field, column: TableColumn) -> str:
+    def about_type(self, field: pa.Field, column: TableColumn) -> Sequence[str]:
         """Compare the DataFrame's type with the Arrow type of the column's files."""
         sql = words(column.type)
         type_ = to_arrow(from_text(column.type))
         if type_ is None:
-            return (
-                f"the table's type is {sql}, which wal_sink does not write. Leave it out of the DataFrame,"
-                " or write to another table."
-            )
+            why = f"{field.name}: the table's type is {sql}, which wal_sink does not write."
+            return [f"{why} Leave it out of the DataFrame, or write to another table."]
         if holds(type_, field.type):
-            return ""
-        return self.types_differ(sql, field.type, f"{to_cast(field.name, sql)}.")
+            return []
+        return [self.types_differ(field, sql, f"{to_cast(field.name, sql)}.")]
 
     def to_add(self, field: pa.Field) -> str:
         """Return the statement."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -94,11 +94,11 @@ class RecordRules(TableRules):
 
     noun = "a record of Kafka"
 
-    def about_type(self, field: pa.Field, column: TableColumn) -> str:
+    def about_type(self, field: pa.Field, column: TableColumn) -> Sequence[str]:
         """See whether `check` casts it."""
         if _fits(field.type, TYPES[column.name]):
-            return ""
-        return self.types_differ(column.type, field.type, "Cast it.")
+            return []
+        return [self.types_differ(field, column.type, "Cast it.")]
 
     def to_add(self, field: pa.Field) -> str:  # noqa: ARG002 -- of every column
         """Return what holds any column."""

@@ -72,13 +72,13 @@ class PostgresqlRules(TableRules):
         self._live = live
         self._domains = {column.name: column.domain for column in live.columns}
 
-    def about_type(self, field: pa.Field, column: TableColumn) -> str:
+    def about_type(self, field: pa.Field, column: TableColumn) -> Sequence[str]:
         """See whether the log can hold the column."""
         if log_type(column.type, field.type) is not None:
-            return ""
+            return []
         domain = self._domains[column.name]
         words = f"{column.type} (domain {domain})" if domain else column.type
-        return self.types_differ(words, field.type, _remedy(field, column.type))
+        return [self.types_differ(field, words, _remedy(field, column.type))]
 
     def to_add(self, field: pa.Field) -> str:
         """Return the statement."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -30,18 +30,17 @@ class SqlRules(TableRules):
         self._arrow_type = arrow_type
         self._table = table
 
-    def about_type(self, field: pa.Field, column: TableColumn) -> str:
+    def about_type(self, field: pa.Field, column: TableColumn) -> Sequence[str]:
         """Compare the DataFrame's type with the Arrow type that holds the column's exactly."""
         type_ = self._arrow_type(column.type)
         if type_ is None:
-            return (
-                f"the table's type is {column.type}, which cannot be written. Give the column another type,"
-                f" or drop {field.name} from the DataFrame."
-            )
+            why = f"{field.name}: the table's type is {column.type}, which cannot be written."
+            remedy = f"Give the column another type, or drop {field.name} from the DataFrame."
+            return [f"{why} {remedy}"]
         if is_castable(field.type, type_):
-            return ""
+            return []
         cast = to_cast(field.name, spark_ddl(type_))
-        return self.types_differ(column.type, field.type, f"{cast}, or alter the table.")
+        return [self.types_differ(field, column.type, f"{cast}, or alter the table.")]
 
     def to_add(self, field: pa.Field) -> str:
         """Leave the type to the reader, who knows the database."""

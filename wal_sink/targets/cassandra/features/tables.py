@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wal_sink.errors import InvalidRow, SchemaMismatch
+from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Column
 from wal_sink.targets import arrow_values
 from wal_sink.targets.arrow_values import FALSE, TRUE, plain, shorten
@@ -33,6 +33,7 @@ from wal_sink.targets.cassandra.schema.compare import (
 )
 from wal_sink.targets.cassandra.schema.table import TableMetadata
 from wal_sink.targets.cassandra.types import CqlType, parse
+from wal_sink.targets.columns import does_not_fit
 from wal_sink.targets.operations import without_words
 
 log = logging.getLogger(__name__)
@@ -91,11 +92,7 @@ def match_tables(
         *_about_two_types(tables, matched),
     ]
     if problems:
-        raise SchemaMismatch(
-            f"The DataFrame does not fit {', '.join(str(live.name) for live in tables)}:\n"
-            + "\n".join(f"  - {problem}" for problem in problems),
-            "Correct each line above, in the DataFrame or in the tables, and start again.",
-        )
+        raise does_not_fit(", ".join(str(live.name) for live in tables), problems)
     for live, columns in zip(tables, matched, strict=True):
         if lacking := [name for name in schema.names if name not in {c.name for c in columns}]:
             log.info("%s does not have %s: not written there", live.name, ", ".join(lacking))

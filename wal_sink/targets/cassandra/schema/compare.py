@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from wal_sink.errors import SchemaMismatch
-from wal_sink.model.plan import Column, canonical
+from wal_sink.model.plan import Column
 from wal_sink.targets.cassandra.names import COLUMNS_OPTION, did_you_mean, quote
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, Change
 from wal_sink.targets.cassandra.schema import ddl
@@ -22,6 +21,8 @@ from wal_sink.targets.cassandra.types import (
     taken,
     user_type_names,
 )
+from wal_sink.targets.columns import TableColumn, TableRules
+from wal_sink.targets.columns import match_columns as compare
 
 
 class Wanted(NamedTuple):
@@ -71,31 +72,77 @@ def match_columns(
 
     :raises SchemaMismatch: with a line for each thing that does not fit.
     """
-    names = wanted.names
     _refuse_table(schema, live)
-    problems = [
-        *about_other_names(schema, names),
-        *_about_names(schema, live, wanted),
-        *_about_types(schema, live, wanted, about),
-    ]
-    if problems:
-        raise SchemaMismatch(
-            f"The DataFrame does not fit {live.name}:\n"
-            + "\n".join(f"  - {problem}" for problem in problems),
-            "Correct each line above, in the DataFrame or in the table, and start again.",
+    rules = CassandraRules(schema, live, wanted, about)
+    others = about_other_names(schema, wanted.names)
+    return compare(schema, rules.columns, str(live.name), rules, others, wanted.names)
+
+
+class CassandraRules(TableRules):
+    """What Cassandra says of types and keys; its statements.
+
+    :param about: what features say of a column.
+    """
+
+    def __init__(
+        self, schema: pa.Schema, live: TableMetadata, wanted: Wanted, about: About
+    ) -> None:
+        self._schema, self._live, self._wanted, self._about = schema, live, wanted, about
+        written = [wanted.names.get(name, name) for name in schema.names]
+        self._static_alone = writes_static_alone(live, written)
+        self._by_name = {column.name: column for column in live.columns}
+
+    @property
+    def columns(self) -> list[TableColumn]:
+        """The table's columns; those of its key have to be there, but for rows that are partitions."""
+        may_lack = ("clustering",) if self._wanted.update and self._static_alone else ()
+        return [
+            TableColumn(
+                each.name,
+                each.type,
+                required=each in self._live.key,
+                default=each.role in may_lack,
+                role=each.role,
+            )
+            for each in self._live.columns
+        ]
+
+    def about_type(self, field: pa.Field, column: TableColumn) -> Sequence[str]:
+        """Say what features say of the column, or else where its type does not fit."""
+        tree = parse(column.type, self._live.types)
+        if problems := self._about(field, self._by_name[column.name], tree, self._wanted):
+            return problems
+        tree = taken(tree, self._wanted.changes.get(field.name))
+        return [*map(str, mismatches(field.name, field.type, tree))]
+
+    def about_missing(self, field: pa.Field, free: Collection[str]) -> str:
+        """Name the option, if it has given the name; another case is a slip, and no new column."""
+        name = field.name
+        if name in self._wanted.names:
+            return f"Correct {COLUMNS_OPTION}."
+        if meant := [other for other in sorted(free) if other.lower() == name.lower()]:
+            return (
+                f'Rename it, .withColumnRenamed("{name}", "{meant[0]}"), or set {COLUMNS_OPTION} to'
+                f" {json.dumps({name: meant[0]}, ensure_ascii=False)}."
+            )
+        return super().about_missing(field, free)
+
+    def to_add(self, field: pa.Field) -> str:
+        """Return the statement."""
+        add = ddl.add_column(self._live.name, field)
+        return f"run: {add}" if add else ""
+
+    def about_required(self, column: TableColumn) -> str:
+        """Say that it is in the key."""
+        update = (
+            ", or set cassandra.writeMode to update, which writes a partition's static columns alone"
+            if column.role == "clustering" and not self._wanted.update and self._static_alone
+            else ""
         )
-    by_name = {column.name: column for column in live.columns}
-    found = ((field, by_name[names.get(field.name, field.name)]) for field in schema)
-    return tuple(
-        Column(
-            name=field.name,
-            source=str(canonical(field.type)),
-            type=column.type,
-            role=column.role,
-            column=names.get(field.name, ""),
+        return (
+            f"it is in the table's primary key ({column.role} key, {column.type}) and not in the DataFrame."
+            f" Add it{update}."
         )
-        for field, column in found
-    )
 
 
 def used_types(
@@ -223,69 +270,6 @@ def about_other_names(schema: pa.Schema, names: Mapping[str, str]) -> Iterator[s
                 f"{name}: {COLUMNS_OPTION} writes it to {column}, and so is the DataFrame's {column}. Drop"
                 f" one of the two, or write {column} to another column."
             )
-
-
-def _about_names(schema: pa.Schema, live: TableMetadata, wanted: Wanted) -> Iterator[str]:
-    names = wanted.names
-    known = {column.name for column in live.columns}
-    written = [names.get(name, name) for name in schema.names]
-    for name, count in Counter(schema.names).items():
-        if count > 1:
-            yield f"{name}: the DataFrame has {count} columns of this name. Rename all but one."
-        if (column := names.get(name, name)) not in known:
-            near = did_you_mean(column, known - {*written})
-            where = (
-                f"the table has no column {column}"
-                if name in names
-                else "the table has no such column"
-            )
-            remedy = _about_missing(live, schema, name, known - {*written})
-            remedy = f"Correct {COLUMNS_OPTION}." if name in names else remedy
-            yield f"{name}: {where}. {near}".rstrip() + f" {remedy}"
-    for key in live.key:
-        if key.role == "clustering" and wanted.update and writes_static_alone(live, written):
-            continue
-        if key.name not in written:
-            yield (
-                f"{key.name}: it is in the table's primary key ({key.role} key, {key.type}) "
-                f"and not in the DataFrame. Add it{_or_update(live, key, written, wanted)}."
-            )
-
-
-def _about_missing(
-    live: TableMetadata, schema: pa.Schema, name: str, unwritten: Collection[str]
-) -> str:
-    """Return what to do about a column that the table lacks: another case is a slip, and no new column."""
-    if meant := [other for other in sorted(unwritten) if other.lower() == name.lower()]:
-        return (
-            f'Rename it, .withColumnRenamed("{name}", "{meant[0]}"), or set {COLUMNS_OPTION} to'
-            f" {json.dumps({name: meant[0]}, ensure_ascii=False)}."
-        )
-    add = ddl.add_column(live.name, schema.field(schema.names.index(name)))
-    return "Rename or drop it" + (f", or run: {add}" if add else ".")
-
-
-def _or_update(
-    live: TableMetadata, key: ColumnMetadata, written: Collection[str], wanted: Wanted
-) -> str:
-    if key.role != "clustering" or wanted.update or not writes_static_alone(live, written):
-        return ""
-    return ", or set cassandra.writeMode to update, which writes a partition's static columns alone"
-
-
-def _about_types(
-    schema: pa.Schema, live: TableMetadata, wanted: Wanted, about: About
-) -> Iterator[str]:
-    by_name = {column.name: column for column in live.columns}
-    for field in schema:
-        if (column := by_name.get(wanted.names.get(field.name, field.name))) is None:
-            continue
-        tree = parse(column.type, live.types)
-        if problems := about(field, column, tree, wanted):
-            yield from problems
-        else:
-            tree = taken(tree, wanted.changes.get(field.name))
-            yield from map(str, mismatches(field.name, field.type, tree))
 
 
 def _described(column: ColumnMetadata) -> str:
