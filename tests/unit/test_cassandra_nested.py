@@ -228,7 +228,7 @@ def test_a_plan_remembers_the_types_it_is_made_of() -> None:
     types = used_types(columns, before)
     assert set(types) == {"place", "code"}
     made = msgspec.structs.replace(plan_of(types=types), columns=columns)
-    assert made.plain.details["types"]["code"] == (("n", "int"),)
+    assert made.plain.details["types"]["code"] == [["n", "int"]]
     refuse_changed(made, before)
     refuse_changed(made, live(place=(*PLACE, ("more", "int")), code=CODE))
     with pytest.raises(SchemaMismatch, match=r'type code was \("n" int\), is \("m" int\)'):

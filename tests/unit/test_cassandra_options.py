@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pickle
 import zipfile
@@ -15,6 +16,7 @@ from wal_sink.options import names, parse, public
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.options import ENVIRONMENT, login
+from wal_sink.targets.cassandra.row_options import CONFLICTS
 
 MINIMUM = {"keyspace": "shop", "table": "orders", "cassandra.contactPoints": "10.0.0.1"}
 
@@ -284,3 +286,40 @@ def test_pickles() -> None:
     """Options travel to the tasks."""
     got = options(cassandra__consistencyLevel="one")
     assert pickle.loads(pickle.dumps(got)) == got
+
+
+VALUES = {
+    "tables": "a,b",
+    "operationColumn": "op",
+    "cassandra.ttl": "9",
+    "cassandra.ttlColumn": "life",
+    "cassandra.expiresAtColumn": "until",
+    "cassandra.timestampColumn": "at",
+    "cassandra.writeMode": "update",
+    "cassandra.collections.tags": "add",
+    "cassandra.ifNotExists": "true",
+    "cassandra.addColumns": "clicks",
+}
+"""An option of each row feature, with a value other than its default."""
+
+
+def test_every_pair_of_options_is_taken_or_refused_as_the_table_says() -> None:
+    """Each alone is taken; of two that contradict each other both are named, with a remedy."""
+    conflicts = {
+        frozenset(each.replace("<column>", "tags") for each in pair[:2]): pair for pair in CONFLICTS
+    }
+    assert set().union(*conflicts) == VALUES.keys()
+    for pair in itertools.chain(
+        itertools.combinations(VALUES, 1), itertools.combinations(VALUES, 2)
+    ):
+        given = {"keyspace": "shop", "cassandra.contactPoints": "h"}
+        given |= {name: VALUES[name] for name in pair}
+        given |= {} if "tables" in pair else {"table": "orders"}
+        if (conflict := conflicts.get(frozenset(pair))) is None:
+            parse(given, CassandraOptions)
+            continue
+        with pytest.raises(OptionError) as caught:
+            parse(given, CassandraOptions)
+        assert all(name in caught.value.what for name in pair)
+        assert conflict.why in caught.value.what
+        assert caught.value.remedy == conflict.remedy

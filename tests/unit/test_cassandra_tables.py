@@ -58,11 +58,6 @@ US = 1_700_000_000_000_000
             "a column for each",
         ),
         (
-            {"tables": "a,b", "cassandra.timestampColumn": "at"},
-            "settled by the key of one table",
-            "several targets",
-        ),
-        (
             {"tables": "a,b", "tableColumn": "t", "cassandra.columns": '{"t": "u"}'},
             "tableColumn names, too",
             "Leave it out",

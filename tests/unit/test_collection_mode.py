@@ -106,11 +106,6 @@ def test_of_several_targets_each_has_its_own() -> None:
     [
         ({f"{BY}tags": "append"}, "collections.tags is append", "overwrite, add, remove"),
         ({f"{BY}tags": ""}, "collections.tags is", "overwrite, add, remove"),
-        (
-            {f"{BY}tags": "add", "cassandra.timestampColumn": "at"},
-            "given together",
-            "Leave out cassandra.timestampColumn",
-        ),
     ],
 )
 def test_what_contradicts_is_refused(more: dict[str, str], words: str, remedy: str) -> None:
@@ -156,6 +151,13 @@ def test_the_names_are_those_of_the_dataframe() -> None:
     assert "Did you mean tags?" in caught.value.what
     with pytest.raises(SchemaMismatch, match="could mean Tags or tags"):
         found_changes({"tags": "add"}, ["Tags", "tags"])
+
+
+def test_each_table_decides_for_itself() -> None:
+    """A table without the column is written by INSERT, as ever."""
+    wanted = Wanted(changes={"tags": "add"})
+    assert wanted.among(["id", "tags"]) == Wanted({}, True, {"tags": "add"})
+    assert wanted.among(["id"]) == Wanted()
 
 
 # --- statements and bytes -------------------------------------------------------------------------

@@ -257,14 +257,6 @@ def test_keys_of_a_partition_are_read_together() -> None:
 @pytest.mark.parametrize(
     ("more", "named"),
     [
-        ({"operationColumn": "op"}, "operationColumn"),
-        ({"cassandra.ttl": "9"}, "cassandra.ttl"),
-        ({"cassandra.ttlColumn": "s"}, "cassandra.ttlColumn"),
-        ({"cassandra.expiresAtColumn": "s"}, "cassandra.expiresAtColumn"),
-        ({"cassandra.timestampColumn": "s"}, "cassandra.timestampColumn"),
-        ({"cassandra.writeMode": "update"}, "cassandra.writeMode"),
-        ({"table": "", "tables": "a,b"}, "tables"),
-        ({"cassandra.collections.tags": "add"}, "cassandra.collections"),
         ({"cassandra.consistencyLevel": "ONE"}, "LOCAL_QUORUM"),
         ({"cassandra.consistencyLevel": "TWO"}, "LOCAL_QUORUM"),
         ({"cassandra.addColumns": "v, v"}, "twice"),

@@ -128,7 +128,8 @@ class CassandraPlan(Plan, frozen=True, kw_only=True):
     def plain(self) -> Plan:
         """The plan as the log has it: plain data."""
         fields = {name: getattr(self, name) for name in Plan.__struct_fields__}
-        return Plan(**fields | {"details": msgspec.to_builtins(self.details)})
+        details = msgspec.json.decode(msgspec.json.encode(self.details))
+        return Plan(**fields | {"details": details})
 
     @property
     def static_alone(self) -> bool:

@@ -280,10 +280,7 @@ class Writer:
         for rows in planned.buffer.take():
             if planned.plan.demands.one_session:
                 self._sender.drain()  # what earlier rows have left decides
-            for feature in used(planned.plan):
-                step = self._steps.get(type(feature), feature)
-                rows = step.complete(planned.plan, rows)  # noqa: PLW2901
-            for table, part in self._by_table(planned, rows):
+            for table, part in self._by_table(planned, self._completed(planned.plan, rows)):
                 if table.statements.are_conditional:
                     self._send_in_rounds(table, part)
                 else:
@@ -302,8 +299,13 @@ class Writer:
             if part.batch.num_rows:
                 yield table, part
 
+    def _completed(self, plan: CassandraPlan, rows: Stamped) -> Stamped:
+        for feature in used(plan):
+            rows = self._steps.get(type(feature), feature).complete(plan, rows)
+        return rows
+
     def _encoded(self, planned: Planned, rows: Stamped) -> Iterator[Any]:
-        for table, part in self._by_table(planned, rows):
+        for table, part in self._by_table(planned, self._completed(planned.plan, rows)):
             yield from self._requests(table, part)
 
     def _requests(self, prepared: Prepared, rows: Stamped) -> Iterator[Any]:
