@@ -1,10 +1,7 @@
-"""Casts from a DataFrame's columns to what the log holds for scalar types; vectorised, in the tasks.
+"""What kernels of Arrow do to columns in the tasks: casts to what the log holds, constraints, and sizes.
 
-Takes columns of lists and maps apart into one column of their elements. Kernels of Arrow only.
-
-Constraints on values: what the server would refuse or could not hold, found in the tasks by kernels.
-
-The sizes of values on the wire, nested ones included.
+Columns of lists and maps are taken apart into one column of their elements. A constraint finds values that
+the server would refuse or could not hold; the sizes are those on the wire, nested values included.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Connects the driver, set up so that it retries nothing and sends nothing twice on its own.
 
-Makes the TLS context at each connection, so that files that were renewed are read again.
+The TLS context is made at each connection, so that files that were renewed are read again.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
-"""Judges exceptions of the driver: for rows (`classify`), and for the ledger (`effect_unknown`).
+"""Sends requests of which one is awaited, and judges exceptions of the driver.
 
-Waits for answers, and not for ever.
-
-The driver ends each request: by an answer, or by its own timer. Answers and timers come from one thread of
-the driver, though. When that stands still or has died, no request ends (3.30.1), and a flusher that waits for
-one would never report, never try again, and never connect anew.
-
-Repeats a request for as long as its error may pass.
-
-Asks which time it is in Cassandra: the clock of the node that coordinates the request.
+An exception means something for rows (`classify`), and for the ledger (`effect_unknown`). A request is
+repeated for as long as its error may pass, and is never awaited for ever. The driver ends each request, by an
+answer or by its own timer, but both come from one of its threads. When that stands still or has died, no
+request ends (3.30.1), and a flusher that waits for one would never report, never try again, and never connect
+anew.
 """
 
 from __future__ import annotations

@@ -9,13 +9,11 @@ timers, and prepares again what a server has forgotten.
 holds, and that a `BatchStatement` hands its list of statements to it, is not. So `canary` encodes known
 batches both ways, at every connect; where they differ, the writer uses the driver's own batches.
 
-Lays the frames of many requests into one buffer, and finds a request in it again.
-
-What the driver writes around the rows of a batch is the same for all batches of a keyspace, so it is taken
-once from a frame that the driver has made. A group of requests is then joined from its parts by one call,
-which is the only copy of the rows on their way into the driver's segment. Those frames are all that is kept
-while the requests are in flight: the rows are part of a slice, of which one late answer would keep megabytes
-in memory.
+The frames of many requests lie in one buffer, in which a request is found again. What the driver writes
+around the rows of a batch is the same for all batches of a keyspace, so it is taken once from a frame that
+the driver has made. A group of requests is then joined from its parts by one call, which is the only copy of
+the rows on their way into the driver's segment. Those frames are all that is kept while the requests are in
+flight: the rows are part of a slice, of which one late answer would keep megabytes in memory.
 """
 
 from __future__ import annotations

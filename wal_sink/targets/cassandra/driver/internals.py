@@ -1,26 +1,23 @@
-"""What the sink uses of the driver beyond its API reference; only this module, `frames` and `reader` do.
+"""What the sink uses of the driver beyond its API reference; only this module and `frames` do.
 
 These are exceptions that the driver raises, and how its connections use their sockets and streams. What
 `frames` uses is tested by a canary at each connect, and so are the streams, by `canary`.
 
-Reads the answers to pipelined requests: those that say that rows are written, all that have come at once.
-
-The driver reads each answer by itself: it copies what has come, looks for the stream in four places, decodes
-a message and calls back, in about as much time as the whole request takes otherwise. An answer to rows is
-nearly always VOID, of 13 bytes, and a read brings many. So before the driver looks at what has come, a
+**Answers to pipelined requests** are read all at once where they say that rows are written. The driver
+reads each answer by itself: it copies what has come, looks for the stream in four places, decodes a message
+and calls back, in about as much time as the whole request takes otherwise. An answer to rows is nearly
+always VOID, of 13 bytes, and a read brings many. So before the driver looks at what has come, a
 `ReadingConnection` takes those from its beginning, for which it has to know no more than their header.
 
-Whatever else has come is the driver's, untouched: another answer, a frame that is longer than its segment, a
-checksum that is wrong, a stream of which nothing is known. And it reads everything until it has once read
+Whatever else has come is the driver's, untouched: another answer, a frame that is longer than its segment,
+a checksum that is wrong, a stream of which nothing is known. And it reads everything until it has once read
 answers of a connection just as they would have been read here. Segments are decoded by its own codec.
 
-Writes requests to their socket at once, by the thread that makes them.
-
-The driver's `push` leaves them to its own thread: three turns of its event loop for each push, and two
-threads that take the interpreter from each other. A socket has room nearly always, so nothing waits for it.
-
-It is done for libev, the driver's choice on Linux, and without TLS: the driver's thread reads meanwhile, and
-OpenSSL does not let two threads use one connection at once.
+**Requests** are written to their socket by the thread that makes them. The driver's `push` leaves them to
+its own thread: three turns of its event loop for each push, and two threads that take the interpreter from
+each other. A socket has room nearly always, so nothing waits for it. It is done for libev, the driver's
+choice on Linux, and without TLS: the driver's thread reads meanwhile, and OpenSSL does not let two threads
+use one connection at once.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-"""Views Arrow's buffers as numpy arrays without a copy, at any offset of the Arrow array.
+"""Views Arrow's buffers as numpy arrays without a copy, and joins segments row by row. Pure.
 
-Joins segments, columns with a piece of each row's bytes, row by row. Pure.
-
-Encodes texts that no kernel parses: each distinct one once, as a Python object.
-
-Encodes `varint`, `decimal` and `duration`, whose length depends on the value.
-
+A segment is a column with a piece of each row's bytes. Values whose length depends on them are encoded here:
+`varint`, `decimal`, `duration`, and texts that no kernel parses, each distinct one once, as a Python object.
 Kernels of numpy, but for numbers that the log has as texts, since they can have any number of digits.
 """
 

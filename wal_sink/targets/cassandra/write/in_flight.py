@@ -24,10 +24,6 @@ An answer that the server is overloaded halves them at once; more such answers t
 before it do not halve them again. A bound that is a multiple of the best latency alone was tried: it takes
 the jitter of a busy machine for a queue, and ends with two requests in flight where sixty-four do three
 times as much.
-
-How requests have ended.
-
-Gathers requests into groups, which go to a node by one push. Pure.
 """
 
 from __future__ import annotations
