@@ -20,6 +20,8 @@ from wal_sink.targets.iceberg.options import IcebergOptions
 from wal_sink.testing.contracts.ledger import begun_window
 from wal_sink.testing.contracts.rows import WITH_DOUBLE
 
+pytestmark = pytest.mark.long
+
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
 
 

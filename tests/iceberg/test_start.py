@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.exceptions import NoSuchTableError
 
 from tests.iceberg.conftest import catalog_options, load, make_table, query, read
 from wal_sink.errors import InvalidRow, SchemaMismatch, WalSinkError
@@ -105,6 +106,17 @@ def test_a_partition_that_would_lose_rows_is_refused(tmp_path: Path) -> None:
     options = catalog_options(tmp_path) | {"createTable": "true", "partitionColumns": "d"}
     with pytest.raises(SchemaMismatch, match="partitioned by d, a double"):
         target(options).plan(pa.schema([("d", pa.float64()), ("v", pa.int64())]), "key")
+    with pytest.raises(NoSuchTableError):
+        load(options)
+
+
+def test_a_column_by_which_pyiceberg_does_not_partition_twice(tmp_path: Path) -> None:
+    options = catalog_options(tmp_path) | {
+        "createTable": "true",
+        "partitionColumns": "days(at), hours(at)",
+    }
+    with pytest.raises(SchemaMismatch, match="partitioned twice by at"):
+        target(options).plan(SCHEMA, "key")
 
 
 def test_a_text_too_long_for_a_folder_is_no_row(tmp_path: Path) -> None:

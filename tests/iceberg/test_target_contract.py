@@ -19,6 +19,8 @@ from wal_sink.targets.iceberg.table import catalog_of
 from wal_sink.testing.contracts.rows import WITH_DOUBLE, Record
 from wal_sink.testing.contracts.staged import StagedContract
 
+pytestmark = pytest.mark.long
+
 
 class TestIceberg(StagedContract):
     """A table without partitions."""

@@ -10,6 +10,7 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, TableProperties
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 from pyiceberg.transforms import IdentityTransform, UnknownTransform
 from pyiceberg.types import (
     DoubleType,
@@ -66,6 +67,7 @@ def _agree(options: IcebergOptions, schema: pa.Schema, key: str, *, changes: boo
         new = new_table(options.table, schema, options.layout)
         if not options.create_table:
             raise no_table(options.table, new.statement)
+        _refuse(_about_shape(new.columns, new.partitions), options.table)
         if not changes:
             planned = agree(new.columns, new.partitions, options.table, schema, key)
             return planned.that_creates(new.statement)
@@ -89,11 +91,16 @@ def refuse_unfit(table: Table, name: str) -> None:
 
     :raises SchemaMismatch: names what is in the way.
     """
-    for what, remedy in _obstacles(table):
+    _refuse(_about_properties(table), name)
+    _refuse(_about_shape(table.schema(), table.spec(), table.sort_order()), name)
+
+
+def _refuse(obstacles: Iterator[tuple[str, str]], name: str) -> None:
+    for what, remedy in obstacles:
         raise SchemaMismatch(f"The Iceberg table {name} cannot be written: {what}.", remedy)
 
 
-def _obstacles(table: Table) -> Iterator[tuple[str, str]]:
+def _about_properties(table: Table) -> Iterator[tuple[str, str]]:
     found = table.metadata
     if found.format_version != FORMAT:
         yield (
@@ -108,10 +115,15 @@ def _obstacles(table: Table) -> Iterator[tuple[str, str]]:
             f"its files are {format_}, by write.format.default",
             "ALTER TABLE … SET TBLPROPERTIES ('write.format.default'='parquet').",
         )
-    orders = [(each, "sorted") for each in table.sort_order().fields]
-    for field, how in [*((each, "partitioned") for each in table.spec().fields), *orders]:
-        source = table.schema().find_column_name(field.source_id)
-        type_ = table.schema().find_type(field.source_id)
+
+
+def _about_shape(
+    columns: Schema, partitions: PartitionSpec, order: SortOrder = UNSORTED_SORT_ORDER
+) -> Iterator[tuple[str, str]]:
+    orders = [(each, "sorted") for each in order.fields]
+    for field, how in [*((each, "partitioned") for each in partitions.fields), *orders]:
+        source = columns.find_column_name(field.source_id)
+        type_ = columns.find_type(field.source_id)
         if isinstance(field.transform, UnknownTransform):
             yield (
                 f"it is {how} by {field.transform} of {source}, which pyiceberg does not compute",
@@ -123,7 +135,14 @@ def _obstacles(table: Table) -> Iterator[tuple[str, str]]:
                 f"it is partitioned by {source}, a {type_}",
                 "Partition it by another column, or by a decimal.",
             )
-    for column in table.schema().fields:
+    sources = [each.source_id for each in partitions.fields]
+    if twice := {each for each in sources if sources.count(each) > 1}:
+        names = ", ".join(columns.find_column_name(each) or "" for each in sorted(twice))
+        yield (
+            f"it is partitioned twice by {names}, which pyiceberg does not write",
+            "Leave one of the two: ALTER TABLE … DROP PARTITION FIELD ….",
+        )
+    for column in columns.fields:
         if inner := next(_required_inside(column.field_type), None):
             yield (
                 f"its column {column.name} has {inner} inside that takes no null, which is not checked",

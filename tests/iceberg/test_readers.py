@@ -1,0 +1,129 @@
+"""What is written is read back: by partitions, in order, and by filters that look at the bounds of files."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import math
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.expressions import EqualTo, IsNaN
+from pyiceberg.table.sorting import NullOrder, SortDirection
+from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform
+
+from tests.iceberg.conftest import catalog_options, load, make_table, query, read
+
+UTC = datetime.UTC
+D = decimal.Decimal
+VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "text": (
+        pa.string(),
+        ["", " ", "a/b=c%é", "x" * 40 + "1", "x" * 40 + "2", "\U0010ffff" * 10, "\ue000"],
+    ),
+    "flag": (pa.bool_(), [True, False]),
+    "day": (pa.date32(), [datetime.date(1, 1, 1), datetime.date(1969, 12, 31), datetime.date.max]),
+    "at": (
+        pa.timestamp("us", "UTC"),
+        [
+            datetime.datetime(1, 1, 1, tzinfo=UTC),
+            datetime.datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC),
+            datetime.datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC),
+        ],
+    ),
+    "price": (pa.decimal128(38, 9), [D("-12345678901234567890.123456789"), D("0E-9")]),
+    "blob": (pa.binary(), [b"", b"\xff" * 40, b"\x00"]),
+    "small": (pa.int16(), [-32_768, 32_767]),
+    "large": (pa.int64(), [-(2**63), 2**53 + 1, 2**63 - 1]),
+    "real": (pa.float64(), [-math.inf, -0.0, 5e-324, math.inf, math.nan]),
+}
+
+
+LONGEST = max(len(values) for _, values in VALUES.values())
+SCHEMA = pa.schema([(name, type_) for name, (type_, _) in VALUES.items()])
+ROWS = [
+    {name: values[i] if i < len(values) else None for name, (_, values) in VALUES.items()}
+    for i in range(LONGEST)
+]
+
+
+def test_a_filter_finds_each_value(tmp_path: Path) -> None:
+    """Each lies in a file of its own, and in one with all: bounds that were cut too far would hide it."""
+    options = catalog_options(tmp_path)
+    make_table(options, SCHEMA)
+    with query(options, SCHEMA) as running:
+        for row in ROWS:
+            running.add([row])
+        running.add(ROWS)
+    table = load(options)
+    for name, (_, values) in VALUES.items():
+        for value in values:
+            nan = isinstance(value, float) and math.isnan(value)
+            by = IsNaN(name) if nan else EqualTo(name, value)
+            assert len(table.scan(row_filter=by).to_arrow()) == 2, (name, value)
+
+
+PARTITIONS: list[tuple[str, Any]] = [
+    *((name, IdentityTransform()) for name in VALUES if name != "real"),
+    ("at", DayTransform()),
+    ("text", BucketTransform(3)),
+]
+
+
+@pytest.mark.parametrize(("name", "by"), PARTITIONS, ids=str)
+def test_a_partition_has_its_rows(tmp_path: Path, name: str, by: Any) -> None:
+    """A null has one of its own."""
+    type_, values = VALUES[name]
+    schema = pa.schema([(name, type_), ("other", pa.int64())])
+    options = catalog_options(tmp_path)
+    make_table(options, schema, [(name, by)])
+    rows = [{name: value, "other": i} for i, value in enumerate([*values, None])]
+    with query(options, schema) as running:
+        running.add(rows)
+    assert sorted(read(options), key=lambda row: row["other"]) == rows
+    partitions = {str(each["partition"]) for each in load(options).inspect.files().to_pylist()}
+    assert len(partitions) == (4 if isinstance(by, BucketTransform) else len(rows))
+
+
+def test_files_are_sorted_as_the_table_says(tmp_path: Path) -> None:
+    schema = pa.schema([("k", pa.string()), ("v", pa.int64())])
+    options = catalog_options(tmp_path)
+    table = make_table(options, schema)
+    with table.update_sort_order() as order:
+        order.desc("k", IdentityTransform(), NullOrder.NULLS_LAST)
+        order.asc("v", BucketTransform(1000), NullOrder.NULLS_FIRST)
+    assert load(options).sort_order().fields[0].direction is SortDirection.DESC
+    rows: list[dict[str, Any]] = [
+        {"k": k, "v": v} for v in (3, None, 1, 2) for k in ("a", None, "b")
+    ]
+    with query(options, schema) as running:
+        running.add(rows)
+    found = read(options)
+    assert [row["k"] for row in found] == ["b"] * 4 + ["a"] * 4 + [None] * 4
+    assert [row["v"] for row in found][::4] == [None] * 3
+    buckets = [
+        BucketTransform(1000).transform(table.schema().find_type("v"))(r["v"]) for r in found
+    ]
+    assert buckets[1:4] == sorted(buckets[1:4])
+
+
+def test_nested_values(tmp_path: Path) -> None:
+    schema = pa.schema(
+        [
+            ("tags", pa.list_(pa.string())),
+            ("point", pa.struct([("x", pa.int32()), ("y", pa.list_(pa.float64()))])),
+            ("map", pa.map_(pa.string(), pa.int64())),
+        ]
+    )
+    options = catalog_options(tmp_path)
+    make_table(options, schema)
+    rows: list[dict[str, Any]] = [
+        {"tags": ["a", None], "point": {"x": 1, "y": [0.1]}, "map": [("k", None)]},
+        {"tags": [], "point": None, "map": []},
+        {"tags": None, "point": {"x": None, "y": None}, "map": None},
+    ]
+    with query(options, schema) as running:
+        running.add(rows)
+    assert read(options) == rows
