@@ -127,3 +127,17 @@ def test_a_text_too_long_for_a_folder_is_no_row(tmp_path: Path) -> None:
     with pytest.raises(InvalidRow, match="too long for the name of a folder") as caught:
         made.check(pa.RecordBatch.from_pylist([ROW, ROW | {"k": "é" * 34}], SCHEMA), plan)
     assert caught.value.rows.to_pylist() == [False, True]
+
+
+def test_tasks_get_what_the_driver_has_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of pyiceberg's own configuration; an option counts before it, there and here."""
+    given = catalog_options(tmp_path) | {"iceberg.catalog.name": "lake"}
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", "sqlite:////elsewhere.db")
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__S3__REGION", "eu-central-1")
+    sent = target(given).for_tasks()
+    monkeypatch.delenv("PYICEBERG_CATALOG__LAKE__S3__REGION")
+    assert sent.options.catalog_properties["uri"] == given["iceberg.catalog.uri"]
+    assert sent.options.catalog_properties["s3.region"] == "eu-central-1"
+    assert "eu-central-1" not in repr(sent)

@@ -109,4 +109,4 @@ class IcebergOptions(Options, frozen=True, kw_only=True):
     def catalog_properties(self) -> dict[str, str]:
         """What pyiceberg is given, beside its own configuration."""
         named = {"type": self.type, "uri": self.uri, "warehouse": self.warehouse}
-        return {name: value for name, value in named.items() if value} | self.properties
+        return self.properties | {name: value for name, value in named.items() if value}

@@ -129,6 +129,8 @@ class IcebergSession(StagedSession):
             there = self._refreshed().seen(self._tag)
             if (outcome := met(before, snapshot, there)) is not None:
                 return outcome
+            if there.state != seen:  # the table was rolled back meanwhile
+                return Outcome.UNKNOWN
         return Outcome.UNKNOWN
 
     def _commit(
