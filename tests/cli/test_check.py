@@ -161,7 +161,7 @@ def test_the_function_raises_what_a_start_would_raise(tmp_path: Path) -> None:
         ({"cassandra.contactPoint": "x"}, ["cassandra.contactPoint", "cassandra.contactPoints"]),
         ({"cassandra.port": "ninety"}, ["cassandra.port", "'ninety'", "a whole number"]),
         ({"wal.compression": "gzip"}, ["wal.compression", "lz4", "zstd", "none"]),
-        ({"wal.location": "gs://bucket/log"}, ["wal.location", "gs"]),
+        ({"wal.location": "hdfs://host/log"}, ["wal.location", "hdfs"]),
         ({"wal.location": "memory://log"}, ["wal.location", "one process"]),
         ({"cassandra.consistencyLevel": "ANY"}, ["cassandra.consistencyLevel", "ANY"]),
         ({"cassandra.nulls": "drop"}, ["cassandra.nulls", "unset", "write"]),

@@ -156,10 +156,11 @@ def test_storage_options_travel() -> None:
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
-        ("gs://b/ck", "not verified yet"),
-        ("abfss://c@account/ck", "not verified yet"),
+        ("gs://key:Geheim@b/ck", "no '@'"),
+        ("abfss://c@Geheim/ck", "abfss://<container>@<account>"),
         ("s3a://key:Geheim@b/ck", "no '@'"),
-        ("hdfs://host/ck", "'hdfs'"),
+        ("hdfs://host/ck", "cannot be in hdfs://.*s3, gs, abfss"),
+        ("ftp://host/ck", "'ftp'"),
     ],
 )
 def test_a_store_that_cannot_be_used_is_refused_by_the_option(url: str, reason: str) -> None:

@@ -48,7 +48,7 @@ LOG_FOLDER = "wal_sink"
 
 _USE = (
     "Use a place that the driver and all executors share: a folder, as file:///… or a plain path, or"
-    " s3://bucket/prefix."
+    " s3://bucket/prefix, gs://bucket/prefix or abfss://container@account.dfs.core.windows.net/prefix."
 )
 
 
