@@ -19,7 +19,7 @@ demo: $(READY) ## Real flights under SIGKILL, beside foreachBatch (ARGS="--targe
 
 check: lint ## Lint, and the tests without servers, in less than 3 minutes (ARGS=… go to pytest)
 	$(BIN)/python -m pytest --numprocesses $(CHECK_JOBS) --dist worksteal \
-		-m 'not (long or s3 or cassandra or postgresql or kafka or spark or docker or prometheus)' \
+		-m 'not (long or s3 or cassandra or postgresql or mariadb or kafka or spark or docker or prometheus)' \
 		tests/unit tests/protocol tests/simulator tests/contract tests/test_architecture.py $(ARGS)
 
 test: $(READY) ## Run all tests, with real Spark and real Cassandra (ARGS=… go to pytest; JOBS=3 at a time)
@@ -65,5 +65,5 @@ $(READY): pyproject.toml
 	@command -v java >/dev/null || { echo "Spark and Cassandra need Java 17: install a JRE" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --editable '.[testing,demo,postgresql,kafka,delta,iceberg]' --group dev
+	$(BIN)/pip install --quiet --editable '.[testing,demo,postgresql,kafka,delta,iceberg,sql]' --group dev
 	touch $@

@@ -13,6 +13,7 @@ from tests import order
 from tests.class_archive import CASSANDRA, SPARK
 from tests.protocol.cases import CASES
 from tests.s3 import s3  # noqa: F401 - a fixture
+from tests.sql.mariadb import database, mariadb  # noqa: F401 - fixtures
 from wal_sink.protocol import windows
 from wal_sink.testing.servers import docker
 from wal_sink.testing.servers.cassandra import IMAGE
@@ -41,8 +42,8 @@ def pytest_report_header() -> str:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark what needs the server of S3, PostgreSQL or Kafka, so that `make check` can leave it out."""
-    for server in ("s3", "postgresql", "kafka"):
+    """Mark what needs the server of S3, PostgreSQL, MariaDB or Kafka: `make check` leaves it out."""
+    for server in ("s3", "postgresql", "mariadb", "kafka"):
         if server in getattr(item, "fixturenames", ()):
             item.add_marker(getattr(pytest.mark, server))
 

@@ -139,6 +139,10 @@ _PLAIN = {
     pa.int16(): "smallint",
     pa.int32(): "int",
     pa.int64(): "bigint",
+    pa.uint8(): "smallint",  # Spark has none without a sign: the next that holds it
+    pa.uint16(): "int",
+    pa.uint32(): "bigint",
+    pa.uint64(): "decimal(20,0)",
     pa.float32(): "float",
     pa.float64(): "double",
     pa.date32(): "date",

@@ -25,6 +25,7 @@ _OWN = {
     "cassandra": "wal_sink.targets.cassandra:CassandraTarget",
     "postgresql": "wal_sink.targets.postgresql:PostgresqlTarget",
     "kafka": "wal_sink.targets.kafka:KafkaTarget",
+    "sql": "wal_sink.targets.sqlalchemy:SqlAlchemyTarget",
     "delta": "wal_sink.targets.delta:DeltaTarget",
     "iceberg": "wal_sink.targets.iceberg:IcebergTarget",
 }

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Collection, Sequence
 
 import pyarrow as pa
 import pyarrow.types as pt
 
 from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Column, Plan, spark_ddl
-from wal_sink.targets.arrow_values import beyond_python, plain, shorten
+from wal_sink.targets.arrow_values import beyond_python, not_deleted, plain, shorten
 from wal_sink.targets.columns import TableColumn, TableRules, to_cast
 
 ArrowType = Callable[[str], pa.DataType | None]
@@ -37,10 +38,14 @@ class SqlRules(TableRules):
             why = f"{field.name}: the table's type is {column.type}, which cannot be written."
             remedy = f"Give the column another type, or drop {field.name} from the DataFrame."
             return [f"{why} {remedy}"]
-        if is_castable(field.type, type_):
+        if self.is_castable(field.type, column.type, type_):
             return []
         cast = to_cast(field.name, spark_ddl(type_))
         return [self.types_differ(field, column.type, f"{cast}, or alter the table.")]
+
+    def is_castable(self, source: pa.DataType, words: str, holds: pa.DataType) -> bool:  # noqa: ARG002
+        """Whether the DataFrame's type may go into a column; to be overridden where the words count, too."""
+        return is_castable(source, holds)
 
     def to_add(self, field: pa.Field) -> str:
         """Leave the type to the reader, who knows the database."""
@@ -79,30 +84,35 @@ _HOLDS: tuple[Callable[[pa.DataType, pa.DataType], bool], ...] = (
     lambda source, type_: _is_blob(source) and _is_blob(type_),
     lambda source, type_: pt.is_integer(source) and _is_number(type_),
     lambda source, type_: pt.is_decimal(source) and pt.is_decimal(type_),
+    lambda source, type_: pt.is_boolean(source) and pt.is_integer(type_),
+    lambda source, type_: pt.is_decimal(source) and not source.scale and pt.is_integer(type_),
 )
 
 
-def cast(batch: pa.RecordBatch, plan: Plan, arrow_type: ArrowType, fits: Fits) -> pa.RecordBatch:
+def cast(
+    batch: pa.RecordBatch,
+    plan: Plan,
+    arrow_type: ArrowType,
+    fits: Fits,
+    deletes: pa.Array | None = None,
+) -> pa.RecordBatch:
     """Cast a batch to the table's types; it keeps the order of its columns.
 
-    :raises InvalidRow: a value does not fit its column.
+    :param plan: without the column that says what a row does.
+    :param deletes: which rows are deletes, that have no values beside the key; None: no row is one.
+    :raises InvalidRow: a value does not fit its column, or a part of the key is null.
     """
+    key = key_of(plan)
     arrays = []
     for column in plan.columns:
         array = batch.column(column.name)
-        if column.role == "required" and array.null_count:
-            raise InvalidRow(
-                f"Column {column.name} is null in {array.null_count} rows, and the table takes no null",
-                f"Filter such rows out: .where(F.col('{column.name}').isNotNull()).",
-                column=column.name,
-                problem=f"Column {column.name} is null, and the table takes no null.",
-                rows=array.is_null(),
-            )
+        if column.role == "required" or column.name in key:
+            _refuse_null(column, array, None if column.name in key else deletes)
         type_ = arrow_type(column.type)
         assert type_ is not None, "the plan has only types that can be written"
         try:
             values = array.cast(type_)
-        except pa.ArrowInvalid as error:
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             row = next(i for i in range(len(array)) if not _casts(array.slice(i, 1), type_))
             raise _invalid(batch, plan, column, row) from error
         if (beyond := beyond_python(values)) is not None:
@@ -114,6 +124,37 @@ def cast(batch: pa.RecordBatch, plan: Plan, arrow_type: ArrowType, fits: Fits) -
     return pa.record_batch(arrays, names=[column.name for column in plan.columns])
 
 
+def _refuse_null(column: Column, array: pa.Array, deletes: pa.Array | None) -> None:
+    """Refuse nulls in a column.
+
+    :param deletes: rows that may have one; None: no row may.
+    :raises InvalidRow: there is one.
+    """
+    missing = not_deleted(array.is_null(), deletes)
+    if missing.true_count:
+        raise InvalidRow(
+            f"Column {column.name} is null in {missing.true_count} rows, and the table takes no null",
+            f"Filter such rows out: .where(F.col('{column.name}').isNotNull()).",
+            column=column.name,
+            problem=f"Column {column.name} is null, and the table takes no null.",
+            rows=missing,
+        )
+
+
+_KEY = "key"
+"""Under which name a plan's details have the columns of the key."""
+
+
+def key_of(plan: Plan) -> tuple[str, ...]:
+    """Return the columns by which an upsert finds the row to replace; none where each row is added."""
+    return tuple(json.loads(plan.details.get(_KEY, "[]")))
+
+
+def key_details(key: Collection[str]) -> dict[str, str]:
+    """Return what a plan's details have of the key."""
+    return {_KEY: json.dumps(list(key))} if key else {}
+
+
 def _casts(value: pa.Array, type_: pa.DataType) -> bool:
     try:
         value.cast(type_)
@@ -122,14 +163,20 @@ def _casts(value: pa.Array, type_: pa.DataType) -> bool:
     return True
 
 
+def row_text(batch: pa.RecordBatch, plan: Plan, row: int) -> str:
+    """Name a row by its key, or by the beginning of its values where the table has none."""
+    shown = key_of(plan) or [each.name for each in plan.of_table().columns][:3]
+    values = ", ".join(f"{name}={shorten(plain(batch.column(name)[row]))}" for name in shown)
+    return f"the row with {values}"
+
+
 def _invalid(batch: pa.RecordBatch, plan: Plan, column: Column, row: int) -> InvalidRow:
     """Name the value, and its row by the beginning of its values: the table need not have a key."""
     value = shorten(plain(batch.column(column.name)[row]))
-    shown = [each.name for each in plan.columns][:3]
-    values = ", ".join(f"{name}={shorten(plain(batch.column(name)[row]))}" for name in shown)
     source = spark_ddl(batch.schema.field(column.name).type)
     return InvalidRow(
-        f"A value of column {column.name} does not fit into {column.type}: {value}, in the row with {values}",
+        f"A value of column {column.name} does not fit into {column.type}: {value}, in"
+        f" {row_text(batch, plan, row)}",
         f"Cast or filter it in the DataFrame, or alter the table's column to hold such a {source}.",
         column=column.name,
         problem=f"The value of column {column.name} does not fit into {column.type}.",

@@ -24,12 +24,15 @@ from wal_sink.targets.registry import published_elsewhere
 COLUMNS = LedgerRow._fields
 """All but the key."""
 
+_NOTHING = "-"
+"""What the table has for an empty text, which Oracle would take for null."""
+
 _HEX = "0123456789abcdef"
 
 DDL = (
-    "CREATE TABLE {table} (query_id VARCHAR(64) PRIMARY KEY, log_id VARCHAR(64) NOT NULL,"
-    " checkpoint TEXT NOT NULL, flushed BIGINT NOT NULL, last_us BIGINT NOT NULL,"
-    " begun TEXT NOT NULL, last TEXT NOT NULL) {suffix}"
+    "CREATE TABLE {table} (query_id {key} PRIMARY KEY, log_id {key} NOT NULL,"
+    " checkpoint {text} NOT NULL, flushed {number} NOT NULL, last_us {number} NOT NULL,"
+    " begun {text} NOT NULL, last {text} NOT NULL) {suffix}"
 )
 """Makes the ledger's table; `begun` and `last` take up to 64 epochs of 500 bytes."""
 
@@ -71,7 +74,7 @@ class Ledger:
             cursor.close()
         if row is None:
             return None
-        *others, begun, last = row
+        *others, begun, last = ("" if cell == _NOTHING else cell for cell in row)
         begun = begun and begun.lstrip(_HEX)  # without the proof of `lock`
         where = f"query {self._owner.query_id} in the ledger {self._name}"
         return LedgerState.from_row((*others, begun, last), where)
@@ -85,7 +88,7 @@ class Ledger:
         return (
             self._execute(
                 f"INSERT INTO {self._table} (query_id, {', '.join(COLUMNS)}) VALUES ({values})",  # noqa: S608
-                (self._owner.query_id, *new.to_row()),
+                (self._owner.query_id, *_cells(new).values()),
             )
             == 1
         )
@@ -105,9 +108,9 @@ class Ledger:
         :param proof: of the transaction that holds the row, if it is to be the open one: a driver may have
             lost that one, with its rows, and have connected again without a word.
         """
-        there = seen.to_row()._asdict()
-        there["begun"] = proof + there["begun"]
-        return self._update(new.to_row()._asdict(), there) == 1
+        there = _cells(seen)
+        there["begun"] = f"{proof}{there['begun']}"
+        return self._update(_cells(new), there) == 1
 
     def delete(self) -> None:
         """Remove the row."""
@@ -118,7 +121,7 @@ class Ledger:
 
     def touch(self, state: LedgerState) -> int:
         """Write the row as it is; return how many rows the driver counts, where it should be one."""
-        cells = state.to_row()._asdict()
+        cells = _cells(state)
         return self._update(cells, cells)
 
     def _update(self, changes: dict[str, object], seen: dict[str, object]) -> int:
@@ -137,6 +140,10 @@ class Ledger:
             return int(cursor.rowcount)
         finally:
             cursor.close()
+
+
+def _cells(state: LedgerState) -> dict[str, object]:
+    return {name: cell or _NOTHING if isinstance(cell, str) else cell for name, cell in state.to_row()._asdict().items()}
 
 
 logger = logging.getLogger(__name__)

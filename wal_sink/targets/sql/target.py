@@ -65,6 +65,8 @@ class SqlTarget(Target):
     options_type: type[Options] = SqlOptions
     parameter = "?"
     """What stands for a value in a statement, by the driver's `paramstyle`; set on the class."""
+    key_type, text_type, number_type = "VARCHAR(64)", "TEXT", "BIGINT"
+    """Types of the ledger's columns: of the key, of texts of up to 32 kB that can be compared, of numbers."""
     ledger_suffix = ""
     """What ends the statement that creates the ledger's table, such as `ENGINE=InnoDB`; set on the class."""
 
@@ -232,7 +234,13 @@ class SqlTarget(Target):
         """
         if self._has_ledger(connection):
             return
-        statement = DDL.format(table=self.ledger_name, suffix=self.ledger_suffix).rstrip()
+        statement = DDL.format(
+            table=self.ledger_name,
+            key=self.key_type,
+            text=self.text_type,
+            number=self.number_type,
+            suffix=self.ledger_suffix,
+        ).rstrip()
         try:
             _run(connection, statement)
             connection.commit()
@@ -256,18 +264,22 @@ class SqlTarget(Target):
         return True
 
     def _try_ledger(self, connection: Any) -> None:
-        """See that a change of the ledger is rolled back, and that an update counts the rows that it finds.
+        """See that a change of the ledger is rolled back, and that an update finds the row that it names.
 
         The row that is tried belongs to no query.
 
-        :raises SchemaMismatch: the change stays: rows could be lost or come twice.
+        :raises SchemaMismatch: the change stays, or an update finds another row: rows could be lost or come
+            twice.
         :raises TargetRefused: the update counts the rows that it changes.
         """
-        owner = Owner(uuid.uuid4().hex, "", "")
+        owner = Owner(uuid.uuid4().hex, "log", "checkpoint")
         ledger = Ledger(connection, self.ledger_name, self.parameter, owner)
-        tried = LedgerState(log_id="", checkpoint="", flushed=-1, last_us=0, begun=None, last=None)
+        tried = LedgerState(
+            log_id="log", checkpoint="checkpoint", flushed=-1, last_us=0, begun=None, last=None
+        )
         ledger.insert(tried)
         counted = ledger.touch(tried)
+        finds_other = ledger.touch(msgspec.structs.replace(tried, checkpoint="CHECKPOINT")) > 0
         connection.rollback()
         stays = ledger.read() is not None
         if stays:
@@ -280,6 +292,13 @@ class SqlTarget(Target):
                 " table has no transactions, or the connection commits by itself.",
                 "Make it a table with transactions (in MariaDB and MySQL: ALTER TABLE … ENGINE=InnoDB), and"
                 " let the target open connections without autocommit.",
+            )
+        if finds_other:
+            raise SchemaMismatch(
+                f"Texts of the ledger's table {self.options.ledger_table} are equal without upper and lower"
+                " case: a flusher could take another one's window for its own.",
+                "Give its columns a collation that compares bytes (in MariaDB and MySQL: ALTER TABLE …"
+                " CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_bin).",
             )
         if counted != 1:
             raise TargetRefused(

@@ -1,0 +1,115 @@
+"""A private MariaDB server from Debian's package, for tests: no service, data in a temporary folder."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pymysql
+import pytest
+
+from wal_sink.testing.servers.process import Child, DidNotStart
+
+SMALL = ("--innodb-log-file-size=8M", "--innodb-buffer-pool-size=32M")
+
+
+class MariaDb(Child):
+    """One server on 127.0.0.1, whose root has no password.
+
+    :param settings: of the server, such as `--log-bin`.
+    """
+
+    did_not_start = DidNotStart
+    patience_s = 60.0
+
+    def __init__(self, *settings: str) -> None:
+        super().__init__("MariaDB", "mariadb")
+        self._settings = settings
+
+    def url(self, database: str, parameters: str = "") -> str:
+        """Return SQLAlchemy's URL of a database."""
+        return f"mysql+pymysql://root@{self.host}:{self.port}/{database}{parameters}"
+
+    def execute(self, sql: str, values: Sequence[object] = (), database: str = "") -> list[Any]:
+        """Run a statement in a transaction of its own, and return its rows."""
+        connection = self._connect(database)
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(sql, values or None)
+                return list(cursor.fetchall())
+        finally:
+            connection.close()
+
+    def _connect(self, database: str = "") -> Any:
+        return pymysql.connect(
+            host=self.host,
+            port=self.port,
+            user="root",
+            database=database or None,
+            autocommit=True,
+            connect_timeout=10,
+        )
+
+    def _disconnect(self) -> None:
+        """Nothing is kept open."""
+
+    def _unanswered(self) -> str | None:
+        try:
+            self._connect().close()
+        except pymysql.err.OperationalError as error:
+            return str(error)
+        return None
+
+    def _command(self) -> Sequence[object]:
+        data = self.folder / "data"
+        common = ("--no-defaults", "--user=root", f"--datadir={data}", *SMALL)
+        if not data.exists():
+            quiet = (
+                "--skip-test-db",
+                "--skip-name-resolve",
+                "--auth-root-authentication-method=normal",
+            )
+            self._run([_program("mariadb-install-db"), *common, *quiet], "mariadb-install-db")
+        return [
+            *(_program("mariadbd"), *common, f"--port={self.port}", f"--bind-address={self.host}"),
+            *(f"--socket={self.folder / 'socket'}", f"--pid-file={self.folder / 'pid'}"),
+            *("--log-bin", "--server-id=1", "--binlog-format=MIXED"),
+            *self._settings,
+        ]
+
+
+def _program(name: str) -> str:
+    """Find a program; Debian has the server's beside PATH.
+
+    :raises DidNotStart: it is not installed.
+    """
+    beside = Path("/usr/sbin") / name
+    found = shutil.which(name) or (str(beside) if beside.exists() else None)
+    if found is None:
+        raise DidNotStart(
+            f"MariaDB is not installed: no program {name}",
+            "Install the server: on Debian and Ubuntu `apt-get install mariadb-server`. Its service is not"
+            " used.",
+        )
+    return found
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaDb]:
+    """Start the one server of a run."""
+    server = MariaDb()
+    with contextlib.closing(server), server:
+        yield server
+
+
+@pytest.fixture
+def database(mariadb: MariaDb) -> Iterator[str]:
+    """Return the name of a new database in `mariadb`, dropped after the test."""
+    name = f"test_{uuid.uuid4().hex[:16]}"
+    mariadb.execute(f"CREATE DATABASE {name}")
+    yield name
+    mariadb.execute(f"DROP DATABASE {name}")

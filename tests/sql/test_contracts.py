@@ -1,0 +1,134 @@
+"""The contract suites of SQL targets over every store that runs here: without a key, and with one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.sql.mariadb import MariaDb
+from tests.sql.stores import APPEND, KEYED, DuckDb, Maria, Postgresql, Sqlite, Store
+from wal_sink.targets.base import Target
+from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
+from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, DeletesContract
+from wal_sink.testing.contracts.restart import RestartContract
+from wal_sink.testing.contracts.rows import Record, Table
+from wal_sink.testing.contracts.transactional import SqlContract
+from wal_sink.testing.servers.postgresql import Server
+
+
+class AppendContract(SqlContract):
+    """A table without a key."""
+
+    store: Store
+
+    def made(self, store: Store) -> SqlAlchemyTarget:
+        self.store = store
+        store.execute(APPEND)
+        options = SqlAlchemyOptions(url=store.url, table="t", lock_timeout=1)
+        return SqlAlchemyTarget(options)
+
+    def records(self, target: Target) -> list[Record]:
+        return self.store.execute("SELECT k, n, v, t FROM t")
+
+    def doubles(self, target: Target) -> list[float | None]:
+        return [d for (d,) in self.store.execute("SELECT d FROM t")]
+
+
+class KeyedContract(DeletesContract):
+    """A table with a key, which is not the DataFrame's order."""
+
+    store: Store
+
+    def made(self, store: Store) -> SqlAlchemyTarget:
+        self.store = store
+        store.execute(KEYED)
+        return SqlAlchemyTarget(
+            SqlAlchemyOptions(
+                url=store.url,
+                table="t",
+                mode="upsert",
+                operation_column=COLUMN,
+                operations=OPERATIONS,
+                lock_timeout=1,
+            )
+        )
+
+    def rows(self, target: Target) -> Table:
+        found = self.store.execute("SELECT k, n, v, t FROM t")
+        assert len({row[:2] for row in found}) == len(found)
+        return {(k, n): (v, t) for k, n, v, t in found}
+
+
+class OnSqlite:
+    """Gives the store."""
+
+    @pytest.fixture
+    def target(self, tmp_path: Path) -> SqlAlchemyTarget:
+        return self.made(Sqlite(tmp_path))  # type: ignore[attr-defined,no-any-return]
+
+
+class OnDuckDb:
+    """Gives the store."""
+
+    @pytest.fixture
+    def target(self, tmp_path: Path) -> SqlAlchemyTarget:
+        return self.made(DuckDb(tmp_path))  # type: ignore[attr-defined,no-any-return]
+
+
+class OnMariaDb:
+    """Gives the store."""
+
+    @pytest.fixture
+    def target(self, mariadb: MariaDb, database: str) -> SqlAlchemyTarget:
+        return self.made(Maria(mariadb, database))  # type: ignore[attr-defined,no-any-return]
+
+
+class OnPostgresql:
+    """Gives the store."""
+
+    @pytest.fixture
+    def target(self, postgresql: Server, schema: str) -> SqlAlchemyTarget:
+        return self.made(Postgresql(postgresql, schema))  # type: ignore[attr-defined,no-any-return]
+
+
+class TestSqliteAppend(OnSqlite, AppendContract):
+    """SQLite."""
+
+
+class TestSqliteDeletes(OnSqlite, KeyedContract):
+    """SQLite."""
+
+
+class TestDuckDbAppend(OnDuckDb, AppendContract):
+    """DuckDB."""
+
+
+class TestDuckDbDeletes(OnDuckDb, KeyedContract):
+    """DuckDB."""
+
+
+class TestMariaDbAppend(OnMariaDb, AppendContract, RestartContract):
+    """MariaDB, whose server is killed."""
+
+    def restart(self, target: Target) -> None:
+        assert isinstance(self.store, Maria)
+        self.store.server.kill()
+        self.store.server.start()
+
+
+class TestMariaDbDeletes(OnMariaDb, KeyedContract):
+    """MariaDB."""
+
+
+class TestPostgresqlAppend(OnPostgresql, AppendContract, RestartContract):
+    """PostgreSQL by psycopg, beside the target that is its own."""
+
+    def restart(self, target: Target) -> None:
+        assert isinstance(self.store, Postgresql)
+        self.store.server.kill()
+        self.store.server.start()
+
+
+class TestPostgresqlDeletes(OnPostgresql, KeyedContract):
+    """PostgreSQL by psycopg."""

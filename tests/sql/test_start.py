@@ -1,0 +1,336 @@
+"""What the target `sql` says at the start: everything that does not fit, and what is not exactly once."""
+
+from __future__ import annotations
+
+import pickle
+import sqlite3
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.sql.mariadb import MariaDb
+from tests.sql.stores import DuckDb, Maria, Sqlite, Store
+from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch, TargetUnavailable
+from wal_sink.model.ledger import Owner
+from wal_sink.model.plan import Plan, plan_key
+from wal_sink.options import parse, public
+from wal_sink.targets.base import Slice
+from wal_sink.targets.sql.session import SqlSession
+from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
+from wal_sink.testing.contracts.ledger import begun_window
+from wal_sink.testing.contracts.rows import deliver
+
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+TABLE = "CREATE TABLE t (id BIGINT NOT NULL, name VARCHAR(20){key})"
+
+
+def target(store: Store, parameters: str = "", **given: object) -> SqlAlchemyTarget:
+    """Return a target of table `t`."""
+    options = {"table": "t", "lock_timeout": 1} | given
+    return SqlAlchemyTarget(SqlAlchemyOptions(url=store.url + parameters, **options))  # type: ignore[arg-type]
+
+
+def agreed(of: SqlAlchemyTarget, schema: pa.Schema = SCHEMA) -> Plan:
+    return of.plan(schema, plan_key(schema, of.name, of.shape))
+
+
+def bring(of: SqlAlchemyTarget, rows: pa.RecordBatch) -> None:
+    """Bring rows into the table, as a query of its own."""
+    plan = agreed(of, rows.schema)
+    with of.connect(Owner("query", "log", "checkpoint")) as session:
+        session.create(-1)
+        deliver(session, plan, Slice(0, of.check(rows, plan), 0))
+
+
+def test_everything_that_does_not_fit_is_in_one_error(tmp_path: Path) -> None:
+    """Names, types and what the table requires, each with what to do."""
+    store = Sqlite(tmp_path)
+    store.execute("CREATE TABLE t (id BIGINT, at DATETIME, price DECIMAL(9,2), need TEXT NOT NULL)")
+    columns = [("Id", pa.int64()), ("at", pa.int64()), ("price", pa.decimal128(9, 2))]
+    with pytest.raises(SchemaMismatch) as caught:
+        agreed(target(store), pa.schema(columns))
+    for words in (
+        "Id: the table has no such column. There is id, which differs",
+        "at: the table's type is datetime",
+        'cast("timestamp_ntz")',
+        "price: the table's type is decimal(9,2), which cannot be written",
+        "need: it takes no null, has no default, and is not in the DataFrame",
+    ):
+        assert words in str(caught.value)
+
+
+def test_a_missing_table_comes_with_its_ddl(tmp_path: Path) -> None:
+    """Which can be run as it is."""
+    store = DuckDb(tmp_path)
+    store.execute("CREATE TABLE tt (id BIGINT)")
+    with pytest.raises(SchemaMismatch, match="There is no table t") as caught:
+        agreed(target(store))
+    store.execute(caught.value.remedy.partition("\n")[2])
+    agreed(target(store))
+
+
+@pytest.mark.parametrize(
+    ("key", "mode", "said"),
+    [
+        (", PRIMARY KEY (id)", "append", "unique by the primary key"),
+        ("", "upsert", "no primary key"),
+        (", PRIMARY KEY (id), UNIQUE (name)", "upsert", "more than one unique index"),
+    ],
+)
+@pytest.mark.parametrize("kind", [Sqlite, DuckDb])
+def test_a_key_that_does_not_fit_the_mode_is_refused(
+    tmp_path: Path, kind: type[Sqlite | DuckDb], key: str, mode: str, said: str
+) -> None:
+    """A row that it refuses would stop the flush."""
+    store = kind(tmp_path)
+    store.execute(TABLE.format(key=key))
+    with pytest.raises(SchemaMismatch, match=said):
+        agreed(target(store, mode=mode))
+
+
+# --- what is not exactly once ---
+
+
+@pytest.mark.parametrize("table", ["t", "wal_sink_ledger"])
+def test_an_engine_without_transactions_is_refused(
+    mariadb: MariaDb, database: str, table: str
+) -> None:
+    """Of the rows or of the ledger, at the start and under a session; the remedy works."""
+    store = Maria(mariadb, database)
+    store.execute(TABLE.format(key=""))
+    of = target(store)
+    plan = agreed(of)
+    rows = Slice(0, pa.record_batch([[1], ["x"]], SCHEMA), 0)
+    with of.connect(Owner("query", "log", "checkpoint")) as session:
+        session.create(-1)
+        store.execute(f"ALTER TABLE {table} ENGINE=MyISAM")
+        with pytest.raises(SchemaMismatch, match=f"{table} has the storage engine MyISAM"):
+            deliver(session, plan, rows)
+    with pytest.raises(SchemaMismatch, match="MyISAM, which has no transactions") as caught:
+        agreed(of)
+    assert store.execute("SELECT COUNT(*) FROM t") == ((0,),) or not store.execute(
+        "SELECT * FROM t"
+    )
+    store.execute(caught.value.remedy.removeprefix("Run: "))
+    agreed(of)
+
+
+def test_a_server_that_replicates_by_statement_is_refused(mariadb: MariaDb, database: str) -> None:
+    """A replica may take other rows than the server has."""
+    store = Maria(mariadb, database)
+    store.execute(TABLE.format(key=""))
+    mariadb.execute("SET GLOBAL binlog_format = 'STATEMENT'")
+    try:
+        with pytest.raises(SchemaMismatch, match="replicates by statement"):
+            agreed(target(store))
+    finally:
+        mariadb.execute("SET GLOBAL binlog_format = 'MIXED'")
+    agreed(target(store))
+
+
+def test_autocommit_is_refused(mariadb: MariaDb, database: str) -> None:
+    """Rows would be there without the ledger."""
+    store = Maria(mariadb, database)
+    store.execute(TABLE.format(key=""))
+    with pytest.raises(SchemaMismatch, match="autocommit"):
+        agreed(target(store, "?autocommit=true"))
+
+
+def test_a_dirty_read_is_not_inherited(mariadb: MariaDb, database: str) -> None:
+    """A mark that is not committed must not be read: its rows would be trimmed, and may not be there."""
+    store = Maria(mariadb, database)
+    store.execute(TABLE.format(key=""))
+    mariadb.execute("SET GLOBAL TRANSACTION ISOLATION LEVEL READ UNCOMMITTED")
+    try:
+        of, owner = target(store), Owner("query", "log", "checkpoint")
+        agreed(of)
+        with of.connect(owner) as session, of.connect(owner) as other:
+            session.create(-1)
+            assert isinstance(session, SqlSession)
+            window = begun_window(0, 1)
+            session.begin(window)
+            session.start(window)
+            assert session._ledger.finish(window, session._proof)
+            assert store.execute("SELECT flushed FROM wal_sink_ledger") == [(0,)], "no dirty read"
+            seen = other.read_ledger()
+            assert seen is not None
+            assert (seen.flushed, seen.begun) == (-1, window)
+    finally:
+        mariadb.execute("SET GLOBAL TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+
+
+def test_a_ledger_that_takes_capitals_for_small_letters_is_refused(
+    mariadb: MariaDb, database: str
+) -> None:
+    """As MariaDB's default collation does."""
+    store = Maria(mariadb, database)
+    store.execute(TABLE.format(key=""))
+    agreed(target(store))
+    text = "CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci"
+    store.execute(f"ALTER TABLE wal_sink_ledger {text}")
+    with pytest.raises(SchemaMismatch, match="without upper and lower case"):
+        agreed(target(store))
+
+
+def test_a_column_that_does_not_hold_every_text_is_refused(mariadb: MariaDb, database: str) -> None:
+    """A row with a character that it lacks would stop the flush."""
+    mariadb.execute(
+        "CREATE TABLE t (id BIGINT, name VARCHAR(20) CHARACTER SET latin1)", database=database
+    )
+    with pytest.raises(SchemaMismatch, match=r"varchar\(20\) of character set latin1"):
+        agreed(target(Maria(mariadb, database)))
+
+
+# --- a table that is made ---
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "duckdb", "mariadb"])
+def test_a_table_is_made(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """From the DataFrame's schema; a check shows it, and makes nothing."""
+    if kind == "mariadb":
+        store: Store = Maria(
+            request.getfixturevalue("mariadb"), request.getfixturevalue("database")
+        )
+    else:
+        store = Sqlite(tmp_path) if kind == "sqlite" else DuckDb(tmp_path)
+    given = {"create_table": True, "mode": "upsert", "key_columns": "id,name"}
+    if kind == "mariadb":
+        given["partition_columns"] = "id"
+    of = target(store, **given)
+    schema = pa.schema(
+        [
+            *SCHEMA,
+            ("at", pa.timestamp("us", "UTC")),
+            ("day", pa.date32()),
+            ("small", pa.int8()),
+            ("yes", pa.bool_()),
+            ("real", pa.float32()),
+            ("double", pa.float64()),
+            ("bytes", pa.binary()),
+            *([] if kind == "sqlite" else [("price", pa.decimal128(9, 2))]),
+        ]
+    )
+    shown = of.dry_plan(schema, "key")
+    assert "PRIMARY KEY" in shown.creates
+    with pytest.raises(Exception, match=r"t'|table"):  # there is none
+        store.execute("SELECT * FROM t")
+    plan = of.plan(schema, "key")
+    assert [(c.name, c.role) for c in plan.columns] == [(c.name, c.role) for c in shown.columns]
+    assert of.plan(schema, "key") == plan
+    row = {name: [None] for name in schema.names} | {"id": [1], "name": ["x"], "yes": [True]}
+    for _ in range(2):
+        with of.connect(Owner("query", "log", "checkpoint")) as session:
+            session.create(-1)
+            batch = of.check(pa.record_batch(row, schema=schema), plan)
+            deliver(session, plan, Slice(0, batch, 0))
+    assert [tuple(each) for each in store.execute("SELECT id, name, yes FROM t")] == [(1, "x", 1)]
+
+
+def test_partitions_are_made_where_they_can_be_had(tmp_path: Path) -> None:
+    """SQLite has none."""
+    with pytest.raises(OptionError, match="makes no partitions in SQLite"):
+        target(Sqlite(tmp_path), create_table=True, partition_columns="id")
+
+
+# --- options ---
+
+
+def test_the_password_is_kept_apart_from_the_url() -> None:
+    """It is in no log, and comes from the environment, too."""
+    given = {"sql.url": "mysql+pymysql://me:s%40cret@db:3306/shop", "table": "t"}
+    options = parse(given, SqlAlchemyOptions)
+    assert (options.url, options.password) == ("mysql+pymysql://me@db:3306/shop", "s@cret")
+    assert "s@cret" not in str(public(options)) + repr(options)
+    of = SqlAlchemyTarget(options)
+    assert pickle.loads(pickle.dumps(of)).options == options
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("shop.db", "not a URL of SQLAlchemy"),
+        ("snowflake://me@there/db", "not known whether a window"),
+        ("sqlite://", "in memory"),
+        ("duckdb:///:memory:", "in memory"),
+        ("mssql+pyodbc://db/shop?odbc_connect=x", "parameter odbc_connect"),
+        ("postgresql://me@db/shop?password=x", "parameter password"),
+    ],
+)
+def test_a_url_that_cannot_be_used_is_refused(url: str, said: str) -> None:
+    """Before anything connects, and without a secret in the error."""
+    with pytest.raises(OptionError, match=said):
+        SqlAlchemyOptions(url=url, table="t")
+
+
+def test_a_driver_that_is_missing_is_named() -> None:
+    """With what to install."""
+    options = SqlAlchemyOptions(url="mssql+pymssql://me@db/shop", table="t")
+    with pytest.raises(OptionError, match="driver pymssql is not installed"):
+        SqlAlchemyTarget(options).plan(SCHEMA, "key")
+
+
+def test_a_lock_is_waited_for_and_passes(tmp_path: Path) -> None:
+    """Another process writes to the file."""
+    store = Sqlite(tmp_path)
+    store.execute(TABLE.format(key=""))
+    of = target(store, lock_timeout=0.05)
+    agreed(of)
+    other = sqlite3.connect(store.path)
+    other.execute("BEGIN IMMEDIATE")
+    try:
+        with pytest.raises(TargetUnavailable, match="database is locked"):
+            agreed(of)
+    finally:
+        other.close()
+    agreed(of)
+
+
+# --- values ---
+
+
+@pytest.mark.parametrize(
+    ("type_", "source", "good", "bad"),
+    [
+        ("TINYINT UNSIGNED", pa.int64(), 255, 256),
+        ("BIGINT UNSIGNED", pa.decimal128(20, 0), Decimal(2**64 - 1), Decimal(-1)),
+        ("MEDIUMINT", pa.int32(), -8_388_608, 8_388_608),
+        ("DOUBLE", pa.float64(), 1e308, float("nan")),
+        ("FLOAT", pa.float32(), 0.5, float("inf")),
+        ("DECIMAL(5,2)", pa.decimal128(9, 2), Decimal("999.99"), Decimal("1000.00")),
+        ("VARCHAR(3)", pa.string(), "äöü", "äöüx"),
+        ("CHAR(3)", pa.string(), "ab", "ab "),
+        ("TINYTEXT", pa.string(), "x" * 255, "ä" * 128),
+        ("BINARY(2)", pa.binary(), b"ab", b"a"),
+        ("VARBINARY(2)", pa.binary(), b"a", b"abc"),
+        ("BOOLEAN", pa.bool_(), True, None),
+        ("DATETIME(3)", pa.timestamp("us", "UTC"), 1_000, 1_001),
+        ("TIMESTAMP(6)", pa.timestamp("us", "UTC"), 2_147_483_647_000_000, 2_147_483_648_000_000),
+        ("DATE", pa.date32(), 0, 2_932_897),
+    ],
+)
+def test_a_value_arrives_as_it_is_or_is_refused_in_the_task(
+    mariadb: MariaDb, database: str, type_: str, source: pa.DataType, good: object, bad: object
+) -> None:
+    """MariaDB would cut, round, pad or refuse it."""
+    store = Maria(mariadb, database)
+    store.execute(f"CREATE TABLE t (v {type_})")
+    of, schema = target(store), pa.schema([("v", source)])
+
+    def rows(value: object) -> pa.RecordBatch:
+        if pa.types.is_timestamp(source):
+            return pa.record_batch([pa.array([value], pa.int64()).cast(source)], schema=schema)
+        if pa.types.is_date(source):
+            return pa.record_batch([pa.array([value], pa.int32()).cast(source)], schema=schema)
+        return pa.record_batch([pa.array([value], source)], schema=schema)
+
+    if bad is not None:
+        with pytest.raises(InvalidRow, match="column v does not fit"):
+            of.check(rows(bad), agreed(of, schema))
+    bring(of, rows(good))
+    found = store.execute("SELECT v FROM t")[0][0]
+    expected = rows(good).column(0)
+    if pa.types.is_timestamp(source):
+        expected = expected.cast(pa.timestamp("us"))
+    assert found == expected[0].as_py()

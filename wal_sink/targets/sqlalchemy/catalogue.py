@@ -1,0 +1,215 @@
+"""What the database has under a table's name, read by SQLAlchemy's inspector; and what it says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from wal_sink.targets.columns import TableColumn
+from wal_sink.targets.sqlalchemy.connection import Connection, driver_error
+from wal_sink.targets.sqlalchemy.options import TableName
+from wal_sink.targets.sqlalchemy.types import words_of
+
+
+class Unique(NamedTuple):
+    """A unique index, or a primary key."""
+
+    name: str
+    columns: tuple[str, ...]
+    primary: bool = False
+
+
+class Live(NamedTuple):
+    """A table as it is; without columns: there is none."""
+
+    columns: tuple[TableColumn, ...]
+    unique: tuple[Unique, ...] = ()
+    """The primary key first."""
+    is_view: bool = False
+    others: tuple[str, ...] = ()
+    """Names of the other tables, where there is none of this name."""
+
+
+def read_columns(connection: Connection, name: TableName) -> tuple[TableColumn, ...]:
+    """Read a table's columns; none of a table that does not exist.
+
+    :raises Exception: of the driver.
+    """
+    if connection.over is None:
+        return _duckdb_columns(connection, name)
+    try:
+        found = sa.inspect(connection.over)
+        schema = name.schema or None
+        if not found.has_table(name.table, schema=schema):
+            return ()
+        charsets = _charsets(connection, name)
+        return tuple(
+            _column(connection.over.dialect, each, charsets.get(each["name"], ""))
+            for each in found.get_columns(name.table, schema=schema)
+        )
+    except sa.exc.DBAPIError as error:
+        raise driver_error(error) from error
+
+
+def read_table(connection: Connection, name: TableName) -> Live:
+    """Read a table; also one that does not exist.
+
+    :raises Exception: of the driver.
+    """
+    columns = read_columns(connection, name)
+    if connection.over is None:
+        return Live(columns, _duckdb_unique(connection, name))
+    try:
+        found = sa.inspect(connection.over)
+        schema = name.schema or None
+        if not columns:
+            return Live((), others=tuple(found.get_table_names(schema=schema)))
+        return Live(
+            columns,
+            tuple(_unique(found, name.table, schema)),
+            is_view=name.table in found.get_view_names(schema=schema),
+        )
+    except sa.exc.DBAPIError as error:
+        raise driver_error(error) from error
+
+
+def _column(dialect: sa.Dialect, found: Any, charset: str) -> TableColumn:
+    try:
+        words = words_of(found["type"].compile(dialect=dialect))
+    except (sa.exc.CompileError, NotImplementedError):  # a type that SQLAlchemy does not know
+        words = str(found["type"]).lower()
+    if charset:
+        words = f"{words} of character set {charset}"
+    identity = found.get("identity") or {}
+    filled = found.get("default") is not None or found.get("autoincrement") is True or identity
+    return TableColumn(
+        found["name"],
+        words,
+        required=not found["nullable"],
+        default=bool(filled),
+        computed=bool(found.get("computed") or identity.get("always")),
+    )
+
+
+def _unique(found: sa.Inspector, table: str, schema: str | None) -> Iterator[Unique]:
+    """Yield each once: some databases list an index as a constraint, too."""
+    seen = set()
+    primary = found.get_pk_constraint(table, schema=schema)
+    candidates = [Unique("the primary key", tuple(primary["constrained_columns"]), primary=True)]
+    candidates += [
+        Unique(str(each["name"]), tuple(each["column_names"]))
+        for each in found.get_unique_constraints(table, schema=schema)
+    ]
+    for index in found.get_indexes(table, schema=schema):
+        if index["unique"]:
+            columns = tuple(str(name) for name in index["column_names"] if name is not None)
+            candidates.append(Unique(str(index["name"]), columns))
+    for candidate in candidates:
+        if (candidate.columns or not candidate.primary) and candidate.columns not in seen:
+            seen.add(candidate.columns)
+            yield candidate
+
+
+# --- MySQL and MariaDB ---
+
+_UTF8 = ("utf8mb4", "utf16", "utf16le", "utf32")
+_CHARSETS = """
+    SELECT column_name, character_set_name FROM information_schema.columns
+    WHERE table_schema = COALESCE(%s, DATABASE()) AND table_name = %s AND character_set_name IS NOT NULL"""
+_ENGINES = """
+    SELECT t.engine, COALESCE(e.transactions, 'NO') FROM information_schema.tables t
+    LEFT JOIN information_schema.engines e ON e.engine = t.engine
+    WHERE t.table_schema = COALESCE(%s, DATABASE()) AND t.table_name = %s AND t.table_type = 'BASE TABLE'"""
+
+
+def _charsets(connection: Connection, name: TableName) -> dict[str, str]:
+    """Return the character sets of columns that do not hold every text."""
+    if connection.dialect.upsert != "duplicate key":
+        return {}
+    found = connection.query(_CHARSETS, (name.schema or None, name.table))
+    return {column: charset for column, charset in found if charset not in _UTF8}
+
+
+def engine_without_transactions(connection: Connection, name: TableName) -> str:
+    """Return the storage engine of a table if it cannot roll back; empty if it can, or there is no table."""
+    if connection.dialect.upsert != "duplicate key":
+        return ""
+    found = connection.query(_ENGINES, (name.schema or None, name.table))
+    return next((str(engine) for engine, transactions in found if transactions != "YES"), "")
+
+
+_BY_STATEMENT = (
+    "The server replicates by statement (binlog_format = STATEMENT): a replica may take other rows.",
+    "Set binlog_format to ROW or MIXED.",
+)
+_AUTOCOMMIT = (
+    "The connection commits each statement by itself (autocommit).",
+    "Leave autocommit out of sql.url.",
+)
+
+
+def server_refusals(connection: Connection) -> Iterator[tuple[str, str]]:
+    """Yield what in the server's settings loses a window's exactness: what it is, and what to do."""
+    if connection.dialect.upsert == "duplicate key":
+        query = "SELECT @@log_bin, @@binlog_format, @@autocommit"
+        for log_bin, binlog_format, autocommit in connection.query(query):
+            if log_bin and binlog_format == "STATEMENT":
+                yield _BY_STATEMENT
+            if autocommit:
+                yield _AUTOCOMMIT
+
+
+def server_warnings(connection: Connection) -> Iterator[str]:
+    """Yield what the operator should know at the start."""
+    if connection.dialect.upsert == "duplicate key":
+        for (level,) in connection.query("SELECT @@innodb_flush_log_at_trx_commit"):
+            if level != 1:
+                yield (
+                    f"the server has innodb_flush_log_at_trx_commit = {level}: after a power loss it may have"
+                    " lost rows that it acknowledged, and the log is trimmed by then"
+                )
+
+
+# --- DuckDB: no dialect reads its catalogue for every version of SQLAlchemy ---
+
+_DUCKDB_COLUMNS = """
+    SELECT column_name, data_type, NOT is_nullable, column_default IS NOT NULL FROM duckdb_columns()
+    WHERE table_name = ? AND schema_name = COALESCE(?, current_schema())
+    AND database_name = current_database() ORDER BY column_index"""
+_DUCKDB_UNIQUE = """
+    SELECT constraint_type, constraint_column_names FROM duckdb_constraints()
+    WHERE table_name = ? AND schema_name = COALESCE(?, current_schema())
+    AND database_name = current_database() AND constraint_type IN ('PRIMARY KEY', 'UNIQUE')
+    ORDER BY constraint_type"""
+_DUCKDB_INDEXES = """
+    SELECT index_name, expressions FROM duckdb_indexes()
+    WHERE table_name = ? AND schema_name = COALESCE(?, current_schema())
+    AND database_name = current_database() AND is_unique"""
+
+
+def _duckdb_columns(connection: Connection, name: TableName) -> tuple[TableColumn, ...]:
+    found = connection.query(_DUCKDB_COLUMNS, (name.table, name.schema or None))
+    return tuple(
+        TableColumn(column, words_of(type_), required=required, default=default)
+        for column, type_, required, default in found
+    )
+
+
+def _duckdb_unique(connection: Connection, name: TableName) -> tuple[Unique, ...]:
+    where = name.table, name.schema or None
+    constraints = [
+        Unique(f"the {kind.lower()}", tuple(columns), primary=kind == "PRIMARY KEY")
+        for kind, columns in connection.query(_DUCKDB_UNIQUE, where)
+    ]
+    indexes = [
+        Unique(index, tuple(part.strip(" '\"") for part in str(parts).strip("[]").split(",")))
+        for index, parts in connection.query(_DUCKDB_INDEXES, where)
+    ]
+    return (*constraints, *indexes)
+
+
+def names_of(columns: Sequence[TableColumn]) -> list[str]:
+    """Return the names of columns."""
+    return [column.name for column in columns]

@@ -1,0 +1,234 @@
+"""Opens connections by SQLAlchemy's URL, and says what the errors of their drivers mean."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.pool import NullPool
+
+from wal_sink.errors import OptionError, TargetUnavailable
+from wal_sink.targets.base import Kind
+from wal_sink.targets.sqlalchemy.dialects import Dialect
+from wal_sink.targets.sqlalchemy.options import PASSWORD_VARIABLE, SqlAlchemyOptions
+
+_CONNECT_S = 10
+_NETWORK = {"pymysql", "mysqldb"}
+"""Drivers of MySQL that take the same names of arguments."""
+
+
+class Connection:
+    """A connection of PEP 249, and SQLAlchemy's over the same one, by which the catalogue is read.
+
+    SQLAlchemy neither begins nor ends a transaction of it: a second connection for the catalogue would wait
+    for the rows that this one has written, or not see them.
+
+    :param raw: the driver's.
+    """
+
+    def __init__(self, raw: Any, dialect: Dialect, over: sa.Connection | None) -> None:
+        self.raw = raw
+        self.dialect = dialect
+        self.over = over
+
+    def cursor(self) -> Any:
+        """Return a cursor of the driver."""
+        cursor = self.raw.cursor()
+        if hasattr(cursor, "fast_executemany"):  # pyodbc's, else a round trip for each row
+            cursor.fast_executemany = True
+        return cursor
+
+    def query(self, statement: str, values: tuple[object, ...] = ()) -> list[Any]:
+        """Return the rows of a query."""
+        cursor = self.cursor()
+        try:
+            cursor.execute(statement, values)
+            return list(cursor.fetchall())
+        finally:
+            cursor.close()
+
+    def commit(self) -> None:
+        """Commit."""
+        self.raw.commit()
+
+    def rollback(self) -> None:
+        """Roll back."""
+        self.raw.rollback()
+
+    def close(self) -> None:
+        """Disconnect; what is open is rolled back."""
+        self.raw.close()
+        if self.over is not None:
+            with contextlib.suppress(sa.exc.SQLAlchemyError):
+                self.over.invalidate()
+            self.over.close()
+            self.over.engine.dispose()
+
+
+class _DuckDbCursor:
+    """DuckDB's connection as a cursor: `cursor()` of the driver would be another connection."""
+
+    def __init__(self, raw: Any) -> None:
+        self._raw = raw
+        self.rowcount = -1
+
+    def execute(self, statement: str, values: Any = ()) -> None:
+        """Run a statement; DuckDB answers a change with a row that has the count."""
+        self._raw.execute(statement, values or None)
+        changes = statement.split(None, 1)[0] in {"UPDATE", "INSERT", "DELETE"}
+        self.rowcount = self._raw.fetchone()[0] if changes else -1
+
+    def fetchone(self) -> Any:
+        """Return the next row."""
+        return self._raw.fetchone()
+
+    def fetchall(self) -> list[Any]:
+        """Return all rows that are left."""
+        found: list[Any] = self._raw.fetchall()
+        return found
+
+    def close(self) -> None:
+        """Leave the connection open."""
+
+
+class DuckDbConnection(Connection):
+    """DuckDB, whose driver commits each statement unless a transaction was begun."""
+
+    _is_open = False
+
+    def cursor(self) -> Any:
+        """Return a cursor in a transaction."""
+        if not self._is_open:
+            self.raw.execute("BEGIN TRANSACTION")
+            self._is_open = True
+        return _DuckDbCursor(self.raw)
+
+    def commit(self) -> None:
+        """Commit what is open."""
+        self._end("COMMIT")
+
+    def rollback(self) -> None:
+        """Roll back what is open."""
+        self._end("ROLLBACK")
+
+    def _end(self, statement: str) -> None:
+        if self._is_open:
+            self._is_open = False
+            self.raw.execute(statement)
+
+
+def connect(options: SqlAlchemyOptions) -> Connection:
+    """Connect, with the settings of the dialect.
+
+    The password is that of the options, or else that of the environment now.
+
+    :raises OptionError: the URL names a driver that is not installed, or cannot be used.
+    :raises Exception: of the driver.
+    """
+    dialect = options.dialect
+    if options.url.startswith("duckdb"):
+        return _duckdb(options)
+    url = _url(options)
+    engine = sa.create_engine(url, poolclass=NullPool, connect_args=_arguments(options, url))
+    try:
+        over = engine.connect()
+        over.detach()
+    except sa.exc.DBAPIError as error:
+        raise driver_error(error) from error
+    connection = Connection(over.connection.dbapi_connection, dialect, over)
+    try:
+        _set(connection, options)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _set(connection: Connection, options: SqlAlchemyOptions) -> None:
+    lock_ms = int(options.lock_timeout * 1_000)
+    cursor = connection.cursor()
+    try:
+        for statement in options.dialect.settings:
+            cursor.execute(statement.format(lock_ms=lock_ms, lock_s=max(1, round(lock_ms / 1_000))))
+    finally:
+        cursor.close()
+    connection.commit()
+
+
+def _duckdb(options: SqlAlchemyOptions) -> Connection:
+    try:
+        import duckdb  # noqa: PLC0415 -- one of several drivers
+    except ModuleNotFoundError as error:
+        raise _missing(options, error) from error
+    url = sa.make_url(options.url)
+    config: Any = {name: value for name, value in url.query.items() if isinstance(value, str)}
+    return DuckDbConnection(duckdb.connect(str(url.database), config=config), options.dialect, None)
+
+
+def _url(options: SqlAlchemyOptions) -> sa.URL:
+    """Read the URL, with its password.
+
+    :raises OptionError: it cannot be read; its driver is not installed, or is asynchronous.
+    """
+    try:
+        url = sa.make_url(options.url)
+        dialect = url.get_dialect()
+        dialect.import_dbapi()
+    except ModuleNotFoundError as error:
+        raise _missing(options, error) from error
+    except (sa.exc.ArgumentError, ValueError) as error:
+        raise OptionError(f"Option sql.url {options.url}: {error}", "Correct it.") from error
+    if dialect.is_async:
+        raise OptionError(
+            f"Option sql.url {options.url} names an asynchronous driver.",
+            "Name one that is not, such as psycopg, pymysql, oracledb.",
+        )
+    password = options.password or os.environ.get(PASSWORD_VARIABLE, "")
+    return url.set(password=password) if password else url
+
+
+def _missing(options: SqlAlchemyOptions, error: ModuleNotFoundError) -> OptionError:
+    return OptionError(
+        f"Option sql.url is {options.url}, and its driver {error.name} is not installed.",
+        f"pip install {error.name}, where the driver of Spark and every flusher run; or name another driver:"
+        " dialect+driver://…",
+    )
+
+
+def _arguments(options: SqlAlchemyOptions, url: sa.URL) -> dict[str, object]:
+    """Return the arguments by which the driver bounds how long it waits."""
+    seconds = max(1, round(options.request_timeout))
+    backend, driver = url.get_backend_name(), url.get_driver_name()
+    if backend == "sqlite":
+        return {"timeout": options.lock_timeout, "check_same_thread": False}
+    if driver in _NETWORK:
+        timeouts = {"read_timeout": seconds, "write_timeout": seconds}
+        return {"charset": "utf8mb4", "connect_timeout": _CONNECT_S, **timeouts}
+    if backend == "postgresql" and driver in {"psycopg", "psycopg2"}:
+        return {"connect_timeout": _CONNECT_S, "tcp_user_timeout": seconds * 1_000}
+    if driver == "pyodbc":
+        return {"timeout": _CONNECT_S}
+    return {"tcp_connect_timeout": _CONNECT_S} if driver == "oracledb" else {}
+
+
+def driver_error(error: Exception) -> Exception:
+    """Return the driver's own error of one that SQLAlchemy has wrapped."""
+    inner = getattr(error, "orig", None)
+    return inner if isinstance(inner, Exception) else error
+
+
+def classify(dialect: Dialect, error: Exception) -> Kind:
+    """Return what an error means."""
+    if isinstance(error, TargetUnavailable):
+        return "retry"
+    error = driver_error(error)
+    if isinstance(error, sa.exc.SQLAlchemyError) or not _is_of_driver(error):
+        return "fatal"
+    return dialect.errors.kind(error)
+
+
+def _is_of_driver(error: Exception) -> bool:
+    """Whether a class of PEP 249 is among an error's: all drivers have one of this name."""
+    return any(each.__name__ in {"Error", "DatabaseError"} for each in type(error).__mro__)

@@ -1,0 +1,292 @@
+"""What is particular to each database: statements, settings of a connection, and what its errors mean. Pure.
+
+SQL Server and Oracle are written after their documentation, and were never run: docs/sql.md says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal, NamedTuple
+
+from wal_sink.targets.base import Kind
+
+Code = int | str | None
+
+
+class Errors(NamedTuple):
+    """What the errors of a database's drivers mean, by their codes."""
+
+    read: Callable[[BaseException], Code]
+    passing: frozenset[int | str]
+    """Codes of errors that may pass by themselves; a text stands for all that begin with it."""
+    refusing: frozenset[int | str]
+    """Codes of errors that say that a row is wrong; the same."""
+
+    def kind(self, error: BaseException) -> Kind:
+        """Return what an error means. One without a code is of a connection that is lost, or never was."""
+        code = self.read(error)
+        if code is None:
+            names = {each.__name__ for each in type(error).__mro__}
+            return "retry" if names & {"OperationalError", "InterfaceError"} else "fatal"
+        return "retry" if _among(code, self.passing) else "fatal"
+
+    def refuses(self, error: BaseException) -> bool:
+        """Whether the database says that a row is wrong."""
+        code = self.read(error)
+        return code is not None and _among(code, self.refusing)
+
+
+def _among(code: int | str, codes: frozenset[int | str]) -> bool:
+    if isinstance(code, int):
+        return code in codes
+    return code.startswith(tuple(each for each in codes if isinstance(each, str)))
+
+
+class Dialect(NamedTuple):
+    """What is particular to a database."""
+
+    title: str
+    parameter: str
+    """What stands for a value in a statement that the driver itself executes."""
+    upsert: Literal["conflict", "duplicate key", "merge"]
+    errors: Errors
+    settings: tuple[str, ...] = ()
+    """Statements of each new connection; `{lock_ms}` and `{lock_s}` stand for `sql.lockTimeout`."""
+    key_type: str = "VARCHAR(64)"
+    text_type: str = "TEXT"
+    number_type: str = "BIGINT"
+    """Of the ledger's columns: the key, a text of up to 32 kB that can be compared, and a number."""
+    ledger_suffix: str = ""
+    transactional_ddl: bool = False
+    """Whether CREATE TABLE can be rolled back."""
+    begin: str = ""
+    """What begins a transaction before CREATE TABLE, where the driver does not."""
+    is_file: bool = False
+    """Whether the database is a file, and its server this process."""
+    partitions: bool = False
+    """Whether createTable can partition."""
+
+
+def _sqlite_code(error: BaseException) -> Code:
+    code = getattr(error, "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF  # without the extended part
+
+
+def _class_name(error: BaseException) -> Code:
+    return type(error).__name__
+
+
+def _mysql_code(error: BaseException) -> Code:
+    code = getattr(error, "errno", None) or (error.args[0] if error.args else None)
+    return code if isinstance(code, int) and code else None
+
+
+def _sqlstate(error: BaseException) -> Code:
+    """Of psycopg, of psycopg2, of pg8000."""
+    found = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+    if found is None and error.args and isinstance(error.args[0], dict):
+        found = error.args[0].get("C")
+    return found if isinstance(found, str) else None
+
+
+def _odbc_state(error: BaseException) -> Code:
+    """Of pyodbc a SQLSTATE, of pymssql the server's number."""
+    code = error.args[0] if error.args else None
+    return code if isinstance(code, int | str) else None
+
+
+def _oracle_code(error: BaseException) -> Code:
+    first = error.args[0] if error.args else None
+    return getattr(first, "full_code", None) or None  # ORA-00001, DPY-4011
+
+
+SQLITE = Dialect(
+    title="SQLite",
+    parameter="?",
+    upsert="conflict",
+    errors=Errors(
+        _sqlite_code,
+        # BUSY, LOCKED, NOMEM, INTERRUPT, IOERR, FULL, CANTOPEN, PROTOCOL
+        passing=frozenset({5, 6, 7, 9, 10, 13, 14, 15}),
+        refusing=frozenset({18, 19, 20}),  # TOOBIG, CONSTRAINT, MISMATCH
+    ),
+    settings=("PRAGMA synchronous = FULL",),
+    transactional_ddl=True,
+    begin="BEGIN IMMEDIATE",
+    is_file=True,
+)
+
+DUCKDB = Dialect(
+    title="DuckDB",
+    parameter="?",
+    upsert="conflict",
+    errors=Errors(
+        _class_name,
+        passing=frozenset(
+            {"TransactionException", "IOException", "ConnectionException", "InterruptException"}
+            | {"OutOfMemoryException"}
+        ),
+        refusing=frozenset({"ConstraintException", "ConversionException", "OutOfRangeException"}),
+    ),
+    transactional_ddl=True,
+    is_file=True,
+)
+
+MYSQL = Dialect(
+    title="MySQL",
+    parameter="%s",
+    upsert="duplicate key",
+    errors=Errors(
+        _mysql_code,
+        # Disk and memory, connections, shutdown, network, locks, deadlock, read-only, killed, lost.
+        passing=frozenset(
+            {
+                1021,
+                1037,
+                1038,
+                1040,
+                1042,
+                1053,
+                1077,
+                1079,
+                1080,
+                1105,
+                1152,
+                1158,
+                1159,
+                1160,
+                1161,
+            }
+            | {1184, 1203, 1205, 1213, 1226, 1290, 1317, 1792, 1836, 1927, 1969, 3024, 3572, 4031}
+            | {2002, 2003, 2006, 2012, 2013, 2014, 2027, 2055}
+        ),
+        # Null, duplicate, foreign key, range, length, value, partition, SIGNAL, CHECK, JSON.
+        refusing=frozenset(
+            {
+                1048,
+                1062,
+                1169,
+                1216,
+                1217,
+                1264,
+                1265,
+                1292,
+                1364,
+                1366,
+                1406,
+                1411,
+                1416,
+                1451,
+                1452,
+            }
+            | {1526, 1557, 1582, 1586, 1644, 1690, 1748, 3140, 3156, 3819, 4025}
+        ),
+    ),
+    settings=(
+        "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,ERROR_FOR_DIVISION_BY_ZERO'",
+        "SET SESSION time_zone = '+00:00'",
+        "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+        "SET SESSION innodb_lock_wait_timeout = {lock_s}",
+        "SET SESSION lock_wait_timeout = {lock_s}",
+    ),
+    ledger_suffix="ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+    partitions=True,
+)
+
+MARIADB = MYSQL._replace(
+    title="MariaDB", settings=(*MYSQL.settings, "SET SESSION idle_transaction_timeout = 60")
+)
+
+POSTGRESQL = Dialect(
+    title="PostgreSQL",
+    parameter="%s",
+    upsert="conflict",
+    errors=Errors(
+        _sqlstate,
+        # Connection, serialization and deadlock, resources, locks, an operator, the system, a replica.
+        passing=frozenset({"08", "25006", "25P03", "40", "53", "55", "57", "58"}),
+        # Values, constraints, WITH CHECK OPTION, RAISE, what is too long for an index.
+        refusing=frozenset({"22", "23", "44", "P0001", "54000"}),
+    ),
+    settings=(
+        "SET default_transaction_isolation = 'read committed'",
+        "SET TimeZone = 'UTC'",
+        "SET lock_timeout = '{lock_ms}ms'",
+        "SET idle_in_transaction_session_timeout = '60s'",
+        "SET synchronous_commit = 'on'",
+    ),
+    transactional_ddl=True,
+    partitions=True,
+)
+
+SQL_SERVER = Dialect(
+    title="SQL Server",
+    parameter="?",
+    upsert="merge",
+    errors=Errors(
+        _odbc_state,
+        # Connection, deadlock and update conflict, timeouts; numbers of pymssql: deadlock, lock, snapshot.
+        passing=frozenset({"08", "40001", "HYT", 1205, 1222, 3960, 20003, 20009, 20047}),
+        # Constraints, lengths, ranges; numbers: unique, null, check and key, truncated, overflow.
+        refusing=frozenset({"23", "22", 2627, 2601, 515, 547, 8152, 2628, 8115, 241}),
+    ),
+    settings=(
+        "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
+        "SET LOCK_TIMEOUT {lock_ms}",
+        "SET IMPLICIT_TRANSACTIONS OFF",
+    ),
+    key_type="NVARCHAR(64) COLLATE Latin1_General_BIN2",
+    text_type="NVARCHAR(MAX) COLLATE Latin1_General_BIN2",
+    transactional_ddl=True,
+)
+
+ORACLE = Dialect(
+    title="Oracle",
+    parameter=":1",
+    upsert="merge",
+    errors=Errors(
+        _oracle_code,
+        # Deadlock, busy, serialization, sessions, shutdown, network; DPY-: the driver's own.
+        passing=frozenset(
+            {
+                "ORA-00060",
+                "ORA-00054",
+                "ORA-08177",
+                "ORA-00028",
+                "ORA-01012",
+                "ORA-01033",
+                "ORA-01034",
+            }
+            | {"ORA-01089", "ORA-03113", "ORA-03114", "ORA-03135", "ORA-121", "ORA-125", "ORA-126"}
+            | {"DPY-4", "DPY-6"}
+        ),
+        refusing=frozenset(
+            {
+                "ORA-00001",
+                "ORA-01400",
+                "ORA-01407",
+                "ORA-02290",
+                "ORA-02291",
+                "ORA-02292",
+                "ORA-12899",
+            }
+            | {"ORA-01438", "ORA-01461", "ORA-14400", "ORA-20"}
+        ),
+    ),
+    settings=("ALTER SESSION SET TIME_ZONE = 'UTC'",),
+    key_type="VARCHAR2(64 CHAR)",
+    text_type="VARCHAR2(32767 BYTE)",  # of a database with MAX_STRING_SIZE = EXTENDED; a CLOB has no "="
+    number_type="NUMBER(19)",
+)
+
+
+DIALECTS: Mapping[str, Dialect] = {
+    "sqlite": SQLITE,
+    "duckdb": DUCKDB,
+    "mysql": MYSQL,
+    "mariadb": MARIADB,
+    "postgresql": POSTGRESQL,
+    "mssql": SQL_SERVER,
+    "oracle": ORACLE,
+}
+"""By the name that a URL begins with."""

@@ -1,0 +1,182 @@
+"""Statements by which rows get into the table: added, replaced by key, deleted. Pure but for `write`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from wal_sink.model.plan import Plan
+from wal_sink.targets.arrow_values import are_deletes
+from wal_sink.targets.sql.columns import key_of
+from wal_sink.targets.sql.session import with_values
+from wal_sink.targets.sqlalchemy.dialects import Dialect
+from wal_sink.targets.sqlalchemy.types import driver_values
+
+Quote = Callable[[str], str]
+
+
+def write(
+    connection: Any, backend: str, dialect: Dialect, quote: Quote, plan: Plan, batch: pa.RecordBatch
+) -> None:
+    """Write rows in the open transaction, in their order: of several rows of a key the last one counts.
+
+    The server decides which keys are equal. Rows between two deletes are one `executemany`.
+
+    :param batch: in the types of the plan, at least one row.
+    :raises Exception: of the driver.
+    """
+    if backend == "duckdb":
+        _write_arrow(connection, quote, plan, batch)
+        return
+    of_table = plan.of_table()
+    names = [column.name for column in of_table.columns]
+    upsert = statement(dialect, quote, of_table)
+    columns = {name: driver_values(backend, batch.column(name)) for name in names}
+    for deletes, first, end in _runs(plan, batch):
+        wanted = key_of(plan) if deletes else names
+        rows = list(zip(*(columns[name][first:end] for name in wanted), strict=True))
+        cursor = connection.cursor()
+        try:
+            cursor.executemany(delete(dialect, quote, plan) if deletes else upsert, rows)
+        finally:
+            cursor.close()
+
+
+def _runs(plan: Plan, batch: pa.RecordBatch) -> Iterator[tuple[bool, int, int]]:
+    """Yield runs of rows that are all deletes, or none: whether they are, the first row, and the end."""
+    if plan.operation is None:
+        yield False, 0, batch.num_rows
+        return
+    begin = 0
+    flags = are_deletes(batch.column(plan.operation)).to_pylist()
+    for deletes, run in itertools.groupby(flags):
+        end = begin + len(list(run))
+        yield bool(deletes), begin, end
+        begin = end
+
+
+def statement(dialect: Dialect, quote: Quote, plan: Plan) -> str:
+    """Return the statement that adds a row, or replaces the one of its key.
+
+    :param plan: without the column that says what a row does.
+    """
+    names = [column.name for column in plan.columns]
+    key = key_of(plan)
+    others = [name for name in names if name not in key]
+    listed = ", ".join(map(quote, names))
+    values = ", ".join([dialect.parameter] * len(names))
+    if key and dialect.upsert == "merge":
+        return _merge(dialect, quote, plan.table, names, key, others)
+    into = with_values(f"{plan.table} ({listed})", dialect.parameter)
+    insert = f"INSERT INTO {into} VALUES ({values})"  # noqa: S608 -- quoted names
+    if not key:
+        return insert
+    return insert + with_values(
+        _on_duplicate(dialect.upsert, quote, key, others), dialect.parameter
+    )
+
+
+def _on_duplicate(
+    kind: Literal["conflict", "duplicate key", "merge"],
+    quote: Quote,
+    key: Sequence[str],
+    others: Sequence[str],
+) -> str:
+    if kind == "duplicate key":
+        changes = ", ".join(f"{quote(name)} = VALUES({quote(name)})" for name in others or key[:1])
+        return f" ON DUPLICATE KEY UPDATE {changes}"
+    on = ", ".join(map(quote, key))
+    changes = ", ".join(f"{quote(name)} = excluded.{quote(name)}" for name in others)
+    return f" ON CONFLICT ({on}) DO {f'UPDATE SET {changes}' if changes else 'NOTHING'}"
+
+
+def _merge(
+    dialect: Dialect,
+    quote: Quote,
+    table: str,
+    names: Sequence[str],
+    key: Sequence[str],
+    others: Sequence[str],
+) -> str:
+    """Return a MERGE of one row: of SQL Server, with the hint that keeps two of them apart; or of Oracle."""
+    oracle = dialect.parameter.startswith(":")
+    row = ", ".join(f"{dialect.parameter} AS {quote(name)}" for name in names)
+    same = " AND ".join(f"there.{quote(name)} = new.{quote(name)}" for name in key)
+    changes = ", ".join(f"there.{quote(name)} = new.{quote(name)}" for name in others)
+    listed, values = (
+        ", ".join(f"{before}{quote(name)}" for name in names) for before in ("", "new.")
+    )
+    there, source = (
+        (f"{table} there", f"(SELECT {row} FROM dual) new")  # noqa: S608 -- quoted names
+        if oracle
+        else (f"{table} WITH (HOLDLOCK) AS there", f"(SELECT {row}) AS new")
+    )
+    return (
+        f"MERGE INTO {there} USING {source} ON ({same})"  # noqa: S608
+        f"{f' WHEN MATCHED THEN UPDATE SET {changes}' if changes else ''}"
+        f" WHEN NOT MATCHED THEN INSERT ({listed}) VALUES ({values}){'' if oracle else ';'}"
+    )
+
+
+def delete(dialect: Dialect, quote: Quote, plan: Plan) -> str:
+    """Return the statement that deletes the row of a key."""
+    same = " AND ".join(
+        f"{with_values(quote(name), dialect.parameter)} = {dialect.parameter}"
+        for name in key_of(plan)
+    )
+    return f"DELETE FROM {with_values(plan.table, dialect.parameter)} WHERE {same}"  # noqa: S608 -- quoted
+
+
+# --- DuckDB, which reads Arrow as it is ---
+
+_BATCH, _ORDINAL, _DELETED = "wal_sink_batch", "wal_sink:ordinal", "wal_sink:deleted"
+
+
+def _write_arrow(connection: Any, quote: Quote, plan: Plan, batch: pa.RecordBatch) -> None:
+    """Write rows by statements that read the batch; keys are equal where DuckDB's index says so."""
+    of_table, key = plan.of_table(), key_of(plan)
+    rows = batch.select([column.name for column in of_table.columns])
+    if key:
+        rows = rows.append_column(_ORDINAL, pa.array(range(rows.num_rows), pa.int64()))
+    if plan.operation is not None:
+        rows = rows.append_column(_DELETED, are_deletes(batch.column(plan.operation)))
+    cursor = connection.cursor()  # in whose transaction they are written
+    connection.raw.register(_BATCH, rows)
+    try:
+        for each in arrow_statements(quote, of_table, deletes=plan.operation is not None):
+            cursor.execute(each)
+    finally:
+        connection.raw.unregister(_BATCH)
+
+
+def arrow_statements(quote: Quote, plan: Plan, *, deletes: bool) -> Iterator[str]:
+    """Yield the statements that bring the rows of the registered batch into the table.
+
+    A key with some delete is deleted first, also where its last row is an upsert: what comes after a delete
+    is a new row.
+    """
+    names = ", ".join(quote(column.name) for column in plan.columns)
+    key = key_of(plan)
+    if not key:
+        yield f"INSERT INTO {plan.table} ({names}) SELECT {names} FROM {_BATCH}"  # noqa: S608 -- quoted names
+        return
+    listed = ", ".join(map(quote, key))
+    if deletes:
+        same = " AND ".join(f"there.{quote(name)} = gone.{quote(name)}" for name in key)
+        yield (
+            f"DELETE FROM {plan.table} AS there USING"  # noqa: S608
+            f" (SELECT DISTINCT {listed} FROM {_BATCH} WHERE {quote(_DELETED)}) AS gone WHERE {same}"
+        )
+    others = [column.name for column in plan.columns if column.name not in key]
+    last = (
+        f"SELECT * FROM {_BATCH} QUALIFY"  # noqa: S608
+        f" row_number() OVER (PARTITION BY {listed} ORDER BY {quote(_ORDINAL)} DESC) = 1"
+    )
+    kept = f" WHERE NOT {quote(_DELETED)}" if deletes else ""
+    yield (
+        f"INSERT INTO {plan.table} ({names}) SELECT {names} FROM ({last}){kept}"  # noqa: S608
+        + _on_duplicate("conflict", quote, key, others)
+    )
