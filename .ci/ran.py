@@ -9,6 +9,7 @@ AT_LEAST = {
     "tests.cassandra": 30,
     "tests.docker": 10,
     "tests.postgresql": 150,
+    "tests.sql": 300,
     "tests.kafka": 50,
     "tests.delta": 100,
     "tests.spark": 15,

@@ -45,6 +45,7 @@ PACKAGES = {
     "targets.delta": "targets model",
     "targets.iceberg": "targets targets.sql model",
     "targets.postgresql": "targets targets.sql model",
+    "targets.sqlalchemy": "targets targets.sql model",
     # What lies in the stores: Spark's checkpoint, and the log beside it. The log imports no target.
     "checkpoint": "model state_backends",
     "wal": "checkpoint model state_backends",
@@ -76,6 +77,8 @@ OUTSIDE = {
     "pgpq": "targets.postgresql",
     "confluent_kafka": "targets.kafka testing",
     "deltalake": "targets.delta",
+    "sqlalchemy": "targets.sqlalchemy targets.iceberg",
+    "duckdb": "targets.sqlalchemy",
     "pyiceberg": "targets.iceberg",
     "fsspec": "state_backends",
     "numpy": "targets.cassandra testing",

@@ -6,6 +6,7 @@ import pickle
 import sqlite3
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -26,10 +27,10 @@ SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 TABLE = "CREATE TABLE t (id BIGINT NOT NULL, name VARCHAR(20){key})"
 
 
-def target(store: Store, parameters: str = "", **given: object) -> SqlAlchemyTarget:
+def target(store: Store, parameters: str = "", **given: Any) -> SqlAlchemyTarget:
     """Return a target of table `t`."""
-    options = {"table": "t", "lock_timeout": 1} | given
-    return SqlAlchemyTarget(SqlAlchemyOptions(url=store.url + parameters, **options))  # type: ignore[arg-type]
+    options: dict[str, Any] = {"table": "t", "lock_timeout": 1} | given
+    return SqlAlchemyTarget(SqlAlchemyOptions(url=store.url + parameters, **options))
 
 
 def agreed(of: SqlAlchemyTarget, schema: pa.Schema = SCHEMA) -> Plan:
@@ -110,9 +111,7 @@ def test_an_engine_without_transactions_is_refused(
             deliver(session, plan, rows)
     with pytest.raises(SchemaMismatch, match="MyISAM, which has no transactions") as caught:
         agreed(of)
-    assert store.execute("SELECT COUNT(*) FROM t") == ((0,),) or not store.execute(
-        "SELECT * FROM t"
-    )
+    assert store.execute("SELECT * FROM t") == []
     store.execute(caught.value.remedy.removeprefix("Run: "))
     agreed(of)
 
@@ -195,10 +194,13 @@ def test_a_table_is_made(kind: str, tmp_path: Path, request: pytest.FixtureReque
         )
     else:
         store = Sqlite(tmp_path) if kind == "sqlite" else DuckDb(tmp_path)
-    given = {"create_table": True, "mode": "upsert", "key_columns": "id,name"}
-    if kind == "mariadb":
-        given["partition_columns"] = "id"
-    of = target(store, **given)
+    partitions = "id" if kind == "mariadb" else ""
+    made: dict[str, Any] = {
+        "create_table": True,
+        "key_columns": "id,name",
+        "partition_columns": partitions,
+    }
+    of = target(store, mode="upsert", **made)
     schema = pa.schema(
         [
             *SCHEMA,

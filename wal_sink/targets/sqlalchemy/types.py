@@ -36,9 +36,8 @@ _COLLATION = re.compile(r" (character set|charset|collate) \S+")
 def words_of(text: str) -> str:
     """Return a type as plans have it: in lower case, without collation, and without blanks among numbers."""
     text = re.sub(r"(\d) (char|byte)\)", r"\1)", text, flags=re.IGNORECASE)  # Oracle's lengths
-    return (
-        re.sub(r"\s*([(),])\s*", r"\1", _COLLATION.sub("", text.lower())).replace(")", ") ").strip()
-    )
+    text = re.sub(r"\s*([(),])\s*", r"\1", _COLLATION.sub("", text.lower()))
+    return text.replace(")", ") ").replace(" [", "[").strip()
 
 
 def parse(words: str) -> SqlType:
