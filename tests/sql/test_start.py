@@ -14,13 +14,14 @@ import pytest
 from tests.sql.mariadb import MariaDb
 from tests.sql.stores import DuckDb, Maria, Sqlite, Store
 from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch, TargetUnavailable
-from wal_sink.model.ledger import Owner
+from wal_sink.model.ledger import Outcome, Owner
 from wal_sink.model.plan import Plan, plan_key
 from wal_sink.options import parse, public
+from wal_sink.protocol import ledger
 from wal_sink.targets.base import Slice
 from wal_sink.targets.sql.session import SqlSession
 from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
-from wal_sink.testing.contracts.ledger import begun_window
+from wal_sink.testing.contracts.ledger import begin, begun_window, create, mark_of
 from wal_sink.testing.contracts.rows import deliver
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -41,7 +42,7 @@ def bring(of: SqlAlchemyTarget, rows: pa.RecordBatch) -> None:
     """Bring rows into the table, as a query of its own."""
     plan = agreed(of, rows.schema)
     with of.connect(Owner("query", "log", "checkpoint")) as session:
-        session.create(-1)
+        create(session)
         deliver(session, plan, Slice(0, of.check(rows, plan), 0))
 
 
@@ -105,7 +106,7 @@ def test_an_engine_without_transactions_is_refused(
     plan = agreed(of)
     rows = Slice(0, pa.record_batch([[1], ["x"]], SCHEMA), 0)
     with of.connect(Owner("query", "log", "checkpoint")) as session:
-        session.create(-1)
+        create(session)
         store.execute(f"ALTER TABLE {table} ENGINE=MyISAM")
         with pytest.raises(SchemaMismatch, match=f"{table} has the storage engine MyISAM"):
             deliver(session, plan, rows)
@@ -146,16 +147,15 @@ def test_a_dirty_read_is_not_inherited(mariadb: MariaDb, database: str) -> None:
         of, owner = target(store), Owner("query", "log", "checkpoint")
         agreed(of)
         with of.connect(owner) as session, of.connect(owner) as other:
-            session.create(-1)
+            create(session)
             assert isinstance(session, SqlSession)
             window = begun_window(0, 1)
-            session.begin(window)
+            assert begin(session, window) is Outcome.APPLIED
             session.start(window)
-            assert session._ledger.finish(window, session._proof)
+            seen = mark_of(session)
+            assert session._ledger.replace(seen, ledger.finish(seen), session._proof)
             assert store.execute("SELECT flushed FROM wal_sink_ledger") == [(0,)], "no dirty read"
-            seen = other.read_ledger()
-            assert seen is not None
-            assert (seen.flushed, seen.begun) == (-1, window)
+            assert mark_of(other) == seen
     finally:
         mariadb.execute("SET GLOBAL TRANSACTION ISOLATION LEVEL REPEATABLE READ")
 
@@ -224,7 +224,7 @@ def test_a_table_is_made(kind: str, tmp_path: Path, request: pytest.FixtureReque
     row = {name: [None] for name in schema.names} | {"id": [1], "name": ["x"], "yes": [True]}
     for _ in range(2):
         with of.connect(Owner("query", "log", "checkpoint")) as session:
-            session.create(-1)
+            create(session)
             batch = of.check(pa.record_batch(row, schema=schema), plan)
             deliver(session, plan, Slice(0, batch, 0))
     assert [tuple(each) for each in store.execute("SELECT id, name, yes FROM t")] == [(1, "x", 1)]

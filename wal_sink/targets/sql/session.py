@@ -143,7 +143,10 @@ class Ledger:
 
 
 def _cells(state: LedgerState) -> dict[str, object]:
-    return {name: cell or _NOTHING if isinstance(cell, str) else cell for name, cell in state.to_row()._asdict().items()}
+    return {
+        name: cell or _NOTHING if isinstance(cell, str) else cell
+        for name, cell in state.to_row()._asdict().items()
+    }
 
 
 logger = logging.getLogger(__name__)
