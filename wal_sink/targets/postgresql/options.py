@@ -95,7 +95,8 @@ class PostgresqlOptions(SqlOptions, frozen=True, kw_only=True):
     """
 
     table: Annotated[
-        str, Meta(min_length=1, description="Table or schema.table, by its exact name")
+        str,
+        Meta(min_length=1, description="Table or schema.table, by its exact name", extra=SHAPES),
     ]
     uri: Annotated[
         str,

@@ -11,7 +11,8 @@ import msgspec
 from msgspec import Meta
 
 from wal_sink.errors import OptionError
-from wal_sink.options import CONNECTS, SECONDS, SECRET, from_environment
+from wal_sink.model.plan import Operation
+from wal_sink.options import CONNECTS, SECONDS, SECRET, SHAPES, from_environment
 from wal_sink.targets.create_table import (
     CREATE_TABLE,
     KEY_COLUMNS,
@@ -25,7 +26,6 @@ from wal_sink.targets.create_table import (
 )
 from wal_sink.targets.operations import (
     OPERATION_COLUMN,
-    Operation,
     OperationColumn,
     Operations,
     read_words,
@@ -47,7 +47,12 @@ class SqlAlchemyOptions(SqlOptions, frozen=True, kw_only=True):
     """
 
     table: Annotated[
-        str, Meta(min_length=1, description="table or schema.table to write to, exact name")
+        str,
+        Meta(
+            min_length=1,
+            description="table or schema.table to write to, exact name",
+            extra=SHAPES,
+        ),
     ]
     url: Annotated[
         str,
@@ -69,7 +74,8 @@ class SqlAlchemyOptions(SqlOptions, frozen=True, kw_only=True):
         Literal["append", "upsert"],
         Meta(
             description="append: each row is added; upsert: a row replaces the one with its key, and the last"
-            " row of a key wins"
+            " row of a key wins",
+            extra=SHAPES,
         ),
     ] = msgspec.field(name="sql.mode", default="append")
     operation_column: OperationColumn = msgspec.field(name="operationColumn", default="")

@@ -20,7 +20,7 @@ from wal_sink.targets.create_table import (
     refuse_unknown_columns,
 )
 from wal_sink.targets.names import did_you_mean
-from wal_sink.targets.operations import operation_details, with_operation, without_operation
+from wal_sink.targets.operations import with_operation, without_operation
 from wal_sink.targets.sql.columns import SqlRules, key_details
 from wal_sink.targets.sqlalchemy import catalogue, types
 from wal_sink.targets.sqlalchemy.catalogue import Live, Unique
@@ -102,7 +102,8 @@ def agree(
         target="sql",
         table=quoted(TableName.parse(options.table), quote),
         columns=with_operation(columns, schema, operation),
-        details=key_details(found) | operation_details(operation, options.words),
+        operations=dict(options.words) if operation else {},
+        details=key_details(found),
     )
 
 

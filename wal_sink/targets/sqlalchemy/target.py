@@ -13,7 +13,7 @@ from wal_sink.options import Options
 from wal_sink.targets.arrow_values import are_deletes, keys_of_deletes, planned_operations
 from wal_sink.targets.base import Kind
 from wal_sink.targets.columns import TableColumn
-from wal_sink.targets.operations import BY_POSITION, described, operation_shape
+from wal_sink.targets.operations import BY_POSITION, described
 from wal_sink.targets.registry import importing
 from wal_sink.targets.sql import SqlTarget
 from wal_sink.targets.sql.columns import cast, key_of, row_text
@@ -45,10 +45,8 @@ class SqlAlchemyTarget(SqlTarget):
 
     @property
     def shape(self) -> Mapping[str, str]:
-        """Return the table, and how rows get into it."""
-        given = self.options
-        deletes = operation_shape(given.operation_column, given.words)
-        return {"database": self._backend, "table": given.table, "sql.mode": given.mode, **deletes}
+        """Add the kind of database, whose types stand in the plan."""
+        return {"database": self._backend, **super().shape}
 
     @property
     def description(self) -> Mapping[str, str]:
