@@ -37,6 +37,8 @@ def takes(field: msgspec.structs.FieldInfo) -> str:
     if unit := _unit(field):
         return f" takes {EXAMPLES[unit]}"
     match _types(field):
+        case [msgspec.inspect.BoolType(), *_]:
+            return " takes true or false"
         case [msgspec.inspect.IntType(), *_]:
             return " takes a whole number"
         case [msgspec.inspect.FloatType(), *_]:
@@ -348,6 +350,10 @@ _DEFAULT = re.compile(r"[;.] [Dd]efault: (?P<default>.*)$")
 """How a description says what holds where the option is not given."""
 
 
+_VALUE_FIRST = re.compile(r"\w+: ")
+"""How a description begins with one of the values."""
+
+
 def reference(struct: type[Options]) -> list[Entry]:
     """Return what a struct declares, in its order."""
     return [_entry(field) for field in fields(struct)]
@@ -364,7 +370,7 @@ def _entry(field: msgspec.structs.FieldInfo) -> Entry:
         name=field.encode_name,
         takes=_takes(field),
         default=default,
-        text=f"{text}.",
+        text=f"{text}." if _VALUE_FIRST.match(text) else f"{text[:1].upper()}{text[1:]}.",
         environment=str(_extra(field).get("environment", "")),
         secret=_is_secret(field),
     )

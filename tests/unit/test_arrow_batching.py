@@ -108,7 +108,7 @@ def test_what_the_application_has_set_stays(world: World, *, wanted: bool) -> No
     arrow_batching.look()
     arrow_batching.look_again()
     assert conf == before
-    assert str(arrow_batching) == (f"as {MAX_BYTES} is set" if wanted else "as Spark is set")
+    assert str(arrow_batching) == (f"as {MAX_BYTES} is set" if wanted else "Spark's own settings")
     ArrowBatching(None, world.log, wanted=True).look()  # a Spark that does not tell
 
 

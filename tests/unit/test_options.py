@@ -152,7 +152,7 @@ def test_what_another_struct_declares_is_left_to_it() -> None:
         ("sample.count", "1.5", " takes a whole number: how many, 1 to 9"),
         ("sample.count", "", " takes a whole number: how many, 1 to 9"),
         ("sample.ratio", "0", " takes a number: how much"),
-        ("sample.strict", "maybe", ": whether it is strict"),
+        ("sample.strict", "maybe", " takes true or false: whether it is strict"),
     ],
 )
 def test_a_value_that_does_not_fit_is_refused(name: str, value: str, hint: str) -> None:

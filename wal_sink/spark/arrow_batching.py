@@ -83,7 +83,7 @@ class ArrowBatching:
         self._calls = 0
         self._rows: int | None = None
         """Of a batch, once it is set."""
-        self._why = "as Spark is set"
+        self._why = "Spark's own settings"
         if session is None or not wanted:
             self._session = None
         elif session.contains(MAX_BYTES):
@@ -92,8 +92,8 @@ class ArrowBatching:
         else:
             self._most = int(session.get(MAX_RECORDS))
             self._why = (
-                "as Spark is set, until the first epoch shows how wide rows are; then their batches are"
-                " bounded by their number alone"
+                "Spark's own settings until the first epoch; then a number of rows that fits their"
+                " width"
             )
 
     def look(self) -> None:

@@ -123,9 +123,12 @@ class RowOptions(Options, frozen=True, kw_only=True):
     """
 
     keyspace: Annotated[
-        str, Meta(min_length=1, description="keyspace of the table, exact name", extra=SHAPES)
+        str,
+        Meta(min_length=1, description="Keyspace of the table, by its exact name", extra=SHAPES),
     ]
-    table: Annotated[str, Meta(description="the table to write to, exact name", extra=SHAPES)] = ""
+    table: Annotated[
+        str, Meta(description="Table to write to, by its exact name", extra=SHAPES)
+    ] = ""
     tables: Annotated[
         str,
         Meta(
@@ -144,22 +147,22 @@ class RowOptions(Options, frozen=True, kw_only=True):
     nulls: Annotated[
         Literal["unset", "write"],
         Meta(
-            description="unset: a null leaves the older value; write: it clears it (tombstone)",
+            description="unset: a null leaves the older value. write: a null clears it, by a tombstone",
             extra=SHAPES,
         ),
     ] = msgspec.field(name="cassandra.nulls", default="unset")
     columns: Annotated[
         str,
         Meta(
-            description='JSON object of columns that have another name in the table, such as {"customerId":'
-            " \"customer_id\"}: the DataFrame's name, then the table's",
+            description="JSON object of columns with another name in the table, such as"
+            ' {"customerId": "customer_id"}: the name in the DataFrame, then that in the table',
             extra=SHAPES,
         ),
     ] = msgspec.field(name=COLUMNS_OPTION, default="")
     write_mode: Annotated[
         Literal["insert", "update"],
         Meta(
-            description="insert: a row without values exists, too; update: a row exists as long as one of its"
+            description="insert: a row without values exists, too. update: a row exists as long as one of its"
             " values does",
             extra=SHAPES,
         ),
@@ -167,23 +170,25 @@ class RowOptions(Options, frozen=True, kw_only=True):
     collections: Annotated[
         dict[str, str],
         Meta(
-            description="of a set or a map that is not frozen: overwrite, it is written whole; add, elements"
-            " are added to what the row has; remove, they are taken out, those of a map by an array of keys",
+            description="For a set or a map that is not frozen. overwrite: it is written whole. add:"
+            " elements are"
+            " added. remove: elements are taken out, those of a map by an array of keys",
             extra=SHAPES,
         ),
     ] = msgspec.field(name=COLLECTIONS, default_factory=dict)
     if_not_exists: Annotated[
         bool,
         Meta(
-            description="true: a row is written where there is none of its key yet, by a round of Paxos for"
-            " each; false: of the rows of a key the newest one stays",
+            description="true: a row is written only if there is none with its key, by a round of Paxos for"
+            " each. false: the newest row of a key stays",
             extra=SHAPES,
         ),
     ] = msgspec.field(name=IF_NOT_EXISTS, default=False)
     add_columns: Annotated[
         str,
         Meta(
-            description="columns, comma-separated, whose values are added to what the table holds, which has"
+            description="Columns, comma-separated, whose values are added to those in the table. The"
+            " table needs"
             f" a column {ADDED_COLUMN} text for it",
             extra=SHAPES,
         ),
@@ -191,30 +196,35 @@ class RowOptions(Options, frozen=True, kw_only=True):
     add_columns_after: Annotated[
         str,
         Meta(
-            description="ids of queries, comma-separated, that have added to the table before, and never will"
+            description="Ids of former queries, comma-separated, that have added to the table and never will"
             " again"
         ),
     ] = msgspec.field(name=ADD_COLUMNS_AFTER, default="")
     ttl: Annotated[
         Annotated[int, Meta(ge=1, le=MOST_TTL_S)] | None,
         Meta(
-            description=f"how long every row lives from when it was published, 1 to {MOST_TTL_S} seconds;"
-            " default: for ever, or what the table says",
+            description=f"How long every row lives after it was published, 1 to {MOST_TTL_S} seconds."
+            " Default: for ever, or what the table says",
             extra=SECONDS | SHAPES,
         ),
     ] = msgspec.field(name=TTL, default=None)
     ttl_column: Annotated[
         str,
-        Meta(description="column of seconds that each row lives; it is not written", extra=SHAPES),
+        Meta(
+            description="Column with the seconds that each row lives. It is not written",
+            extra=SHAPES,
+        ),
     ] = msgspec.field(name=TTL_COLUMN, default="")
     expires_column: Annotated[
-        str, Meta(description="timestamp column: until when each row lives", extra=SHAPES)
+        str,
+        Meta(description="Timestamp column with the time until which each row lives", extra=SHAPES),
     ] = msgspec.field(name=EXPIRES_COLUMN, default="")
     event_column: Annotated[
         str,
         Meta(
-            description="timestamp column, or bigint of microseconds since 1970: of two versions of a row the"
-            " later one stays",
+            description="Column with the time of the event: a timestamp, or a bigint of microseconds"
+            " since 1970."
+            " Of two versions of a row the later event stays",
             extra=SHAPES,
         ),
     ] = msgspec.field(name=EVENT_COLUMN, default="")
