@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyspark
+import pytest
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from wal_sink.testing.servers.maven import cache_folder, java_command
@@ -40,7 +41,8 @@ def jars() -> Path:
     folder = cache_folder() / f"iceberg-rest-{VERSION}"
     if not folder.is_dir():
         maven = shutil.which("mvn")
-        assert maven is not None, "the REST catalog of these tests comes by Maven: install it"
+        if maven is None:
+            pytest.skip("Iceberg's REST catalog comes by Maven (`mvn`), which is not installed")
         work = folder.with_name(f".{folder.name}-{id(folder)}")
         work.mkdir(parents=True)
         dependencies = [
