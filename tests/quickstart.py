@@ -1,26 +1,25 @@
-"""The quick start of README.md, as the program that it is: what readers copy is what runs."""
+"""The example of README.md, as the program that it is: what readers copy is what runs."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-README = Path(__file__).parents[1] / "README.md"
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+EXAMPLE = ROOT / "examples" / "quickstart.py"
 
 
 def quick_start() -> str:
-    """Return the first block of Python in README.md."""
-    return _first_block("python")
+    """Return the program: the longest block of Python in README.md."""
+    return max(_blocks("python"), key=len)
 
 
-def preparation() -> list[str]:
-    """Return the lines of the first block of shell in README.md."""
-    return _first_block("sh").splitlines()
+def commands() -> list[str]:
+    """Return the lines of all blocks of shell in README.md."""
+    return [line for block in _blocks("sh") for line in block.splitlines()]
 
 
-def _first_block(language: str) -> str:
+def _blocks(language: str) -> list[str]:
     text = README.read_text(encoding="utf-8")
-    block = re.search(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    if block is None:
-        raise LookupError(f"{README} has no block of {language}")
-    return block[1]
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)

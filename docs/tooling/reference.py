@@ -49,7 +49,8 @@ def options() -> str:
                 default = f"`{default}`"
             takes = f"{entry.takes}; secret" if entry.secret else entry.takes
             rows.append((f"`{entry.name}`", takes, default, text))
-        parts.append(_table(("option", "takes", "default", "meaning"), rows))
+        table = _table(("option", "takes", "default", "meaning"), rows)
+        parts.append(f'<div class="options" markdown="1">\n\n{table}\n\n</div>')
     return _page(parts)
 
 
