@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import pymysql
 import pytest
 
 from wal_sink.testing.servers.process import Child, DidNotStart
@@ -45,6 +44,8 @@ class MariaDb(Child):
             connection.close()
 
     def _connect(self, database: str = "") -> Any:
+        import pymysql  # noqa: PLC0415 -- the fixtures of a run without this server need no driver
+
         return pymysql.connect(
             host=self.host,
             port=self.port,
@@ -58,6 +59,8 @@ class MariaDb(Child):
         """Nothing is kept open."""
 
     def _unanswered(self) -> str | None:
+        import pymysql  # noqa: PLC0415 -- as above
+
         try:
             self._connect().close()
         except pymysql.err.OperationalError as error:
