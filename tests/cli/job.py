@@ -76,8 +76,10 @@ def job(cassandra: EmbeddedCassandra, keyspace: str, tmp_path: Path) -> Job:
         if epoch == 1:
             world.flush()
     # As a run of Spark leaves it: the engine has no options.
-    claim = Claim(run_id=batches.run_id, options={**options, "wal.compression": "lz4"})
-    edit(world.log_backend, paths.run(1), claim.to_json())
+    claim = Claim(
+        run_id=batches.run_id, options={**options, "wal.compression": "lz4"}, early=False, epoch=0
+    )
+    edit(world.log_backend, paths.CLAIM.path(1), claim.to_json())
     return Job(world, cassandra, keyspace, tmp_path)
 
 

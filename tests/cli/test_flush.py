@@ -145,7 +145,7 @@ def test_beside_a_flusher_that_lives(job: Job) -> None:
     assert job.command("flush", "--json").document["epochs"] == 3
     assert job.table() == EVERYTHING
     assert job.world.log_backend.read(paths.FLUSHER) == before
-    silent = FlusherReport(flusher="there:1", doing="resting", heartbeat_us=1)
+    silent = FlusherReport(flusher="there:1", doing="resting", heartbeat_us=1, beat=1)
     job.world.log.report(silent)
     job.command("flush")
     assert job.world.log.last_report() != silent
@@ -169,16 +169,16 @@ def test_what_is_left_goes_once_the_ledger_agrees(job: Job) -> None:
     disk = Faults(at=0, error=lambda: OSError("read-only"), matching="delete segments")
     job.world.flush(disk)
     assert disk.injected is not None
-    left = job.world.log_backend.list(paths.SEGMENTS)
+    left = job.world.log_backend.list(paths.SEGMENT.folder)
     assert left
     down = ("--option", "cassandra.port=1", "--option", "cassandra.requestTimeout=1")
     said = job.command("flush", "--dry-run", *down)
     assert (said.code, said.err) == (0, "")
     assert "Every epoch up to 4 is in the target" in said.out
     assert job.command("flush", *down).code == 4
-    assert job.world.log_backend.list(paths.SEGMENTS) == left
+    assert job.world.log_backend.list(paths.SEGMENT.folder) == left
     done = job.command("flush")
     assert done.code == 0, done.err
     assert "were deleted" in done.out
-    assert job.world.log_backend.list(paths.SEGMENTS) == []
+    assert job.world.log_backend.list(paths.SEGMENT.folder) == []
     assert job.command("flush", "--json").document["trimmed"] == []

@@ -64,12 +64,14 @@ def objects(world: World) -> list[str]:
 
 def flushed_objects(world: World) -> set[str]:
     """What a flusher would trim."""
-    there = set(world.log_backend.list(paths.SEGMENTS) + world.log_backend.list(paths.MANIFESTS))
+    there = set(
+        world.log_backend.list(paths.SEGMENT.folder) + world.log_backend.list(paths.MANIFEST.folder)
+    )
     ours = {paths.segment_folder(epoch) for epoch in (2, 3)}
     return {
         path
         for path in there
-        if not path.startswith(tuple(ours)) and path != paths.manifest(Attempt(2, 1))
+        if not path.startswith(tuple(ours)) and path != paths.MANIFEST.path(Attempt(2, 1))
     }
 
 
@@ -111,7 +113,7 @@ def test_what_is_flushed_now_goes_as_well(left: World, tmp_path: Path) -> None:
     assert {file.path for file in done.trimmed} == listed
     assert (done.epochs, done.rows, done.flushed, done.dry_run) == (1, 1, 2, False)
     assert done.trimmed_bytes == sum(file.bytes for file in done.trimmed) > 0
-    (orphan,) = left.log_backend.list(paths.SEGMENTS)
+    (orphan,) = left.log_backend.list(paths.SEGMENT.folder)
     assert orphan.startswith(paths.segment_folder(3))
     assert left.log.attempts() == ()
     assert left.table() == left.expected()
@@ -122,11 +124,11 @@ def test_old_records_go_as_well(
 ) -> None:
     """As many stay as the flusher keeps."""
     monkeypatch.setattr("wal_sink.wal.trim.RECORDS_KEPT", 1)
-    window, _ = left.log_backend.list(paths.FLUSHED)
+    window, *_ = left.log_backend.list(paths.FLUSHED.folder)
     planned = preview(query_of(tmp_path), 0)
     assert window in {file.path for file in planned.trimmed}
     only_trim(left, tmp_path)
-    assert left.log_backend.list(paths.FLUSHED) == [paths.flushed(1)]
+    assert left.log.flushed_epochs() == [1]
 
 
 def test_nothing_goes_when_the_ledger_does_not_agree(left: World, tmp_path: Path) -> None:
@@ -145,7 +147,7 @@ def test_nothing_goes_when_there_are_two_histories(left: World, tmp_path: Path) 
     assert found is not None
     fields = found[0].to_json().replace(b'"generation": 1', b'"generation": 2')
     fields = fields.replace(found[0].offsets_digest.encode(), b"0" * 64)
-    edit(left.log_backend, paths.manifest(Attempt(1, 2)), fields)
+    edit(left.log_backend, paths.MANIFEST.path(Attempt(1, 2)), fields)
     before = left.log_backend.list()
     done = run(tmp_path, "flush", "checkpoint", "--dry-run", "--json")
     assert (done.code, done.document["error"]) == (7, "Diverged")

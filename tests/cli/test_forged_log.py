@@ -49,8 +49,8 @@ def forged(world: World, attacker: socket.socket, tmp_path: Path) -> Path:
         "keyspace": "ks",
         "table": "t",
     }
-    claim = Claim(run_id="another", options=options)
-    world.log_backend.create(paths.run(999_999), claim.to_json())
+    claim = Claim(run_id="another", options=options, early=False, epoch=0)
+    world.log_backend.create(paths.CLAIM.path(999_999), claim.to_json())
     return tmp_path
 
 
@@ -125,8 +125,10 @@ def test_the_log_makes_a_command_import_nothing(
 ) -> None:
     """With or without a secret: what a module does when it is imported would be done."""
     world.run().batch([("a", 1)])
-    claim = Claim(run_id="another", options={"target": "evil:Target", "table": "t"})
-    world.log_backend.create(paths.run(999_999), claim.to_json())
+    claim = Claim(
+        run_id="another", options={"target": "evil:Target", "table": "t"}, early=False, epoch=0
+    )
+    world.log_backend.create(paths.CLAIM.path(999_999), claim.to_json())
     done_by = tmp_path / "done"
     (tmp_path / "evil.py").write_text(f"open({str(done_by)!r}, 'w')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)

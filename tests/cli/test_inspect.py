@@ -68,10 +68,10 @@ def test_a_long_log_is_cut_in_the_middle(world: World, tmp_path: Path) -> None:
 
 def test_what_is_damaged_or_missing_hides_nothing_else(busy: World, tmp_path: Path) -> None:
     """Nor does it end the command: `verify` is there for the exit code."""
-    edit(busy.log_backend, paths.manifest(Attempt(2, 2)), b"{")
+    edit(busy.log_backend, paths.MANIFEST.path(Attempt(2, 2)), b"{")
     assert (2, 2, "damaged", None) in listed(tmp_path)
     assert "CorruptLog" in run(tmp_path, "inspect", "checkpoint").out
-    edit(busy.log_backend, paths.manifest(Attempt(2, 2)), None)
+    edit(busy.log_backend, paths.MANIFEST.path(Attempt(2, 2)), None)
     assert (2, None, "no manifest", None) in listed(tmp_path)
     assert (3, 2, "not checkpointed", 1) in listed(tmp_path)
     gone = run(tmp_path, "inspect", "checkpoint", 2, "--json")

@@ -77,7 +77,7 @@ def test_verify_and_skip(job: Job) -> None:
     assert done.code == 0, done.err
     assert done.document["rows_possibly_in_target"] is True
     decision = done.document["decision"]
-    assert (decision["verb"], decision["epoch"], decision["why"]) == ("set-aside", 2, "disk 3 died")
+    assert (decision["verb"], decision["epoch"], decision["why"]) == ("skip", 2, "disk 3 died")
     copies = job.folder / "aside" / job.world.query_id
     assert decision["where"] == f"file://{copies}"
     assert sorted(f["path"] for f in decision["files"]) == open_backend(str(copies)).list()
@@ -107,13 +107,13 @@ def test_verify_of_a_checkpoint_that_was_set_back(job: Job) -> None:
 
 def test_skip_a_gap(job: Job) -> None:
     """The document names the decision; `--yes` asks no question."""
-    edit(job.world.log_backend, paths.manifest(Attempt(2, 1)), None)
+    edit(job.world.log_backend, paths.MANIFEST.path(Attempt(2, 1)), None)
     job.flush(errors.MissingManifest)
     found = job.command("verify", "--json")
     assert (found.code, found.document["findings"][0]["kind"]) == (6, "MissingManifest")
     assert job.command("skip", 2).code == 2
     done = job.command("skip", 2, "--yes", "--json")
-    assert (done.code, done.document["decision"]["verb"]) == (0, "accept-gap")
+    assert (done.code, done.document["decision"]["verb"]) == (0, "skip")
     job.flush()
     assert EVERYTHING.items() - job.table().items() == {("a2", 2), ("b2", 2)}
 
@@ -188,7 +188,7 @@ def test_a_target_that_cannot_be_asked(job: Job) -> None:
     (finding,) = found.document["findings"]
     assert (found.code, finding["kind"]) == (4, "TargetUnavailable")
     assert found.document["ledger"] is None
-    edit(job.world.log_backend, paths.manifest(Attempt(3, 1)), b"{")
+    edit(job.world.log_backend, paths.MANIFEST.path(Attempt(3, 1)), b"{")
     found = job.command("verify", "--json", *elsewhere)
     kinds = [finding["kind"] for finding in found.document["findings"]]
     assert (found.code, kinds) == (6, ["CorruptLog", "TargetUnavailable"])
@@ -227,7 +227,7 @@ def test_what_cannot_be_meant_is_refused(job: Job) -> None:
 
 def test_a_plan_is_not_a_statement(job: Job) -> None:
     """A plan in the log that names another table, or more than a table, is refused before it is sent."""
-    (path,) = job.world.log_backend.list(paths.PLANS)
+    (path,) = job.world.log_backend.list(paths.PLAN.folder)
     fields = json.loads(job.world.log_backend.read(path))
     for table in (f'"{job.keyspace}"."other"', f"{fields['table']} (k) VALUES ('x'); --"):
         edit(job.world.log_backend, path, json.dumps(fields | {"table": table}).encode())
@@ -241,7 +241,7 @@ def test_a_plan_is_not_a_statement(job: Job) -> None:
 def test_rows_go_to_the_table_that_the_options_name(job: Job) -> None:
     """Not to one that only a plan in the log names, whole and well formed; at the operator's word they do."""
     job.node.execute(f"CREATE TABLE {job.keyspace}.other (k text PRIMARY KEY, v bigint)")
-    (path,) = job.world.log_backend.list(paths.PLANS)
+    (path,) = job.world.log_backend.list(paths.PLAN.folder)
     fields = json.loads(job.world.log_backend.read(path))
     details = fields["details"] | {"table": "other"}
     forged = fields | {"table": f'"{job.keyspace}"."other"', "details": details}

@@ -200,14 +200,14 @@ class Gone(Faults):
 def test_an_epoch_that_cannot_be_read_waits_as_well(world: World) -> None:
     """Its manifest is damaged, or lost: since when is unknown, so it counts since it was first seen."""
     batches(world, 1)
-    edit(world.log_backend, paths.manifest(Attempt(0, 1)), b"{}")
+    edit(world.log_backend, paths.MANIFEST.path(Attempt(0, 1)), b"{}")
     it = Watched(world)
     assert it.value("wal_sink_oldest_pending_seconds") == pytest.approx(0, abs=0.01)
     assert it.value("wal_sink_pending_rows") == 0
     assert it.value("wal_sink_pending_epochs") == 1
     time.sleep(0.02)
     assert (it.value("wal_sink_oldest_pending_seconds") or 0) > 0.01
-    world.log_backend.delete([paths.manifest(Attempt(0, 1))])
+    world.log_backend.delete([paths.MANIFEST.path(Attempt(0, 1))])
     assert (it.value("wal_sink_oldest_pending_seconds") or 0) > 0.01
 
 

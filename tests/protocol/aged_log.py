@@ -9,7 +9,7 @@ import msgspec
 from tests.protocol.engine import World
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
-from wal_sink.model.records import Claim, Ticket
+from wal_sink.model.records import Claim, FlushedWindow, Ticket
 from wal_sink.wal.log import Log
 from wal_sink.wal.retention import put_back, retained_paths
 from wal_sink.wal.trim import RECORDS_KEPT
@@ -33,21 +33,27 @@ def let_age(world: World, *, starts: int, epochs: int, write: Write | None = Non
 
 
 def leave_in_place(world: World) -> None:
-    """Leave what is kept where a flusher leaves it that dies before it moves anything, as older code did."""
+    """Leave what is kept where a flusher leaves it that dies before it moves anything."""
     put_back(world.log, -1)
     for epoch in retained_paths(world.log):
-        path = paths.retained_record(epoch)
-        world.log_backend.create_missing({paths.flushed(epoch): world.log_backend.read(path)})
-        world.log.delete([path])
+        record = world.log.read(paths.RETAINED_RECORD, epoch)
+        if record is not None and not recorded_in(world.log, epoch):
+            world.log.record_flushed([record])
+        world.log.delete([paths.RETAINED_RECORD.path(epoch)])
+
+
+def recorded_in(log: Log, *epochs: int) -> list[str]:
+    """Return the paths of the objects that have the records of some epochs."""
+    return log.paths_of(paths.FLUSHED, lambda name: any(map(name.covers, epochs)))
 
 
 def record_each(log: Log, lost: Collection[int] = ()) -> None:
-    """Give each flushed epoch an object of its own, as older code did; those of some are lost."""
+    """Record each flushed epoch as a window of its own; the records of some are lost."""
     records = log.flushed_since(-1)
-    log.delete(each.path for each in log.recorded())
+    log.delete(log.paths_of(paths.FLUSHED, lambda _: True))
     for record in records:
         if record.epoch not in lost:
-            log.create(paths.flushed(record.epoch), record)
+            log.record_flushed([record])
 
 
 def _add_starts(write: Write, starts: int) -> None:
@@ -55,25 +61,28 @@ def _add_starts(write: Write, starts: int) -> None:
     for generation in range(2, starts + 1):
         run_id = f"run-{generation}"
         ticket = Ticket(run_id=run_id, generation=generation - 1)
-        objects[paths.ticket(run_id)] = ticket.to_json()
-        objects[paths.run(generation)] = Claim(run_id=run_id, options={}).to_json()
+        objects[paths.TICKET.path(run_id)] = ticket.to_json()
+        objects[paths.CLAIM.path(generation)] = Claim(
+            run_id=run_id, options={}, early=False, epoch=0
+        ).to_json()
     write(objects)
 
 
 def _add_epochs(world: World, write: Write, epochs: int) -> None:
     backend, record = world.log_backend, world.log.flushed(0)
     assert record is not None
-    manifest = backend.read(paths.retained_manifest(Attempt(0, record.generation)))
+    manifest = backend.read(paths.RETAINED_MANIFEST.path(Attempt(0, record.generation)))
     objects = {}
     for epoch in range(1, epochs):
-        copy = msgspec.structs.replace(record, epoch=epoch).to_json()
-        objects[paths.retained_record(epoch)] = copy
-        objects[paths.retained_manifest(Attempt(epoch, record.generation))] = manifest
+        copy = msgspec.structs.replace(record, epoch=epoch)
+        objects[paths.RETAINED_RECORD.path(epoch)] = copy.to_json()
+        objects[paths.RETAINED_MANIFEST.path(Attempt(epoch, record.generation))] = manifest
         if epoch >= epochs - RECORDS_KEPT:
-            objects[paths.flushed(epoch)] = copy
+            name = paths.WindowName(epoch, epoch, copy.base_us)
+            objects[paths.FLUSHED.path(name)] = FlushedWindow(epochs=(copy,)).to_json()
     write(objects)
     if epochs > RECORDS_KEPT:
-        backend.delete([paths.flushed(0)])
+        backend.delete(recorded_in(world.log, 0))
     last = epochs - 1
     mark = world.store.ledger[world.query_id]
     world.store.ledger[world.query_id] = msgspec.structs.replace(mark, flushed=last, last=None)

@@ -18,6 +18,7 @@ from state_backends import StateBackend, open_backend
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.report import RunHistory
+from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerState
 from wal_sink.model.manifest import Appended, Execution, Manifest, Task
 from wal_sink.model.plan import Plan, several_plans_key
@@ -54,7 +55,7 @@ class Clock:
 def a_decision(epoch: int, highest: int = 1) -> Decision:
     """Return a decision to go on without an epoch, published `highest` times at the most."""
     return Decision(
-        verb="accept-gap",
+        verb="skip",
         epoch=epoch,
         by="user@host",
         at_us=1,
@@ -253,7 +254,7 @@ class Run:
         for name, target in world.targets.items():
             log = self.log.of(name)
             if log.plan(key) is None:
-                log.create_plan(FaultyTarget(target, faults).plan(schema, key))
+                log.create(paths.PLAN, key, FaultyTarget(target, faults).plan(schema, key))
             plan = log.plan(key)
             assert plan is not None
             self.plans[name] = plan

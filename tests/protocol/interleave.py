@@ -125,6 +125,6 @@ def decisive_operations(name: str) -> bool:
     return name.startswith(
         (
             *("create tickets/", "create runs/", "list runs/", "create manifests/"),
-            *("create commits/", "event ", "create kept/", "begin "),
+            *("create commits/", "event ", "create proofs/", "begin "),
         )
     )

@@ -56,15 +56,10 @@ def manifest_file(fields: dict[str, Any]) -> bytes:
 
 
 def records(backend: StateBackend, folder: str = "flushed/") -> dict[int, Any]:
-    """Read the records of flushed epochs, by epoch; those that share an object count up to the mark."""
-    found = objects(backend, folder)
-    flushed = {int(name): found[name] for name in found if name.isdecimal()}
-    for name in found.keys() - {f"{epoch:020}" for epoch in flushed}:
-        _, last, _ = map(int, name.split("-"))
-        if last < max(flushed, default=-1):
-            for record in found[name]["epochs"]:
-                flushed.setdefault(record["epoch"], record)
-    return dict(sorted(flushed.items()))
+    """Read the records of flushed epochs, by epoch; of two the one with the higher timestamp counts."""
+    windows = objects(backend, folder).values()
+    found = sorted((each for one in windows for each in one["epochs"]), key=lambda r: r["base_us"])
+    return {each["epoch"]: each for each in sorted(found, key=lambda record: record["epoch"])}
 
 
 def segment_bytes(backend: StateBackend, segment: dict[str, Any]) -> bytes:

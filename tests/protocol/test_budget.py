@@ -12,8 +12,9 @@ from tests.protocol.engine import Rows, Run, World
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import Fenced, LogFull, NoFlusher, StoppedWaiting, TargetRefused
 from wal_sink.flush.report import RunHistory
+from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt, Manifest
-from wal_sink.model.records import Backlog, ErrorReport, FlusherReport
+from wal_sink.model.records import Backlog, ErrorReport, FlusherReport, Stop
 from wal_sink.progress.backlog import BacklogReaders
 from wal_sink.progress.heartbeat import ENDED
 from wal_sink.protocol.budget import Budget
@@ -101,6 +102,7 @@ def beat(
             flusher=flusher,
             doing=doing,
             heartbeat_us=world.clock(),
+            beat=1,
             error=error,
         )
     )
@@ -268,7 +270,7 @@ def test_a_run_that_is_stopped_ends_its_wait(world: World) -> None:
     def meanwhile(pause: int) -> None:
         beat(world)
         if pause == 3:
-            world.log.create_stop(driver.run.run_id)
+            world.log.create(paths.STOP, driver.run.run_id, Stop(run_id=driver.run.run_id))
 
     with pytest.raises(StoppedWaiting):
         driver.publish([("b", 2)], meanwhile)

@@ -23,7 +23,8 @@ from wal_sink.admin.verify import Verified, verify
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import WalSinkError
 from wal_sink.model import paths
-from wal_sink.model.manifest import Attempt, Manifest
+from wal_sink.model.codec import FORMAT
+from wal_sink.model.manifest import Attempt
 from wal_sink.progress.backlog import newest_decision
 from wal_sink.progress.heartbeat import wait_until_flushed
 from wal_sink.progress.status import read_status
@@ -61,7 +62,7 @@ def segments(world: World, epoch: int = BROKEN) -> list[str]:
 
 
 def manifest_path(epoch: int = BROKEN) -> str:
-    return paths.manifest(Attempt(epoch, 1))
+    return paths.MANIFEST.path(Attempt(epoch, 1))
 
 
 def flip_a_byte(world: World) -> str:
@@ -96,16 +97,16 @@ def change_manifest(world: World, **changes: object) -> str:
 
 
 def future_manifest(world: World) -> str:
-    return change_manifest(world, format=Manifest.newest + 1)
+    return change_manifest(world, format=FORMAT + 1)
 
 
 def delete_manifest(world: World) -> str:
     edit(world.log_backend, manifest_path(), None)
-    return paths.MANIFESTS
+    return paths.MANIFEST.folder
 
 
 def delete_plan(world: World) -> str:
-    (path,) = world.log_backend.list(paths.PLANS)
+    (path,) = world.log_backend.list(paths.PLAN.folder)
     edit(world.log_backend, path, None)
     return path
 
@@ -224,7 +225,7 @@ def test_a_healthy_log_has_no_findings(world: World) -> None:
     assert (found.checkpointed, found.published, found.flushed, found.ledger) == (4, 5, 1, 1)
     assert (found.epochs, found.segments) == (4, 7)
     assert found.bytes == sum(
-        world.log_backend.size(path) for path in world.log_backend.list(paths.SEGMENTS)
+        world.log_backend.size(path) for path in world.log_backend.list(paths.SEGMENT.folder)
     )
     alone = verify(query(world), None, NOW_US)
     assert (alone.findings, alone.ledger, alone.segments) == ((), None, 7)
@@ -306,7 +307,7 @@ def test_verify_finds_what_cannot_be_trimmed(world: World) -> None:
         "segments": [],
     }
     world.flush()
-    path = paths.manifest(Attempt(BROKEN, 2))
+    path = paths.MANIFEST.path(Attempt(BROKEN, 2))
     world.log_backend.create(path, json.dumps(stray).encode())
     (finding,) = look(world).findings
     assert (finding.kind, finding.epoch) == ("Diverged", BROKEN)
@@ -452,7 +453,7 @@ def goes_on_without(world: World, lost: dict[str, int]) -> None:
     assert (mark.flushed, mark.begun) == (EPOCHS - 1, None)
     assert world.log.flushed_epochs() == list(range(EPOCHS))
     assert world.log.attempts() == ()
-    assert world.log_backend.list(paths.SEGMENTS) == []
+    assert world.log_backend.list(paths.SEGMENT.folder) == []
     assert look(world).findings == ()
 
 
@@ -485,5 +486,5 @@ def test_skip_lets_the_flush_go_on(world: World, name: str, flushed_first: bool)
 
 def of_epoch(world: World, epoch: int = BROKEN) -> list[str]:
     """Everything that the log holds of an epoch."""
-    found = [paths.manifest(a) for a in world.log.attempts() if a.epoch == epoch]
+    found = [paths.MANIFEST.path(a) for a in world.log.attempts() if a.epoch == epoch]
     return sorted([*segments(world, epoch), *found])

@@ -92,7 +92,7 @@ def test_rule_14_an_epoch_that_is_passed_over_does_not_forget_who_dated_the_rows
     world.epoch("first", 1)
     world.flush()
     world.epoch("newest", 2)
-    world.log.delete(world.log_backend.list(paths.MANIFESTS))
+    world.log.delete(world.log_backend.list(paths.MANIFEST.folder))
     skip(world, 1)
     world.flush()
     world.epoch("newest", 3)

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from state_backends import open_backend
+from tests.protocol.aged_log import recorded_in
 from tests.protocol.engine import NOW_US, in_memory
 from tests.protocol.interleave import Process, Turns
 from tests.protocol.several_world import ADDED, CELLS, SeveralWorld
@@ -36,6 +37,7 @@ from wal_sink.errors import (
     WrongOwner,
 )
 from wal_sink.flush.flusher import Trimmer
+from wal_sink.model import paths
 from wal_sink.model.records import CommitProof, Gap
 from wal_sink.progress.heartbeat import wait_until_flushed
 from wal_sink.progress.status import read_status, status_lines
@@ -281,7 +283,7 @@ def test_rule_18_a_sweep_leaves_alone_what_was_flushed_after_it_had_listed_the_t
 
     monkeypatch.setattr(asked, late)
     Trimmer(world.log.of(CELLS), 0.0, world.clock).sweep(None)
-    assert world.log.chosen(1) is not None
+    assert world.log.read(paths.CHOICE, 1) is not None
 
 
 def test_what_a_rewind_took_back_may_be_trimmed_still(world: SeveralWorld) -> None:
@@ -295,7 +297,7 @@ def test_what_a_rewind_took_back_may_be_trimmed_still(world: SeveralWorld) -> No
     done = attach(world)
     assert done.missing == ()
     gone = [*world.log_backend.list("manifests/"), *world.log_backend.list("segments/")]
-    world.log_backend.delete([*gone, *world.log_backend.list("chosen/")])
+    world.log_backend.delete([*gone, *world.log_backend.list("choices/")])
     world.retention_s = 0.0
     everything(world, done)
 
@@ -341,9 +343,8 @@ def test_timestamps_go_on_growing_in_a_target_that_is_attached_again(world: Seve
     view = query(world).of(ADDED)
     record = view.log.newest_flushed()
     assert record is not None
-    path = "flushed/00000000000000000000.json"
-    view.log.delete([path])
-    view.log.create(path, msgspec.structs.replace(record, base_us=used))
+    view.log.delete(recorded_in(view.log, 0))
+    view.log.record_flushed([msgspec.structs.replace(record, base_us=used)])
     plan_detach(view).carry_out(NOW_US)
     world.end_sessions()
     world.empty_database()
@@ -439,15 +440,15 @@ def test_rule_11_a_flusher_that_stood_still_over_a_detach_takes_no_attempt_unpro
 ) -> None:
     """It has read two attempts, and before it looks for proofs its target is detached, and all is trimmed."""
     two_attempts(world)
-    kept = Log.kept
+    proofs = Log.proofs
 
     def late(log: Log, epoch: int) -> list[CommitProof]:
-        monkeypatch.setattr(Log, "kept", kept)
+        monkeypatch.setattr(Log, "proofs", proofs)
         plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
         flush(world.flusher(name=CELLS))
-        return kept(log, epoch)
+        return proofs(log, epoch)
 
-    monkeypatch.setattr(Log, "kept", late)
+    monkeypatch.setattr(Log, "proofs", late)
     with pytest.raises(MissingManifest):
         flush(world.flusher(name=ADDED))
     assert (world.rows(ADDED), world.log_backend.list("chosen")) == ([("0", 0)], [])

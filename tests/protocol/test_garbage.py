@@ -17,6 +17,7 @@ from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.report import RunHistory
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
+from wal_sink.model.records import Stop
 from wal_sink.protocol.next_step import Idle
 from wal_sink.testing.faults import Faults, FaultyBackend
 from wal_sink.wal.log import Log
@@ -101,7 +102,7 @@ def test_rule_18_a_manifest_that_comes_a_thousand_epochs_late_lost(
             other.batch([(f"b{epoch}", epoch)])
             world.flush()
 
-    zombie = world.run(At(f"create {paths.manifest(Attempt(1, 1))}", the_other_goes_on))
+    zombie = world.run(At(f"create {paths.MANIFEST.path(Attempt(1, 1))}", the_other_goes_on))
     zombie.batch([("a", 0)])
     with pytest.raises(Fenced):
         zombie.publish([("zombie", 1)])
@@ -120,7 +121,7 @@ def test_rule_18_a_manifest_without_a_record_is_no_loser_by_its_age_alone(
     monkeypatch.setattr("wal_sink.wal.trim.RECORDS_KEPT", 3)
     run = world.run()
     run.batch([("a", 0)])
-    path = paths.manifest(Attempt(0, 1))
+    path = paths.MANIFEST.path(Attempt(0, 1))
     manifest = world.log_backend.read(path)
     for epoch in range(1, 9):
         run.batch([("a", epoch)])
@@ -139,7 +140,9 @@ def test_what_comes_late_is_swept_while_the_flusher_lives(
     flusher = world.flusher()
     run.batch([("a", 0)])
     until_rest(flusher)
-    world.log_backend.create(paths.segment(0, 7, 0, "late"), b"of a zombie task")
+    world.log_backend.create(
+        paths.SEGMENT.path(paths.SegmentName(0, 7, 0, "late", "0" * 32)), b"of a zombie task"
+    )
     half = tmp_path / "log" / paths.segment_folder(1) / f".{os.urandom(16).hex()}.tmp"
     half.parent.mkdir(parents=True, exist_ok=True)
     half.write_bytes(b"half")
@@ -161,14 +164,17 @@ def test_a_year_of_killed_and_late_tasks_leaves_nothing(
     monkeypatch.setattr("wal_sink.flush.flusher.SWEEP_EVERY_S", -1.0)
     flusher = world.flusher()
     run = world.run()
-    segments = tmp_path / "log" / paths.SEGMENTS
+    segments = tmp_path / "log" / paths.SEGMENT.folder
     for epoch in range(20):
         run.batch([(f"k{epoch}", epoch)])
         half = tmp_path / "log" / paths.segment_folder(epoch) / f".{os.urandom(16).hex()}.tmp"
         half.write_bytes(b"of a task that was killed")
         os.utime(half, (1, 1))
         until_rest(flusher)
-        world.log_backend.create(paths.segment(epoch, 7, 0, "late"), b"of a zombie task")
+        world.log_backend.create(
+            paths.SEGMENT.path(paths.SegmentName(epoch, 7, 0, "late", "0" * 32)),
+            b"of a zombie task",
+        )
         (tmp_path / "log" / paths.segment_folder(max(epoch - 1, 0))).mkdir(exist_ok=True)
     until_rest(flusher)
     assert not segments.exists()
@@ -178,7 +184,7 @@ def test_a_year_of_killed_and_late_tasks_leaves_nothing(
 def test_rule_20_a_segment_that_another_flusher_trims_meanwhile_is_no_error(world: World) -> None:
     """The window is begun, and another flusher finishes and trims it before the first segment is read."""
     world.run().batch([("a", 1)])
-    slow = world.flusher(At(f"read {paths.SEGMENTS}", world.flush))
+    slow = world.flusher(At(f"read {paths.SEGMENT.folder}", world.flush))
     until_rest(slow)
     assert world.table() == {"a": 1}
     assert world.log.flushed_epochs() == [0]
@@ -194,7 +200,7 @@ def test_rule_2_a_run_that_is_told_to_stop_can_still_prove_its_epoch(world: Worl
     kept.write_commit([[("kept", 1)]], heard=False)
     kept.write_offsets()
     tasks = kept.tasks([("n", 2)])
-    world.log.create_stop(kept.run_id)
+    world.log.create(paths.STOP, kept.run_id, Stop(run_id=kept.run_id))
     with pytest.raises(Fenced):
         kept.commit(tasks)
     world.flush()

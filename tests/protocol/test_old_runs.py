@@ -9,7 +9,7 @@ from tests.protocol.test_garbage import At
 from tests.protocol.test_sweep_orphans import room
 from wal_sink.errors import Fenced, NotRegistered
 from wal_sink.model import paths
-from wal_sink.model.records import Claim, Ticket
+from wal_sink.model.records import Claim, Stop, Ticket
 from wal_sink.testing.faults import Faults
 from wal_sink.wal.trim import RUNS_KEPT, ticketed
 
@@ -21,8 +21,11 @@ def starts(world: World, number: int) -> None:
     first = world.log.highest_generation() + 1
     for generation in range(first, first + number):
         run_id = f"start-{generation}"
-        world.log.create_ticket(Ticket(run_id=run_id, generation=generation - 1))
-        world.log.claim(generation, Claim(run_id=run_id, options={}))
+        ticket = Ticket(run_id=run_id, generation=generation - 1)
+        world.log.create(paths.TICKET, run_id, ticket)
+        world.log.settle(
+            paths.CLAIM, generation, Claim(run_id=run_id, options={}, early=False, epoch=0)
+        )
 
 
 def test_old_tickets_and_claims_go_and_the_highest_generation_stays(world: World) -> None:
@@ -32,14 +35,16 @@ def test_old_tickets_and_claims_go_and_the_highest_generation_stays(world: World
     starts(world, 2 * RUNS_KEPT)
     newest = world.log.highest_generation()
     world.flush()
-    assert world.log.generations() == list(range(newest - RUNS_KEPT + 1, newest + 1))
+    assert world.log.keys(paths.CLAIM, fresh=True) == list(
+        range(newest - RUNS_KEPT + 1, newest + 1)
+    )
     assert len(ticketed(world.log)) == RUNS_KEPT
     run = world.run()
     run.batch([("b", 2)])
     assert world.log.highest_generation() == newest + 1
     world.flush()
     assert world.table() == world.expected()
-    claim = world.log.claimed(world.log.highest_generation())
+    claim = world.log.read(paths.CLAIM, world.log.highest_generation())
     assert claim is not None
     assert claim.run_id == run.run_id
 
@@ -48,8 +53,8 @@ def die_at_once(world: World, number: int) -> None:
     """Let so many runs start, and fail before their first `commit()`; the first of them before the others."""
     generation = world.log.highest_generation()
     tickets = (Ticket(run_id=f"died-{each}", generation=generation) for each in range(number))
-    world.log_backend.create_missing({paths.ticket(t.run_id): t.to_json() for t in tickets})
-    world.log.create_stop("died-0")
+    world.log_backend.create_missing({paths.TICKET.path(t.run_id): t.to_json() for t in tickets})
+    world.log.create(paths.STOP, "died-0", Stop(run_id="died-0"))
 
 
 def test_tickets_of_starts_that_never_published_go(
@@ -70,7 +75,7 @@ def test_tickets_of_starts_that_never_published_go(
     room(world, starting, max_bytes=10**9)
     assert world.log.highest_generation() == 2
     assert len(ticketed(world.log)) == 2, "its own, and that of the run that has published"
-    assert world.log_backend.list(paths.STOPS) == []
+    assert world.log_backend.list(paths.STOP.folder) == []
     with pytest.raises(NotRegistered, match="claimed generation 2 in its place"):
         late.publish([("late", 1)])
     starting.batch([("b", 1)])
@@ -84,7 +89,7 @@ def test_a_few_starts_cost_one_listing(world: World) -> None:
     starts(world, RUNS_KEPT)
     faults = Faults()
     world.flush(faults)
-    assert not [each for each in faults.operations if paths.TICKETS in each]
+    assert not [each for each in faults.operations if paths.TICKET.folder in each]
 
 
 def test_rule_3_a_claim_that_is_made_again_is_fenced(world: World) -> None:
@@ -93,14 +98,16 @@ def test_rule_3_a_claim_that_is_made_again_is_fenced(world: World) -> None:
     def others_start() -> None:
         starts(world, 3 * RUNS_KEPT)
         world.flush()
-        assert 2 not in world.log.generations()
+        assert 2 not in world.log.keys(paths.CLAIM, fresh=True)
 
     world.run().batch([("a", 1)])
     world.flush()
-    zombie = world.run(At(f"create {paths.run(2)}", others_start))
+    zombie = world.run(At(f"create {paths.CLAIM.path(2)}", others_start))
     with pytest.raises(Fenced, match="overtaken"):
         zombie.publish([("zombie", 1)])
-    assert zombie.run_id in world.log_backend.read(paths.run(2)).decode(), "its claim took effect"
+    assert zombie.run_id in world.log_backend.read(paths.CLAIM.path(2)).decode(), (
+        "its claim took effect"
+    )
     assert world.log.attempts() == ()
     world.run().batch([("b", 1)])
     world.flush()
@@ -130,23 +137,23 @@ def test_rule_11_a_run_that_may_have_to_prove_its_epoch_keeps_its_ticket(world: 
     newer.publish([("newer", 1)])
     starts(world, 2 * RUNS_KEPT)
     world.flush()
-    assert world.log.ticket(older.run_id) is not None
+    assert world.log.read(paths.TICKET, older.run_id) is not None
     older.write_commit([rows], heard=False)
     with pytest.raises(Fenced):
         older.publish([("older", 2)])
     world.flush()
-    assert world.log_backend.list(paths.KEPT) == []
+    assert world.log_backend.list(paths.PROOF.folder) == []
     assert world.table() == world.expected()
     starts(world, 1)
     world.flush()
-    assert world.log.ticket(older.run_id) is None, "there is nothing left to prove"
+    assert world.log.read(paths.TICKET, older.run_id) is None, "there is nothing left to prove"
 
 
 def test_a_damaged_ticket_stops_nothing(world: World) -> None:
     """It may be of a run that goes on, and is left alone."""
     world.run().batch([("a", 1)])
     world.flush()
-    world.log_backend.create(paths.ticket("damaged"), b"{")
+    world.log_backend.create(paths.TICKET.path("damaged"), b"{")
     starts(world, 2 * RUNS_KEPT)
     world.flush()
     assert len(ticketed(world.log)) == RUNS_KEPT + 1
@@ -158,7 +165,7 @@ def test_stops_go_with_their_tickets(world: World) -> None:
     run = world.run()
     run.batch([("a", 1)])
     world.flush()
-    world.log.create_stop(run.run_id)
+    world.log.create(paths.STOP, run.run_id, Stop(run_id=run.run_id))
     starts(world, 2 * RUNS_KEPT)
     world.flush()
-    assert not world.log.is_stopping(run.run_id)
+    assert not (world.log.read(paths.STOP, run.run_id) is not None)

@@ -25,7 +25,7 @@ _DAY_S = 86_400
 
 def segment_epochs(world: World) -> list[int | None]:
     """Return the epoch of each segment in the log."""
-    return [paths.parse_segment_epoch(path) for path in world.log_backend.list(paths.SEGMENTS)]
+    return [paths.segment_epoch(path) for path in world.log_backend.list(paths.SEGMENT.folder)]
 
 
 def test_segments_of_a_failed_task_go_with_their_epoch(world: World) -> None:
@@ -93,13 +93,13 @@ def test_segments_of_an_epoch_that_is_not_flushed_stay(world: World, flushed: in
     run.publish([("published", 2)])
     run.next += 1
     run.tasks([("of a task that runs", 3)])
-    before = world.log_backend.list(paths.SEGMENTS)
+    before = world.log_backend.list(paths.SEGMENT.folder)
     assert len(before) == 4
     for _ in range(3):
         down = Faults(at=0, error=ConnectionError, matching="begin")
         with pytest.raises(errors.TargetUnavailable):
             world.flush(down)
-        assert world.log_backend.list(paths.SEGMENTS) == before
+        assert world.log_backend.list(paths.SEGMENT.folder) == before
     world.flush()
     assert segment_epochs(world) == [flushed + 1, flushed + 2]
     assert world.table() == world.expected()
@@ -114,7 +114,7 @@ def test_rule_7_a_commit_that_is_refused_leaves_nothing(
 ) -> None:
     """However often a supervisor starts the query again: nothing is published, and nothing stays."""
     world.run().batch([("a", 1)])
-    kept = world.log_backend.list(paths.SEGMENTS)
+    kept = world.log_backend.list(paths.SEGMENT.folder)
     for _ in range(3):
         run = world.run(listening=error is not errors.NotRegistered)
         if error is errors.UnknownOffsetsFormat:
@@ -130,7 +130,7 @@ def test_rule_7_a_commit_that_is_refused_leaves_nothing(
         with pytest.raises(error):
             run.commit(appended)
         world.checkpoint.delete(["commits/1", "offsets/1"])
-        assert world.log_backend.list(paths.SEGMENTS) == kept
+        assert world.log_backend.list(paths.SEGMENT.folder) == kept
 
 
 def test_rule_7_a_commit_that_may_have_published_deletes_nothing(world: World) -> None:

@@ -27,7 +27,7 @@ from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.skip import plan_skip
 from wal_sink.admin.verify import verify
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.model.manifest import WITH_REFUSED, Attempt
+from wal_sink.model.manifest import Attempt
 from wal_sink.model.plan import Plan
 from wal_sink.progress.status import read_status
 from wal_sink.testing.faults import Crash, Faults, FaultyBackend, FaultyTarget
@@ -111,7 +111,6 @@ def test_rule_24_a_refused_row_is_kept_when_its_epoch_is_trimmed() -> None:
     found = world.log.manifest(Attempt(1, 1))
     assert found is not None
     assert (found.manifest.rows, found.manifest.refused_rows) == (2, 3)
-    assert found.manifest.format == WITH_REFUSED
     assert found.manifest.bytes == sum(
         world.log_backend.size(segment.path) for segment in found.manifest.files
     ), "the budget counts them"
@@ -143,16 +142,6 @@ def test_an_epoch_of_refused_rows_alone_is_flushed() -> None:
     world.flush()
     assert world.table() == {"a": 1}
     assert [epoch for epoch, *_ in listed(world)] == [0]
-
-
-def test_a_manifest_without_refused_rows_is_of_format_1() -> None:
-    """An older flusher goes on reading what it can flush."""
-    world = QuarantiningWorld()
-    world.run().publish([("a", 1)])
-    (path,) = world.log_backend.list("manifests/")
-    text = world.log_backend.read(path)
-    assert b'"format": 1' in text
-    assert b"refused" not in text
 
 
 def test_fail_is_the_default_and_publishes_nothing() -> None:

@@ -46,7 +46,7 @@ def test_rule_12_what_was_passed_over_stays_so_when_offsets_are_purged(
     assert "offsets/2" not in world.checkpoint.list("offsets/")
     world.flush()
     assert world.table() == {"a": 1, "again": 2, "later": retained + 2}
-    assert world.log_backend.list(paths.SEGMENTS) == []
+    assert world.log_backend.list(paths.SEGMENT.folder) == []
     assert world.log.attempts() == ()
 
 
@@ -106,7 +106,7 @@ def test_rule_12_a_note_ends_when_the_checkpoint_is_set_back(
     world.checkpoint.create("commits/1", b'v1\n{"nextBatchWatermarkMs":0}')
     repartition(world, last_kept=0, batch=2, partitions=8)
     world.run().end()
-    assert world.log.without_sink(1) is not None
+    assert world.log.read(paths.WITHOUT_SINK, 1) is not None
     restore(world.checkpoint, checkpoint)
     run = world.run()
     assert batch(run, 1, [("b", 2)], offset=offset) == 1
@@ -165,9 +165,9 @@ def test_rule_12_without_a_note_a_lost_manifest_is_an_error(world: World, kept: 
     for number in range(3):
         run.batch([(f"k{number}", number)])
     run.end()
-    world.log.delete(path for path in world.log_backend.list(paths.MANIFESTS)[1:kept])
+    world.log.delete(path for path in world.log_backend.list(paths.MANIFEST.folder)[1:kept])
     go_on(world.run(), 2)
-    assert world.log_backend.list(paths.WITHOUT_SINK) == []
+    assert world.log_backend.list(paths.WITHOUT_SINK.folder) == []
     if kept > 1:
         with pytest.raises(MissingManifest, match="Epoch 1 "):
             world.flush()
@@ -183,4 +183,4 @@ def test_rule_12_a_log_of_another_checkpoint_gets_no_note(world: World) -> None:
     world.checkpoint.url = "file:///copied"
     with pytest.raises(WrongOwner):
         world.run()
-    assert world.log_backend.list(paths.WITHOUT_SINK) == []
+    assert world.log_backend.list(paths.WITHOUT_SINK.folder) == []

@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 
-from tests.protocol.aged_log import leave_in_place
+from tests.protocol.aged_log import leave_in_place, recorded_in
 from tests.protocol.engine import World
 from tests.protocol.looks import Looks
 from wal_sink.admin.flush import FlushCommand, preview
@@ -86,12 +86,12 @@ def test_it_stays_for_its_time_and_goes_by_itself(world: World) -> None:
 def test_a_look_while_nothing_is_due_reads_one_record_once(world: World) -> None:
     """However many wait: each look may be paid for."""
     fill(world, 20)
-    faults = Faults(matching=f"read {paths.FLUSHED}")
+    faults = Faults(matching=f"read {paths.FLUSHED.folder}")
     flusher = world.flusher(faults)
     for _ in range(5):
         assert rest(flusher) == []
-    newest = f"read {paths.flushed(19)}"
-    assert [name for name in faults.operations if name != newest] == [f"read {paths.flushed(0)}"]
+    (newest,), (oldest,) = recorded_in(world.log, 19), recorded_in(world.log, 0)
+    assert [name for name in faults.operations if name != f"read {newest}"] == [f"read {oldest}"]
 
 
 def test_status_shows_no_difference(world: World) -> None:
@@ -178,7 +178,7 @@ def test_the_command_keeps_the_delay(world: World) -> None:
     world.retention_s = 3_600.0
     fill(world, 1)
     done = FlushCommand(query(world), world.target, DELAY_S).drain()
-    assert paths.retained_manifest(Attempt(0, 1)) in {file.path for file in done.trimmed}
+    assert paths.RETAINED_MANIFEST.path(Attempt(0, 1)) in {file.path for file in done.trimmed}
     assert left(world) == [1]
     assert preview(query(world), DELAY_S).trimmed == ()
     FlushCommand(query(world), world.target).drain()
@@ -331,11 +331,13 @@ def test_a_record_stays_as_long_as_its_epoch_has_no_copy_of_it(
     run = world.run()
     run.batch([("a", 0)])
     world.flush()
-    (copied,) = (path for path in world.log_backend.list(paths.RETAINED) if "-" in path)
-    attempt = paths.parse_retained_manifest(copied)
+    (copied,) = (
+        path for path in world.log_backend.list(paths.RETAINED_RECORD.folder) if "-" in path
+    )
+    attempt = paths.RETAINED_MANIFEST.parse(copied)
     assert attempt is not None
-    world.log_backend.create(paths.manifest(attempt), world.log_backend.read(copied))
-    world.log.delete([paths.retained_record(0)])
+    world.log_backend.create(paths.MANIFEST.path(attempt), world.log_backend.read(copied))
+    world.log.delete([paths.RETAINED_RECORD.path(0)])
     for epoch in range(1, 4):
         run.batch([("b", epoch)])
         world.flush()

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from state_backends import open_backend
-from tests.protocol.aged_log import record_each
+from tests.protocol.aged_log import record_each, recorded_in
 from tests.protocol.engine import NOW_US, Run, World
 from tests.protocol.test_corruption import edit
 from wal_sink import errors
@@ -217,7 +217,7 @@ def test_rule_4_a_failing_task_leaves_no_segment(world: World) -> None:
     with pytest.raises(errors.LogUnavailable, match="disk full"):
         run.publish([("a", 1)])
     assert faults.injected is not None
-    assert world.log_backend.list(paths.SEGMENTS) == []
+    assert world.log_backend.list(paths.SEGMENT.folder) == []
 
 
 def test_rule_4_an_unseen_segment_stops_the_publish(world: World) -> None:
@@ -334,7 +334,7 @@ def test_rule_7_overtaken_while_publishing_is_fenced(world: World) -> None:
     create = run.log.create_manifest
 
     def claim_first(manifest: object) -> object:
-        world.log.claim(2, Claim(run_id="newer", options={}))
+        world.log.settle(paths.CLAIM, 2, Claim(run_id="newer", options={}, early=False, epoch=0))
         return create(manifest)  # type: ignore[arg-type]
 
     run.log.create_manifest = claim_first  # type: ignore[method-assign,assignment]
@@ -638,7 +638,7 @@ def test_rule_10_a_begun_manifest_is_flushed_to_the_byte(world: World) -> None:
     manifest = world.log.manifest(Attempt(0, 1))
     assert manifest is not None
     edited = msgspec.structs.replace(manifest[0], published_us=1)
-    edit(world.log_backend, paths.manifest(Attempt(0, 1)), edited.to_json())
+    edit(world.log_backend, paths.MANIFEST.path(Attempt(0, 1)), edited.to_json())
     with pytest.raises(errors.CorruptLog, match="changed"):
         world.flush()
 
@@ -676,7 +676,7 @@ def test_rule_10_a_manifest_is_read_once_on_the_way_from_choice_to_write(world: 
         with pytest.raises(errors.TargetUnavailable):
             world.flush(begins)
     world.flush(resumes)
-    every = [f"read {paths.manifest(Attempt(epoch, 1))}" for epoch in range(5)]
+    every = [f"read {paths.MANIFEST.path(Attempt(epoch, 1))}" for epoch in range(5)]
     for faults in (begins, resumes):
         assert [name for name in faults.operations if name in every] == every
     assert world.table() == world.expected()
@@ -718,12 +718,12 @@ def test_rule_10_an_epoch_that_stops_the_line_does_not_stop_those_before_it(
     found = world.log.manifest(Attempt(2, 1))
     assert found is not None
     if damaged == "manifest":
-        edit(world.log_backend, paths.manifest(Attempt(2, 1)), b"{")
+        edit(world.log_backend, paths.MANIFEST.path(Attempt(2, 1)), b"{")
     elif damaged == "segment":
         edit(world.log_backend, found[0].segments[0].path, b"torn")
     else:
         other = msgspec.structs.replace(found[0], plan="0" * 32)
-        edit(world.log_backend, paths.manifest(Attempt(2, 1)), other.to_json())
+        edit(world.log_backend, paths.MANIFEST.path(Attempt(2, 1)), other.to_json())
     with pytest.raises(errors.CorruptLog):
         world.flush()
     assert world.log.flushed_epochs() == [0, 1]
@@ -768,7 +768,7 @@ def test_rule_11_a_fenced_run_says_that_its_last_epoch_was_kept(
     """
     old, _ = overtaken(world)
     if foreign:
-        world.log.create_kept(
+        world.log.create_proof(
             CommitProof(epoch=0, generation=1, run_id="of the lost history", highest=1)
         )
     with pytest.raises(errors.Fenced):
@@ -776,7 +776,7 @@ def test_rule_11_a_fenced_run_says_that_its_last_epoch_was_kept(
     steps = world.flush()
     assert Begin((Attempt(0, 1),)) in steps
     assert world.table() == world.expected() == {"zombie": 1, "both": 1}
-    assert world.log_backend.list(paths.KEPT) == []
+    assert world.log_backend.list(paths.PROOF.folder) == []
 
 
 @pytest.mark.parametrize("proof", ["note", "event"])
@@ -822,7 +822,9 @@ def test_rule_11_a_note_that_could_not_be_written_is_said(
 ) -> None:
     """The run is fenced all the same; the choice is unproven then, and that is said, too."""
     old, _ = overtaken(world)
-    faults = Faults(at=0, error=lambda: OSError("disk full"), matching=f"create {paths.KEPT}")
+    faults = Faults(
+        at=0, error=lambda: OSError("disk full"), matching=f"create {paths.PROOF.folder}"
+    )
     old.log.backend = FaultyBackend(world.log_backend, faults)
     with pytest.raises(errors.Fenced):
         old.publish([("late", 3)])
@@ -838,7 +840,7 @@ def test_rule_11_a_run_that_cannot_read_its_manifest_is_fenced_all_the_same(
 ) -> None:
     """The error has to say that another run has taken over."""
     old, _ = overtaken(world)
-    path = paths.manifest(Attempt(0, 1))
+    path = paths.MANIFEST.path(Attempt(0, 1))
     world.log_backend.delete([path])
     world.log_backend.create(path, b"{")
     with pytest.raises(errors.Fenced):
@@ -853,7 +855,7 @@ def test_rule_11_no_note_about_an_epoch_of_another_run(world: World) -> None:
     new.publish([("b", 2)])
     with pytest.raises(errors.Fenced):
         old.publish([("c", 3)])
-    assert world.log_backend.list(paths.KEPT) == []
+    assert world.log_backend.list(paths.PROOF.folder) == []
 
 
 def test_rule_11_a_progress_event_proves_which_attempt_was_kept(world: World) -> None:
@@ -982,7 +984,7 @@ def test_rule_11_a_generation_that_falls_is_logged(
     run.batch([("c", 3)])
     manifest = world.log.manifest(Attempt(2, 2))
     assert manifest is not None
-    edit(world.log_backend, paths.manifest(Attempt(2, 2)), None)
+    edit(world.log_backend, paths.MANIFEST.path(Attempt(2, 2)), None)
     world.log.create_manifest(msgspec.structs.replace(manifest[0], generation=1))
     world.flush()
     assert "falls from 2 at epoch 1 to 1 at epoch 2" in caplog.text
@@ -1045,7 +1047,7 @@ def test_rule_12_what_the_repartition_passed_over_is_not_flushed(
     world.flush()
     assert world.table() == {"a": 1, "again": 2}
     assert [r.epoch for r in world.log.flushed_since(-1)] == [0, 1, 2, 3]
-    assert world.log_backend.list(paths.SEGMENTS) == []
+    assert world.log_backend.list(paths.SEGMENT.folder) == []
     assert world.log.attempts() == ()
 
 
@@ -1088,7 +1090,7 @@ def test_rule_12_a_checkpointed_epoch_without_manifest_stops_the_line(world: Wor
     run = world.run()
     for epoch in range(3):
         run.batch([(f"k{epoch}", epoch)])
-    world.log_backend.delete([paths.manifest(Attempt(1, 1))])
+    world.log_backend.delete([paths.MANIFEST.path(Attempt(1, 1))])
     with pytest.raises(errors.MissingManifest, match="Epoch 1"):
         world.flush()
     assert world.table() == {"k0": 0}
@@ -1409,7 +1411,8 @@ def test_rule_17_the_record_is_written_before_anything_is_deleted(world: World) 
     world.run().batch([("a", 1)])
     faults = Faults()
     world.flush(faults)
-    record = faults.operations.index(f"create {paths.flushed(0)}")
+    (path,) = recorded_in(world.log, 0)
+    record = faults.operations.index(f"create {path}")
     deletions = [i for i, name in enumerate(faults.operations) if name.startswith("delete")]
     assert deletions
     assert record < min(deletions)
@@ -1421,7 +1424,9 @@ def test_rule_17_a_record_that_is_missing_is_made_from_the_ledger(world: World) 
     run = world.run()
     run.batch([("a", 1)])
     with pytest.raises(errors.LogUnavailable):
-        world.flush(Faults(at=0, error=lambda: OSError("gone"), matching=f"create {paths.FLUSHED}"))
+        world.flush(
+            Faults(at=0, error=lambda: OSError("gone"), matching=f"create {paths.FLUSHED.folder}")
+        )
     assert world.store.ledger[world.query_id].flushed == 0
     assert world.log.newest_flushed() is None
     steps = world.flush()
@@ -1460,7 +1465,9 @@ def test_rule_17_at_start_up_the_ledger_is_read_in_any_case(world: World) -> Non
     world.flush()
     run.batch([("b", 2)])
     with pytest.raises(errors.LogUnavailable):
-        world.flush(Faults(at=0, error=lambda: OSError("gone"), matching=f"create {paths.FLUSHED}"))
+        world.flush(
+            Faults(at=0, error=lambda: OSError("gone"), matching=f"create {paths.FLUSHED.folder}")
+        )
     edit(world.checkpoint, "commits/1", None)
     steps = world.flush()
     assert isinstance(steps[0], RecordFlushed)
@@ -1478,7 +1485,7 @@ def test_rule_17_old_records_are_forgotten_the_newest_stay(
     for epoch in range(6):
         run.batch([("k", epoch)])
         world.flush()
-    assert world.log_backend.list(paths.FLUSHED) == [paths.flushed(n) for n in (3, 4, 5)]
+    assert world.log.flushed_epochs() == [3, 4, 5]
 
 
 def test_rule_17_records_of_a_window_are_forgotten_together(
@@ -1519,8 +1526,8 @@ def test_rule_18_an_interrupted_trim_is_finished(world: World) -> None:
         world.flush(faults)
         assert faults.injected is not None
         assert any(isinstance(step, Trim) for step in world.flush())
-        assert world.log_backend.list(paths.SEGMENTS) == []
-        assert world.log_backend.list(paths.MANIFESTS) == []
+        assert world.log_backend.list(paths.SEGMENT.folder) == []
+        assert world.log_backend.list(paths.MANIFEST.folder) == []
 
 
 def test_rule_18_late_segments_of_a_flushed_epoch_are_swept(world: World) -> None:
@@ -1530,12 +1537,12 @@ def test_rule_18_late_segments_of_a_flushed_epoch_are_swept(world: World) -> Non
     world.flush()
     run.next = 0
     run.tasks([("late", 1)])
-    assert world.log_backend.list(paths.SEGMENTS) != []
+    assert world.log_backend.list(paths.SEGMENT.folder) != []
     run.next = 1
     run.tasks([("not yet flushed", 1)])
     world.flush()
-    left = world.log_backend.list(paths.SEGMENTS)
-    assert [paths.parse_segment_epoch(path) for path in left] == [1]
+    left = world.log_backend.list(paths.SEGMENT.folder)
+    assert [paths.segment_epoch(path) for path in left] == [1]
 
 
 def orphans(world: World) -> int:
@@ -1548,15 +1555,15 @@ def test_rule_18_orphans_of_unflushed_epochs_are_counted_and_stay(world: World) 
     run = world.run()
     run.batch([("a", 1)])
     run.tasks([("of a failed attempt", 1)], [("too", 2)])
-    assert world.log_backend.list(paths.KEPT) == []
+    assert world.log_backend.list(paths.PROOF.folder) == []
     world.flush()
     assert orphans(world) == 2
     run.batch([("b", 2)])
     assert orphans(world) == 2
-    assert len(world.log_backend.list(paths.SEGMENTS)) == 3
+    assert len(world.log_backend.list(paths.SEGMENT.folder)) == 3
     world.flush()
     assert orphans(world) == 0
-    assert world.log_backend.list(paths.SEGMENTS) == []
+    assert world.log_backend.list(paths.SEGMENT.folder) == []
 
 
 def test_rule_18_late_notes_of_fenced_runs_are_swept(world: World) -> None:
@@ -1565,9 +1572,9 @@ def test_rule_18_late_notes_of_fenced_runs_are_swept(world: World) -> None:
     run.batch([("a", 1)])
     world.flush()
     for epoch in (0, 1):
-        world.log.create_kept(CommitProof(epoch=epoch, generation=1, run_id=run.run_id, highest=2))
+        world.log.create_proof(CommitProof(epoch=epoch, generation=1, run_id=run.run_id, highest=2))
     world.flush()
-    assert world.log_backend.list(paths.KEPT) == [paths.kept(Attempt(1, 1))]
+    assert world.log_backend.list(paths.PROOF.folder) == [paths.PROOF.path(Attempt(1, 1))]
 
 
 def test_rule_18_a_late_manifest_is_deleted_with_a_warning(
@@ -1594,7 +1601,7 @@ def test_rule_18_a_manifest_put_back_behind_the_records_diverges(
 ) -> None:
     """What was flushed under its epoch is forgotten: nothing says whether it is the same."""
     monkeypatch.setattr("wal_sink.wal.trim.RECORDS_KEPT", 1)
-    path = paths.manifest(Attempt(0, 1))
+    path = paths.MANIFEST.path(Attempt(0, 1))
     run = world.run()
     run.batch([("a", 1)])
     run.batch([("b", 2)])
@@ -1712,7 +1719,7 @@ def test_rule_22_an_epoch_is_passed_over_by_a_decision_alone(world: World) -> No
     world.log.create_decision(decision(1))
     steps = world.flush()
     (passed,) = (step for step in steps if isinstance(step, PassOver))
-    assert (passed.epoch, passed.why) == (1, "given up by anna@host (set-aside): damaged")
+    assert (passed.epoch, passed.why) == (1, "given up by anna@host: damaged")
     assert world.table() == {"k0": 0, "k2": 2}
     records = [world.log.flushed(epoch) for epoch in range(3)]
     assert [record.rows for record in records if record] == [1, 0, 1]
@@ -1747,7 +1754,7 @@ def test_rule_22_a_decision_is_made_once(world: World) -> None:
 def test_rule_22_an_unreadable_decision_stops_the_line(world: World) -> None:
     """Whether the epoch is to be flushed is not guessed."""
     world.run().batch([("a", 1)])
-    world.log_backend.create(paths.decision(0), b"{")
+    world.log_backend.create(paths.DECISION.path(paths.DecisionName(0, 0)), b"{")
     with pytest.raises(errors.CorruptLog, match="decisions/"):
         world.flush()
     assert world.table() == {}
@@ -1757,7 +1764,9 @@ def test_rule_22_nothing_is_swept_while_the_ledger_lies_behind(world: World) -> 
     """What an operator has put back for a rewind is still there when the error is read."""
     run = world.run()
     run.batch([("a", 1)])
-    kept = {path: world.log_backend.read(path) for path in world.log_backend.list(paths.SEGMENTS)}
+    kept = {
+        path: world.log_backend.read(path) for path in world.log_backend.list(paths.SEGMENT.folder)
+    }
     world.flush()
     run.batch([("b", 2)])
     for path, data in kept.items():
@@ -1765,12 +1774,12 @@ def test_rule_22_nothing_is_swept_while_the_ledger_lies_behind(world: World) -> 
     set_mark(world, flushed=-1, last=None)
     with pytest.raises(errors.LedgerBehindLog):
         world.flush()
-    assert kept.keys() <= set(world.log_backend.list(paths.SEGMENTS))
+    assert kept.keys() <= set(world.log_backend.list(paths.SEGMENT.folder))
 
 
 def decision(epoch: int) -> Decision:
     return Decision(
-        verb="set-aside",
+        verb="skip",
         epoch=epoch,
         by="anna@host",
         at_us=NOW_US,
@@ -1781,4 +1790,5 @@ def decision(epoch: int) -> Decision:
         offsets_digest="",
         rows=1,
         last_us=0,
+        highest=1,
     )

@@ -110,7 +110,7 @@ def test_rule_11_a_manifest_that_comes_later_is_not_chosen_for_the_second_target
     a = world.run()
     a.publish([("kept", 1)])
     world.run().publish([("late", 2)])
-    late = paths.manifest(Attempt(0, 2))
+    late = paths.MANIFEST.path(Attempt(0, 2))
     manifest = world.log_backend.read(late)
     world.log_backend.delete([late])
     a.write_commit([[("kept", 1)]], heard=False)
@@ -131,7 +131,7 @@ def test_rule_11_a_proof_that_comes_later_does_not_split_the_history(world: Seve
     flush(world.flusher(name=CELLS))
     with pytest.raises(Fenced):
         a.publish([("next", 3)])
-    assert world.log.kept(0)
+    assert world.log.proofs(0)
     flush(world.flusher(name=ADDED))
     assert generations(world) == [[2], [2]]
     assert world.rows(CELLS) == world.rows(ADDED) == [("b", 2)]
@@ -143,7 +143,7 @@ def test_rule_11_of_two_flushers_that_choose_at_once_one_decides(world: SeveralW
     a.publish([("a", 1)])
     world.run().publish([("b", 2)])
     a.write_commit([[("a", 1)]], heard=False)
-    turns = Turns(0, counts=lambda operation: operation.startswith("create chosen/"))
+    turns = Turns(0, counts=lambda operation: operation.startswith("create choices/"))
     first = Process(turns, lambda faults: flush(world.flusher(faults, name=CELLS)))
     first.turn()  # it takes the highest, and stands still
     assert turns.stopped_before
@@ -262,7 +262,9 @@ def test_while_a_target_is_only_announced_nothing_is_trimmed(tmp_path: Path) -> 
     run.batch([("a", 1)])
     world.named = SeveralWorld(tmp_path).named | world.named
     with pytest.raises(Crash):
-        world.run(Faults(at=0, matching=f"create {paths.target_state(ADDED, 1)}"))
+        world.run(
+            Faults(at=0, matching=f"create {paths.TARGET_STATE.path(paths.StateName(ADDED, 1))}")
+        )
     flush(world.flusher(name=CELLS))
     assert [attempt.epoch for attempt in world.log.attempts()] == [0]
     assert isinstance(world.flusher(name=ADDED).run_once(), Idle)

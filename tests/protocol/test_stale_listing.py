@@ -107,9 +107,9 @@ def test_rule_9_a_listing_from_before_the_commit_is_not_chosen_from(
     flusher = flusher_over(world, mount)
     until_rest(flusher)
     world.run().publish([("lost attempt", 1)])
-    mount.cache(paths.MANIFESTS)
+    mount.cache(paths.MANIFEST.folder)
     world.run().batch([("kept attempt", 2)])
-    assert len(mount.list(paths.MANIFESTS)) == 1, "an ordinary listing is the old one"
+    assert len(mount.list(paths.MANIFEST.folder)) == 1, "an ordinary listing is the old one"
     if asks_again:
         until_rest(flusher)
     else:
@@ -130,7 +130,7 @@ def test_rule_22_a_listing_from_before_the_decision_begins_nothing(
 ) -> None:
     """An operator has given an epoch of a backlog up, and the flusher's host does not list that yet."""
     mount = mounted(world, asks_again=asks_again)
-    mount.cache(paths.DECISIONS)
+    mount.cache(paths.DECISION.folder)
     run = world.run()
     for number in range(3):
         run.batch([(f"k{number}", number)])
@@ -156,10 +156,10 @@ def test_rule_22_a_lookup_from_before_the_decision_begins_no_lost_attempt(
     world.run().batch([("kept attempt", 2)])
     world.run().batch([("c", 3)])
     mount = mounted(world, asks_again=asks_again)
-    mount.cache(paths.DECISIONS)
-    mount.cache_absence(paths.decision(0, 0))
+    mount.cache(paths.DECISION.folder)
+    mount.cache_absence(paths.DECISION.path(paths.DecisionName(0, 0)))
     Log(world.log_backend).create_decision(a_decision(epoch=0, highest=3))
-    world.log.delete([paths.manifest(Attempt(0, 2))])
+    world.log.delete([paths.MANIFEST.path(Attempt(0, 2))])
     flusher = flusher_over(world, mount)
     if not asks_again:
         with pytest.raises(LogUnavailable, match="answers with an old listing"):
@@ -180,8 +180,8 @@ def test_rule_12_a_lookup_from_before_the_note_flushes_nothing_that_was_passed_o
     world.checkpoint.create("commits/1", b'v1\n{"nextBatchWatermarkMs":0}')
     repartition(world, last_kept=0, batch=2, partitions=8)
     mount = mounted(world, asks_again=asks_again)
-    mount.cache(paths.WITHOUT_SINK)
-    mount.cache_absence(paths.without_sink(1))
+    mount.cache(paths.WITHOUT_SINK.folder)
+    mount.cache_absence(paths.WITHOUT_SINK.path(1))
     go_on(world.run(), 1)
     assert "offsets/1" not in world.checkpoint.list("offsets/")
     flusher = flusher_over(world, mount)
@@ -201,7 +201,7 @@ def test_rule_3_a_listing_from_before_the_claim_lets_no_run_go_on(
     older = world.run()
     older.batch([("a", 1)])
     mount = mounted(world, asks_again=asks_again)
-    mount.cache(paths.RUNS)
+    mount.cache(paths.CLAIM.folder)
     world.run().publish([("b", 2)])
     error = Fenced if asks_again else StateBackendError
     with pytest.raises(error):
@@ -232,13 +232,13 @@ def test_rule_23_records_that_are_not_listed_yet_do_not_stop_the_flush(world: Wo
     mount = mounted(world, asks_again=True)
     flusher = flusher_over(world, mount)
     until_rest(flusher)
-    mount.cache(paths.FLUSHED)
+    mount.cache(paths.FLUSHED.folder)
     for epoch in (1, 2):
         run.batch([("b", epoch)])
         world.flush()
     looking = Query(world.query_id, Checkpoint(world.checkpoint), Log(mount))
     assert verify(looking, lambda: world.target, world.clock.us).findings == ()
-    mount.cache(paths.FLUSHED)
+    mount.cache(paths.FLUSHED.folder)
     run.batch([("c", 3)])
     world.flush()
     run.batch([("d", 4)])
@@ -250,13 +250,13 @@ def test_rule_13_a_listing_without_the_records_lets_no_ledger_row_be_made(world:
     """The ledger's table was truncated, and this host does not list yet what others have flushed."""
     run = world.run()
     mount = mounted(world, asks_again=True)
-    mount.cache(paths.FLUSHED)
+    mount.cache(paths.FLUSHED.folder)
     for epoch in range(2):
         run.batch([("a", epoch)])
         world.flush()
     run.batch([("a", 2)])
     world.store.ledger.clear()
-    assert mount.list(paths.FLUSHED) == []
+    assert mount.list(paths.FLUSHED.folder) == []
     flusher = Flusher(
         Pipeline(world.query_id, Log(mount), Checkpoint(world.checkpoint), world.target),
         clock_us=world.clock,
@@ -271,5 +271,5 @@ def test_rule_13_a_listing_without_the_records_lets_no_ledger_row_be_made(world:
 def test_a_fresh_listing_has_what_a_listing_has(world: World) -> None:
     """Also of a folder that is not there yet; the marker is in neither."""
     world.run().batch([("a", 1)])
-    for folder in (paths.MANIFESTS, paths.RUNS, paths.KEPT, ""):
+    for folder in (paths.MANIFEST.folder, paths.CLAIM.folder, paths.PROOF.folder, ""):
         assert world.log_backend.list_fresh(folder) == world.log_backend.list(folder)

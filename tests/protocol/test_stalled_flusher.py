@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from state_backends import open_backend
+from tests.protocol.aged_log import recorded_in
 from tests.protocol.engine import World
 from tests.protocol.test_corruption import query
 from tests.protocol.test_restored import files, restore
@@ -82,7 +83,7 @@ def test_rule_22_a_flusher_that_wakes_in_a_trim_deletes_no_last_copy(
     slow._log.backend.delete = late  # type: ignore[method-assign, assignment]
     slow.run_once()
     assert world.log.attempts() == ()
-    assert world.log_backend.list(paths.SEGMENTS) == []
+    assert world.log_backend.list(paths.SEGMENT.folder) == []
     assert verify(query(world), lambda: world.target, 0).findings == ()
     world.flush()
     # What was gone when the operator rewound is told by the command; all that it promised is there.
@@ -240,7 +241,7 @@ def test_rule_22_a_rewind_that_is_refused_brings_nothing_back_that_was_flushed_a
         world.flush()
     world.store.ledger.clear()
     run.batch([("f", 3)])
-    aside = paths.aside(1, paths.manifest(Attempt(0, 1)))
+    aside = paths.aside(1, paths.MANIFEST.path(Attempt(0, 1)))
     world.log_backend.create(aside, b"{}")
     with pytest.raises(OptionError):
         rewind(world, 0)
@@ -262,16 +263,16 @@ def test_rule_22_what_is_aside_goes_when_its_epoch_is_flushed_again(world: World
     done = rewind(world, 1)
     assert done.aside.startswith(f"{world.log.url}/aside/")
     assert len(names_aside(world.log)) == 3 * (2 + 1)
-    world.log.record_flushed(record for record in records.values() if record is not None)
+    world.log.record_flushed([record for record in records.values() if record is not None])
     assert droppable(world.log) == []
-    world.log.delete(map(paths.flushed, records))
+    world.log.delete(recorded_in(world.log, *records))
 
     world.retention_s = 0
     world.flush()
     aside = world.log_backend.list(paths.ASIDE)
     assert len(aside) == 9
     assert set(aside) <= set(list_trimmable(world.log, Retention(0, world.clock)))
-    world.log.delete(map(paths.flushed, range(3)))  # forgotten, as the oldest ones are
+    world.log.delete(recorded_in(world.log, *range(3)))  # forgotten, as the oldest ones are
     resting = Trimmer(world.log, 0, world.clock)
     resting.drop_aside(agreed=False)  # it has not asked the ledger
     assert world.log_backend.list(paths.ASIDE) == aside
@@ -292,9 +293,9 @@ def test_rule_22_a_timestamp_that_was_left_behind_proves_nothing(
     world.flush()
     record = world.log.flushed(0)
     assert record is not None
-    world.log.delete([paths.flushed(0)])
+    world.log.delete(recorded_in(world.log, 0))
     world.log.record_flushed([msgspec.structs.replace(record, base_us=base_us, rows=0)])
-    name = paths.aside(100, paths.manifest(Attempt(0, 1)))
+    name = paths.aside(100, paths.MANIFEST.path(Attempt(0, 1)))
     world.log_backend.create(name, b"x")
     after = {LEFT_FIRST: "900", LEFT_LAST: "901"}
     world.log.record_intervention(
@@ -311,15 +312,15 @@ def test_rule_22_attempts_that_were_not_flushed_are_set_aside_before_they_go(wor
     world.run().publish([("lost", 1)])
     world.run().batch([("b", 1)])
     world.flush()
-    world.log.delete([paths.flushed(1)])
+    world.log.delete(recorded_in(world.log, 1))
     (lost,) = [attempt for attempt in world.log.attempts() if attempt.epoch == 1]
     world.store.table.clear()
     row = world.store.ledger[world.query_id]
     world.log.record_flushed(flush_records(row.last, world.clock.us, ())) if row.last else None
     rewind(world, 0)
     listed = world.log_backend.list(paths.ASIDE)
-    assert [path for path in listed if "not_flushed" in path and paths.manifest(lost) in path]
-    assert paths.manifest(lost) not in names_aside(world.log)
+    assert [path for path in listed if "not_flushed" in path and paths.MANIFEST.path(lost) in path]
+    assert paths.MANIFEST.path(lost) not in names_aside(world.log)
     world.flush()
     assert world.table() == {"b": 1}
 
@@ -327,10 +328,10 @@ def test_rule_22_attempts_that_were_not_flushed_are_set_aside_before_they_go(wor
 def test_a_file_that_is_gone_and_not_aside_is_still_an_error(world: World) -> None:
     """Nothing is brought back from nowhere."""
     world.run().batch([("a", 0)])
-    world.log.delete(world.log_backend.list(paths.SEGMENTS))
+    world.log.delete(world.log_backend.list(paths.SEGMENT.folder))
     with pytest.raises(MissingSegment):
         world.flush()
-    world.log.delete(world.log_backend.list(paths.MANIFESTS))
+    world.log.delete(world.log_backend.list(paths.MANIFEST.folder))
     with pytest.raises(MissingSegment):
         world.flush()
 
@@ -407,8 +408,8 @@ def test_rule_9_a_flusher_that_stood_still_sees_that_the_target_was_restored(
     table, row = copy.deepcopy(world.store.table), world.store.ledger[world.query_id]
     world.run().publish()
     (attempt,) = world.log.attempts()
-    late = world.log_backend.read(paths.manifest(attempt))
-    world.log.delete([paths.manifest(attempt)])
+    late = world.log_backend.read(paths.MANIFEST.path(attempt))
+    world.log.delete([paths.MANIFEST.path(attempt)])
     run = world.run()
     run.batch([("b", 1)])
     slow, restored = world.flusher(), list[str]()
@@ -423,7 +424,7 @@ def test_rule_9_a_flusher_that_stood_still_sees_that_the_target_was_restored(
         if not restored:
             restored.append(stalled)
             world.flush()
-            world.log_backend.create(paths.manifest(attempt), late)
+            world.log_backend.create(paths.MANIFEST.path(attempt), late)
             world.store.table = copy.deepcopy(table)
             world.store.ledger[world.query_id] = row
             run.batch([("c", 2)])

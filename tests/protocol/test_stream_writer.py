@@ -122,7 +122,7 @@ def test_rule_7_a_store_that_fails_does_not_hide_why_spark_aborts(
     """Spark would report the error of `abort` in place of the one that made it abort."""
     run, writer = started
     (appended,) = run.tasks([("a", 1)])
-    run.world.log_backend.delete([paths.ticket(run.run_id)])
-    run.world.log_backend.create(paths.ticket(run.run_id), b"no ticket")
+    run.world.log_backend.delete([paths.TICKET.path(run.run_id)])
+    run.world.log_backend.create(paths.TICKET.path(run.run_id), b"no ticket")
     writer.abort([Message(appended), None], 0)
     assert "segments of epoch 0 stay behind" in caplog.text

@@ -24,7 +24,6 @@ from wal_sink.model.records import OrphanTombstone
 from wal_sink.protocol.budget import Budget
 from wal_sink.publish.orphans import make_room, sweep_orphans
 from wal_sink.testing.faults import Crash, Faults
-from wal_sink.wal.trim import note_swept
 
 STORES = ("memory", "local")
 
@@ -33,7 +32,7 @@ ONE_BYTE = Budget(1, "block")
 
 def runs_of(world: World) -> list[tuple[int, str | None]]:
     """Return epoch and run of each segment in the log."""
-    return sorted((epoch, paths.parse_segment_run(path)) for epoch, path in world.log.segments())
+    return sorted((epoch, paths.segment_run(path)) for epoch, path in world.log.segments())
 
 
 def killed(world: World, *, size: int = 1) -> Run:
@@ -70,10 +69,10 @@ def test_rule_18_a_run_that_claims_its_generation_deletes_the_orphans_before_it(
 
 
 def test_rule_18_a_note_of_a_lost_history_is_not_about_the_run_of_this_one(world: World) -> None:
-    """The backup was copied file by file: swept/ after runs/, so the note's generation is claimed again."""
+    """The backup was copied file by file: tombstones/ after runs/; the note's generation comes again."""
     world.run().batch([("a", 0)])
     world.run().publish([("died", 1)])
-    note_swept(world.log, OrphanTombstone(epoch=1, generation=3, run_id="of-the-lost-history"))
+    world.log.create_tombstone(OrphanTombstone(epoch=1, generation=3, run_id="of-the-lost-history"))
     world.run().batch([("b", 1)])
     world.flush()
     assert world.table() == world.expected() == {"a": 0, "b": 1}
@@ -94,23 +93,13 @@ def test_rule_18_what_an_operator_may_restore_stays(world: World) -> None:
     """A checkpointed epoch whose manifest is lost: only its segments are left of its rows."""
     run = world.run()
     run.batch([("a", 0)])
-    manifest = world.log_backend.read(paths.manifest(Attempt(0, 1)))
-    world.log_backend.delete([paths.manifest(Attempt(0, 1))])
+    manifest = world.log_backend.read(paths.MANIFEST.path(Attempt(0, 1)))
+    world.log_backend.delete([paths.MANIFEST.path(Attempt(0, 1))])
     world.run().publish([("b", 1)])
     assert (0, run.run_id) in runs_of(world)
-    world.log_backend.create(paths.manifest(Attempt(0, 1)), manifest)
+    world.log_backend.create(paths.MANIFEST.path(Attempt(0, 1)), manifest)
     world.flush()
     assert world.table() == {"a": 0}
-
-
-def test_rule_18_segments_that_do_not_tell_their_run_stay(world: World) -> None:
-    """Version 0.1.0 wrote such; they go with their epoch."""
-    old = paths.segment(0, 7, 0, "0" * 32)
-    world.log_backend.create(old, b"of an older version")
-    world.run().batch([("a", 0)])
-    assert old in world.log_backend.list()
-    world.flush()
-    assert world.log.segments() == []
 
 
 @pytest.mark.parametrize("foreign", [False, True])
@@ -126,7 +115,9 @@ def test_rule_18_a_manifest_that_comes_after_its_segments_went_is_not_chosen(
     :param foreign: a log that was restored has a note of that name, about a run of the lost history.
     """
     if foreign:
-        note_swept(world.log, OrphanTombstone(epoch=0, generation=2, run_id="of-the-lost-history"))
+        world.log.create_tombstone(
+            OrphanTombstone(epoch=0, generation=2, run_id="of-the-lost-history")
+        )
     p = world.run()
     p.publish([("p", 0)])
 
@@ -136,7 +127,7 @@ def test_rule_18_a_manifest_that_comes_after_its_segments_went_is_not_chosen(
             world.run().publish([("r", 1)])
         room(world, world.run(), max_bytes=1)
 
-    q = world.run(At(f"create {paths.manifest(Attempt(0, 2))}", r_claims_and_dies))
+    q = world.run(At(f"create {paths.MANIFEST.path(Attempt(0, 2))}", r_claims_and_dies))
     q.write_offsets()
     tasks = q.tasks([("q", 0)])
     with pytest.raises(Fenced):
@@ -152,7 +143,7 @@ def test_rule_18_a_manifest_that_comes_after_its_segments_went_is_not_chosen(
     assert world.table() == {"p": 0, "next": 1}
     assert world.log.attempts() == ()
     world.flush()
-    assert world.log_backend.list(paths.SWEPT) == [], "a note goes with the next sweep"
+    assert world.log_backend.list(paths.TOMBSTONE.folder) == [], "a note goes with the next sweep"
 
 
 def test_rule_18_a_manifest_that_comes_right_after_the_note_keeps_its_segments(
@@ -161,12 +152,14 @@ def test_rule_18_a_manifest_that_comes_right_after_the_note_keeps_its_segments(
     """It is in the second listing: a flusher may have chosen it before the note was there."""
     q = world.run()
     q.publish([("q", 0)])
-    path = paths.manifest(Attempt(0, 1))
+    path = paths.MANIFEST.path(Attempt(0, 1))
     manifest = world.log_backend.read(path)
     world.log_backend.delete([path])
-    r = world.run(At(f"create {paths.SWEPT}", lambda: world.log_backend.create(path, manifest)))
+    r = world.run(
+        At(f"create {paths.TOMBSTONE.folder}", lambda: world.log_backend.create(path, manifest))
+    )
     room(world, r, max_bytes=1)
-    assert world.log_backend.list(paths.SWEPT) == [paths.swept(Attempt(0, 1))]
+    assert world.log_backend.list(paths.TOMBSTONE.folder) == [paths.TOMBSTONE.path(Attempt(0, 1))]
     assert runs_of(world) == [(0, q.run_id)]
 
 
@@ -177,7 +170,7 @@ def test_rule_18_what_is_flushed_and_kept_right_after_the_note_keeps_its_segment
     world.retention_s = 3_600
     q = world.run()
     q.publish([("q", 0)])
-    path = paths.manifest(Attempt(0, 1))
+    path = paths.MANIFEST.path(Attempt(0, 1))
     manifest = world.log_backend.read(path)
     world.log_backend.delete([path])
 
@@ -197,7 +190,11 @@ def test_rule_18_what_is_flushed_and_kept_right_after_the_note_keeps_its_segment
             with super().around(name):
                 yield
 
-    room(world, world.run(Meanwhile(f"create {paths.SWEPT}", arrives_and_is_begun)), max_bytes=1)
+    room(
+        world,
+        world.run(Meanwhile(f"create {paths.TOMBSTONE.folder}", arrives_and_is_begun)),
+        max_bytes=1,
+    )
     assert world.table() == {"q": 0}
     assert path not in world.log_backend.list(), "it was moved"
     assert runs_of(world) == [(0, q.run_id)]
@@ -215,7 +212,9 @@ def test_a_hundred_runs_that_are_killed_do_not_fill_the_disk(tmp_path: Path) -> 
         run.tasks([(os.urandom(400).hex(), 1)])
         folder = tmp_path / "log" / paths.segment_folder(1)
         (folder / f".{os.urandom(16).hex()}.tmp").write_bytes(b"x" * 1_000)
-        files = [path for path in (tmp_path / "log" / paths.SEGMENTS).rglob("*") if path.is_file()]
+        files = [
+            path for path in (tmp_path / "log" / paths.SEGMENT.folder).rglob("*") if path.is_file()
+        ]
         most = max(most, sum(path.stat().st_size for path in files))
     assert most < 25_000
     world.run().batch([("b", 1)])
@@ -233,7 +232,7 @@ def test_what_a_newer_run_is_writing_stays(tmp_path: Path) -> None:
     dead.write_bytes(b"x")
     hour_ago = time.time() - 3_600
     os.utime(dead, (hour_ago, hour_ago))
-    stalled = world.run(At(f"list {paths.SEGMENTS}", lambda: writing.write_bytes(b"x")))
+    stalled = world.run(At(f"list {paths.SEGMENT.folder}", lambda: writing.write_bytes(b"x")))
     room(world, stalled, max_bytes=1)
     assert (dead.exists(), writing.exists()) == (False, True)
 
@@ -282,7 +281,7 @@ def test_what_cannot_be_deleted_stops_no_run(
     def denied() -> None:
         raise PermissionError(13, "Permission denied")
 
-    run = world.run(At(f"delete {paths.SEGMENTS}", denied))
+    run = world.run(At(f"delete {paths.SEGMENT.folder}", denied))
     room(world, run, max_bytes=1)
     run.batch([("a", 0)])
     world.flush()

@@ -10,6 +10,7 @@ import sys
 import msgspec
 import pytest
 
+from tests.protocol.aged_log import recorded_in
 from tests.protocol.cases import covered
 from tests.protocol.engine import NOW_US, World
 from tests.protocol.interleave import Process, Turns
@@ -138,7 +139,7 @@ def test_rule_22_a_rewind_keeps_what_a_flusher_said_of_an_epoch_behind_it() -> N
     world.flush()
     run = world.run()
     lost = run.batch([("z", 9)])
-    world.log.delete(world.log_backend.list(paths.MANIFESTS))
+    world.log.delete(world.log_backend.list(paths.MANIFEST.folder))
     flusher = world.flusher()
     reporter = Reporter(world.log)
     with pytest.raises(errors.MissingManifest) as caught:
@@ -168,9 +169,11 @@ def test_rule_22_a_rewind_that_wakes_between_its_look_and_a_deletion_loses_no_ro
         run = world.run()
         run.batch([("z", 9)])
         with pytest.raises(errors.LogUnavailable):
-            world.flush(Faults(at=0, error=ConnectionError, matching=f"create {paths.FLUSHED}"))
+            world.flush(
+                Faults(at=0, error=ConnectionError, matching=f"create {paths.FLUSHED.folder}")
+            )
     expected = world.expected()
-    world.log.delete([paths.flushed(gone)])  # what a rewind does that looked before all that
+    world.log.delete(recorded_in(world.log, gone))  # what a rewind does that looked before all that
 
     if state == "unrecorded":
         with pytest.raises(errors.CorruptLog, match="the log records only"):

@@ -98,7 +98,7 @@ def test_skip_of_a_gap_lets_the_flush_go_on(world: World, segments_left: bool) -
         world.log.delete(of_epoch(world))
     stuck(world, errors.MissingManifest)
     given = gap(world)
-    assert (given.decision.verb, given.decision.rows) == ("accept-gap", -1)
+    assert (given.decision.verb, given.decision.rows) == ("skip", -1)
     assert not given.rows_possibly_in_target
     goes_on_without(world, LOST)
 
@@ -331,7 +331,7 @@ def test_several_attempts_go_together(world: World) -> None:
     run.tasks([("orphan", 9)])
     run.batch([("a", 1)])
     run.batch([("b", 2)])
-    edit(world.log_backend, paths.manifest(Attempt(0, 1)), b"{")
+    edit(world.log_backend, paths.MANIFEST.path(Attempt(0, 1)), b"{")
     with pytest.raises(errors.CorruptLog):
         world.flush()
     given = give_up(world, 0)
@@ -347,7 +347,7 @@ def test_what_is_given_up_is_trimmed_although_it_cannot_be_read(world: World) ->
     run = world.run()
     run.batch([("a", 1)])
     run.batch([("b", 2)])
-    edit(world.log_backend, paths.manifest(Attempt(0, 1)), b"{")
+    edit(world.log_backend, paths.MANIFEST.path(Attempt(0, 1)), b"{")
     broken = Faults(at=0, matching="delete")
     plan = plan_skip(faulty(world, broken), world.target, 0, elsewhere(world), NOW_US, begun=False)
     with pytest.raises(Crash):
@@ -355,7 +355,7 @@ def test_what_is_given_up_is_trimmed_although_it_cannot_be_read(world: World) ->
     world.flush()
     assert world.table() == {"b": 2}
     assert world.log.attempts() == ()
-    assert world.log_backend.list(paths.SEGMENTS) == []
+    assert world.log_backend.list(paths.SEGMENT.folder) == []
 
 
 # --- who flushes meanwhile ------------------------------------------------------------------------
@@ -429,8 +429,8 @@ def fill_and_keep(world: World) -> dict[str, bytes]:
 def restore(world: World, backup: dict[str, bytes], epochs: range) -> None:
     """Put back what the log held of some epochs."""
     for path, data in backup.items():
-        attempt = paths.parse_manifest(path)
-        epoch = attempt.epoch if attempt else paths.parse_segment_epoch(path)
+        attempt = paths.MANIFEST.parse(path)
+        epoch = attempt.epoch if attempt else paths.segment_epoch(path)
         if epoch in epochs:
             world.log_backend.create(path, data)
 
@@ -525,7 +525,7 @@ def test_no_rewind_above_the_mark_of_the_log_is_advised(world: World) -> None:
     """The ledger is an epoch ahead: a flusher died before it recorded it, and then its files went."""
     fill(world)
     with pytest.raises(Crash):
-        world.flush(Faults(at=0, matching=f"create {paths.FLUSHED}"))
+        world.flush(Faults(at=0, matching=f"create {paths.FLUSHED.folder}"))
     world.log.delete(of_epoch(world))
     mark = world.store.ledger[world.query_id].flushed
     assert (mark, world.log.flushed_epochs()[-1]) == (BROKEN, BROKEN - 1)
@@ -720,7 +720,7 @@ def test_a_copy_is_not_adopted(places: Places) -> None:
     stuck(copy, errors.WrongOwner)
     with pytest.raises(errors.WrongOwner, match=r"still at .*/checkpoint.*is a copy"):
         take_over(copy)
-    assert copy.log_backend.list(paths.DECISIONS) == []
+    assert copy.log_backend.list(paths.DECISION.folder) == []
     goes_on_without(places.world, {})
 
 
@@ -742,7 +742,7 @@ def test_an_original_that_cannot_be_read_is_not_taken_for_gone(places: Places) -
     (places.root / "checkpoint").symlink_to("checkpoint")  # a store that answers with an error
     with pytest.raises(errors.LogUnavailable, match=r"/checkpoint, .*\n.*--original-is-gone"):
         take_over(copy)
-    assert copy.log_backend.list(paths.DECISIONS) == []
+    assert copy.log_backend.list(paths.DECISION.folder) == []
     plan = plan_adopt(query(copy), copy.target, NOW_US, original_is_gone=True)
     assert f"checkpoint {places.world.checkpoint.url}: it cannot be read" in plan.consequences
     plan.carry_out(NOW_US, "the disk died")
@@ -815,7 +815,7 @@ def test_nothing_to_adopt(world: World) -> None:
     fill(world)
     with pytest.raises(errors.OptionError, match="belong together"):
         take_over(world)
-    assert world.log_backend.list(paths.DECISIONS) == []
+    assert world.log_backend.list(paths.DECISION.folder) == []
 
 
 def test_other_verbs_want_the_owner(places: Places) -> None:

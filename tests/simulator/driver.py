@@ -22,8 +22,10 @@ from tests.simulator.volume import Mount
 from tests.simulator.world import World
 from wal_sink import clock, errors
 from wal_sink.flush.report import RunHistory
+from wal_sink.model import paths
 from wal_sink.model.manifest import Task
 from wal_sink.model.plan import plan_key
+from wal_sink.model.records import Stop
 from wal_sink.progress.backlog import BacklogReaders
 from wal_sink.protocol.budget import Budget
 from wal_sink.publish.backpressure import Backpressure
@@ -69,7 +71,7 @@ class Driver:
 
             def note() -> None:
                 with contextlib.suppress(OSError):
-                    self.log.create_stop(run.run_id)
+                    self.log.create(paths.STOP, run.run_id, Stop(run_id=run.run_id))
 
             Thread(self.process, "stops").start(note)
 
@@ -189,7 +191,7 @@ class Run:
         self.next = offsets if self.planned else commits + 1
         key = plan_key(rows.SCHEMA, driver.target.name, driver.target.shape)
         if driver.log.plan(key) is None:
-            driver.log.create_plan(driver.target.plan(rows.SCHEMA, key))
+            driver.log.create(paths.PLAN, key, driver.target.plan(rows.SCHEMA, key))
         self.plan = key
 
     def batch(self, count: int, *, heard: bool, poison: bool) -> None:

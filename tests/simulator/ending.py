@@ -165,7 +165,12 @@ class _Last:
         mark = max(self.site.recorded(), default=-1)  # the ledger's may be that of a clone
         left = [
             path
-            for folder in (paths.SEGMENTS, paths.MANIFESTS, paths.RETAINED, paths.KEPT)
+            for folder in (
+                paths.SEGMENT.folder,
+                paths.MANIFEST.folder,
+                paths.RETAINED_RECORD.folder,
+                paths.PROOF.folder,
+            )
             for path in log.paths(folder)
             if int(path.split("/")[1][:20]) <= mark
         ]

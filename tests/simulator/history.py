@@ -287,8 +287,8 @@ class History:
         if batch > last + 2 or last < site.settled():
             return  # it was set back: what the tool does with several plans, or behind the mark, is not known
         if any(
-            name.startswith(f"{paths.MANIFESTS}{batch:020}-")
-            for name in site.log.paths(paths.MANIFESTS)
+            name.startswith(f"{paths.MANIFEST.folder}{batch:020}-")
+            for name in site.log.paths(paths.MANIFEST.folder)
         ):
             return  # the checkpoint was set back behind it: once offsets/ is purged, the flush stops there
         self.stop_all()

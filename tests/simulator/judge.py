@@ -118,7 +118,7 @@ class Judge(logging.Handler):
         attempt = self.attempts[manifest["epoch"], manifest["run_id"]]
         attempt.published = True
         attempt.offsets = sources(manifest["offsets"])
-        attempt.manifest = paths.manifest(Attempt(attempt.epoch, manifest["generation"]))
+        attempt.manifest = paths.MANIFEST.path(Attempt(attempt.epoch, manifest["generation"]))
         attempt.segments = tuple(
             segment["path"] for segment in manifest["segments"] if "data" not in segment
         )

@@ -16,6 +16,7 @@ from tests.simulator.trace import Trace
 from tests.simulator.volume import Mount, Volume
 from wal_sink.model import paths
 from wal_sink.model.manifest import Appended, SegmentRef, Task
+from wal_sink.model.paths import SegmentName
 from wal_sink.publish.append import append
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
@@ -45,7 +46,7 @@ def write(backend: Mount, task: Task, rows: dict[str, int], *, small: bool) -> A
     segments: tuple[SegmentRef, ...] = ()
     if rows:
         encoded = _encoding(rows)
-        name = paths.segment(task.epoch, task.partition, task.attempt, _unique())
+        name = paths.SEGMENT.path(_name(task))
         found = replace(encoded.ref, path=name)
         if small:
             found = replace(found, data=encoded.data)
@@ -56,8 +57,9 @@ def write(backend: Mount, task: Task, rows: dict[str, int], *, small: bool) -> A
     return Appended(query_id=task.query_id, run_id=task.run_id, epoch=task.epoch, segments=segments)
 
 
-def _unique() -> str:
-    return f"{MACHINE.random.getrandbits(64):016x}"
+def _name(task: Task) -> SegmentName:
+    nonce = f"{MACHINE.random.getrandbits(64):032x}"
+    return SegmentName(task.epoch, task.partition, task.attempt, task.run_id, nonce)
 
 
 def _encoding(rows: dict[str, int]) -> _Encoded:

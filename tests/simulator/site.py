@@ -14,7 +14,9 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.model import paths
 from wal_sink.wal.log import Log
 
-MANIFEST = re.compile(rf"(?:^|/)(?:{paths.MANIFESTS}|{paths.RETAINED})[0-9]+-[0-9]+\.json$")
+MANIFEST = re.compile(
+    rf"(?:^|/)(?:{paths.MANIFEST.folder}|{paths.RETAINED_RECORD.folder})[0-9]+-[0-9]+\.json$"
+)
 """The path of a manifest, or of its second name: `aside/` has first names below it."""
 
 
@@ -122,7 +124,7 @@ class Site:
         mark = self._judge.read_ledger()
         windows = (mark.begun, mark.last) if mark is not None else ()
         manifests = {
-            manifest_digest(self.log.get(path)) for path in self.log.paths(paths.MANIFESTS)
+            manifest_digest(self.log.get(path)) for path in self.log.paths(paths.MANIFEST.folder)
         }
         begun = (
             begun.epoch
@@ -147,7 +149,7 @@ class Site:
 
     def _records(self) -> dict[int, dict[str, Any]]:
         """Return the records by epoch: those that share an object count up to the mark, the latest of one."""
-        read = [json.loads(self.log.get(path)) for path in self.log.paths(paths.FLUSHED)]
+        read = [json.loads(self.log.get(path)) for path in self.log.paths(paths.FLUSHED.folder)]
         found = {record["epoch"]: record for record in read if "epoch" in record}
         mark = max(found, default=-1)
         for window in (record["epochs"] for record in read if "epochs" in record):
@@ -165,10 +167,10 @@ class Site:
             self._judge.committed(self, int(path.rpartition("/")[2]), body_run(data))
 
     def _logged(self, path: str, data: bytes) -> None:
-        if path.startswith(paths.MANIFESTS):
+        if path.startswith(paths.MANIFEST.folder):
             self._judge.published(data)
-        elif (epoch := paths.parse_decision(path)) is not None:
-            self.given_up.add(epoch)
+        elif (decision := paths.DECISION.parse(path)) is not None:
+            self.given_up.add(decision.epoch)
 
     def _deleted(self, path: str) -> None:
         """Tell the judge when the last name of a segment or a manifest goes; both may have a second one."""
@@ -178,7 +180,7 @@ class Site:
             if not any(self.log.get(other) == data for other in copies):
                 self._judge.manifest_deleted(self, path, data)
             return
-        _, found, name = path.partition(paths.SEGMENTS)
+        _, found, name = path.partition(paths.SEGMENT.folder)
         segment = f"{found}{name}"
         names = [segment, *(p for p in self.log.paths(paths.ASIDE) if p.endswith(segment))]
         if found and not any(self.log.has(other) for other in names if other != path):

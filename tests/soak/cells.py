@@ -57,7 +57,7 @@ def logged(log: Path) -> Iterator[Logged]:
     for record in records(open_backend(str(log))).values():
         kept = log / record["manifest"].replace("manifests/", "retained/")  # by wal.retention
         manifest = parsed(kept.read_bytes())
-        refused = manifest.get("refused_segments", [])
+        refused = manifest["refused"]
         us = record["base_us"] - sum(segment["rows"] for segment in refused)
         for of, is_refused in ((refused, True), (manifest["segments"], False)):
             for segment in of:

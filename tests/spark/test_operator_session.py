@@ -196,7 +196,7 @@ def drained(shell: Shell) -> None:
     assert ("not checkpointed yet" if between else "safe, once the query is stopped") in said
     log = open_backend(shown["log"])
     assert Log(log).flushed_epochs() == list(range(shown["flushed"] + 1)), "every epoch, in order"
-    path = paths.segment(0, 0, 1, "late")
+    path = paths.SEGMENT.path(paths.SegmentName(0, 0, 1, "late", "0" * 32))
     log.create(path, b"rows")
     said, found = shell.both("flush", "--dry-run")
     assert [file["path"] for file in found["trimmed"]] == [path]

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import pyarrow as pa
 import pytest
 from msgspec.structs import replace
@@ -262,7 +261,7 @@ class ForgetfulWriter(WalSinkStreamWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
         appended = super().write(iterator).appended
-        lost = (replace(segment, data=msgspec.UNSET) for segment in appended.segments)
+        lost = (replace(segment, data=None) for segment in appended.segments)
         return Message(replace(appended, segments=tuple(lost)))
 
 

@@ -46,6 +46,7 @@ def report(**error: object) -> FlusherReport:
         flusher="there:1",
         doing="writing epoch 4",
         heartbeat_us=NOW_US,
+        beat=1,
         error=ErrorReport(**{**found, "at_us": NOW_US, **error}) if error else None,  # type: ignore[arg-type]
     )
 

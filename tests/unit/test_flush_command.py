@@ -65,7 +65,9 @@ def test_an_unproven_choice_is_left_to_the_query_that_lives(
     run.publish([("kept", 2)])
     run.write_commit([[("kept", 2)]], heard=False)
     heartbeat_us = time.time_ns() // 1_000 + ahead_h * 3_600_000_000
-    report = FlusherReport(flusher="elsewhere:1", doing="nothing", heartbeat_us=heartbeat_us)
+    report = FlusherReport(
+        flusher="elsewhere:1", doing="nothing", heartbeat_us=heartbeat_us, beat=0
+    )
     world.log.report(report)
     with ThreadPoolExecutor(1) as pool:
         drained = pool.submit(own(world).drain)

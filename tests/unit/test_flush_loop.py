@@ -249,7 +249,9 @@ def test_it_tries_again_and_skips_nothing(
 
 
 @pytest.mark.usefixtures("one_by_one")
-@pytest.mark.parametrize("operation", ["read ledger", "write", f"create {paths.FLUSHED}", "finish"])
+@pytest.mark.parametrize(
+    "operation", ["read ledger", "write", f"create {paths.FLUSHED.folder}", "finish"]
+)
 def test_a_connection_that_breaks_once(world: World, flushing: Flushings, operation: str) -> None:
     """An outage of a moment, at each place once: the rows arrive, and only once."""
     run = world.run()
@@ -300,7 +302,7 @@ def test_its_error_can_be_read_while_it_fails(
 def test_a_bug_stops_the_line_and_not_the_thread(world: World, flushing: Flushings) -> None:
     """An exception of no known kind is reported as one, and tried again like the others."""
     world.run().batch([("a", 1)])
-    outage = Outage(f"list {paths.MANIFESTS}", lambda: ZeroDivisionError("a bug"))
+    outage = Outage(f"list {paths.MANIFEST.folder}", lambda: ZeroDivisionError("a bug"))
     it = flushing(outage).start()
     until(lambda: outage.failures >= 2)
     until(lambda: it.error() is not None)
@@ -461,7 +463,9 @@ def test_at_its_end_it_leaves_the_word_to_another_flusher(
     for flusher in ("elsewhere:1", this_process()):
         it = flushing().start()
         until(it.rests)
-        other = FlusherReport(flusher=flusher, doing="writing epoch 1", heartbeat_us=now_us())
+        other = FlusherReport(
+            flusher=flusher, doing="writing epoch 1", heartbeat_us=now_us(), beat=1
+        )
         world.log.report(other)
         it.loop.stop()
         assert it.ended()

@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 
 import wal_sink
 from wal_sink.configuration import configure
+from wal_sink.model import paths
 from wal_sink.model.manifest import Task
 from wal_sink.model.plan import Column, Plan, plan_key
 from wal_sink.publish.fencing import take_ticket
@@ -108,7 +109,7 @@ def given(tmp_path: Path) -> dict[str, dict[str, object]]:
     )
     details = {"keyspace": "shop", "table": "orders"}
     plan = Plan(key=key, target="cassandra", table="shop.orders", columns=columns, details=details)
-    log.create_plan(plan)
+    log.create(paths.PLAN, key, plan)
     own(log, configuration.location.open_checkpoint())
     take_ticket(log, TASK.run_id)
     source = {"source": WalSinkDataSource, "options": options, "schema": SCHEMA}

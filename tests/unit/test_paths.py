@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,116 +12,105 @@ from hypothesis import strategies as st
 from state_backends import check_path
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
+from wal_sink.model.paths import (
+    DecisionName,
+    EntryName,
+    InterventionName,
+    Name,
+    ReleasedName,
+    SegmentName,
+    StateName,
+    WindowName,
+)
 
 EPOCHS = st.integers(0, 2**63 - 1)
 GENERATIONS = st.integers(1, 10**9)
 NUMBERS = st.integers(0, 10**7)
+TIMES = st.integers(0, 2**63 - 1)
+WORDS = st.from_regex(r"[0-9A-Za-z_-]+", fullmatch=True)
+ATTEMPTS = st.builds(Attempt, EPOCHS, GENERATIONS)
+ENTRIES = st.builds(EntryName, EPOCHS, TIMES, NUMBERS, WORDS)
 
-PARSERS: list[Callable[[str], object]] = [
-    paths.parse_manifest,
-    paths.parse_kept,
-    paths.parse_swept,
-    paths.parse_run,
-    paths.parse_flushed,
-    paths.parse_flushed_window,
-    paths.parse_segment_epoch,
-]
-
-
-@given(EPOCHS, GENERATIONS)
-@settings(deadline=None)
-def test_a_manifest_is_parsed_back(epoch: int, generation: int) -> None:
-    """By its own parser, and by no other."""
-    path = paths.manifest(Attempt(epoch, generation))
-    assert paths.parse_manifest(path) == Attempt(epoch, generation)
-    only(paths.parse_manifest, path)
-
-
-@given(EPOCHS, GENERATIONS)
-@settings(deadline=None)
-def test_a_kept_note_is_parsed_back(epoch: int, generation: int) -> None:
-    """It names an attempt, as a manifest does, and is never taken for one."""
-    path = paths.kept(Attempt(epoch, generation))
-    assert paths.parse_kept(path) == Attempt(epoch, generation)
-    only(paths.parse_kept, path)
-
-
-@given(EPOCHS, GENERATIONS)
-@settings(deadline=None)
-def test_a_note_of_what_was_swept_is_parsed_back(epoch: int, generation: int) -> None:
-    """It names an attempt, too, and is never taken for a manifest."""
-    path = paths.swept(Attempt(epoch, generation))
-    assert paths.parse_swept(path) == Attempt(epoch, generation)
-    only(paths.parse_swept, path)
+KEYS: dict[str, st.SearchStrategy[Any]] = {
+    "PLAN": WORDS,
+    "TICKET": WORDS,
+    "STOP": WORDS,
+    "CLAIM": GENERATIONS,
+    "MANIFEST": ATTEMPTS,
+    "PROOF": ATTEMPTS,
+    "TOMBSTONE": ATTEMPTS,
+    "WITHOUT_SINK": EPOCHS,
+    "CHOICE": EPOCHS,
+    "TARGET_STATE": st.builds(StateName, st.from_regex(paths.TARGET_NAME, fullmatch=True), NUMBERS),
+    "FLUSHED": st.builds(WindowName, EPOCHS, EPOCHS, TIMES),
+    "RETAINED_MANIFEST": ATTEMPTS,
+    "RETAINED_RECORD": EPOCHS,
+    "DECISION": st.builds(DecisionName, EPOCHS, NUMBERS),
+    "INTERVENTION": st.builds(InterventionName, st.sampled_from(["adopt", "rewind"]), TIMES),
+    "RELEASED": st.builds(ReleasedName, EPOCHS, TIMES, NUMBERS, WORDS, NUMBERS, NUMBERS),
+    "QUARANTINED": ENTRIES,
+    "SEGMENT": st.builds(
+        SegmentName,
+        EPOCHS,
+        NUMBERS,
+        NUMBERS,
+        WORDS,
+        st.from_regex(r"[0-9a-f]{32}", fullmatch=True),
+    ),
+}
+"""How the keys of each kind are."""
 
 
-@pytest.mark.parametrize("run_id", ["0b2f6c1e-8d4a-4f57-9a3e-6c1d2e3f4a5b", "run"])
-def test_a_segment_tells_its_run(run_id: str) -> None:
-    """In its name, so that a listing is enough; those of version 0.1.0 do not."""
-    path = paths.segment(41, 5, 2, paths.unique_in_run(run_id, uuid.uuid4().hex))
-    assert paths.parse_segment_run(path) == run_id
-    assert paths.parse_segment_epoch(path) == 41
-    assert paths.parse_segment_task(path) == (5, 2)
-    assert paths.is_segment_of(path, 41)
-    assert paths.parse_segment_run(paths.segment(41, 5, 2, uuid.uuid4().hex)) is None
+def kind(name: str) -> Name[Any]:
+    found = getattr(paths, name)
+    assert isinstance(found, Name)
+    return found
 
 
-@given(GENERATIONS)
-@settings(deadline=None)
-def test_a_claim_is_parsed_back(generation: int) -> None:
-    """Also above a million generations, where the number is longer than its padding."""
-    path = paths.run(generation)
-    assert paths.parse_run(path) == generation
-    only(paths.parse_run, path)
+def test_every_kind_is_tested() -> None:
+    """A new one comes with its keys."""
+    assert {
+        name for name, value in vars(paths).items() if type(value) in (paths.Name, paths.Kind)
+    } == {
+        *KEYS,
+        "_IN_SEGMENTS",
+    }
 
 
-@given(EPOCHS)
-@settings(deadline=None)
-def test_a_flushed_record_is_parsed_back(epoch: int) -> None:
-    """The newest of them is the log's mark."""
-    path = paths.flushed(epoch)
-    assert paths.parse_flushed(path) == epoch
-    only(paths.parse_flushed, path)
-
-
-@given(EPOCHS, EPOCHS, NUMBERS)
-@settings(deadline=None)
-def test_the_records_of_a_window_are_parsed_back(first: int, last: int, us: int) -> None:
-    """They are no record of one epoch, which could be the mark."""
-    path = paths.flushed_window(first, last, us)
-    assert paths.parse_flushed_window(path) == (first, last)
-    only(paths.parse_flushed_window, path)
-
-
-@given(EPOCHS, NUMBERS, NUMBERS, st.uuids())
-@settings(deadline=None)
-def test_a_segment_is_parsed_back(
-    epoch: int, partition: int, attempt: int, unique: uuid.UUID
-) -> None:
-    """And lies in the folder of its epoch, which is what trim lists."""
-    path = paths.segment(epoch, partition, attempt, unique.hex)
-    assert paths.parse_segment_epoch(path) == epoch
-    assert paths.parse_segment_task(path) == (partition, attempt)
-    assert path.startswith(paths.segment_folder(epoch))
-    only(paths.parse_segment_epoch, path)
-
-
-def only(parser: Callable[[str], object], path: str) -> None:
-    """No other parser takes the path, and a store does."""
-    assert [other(path) for other in PARSERS if other is not parser] == [None] * (len(PARSERS) - 1)
+@pytest.mark.parametrize("name", KEYS)
+@given(st.data())
+@settings(deadline=None, max_examples=30)
+def test_a_path_is_parsed_back(name: str, data: st.DataObject) -> None:
+    """By its own kind, and by no other; a store takes it."""
+    key = data.draw(KEYS[name])
+    path = kind(name).path(key)
+    assert kind(name).parse(path) == key
+    assert [other for other in KEYS if kind(other).parse(path) is not None] == [name]
+    assert path.startswith(kind(name).folder)
     assert check_path(path) == path
 
 
+@pytest.mark.parametrize("name", KEYS)
 @given(st.text())
+@settings(deadline=None, max_examples=30)
+def test_what_is_parsed_was_made_here(name: str, text: str) -> None:
+    """No text has two readings: whatever is parsed is what is made of the result."""
+    key = kind(name).parse(text)
+    assert key is None or kind(name).path(key) == text
+
+
+@given(EPOCHS, NUMBERS, NUMBERS)
 @settings(deadline=None)
-def test_what_is_parsed_was_made_here(path: str) -> None:
-    """No text has two readings: whatever a parser takes is what its maker makes of the result."""
-    attempt = paths.parse_manifest(path)
-    assert attempt is None or paths.manifest(attempt) == path
-    generation = paths.parse_run(path)
-    assert generation is None or paths.run(generation) == path
-    epoch = paths.parse_flushed(path)
-    assert epoch is None or paths.flushed(epoch) == path
+def test_a_file_among_the_segments_has_their_epoch(
+    epoch: int, partition: int, attempt: int
+) -> None:
+    """One of a foreign name, too: it goes with its epoch, and is not of a run."""
+    path = paths.SEGMENT.path(SegmentName(epoch, partition, attempt, "run", "0" * 32))
+    assert (paths.segment_epoch(path), paths.segment_run(path)) == (epoch, "run")
+    assert paths.is_segment_of(path, epoch)
+    foreign = f"{paths.segment_folder(epoch)}copy.arrow"
+    assert (paths.segment_epoch(foreign), paths.segment_run(foreign)) == (epoch, None)
+    assert not paths.is_segment_of(foreign, epoch)
 
 
 @pytest.mark.parametrize(
@@ -130,8 +119,6 @@ def test_what_is_parsed_was_made_here(path: str) -> None:
         "",
         "log.json",
         "flusher.json",
-        "plans/abc.json",
-        "tickets/5a4f1c1e-6a0f-4a4e-9c55-0b9c0e3c1b2d.json",
         # too short, too long, signed, not ASCII
         "manifests/0-000001.json",
         "manifests/0000000000000000000-000001.json",
@@ -158,7 +145,7 @@ def test_what_is_parsed_was_made_here(path: str) -> None:
         "manifests/00000000000000000000-000001.json/x",
         "manifests/.00000000000000000000-000001.json",
         "runs/000001.json\n",
-        "flushed/00000000000000000000.json\n",
+        "flushed/00000000000000000000-00000000000000000000-00000000000000000000.json\n",
         "flushed/00000000000000000000xjson",
         "segments/00000000000000000000/a/b.arrow",
         "segments/00000000000000000000/.arrow.tmp",
@@ -174,7 +161,8 @@ def test_what_is_parsed_was_made_here(path: str) -> None:
 )
 def test_a_foreign_path_is_nothing(path: str) -> None:
     """What an editor, a copy or a later version leaves there is passed over."""
-    assert [parse(path) for parse in PARSERS] == [None] * len(PARSERS)
+    assert [name for name in KEYS if kind(name).parse(path) is not None] == []
+    assert paths.segment_epoch(path) is None
 
 
 @given(EPOCHS, EPOCHS, NUMBERS, NUMBERS)
@@ -184,10 +172,9 @@ def test_epochs_sort_as_text_as_they_sort_as_numbers(
 ) -> None:
     """Stores list names sorted as text; people look at them so, too."""
     makers: list[Callable[[int], str]] = [
-        paths.flushed,
+        lambda epoch: paths.FLUSHED.path(WindowName(epoch, first, second)),
         paths.segment_folder,
-        lambda epoch: paths.manifest(Attempt(epoch, first if epoch == one else second)),
-        lambda epoch: paths.segment(epoch, first if epoch == one else second, 0, "x"),
+        lambda epoch: paths.MANIFEST.path(Attempt(epoch, first if epoch == one else second)),
     ]
     for make in makers:
         assert (make(one) < make(other)) == (one < other) or one == other
@@ -197,24 +184,37 @@ def test_epochs_sort_as_text_as_they_sort_as_numbers(
 @settings(deadline=None)
 def test_generations_and_partitions_sort_within_their_padding(one: int, other: int) -> None:
     """A million runs of a query, or partitions of a micro-batch."""
-    for make in (
-        paths.run,
-        lambda number: paths.manifest(Attempt(7, number)),
-        lambda number: paths.segment(7, number, 0, "x"),
-    ):
+    makers: list[Callable[[int], str]] = [
+        paths.CLAIM.path,
+        lambda number: paths.MANIFEST.path(Attempt(7, number)),
+        lambda number: paths.SEGMENT.path(SegmentName(7, number, 0, "run", "0" * 32)),
+    ]
+    for make in makers:
         assert (make(one) < make(other)) == (one < other)
+
+
+def test_a_plan_key_is_no_other_place() -> None:
+    """It comes from a manifest, which anyone may have written."""
+    assert paths.is_plan_key("9f86d081884c7d659a2feaa0c55ad015")
+    assert not any(map(paths.is_plan_key, ("", "../x", "a/b", "a.json", "é")))
 
 
 def test_paths_are_as_documented() -> None:
     """Operators, and later versions, find things where the architecture says."""
+    attempt = "00000000000000000041-000003"
     assert paths.LOG == "log.json"
     assert paths.FLUSHER == "flusher.json"
-    assert paths.plan("key") == "plans/key.json"
-    assert paths.ticket("run") == "tickets/run.json"
-    assert paths.stop("run") == "stops/run.json"
-    assert paths.run(12) == "runs/000012.json"
-    assert paths.manifest(Attempt(41, 3)) == "manifests/00000000000000000041-000003.json"
-    assert paths.kept(Attempt(41, 3)) == "kept/00000000000000000041-000003.json"
-    assert paths.swept(Attempt(41, 3)) == "swept/00000000000000000041-000003.json"
-    assert paths.segment(41, 5, 2, "x") == "segments/00000000000000000041/000005-2-x.arrow"
-    assert paths.flushed(41) == "flushed/00000000000000000041.json"
+    assert paths.PLAN.path("key") == "plans/key.json"
+    assert paths.TICKET.path("run") == "tickets/run.json"
+    assert paths.STOP.path("run") == "stops/run.json"
+    assert paths.CLAIM.path(12) == "runs/000012.json"
+    assert paths.MANIFEST.path(Attempt(41, 3)) == f"manifests/{attempt}.json"
+    assert paths.PROOF.path(Attempt(41, 3)) == f"proofs/{attempt}.json"
+    assert paths.TOMBSTONE.path(Attempt(41, 3)) == f"tombstones/{attempt}.json"
+    segment = SegmentName(41, 5, 2, "run", "0" * 32)
+    assert paths.SEGMENT.path(segment) == (
+        f"segments/00000000000000000041/000005-2-run-{'0' * 32}.arrow"
+    )
+    window = paths.FLUSHED.path(WindowName(41, 40, 7))
+    assert window == f"flushed/{41:020}-{40:020}-{7:020}.json"
+    assert paths.DECISION.path(DecisionName(41, 1)) == "decisions/00000000000000000041-000001.json"

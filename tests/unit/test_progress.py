@@ -57,7 +57,9 @@ def report(world: World, error: ErrorReport | None = None, age_s: float = 0.0) -
     """Leave `flusher.json` as a flusher of another process does."""
     heartbeat_us = time.time_ns() // 1_000 - int(age_s * 1_000_000)
     world.log.report(
-        FlusherReport(flusher="there:1", doing="writing", heartbeat_us=heartbeat_us, error=error)
+        FlusherReport(
+            flusher="there:1", doing="writing", heartbeat_us=heartbeat_us, beat=1, error=error
+        )
     )
 
 
@@ -177,7 +179,7 @@ def test_pending_counts_take_the_attempt_that_is_proven(world: World, leaves: st
         with pytest.raises(Fenced):
             older.publish([("b", 2)])
     if leaves == "damaged note":
-        world.log_backend.replace(paths.kept(Attempt(0, 1)), b"{}")
+        world.log_backend.replace(paths.PROOF.path(Attempt(0, 1)), b"{}")
     assert look(world).pending_rows == (2 if leaves == "note" else 50)
     reader = BacklogReader(Checkpoint(world.checkpoint), world.log)
     seen = reader.look()
@@ -230,7 +232,7 @@ def test_an_epoch_without_manifest_is_pending_all_the_same(world: World) -> None
     run = world.run()
     run.batch([("a", 1)])
     run.batch([("b", 2)])
-    world.log_backend.delete([paths.manifest(Attempt(1, 1))])
+    world.log_backend.delete([paths.MANIFEST.path(Attempt(1, 1))])
     got = look(world)
     assert (got.pending_epochs, got.pending_rows) == (2, 1)
     assert not got.safe_to_delete
@@ -489,6 +491,7 @@ def flushed(epoch: int, rows: int, published: float, begun: float, recorded: flo
         epoch=epoch,
         generation=1,
         manifest="",
+        digest="",
         offsets_digest="",
         rows=rows,
         bytes=0,
@@ -544,6 +547,6 @@ def test_a_status_names_the_table_of_the_newest_run(world: World) -> None:
     batches = world.run()
     assert look(world).writes_to == ""
     batches.batch([("a", 1)])
-    claim = world.log.claimed(1)
+    claim = world.log.read(paths.CLAIM, 1)
     assert claim is not None
     assert look(world).writes_to == claim.options.get("target", "")

@@ -104,6 +104,7 @@ def recorded(epoch: int | None) -> FlushedEpoch | None:
         epoch=epoch,
         generation=1,
         manifest=f"manifests/{epoch}",
+        digest="d",
         offsets_digest="offsets",
         rows=1,
         bytes=1,

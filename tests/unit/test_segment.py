@@ -360,7 +360,7 @@ def test_a_small_segment_is_reported_and_a_larger_one_is_a_file(
     assert backend.list() == [segment.path for segment in appended.files]
     assert [segment.path for segment in appended.files] == ([ref.path] if ref.is_file else [])
     assert backend.sweep_unfinished(0) == 0
-    data = backend.read(ref.path) if ref.data is msgspec.UNSET else ref.data
+    data = backend.read(ref.path) if ref.data is None else ref.data
     assert (len(data), digest(data)) == (ref.bytes, ref.digest)
     assert list(read_segment(backend, ref)) == [numbers(0, 550)]
 

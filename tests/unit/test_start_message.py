@@ -14,6 +14,7 @@ import pytest
 from state_backends import open_backend
 from tests.unit.test_options import GIVEN
 from wal_sink.configuration import Configuration, configure
+from wal_sink.model import paths
 from wal_sink.model.records import Claim
 from wal_sink.options import SinkOptions
 from wal_sink.spark.internals import Source
@@ -216,7 +217,11 @@ def test_another_table_is_warned_of_until_a_run_has_published(
 
     def claim(generation: int, table: str, *, early: bool = False) -> None:
         options = configure(GIVEN | {"table": table}).public
-        log.claim(generation, Claim(run_id=f"run-{generation}", options=options, early=early))
+        log.settle(
+            paths.CLAIM,
+            generation,
+            Claim(run_id=f"run-{generation}", options=options, early=early, epoch=0),
+        )
 
     assert said_to("orders") == []
     claim(1, "orders")

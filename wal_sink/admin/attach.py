@@ -225,7 +225,7 @@ class Attachment(NamedTuple):
         What was chosen for all targets is what it gets. As long as that is there, so was all else that tells.
         """
         log = self.query.log
-        chosen = log.chosen(epoch)
+        chosen = log.read(paths.CHOICE, epoch)
         if chosen is None and epoch <= unseen.flushed:
             return False
         if chosen is not None:
@@ -251,7 +251,7 @@ class Attachment(NamedTuple):
             return has_files(log, manifest)
         files = [segment.path for segment in manifest.files]
         try:
-            set_aside(log, us, [*files, paths.manifest(manifest.attempt)])
+            set_aside(log, us, [*files, paths.MANIFEST.path(manifest.attempt)])
         except FileNotFoundError:
             return False
         return True

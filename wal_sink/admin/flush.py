@@ -24,6 +24,7 @@ from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.flush.report import Reporter, RunHistory
 from wal_sink.log_context import logging_query
+from wal_sink.model import paths
 from wal_sink.model.records import FlusherReport
 from wal_sink.observer import Observer
 from wal_sink.progress.backlog import waiting_epochs
@@ -75,7 +76,7 @@ class HeartbeatHistory(RunHistory):
                 self._other.flusher if self._other else "another process",
                 SILENT_S,
             )
-        claim = self._log.claimed(self._log.highest_generation())
+        claim = self._log.read(paths.CLAIM, self._log.highest_generation())
         return claim.run_id if claim else None
 
     def _look(self) -> bool | None:

@@ -428,11 +428,11 @@ def _view(
 
 
 def _segment(ref: SegmentRef) -> SegmentView:
-    partition, task_attempt = paths.parse_segment_task(ref.path) or (None, None)
+    name = paths.SEGMENT.parse(ref.path)
     return SegmentView(
         path=ref.path,
-        partition=partition,
-        task_attempt=task_attempt,
+        partition=name and name.partition,
+        task_attempt=name and name.task_attempt,
         rows=ref.rows,
         bytes=ref.bytes,
         inline=not ref.is_file,

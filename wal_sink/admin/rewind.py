@@ -153,7 +153,7 @@ def pin_attempt(query: Query, past: Past, epoch: int, us: int, now_us: int) -> N
     if kept is None:
         raise WalSinkError(f"Epoch {epoch} was changed meanwhile", "Run the command again.")
     others = [a for a in query.log.attempts() if a.epoch == epoch and a != kept]
-    lost = [paths.manifest(attempt) for attempt in others]
+    lost = [paths.MANIFEST.path(attempt) for attempt in others]
     set_aside(query.log, us, lost, lost=True)
     query.log.delete(lost)
 
@@ -342,7 +342,7 @@ class Rewind(NamedTuple):
         try:
             for manifest in self.needed:
                 files = [segment.path for segment in manifest.files]
-                for path in (*files, paths.manifest(manifest.attempt)):
+                for path in (*files, paths.MANIFEST.path(manifest.attempt)):
                     reporter.say(REWINDING, manifest.epoch)
                     set_aside(query.log, self.new.last_us, [path])
             for epoch in self.again:

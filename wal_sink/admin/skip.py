@@ -115,7 +115,7 @@ class Skip(NamedTuple):
     @property
     def files(self) -> tuple[str, ...]:
         """Paths of what the log holds of the epoch."""
-        return (*self.seen.segments, *map(paths.manifest, self.seen.attempts))
+        return (*self.seen.segments, *map(paths.MANIFEST.path, self.seen.attempts))
 
     @property
     def consequences(self) -> str:
@@ -151,7 +151,7 @@ class Skip(NamedTuple):
         decision = self.present or self._decide(now_us, why)
         if decision.where != self._where:
             raise OptionError(
-                f"Epoch {self.seen.epoch} was given up by {decision.by} meanwhile ({decision.verb})",
+                f"Epoch {self.seen.epoch} was given up by {decision.by} meanwhile",
                 f"The log is as {decision.by} left it; what this command has copied is not needed.",
             )
         copied = {copy.path for copy in decision.files}
@@ -161,7 +161,9 @@ class Skip(NamedTuple):
         with ledger_row(self.target, self.query.owner(self.query.identity())) as row:
             return Skipped(
                 query_id=self.query.query_id,
-                record=self.query.log.where(paths.decision(decision.epoch, self.outdated)),
+                record=self.query.log.where(
+                    paths.DECISION.path(paths.DecisionName(decision.epoch, self.outdated))
+                ),
                 decision=decision,
                 # Read after the decision is durable: a flusher may have begun the epoch before.
                 rows_possibly_in_target=_may_count(decision.epoch, row.read(), self.target),
@@ -194,7 +196,7 @@ class Skip(NamedTuple):
         generations = [attempt.generation for attempt in seen.attempts]
         return query.log.create_decision(
             Decision(
-                verb="accept-gap" if to is None else "set-aside",
+                verb="skip",
                 epoch=seen.epoch,
                 by=user_and_host(),
                 at_us=now_us,
@@ -241,9 +243,10 @@ def plan_skip(
     if (present := plan.present) is None:
         refuse_wrong_copy(seen, copied=to is not None)
     elif to is None or present.where != to.url:
+        copies = f", with copies in {present.where}" if present.where else ""
         finish = f" To finish a command that was interrupted, pass --to {present.where}"
         raise OptionError(
-            f"Epoch {epoch} is given up already, by {present.by}: {present.verb} {present.where}",
+            f"Epoch {epoch} is given up already, by {present.by}{copies}",
             "Start the query, or a flusher; it passes over the epoch."
             + (finish if present.where else ""),
         )

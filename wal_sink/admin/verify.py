@@ -211,7 +211,9 @@ class EpochCheck:
 
     def _is_given_up(self, epoch: int, begun: Window | None) -> bool:
         """Whether a decision about an epoch is in force; else what was published before it does not count."""
-        with self._findings.noting(epoch, self._log.where(paths.decision(epoch))):
+        with self._findings.noting(
+            epoch, self._log.where(paths.DECISION.path(paths.DecisionName(epoch, 0)))
+        ):
             if begun is not None and begun.first <= epoch <= begun.last:
                 given_up = given_up_since_begun(self._log, begun)
                 return not begun.epochs[epoch - begun.first].manifest or epoch in given_up
@@ -249,7 +251,7 @@ class EpochCheck:
                 case Begin(attempts):
                     return [found for found in readable if found.attempt in attempts]
                 case ManifestMissing():
-                    if epoch not in {a.epoch for a in map(paths.parse_manifest, self._aside) if a}:
+                    if epoch not in {a.epoch for a in map(paths.MANIFEST.parse, self._aside) if a}:
                         missing.append(epoch)
                 case PassOver():
                     return []
@@ -264,7 +266,7 @@ class EpochCheck:
                 continue
             read = None
             before = len(self._findings.found)
-            with self._findings.noting(epoch, f"{self._log.url}/{paths.manifest(attempt)}"):
+            with self._findings.noting(epoch, f"{self._log.url}/{paths.MANIFEST.path(attempt)}"):
                 read = self._log.manifest(attempt)
             whole = whole and len(self._findings.found) == before
             if read is not None:  # else it was trimmed meanwhile
@@ -275,7 +277,7 @@ class EpochCheck:
         """Report epochs without a manifest; a whole folder that is lost is one finding."""
         for _, run in groupby(enumerate(epochs), key=lambda item: item[1] - item[0]):
             first, *others = [epoch for _, epoch in run]
-            file = f"{self._log.url}/{paths.MANIFESTS}"
+            file = f"{self._log.url}/{paths.MANIFEST.folder}"
             with self._findings.noting(first, file):
                 if others:
                     raise MissingManifest(
@@ -308,7 +310,7 @@ class EpochCheck:
         for manifest, begun in needed:
             if manifest.plan not in plans:
                 plans.add(manifest.plan)
-                file = self._log.where(paths.plan(manifest.plan))
+                file = self._log.where(paths.PLAN.path(manifest.plan))
                 with self._findings.noting(manifest.epoch, file):
                     self.plans.append((manifest.epoch, plan_of(self._log, manifest)))
             for segment in manifest.files:
@@ -318,7 +320,7 @@ class EpochCheck:
         self, manifest: Manifest, segment: SegmentRef, read: Callable[[int], None], *, begun: bool
     ) -> None:
         epoch = manifest.epoch
-        file = segment.path if segment.is_file else paths.manifest(manifest.attempt)
+        file = segment.path if segment.is_file else paths.MANIFEST.path(manifest.attempt)
         with self._findings.noting(epoch, f"{self._log.url}/{file}"):
             try:
                 check_segment(self._log.backend, segment, read)
@@ -422,12 +424,11 @@ class _Verification:
     def _recorded(self) -> tuple[int, FlushedEpoch | None]:
         """Read every record; return the log's mark and its record, None when that is unreadable."""
         mark, newest = -1, None
-        for each in self._log.recorded():
+        for name in self._log.keys(paths.FLUSHED):
             found: tuple[FlushedEpoch, ...] = ()
-            with self._findings.noting(each.last, self._log.where(each.path)):
-                found = self._log.read_recorded(each)
-            if each.is_mark:
-                mark, newest = each.last, found[0] if found else None
+            with self._findings.noting(name.last, self._log.where(paths.FLUSHED.path(name))):
+                found = self._log.records(name)
+            mark, newest = name.last, found[-1] if found else None
         return mark, newest
 
     def _identity(self) -> LogIdentity | None:
@@ -516,7 +517,7 @@ class _Verification:
         """See that manifests of flushed epochs, which a flusher trims first, may go."""
         for attempt in attempts:
             if attempt.epoch <= flushed:
-                file = f"{self._log.url}/{paths.manifest(attempt)}"
+                file = f"{self._log.url}/{paths.MANIFEST.path(attempt)}"
                 with self._findings.noting(attempt.epoch, file):
                     refuse_diverged(self._log, attempt.epoch, [attempt])
 

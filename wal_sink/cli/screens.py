@@ -84,7 +84,7 @@ def epoch_screen(found: InspectedEpoch) -> RenderableType:
         begun = f"generation {found.begun.generation}, timestamps from {found.begun.base_us} us"
         parts.append(_pairs(("begun", begun)))
     if found.decision:
-        said = f"{found.decision.verb} by {found.decision.by}: {found.decision.why}"
+        said = f"given up by {found.decision.by}: {found.decision.why}"
         parts.append(_pairs(("given up", said), ("kept in", found.decision.where)))
     parts += [Text(printable(problem), "red") for problem in found.problems]
     for attempt in found.attempts:

@@ -75,7 +75,7 @@ from wal_sink.wal.log import Log
 from wal_sink.wal.quarantine import bring_back, droppable
 from wal_sink.wal.retention import RetainedEpochs, Retention, SharedRetention
 from wal_sink.wal.targets import absent
-from wal_sink.wal.trim import forget_records, lost_records, sweep, trim
+from wal_sink.wal.trim import forget_records, sweep, trim
 
 logger = line_logger(__name__)
 
@@ -163,7 +163,6 @@ class Trimmer:
         self._delay = Retention(delay_s, clock_us)
         self._shared = SharedRetention(delay_s, clock_us) if log.several else None
         self._retained = RetainedEpochs(log)
-        self._records_seen = False
         self._failed_s = self._swept_s = self._dropped_s = float("-inf")
         self.half_written: int | None = None
         """Files of killed writers that were deleted; None before the first sweep."""
@@ -202,19 +201,6 @@ class Trimmer:
         with self._leaving_garbage():
             self._retained.retain(window.epochs, records)
             forget_records(self._log, self._log.attempts(), self._retained)
-
-    def unrecorded(
-        self, mark: LedgerState | None, recorded: FlushedEpoch | None
-    ) -> tuple[int, ...]:
-        """Return the epochs of the ledger's last window whose records are lost, the newest not.
-
-        Looks until there are none: a power loss, which takes them, ends every flusher of its host.
-        """
-        if self._records_seen or mark is None or mark.last is None or recorded is None:
-            return ()
-        lost = lost_records(self._log, [epoch.epoch for epoch in mark.last.epochs])
-        self._records_seen = not lost
-        return lost
 
     def trim(self, epochs: Sequence[int], flushed: Collection[Attempt] = ()) -> None:
         """Delete flushed epochs; see `wal.trim.trim`.
@@ -418,7 +404,6 @@ class Flusher:
             rewound,
             trimmable,
             retained=self.trimmer.due(recorded, trimmable),
-            unrecorded=self.trimmer.unrecorded(mark, recorded),
             overtaken=overtaken,
             known=known,
         )

@@ -33,11 +33,12 @@ from wal_sink.flush.connection import TargetConnection
 from wal_sink.flush.report import RunHistory
 from wal_sink.flush.rows import plan_of
 from wal_sink.log_context import line_logger
+from wal_sink.model import paths
 from wal_sink.model.ledger import BegunEpoch, LedgerState, Window
 from wal_sink.model.manifest import Attempt, Manifest, Published
 from wal_sink.model.plan import WriteDemands
 from wal_sink.model.records import Chosen, Decision, WithoutSink
-from wal_sink.progress.backlog import given_up_since_begun, highest, in_force, newest_decision
+from wal_sink.progress.backlog import given_up_since_begun, in_force, newest_decision
 from wal_sink.protocol.attempts import as_chosen, choose, doubts
 from wal_sink.protocol.ledger import (
     CLOCKS_DIFFER_US,
@@ -65,7 +66,7 @@ from wal_sink.protocol.next_step import (
 from wal_sink.protocol.windows import Choice, fits, following, is_final, joined, named
 from wal_sink.wal.log import Log
 from wal_sink.wal.segment import CheckedSegments
-from wal_sink.wal.trim import read_swept
+from wal_sink.wal.trim import read_tombstones
 
 logger = line_logger(__name__)
 
@@ -124,7 +125,7 @@ class WindowChooser:
         if decision is not None:  # its manifests may be unreadable, or gone
             return choose(Evidence(step.epoch, step.attempts, decision=decision))
         read = self._manifests(step)
-        if self._log.several and (chosen := self._log.chosen(step.epoch)) is not None:
+        if self._log.several and (chosen := self._log.read(paths.CHOICE, step.epoch)) is not None:
             return as_chosen(chosen, read)
         evidence = self._evidence(step, read)
         choice = choose(evidence) if evidence is not None else ManifestMissing(step.epoch)
@@ -160,7 +161,7 @@ class WindowChooser:
                     offsets_digest=step.offsets_digest,
                 )
             )
-        return self._log.settle_chosen(chosen)
+        return self._log.settle_choices(chosen)
 
     def since_decided(self, step: Choose) -> tuple[Decision | None, Choose]:
         """Return the decision that gives the epoch up; or the step with what was published after it.
@@ -177,7 +178,7 @@ class WindowChooser:
                 step.epoch,
                 decision.by,
             )
-        covered = highest(decision) or 0
+        covered = decision.highest
         newer = (a for a in step.attempts if a.epoch != step.epoch or a.generation > covered)
         return None, step._replace(attempts=tuple(newer))
 
@@ -243,8 +244,8 @@ class WindowChooser:
         seen, rivals = self._run_history, [one.manifest.run_id for one in read.values()]
         told = replace(
             plain,
-            kept=tuple(self._log.kept(epoch)),
-            swept=read_swept(self._log, {a: one.manifest.run_id for a, one in read.items()}),
+            kept=tuple(self._log.proofs(epoch)),
+            swept=read_tombstones(self._log, {a: one.manifest.run_id for a, one in read.items()}),
             committed=seen.committed(self._query_id, epoch, rivals),
             lost=seen.lost(self._query_id, epoch, rivals),
             running=seen.running(self._query_id),
@@ -262,10 +263,10 @@ class WindowChooser:
         after `offsets/` was found to be purged: the run that purges notes before.
         """
         if self._log.backend.billed:  # which caches nothing
-            return self._log.without_sink(epoch)
+            return self._log.read(paths.WITHOUT_SINK, epoch)
         if self._noted is None:
-            self._noted = frozenset(self._log.without_sinks())
-        return self._log.without_sink(epoch) if epoch in self._noted else None
+            self._noted = frozenset(self._log.keys(paths.WITHOUT_SINK, fresh=True))
+        return self._log.read(paths.WITHOUT_SINK, epoch) if epoch in self._noted else None
 
     def _is_whole(self, manifest: Manifest) -> bool:
         """Whether plan and segments can be read; what is wrong is raised when the epoch is the first one."""

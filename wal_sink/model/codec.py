@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from typing import ClassVar, Self
+from typing import Self
 
 import msgspec
 
@@ -23,8 +23,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """The base of every record of the log. Decoding ignores unknown fields and refuses a higher `format`."""
 
     format: int = FORMAT
-    newest: ClassVar[int] = FORMAT
-    """The highest format of this kind of record that this version reads."""
 
     def to_json(self) -> bytes:
         """Encode as indented JSON, since operators read the log."""
@@ -39,7 +37,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         if data.startswith(_HEAD):
             with contextlib.suppress(msgspec.DecodeError):
                 record = msgspec.json.decode(data, type=cls)
-                if record.format <= cls.newest:
+                if record.format <= FORMAT:
                     return record
         return cls._read_twice(data, where)
 
@@ -48,9 +46,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         """Decode by the format alone, and then all: of a newer format, say so, whatever else is new in it."""
         try:
             version = msgspec.json.decode(data, type=_Versioned).format
-            if version > cls.newest:
+            if version > FORMAT:
                 raise CorruptLog(
-                    f"{where} has format {version}, this version of wal_sink knows {cls.newest}",
+                    f"{where} has format {version}, this version of wal_sink knows {FORMAT}",
                     "Flush with the newer version of wal_sink that wrote it, or upgrade this one.",
                 )
             return msgspec.json.decode(data, type=cls)

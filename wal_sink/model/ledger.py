@@ -40,20 +40,17 @@ class Window(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     nonce: str
     begun_us: int
     epochs: tuple[BegunEpoch, ...]
-    attempt: int | msgspec.UnsetType = msgspec.UNSET
+    attempt: int = 0
     """Which attempt at its rows this is, from 1 on, where no row may be sent twice with one timestamp (rule
-    26). Not there where rows may be: every flusher then writes the same ones. A version that does not know of
-    attempts refuses a row of the ledger with one."""
-
-    target_dated: bool | msgspec.UnsetType = msgspec.UNSET
-    """True where the target dates rows itself: those of this window; or earlier ones, if this has none and is
-    there to pass over an epoch. Then they may be newer than any timestamp that is noted (rule 14). Not there
-    elsewhere. A version that does not know of such windows refuses a row of the ledger with one."""
+    26); 0 where rows may be: every flusher then writes the same ones."""
+    target_dated: bool = False
+    """Whether the target dates rows itself: those of this window; or earlier ones, if this has none and is
+    there to pass over an epoch. Then they may be newer than any timestamp that is noted (rule 14)."""
 
     @property
     def sent_once(self) -> bool:
         """Whether each of its rows may be sent once with its timestamp (rule 26)."""
-        return self.attempt is not msgspec.UNSET
+        return self.attempt > 0
 
     @property
     def first(self) -> int:
@@ -136,7 +133,7 @@ class LedgerState(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def target_dated(self) -> bool:
         """Whether this row says that the target has dated rows itself: they may be newer than `last_us`."""
-        return any(each.target_dated is True for each in (self.begun, self.last) if each)
+        return any(each.target_dated for each in (self.begun, self.last) if each)
 
     def to_row(self) -> LedgerRow:
         """Return the cells of a table; equal states have equal cells."""

@@ -9,14 +9,13 @@ from __future__ import annotations
 import builtins
 import json
 import re
-from collections.abc import Collection, Iterable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from wal_sink import errors
 from wal_sink.errors import CorruptLog, UnknownOffsetsFormat
-from wal_sink.model.codec import FORMAT, Record, digest, learn
+from wal_sink.model.codec import Record, digest, learn
 
 _END = b"\n}\n"
 """How the JSON of a manifest ends: in it, only the last brace stands at the beginning of a line."""
@@ -31,7 +30,7 @@ class Attempt(NamedTuple):
     """Fencing number of the run, claimed once (rule 3)."""
 
 
-class SegmentRef(msgspec.Struct, frozen=True, kw_only=True):
+class SegmentRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A segment, as the task that wrote it has measured it."""
 
     path: str
@@ -41,32 +40,22 @@ class SegmentRef(msgspec.Struct, frozen=True, kw_only=True):
     """Size of the file."""
     digest: str
     """SHA-256 of the file, hexadecimal."""
-    data: builtins.bytes | msgspec.UnsetType = msgspec.UNSET
+    data: builtins.bytes | None = None
     """The bytes themselves of a small segment, which then is no file: nothing lies at its path. In JSON they
-    are empty, and follow behind it. Not there in manifests of format 1 and 2."""
+    are empty, and follow behind it."""
 
     @property
     def is_file(self) -> bool:
         """Whether it lies at its path, and not in its manifest."""
-        return self.data is msgspec.UNSET
+        return self.data is None
 
     def without_data(self) -> SegmentRef:
         """Return it without its rows, as much a file as before."""
         return self if self.is_file else msgspec.structs.replace(self, data=b"")
 
 
-WITH_REFUSED = FORMAT + 1
-"""Format of a manifest that names refused rows: a flusher of version 0.2.0 would delete them unseen."""
-
-WITH_DATA = FORMAT + 2
-"""Format of a manifest that holds segments: an older flusher would look for their files. Before version 0.2.0
-their bytes were in its JSON for some time, in base64, and are read there, too."""
-
-
 class Manifest(Record, frozen=True, kw_only=True):
     """Names all segments of an epoch, as one run computed it; immutable once created (rule 6)."""
-
-    newest: ClassVar[int] = WITH_DATA
 
     epoch: int
     generation: int
@@ -78,19 +67,14 @@ class Manifest(Record, frozen=True, kw_only=True):
     """Key of the plan that the rows were checked against."""
     segments: tuple[SegmentRef, ...]
     """In the order of Spark's partitions, in which the rows of the epoch are numbered."""
+    refused: tuple[SegmentRef, ...] = ()
+    """Segments of the rows that the target's check refused (rule 24), in the order of the partitions."""
     offsets: str
     """Content of Spark's `offsets/<epoch>`: the part of the sources that the epoch covers."""
     offsets_digest: str
     """Digest of the source offsets alone, equal for every attempt at the epoch."""
     published_us: int
     """Clock of the publishing driver, microseconds since 1970."""
-    refused_segments: tuple[SegmentRef, ...] | msgspec.UnsetType = msgspec.UNSET
-    """What `refused` returns, if there are any. Not there in manifests of format 1."""
-
-    @property
-    def refused(self) -> tuple[SegmentRef, ...]:
-        """Segments of the rows that the target's check refused (rule 24), in the order of the partitions."""
-        return () if self.refused_segments is msgspec.UNSET else self.refused_segments
 
     @property
     def all_segments(self) -> tuple[SegmentRef, ...]:
@@ -124,14 +108,12 @@ class Manifest(Record, frozen=True, kw_only=True):
 
     def without_data(self) -> Manifest:
         """Return it without the rows that it holds, for a reader of many; it cannot be flushed."""
-        if self.format < WITH_DATA:
-            return self
         bare = tuple(segment.without_data() for segment in self.segments)
         return msgspec.structs.replace(self, segments=bare)
 
     def to_file(self) -> builtins.bytes:
         """Encode as it lies in the log: JSON, and behind it the segments that it holds, in their order."""
-        held = [segment.data for segment in self.segments if segment.data is not msgspec.UNSET]
+        held = [segment.data for segment in self.segments if segment.data is not None]
         return b"".join([self.without_data().to_json(), *held])
 
     @classmethod
@@ -143,9 +125,7 @@ class Manifest(Record, frozen=True, kw_only=True):
         :raises CorruptLog: it is no manifest, of a newer format, or not as long as it says.
         """
         json = _json_of(data)
-        manifest = cls.from_json(json, where)
-        if len(json) < len(data) or manifest.format >= WITH_DATA:
-            manifest = _with_data(manifest, data, len(json), where)
+        manifest = _with_data(cls.from_json(json, where), data, len(json), where)
         return Published(manifest, digest(json))
 
 
@@ -172,25 +152,18 @@ def _with_data(manifest: Manifest, data: bytes, start: int, where: str) -> Manif
     """
     found = []
     for segment in manifest.segments:
-        if segment.data == b"":
-            end = start + segment.bytes
-            found.append(msgspec.structs.replace(segment, data=data[start:end]))
-            start = end
-        else:
+        if segment.is_file:
             found.append(segment)
+            continue
+        end = start + segment.bytes
+        found.append(msgspec.structs.replace(segment, data=data[start:end]))
+        start = end
     if start != len(data):
         raise CorruptLog(
             f"{where} has {len(data)} bytes; with the segments that it holds it had {start}",
             f"The file was edited. {errors.lost_manifest(manifest.epoch)}",
         )
     return msgspec.structs.replace(manifest, segments=tuple(found))
-
-
-def format_of(segments: Iterable[SegmentRef], refused: Collection[SegmentRef]) -> int:
-    """Return the lowest format that says all of a manifest: an older version reads what it can."""
-    if not all(segment.is_file for segment in segments):
-        return WITH_DATA
-    return WITH_REFUSED if refused else FORMAT
 
 
 class Published(NamedTuple):

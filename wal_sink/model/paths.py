@@ -1,6 +1,7 @@
-"""Makes and parses every path of the log. Paths are relative to `<wal.location>/<query id>`.
+"""Every path of the log, in one table: each kind of object has one template, which formats and parses.
 
-A parser gives None for any other path than its own, so that a foreign name is never taken for ours.
+Paths are relative to `<wal.location>/<query id>`. A parser gives None for any other path than its own, so a
+foreign name is never taken for ours. Names sort as text as what they say sorts.
 """
 
 from __future__ import annotations
@@ -8,33 +9,222 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
-from wal_sink.model.manifest import Attempt
+from wal_sink.model.codec import Record
+from wal_sink.model.manifest import Attempt, Manifest
+from wal_sink.model.plan import Plan
+from wal_sink.model.records import (
+    Chosen,
+    Claim,
+    CommitProof,
+    Decision,
+    FlushedEpoch,
+    FlushedWindow,
+    Intervention,
+    OrphanTombstone,
+    Released,
+    Stop,
+    TargetState,
+    Ticket,
+    WithoutSink,
+)
 
-T = TypeVar("T")
+K = TypeVar("K")
+R = TypeVar("R", bound=Record)
+
+TARGET_NAME = "[a-z][a-z0-9_]{0,23}"
+"""Pattern of a name of one of several targets: a part of paths, of options, and of keys of ledger rows."""
+
+_NUMBER_20 = ("{:020}", "([0-9]{20})", int)
+_NUMBER_6 = ("{:06}", "([0-9]{6}|[1-9][0-9]{6,})", int)
+_NUMBER = ("{}", "([0-9]+)", int)
+_WORD = ("{}", "([0-9A-Za-z_-]+)", str)
+
+_FIELDS: dict[str, tuple[str, str, Callable[[str], Any]]] = {
+    "epoch": _NUMBER_20,
+    "first": _NUMBER_20,
+    "last": _NUMBER_20,
+    "us": _NUMBER_20,
+    "generation": _NUMBER_6,
+    "number": _NUMBER_6,
+    "partition": _NUMBER_6,
+    "task": _NUMBER,
+    "rows": _NUMBER,
+    "skipped": _NUMBER,
+    "length": _NUMBER,
+    "run": _WORD,
+    "plan": _WORD,
+    "segment": _WORD,
+    "nonce": ("{}", "([0-9a-f]{32})", str),
+    "verb": ("{}", "([a-z]+)", str),
+    "target": ("{}", f"({TARGET_NAME})", str),
+    "file": ("{}", "([^/]+)", str),
+}
+"""How each field of a template is formatted, its pattern, and how it is parsed."""
+
+_FIELD = re.compile(r"<(\w+)>")
+
+
+class Name(Generic[K]):
+    """One kind of name: where such objects lie, and what their names say.
+
+    :param template: the path, with `<field>` for each field of the key.
+    :param key: makes the key of the fields' values; the key is a tuple of them, or the only one.
+    """
+
+    def __init__(self, template: str, key: Callable[..., K]) -> None:
+        self.folder = template.partition("/")[0] + "/"
+        self._key = key
+        fields = [_FIELDS[field] for field in _FIELD.findall(template)]
+        self._types = [parse for _, _, parse in fields]
+        formats, patterns = iter(fields), iter(fields)
+        self._format = _FIELD.sub(lambda _: next(formats)[0], template)
+        parts = _FIELD.split(template)  # text and field in turn
+        self._pattern = re.compile(
+            "".join(
+                next(patterns)[1] if index % 2 else re.escape(part)
+                for index, part in enumerate(parts)
+            )
+        )
+
+    def path(self, key: K) -> str:
+        """Return the path of the object with this key."""
+        return self._format.format(*(key if isinstance(key, tuple) else (key,)))
+
+    def parse(self, path: str) -> K | None:
+        """Return the key of the object at a path; None for any other path."""
+        match = self._pattern.fullmatch(path)
+        if match is None:
+            return None
+        values = [parse(text) for parse, text in zip(self._types, match.groups(), strict=True)]
+        return self._key(*values)
+
+
+class Kind(Name[K], Generic[R, K]):
+    """A kind of record, whose objects are created once and whole."""
+
+    def __init__(self, template: str, key: Callable[..., K], record: type[R]) -> None:
+        super().__init__(template, key)
+        self.record = record
+        # Of thousands of manifests that wait, few are new when they are listed again.
+        self.parse = functools.lru_cache(maxsize=1 << 14)(super().parse)  # type: ignore[method-assign]
+
+
+class SegmentName(NamedTuple):
+    """What the name of a segment says; `run_id` and `nonce` keep attempts of one task apart."""
+
+    epoch: int
+    partition: int
+    task_attempt: int
+    run_id: str
+    nonce: str
+    """32 hexadecimal digits."""
+
+
+class DecisionName(NamedTuple):
+    """Which decision about an epoch it is: `number` came before."""
+
+    epoch: int
+    number: int
+
+
+class WindowName(NamedTuple):
+    """What the name of a window's records says; the last one of a listing has the newest record."""
+
+    last: int
+    first: int
+    us: int
+    """The write timestamp of the window's first row. A window that is begun anew after a rewind has a later
+    one, so no name stands for two windows."""
+
+    def covers(self, epoch: int) -> bool:
+        """Whether the window has an epoch."""
+        return self.first <= epoch <= self.last
+
+    @property
+    def epochs(self) -> range:
+        """The epochs of the window."""
+        return range(self.first, self.last + 1)
+
+
+class StateName(NamedTuple):
+    """Which state of a target it is: `number` came before."""
+
+    target: str
+    number: int
+
+
+class InterventionName(NamedTuple):
+    """What an operator did, and when, microseconds since 1970."""
+
+    verb: str
+    at_us: int
+
+
+class EntryName(NamedTuple):
+    """All that a listing has to say of rows in quarantine."""
+
+    epoch: int
+    us: int
+    """The write timestamp of the first row."""
+    rows: int
+    segment: str
+    """File name of the segment that they come from, without its suffix."""
+
+
+class ReleasedName(NamedTuple):
+    """Which rows have left the quarantine: of an entry, so many rows behind the first ones."""
+
+    epoch: int
+    us: int
+    rows: int
+    segment: str
+    first: int
+    """Counted from 0."""
+    length: int
+
+    @property
+    def entry(self) -> EntryName:
+        """The entry that they were in."""
+        return EntryName(*self[:4])
+
 
 LOG = "log.json"
 FLUSHER = "flusher.json"
-PLANS = "plans/"
-TICKETS = "tickets/"
-STOPS = "stops/"
-RUNS = "runs/"
-MANIFESTS = "manifests/"
-KEPT = "kept/"
-WITHOUT_SINK = "without_sink/"
-SWEPT = "swept/"
-CHOSEN = "chosen/"
-TARGETS = "targets/"
-SEGMENTS = "segments/"
-FLUSHED = "flushed/"
-RETAINED = "retained/"
-DECISIONS = "decisions/"
+
+PLAN = Kind("plans/<plan>.json", str, Plan)
+TICKET = Kind("tickets/<run>.json", str, Ticket)
+STOP = Kind("stops/<run>.json", str, Stop)
+CLAIM = Kind("runs/<generation>.json", int, Claim)
+MANIFEST = Kind("manifests/<epoch>-<generation>.json", Attempt, Manifest)
+PROOF = Kind("proofs/<epoch>-<generation>.json", Attempt, CommitProof)
+TOMBSTONE = Kind("tombstones/<epoch>-<generation>.json", Attempt, OrphanTombstone)
+WITHOUT_SINK = Kind("without_sink/<epoch>.json", int, WithoutSink)
+CHOICE = Kind("choices/<epoch>.json", int, Chosen)
+TARGET_STATE = Kind("targets/<target>/<number>.json", StateName, TargetState)
+FLUSHED = Kind("flushed/<last>-<first>-<us>.json", WindowName, FlushedWindow)
+RETAINED_MANIFEST = Kind("retained/<epoch>-<generation>.json", Attempt, Manifest)
+RETAINED_RECORD = Kind("retained/<epoch>.json", int, FlushedEpoch)
+DECISION = Kind("decisions/<epoch>-<number>.json", DecisionName, Decision)
+INTERVENTION = Kind("interventions/<verb>-<us>.json", InterventionName, Intervention)
+RELEASED = Kind(
+    "quarantine/<epoch>-<us>-<rows>-<segment>.released-<skipped>-<length>.json",
+    ReleasedName,
+    Released,
+)
+
+QUARANTINED = Name("quarantine/<epoch>-<us>-<rows>-<segment>.arrow", EntryName)
+SEGMENT = Name("segments/<epoch>/<partition>-<task>-<run>-<nonce>.arrow", SegmentName)
+_IN_SEGMENTS = Name("segments/<epoch>/<file>.arrow", lambda epoch, _: cast(int, epoch))
+
 ASIDE = "aside/"
-QUARANTINE = "quarantine/"
 _LOST = "not_flushed/"
 
-_OWN = (PLANS, FLUSHED, DECISIONS, ASIDE, QUARANTINE)
+_OWN = (
+    *(kind.folder for kind in (PLAN, FLUSHED, DECISION, INTERVENTION, QUARANTINED)),
+    ASIDE,
+)
 """Folders in which each of several targets has a folder of its own."""
 
 
@@ -55,111 +245,52 @@ def of_target(target: str, path: str) -> str:
     return path
 
 
-def plan(key: str) -> str:
-    """Path of a plan."""
-    return f"{PLANS}{key}.json"
-
-
-def ticket(run_id: str) -> str:
-    """Path of a run's ticket."""
-    return f"{TICKETS}{run_id}.json"
-
-
-def stop(run_id: str) -> str:
-    """Path of the note that a run is told to stop."""
-    return f"{STOPS}{run_id}.json"
-
-
-def run(generation: int) -> str:
-    """Path of the claim of a generation."""
-    return f"{RUNS}{generation:06}.json"
-
-
-def manifest(attempt: Attempt) -> str:
-    """Path of a manifest."""
-    return f"{MANIFESTS}{attempt.epoch:020}-{attempt.generation:06}.json"
-
-
-def kept(attempt: Attempt) -> str:
-    """Path of the note that Spark kept an attempt."""
-    return f"{KEPT}{attempt.epoch:020}-{attempt.generation:06}.json"
-
-
-def without_sink(epoch: int) -> str:
-    """Path of the note that Spark made an epoch, or passed over it, without a sink."""
-    return f"{WITHOUT_SINK}{epoch:020}.json"
-
-
-def swept(attempt: Attempt) -> str:
-    """Path of the note that the segments of an attempt were deleted before it was published."""
-    return f"{SWEPT}{attempt.epoch:020}-{attempt.generation:06}.json"
-
-
-def chosen(epoch: int) -> str:
-    """Path of what was decided for all targets about an epoch."""
-    return f"{CHOSEN}{epoch:020}.json"
-
-
 def target_states(target: str) -> str:
     """Folder of the states of one of several targets."""
-    return f"{TARGETS}{target}/"
-
-
-def target_state(target: str, number: int) -> str:
-    """Path of a state of a target; `number` states came before."""
-    return f"{target_states(target)}{number:06}.json"
+    return f"{TARGET_STATE.folder}{target}/"
 
 
 def segment_folder(epoch: int) -> str:
     """Folder of an epoch's segments, of all attempts."""
-    return f"{SEGMENTS}{epoch:020}/"
+    return f"{SEGMENT.folder}{epoch:020}/"
 
 
-def segment(epoch: int, partition: int, task_attempt: int, unique: str) -> str:
-    """Path of a segment; `unique` keeps attempts of one task apart, whatever Spark numbers them."""
-    return f"{segment_folder(epoch)}{partition:06}-{task_attempt}-{unique}.arrow"
+def segment_epoch(path: str) -> int | None:
+    """Return the epoch of a file in `segments/`, also of one with a foreign name; None for any other path."""
+    return _IN_SEGMENTS.parse(path)
 
 
-def unique_in_run(run_id: str, nonce: str) -> str:
-    """Return what makes a segment's path unique, and tells which run has written it.
+def segment_run(path: str) -> str | None:
+    """Return the run that wrote a segment; None for any other path."""
+    name = SEGMENT.parse(path)
+    return name and name.run_id
 
-    :param nonce: 32 hexadecimal digits.
+
+def is_segment_of(path: str, epoch: int) -> bool:
+    """Whether a path that was read somewhere is that of a segment of this epoch, and of nothing else."""
+    name = SEGMENT.parse(path)
+    return name is not None and name.epoch == epoch
+
+
+def is_plan_key(key: str) -> bool:
+    """Whether a key that was read somewhere names a plan, and no other place."""
+    return PLAN.parse(PLAN.path(key)) == key
+
+
+def retained_epoch(path: str) -> int | None:
+    """Return the epoch of which an object of `retained/` is; None for any other path."""
+    attempt = RETAINED_MANIFEST.parse(path)
+    return RETAINED_RECORD.parse(path) if attempt is None else attempt.epoch
+
+
+def quarantined(epoch: int, us: int, rows: int, segment: str) -> str:
+    """Path of rows in quarantine.
+
+    :param us: the write timestamp of the first one.
+    :param segment: path of the segment that they come from.
     """
-    return f"{run_id}-{nonce}"
-
-
-def flushed(epoch: int) -> str:
-    """Path of the record of a flushed epoch, which is alone in its window, or the last one there."""
-    return f"{FLUSHED}{epoch:020}.json"
-
-
-def flushed_window(first: int, last: int, us: int) -> str:
-    """Path of the records of a flushed window, but for its last epoch, which is `last` + 1.
-
-    :param us: the write timestamp of the window's first row. A window that is begun anew after a rewind has a
-        later one, so no name stands for two windows.
-    """
-    return f"{FLUSHED}{first:020}-{last:020}-{us:020}.json"
-
-
-def retained_manifest(attempt: Attempt) -> str:
-    """Path of the manifest of a flushed epoch while `wal.retention` keeps it."""
-    return f"{RETAINED}{attempt.epoch:020}-{attempt.generation:06}.json"
-
-
-def retained_record(epoch: int) -> str:
-    """Path of the record of a flushed epoch while `wal.retention` keeps it."""
-    return f"{RETAINED}{epoch:020}.json"
-
-
-def decision(epoch: int, number: int = 0) -> str:
-    """Path of an operator's decision to give an epoch up; `number` decisions about it came before."""
-    return f"{DECISIONS}{epoch:020}{f'-{number}' if number else ''}.json"
-
-
-def intervention(verb: str, at_us: int) -> str:
-    """Path of the record of what an operator did to the ledger or to names; `at_us` since 1970."""
-    return f"{DECISIONS}{verb}-{at_us:020}.json"
+    stem = segment.rpartition("/")[2].removesuffix(".arrow")
+    return QUARANTINED.path(EntryName(epoch, us, rows, stem))
 
 
 def aside(us: int, path: str, *, lost: bool = False) -> str:
@@ -171,146 +302,25 @@ def aside(us: int, path: str, *, lost: bool = False) -> str:
     return f"{ASIDE}{us:020}/{_LOST if lost else ''}{path}"
 
 
-def quarantined(epoch: int, us: int, rows: int, segment: str) -> str:
-    """Path of rows in quarantine: all that a listing has to tell of them is in the name.
+class AsideName(NamedTuple):
+    """What a second name says."""
 
-    :param us: the write timestamp of the first one.
-    :param segment: path of the segment that they come from.
-    """
-    stem = segment.rpartition("/")[2].removesuffix(".arrow")
-    return f"{QUARANTINE}{epoch:020}-{us:020}-{rows}-{stem}.arrow"
-
-
-def released(entry: str, first: int, rows: int) -> str:
-    """Path of the note that rows have left the quarantine.
-
-    :param entry: path of what `quarantined` returned.
-    :param first: of the rows, counted from 0.
-    """
-    return f"{entry.removesuffix('.arrow')}.released-{first}-{rows}.json"
+    us: int
+    """The highest write timestamp used before the rewind."""
+    epoch: int
+    path: str | None
+    """The first name, if it can be brought back."""
 
 
-def _parser(pattern: str, make: Callable[..., T]) -> Callable[[str], T | None]:
-    """Return a parser of the paths that the whole pattern matches; `make` gets the pattern's groups."""
-    compiled = re.compile(pattern)
-
-    def parse(path: str) -> T | None:
-        match = compiled.fullmatch(path)
-        return make(*match.groups()) if match else None
-
-    return parse
-
-
-def _attempt(epoch: str, generation: str) -> Attempt:
-    return Attempt(int(epoch), int(generation))
-
-
-_EPOCH = "([0-9]{20})"
-_GENERATION = "([0-9]{6}|[1-9][0-9]{6,})"
-
-parse_run = _parser(rf"{RUNS}{_GENERATION}\.json", int)
-"""Generation of a claim."""
-
-parse_ticket = _parser(rf"{TICKETS}([0-9A-Za-z_-]+)\.json", str)
-"""Run that has a ticket."""
-
-parse_plan = _parser(rf"{PLANS}([^/]+)\.json", str)
-"""Key of a plan."""
-
-parse_manifest = functools.lru_cache(maxsize=1 << 14)(
-    _parser(rf"{MANIFESTS}{_EPOCH}-{_GENERATION}\.json", _attempt)
+_ASIDE = re.compile(
+    rf"{ASIDE}([0-9]{{20}})/({_LOST})?((?:{MANIFEST.folder}|{SEGMENT.folder})([0-9]{{20}})[-/].+)"
 )
-"""Attempt that a manifest publishes; of thousands that wait, few are new when they are listed again."""
-
-parse_kept = _parser(rf"{KEPT}{_EPOCH}-{_GENERATION}\.json", _attempt)
-"""Attempt that Spark kept."""
-
-parse_swept = _parser(rf"{SWEPT}{_EPOCH}-{_GENERATION}\.json", _attempt)
-"""Attempt whose segments were deleted before it was published."""
-
-parse_chosen = _parser(rf"{CHOSEN}{_EPOCH}\.json", int)
-"""Epoch of what was decided for all targets."""
-
-TARGET_NAME = "[a-z][a-z0-9_]{0,23}"
-"""Pattern of a name of one of several targets: a part of paths, of options, and of keys of ledger rows."""
-
-parse_target_state = _parser(
-    rf"{TARGETS}({TARGET_NAME})/([0-9]{{6}})\.json", lambda target, number: (target, int(number))
-)
-"""Target and number of a state."""
-
-parse_segment_run = _parser(
-    rf"{SEGMENTS}[0-9]{{20}}/[0-9]{{6,}}-[0-9]+-([0-9A-Za-z_-]+)-[0-9a-f]{{32}}\.arrow", str
-)
-"""Run that wrote a segment; version 0.1.0 did not name it."""
-
-parse_segment_nonce = _parser(
-    rf"{SEGMENTS}[0-9]{{20}}/[0-9]{{6,}}-[0-9]+-[0-9A-Za-z_-]+-([0-9a-f]{{32}})\.arrow", str
-)
-"""Nonce of a segment that tells its run."""
-
-parse_segment_epoch = _parser(rf"{SEGMENTS}{_EPOCH}/[^/]+\.arrow", int)
-"""Epoch of a segment."""
-
-parse_segment_task = _parser(
-    rf"{SEGMENTS}[0-9]{{20}}/([0-9]{{6,}})-([0-9]+)-[^/]+\.arrow",
-    lambda partition, task_attempt: (int(partition), int(task_attempt)),
-)
-"""Spark partition and task attempt that wrote a segment."""
-
-parse_flushed = _parser(rf"{FLUSHED}{_EPOCH}\.json", int)
-"""Epoch of a record that is an object of its own: that of the last epoch of its window."""
-
-parse_flushed_window = _parser(
-    rf"{FLUSHED}{_EPOCH}-{_EPOCH}-[0-9]{{20}}\.json", lambda first, last: (int(first), int(last))
-)
-"""First and last epoch of the records of a window that are in one object."""
-
-parse_retained_manifest = _parser(rf"{RETAINED}{_EPOCH}-{_GENERATION}\.json", _attempt)
-"""Attempt whose manifest is retained."""
-
-parse_retained = _parser(rf"{RETAINED}{_EPOCH}(?:-[0-9]{{6,}})?\.json", int)
-"""Epoch of which something is retained."""
-
-parse_decision = _parser(rf"{DECISIONS}{_EPOCH}(?:-[1-9][0-9]*)?\.json", int)
-"""Epoch that an operator has given up."""
-
-parse_without_sink = _parser(rf"{WITHOUT_SINK}{_EPOCH}\.json", int)
-"""Epoch that Spark made, or passed over, without a sink."""
-
-parse_intervention = _parser(rf"{DECISIONS}([a-z]+)-[0-9]{{20}}\.json", str)
-"""Verb of an operator's intervention."""
-
-parse_aside = _parser(rf"{ASIDE}[0-9]{{20}}/((?:{MANIFESTS}|{SEGMENTS}).+)", str)
-"""First name of an object that can be brought back."""
-
-parse_aside_name = _parser(
-    rf"{ASIDE}([0-9]{{20}})/(?:{_LOST})?(?:{MANIFESTS}|{SEGMENTS}){_EPOCH}[-/].+",
-    lambda us, epoch: (int(us), int(epoch)),
-)
-"""Highest write timestamp used before the rewind, and epoch."""
-
-_ENTRY = rf"{QUARANTINE}{_EPOCH}-([0-9]{{20}})-([0-9]+)-[0-9A-Za-z_-]+"
-
-parse_quarantined = _parser(
-    rf"{_ENTRY}\.arrow", lambda epoch, us, rows: (int(epoch), int(us), int(rows))
-)
-"""Epoch, timestamp of the first row, and number of rows in quarantine."""
-
-parse_released = _parser(
-    rf"({_ENTRY})\.released-([0-9]+)-([0-9]+)\.json",
-    lambda entry, _epoch, _us, _rows, first, rows: (f"{entry}.arrow", int(first), int(rows)),
-)
-"""Path of rows in quarantine, and which of them have left it: from the first, how many."""
-
-_parse_safe_segment_epoch = _parser(rf"{SEGMENTS}{_EPOCH}/[0-9A-Za-z_-]+\.arrow", int)
 
 
-def is_segment_of(path: str, epoch: int) -> bool:
-    """Whether a path that was read somewhere is that of a segment of this epoch, and of nothing else."""
-    return _parse_safe_segment_epoch(path) == epoch
-
-
-def is_plan_key(key: str) -> bool:
-    """Whether a key that was read somewhere names a plan, and no other place."""
-    return re.fullmatch(r"[0-9A-Za-z_-]+", key) is not None
+def parse_aside(path: str) -> AsideName | None:
+    """Return what a second name says; None for any other path."""
+    match = _ASIDE.fullmatch(path)
+    if match is None:
+        return None
+    us, lost, first_name, epoch = match.groups()
+    return AsideName(int(us), int(epoch), None if lost else first_name)

@@ -49,16 +49,16 @@ class Claim(Record, frozen=True, kw_only=True):
     run_id: str
     options: dict[str, str]
     """The sink's options as the run had them, without secrets."""
-    early: bool | msgspec.UnsetType = msgspec.UNSET
+    early: bool
     """The run claimed as it started, to make room: it may have failed before its first `commit()`, over these
-    very options. Not there for other claims, and in records of version 0.1.0."""
-    epoch: int | msgspec.UnsetType = msgspec.UNSET
+    very options."""
+    epoch: int
     """The epoch from which on Spark computed in this run: of a record about a later one it tells, without any
-    manifest, that Spark went back behind it (rule 12). Not there in records of earlier versions."""
+    manifest, that Spark went back behind it (rule 12)."""
 
 
 class CommitProof(Record, frozen=True, kw_only=True):
-    """`kept/<epoch>-<generation>.json`: Spark has kept an attempt of a fenced or waiting run (rule 11)."""
+    """`proofs/<epoch>-<generation>.json`: Spark has kept an attempt of a fenced or waiting run (rule 11)."""
 
     epoch: int
     generation: int
@@ -84,7 +84,7 @@ class WithoutSink(Record, frozen=True, kw_only=True):
 
 
 class OrphanTombstone(Record, frozen=True, kw_only=True):
-    """`swept/<epoch>-<generation>.json`: orphans of a fenced run were deleted (rule 18).
+    """`tombstones/<epoch>-<generation>.json`: orphans of a fenced run were deleted (rule 18).
 
     When this was written, a higher generation was claimed, and the run had not published the epoch. Should
     its manifest come late, Spark has not kept that attempt, and its segments may be gone.
@@ -96,7 +96,7 @@ class OrphanTombstone(Record, frozen=True, kw_only=True):
 
 
 class Chosen(Record, frozen=True, kw_only=True):
-    """`chosen/<epoch>.json`: the attempt at an epoch that each of several targets gets (rule 11).
+    """`choices/<epoch>.json`: the attempt at an epoch that each of several targets gets (rule 11).
 
     Created once, before the first `begin` of the epoch for any target; goes with the epoch.
     """
@@ -167,9 +167,9 @@ def first_epoch(states: Iterable[TargetState]) -> int:
 
 
 class FlushedEpoch(Record, frozen=True, kw_only=True):
-    """`flushed/<epoch>.json`: an epoch is in the target. The newest is the log's flushed mark (rule 17).
+    """Says that an epoch is in the target. The newest is the log's flushed mark (rule 17).
 
-    Of a window of several epochs, only the last one has an object of its own, see `FlushedWindow`.
+    `FlushedWindow` has it; `retained/<epoch>.json` is a copy, while `wal.retention` keeps the epoch.
     """
 
     epoch: int
@@ -178,9 +178,9 @@ class FlushedEpoch(Record, frozen=True, kw_only=True):
     manifest: str
     """Path that the manifest had; empty for an epoch that Spark's state repartition made (rule 12), or
     that was given up before it was begun (rule 22)."""
-    digest: str | msgspec.UnsetType = msgspec.UNSET
-    """Digest of the manifest (rule 4), which tells this attempt from another of the same name (rule 23). Not
-    there for an epoch without manifest, and in records of version 0.1.0."""
+    digest: str
+    """Digest of the manifest (rule 4), which tells this attempt from another of the same name (rule 23).
+    Empty for an epoch without manifest."""
     offsets_digest: str
     rows: int
     bytes: int
@@ -198,16 +198,11 @@ class FlushedEpoch(Record, frozen=True, kw_only=True):
 
     def names(self, digest: str, offsets_digest: str) -> bool:
         """Whether it is about the manifest of this digest; where it has none, about these source offsets."""
-        if self.digest is msgspec.UNSET:
-            return self.offsets_digest == offsets_digest
-        return self.digest == digest
+        return self.digest == digest if self.digest else self.offsets_digest == offsets_digest
 
 
 class FlushedWindow(Record, frozen=True, kw_only=True):
-    """`flushed/<first>-<last>-<us>.json`: the epochs of a window are in the target, but for its last one.
-
-    That one has a record of its own, `flushed/<last + 1>.json`; without it this one counts for nothing.
-    """
+    """`flushed/<last>-<first>-<us>.json`: the epochs of a window are in the target (rule 17)."""
 
     epochs: tuple[FlushedEpoch, ...]
     """Contiguous and ascending."""
@@ -224,15 +219,15 @@ class FileCopy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decision(Record, frozen=True, kw_only=True):
-    """`decisions/<epoch>.json`: an operator has given an epoch up; flushers pass over it (rule 22).
+    """`decisions/<epoch>-<number>.json`: an operator has given an epoch up; flushers pass over it (rule 22).
 
     Created once and never deleted: it says which rows the table lacks, and where they are. When the
     checkpoint is set back behind it, and Spark computes the epoch again, it no longer covers the epoch; a
-    later decision is `decisions/<epoch>-<number>.json`.
+    later decision has the next number.
     """
 
-    verb: Literal["set-aside", "accept-gap", "rewind"]
-    """`skip` writes "set-aside" with copies and "accept-gap" without: the words that older flushers read."""
+    verb: Literal["skip", "rewind"]
+    """What decided: `rewind` passes over epochs that had no rows when they were flushed."""
     epoch: int
     by: str
     """`<user>@<host>`."""
@@ -249,9 +244,9 @@ class Decision(Record, frozen=True, kw_only=True):
     """Rows that are given up; -1 when their number is not known."""
     last_us: int
     """The last write timestamp that rows of the epoch may have in the target; 0 when it was not begun."""
-    highest: int | msgspec.UnsetType = msgspec.UNSET
+    highest: int
     """The highest generation claimed when the operator decided: a run that has claimed a higher one computed
-    the epoch again. Not there in decisions of version 0.1.0; they cover every generation."""
+    the epoch again."""
 
 
 class Released(Record, frozen=True, kw_only=True):
@@ -271,7 +266,7 @@ LEFT_FIRST, LEFT_LAST = "left_first_us", "left_last_us"
 
 
 class Intervention(Record, frozen=True, kw_only=True):
-    """`decisions/<verb>-<time>.json`: what an operator changes, written before the change (rule 22)."""
+    """`interventions/<verb>-<time>.json`: what an operator changes, written before the change (rule 22)."""
 
     verb: Literal["adopt", "rewind"]
     by: str
@@ -307,9 +302,8 @@ class FlusherReport(Record, frozen=True, kw_only=True):
     doing: str
     heartbeat_us: int
     """Clock of the flusher's host, which other hosts do not rely on."""
-    beat: int | msgspec.UnsetType = msgspec.UNSET
-    """How many reports this flusher has written: each differs from the one before, whatever its clock says.
-    Not there in reports of version 0.1.0."""
+    beat: int
+    """How many reports this flusher has written: each differs from the one before, whatever the clock."""
     error: ErrorReport | None = None
 
 

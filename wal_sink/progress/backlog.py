@@ -29,8 +29,6 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-import msgspec
-
 from state_backends import StateBackendError
 from wal_sink import clock
 from wal_sink.checkpoint.checkpoint import Checkpoint
@@ -214,7 +212,7 @@ class BacklogReader:
         if any(a.epoch > epoch and a.generation == generation for a in attempts):
             return highest  # proven, without a look at the notes
         try:
-            notes = tuple(self._log.kept(epoch))
+            notes = tuple(self._log.proofs(epoch))
         except CorruptLog:
             return highest  # the flusher stops at it, and says so
         runs = {a: self._known[a].run_id if a in self._known else "" for a in rivals}
@@ -298,37 +296,29 @@ def in_force(
     except UnknownOffsetsFormat:  # nothing of an epoch that is given up has to be readable
         planned = None
     digest = planned.digest if planned else None
-    covers = still_covers(highest(decision), decision.offsets_digest, published, digest)
+    covers = still_covers(decision.highest, decision.offsets_digest, published, digest)
     return decision if covers else None
 
 
 def _generations_of_segments(log: Log, epoch: int) -> list[int]:
     """Return the generations of the runs that have written segments of an epoch, as far as the log tells."""
-    listed = map(paths.parse_segment_run, log.backend.list(paths.segment_folder(epoch)))
+    listed = map(paths.segment_run, log.backend.list(paths.segment_folder(epoch)))
     found = []
     for run in {run for run in listed if run is not None}:
         with contextlib.suppress(CorruptLog):
-            if (ticket := log.ticket(run)) is not None:
+            if (ticket := log.read(paths.TICKET, run)) is not None:
                 found.append(ticket.generation + 1)
     return found
 
 
 def _generations_of_claims(log: Log, decision: Decision) -> list[int]:
     """Return the generations of the runs that went back behind an epoch after it was given up."""
-    covered = highest(decision)
-    if covered is None:
-        return []
     found = []
-    for generation in log.generations(fresh=False):
-        claim = log.claimed(generation) if generation > covered else None
-        if claim is not None and claim.epoch is not msgspec.UNSET and claim.epoch <= decision.epoch:
+    for generation in log.keys(paths.CLAIM):
+        claim = log.read(paths.CLAIM, generation) if generation > decision.highest else None
+        if claim is not None and claim.epoch <= decision.epoch:
             found.append(generation)
     return found
-
-
-def highest(decision: Decision) -> int | None:
-    """Return the highest generation that a decision covers; None: every one."""
-    return None if decision.highest is msgspec.UNSET else decision.highest
 
 
 def given_up_since_begun(log: Log, window: Window) -> frozenset[int]:
@@ -337,7 +327,7 @@ def given_up_since_begun(log: Log, window: Window) -> frozenset[int]:
     for begun in window.epochs:
         decision = newest_decision(log, begun.epoch) if begun.manifest else None
         if decision is not None and still_covers(
-            highest(decision), decision.offsets_digest, [begun.generation], begun.offsets_digest
+            decision.highest, decision.offsets_digest, [begun.generation], begun.offsets_digest
         ):
             given_up.add(begun.epoch)
     return frozenset(given_up)

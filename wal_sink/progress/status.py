@@ -16,6 +16,7 @@ import msgspec
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import iso, now_us
 from wal_sink.errors import CorruptLog, WalSinkError, WrongOwner
+from wal_sink.model import paths
 from wal_sink.model.records import Backlog, ErrorReport, FlushedEpoch, FlusherReport
 from wal_sink.progress.backlog import BacklogReader, outdated, unnamed_segments
 from wal_sink.progress.heartbeat import ENDED, FlusherWatch, age_s, read_report, seems_alive
@@ -445,7 +446,7 @@ def _read(checkpoint: Checkpoint, log: Log, watches: dict[str, FlusherWatch] | N
 
 def _writes_to(log: Log) -> str:
     """Say where the newest run writes; its claim has the options."""
-    claim = log.claimed(max(log.generations(fresh=False), default=0))
+    claim = log.read(paths.CLAIM, max(log.keys(paths.CLAIM), default=0))
     first = f"{log.target}." if log.target else ""
     given = {name.lower(): value for name, value in (claim.options if claim else {}).items()}
     mine = {

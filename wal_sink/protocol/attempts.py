@@ -26,18 +26,18 @@ from wal_sink.protocol.next_step import Begin, Contender, Evidence, Idle, Manife
 
 
 def still_covers(
-    highest: int | None, digest: str, generations: Iterable[int], planned: str | None
+    highest: int, digest: str, generations: Iterable[int], planned: str | None
 ) -> bool:
     """Whether a record about an epoch holds for what is under its number now.
 
-    :param highest: the highest generation claimed when the record was written; None: it does not say.
+    :param highest: the highest generation claimed when the record was written.
     :param digest: of the source offsets that the record is about; empty: it does not say.
     :param generations: those that have published the epoch.
     :param planned: digest of the source offsets from which Spark has planned the epoch; None: purged.
     """
     if planned is not None and digest and planned != digest:
         return False
-    return highest is None or all(generation <= highest for generation in generations)
+    return all(generation <= highest for generation in generations)
 
 
 def choose(evidence: Evidence) -> Begin | PassOver | ManifestMissing | Idle:
@@ -105,8 +105,8 @@ def refuse_missing_manifest(epoch: int, mark: LedgerState | None) -> None:
 def proven_attempts(evidence: Evidence, candidates: Sequence[Contender]) -> list[Attempt]:
     """Return the attempts whose run is known to have written `commits/N`; the last one counts.
 
-    The proofs: a later manifest of the same generation (for the highest one only), a note in `kept/` that no
-    higher generation had been claimed, and the run's progress event. There are two only where an older run
+    The proofs: a later manifest of the same generation (for the highest one only), a note in `proofs/` that
+    no higher generation had been claimed, and the run's progress event. There are two only where an older run
     has written `commits/N` again, after Spark had purged it: then the later manifest proves the highest.
     """
     highest = max(candidate.attempt for candidate in candidates)
@@ -154,7 +154,7 @@ def _covers_the_plan(contender: Contender, evidence: Evidence) -> bool:
 
 def _passed_over(evidence: Evidence) -> PassOver | None:
     if (decided := evidence.decision) is not None:  # rule 22
-        why = f"given up by {decided.by} ({decided.verb}): {decided.why}"
+        why = f"given up by {decided.by}: {decided.why}"
         return PassOver(
             evidence.epoch, decided.generation, decided.offsets_digest, why, decided=True
         )

@@ -125,7 +125,7 @@ def plan_window(
             BegunEpoch(
                 epoch=manifest.epoch,
                 generation=manifest.generation,
-                manifest=paths.manifest(manifest.attempt),
+                manifest=paths.MANIFEST.path(manifest.attempt),
                 digest=digest,
                 offsets_digest=manifest.offsets_digest,
                 base_us=max(
@@ -137,13 +137,12 @@ def plan_window(
             )
         )
         last_us = epochs[-1].last_us
-    attempt = 1 if demands.sent_once else msgspec.UNSET
     return Window(
         nonce=nonce,
         begun_us=now_us,
         epochs=tuple(epochs),
-        attempt=attempt,
-        target_dated=demands.target_dated or msgspec.UNSET,
+        attempt=1 if demands.sent_once else 0,
+        target_dated=demands.target_dated,
     )
 
 
@@ -153,7 +152,6 @@ def next_attempt(window: Window, nonce: str) -> Window:
     Its rows follow each other without gaps, so that an attempt takes no more than a microsecond a row, also
     where the epochs of a backlog lie hours apart.
     """
-    assert window.attempt is not msgspec.UNSET
     epochs: list[BegunEpoch] = []
     used_us = window.last_us
     for begun in window.epochs:
@@ -187,7 +185,7 @@ def plan_without_rows(
         nonce=nonce,
         begun_us=now_us,
         epochs=(begun,),
-        target_dated=target_dated or msgspec.UNSET,
+        target_dated=target_dated,
     )
 
 
@@ -266,12 +264,12 @@ def flush_record(
     :param given_up: an operator gave the epoch up when it was begun: it is passed over (rule 22).
     """
     if given_up:
-        begun = msgspec.structs.replace(begun, manifest="", rows=0, bytes=0)
+        begun = msgspec.structs.replace(begun, manifest="", digest="", rows=0, bytes=0)
     return FlushedEpoch(
         epoch=begun.epoch,
         generation=begun.generation,
         manifest=begun.manifest,
-        digest=begun.digest if begun.manifest else msgspec.UNSET,
+        digest=begun.digest,
         offsets_digest=begun.offsets_digest,
         rows=begun.rows,
         bytes=begun.bytes,

@@ -41,8 +41,6 @@ class Observation:
     """The highest epoch that may be trimmed by now; None: all that are recorded (`wal.retention`)."""
     retained: tuple[int, ...] = ()
     """Flushed epochs that were kept for `wal.retention`, and whose time is over."""
-    unrecorded: tuple[int, ...] = ()
-    """Epochs of the ledger's last window that lie below the newest record, and have none themselves."""
     overtaken: bool = False
     """Whether there are newer records than `recorded`, looked for after `attempts` were listed: of what they
     are about, the manifests may be gone already."""
@@ -117,7 +115,7 @@ class CreateLedger(NamedTuple):
 
 
 class RecordFlushed(NamedTuple):
-    """The ledger is ahead of the log's mark, or records are missing below: write those of its last window."""
+    """The ledger is ahead of the log's mark: write the records of its last window."""
 
     window: Window
 
@@ -325,8 +323,7 @@ def _ledger_step(
             return RecordsBehind(mark.last)
         return RecordFlushed(mark.last)
     _refuse_torn(mark)
-    # Rule 17: a power loss took some of a window's records.
-    return RecordFlushed(mark.last) if view.unrecorded and mark.last is not None else None
+    return None
 
 
 def _refuse_torn(state: LedgerState) -> None:

@@ -27,6 +27,7 @@ from wal_sink.arrow_batches import coalesced
 from wal_sink.errors import InvalidRow
 from wal_sink.model import paths
 from wal_sink.model.manifest import Appended, SegmentRef, Task
+from wal_sink.model.paths import SegmentName
 from wal_sink.targets.arrow_values import refuse_text
 from wal_sink.wal.location import log_errors
 from wal_sink.wal.segment import Compression, SegmentWriter, refused_rows
@@ -176,8 +177,8 @@ class _Segment:
         inline_bytes: int,
     ) -> None:
         nonce = f"{task.call}{uuid.uuid4().hex}"[:32]
-        unique = paths.unique_in_run(task.run_id, nonce)
-        path = paths.segment(task.epoch, task.partition, task.attempt, unique)
+        name = SegmentName(task.epoch, task.partition, task.attempt, task.run_id, nonce)
+        path = paths.SEGMENT.path(name)
         self._path = path
         self._compression = compression
         # No method of this object: the garbage collector does not see that pyarrow's writer holds its output,

@@ -9,10 +9,9 @@ import logging
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import msgspec
-
 from state_backends import StateBackendError
 from wal_sink.errors import AlreadyPublished, Fenced, NotRegistered, WalSinkError
+from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt, Execution
 from wal_sink.model.records import Claim, CommitProof, Ticket
 from wal_sink.text import counted
@@ -29,7 +28,7 @@ def take_ticket(log: Log, run_id: str) -> Ticket:
     each other: the model finds uncommitted rows after 21 steps when the planner takes it.
     """
     ticket = Ticket(run_id=run_id, generation=log.highest_generation())
-    log.create_ticket(ticket)
+    log.create(paths.TICKET, run_id, ticket)
     return ticket
 
 
@@ -55,13 +54,13 @@ def claim_generation(
     :raises NotRegistered: the run has no ticket, or no longer.
     :raises Fenced: a newer run has claimed a generation.
     """
-    ticket = log.ticket(run_id)
+    ticket = log.read(paths.TICKET, run_id)
     if ticket is None:
         raise _without_ticket(log, run_id)
     mine = ticket.generation + 1
-    present = log.claimed(mine)
-    made = Claim(run_id=run_id, options=dict(options), early=early or msgspec.UNSET, epoch=epoch)
-    claim = present or log.claim(mine, made)
+    present = log.read(paths.CLAIM, mine)
+    made = Claim(run_id=run_id, options=dict(options), early=early, epoch=epoch)
+    claim = present or log.settle(paths.CLAIM, mine, made)
     if claim.run_id != run_id:
         raise fenced(f"Generation {mine} is claimed by run {claim.run_id}")
     if log.highest_generation() > mine:
@@ -84,7 +83,7 @@ def refuse_published(log: Log, execution: Execution) -> None:
     :raises AlreadyPublished: its manifest is there.
     :raises NotRegistered: the run has no ticket, or no longer.
     """
-    ticket = log.ticket(execution.run_id)
+    ticket = log.read(paths.TICKET, execution.run_id)
     if ticket is None:
         raise _without_ticket(log, execution.run_id)
     found = log.manifest(Attempt(execution.epoch, ticket.generation + 1))
@@ -133,11 +132,11 @@ def note_kept(log: Log, epoch: int, run_id: str) -> None:
     may have published that epoch as well.
     """
     try:
-        ticket = log.ticket(run_id)
+        ticket = log.read(paths.TICKET, run_id)
         found = log.manifest(Attempt(epoch, ticket.generation + 1)) if ticket else None
         if found is None or found[0].run_id != run_id:
             return  # not published by this run, or flushed and trimmed
         mine, highest = found[0].generation, log.highest_generation()
-        log.create_kept(CommitProof(epoch=epoch, generation=mine, run_id=run_id, highest=highest))
+        log.create_proof(CommitProof(epoch=epoch, generation=mine, run_id=run_id, highest=highest))
     except (OSError, StateBackendError, WalSinkError):  # what is raised is that it is fenced
         logger.warning("that epoch %d was kept could not be noted", epoch, exc_info=True)

@@ -67,11 +67,11 @@ def begin_log(log: Log, checkpoint: Checkpoint) -> bool:
     """
     first = own(log, checkpoint).first_epoch
     last = checkpoint.last_commit()  # first: what is completed from here on does not count
-    if log.generations(fresh=last >= first):  # a run that publishes has claimed before
+    if log.keys(paths.CLAIM, fresh=last >= first):  # a run that publishes has claimed before
         return False
     if last < first:
         return True
-    gone = set(range(first, last + 1)) - {*log.without_sinks(), *log.decided()}
+    gone = set(range(first, last + 1)) - {*log.keys(paths.WITHOUT_SINK, fresh=True), *log.decided()}
     with contextlib.suppress(UnknownOffsetsFormat):  # `commit` raises it
         gone -= {epoch for epoch, _ in _without_rows(checkpoint, gone, first - 1, last)}
     if gone:
@@ -126,11 +126,11 @@ def _note(log: Log, note: WithoutSink) -> None:
     a note at each instant: an older run that goes on may have purged what tells. A power loss may bring the
     older one back.
     """
-    present = log.without_sink(note.epoch)
+    present = log.read(paths.WITHOUT_SINK, note.epoch)
     if present is None:
-        log.create_without_sink(note)
+        log.create(paths.WITHOUT_SINK, note.epoch, note)
     elif present.highest < note.highest:
-        log.backend.replace(paths.without_sink(note.epoch), note.to_json())
+        log.backend.replace(paths.WITHOUT_SINK.path(note.epoch), note.to_json())
 
 
 def _without_rows(
@@ -320,7 +320,7 @@ def _agreed(log: Log, checkpoint: Checkpoint, target: Target, key: str, schema: 
                 f"The log cannot be kept in {log.url}: {error}",
                 "Set wal.location to a place that driver and executors share and may write to.",
             ) from error
-        log.create_plan(target.plan(schema, key))
+        log.create(paths.PLAN, key, target.plan(schema, key))
         plan = log.plan(key)
         assert plan is not None
     return plan

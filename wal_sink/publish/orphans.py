@@ -32,7 +32,7 @@ from wal_sink.protocol.orphans import Fate, Writer, fate
 from wal_sink.publish.fencing import claim_generation
 from wal_sink.wal.log import Log
 from wal_sink.wal.targets import newest_anywhere
-from wal_sink.wal.trim import forget_void, is_crowded, note_swept
+from wal_sink.wal.trim import forget_void, is_crowded
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ def make_room(
             return
         claim_generation(log, run_id, options, checkpointed + 1, early=True)
         sweep_orphans(log, run_id, checkpointed=checkpointed)
-        halves = log.backend.sweep_unfinished(time.monotonic() - began_s, paths.SEGMENTS)
+        halves = log.backend.sweep_unfinished(time.monotonic() - began_s, paths.SEGMENT.folder)
         tickets = forget_void(log) if crowded else 0  # last: they tell of which run an orphan is
         logger.warning(
             "%s: earlier runs have left %d bytes of epoch %d, which is not checkpointed; what of it can never"
@@ -138,8 +138,8 @@ def _sweep(log: Log, run_id: str, checkpointed: int) -> None:
     late = [left for left in doomed if left.fate == "fenced" and not published.has(left.attempt)]
     for left in late:
         epoch, generation = left.attempt
-        note_swept(
-            log, OrphanTombstone(epoch=epoch, generation=generation, run_id=left.writer.run_id)
+        log.create_tombstone(
+            OrphanTombstone(epoch=epoch, generation=generation, run_id=left.writer.run_id)
         )
     if late:
         published = _Published(log)
@@ -178,7 +178,7 @@ def _written(log: Log, upto: int) -> dict[tuple[int, str], tuple[str, ...]]:
         listed = (path for epoch, path in log.segments() if epoch >= first)
     found: dict[tuple[int, str], tuple[str, ...]] = {}
     for path in listed:
-        epoch, run = paths.parse_segment_epoch(path), paths.parse_segment_run(path)
+        epoch, run = paths.segment_epoch(path), paths.segment_run(path)
         if epoch is not None and run is not None:
             found[epoch, run] = (*found.get((epoch, run), ()), path)
     return found
@@ -204,10 +204,10 @@ def _judged(
 def _writer(log: Log, run_id: str) -> Writer | None:
     """Return what the log tells of a run; None when its ticket is gone, or damaged."""
     try:
-        ticket = log.ticket(run_id)
+        ticket = log.read(paths.TICKET, run_id)
         if ticket is None:
             return None
-        claim = log.claimed(ticket.generation + 1)
+        claim = log.read(paths.CLAIM, ticket.generation + 1)
         return Writer(run_id, ticket.generation + 1, claim.run_id if claim else None)
     except CorruptLog:
         return None
@@ -261,12 +261,12 @@ def discard_call(log: Log, execution: Execution, call: str) -> None:
 
 
 def _is_of(path: str, run_id: str, call: str) -> bool:
-    nonce = paths.parse_segment_nonce(path)
-    return paths.parse_segment_run(path) == run_id and nonce is not None and nonce.startswith(call)
+    name = paths.SEGMENT.parse(path)
+    return name is not None and name.run_id == run_id and name.nonce.startswith(call)
 
 
 def _named(log: Log, execution: Execution) -> set[str]:
     """Return the segments that the manifest of the run's attempt at the epoch names."""
-    ticket = log.ticket(execution.run_id)
+    ticket = log.read(paths.TICKET, execution.run_id)
     found = log.manifest(Attempt(execution.epoch, ticket.generation + 1)) if ticket else None
     return {segment.path for segment in found.manifest.files} if found else set()

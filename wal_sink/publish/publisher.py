@@ -14,8 +14,6 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-import msgspec
-
 from state_backends import StateBackendError
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import (
@@ -35,7 +33,6 @@ from wal_sink.model.manifest import (
     Manifest,
     Offsets,
     SegmentRef,
-    format_of,
 )
 from wal_sink.model.records import LogIdentity
 from wal_sink.publish.backpressure import Backpressure
@@ -178,7 +175,7 @@ class Publisher:
 
     def _look_again(self, batch: _Batch) -> _Seen:
         """Look anew after a pause, unless the run was told to stop meanwhile (rule 2)."""
-        if self._log.is_stopping(batch.run_id):
+        if self._log.read(paths.STOP, batch.run_id) is not None:
             raise StoppedWaiting(
                 "The query was stopped while an epoch waited for room in the log",
                 "Nothing is lost. Start the query again; Spark computes the epoch anew.",
@@ -195,8 +192,7 @@ class Publisher:
             nonce=uuid.uuid4().hex,
             plan=self._plan,
             segments=batch.segments,
-            refused_segments=batch.refused or msgspec.UNSET,
-            format=format_of(batch.segments, batch.refused),
+            refused=tuple(batch.refused),
             offsets=seen.offsets.text,
             offsets_digest=seen.offsets.digest,
             published_us=self._clock_us(),
@@ -204,7 +200,7 @@ class Publisher:
         present = self._log.create_manifest(manifest)
         if present is not None and present.nonce != manifest.nonce:
             raise AlreadyPublished(
-                f"{self._log.url}/{paths.manifest(manifest.attempt)} exists with other contents",
+                f"{self._log.url}/{paths.MANIFEST.path(manifest.attempt)} exists with other contents",
                 "Two publishers act as one run. Stop the query and start it again.",
             )
         refuse_overtaken(self._log, manifest.attempt)

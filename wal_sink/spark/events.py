@@ -37,6 +37,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from state_backends import StateBackendError
 from wal_sink.errors import WalSinkError
 from wal_sink.flush.report import RUN_HISTORY, RunHistory
+from wal_sink.model import paths
+from wal_sink.model.records import Stop
 from wal_sink.spark import internals
 from wal_sink.spark.errors import failure_in
 from wal_sink.spark.internals import CheckpointListener
@@ -216,7 +218,7 @@ def _noted(what: str) -> Iterator[None]:
 
 def _note_stop(log: Log, run_id: str) -> bool:
     try:
-        log.create_stop(run_id)
+        log.create(paths.STOP, run_id, Stop(run_id=run_id))
     except (OSError, StateBackendError) as error:
         logger.warning("that run %s stops cannot be noted: %r", run_id, error)
         return False

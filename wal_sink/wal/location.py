@@ -169,8 +169,8 @@ def find_by_checkpoint(
     for place in places:
         backend = place.open_log(query_id).backend
         # Of a log that was published to, runs/ has up to 200 names; of what was left of one, any name counts.
-        if backend.list(paths.RUNS) or backend.list():
-            return query_id, place._replace(several=bool(backend.list(paths.TARGETS)))
+        if backend.list(paths.CLAIM.folder) or backend.list():
+            return query_id, place._replace(several=bool(backend.list(paths.TARGET_STATE.folder)))
     raise OptionError(
         f"There is no log of query {query_id} at"
         f" {' or '.join(place.open_log(query_id).url for place in places)}.",
@@ -243,7 +243,11 @@ def own(log: Log, checkpoint: Checkpoint) -> LogIdentity:
     :raises CorruptLog: the log says that runs have published in it, and no longer whose it is.
     """
     identity = owned(log, checkpoint)
-    if identity is None and log.generations() and (identity := log.identity()) is None:
+    if (
+        identity is None
+        and log.keys(paths.CLAIM, fresh=True)
+        and (identity := log.identity()) is None
+    ):
         raise lost_identity(log)
     if identity is None:
         first = checkpoint.last_commit(fresh=True) + 1
@@ -349,7 +353,7 @@ def left_behind(location: Location, query_id: str) -> list[LeftBehind]:
     for name, log, identity in zip(others, opened, identities, strict=True):
         if identity is not None and identity.checkpoint == location.checkpoint:
             # A log has targets with names for ever, or never, whatever the new query has.
-            view = Log(log.backend, several=bool(log.backend.list(paths.TARGETS)))
+            view = Log(log.backend, several=bool(log.backend.list(paths.TARGET_STATE.folder)))
             if epochs := unflushed(view):
                 found.append(LeftBehind(name, view, epochs))
     return found

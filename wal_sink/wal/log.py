@@ -1,17 +1,11 @@
 """Reads and writes the log of one query, object by object, over a state backend.
 
-`Log` knows what each object is for, not when it may be written: `publish`, `flush` and `trim` decide that.
-An object that is created twice keeps its first content.
+`Log` says where an object lies and what it holds, not when it may be written: `publish`, `flush` and `trim`
+decide that. An object that is created twice keeps its first content.
 
-Reads and writes any object of a query's log: once, whole, and each target's own in its own place.
-
-Reads and writes the records of what is flushed: which epochs are in the target, and as what (rule 17).
-
-The epochs of a window are recorded together. The last one has an object of its own; the newest of these is
-the log's mark. The others share an object, which is made before that one and counts up to the mark: in a
-backlog of small epochs it costs one sync, or one request, where a record for each cost up to 63.
-
-Reads many objects of the log: side by side where each read is a request over a network.
+The epochs of a window are recorded together, in one object (rule 17): in a backlog of small epochs it costs
+one sync, or one request, where a record for each cost up to 64. The newest epoch that has a record is the
+log's mark.
 """
 
 from __future__ import annotations
@@ -20,7 +14,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -30,10 +24,10 @@ from wal_sink.errors import CorruptLog
 from wal_sink.model import paths
 from wal_sink.model.codec import Record
 from wal_sink.model.manifest import Attempt, Manifest, Published
+from wal_sink.model.paths import DecisionName, InterventionName, Kind, WindowName
 from wal_sink.model.plan import Plan
 from wal_sink.model.records import (
     Chosen,
-    Claim,
     CommitProof,
     Decision,
     FlushedEpoch,
@@ -42,30 +36,42 @@ from wal_sink.model.records import (
     Intervention,
     LogIdentity,
     OrphanTombstone,
-    Stop,
     TargetState,
-    Ticket,
-    WithoutSink,
     first_epoch,
 )
 
+K = TypeVar("K")
 R = TypeVar("R", bound=Record)
-N = TypeVar("N", int, str, Attempt)
 
 
-class LogObjects:
-    """The objects of one log, as one of its targets sees them: what all targets share, and its own.
+class Log:
+    """The folder `<wal.location>/<query id>`, as one of the log's targets sees it.
 
-    Every path is given as in a log of one target. Of what each target has for itself, `own` says where it
-    lies.
+    What all targets share is the same for each of them. Every path is given as in a log of one target; of
+    what each target has for itself, `own` says where it lies.
 
     :param backend: a state backend whose root is the log's folder.
     :param target: the target's name where the log has several; empty where it has one.
+    :param several: whether the log has targets with names, be it one. It is for ever so, or not.
     """
 
-    def __init__(self, backend: StateBackend, target: str = "") -> None:
+    def __init__(self, backend: StateBackend, target: str = "", *, several: bool = False) -> None:
         self.backend = backend
         self.target = target
+        self.several = several or bool(target)
+        self._plans: dict[str, Plan] = {}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # It travels to tasks, without what it remembers.
+        return partial(type(self), several=self.several), (self.backend, self.target)
+
+    def of(self, target: str) -> Log:
+        """Return the same log as one of its targets sees it; empty: as the publisher does."""
+        if target == self.target:
+            return self
+        return type(self)(self.backend, target, several=self.several)
+
+    # --- objects ---
 
     @property
     def url(self) -> str:
@@ -93,16 +99,6 @@ class LogObjects:
         """Delete objects; those that are gone already are no error."""
         self.backend.delete(map(self.own, objects))
 
-    def read(self, kind: type[R], path: str) -> R | None:
-        """Read a record; None when there is none.
-
-        :raises CorruptLog: what is there is no such record.
-        """
-        try:
-            return kind.from_json(self.backend.read(self.own(path)), self.where(path))
-        except FileNotFoundError:
-            return None
-
     def read_bytes(self, *places: str) -> bytes | None:
         """Read the first of several objects that is there; None when none is."""
         for path in places:
@@ -110,212 +106,53 @@ class LogObjects:
                 return self.backend.read(self.own(path))
         return None
 
-    def create(self, path: str, record: Record) -> None:
-        """Create a record; the first content stays, which callers read back where it matters to them."""
-        self.create_bytes(path, record.to_json())
+    # --- records, by their kind ---
 
-    def create_bytes(self, path: str, data: bytes) -> None:
-        """Create an object of these bytes; the first content stays."""
-        with contextlib.suppress(FileExistsError):
-            self.backend.create(self.own(path), data)
+    def read(self, kind: Kind[R, K], key: K) -> R | None:
+        """Read a record; None when there is none.
 
-    def _settle(self, path: str, record: R) -> R:
-        """Create a record unless there is one; return the one that stands."""
-        present = self.read(type(record), path)
-        if present is None:
-            self.create(path, record)
-            present = self.read(type(record), path)
-        if present is None:
-            raise CorruptLog(f"{self.where(path)} vanished", "Do not edit the log by hand.")
-        return present
-
-    def _listed(
-        self, folder: str, parse: Callable[[str], N | None], *, fresh: bool = False
-    ) -> list[N]:
-        """List what the names of a folder's objects say, ascending; foreign names are passed over.
-
-        :param fresh: see `StateBackend.list_fresh`.
+        :raises CorruptLog: what is there is no such record.
         """
-        parsed = map(parse, self.names(folder, fresh=fresh))
-        return sorted(name for name in parsed if name is not None)
+        return self._read(kind.record, kind.path(key))
 
+    def create(self, kind: Kind[R, K], key: K, record: R) -> None:
+        """Create a record; the first content stays, which callers read back where it matters to them."""
+        self._create(kind.path(key), record.to_json())
 
-class Recorded(NamedTuple):
-    """An object of `flushed/`, by its name: of which epochs it has the records."""
+    def settle(self, kind: Kind[R, K], key: K, record: R) -> R:
+        """Create a record unless there is one; return the one that stands."""
+        return self._settle(kind.record, kind.path(key), record)
 
-    window_end: int
-    """The last epoch of the window. That has a record of its own, which makes those of the others count."""
-    first: int
-    last: int
-    """The same as `window_end` in the object of that epoch, else the one before it."""
-    path: str
-
-    @property
-    def is_mark(self) -> bool:
-        """Whether it has the record of the last epoch, which was the log's mark when it was made."""
-        return self.last == self.window_end
-
-    def covers(self, epoch: int) -> bool:
-        """Whether it has the record of an epoch."""
-        return self.first <= epoch <= self.last
-
-
-class FlushRecords(LogObjects):
-    """The records of flushed epochs, as one of the log's targets sees them."""
-
-    def newest_flushed(self, *, fresh: bool = False) -> FlushedEpoch | None:
-        """Read the newest record: the flushed mark of the log.
+    def keys(self, kind: Kind[Any, K], *, fresh: bool = False) -> list[K]:
+        """List the keys of the records there are, ascending; foreign names are passed over.
 
         :param fresh: to conclude from a record that is missing, see `StateBackend.list_fresh`.
         """
-        newest = self.newest_flushed_epoch(fresh=fresh)
-        if newest is None:
+        parsed = map(kind.parse, self.names(kind.folder, fresh=fresh))
+        return sorted(key for key in parsed if key is not None)  # type: ignore[type-var]
+
+    def paths_of(self, kind: Kind[Any, K], wanted: Callable[[K], bool]) -> list[str]:
+        """List the paths of the records with the keys that are wanted."""
+        return [kind.path(key) for key in self.keys(kind) if wanted(key)]
+
+    def _read(self, record: type[R], path: str) -> R | None:
+        try:
+            return record.from_json(self.backend.read(self.own(path)), self.where(path))
+        except FileNotFoundError:
             return None
-        path = paths.flushed(newest)
-        data = self.read_bytes(path, paths.retained_record(newest))
-        return None if data is None else FlushedEpoch.from_json(data, self.where(path))
 
-    def newest_flushed_epoch(self, *, fresh: bool = False) -> int | None:
-        """Return the epoch of the newest record; it is not read."""
-        names = reversed(self.names(paths.FLUSHED, fresh=fresh))  # which ascend as the epochs do
-        parsed = map(paths.parse_flushed, names)
-        return next((epoch for epoch in parsed if epoch is not None), None)
+    def _create(self, path: str, data: bytes) -> None:
+        with contextlib.suppress(FileExistsError):
+            self.backend.create(self.own(path), data)
 
-    def flushed(self, epoch: int) -> FlushedEpoch | None:
-        """Read the record of one epoch; None when it is not flushed, or long ago."""
-        found = self._window_of(epoch)
-        return found[-1] if found else self.read(FlushedEpoch, paths.retained_record(epoch))
-
-    def flushed_since(self, epoch: int) -> list[FlushedEpoch]:
-        """Read the records of all epochs above `epoch`, ascending; each object once."""
-        found: dict[int, FlushedEpoch] = {}
-        for each in self._counted():
-            for record in self.read_recorded(each) if each.last > epoch else ():
-                found[record.epoch] = max(found.get(record.epoch, record), record, key=_begun)
-        return [found[each] for each in sorted(found) if each > epoch]
-
-    def flushed_epochs(self, *, fresh: bool = False) -> list[int]:
-        """List the epochs that have a record, ascending.
-
-        :param fresh: see `newest_flushed`.
-        """
-        counted = self._counted(fresh=fresh)
-        return sorted({epoch for each in counted for epoch in range(each.first, each.last + 1)})
-
-    def record_flushed(self, records: Iterable[FlushedEpoch]) -> None:
-        """Record that the epochs of a window are in the target; an object that is there stays.
-
-        The record of the last one comes last, and makes the others count.
-
-        :param records: at least one, contiguous and ascending.
-        """
-        *others, last = records
-        objects = {}
-        if others:
-            path = paths.flushed_window(others[0].epoch, others[-1].epoch, others[0].base_us)
-            objects[self.own(path)] = FlushedWindow(epochs=tuple(others)).to_json()
-        objects[self.own(paths.flushed(last.epoch))] = last.to_json()
-        self.backend.create_missing(objects)
-
-    def cut_window(self, to: int) -> None:
-        """Record the epochs of a window up to `to` as if that were all of it, so that `to` can be the mark.
-
-        Changes nothing while there is a later mark.
-        """
-        if records := self._window_of(to):
-            self.record_flushed(records)
-
-    def recorded_above(self, to: int, copied: Iterable[int]) -> list[tuple[int, list[str]]]:
-        """List what `rewind` deletes one after the other: the records of the epochs above `to`, newest first.
-
-        By windows, each with its last epoch, since the mark goes down window by window. The record of the
-        last epoch, which makes those of the others count, comes behind them and behind their copies.
-
-        :param copied: epochs of which there may be a copy in `retained/`.
-        """
-        objects: dict[int, list[str]] = {}
-        end_of: dict[int, int] = {}
-        for each in self.recorded():
-            objects.setdefault(each.window_end, []).append(each.path)
-            end_of.update(dict.fromkeys(range(each.first, each.last + 1), each.window_end))
-        for epoch in (epoch for epoch in copied if epoch > to):
-            of_window = objects.setdefault(end_of.get(epoch, epoch), [])
-            of_window.insert(0, paths.retained_record(epoch))
-        return [(end, objects[end]) for end in sorted(objects, reverse=True) if end > to]
-
-    def recorded(self, *, fresh: bool = False) -> list[Recorded]:
-        """List the objects with records, ascending by the last epoch of their windows.
-
-        :param fresh: see `newest_flushed`.
-        """
-        found = []
-        for path in self.names(paths.FLUSHED, fresh=fresh):
-            if (epoch := paths.parse_flushed(path)) is not None:
-                found.append(Recorded(epoch, epoch, epoch, path))
-            elif (window := paths.parse_flushed_window(path)) is not None:
-                found.append(Recorded(window[1] + 1, *window, path))
-        return sorted(found)
-
-    def read_recorded(self, each: Recorded) -> tuple[FlushedEpoch, ...]:
-        """Read the records of an object; none when it is gone.
-
-        :raises CorruptLog: it has no such records.
-        """
-        found: tuple[FlushedEpoch, ...]
-        if each.is_mark:
-            record = self.read(FlushedEpoch, each.path)
-            found = () if record is None else (record,)
-        else:
-            window = self.read(FlushedWindow, each.path)
-            found = () if window is None else window.epochs
-        if found and [record.epoch for record in found] != [*range(each.first, each.last + 1)]:
-            raise CorruptLog(
-                f"{self.where(each.path)} holds the records of other epochs",
-                "Restore the file from a copy; records must not be renamed.",
-            )
-        return found
-
-    def _counted(self, *, fresh: bool = False) -> list[Recorded]:
-        """List the objects whose records count: those of windows up to the mark."""
-        listed = self.recorded(fresh=fresh)
-        mark = max((each.last for each in listed if each.is_mark), default=-1)
-        return [each for each in listed if each.window_end <= mark]
-
-    def _window_of(self, epoch: int) -> list[FlushedEpoch]:
-        """Read the records of an epoch and of those that precede it in its object; none without a record.
-
-        Several objects have one after a rewind, if a flusher that stood still has recorded its window late,
-        or where a version that knows of no windows has made again what a power loss took. The record of the
-        epoch as it was begun last counts.
-        """
-        read = [self.read_recorded(each) for each in self._counted() if each.covers(epoch)]
-        found = [[record for record in records if record.epoch <= epoch] for records in read]
-        return max(filter(None, found), key=lambda each: (_begun(each[-1]), len(each)), default=[])
-
-
-def _begun(record: FlushedEpoch) -> int:
-    """Return what tells which of two records of one epoch is the newer one: timestamps grow (rule 14)."""
-    return record.base_us
-
-
-class Log(FlushRecords):
-    """The folder `<wal.location>/<query id>`, as one of the log's targets sees it; see `LogObjects`."""
-
-    def __init__(self, backend: StateBackend, target: str = "", *, several: bool = False) -> None:
-        """:param several: whether the log has targets with names, be it one. It is for ever so, or not."""
-        super().__init__(backend, target)
-        self.several = several or bool(target)
-        self._plans: dict[str, Plan] = {}
-
-    def __reduce__(self) -> tuple[object, ...]:
-        # It travels to tasks, without what it remembers.
-        return partial(type(self), several=self.several), (self.backend, self.target)
-
-    def of(self, target: str) -> Log:
-        """Return the same log as one of its targets sees it; empty: as the publisher does."""
-        if target == self.target:
-            return self
-        return type(self)(self.backend, target, several=self.several)
+    def _settle(self, kind: type[R], path: str, record: R) -> R:
+        present = self._read(kind, path)
+        if present is None:
+            self._create(path, record.to_json())
+            present = self._read(kind, path)
+        if present is None:
+            raise CorruptLog(f"{self.where(path)} vanished", "Do not edit the log by hand.")
+        return present
 
     # --- whose log it is (rule 1) ---
 
@@ -324,21 +161,15 @@ class Log(FlushRecords):
 
         One of several targets may begin later, or again behind epochs that it lacks.
         """
-        identity = self.read(LogIdentity, paths.LOG)
+        identity = self._read(LogIdentity, paths.LOG)
         if identity is None or not self.target:
             return identity
         first = max(identity.first_epoch, first_epoch(self.states()))
         return replace(identity, first_epoch=first)
 
-    def states(self) -> list[TargetState]:
-        """Read all states of this one of several targets, oldest first."""
-        listed = self.names(paths.target_states(self.target)) if self.target else []
-        found = (self.read(TargetState, path) for path in listed if paths.parse_target_state(path))
-        return [state for state in found if state is not None]
-
     def create_identity(self, identity: LogIdentity) -> LogIdentity:
         """Create `log.json` unless it is there; return the one that is there."""
-        return self._settle(paths.LOG, identity)
+        return self._settle(LogIdentity, paths.LOG, identity)
 
     def replace_identity(self, identity: LogIdentity) -> None:
         """Put another `log.json` in its place, whole: an operator adopts the log (rule 22).
@@ -347,69 +178,44 @@ class Log(FlushRecords):
         """
         self.backend.replace(paths.LOG, identity.to_json())
 
-    # --- who may publish (rules 2 and 3) ---
+    def states(self) -> list[TargetState]:
+        """Read all states of this one of several targets, oldest first."""
+        listed = self.names(paths.target_states(self.target)) if self.target else []
+        names = [name for name in map(paths.TARGET_STATE.parse, listed) if name is not None]
+        found = (self.read(paths.TARGET_STATE, name) for name in names)
+        return [state for state in found if state is not None]
 
-    def create_ticket(self, ticket: Ticket) -> None:
-        """Write a run's ticket, once."""
-        self.create(paths.ticket(ticket.run_id), ticket)
-
-    def ticket(self, run_id: str) -> Ticket | None:
-        """Read a run's ticket."""
-        return self.read(Ticket, paths.ticket(run_id))
-
-    def create_stop(self, run_id: str) -> None:
-        """Note that a run is told to stop."""
-        self.create(paths.stop(run_id), Stop(run_id=run_id))
-
-    def is_stopping(self, run_id: str) -> bool:
-        """Whether a run was told to stop."""
-        return self.read(Stop, paths.stop(run_id)) is not None
+    # --- who may publish (rule 3) ---
 
     def highest_generation(self) -> int:
         """Return the highest generation claimed, 0 for none."""
-        return max(self.generations(), default=0)
-
-    def generations(self, *, fresh: bool = True) -> list[int]:
-        """List the generations claimed that are left, ascending; `fresh` may write (`list_fresh`)."""
-        return self._listed(paths.RUNS, paths.parse_run, fresh=fresh)
-
-    def claim(self, generation: int, claim: Claim) -> Claim:
-        """Claim a generation unless it is claimed, which is read first; return the claim that stands."""
-        return self._settle(paths.run(generation), claim)
-
-    def claimed(self, generation: int) -> Claim | None:
-        """Read the claim of a generation; None: no run has claimed it, or its claim was deleted since."""
-        return self.read(Claim, paths.run(generation))
+        return max(self.keys(paths.CLAIM, fresh=True), default=0)
 
     # --- what was agreed with the target ---
 
     def plan(self, key: str) -> Plan | None:
         """Read a plan; once, as none ever changes."""
-        plan = self._plans.get(key) or self.read(Plan, paths.plan(key))
+        plan = self._plans.get(key) or self.read(paths.PLAN, key)
         if plan is not None:
             self._plans[key] = plan
         return plan
 
     def plans(self) -> Iterator[Plan]:
         """Read every plan by which rows of this log were ever published."""
-        for key in self._listed(paths.PLANS, paths.parse_plan):
+        for key in self.keys(paths.PLAN):
             if (plan := self.plan(key)) is not None:
                 yield plan
-
-    def create_plan(self, plan: Plan) -> None:
-        """Keep a plan."""
-        self.create(paths.plan(plan.key), plan)
 
     # --- what was published (rule 6) ---
 
     def attempts(self, *, fresh: bool = False) -> tuple[Attempt, ...]:
-        """List the manifests there are, ascending; `fresh` to choose among them, see `newest_flushed`."""
-        return tuple(self._listed(paths.MANIFESTS, paths.parse_manifest, fresh=fresh))
+        """List the manifests there are, ascending; `fresh` to choose among them, see `keys`."""
+        return tuple(self.keys(paths.MANIFEST, fresh=fresh))
 
     def manifest(self, attempt: Attempt) -> Published | None:
         """Read a manifest, also a retained one, and its digest; None when it is gone."""
-        path = paths.manifest(attempt)
-        data = self.read_bytes(path, paths.retained_manifest(attempt))
+        path = paths.MANIFEST.path(attempt)
+        data = self.read_bytes(path, paths.RETAINED_MANIFEST.path(attempt))
         if data is None:
             return None
         found = Manifest.from_file(data, self.where(path))
@@ -431,91 +237,82 @@ class Log(FlushRecords):
 
         None when it is gone again: the epoch was flushed from another attempt, and trimmed.
         """
-        self.create_bytes(paths.manifest(manifest.attempt), manifest.to_file())
+        self._create(paths.MANIFEST.path(manifest.attempt), manifest.to_file())
         return found.manifest if (found := self.manifest(manifest.attempt)) else None
 
     def segments(self) -> list[tuple[int, str]]:
         """List epoch and path of the segments there are, ascending, named by a manifest or not."""
-        found = ((paths.parse_segment_epoch(p), p) for p in self.backend.list(paths.SEGMENTS))
+        found = ((paths.segment_epoch(p), p) for p in self.backend.list(paths.SEGMENT.folder))
         return [(epoch, path) for epoch, path in found if epoch is not None]
 
-    # --- what Spark kept (rule 11) ---
+    # --- what Spark kept, and what was swept (rules 11 and 18) ---
 
-    def create_note(self, path: str, note: CommitProof | OrphanTombstone) -> None:
-        """Create a note about an attempt, once; one about a run of a history that was lost goes (rule 23)."""
-        if (present := self.read(type(note), path)) and present.run_id != note.run_id:
-            self.delete([path])
-        self.create(path, note)
+    def proofs(self, epoch: int) -> list[CommitProof]:
+        """Read what fenced and waiting runs have left about an epoch."""
+        named = [each for each in self.keys(paths.PROOF) if each.epoch == epoch]
+        found = (self.read(paths.PROOF, attempt) for attempt in named)
+        return [proof for proof in found if proof is not None]
 
-    def kept(self, epoch: int) -> list[CommitProof]:
-        """Read the notes that fenced and waiting runs have left about an epoch."""
-        notes = self._listed(paths.KEPT, paths.parse_kept)
-        found = (self.read(CommitProof, paths.kept(note)) for note in notes if note.epoch == epoch)
-        return [note for note in found if note is not None]
+    def create_proof(self, proof: CommitProof) -> None:
+        """Note that Spark kept an attempt, once.
 
-    def create_kept(self, kept: CommitProof) -> None:
-        """Note that Spark kept an attempt, once."""
-        self.create_note(paths.kept(Attempt(kept.epoch, kept.generation)), kept)
+        A note about a run of a history that was lost goes (rule 23).
+        """
+        self._replace_foreign(paths.PROOF, Attempt(proof.epoch, proof.generation), proof)
 
-    # --- what Spark made without a sink (rule 12) ---
+    def create_tombstone(self, tombstone: OrphanTombstone) -> None:
+        """Note that the segments of an attempt are about to be deleted; else as `create_proof`."""
+        attempt = Attempt(tombstone.epoch, tombstone.generation)
+        self._replace_foreign(paths.TOMBSTONE, attempt, tombstone)
 
-    def without_sink(self, epoch: int) -> WithoutSink | None:
-        """Read the note that Spark's offline state repartition made an epoch, or passed over it."""
-        return self.read(WithoutSink, paths.without_sink(epoch))
-
-    def without_sinks(self) -> list[int]:
-        """List the epochs that have such a note; freshly, to conclude from one that is missing."""
-        return list(self._listed(paths.WITHOUT_SINK, paths.parse_without_sink, fresh=True))
-
-    def create_without_sink(self, note: WithoutSink) -> None:
-        """Note that Spark made an epoch, or passed over it, without a sink; one that is there stays."""
-        self.create(paths.without_sink(note.epoch), note)
+    def _replace_foreign(self, kind: Kind[R, Attempt], attempt: Attempt, note: R) -> None:
+        present = self.read(kind, attempt)
+        if present and present.run_id != note.run_id:  # type: ignore[attr-defined]
+            self.delete([kind.path(attempt)])
+        self.create(kind, attempt, note)
 
     # --- what every target gets (rule 11) ---
 
-    def chosen(self, epoch: int) -> Chosen | None:
-        """Read which attempt at an epoch each of several targets gets; None: it is not decided yet."""
-        return self.read(Chosen, paths.chosen(epoch))
-
-    def settle_chosen(self, chosen: Sequence[Chosen]) -> bool:
+    def settle_choices(self, chosen: Sequence[Chosen]) -> bool:
         """Decide about epochs for all targets, unless that was done; whether it is decided so."""
-        self.backend.create_missing({paths.chosen(each.epoch): each.to_json() for each in chosen})
-        return all(self.chosen(each.epoch) == each for each in chosen)
+        kind = paths.CHOICE
+        self.backend.create_missing({kind.path(each.epoch): each.to_json() for each in chosen})
+        return all(self.read(kind, each.epoch) == each for each in chosen)
 
     # --- what operators have decided (rule 22) ---
 
     def decisions(self, epoch: int) -> list[Decision]:
         """Read the decisions to give an epoch up, oldest first; only the last one can be in force."""
         found: list[Decision] = []
-        while (decision := self.read(Decision, paths.decision(epoch, len(found)))) is not None:
+        while (decision := self.read(paths.DECISION, DecisionName(epoch, len(found)))) is not None:
             found.append(decision)
         return found
 
     def decided(self, *, fresh: bool = False) -> list[int]:
         """List the epochs that were given up, ascending.
 
-        :param fresh: to conclude from a decision that is missing, see `newest_flushed`.
+        :param fresh: to conclude from a decision that is missing, see `keys`.
         """
-        return sorted(set(self._listed(paths.DECISIONS, paths.parse_decision, fresh=fresh)))
+        return sorted({name.epoch for name in self.keys(paths.DECISION, fresh=fresh)})
 
     def create_decision(self, decision: Decision, number: int = 0) -> Decision:
         """Record a decision unless there is one; return the one that stands.
 
         :param number: how many decisions about the epoch there are, none of them in force.
         """
-        return self._settle(paths.decision(decision.epoch, number), decision)
+        return self.settle(paths.DECISION, DecisionName(decision.epoch, number), decision)
 
     def record_intervention(self, intervention: Intervention) -> str:
         """Record what an operator is about to do; return the record's path."""
-        path = paths.intervention(intervention.verb, intervention.at_us)
-        self.create(path, intervention)
-        return path
+        name = InterventionName(intervention.verb, intervention.at_us)
+        self.create(paths.INTERVENTION, name, intervention)
+        return paths.INTERVENTION.path(name)
 
     def interventions(self, verb: str) -> list[Intervention]:
         """Read what operators were about to do, by one of the verbs, oldest first."""
-        listed = self.names(paths.DECISIONS)
-        records = [path for path in listed if paths.parse_intervention(path) == verb]
-        return [record for path in records if (record := self.read(Intervention, path)) is not None]
+        named = [name for name in self.keys(paths.INTERVENTION) if name.verb == verb]
+        found = (self.read(paths.INTERVENTION, name) for name in named)
+        return [record for record in found if record is not None]
 
     # --- hints ---
 
@@ -525,7 +322,110 @@ class Log(FlushRecords):
 
     def last_report(self) -> FlusherReport | None:
         """Read what a flusher said last."""
-        return self.read(FlusherReport, paths.FLUSHER)
+        return self._read(FlusherReport, paths.FLUSHER)
+
+    # --- what is flushed (rule 17) ---
+
+    def newest_flushed(self, *, fresh: bool = False) -> FlushedEpoch | None:
+        """Read the newest record: the flushed mark of the log.
+
+        :param fresh: to conclude from a record that is missing, see `keys`.
+        """
+        names = self.keys(paths.FLUSHED, fresh=fresh)
+        return self._record_of(names[-1].last, names) if names else None
+
+    def newest_flushed_epoch(self, *, fresh: bool = False) -> int | None:
+        """Return the epoch of the newest record; it is not read."""
+        names = reversed(self.names(paths.FLUSHED.folder, fresh=fresh))  # they ascend as epochs do
+        parsed = map(paths.FLUSHED.parse, names)
+        return next((name.last for name in parsed if name is not None), None)
+
+    def flushed(self, epoch: int) -> FlushedEpoch | None:
+        """Read the record of one epoch; None when it is not flushed, or long ago.
+
+        Several objects have one after a rewind, if a flusher that stood still has recorded its window late.
+        The record of the epoch as it was begun last counts: timestamps grow (rule 14).
+        """
+        return self._record_of(epoch, self.keys(paths.FLUSHED))
+
+    def flushed_since(self, epoch: int) -> list[FlushedEpoch]:
+        """Read the records of all epochs above `epoch`, ascending; each object once."""
+        found: dict[int, FlushedEpoch] = {}
+        for name in self.keys(paths.FLUSHED):
+            for record in self.records(name) if name.last > epoch else ():
+                found[record.epoch] = max(found.get(record.epoch, record), record, key=_begun)
+        return [found[each] for each in sorted(found) if each > epoch]
+
+    def flushed_epochs(self, *, fresh: bool = False) -> list[int]:
+        """List the epochs that have a record, ascending.
+
+        :param fresh: see `newest_flushed`.
+        """
+        names = self.keys(paths.FLUSHED, fresh=fresh)
+        return sorted({epoch for name in names for epoch in name.epochs})
+
+    def record_flushed(self, records: Sequence[FlushedEpoch]) -> None:
+        """Record that the epochs of a window are in the target; an object that is there stays.
+
+        :param records: at least one, contiguous and ascending.
+        """
+        name = WindowName(records[-1].epoch, records[0].epoch, records[0].base_us)
+        self.create(paths.FLUSHED, name, FlushedWindow(epochs=tuple(records)))
+
+    def cut_window(self, to: int) -> None:
+        """Record the epochs of a window up to `to` as if that were all of it, so that `to` can be the mark.
+
+        Changes nothing while there is a later mark.
+        """
+        if records := self._window_of(to, self.keys(paths.FLUSHED)):
+            self.record_flushed(records)
+
+    def recorded_above(self, to: int, copied: Iterable[int]) -> list[tuple[int, list[str]]]:
+        """List what `rewind` deletes one after the other: the records of the epochs above `to`, newest first.
+
+        By windows, each with its last epoch, since the mark goes down window by window. The copies of a
+        window's records go before the records.
+
+        :param copied: epochs of which there may be a copy in `retained/`.
+        """
+        objects: dict[int, list[str]] = {}
+        end_of: dict[int, int] = {}
+        for name in self.keys(paths.FLUSHED):
+            objects.setdefault(name.last, []).append(paths.FLUSHED.path(name))
+            end_of.update(dict.fromkeys(name.epochs, name.last))
+        for epoch in (epoch for epoch in copied if epoch > to):
+            of_window = objects.setdefault(end_of.get(epoch, epoch), [])
+            of_window.insert(0, paths.RETAINED_RECORD.path(epoch))
+        return [(end, objects[end]) for end in sorted(objects, reverse=True) if end > to]
+
+    def records(self, name: WindowName) -> tuple[FlushedEpoch, ...]:
+        """Read the records of a window; none when they are gone.
+
+        :raises CorruptLog: the object has no such records.
+        """
+        window = self.read(paths.FLUSHED, name)
+        found = () if window is None else window.epochs
+        if found and [record.epoch for record in found] != [*name.epochs]:
+            raise CorruptLog(
+                f"{self.where(paths.FLUSHED.path(name))} holds the records of other epochs",
+                "Restore the file from a copy; records must not be renamed.",
+            )
+        return found
+
+    def _record_of(self, epoch: int, names: Iterable[WindowName]) -> FlushedEpoch | None:
+        found = self._window_of(epoch, names)
+        return found[-1] if found else self.read(paths.RETAINED_RECORD, epoch)
+
+    def _window_of(self, epoch: int, names: Iterable[WindowName]) -> list[FlushedEpoch]:
+        """Read the records of an epoch and of those that precede it in its window; none without a record."""
+        read = [self.records(name) for name in names if name.covers(epoch)]
+        found = [[record for record in records if record.epoch <= epoch] for records in read]
+        return max(filter(None, found), key=lambda each: (_begun(each[-1]), len(each)), default=[])
+
+
+def _begun(record: FlushedEpoch) -> int:
+    """Return what tells which of two records of one epoch is the newer one: timestamps grow (rule 14)."""
+    return record.base_us
 
 
 def _names_only_its_own(manifest: Manifest) -> bool:

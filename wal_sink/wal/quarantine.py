@@ -26,6 +26,7 @@ import pyarrow as pa
 from wal_sink.errors import CorruptLog
 from wal_sink.model import paths
 from wal_sink.model.manifest import SegmentRef
+from wal_sink.model.paths import EntryName, ReleasedName
 from wal_sink.model.records import LEFT_FIRST, LEFT_LAST, Released
 from wal_sink.wal.log import Log
 
@@ -33,13 +34,29 @@ from wal_sink.wal.log import Log
 class Entry(NamedTuple):
     """Refused rows of one segment; row i has the write timestamp `first_us + i`."""
 
-    path: str
-    """In a log of one target."""
-    epoch: int
-    first_us: int
-    rows: int
+    name: EntryName
     left: tuple[int, ...]
     """The rows that are still in quarantine, counted from 0, ascending."""
+
+    @property
+    def path(self) -> str:
+        """In a log of one target."""
+        return paths.QUARANTINED.path(self.name)
+
+    @property
+    def epoch(self) -> int:
+        """With which the rows came."""
+        return self.name.epoch
+
+    @property
+    def first_us(self) -> int:
+        """The write timestamp of row 0."""
+        return self.name.us
+
+    @property
+    def rows(self) -> int:
+        """How many there were."""
+        return self.name.rows
 
 
 def keep(log: Log, epoch: int, segment: SegmentRef, first_us: int) -> None:
@@ -76,28 +93,28 @@ def passed_us(log: Log, epochs: Collection[int], first_us: int, last_us: int) ->
     :param first_us: and `last_us`: between which they lie.
     """
     found: set[int] = set()
-    for name in log.names(paths.QUARANTINE):
-        note = paths.parse_released(name)
-        entry = paths.parse_quarantined(note[0] if note else name)
-        if entry is not None and entry[0] in epochs:
-            _, us, rows = entry
-            found.update(range(max(us, first_us), min(us + rows, last_us + 1)))
+    for name in log.names(paths.QUARANTINED.folder):
+        note = paths.RELEASED.parse(name)
+        entry = note.entry if note else paths.QUARANTINED.parse(name)
+        if entry is not None and entry.epoch in epochs:
+            end_us = min(entry.us + entry.rows, last_us + 1)
+            found.update(range(max(entry.us, first_us), end_us))
     return frozenset(found)
 
 
 def entries(log: Log) -> list[Entry]:
     """List what is in quarantine, in the order of the write timestamps; opens no file."""
     found = []
-    for path, (epoch, first_us, rows), gone in _of(log.names(paths.QUARANTINE)):
-        if left := tuple(i for i in range(rows) if i not in gone):
-            found.append(Entry(path, epoch, first_us, rows, left))
+    for name, gone in _of(log.names(paths.QUARANTINED.folder)):
+        if left := tuple(i for i in range(name.rows) if i not in gone):
+            found.append(Entry(name, left))
     return sorted(found, key=lambda entry: (entry.epoch, entry.first_us))
 
 
 def quarantined_rows(log: Log) -> int:
     """Count the rows in quarantine; as fast for an entry of a million as for one of a single row."""
-    listed = log.names(paths.QUARANTINE)
-    return sum(rows - len(gone) for _, (_, _, rows), gone in _of(listed))
+    listed = log.names(paths.QUARANTINED.folder)
+    return sum(name.rows - len(gone) for name, gone in _of(listed))
 
 
 def left_entries(log: Log, upto: int) -> list[str]:
@@ -105,28 +122,26 @@ def left_entries(log: Log, upto: int) -> list[str]:
 
     An entry that is there without its notes would say that its rows are in quarantine.
     """
-    names = log.names(paths.QUARANTINE)
-    whole = {path for path, (_, _, rows), gone in _of(names) if len(gone) < rows}
+    names = log.names(paths.QUARANTINED.folder)
+    whole = {name for name, gone in _of(names) if len(gone) < name.rows}
     found = []
-    for name in names:
-        note = paths.parse_released(name)
-        path = note[0] if note else name
-        entry = paths.parse_quarantined(path)
-        if entry is not None and entry[0] <= upto and path not in whole:
-            found.append((note is not None, name))
-    return [name for _, name in sorted(found)]
+    for path in names:
+        note = paths.RELEASED.parse(path)
+        entry = note.entry if note else paths.QUARANTINED.parse(path)
+        if entry is not None and entry.epoch <= upto and entry not in whole:
+            found.append((note is not None, path))
+    return [path for _, path in sorted(found)]
 
 
-def _of(names: Sequence[str]) -> Iterator[tuple[str, tuple[int, int, int], Collection[int]]]:
-    """Yield the path of each entry, its epoch, first timestamp and rows, and which of them have left."""
-    gone: dict[str, set[int]] = {}
-    for name in names:
-        if note := paths.parse_released(name):
-            entry, first, rows = note
-            gone.setdefault(entry, set()).update(range(first, first + rows))
-    for name in names:
-        if parsed := paths.parse_quarantined(name):
-            yield name, parsed, gone.get(name, ())
+def _of(listed: Sequence[str]) -> Iterator[tuple[EntryName, Collection[int]]]:
+    """Yield the name of each entry, and which of its rows have left."""
+    gone: dict[EntryName, set[int]] = {}
+    for path in listed:
+        if note := paths.RELEASED.parse(path):
+            gone.setdefault(note.entry, set()).update(range(note.first, note.first + note.length))
+    for path in listed:
+        if name := paths.QUARANTINED.parse(path):
+            yield name, gone.get(name, ())
 
 
 def read_entry(log: Log, entry: Entry) -> pa.Table:
@@ -158,7 +173,7 @@ def release(log: Log, entry: Entry, rows: Sequence[int], by: str, at_us: int) ->
     """
     for first, number in runs(rows):
         note = Released(by=by, at_us=at_us)
-        log.create(paths.released(entry.path, first, number), note)
+        log.create(paths.RELEASED, ReleasedName(*entry.name, first, number), note)
     if set(entry.left) <= set(rows):
         log.delete([entry.path])
 
@@ -227,9 +242,10 @@ def droppable(log: Log) -> list[str]:
     last_us: dict[int, int] = {}
     found = []
     for name in listed:
-        us, epoch = paths.parse_aside_name(name) or (0, None)
-        if epoch is None:
+        aside = paths.parse_aside(name)
+        if aside is None:
             continue
+        us, epoch = aside.us, aside.epoch
         if epoch not in last_us:
             record = log.flushed(epoch)
             if record is None and oldest is not None and epoch < oldest.epoch:
@@ -243,9 +259,5 @@ def droppable(log: Log) -> list[str]:
 
 def _parsed(names: Iterable[str]) -> list[tuple[int, int, str]]:
     """Return time, epoch and first name of what can be brought back."""
-    found = []
-    for name in names:
-        path, of = paths.parse_aside(name), paths.parse_aside_name(name)
-        if path is not None and of is not None:
-            found.append((*of, path))
-    return found
+    found = [aside for aside in map(paths.parse_aside, names) if aside is not None]
+    return [(aside.us, aside.epoch, aside.path) for aside in found if aside.path is not None]

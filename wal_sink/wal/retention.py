@@ -44,7 +44,9 @@ class RetainedEpochs:
 
     def __contains__(self, epoch: object) -> bool:
         """Whether the record of an epoch has a copy; a flusher that died may have made the other only."""
-        return isinstance(epoch, int) and paths.retained_record(epoch) in self.paths_of([epoch])
+        return isinstance(epoch, int) and paths.RETAINED_RECORD.path(epoch) in self.paths_of(
+            [epoch]
+        )
 
     def upto(self, epoch: int) -> tuple[int, ...]:
         """Return those up to an epoch, ascending."""
@@ -63,7 +65,7 @@ class RetainedEpochs:
         """Move flushed epochs, whose records are durable; see `retain`."""
         known = self._known()
         for path in retain(self._log, begun, records):
-            epoch = paths.parse_retained(path)
+            epoch = paths.retained_epoch(path)
             assert epoch is not None
             known.setdefault(epoch, []).append(path)
 
@@ -77,15 +79,15 @@ class RetainedEpochs:
 def retained_paths(log: Log) -> dict[int, list[str]]:
     """List the paths of what is retained, by epoch, ascending."""
     found: dict[int, list[str]] = {}
-    for path in log.backend.list(paths.RETAINED):
-        if (epoch := paths.parse_retained(path)) is not None:
+    for path in log.backend.list(paths.RETAINED_RECORD.folder):
+        if (epoch := paths.retained_epoch(path)) is not None:
             found.setdefault(epoch, []).append(path)
     return found
 
 
 def has_manifest(log: Log, attempt: Attempt) -> bool:
     """Whether the manifest of an attempt is there, retained or not; it is not read."""
-    for path in (paths.manifest(attempt), paths.retained_manifest(attempt)):
+    for path in (paths.MANIFEST.path(attempt), paths.RETAINED_MANIFEST.path(attempt)):
         with contextlib.suppress(FileNotFoundError):
             return log.backend.size(path) > 0
     return False
@@ -95,7 +97,7 @@ def all_records(log: Log) -> dict[int, FlushedEpoch]:
     """Read the records of all epochs, retained ones too, by epoch, ascending."""
     found = {record.epoch: record for record in log.flushed_since(-1)}
     for epoch in retained_paths(log).keys() - found:
-        if (record := log.read(FlushedEpoch, paths.retained_record(epoch))) is not None:
+        if (record := log.read(paths.RETAINED_RECORD, epoch)) is not None:
             found[epoch] = record
     return dict(sorted(found.items()))
 
@@ -111,11 +113,11 @@ def retain(log: Log, begun: Sequence[BegunEpoch], records: Sequence[FlushedEpoch
     moved = []
     for each, record in zip(begun, records, strict=True):
         attempt = Attempt(each.epoch, each.generation)
-        data = log.read_bytes(paths.manifest(attempt)) if record.manifest else None
+        data = log.read_bytes(paths.MANIFEST.path(attempt)) if record.manifest else None
         if data is not None and manifest_digest(data) == each.digest:
-            copies[paths.retained_manifest(attempt)] = data
-            moved.append(paths.manifest(attempt))
-        path = paths.retained_record(each.epoch)
+            copies[paths.RETAINED_MANIFEST.path(attempt)] = data
+            moved.append(paths.MANIFEST.path(attempt))
+        path = paths.RETAINED_RECORD.path(each.epoch)
         copies[path] = record.to_json()
         # A flusher that stood still may have left the record from before a rewind: this one counts.
         if log.read_bytes(path) not in (None, copies[path]):
@@ -130,16 +132,15 @@ def put_back(log: Log, to: int) -> None:
 
     Can be repeated at any point: what is put back twice is the same, to the byte.
     """
-    record = log.read_bytes(paths.retained_record(to))
-    if record is not None:
-        log.backend.create_missing({log.own(paths.flushed(to)): record})
+    if (record := log.read(paths.RETAINED_RECORD, to)) is not None:
+        log.record_flushed([record])
     found = (path for epoch, copies in retained_paths(log).items() if epoch > to for path in copies)
     manifests = [
-        (path, attempt) for path in found if (attempt := paths.parse_retained_manifest(path))
+        (path, attempt) for path in found if (attempt := paths.RETAINED_MANIFEST.parse(path))
     ]
     for path, attempt in manifests:
         if (data := log.read_bytes(path)) is not None:
-            log.backend.create_missing({paths.manifest(attempt): data})
+            log.backend.create_missing({paths.MANIFEST.path(attempt): data})
     log.delete(path for path, _ in manifests)
 
 

@@ -16,6 +16,7 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import NoFlusher, OptionError
 from wal_sink.log_context import line_logger
 from wal_sink.model import paths
+from wal_sink.model.paths import StateName
 from wal_sink.model.records import Claim, FlushedEpoch, Gap, TargetState, first_epoch, gaps
 from wal_sink.wal.log import Log
 
@@ -55,7 +56,7 @@ def view_of(log: Log, target: str) -> Log:
 def state_of(log: Log) -> TargetState | None:
     """Return the newest state of the target whose view this is; None: it was never announced."""
     count = _numbers(log, log.target).get(log.target, 0)
-    return log.read(TargetState, paths.target_state(log.target, count - 1)) if count else None
+    return log.read(paths.TARGET_STATE, StateName(log.target, count - 1)) if count else None
 
 
 def absent(log: Log) -> str:
@@ -262,21 +263,17 @@ def _standing(log: Log) -> TargetState:
 def _add(log: Log, state: TargetState) -> None:
     """Add a state, unless another process was faster: then that one stands."""
     number = _numbers(log, log.target).get(log.target, 0)
-    log.create(paths.target_state(log.target, number), state)
+    log.create(paths.TARGET_STATE, StateName(log.target, number), state)
 
 
 def _numbers(log: Log, target: str = "", *, fresh: bool = False) -> dict[str, int]:
     """Return how many states each target has, or one of them."""
-    folder = paths.target_states(target) if target else paths.TARGETS
+    folder = paths.target_states(target) if target else paths.TARGET_STATE.folder
     found: dict[str, int] = {}
-    for name, number in map(_parsed, log.names(folder, fresh=fresh)):
-        found[name] = max(found.get(name, 0), number + 1)
-    found.pop("", None)
+    for path in log.names(folder, fresh=fresh):
+        if (name := paths.TARGET_STATE.parse(path)) is not None:
+            found[name.target] = max(found.get(name.target, 0), name.number + 1)
     return found
-
-
-def _parsed(path: str) -> tuple[str, int]:
-    return paths.parse_target_state(path) or ("", -1)
 
 
 def options_of_newest_run(log: Log) -> Mapping[str, str]:
@@ -285,9 +282,9 @@ def options_of_newest_run(log: Log) -> Mapping[str, str]:
     Without secrets; empty where no run has claimed one. A run that claims as it starts counts only where
     there is no other: it may never publish.
     """
-    generations = log.generations(fresh=False)  # commands that only look may not write
-    claim = log.claimed(max(generations, default=0))
-    if claim is not None and claim.early is True:
+    generations = log.keys(paths.CLAIM)  # commands that only look may not write
+    claim = log.read(paths.CLAIM, max(generations, default=0))
+    if claim is not None and claim.early:
         claim = _newest_at_work(log) or claim
     return {} if claim is None else claim.options
 
@@ -297,8 +294,8 @@ def _newest_at_work(log: Log) -> Claim | None:
     flushed = newest_anywhere(log)
     generations = [attempt.generation for attempt in log.attempts()]
     published = max([*generations, flushed.generation if flushed else 0])
-    for generation in reversed(log.generations(fresh=False)):
-        claim = log.claimed(generation)
-        if claim is not None and (generation <= published or claim.early is not True):
+    for generation in reversed(log.keys(paths.CLAIM)):
+        claim = log.read(paths.CLAIM, generation)
+        if claim is not None and (generation <= published or not claim.early):
             return claim
     return None

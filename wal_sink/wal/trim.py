@@ -23,21 +23,22 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Collection, Container, Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Collection, Container, Iterable, Mapping
+from typing import Any, TypeVar
 
 from wal_sink.errors import CorruptLog, Diverged
 from wal_sink.log_context import line_logger
 from wal_sink.model import paths
+from wal_sink.model.codec import Record
 from wal_sink.model.manifest import Attempt
-from wal_sink.model.records import FlushedEpoch, OrphanTombstone
+from wal_sink.model.records import FlushedEpoch
 from wal_sink.wal.log import Log, read_many
 from wal_sink.wal.quarantine import droppable, left_entries
 from wal_sink.wal.retention import RetainedEpochs, Retention, SharedRetention, retained_paths
 from wal_sink.wal.targets import flushed_epoch, record_anywhere, views
 
 
-def read_swept(log: Log, runs: Mapping[Attempt, str]) -> frozenset[Attempt]:
+def read_tombstones(log: Log, runs: Mapping[Attempt, str]) -> frozenset[Attempt]:
     """Return those attempts of which there is a note.
 
     A log that was restored may have notes of runs that it does not know, and their generations come again.
@@ -46,21 +47,15 @@ def read_swept(log: Log, runs: Mapping[Attempt, str]) -> frozenset[Attempt]:
     :raises CorruptLog: a note cannot be read.
     """
     notes = (
-        (attempt, run_id, log.read(OrphanTombstone, paths.swept(attempt)))
-        for attempt, run_id in runs.items()
+        (attempt, run_id, log.read(paths.TOMBSTONE, attempt)) for attempt, run_id in runs.items()
     )
     return frozenset(attempt for attempt, run_id, note in notes if note and note.run_id == run_id)
 
 
-def note_swept(log: Log, swept: OrphanTombstone) -> None:
-    """Note that the segments of an attempt are about to be deleted."""
-    log.create_note(paths.swept(Attempt(swept.epoch, swept.generation)), swept)
-
-
 logger = line_logger(__name__)
 
-T = TypeVar("T")
-R = TypeVar("R")
+K = TypeVar("K")
+R = TypeVar("R", bound=Record)
 
 RUNS_KEPT = 100
 """So many of the newest claims stay, with the tickets of their runs. A listing of `runs/` that takes its time
@@ -81,7 +76,7 @@ def forget_runs(log: Log, flushed: int) -> int:
 
     :param flushed: the log's mark: what is published above it waits.
     """
-    claimed = log.generations()
+    claimed = log.keys(paths.CLAIM, fresh=True)
     if len(claimed) < RUNS_KEPT + _FORGOTTEN_TOGETHER:
         return 0
     waiting = (each.generation for each in log.attempts(fresh=True) if each.epoch > flushed)
@@ -89,32 +84,32 @@ def forget_runs(log: Log, flushed: int) -> int:
     gone = [generation for generation in claimed if generation < oldest]
     if gone:
         runs = _runs_before(log, oldest, ticketed(log))
-        log.delete(path for run in runs for path in (paths.ticket(run), paths.stop(run)))
-        log.delete(map(paths.run, gone))
+        log.delete(path for run in runs for path in (paths.TICKET.path(run), paths.STOP.path(run)))
+        log.delete(map(paths.CLAIM.path, gone))
         logger.debug("forgot %d claims and %d tickets of old runs", len(gone), len(runs))
     return len(gone)
 
 
 def ticketed(log: Log) -> list[str]:
     """List the runs that have a ticket."""
-    found = map(paths.parse_ticket, log.backend.list(paths.TICKETS))
+    found = map(paths.TICKET.parse, log.backend.list(paths.TICKET.folder))
     return [run_id for run_id in found if run_id is not None]
 
 
 def is_crowded(log: Log) -> bool:
     """Whether starts that claimed nothing have left too many tickets; one listing while there are few."""
     tickets = len(ticketed(log))
-    return tickets >= VOID_KEPT and tickets - len(log.generations(fresh=False)) >= VOID_KEPT
+    return tickets >= VOID_KEPT and tickets - len(log.keys(paths.CLAIM)) >= VOID_KEPT
 
 
 def forget_void(log: Log) -> int:
     """Delete the tickets of runs whose generation another run has claimed; return how many."""
     runs = ticketed(log)[:_READ_AT_ONCE]
     tickets = dict(
-        zip(runs, read_many(log, lambda run: _readable(log.ticket, run), runs), strict=True)
+        zip(runs, read_many(log, lambda run: _readable(log, paths.TICKET, run), runs), strict=True)
     )
     generations = sorted({ticket.generation + 1 for ticket in tickets.values() if ticket})
-    claims = read_many(log, lambda each: _readable(log.claimed, each), generations)
+    claims = read_many(log, lambda each: _readable(log, paths.CLAIM, each), generations)
     owners = {
         generation: claim.run_id
         for generation, claim in zip(generations, claims, strict=True)
@@ -125,13 +120,13 @@ def forget_void(log: Log) -> int:
         for run, ticket in tickets.items()
         if ticket is not None and owners.get(ticket.generation + 1, run) != run
     ]
-    log.delete(path for run in void for path in (paths.ticket(run), paths.stop(run)))
+    log.delete(path for run in void for path in (paths.TICKET.path(run), paths.STOP.path(run)))
     return len(void)
 
 
-def _readable(read: Callable[[T], R | None], name: T) -> R | None:
+def _readable(log: Log, kind: paths.Kind[R, K], key: K) -> R | None:
     try:
-        return read(name)
+        return log.read(kind, key)
     except CorruptLog:
         return None
 
@@ -140,7 +135,7 @@ def _runs_before(log: Log, oldest: int, runs: Iterable[str]) -> list[str]:
     """Return the runs whose generation lies before `oldest`; one whose ticket is damaged is left alone."""
 
     def is_before(run_id: str) -> bool:
-        ticket = _readable(log.ticket, run_id)
+        ticket = _readable(log, paths.TICKET, run_id)
         return ticket is not None and ticket.generation + 1 < oldest
 
     runs = list(runs)[:_READ_AT_ONCE]
@@ -186,11 +181,10 @@ def trim(
             break
         trimmed[epoch] = attempts
     log.delete(path for e in trimmed for path in log.backend.list(paths.segment_folder(e)))
-    log.delete(paths.manifest(each) for attempts in trimmed.values() for each in attempts)
+    log.delete(paths.MANIFEST.path(each) for attempts in trimmed.values() for each in attempts)
     if trimmed:  # as long as there are attempts, what tells them apart is there
-        log.delete(_notes(log, max(trimmed), paths.KEPT, paths.parse_kept))
-        if log.several:
-            log.delete(_chosen(log, max(trimmed)))
+        log.delete(_notes(log, max(trimmed), paths.PROOF))
+        log.delete(_choices(log, max(trimmed)))
     remaining = [each for each in listed if each.epoch not in trimmed]
     if retained is not None:
         log.delete(retained.paths_of(trimmed))
@@ -200,15 +194,6 @@ def trim(
     if refused is not None:
         raise refused
     return tuple(stay)
-
-
-def lost_records(log: Log, epochs: Iterable[int]) -> tuple[int, ...]:
-    """Return those of some flushed epochs that have no record, although it is not yet time to delete it."""
-    there = frozenset(log.flushed_epochs())
-    newest = max(there, default=-1)
-    return tuple(
-        epoch for epoch in epochs if newest - RECORDS_KEPT < epoch < newest and epoch not in there
-    )
 
 
 def sweep(log: Log, trimmable: int | None = None) -> int:
@@ -257,7 +242,7 @@ def list_trimmable(log: Log, delay: Retention) -> tuple[str, ...]:
     later = listed[len(attempts) :]
     kept = [path for epoch, copies in retained.items() if epoch <= upto for path in copies]
     records = _old_records(log, later) if attempts else []
-    manifests = map(paths.manifest, attempts)
+    manifests = map(paths.MANIFEST.path, attempts)
     notes = _all_notes(log, upto)
     left = left_entries(log, mark.epoch - RECORDS_KEPT)
     return (*_segments(log, upto), *notes, *left, *manifests, *kept, *records, *droppable(log))
@@ -275,7 +260,7 @@ def refuse_diverged(log: Log, epoch: int, attempts: Collection[Attempt]) -> None
     flushed = record.generation if record is not None and record.manifest else None
     copied = _copied_manifests(log, epoch) if {a.generation for a in attempts} - {flushed} else ()
     for attempt in attempts:
-        if paths.manifest(attempt) not in copied:
+        if paths.MANIFEST.path(attempt) not in copied:
             _refuse_other_history(log, attempt, record)
 
 
@@ -290,23 +275,19 @@ def _segments(log: Log, upto: int, but: Collection[int] = ()) -> list[str]:
     return [path for epoch, path in log.segments() if epoch <= upto and epoch not in but]
 
 
-def _notes(log: Log, upto: int, folder: str, parse: Callable[[str], Attempt | None]) -> list[str]:
-    """List the notes of a folder about attempts at epochs up to `upto`."""
-    notes = ((parse(path), path) for path in log.backend.list(folder))
-    return [path for attempt, path in notes if attempt is not None and attempt.epoch <= upto]
+def _notes(log: Log, upto: int, *kinds: paths.Kind[Any, Attempt]) -> list[str]:
+    """List the notes about attempts at epochs up to `upto`."""
+    return [path for kind in kinds for path in log.paths_of(kind, lambda each: each.epoch <= upto)]
 
 
 def _all_notes(log: Log, upto: int) -> list[str]:
-    """List the notes about attempts at epochs up to `upto`: what Spark kept, and whose orphans went."""
-    kept = _notes(log, upto, paths.KEPT, paths.parse_kept)
-    chosen = _chosen(log, upto) if log.several else []
-    return [*kept, *_notes(log, upto, paths.SWEPT, paths.parse_swept), *chosen]
+    """List the notes about epochs up to `upto`: what Spark kept, whose orphans went, and what was chosen."""
+    return [*_notes(log, upto, paths.PROOF, paths.TOMBSTONE), *_choices(log, upto)]
 
 
-def _chosen(log: Log, upto: int) -> list[str]:
-    """List what was decided for all targets about epochs up to `upto`."""
-    listed = ((paths.parse_chosen(path), path) for path in log.names(paths.CHOSEN))
-    return [path for epoch, path in listed if epoch is not None and epoch <= upto]
+def _choices(log: Log, upto: int) -> list[str]:
+    """List what was decided for all of several targets about epochs up to `upto`."""
+    return log.paths_of(paths.CHOICE, lambda epoch: epoch <= upto) if log.several else []
 
 
 def forget_records(log: Log, remaining: Iterable[Attempt], copied: Container[int] = ()) -> None:
@@ -321,15 +302,13 @@ def _old_records(log: Log, remaining: Iterable[Attempt], copied: Container[int] 
     :param copied: epochs that have another copy of their record, for `wal.retention`.
     """
     first = min((attempt.epoch for attempt in remaining), default=None)
-    listed = log.recorded()
-    upto = max((each.last for each in listed if each.is_mark), default=-1) - RECORDS_KEPT
+    listed = log.keys(paths.FLUSHED)
+    upto = max((name.last for name in listed), default=-1) - RECORDS_KEPT
     return [
-        each.path
-        for each in listed
-        if each.last <= upto
-        if first is None
-        or each.last < first
-        or all(epoch in copied for epoch in range(each.first, each.last + 1))
+        paths.FLUSHED.path(name)
+        for name in listed
+        if name.last <= upto
+        if first is None or name.last < first or all(epoch in copied for epoch in name.epochs)
     ]
 
 
@@ -372,13 +351,13 @@ def _refuse_other_history(log: Log, attempt: Attempt, record: FlushedEpoch | Non
         return  # another trimmer was faster
     if record is None and _is_overtaken(log, attempt):
         logger.warning(
-            "deleting %s: a run that was fenced has published it late", paths.manifest(attempt)
+            "deleting %s: a run that was fenced has published it late", paths.MANIFEST.path(attempt)
         )
         return
     if record is None:
         raise Diverged(
-            f"{log.url}/{paths.manifest(attempt)} cannot be compared with what was flushed as epoch"
-            f" {attempt.epoch}: {log.where(paths.FLUSHED)} has no record of it",
+            f"{log.url}/{paths.MANIFEST.path(attempt)} cannot be compared with what was flushed as epoch"
+            f" {attempt.epoch}: {log.where(paths.FLUSHED.folder)} has no record of it",
             f"The newest {RECORDS_KEPT:,} records are kept. If the manifest was put back from a copy of the"
             " log, move it away: its epoch is in the table. If it is the record that is lost, restore"
             " flushed/ from a copy.",
@@ -386,7 +365,7 @@ def _refuse_other_history(log: Log, attempt: Attempt, record: FlushedEpoch | Non
     same = found.manifest.offsets_digest == record.offsets_digest
     if not (same or attempt.generation < record.generation):
         raise Diverged(
-            f"{log.url}/{paths.manifest(attempt)} covers other source offsets than what was flushed"
+            f"{log.url}/{paths.MANIFEST.path(attempt)} covers other source offsets than what was flushed"
             f" as epoch {attempt.epoch}",
             "Two histories exist under one epoch: the checkpoint was set back, or two queries ran from"
             " it. Decide which is right; if it is the one in the table, move the manifest away.",
@@ -396,7 +375,9 @@ def _refuse_other_history(log: Log, attempt: Attempt, record: FlushedEpoch | Non
     unexpected = not same or attempt.generation > record.generation
     level = logging.WARNING if unexpected else logging.INFO
     logger.log(
-        level, "deleting %s: its epoch was flushed from another attempt", paths.manifest(attempt)
+        level,
+        "deleting %s: its epoch was flushed from another attempt",
+        paths.MANIFEST.path(attempt),
     )
 
 
@@ -411,14 +392,14 @@ def _refuse_other_bytes(log: Log, attempt: Attempt, record: FlushedEpoch) -> Non
         found = log.manifest(attempt)
     except CorruptLog:
         logger.warning(
-            "deleting %s, which is damaged: its epoch is flushed", paths.manifest(attempt)
+            "deleting %s, which is damaged: its epoch is flushed", paths.MANIFEST.path(attempt)
         )
         return
     if found is None or not record.manifest:
         return  # trimmed by another flusher, or passed over
     if not record.names(found.digest, found.manifest.offsets_digest):
         raise Diverged(
-            f"{log.url}/{paths.manifest(attempt)} is not what was flushed as epoch {attempt.epoch}",
+            f"{log.url}/{paths.MANIFEST.path(attempt)} is not what was flushed as epoch {attempt.epoch}",
             "Two histories exist under one name: the log was restored from a backup, or the file was"
             " replaced. Decide which is right; if it is the one in the table, move the manifest away.",
         )

@@ -131,7 +131,9 @@ class Sampler:
 def files_below(log: Path) -> tuple[int, int]:
     """Count a log's files while others make and remove some: those that are no records, and records."""
     folders = [(Path(folder).name, len(names)) for folder, _, names in os.walk(log)]
-    records = sum(number for folder, number in folders if folder == paths.FLUSHED.rstrip("/"))
+    records = sum(
+        number for folder, number in folders if folder == paths.FLUSHED.folder.rstrip("/")
+    )
     return sum(number for _, number in folders) - records, records
 
 
