@@ -262,7 +262,7 @@ def test_what_is_trimmed_while_a_target_is_attached_is_written_or_said_to_be_mis
         world.end_sessions()
         world.forget()
         stop += 1
-    assert seen >= {"delete segments", "delete manifests", "delete chosen"}
+    assert seen >= {"delete segments", "delete manifests", "delete choices"}
     world.end_sessions()
 
 
@@ -423,7 +423,7 @@ def test_a_target_that_is_attached_gets_no_attempt_that_another_did_not_get(
     trimmed_in_part(world, deleted)
     if lost:
         world.log_backend.delete(
-            [*world.log_backend.list("chosen"), *world.log_backend.list("kept")]
+            [*world.log_backend.list("choices"), *world.log_backend.list("proofs")]
         )
     assert waiting(world) == [1, 1][deleted:]
     done = plan_attach(query(world).of(ADDED), world.targets[ADDED]).carry_out(NOW_US)
@@ -432,7 +432,7 @@ def test_a_target_that_is_attached_gets_no_attempt_that_another_did_not_get(
     world.flush_all()
     assert sorted(world.rows(ADDED)) == [("0", 0), *([("a", 1)] if is_whole else [])]
     assert sorted(world.rows(CELLS)) == [("0", 0), ("a", 1)]
-    assert (waiting(world), world.log_backend.list("chosen")) == ([], [])
+    assert (waiting(world), world.log_backend.list("choices")) == ([], [])
 
 
 def test_rule_11_a_flusher_that_stood_still_over_a_detach_takes_no_attempt_unproven(
@@ -451,7 +451,7 @@ def test_rule_11_a_flusher_that_stood_still_over_a_detach_takes_no_attempt_unpro
     monkeypatch.setattr(Log, "proofs", late)
     with pytest.raises(MissingManifest):
         flush(world.flusher(name=ADDED))
-    assert (world.rows(ADDED), world.log_backend.list("chosen")) == ([("0", 0)], [])
+    assert (world.rows(ADDED), world.log_backend.list("choices")) == ([("0", 0)], [])
     assert isinstance(world.flusher(name=ADDED).run_once(), Idle)
     assert sorted(world.rows(CELLS)) == [("0", 0), ("a", 1)]
 

@@ -82,7 +82,7 @@ def test_no_other_user_reads_what_the_sink_writes(shared: World, tmp_path: Path)
     folders = {path.partition("/")[0] for path in written}
     assert folders >= {
         *("log.json", "flusher.json", "plans", "tickets", "runs", "manifests", "segments"),
-        *("kept", "flushed", "decisions"),
+        *("proofs", "flushed", "decisions", "interventions"),
     }
     assert (tmp_path / "logs" / "skipped" / "manifests").is_dir()
     assert (tmp_path / "checkpoint" / "wal_sink" / "location.json").is_file()
