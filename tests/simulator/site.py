@@ -148,15 +148,10 @@ class Site:
         return sorted(self._records())
 
     def _records(self) -> dict[int, dict[str, Any]]:
-        """Return the records by epoch: those that share an object count up to the mark, the latest of one."""
-        read = [json.loads(self.log.get(path)) for path in self.log.paths(paths.FLUSHED.folder)]
-        found = {record["epoch"]: record for record in read if "epoch" in record}
-        mark = max(found, default=-1)
-        for window in (record["epochs"] for record in read if "epochs" in record):
-            for record in window if window[-1]["epoch"] < mark else ():
-                before = found.setdefault(record["epoch"], record)
-                found[record["epoch"]] = max(before, record, key=lambda each: each["base_us"])
-        return found
+        """Return the records by epoch; of two, the one with the later timestamps."""
+        windows = [json.loads(self.log.get(path)) for path in self.log.paths(paths.FLUSHED.folder)]
+        records = [record for window in windows for record in window["epochs"]]
+        return {each["epoch"]: each for each in sorted(records, key=lambda r: r["base_us"])}
 
     def without_rows(self, epoch: int) -> bool:
         """Whether an epoch was given up, or made by a tool of Spark's."""
