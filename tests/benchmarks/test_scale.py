@@ -40,17 +40,18 @@ def test_publishing_grows_with_the_segments_and_no_faster() -> None:
     (one,) = run.tasks([("a", 1)])
     (segment,) = one.segments
     numbers = range(5_000)
+    names = (paths.SegmentName(0, n, 0, "run", "0" * 32) for n in numbers)
     many = [
         msgspec.structs.replace(
-            one, segments=(msgspec.structs.replace(segment, path=paths.segment(0, n, 0, "0" * 24)),)
+            one, segments=(msgspec.structs.replace(segment, path=paths.SEGMENT.path(name)),)
         )
-        for n in numbers
+        for name in names
     ]
     world.log_backend.size = lambda path: segment.bytes  # type: ignore[method-assign]
     started = time.process_time()
     manifest = run.commit(many)
     spent = time.process_time() - started
     assert manifest is not None
-    size = len(world.log_backend.read(paths.manifest(manifest.attempt)))
+    size = len(world.log_backend.read(paths.MANIFEST.path(manifest.attempt)))
     assert size / len(many) == pytest.approx(scale.MANIFEST_BYTES, rel=0.2)
     assert spent / len(many) < 10 * scale.PUBLISH_S
