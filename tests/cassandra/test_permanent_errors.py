@@ -407,7 +407,7 @@ def test_a_rotated_password(
     flushing.flushes(epoch)
     assert table(admin) == {"a": 1, "b": 2, "c": 3}
     # What a flush job's tasks get is what this process knows now; an option wins over it.
-    with connect(flushing.world.target.for_tasks()._options):  # type: ignore[attr-defined]
+    with connect(flushing.world.target.for_tasks().options):
         monkeypatch.setenv("WAL_SINK_CASSANDRA_PASSWORD", "wrong")
     with connect(options(node, username=role, password="second")):
         pass
