@@ -14,6 +14,10 @@ from wal_sink.spark.api import no_worker_python
             ["hdfs://nn/other.zip#x", "file:///tmp/my envs/env.tar.gz#environment"],
             "cd /job && mkdir -p environment && tar -xzf '/tmp/my envs/env.tar.gz' -C environment",
         ),
+        (
+            ["file:/tmp/a/env.tar.gz#environment"],
+            "tar -xzf /tmp/a/env.tar.gz -C environment",
+        ),
         (["file:///tmp/environment"], "tar -xzf /tmp/environment -C environment"),
         ([], "at the same path on every host"),
         (["file:///tmp/env.tar.gz#elsewhere"], "at the same path on every host"),

@@ -213,7 +213,7 @@ def no_worker_python(named: str, folder: str, archives: list[str]) -> OptionErro
     shipped = (each.partition("#") for each in archives)
     archive = next((url for url, _, name in shipped if (name or Path(url).name) == first), "")
     if archive:
-        file = archive.removeprefix("file://")
+        file = archive.removeprefix("file:").replace("///", "/", 1)  # Spark writes both forms
         how = (
             f"Unpack the archive there, before the application starts: cd {shlex.quote(folder)} &&"
             f" mkdir -p {first} && tar -xzf {shlex.quote(file)} -C {first}"
