@@ -121,7 +121,7 @@ class InvalidRow(WalSinkError):
     :param column: the column that is to blame, as the DataFrame names it; empty where there is no single one.
     :param problem: what is wrong, without the row and its value; default: `what`.
     :param rows: which rows of the batch have this problem, a boolean Arrow array; None: the check does not
-        say, and `publish.split_invalid` finds them one by one.
+        say, and `publish.append.split_invalid` finds them one by one.
     """
 
     exit_code = 3

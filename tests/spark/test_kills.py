@@ -10,7 +10,7 @@ import pytest
 
 from tests.spark.victims import (
     At,
-    ByBothDoors,
+    ByBothApis,
     Control,
     Forgetful,
     InJob,
@@ -52,7 +52,7 @@ def test_every_window(cassandra: Node, keyspace: str, tmp_path: Path) -> None:
         victim(Repeatedly, "two", FROM_THE_COMMIT),
         victim(Forgetful, "three", FROM_THE_MANIFEST),
         victim(Updating, "four", FROM_THE_WRITE),
-        victim(ByBothDoors, "five", FROM_THE_MANIFEST),
+        victim(ByBothApis, "five", FROM_THE_MANIFEST),
     ]
     once = [
         victim(WithoutRows, "replay", {1: At("commit returned", 1)}),

@@ -131,7 +131,7 @@ class Updating(Repeatedly):
     sink = "batch_writer"
 
 
-class ByBothDoors(Repeatedly):
+class ByBothApis(Repeatedly):
     """It comes by `batch_writer` and by the format in turn: log and ledger are the same."""
 
     def config(self, number: int) -> dict[str, Any]:

@@ -232,7 +232,7 @@ def test_a_driver_that_closes_while_answers_are_told() -> None:
             wire.close()
 
         (sent, _) = list(by._in_flight)[-2:]
-        sent._told = closes
+        sent._on_done = closes
         wire.reply(*map(well, frames[:4]))
         assert [each.acknowledged for each in told] == [4]
         assert [len(each.failed) for each in others] == [2]

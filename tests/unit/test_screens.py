@@ -102,7 +102,7 @@ def test_a_status_names_target_rate_and_state() -> None:
     assert "20,000 rows a second while it flushes; now it stands still" in text
     assert "alive: trying again at epoch 21: 3 tries, the next in 8 s" in text
     well = msgspec.structs.replace(STATUS, last_error=None, remedy=None)
-    assert "what waits takes some 1.9 s" in shown(status_screen(well), 120)
+    assert "the backlog takes some 1.9 s" in shown(status_screen(well), 120)
     behind = msgspec.structs.replace(well, catches_up_seconds=None)
     assert "rows come faster than that" in shown(status_screen(behind), 120)
     assert STATUS.headline == (

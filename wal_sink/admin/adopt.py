@@ -5,10 +5,9 @@ command records what it changes; then it replaces the ledger row, `log.json` and
 long as one of the three is missing, every flusher and publisher stops with `WrongOwner`:
 docs/protocol/operators.md#why-adopt-looks-for-the-original.
 
-Looks for the original of what is adopted, where the old names lead.
-
-Only a place that answers and does not have it counts as gone. One that cannot be read (no permission, no
-answer, no credentials) may have it; then the operator's word is needed.
+Before that it looks for the original, where the old names lead. Only a place that answers and does not have
+it counts as gone. One that cannot be read (no permission, no answer, no credentials) may have it; then the
+operator's word is needed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """`flush`: hosts a flusher in a process without Spark. Any number of flushers may act on one query.
 
-The flusher trims as well (rules 17, 18): once the ledger is found to agree with the log, it deletes what was
-left of epochs that were flushed before, as far as `wal.retention` lets it, and then flushes.
-
-What a process without Spark knows of a query's runs (rule 11): the heartbeat in the log, and no event.
+The flusher trims as well (rules 17, 18): once the ledger is found to agree with the log, it deletes what
+was left of epochs that were flushed before, as far as `wal.retention` lets it, and then flushes. Of the
+query's runs it has the heartbeat in the log, and no events (rule 11).
 """
 
 from __future__ import annotations
@@ -139,7 +138,7 @@ def preview(
 ) -> FlushDone:
     """Tell what `flush` would do now. Changes nothing, and never connects.
 
-    :param progress: told of how many objects the size is known.
+    :param progress: called with how many objects the size is known.
     :raises Diverged: a manifest of a flushed epoch has another history; nothing would go.
     """
     started_s = time.monotonic()

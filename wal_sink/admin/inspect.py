@@ -1,8 +1,6 @@
-"""`inspect`: lists what the log holds, epoch by epoch. Changes nothing; the query may run.
+"""`inspect`: lists what the log holds, epoch by epoch; or shows one epoch, with some of its rows.
 
-`inspect` of one epoch: shows its attempts, their segments, schema and source offsets, and some rows.
-
-A value of a row as text that can be printed anywhere. No I/O.
+It changes nothing; the query may run. Values of rows are shown as text that can be printed anywhere.
 """
 
 from __future__ import annotations
@@ -332,7 +330,7 @@ def inspect_epoch(
     :param begun: what the ledger says is begun.
     :param rows: how many rows to show of each attempt. They are read only from whole segments, which
         are digested first.
-    :param progress: told how many bytes of how many are read.
+    :param progress: called with how many bytes of how many are read.
     :raises MissingManifest: it is checkpointed, not flushed, and there is nothing of it.
     :raises OptionError: it was never published, or was flushed long ago.
     """

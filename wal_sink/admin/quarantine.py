@@ -1,12 +1,8 @@
-"""`quarantine`: lists the rows that a target refused, and writes them to a file (rule 24).
+"""`quarantine`: lists refused rows, exports them to a file, or sends them again (rule 24).
 
-`quarantine --retry`: sends refused rows again, once what refused them is repaired (rule 24).
-
-Each row is written with the timestamp that it has in its epoch, so it hides nothing that came later, and to
-send it twice is the same write. An entry is released when its rows are acknowledged: a command that dies in
-between is run again. What is refused again stays in quarantine.
-
-A value of a row as JSON has it, whole: for files that programs read. No I/O.
+`--retry` writes each row with the timestamp that it has in its epoch, so it hides nothing that came later,
+and to send it twice is the same write. An entry is released when its rows are acknowledged: a command that
+dies in between is run again. What is refused again stays in quarantine.
 """
 
 from __future__ import annotations

@@ -1,19 +1,12 @@
-"""Finds a query by its checkpoint: its log, and its target as its runs knew it.
+"""Finds a query by its checkpoint: its log, its ledger row, and its target as its runs were configured.
 
-Refuses to let the log alone decide who gets a secret, or which code runs.
+*Secrets.* A command reads in the log how the query's newest run connected. All who may write to the log may
+write that, too. So a password of the operator's, from the environment or an option, goes only to the place
+that the operator has named; and a class that no installed package has registered as a target is imported
+only at the operator's word. Where no secret is at hand, the log's word is enough.
 
-A command reads in the log how the query's newest run connected. All who may write to the log may write
-that, too. So a password of the operator's, from the environment or an option, goes only where the operator
-has said; and a class that no installed package has registered as a target is imported only at the operator's
-word. Where no secret is at hand, the log's word is enough: there is nothing to be stolen.
-
-No I/O.
-
-Refuses a command while another process flushes the query: looks for a while whether one still reports.
-
-Reads the ledger row for an operator's command, and replaces it if it is still the one that was seen.
-
-Tells whether the ledger row follows another log than the one that an operator has at hand (rule 23).
+Also here: a command is refused while another process flushes the query; the ledger row is replaced only if
+it is still the one that was read; and whether it follows another log than the one at hand (rule 23).
 """
 
 from __future__ import annotations

@@ -1,16 +1,10 @@
 """`rewind`: sets ledger and log to an earlier epoch, so that the flush sends again what came after.
 
-For a target that was restored from a backup, or lost rows; and, to the log's own mark, for a ledger row that
-was lost, or lies behind although the rows are there. First the command records what it changes, sets aside
-what is flushed again and pins the attempts that were flushed; then it replaces the ledger row, at which every
-flusher stops; then it deletes the `flushed/` records, newest first.
+For a target that was restored from a backup, or lost rows; and, to the log's own mark, for a ledger row
+that was lost, or lies behind although the rows are there. First the command records what it changes, sets
+aside what is flushed again and pins the attempts that were flushed; then it replaces the ledger row, at
+which every flusher stops; then it deletes the `flushed/` records, newest first.
 docs/protocol/operators.md#how-far-rewind-can-go argues why.
-
-Finds what a rewind flushes again, and what a flusher that stands still could delete of it.
-
-Lets a rewind flush again the very attempt at an epoch that was flushed, and no other one.
-
-Reads what the log and the ledger row tell of the epochs that are flushed, and of the timestamps used.
 """
 
 from __future__ import annotations
@@ -392,7 +386,7 @@ def plan_rewind(
     :param restored: the operator knows that checkpoint and log were restored from a backup (rule 23).
     :param reset_timestamps: the timestamps go back from the future to the present.
     :param patience: how to wait for a flusher's sign of life.
-    :raises OptionError: it cannot mean anything, see `protocol.rewind`.
+    :raises OptionError: it cannot mean anything, see `protocol.repair`.
     :raises MissingManifest: an epoch is no longer in the log.
     :raises FlusherAtWork: a flusher is alive.
     :raises WrongOwner, TargetUnavailable, CorruptLog: see `wal_sink.errors`.

@@ -1,11 +1,9 @@
 """`skip`: gives up the epoch at which the flush has stopped, so that the flush goes on with the next one.
 
-First it copies the epoch's objects and reads each copy back, then it creates the decision, which names them,
-and last it deletes what was copied. So each object is in the log or in the copy at any instant. Without a
-place to copy to, the decision is all that changes.
+First it copies the epoch's objects and reads each copy back, then it creates the decision, which names
+them, and last it deletes what was copied. So each object is in the log or in the copy at any instant.
+Without a place to copy to, the decision is all that changes.
 docs/protocol/operators.md#why-skip-refuses-what-it-refuses has the argument.
-
-Copies objects of the log to another place, and reads each copy back.
 """
 
 from __future__ import annotations
@@ -232,7 +230,7 @@ def plan_skip(
     :raises OptionError: it is not the next epoch, or is given up already; or there is nothing to copy, or
         something that is not to be copied; or `to` is no place for it.
     :raises FlusherAtWork: a flusher is alive and has not stopped at an error.
-    :raises WrongOwner, LedgerBehindLog, TargetUnavailable: see `protocol.skip`.
+    :raises WrongOwner, LedgerBehindLog, TargetUnavailable: see `protocol.repair`.
     """
     with ledger_row(target, query.owner(query.identity())) as row:
         seen = _look(query, row, epoch, begun=begun or not _counts_in_part(target))
@@ -259,7 +257,7 @@ def plan_skip(
 def _look(query: Query, row: LedgerRow, epoch: int, *, begun: bool) -> Situation:
     """Look at an epoch, in the order of rule 9, and refuse one that may not be given up.
 
-    :raises OptionError, WrongOwner, LedgerBehindLog: see `protocol.skip`.
+    :raises OptionError, WrongOwner, LedgerBehindLog: see `protocol.repair`.
     :raises FlusherAtWork: a flusher has moved the ledger meanwhile.
     """
     checkpointed = query.checkpoint.last_commit()

@@ -166,7 +166,7 @@ class EpochCheck:
     """Checks what a flusher would read.
 
     :param attempts: the manifests there are.
-    :param progress: told how many bytes of how many are read.
+    :param progress: called with how many bytes of how many are read.
     """
 
     def __init__(

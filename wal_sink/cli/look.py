@@ -1,11 +1,4 @@
-"""`wal-sink status`: how far the flush is, once or as it goes.
-
-`wal-sink inspect`: what is in the log.
-
-`wal-sink check`: what the first micro-batch of a query would say, without Spark and without writing.
-
-`wal-sink verify`: name what would stop the flush, before it does.
-"""
+"""The commands that only read: `status`, `inspect`, `check` and `verify`."""
 
 from __future__ import annotations
 

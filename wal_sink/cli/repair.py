@@ -1,16 +1,6 @@
-"""Runs the commands that change a query's state: plan, say the consequences, ask, carry out.
+"""The commands that change a query's state: each plans, says the consequences, asks, and carries out.
 
-`wal-sink skip`: give up the epoch at which the flush has stopped.
-
-`wal-sink rewind`: flush again what came after an epoch, or make a lost ledger row anew.
-
-`wal-sink adopt`: checkpoint, log and ledger row belong together, after one of them was moved.
-
-`wal-sink detach` and `wal-sink attach`: a target gets nothing any more, or again.
-
-`wal-sink quarantine`: the rows that the target refused.
-
-`wal-sink reset`: delete checkpoint and log.
+They are `skip`, `rewind`, `adopt`, `attach`, `detach`, `quarantine` and `reset`.
 """
 
 from __future__ import annotations

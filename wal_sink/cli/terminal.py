@@ -1,10 +1,7 @@
-"""The parameters that the commands about a query share, and what they mean.
+"""What the commands share: the parameters about a query, how an outcome is printed, a progress bar.
 
-Prints the outcome of every command: people read text, programs one JSON document on standard output.
-
-Lays out names with their values, in lines that break no word.
-
-A progress bar for what takes longer than two seconds, on standard error; none beside JSON.
+People read text, in lines that break no word; programs read one JSON document on standard output. What
+takes longer than two seconds has a progress bar on standard error; none beside JSON.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class Database(ABC):
     def start(cls, folder: Path, say: Callable[[str], None]) -> AbstractContextManager[Self]:
         """Start one, with a table for each query; it ends with the block.
 
-        :param say: is told which server it is.
+        :param say: called with which server it is.
         :raises WalSinkError: there is none to be had.
         """
 

@@ -40,8 +40,8 @@ def run(
     :param targets: one or several of `databases.DATABASES`.
     :param flights: how many to stream; all if None.
     :param picture: the file to draw, its suffix says the format.
-    :param say: is told what happens, a line each.
-    :param sampled: is told how far the queries are, every second, on another thread.
+    :param say: called with what happens, a line each.
+    :param sampled: called with how far the queries are, every second, on another thread.
     :raises WalSinkError: the demo could not be run to its end; its outcome is in the report.
     """
     began = time.monotonic()

@@ -43,7 +43,7 @@ class Watch(threading.Thread):
 
     :param rows: of each source.
     :param epochs: in how many they are streamed.
-    :param say: is told each sample, on this thread.
+    :param say: called with each sample, on this thread.
     """
 
     def __init__(

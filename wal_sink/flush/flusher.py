@@ -1,18 +1,15 @@
-"""Brings checkpointed epochs into the target, in order: looks, lets the protocol decide, does that one step.
+"""Brings checkpointed epochs into the target, in order: read, let the protocol decide, do that one step.
 
 A flusher can be interrupted at any point, and any flusher can go on from there: what is durable decides
-where. Why that is exactly-once: `docs/protocol/README.md`.
+where. `docs/protocol/argument.md` argues why that is exactly-once.
 
-What a flusher does about an object that its epochs need and that is not there.
+*An object that is missing.* Another flusher may have flushed and trimmed it; then this one starts a new
+pass. A flusher that had stood still may have deleted what a rewind flushes again; then the object is
+brought back. Otherwise the flush stops.
 
-Another flusher may have flushed and trimmed it meanwhile; then this one looks again. A flusher that had stood
-still may have deleted what a rewind flushes again; then the object is brought back. Else the flush stops.
-
-Deletes what a flusher has flushed, and what killed tasks have left, without holding up the flush.
-
-Garbage that cannot be deleted (a bucket's policy, a folder of another user) makes the log grow. It never
-keeps committed rows from the target: the trimmer leaves it for a minute, says so, and the flush goes on
-(rule 18).
+*Garbage that cannot be deleted* (a bucket's policy, a folder of another user) makes the log grow, and never
+keeps committed rows from the target: it is left for a minute, with a warning, and the flush goes on (rule
+18).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Keeps a flusher going: one daemon thread for each query, woken by events, never trusting them.
+"""Keeps the flushers of a query going: one daemon thread for each target, woken by events.
 
-The loops of one query: one for each target; none where another process flushes the query.
+A query that another process flushes has no loop here.
 """
 
 from __future__ import annotations

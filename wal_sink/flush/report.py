@@ -1,10 +1,9 @@
-"""Says what a flusher does and what stops it: in `flusher.json`, in the process's log, to an observer.
+"""Reports what a flusher does and what stops it: in `flusher.json`, in the process's log, to an observer.
 
-Remembers what this process saw of the runs of a query: which one Spark kept, which one goes on (rule 11).
-
-Spark's progress event for epoch N comes after its run has written `commits/N`, in the process of that run. So
-it proves whose attempt was kept, which nothing in the checkpoint does. Events can be lost: what was not seen
-proves nothing. But a run can also be asked, as long as its JVM lives: `caught_up`.
+`RunHistory` holds what this process learned of the runs of a query: which one Spark kept, which one goes on
+(rule 11). Spark's progress event for epoch N comes after its run has written `commits/N`, in the process of
+that run. So it proves whose attempt was kept, which nothing in the checkpoint does. Events can be lost: a
+missing event proves nothing. But a run can also be asked, as long as its JVM lives: `caught_up`.
 """
 
 from __future__ import annotations

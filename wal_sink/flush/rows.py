@@ -1,19 +1,12 @@
-"""Finds the rows of a window: of one that is about to be begun, or of one that was found begun.
+"""The rows of a window, from the log to the target: found, read, cast, paced, written (rule 15).
 
-Reads the rows of a begun epoch as the ledger says, in their order: from its manifest to slices.
+A begun epoch is read as the ledger says, in its order: from its manifest to slices. Items are read ahead;
+an error comes where its item would have come. A log of several targets keeps Spark's own types, so rows are
+cast here for one of them. `flush.maxRowsPerSecond` bounds the whole flush.
 
-Writes the rows of a begun window: in this thread, or as another `WriteRows` knows how to (rule 15).
-
-Reads some items of an iterator before they are wanted; an error comes where its item would have come.
-
-Casts rows of a log of several targets for one of them: such a log keeps Spark's own types.
-
-Bounds how many rows a flush writes in a second, whatever the target takes.
-
-Keeps rows that are refused in quarantine before the mark moves over them (rule 24).
-
-What the tasks have refused lies in segments, which get a second name. What the target refuses in the flush is
-found by its write timestamp, which no other row of the window has.
+Refused rows are in quarantine before the mark moves over them (rule 24). What the tasks have refused lies
+in segments, which get a second name. What the target refuses in the flush is found by its write timestamp,
+which no other row of the window has.
 """
 
 from __future__ import annotations
@@ -390,7 +383,7 @@ def passed_over(log: Log, epochs: Sequence[BegunEpoch]) -> frozenset[int]:
 
 
 class RowsRefused:
-    """Puts each row that the target refuses into quarantine; a `targets.refused.OnRefused`.
+    """Puts each row that the target refuses into quarantine; a `targets.base.OnRefused`.
 
     Memory: one batch of a segment, as refused rows often lie beside each other.
 

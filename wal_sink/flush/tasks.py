@@ -1,14 +1,13 @@
 """Writes one task's share of a begun window, in a Spark job (rule 15). Imports no Spark.
 
-A task returns its errors as values, so that the flusher meets the kind that it would have met in the driver;
-what Spark sees as a failed task is a bug or a dead worker. Spark then runs the share again, up to
-`spark.task.maxFailures` times, or two copies of it where it speculates: writes are idempotent, and of what is
-staged only that counts whose receipts Spark has brought to the flusher, one answer for each share.
+A task returns its errors as values, so that the flusher meets the kind that it would have met in the
+driver; what Spark sees as a failed task is a bug or a dead worker. Spark then runs the share again, up to
+`spark.task.maxFailures` times, or two copies of it where it speculates: writes are idempotent, and of what
+is staged only that counts whose receipts Spark has brought to the flusher, one answer for each share.
 
-Keeps the sessions of a Python worker from task to task: connecting costs more than a small share.
-
-Spark runs one task after another in a Python worker. The pool closes a session that no task has asked for in
-a while; when Spark kills a worker that is idle for a minute, the operating system closes what is left.
+Sessions stay open in a Python worker from task to task: connecting costs more than a small share. The pool
+closes a session that no task has asked for in a while; when Spark kills an idle worker, the operating
+system closes what is left.
 """
 
 from __future__ import annotations

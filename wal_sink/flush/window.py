@@ -1,17 +1,13 @@
-"""Chooses what a flusher begins next: reads what tells an epoch's attempts apart, and has it decided.
+"""Chooses the window that a flusher begins next, and gives it timestamps.
 
-The decisions are pure: `choose_attempt` for each epoch (rules 11, 12 and 22), `windows` for those that share
-a window (rule 10). Each manifest is read once and goes with the choice.
+The decisions are pure: `choose_attempt` for each epoch (rules 11, 12 and 22), `windows` for those that
+share a window (rule 10). Each manifest is read once and goes with the choice. Timestamps lie above all
+before, and not after the target's clock (rule 14); clocks that differ are warned of.
 
-Plans the window that is begun next: epochs of one kind, with timestamps above all before (rule 14).
-
-The time of `begin` (rule 14): this host's, bounded by the target's; warns of clocks that went wrong.
-
-Refuses to act on what the ledger row says of another log than this one (rule 23).
-
-A log that was restored from a backup, and a clone of a log, have the names of the first one: query id, log
-id, checkpoint, and generations that new runs claim again. So what the ledger row says was begun or flushed is
-compared by the digest of its manifests, which no other run can make: `docs/protocol/rules.md#rule-23`.
+`LineageCheck` refuses to act on what the ledger row says of another log (rule 23). A log that was restored
+from a backup, and a clone of a log, have the names of the first one: query id, log id, checkpoint, and
+generations that new runs claim again. So what the row says was begun or flushed is compared by the digest
+of its manifests, which no other run can make: `docs/protocol/rules.md#rule-23`.
 """
 
 from __future__ import annotations

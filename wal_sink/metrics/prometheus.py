@@ -75,11 +75,11 @@ BACKLOG: Mapping[str, tuple[str, Callable[[Backlog, int], float]]] = {
         lambda seen, _now_us: seen.quarantined_rows,
     ),
     "wal_sink_pending_read_timestamp_seconds": (
-        "When log and checkpoint were last read for what waits, seconds since 1970.",
+        "When log and checkpoint were last read for pending epochs, seconds since 1970.",
         lambda seen, _now_us: seen.read_us / 1_000_000,
     ),
 }
-"""Gauges of what waits; a query has none until log and checkpoint were read once."""
+"""Gauges of pending epochs; a query has none until log and checkpoint were read once."""
 
 FLUSH: Mapping[str, tuple[str, Callable[[QueryObserver], float]]] = {
     "wal_sink_flushers": (
@@ -155,7 +155,7 @@ class Metrics(Collector):
             return known
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Read what waits, and yield the gauges; each scrape calls it in a thread of its own."""
+        """Read the backlog, and yield the gauges; each scrape calls it in a thread of its own."""
         now_s = self._clock_s()
         with self._lock:
             observers = list(self._queries.values())

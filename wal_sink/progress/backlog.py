@@ -103,7 +103,7 @@ class _Published(NamedTuple):
 
 
 class BacklogReader:
-    """Reads what waits in one log; used by any number of threads."""
+    """Reads the backlog of one log; used by any number of threads."""
 
     def __init__(self, checkpoint: Checkpoint, log: Log) -> None:
         self._checkpoint = checkpoint
@@ -119,7 +119,7 @@ class BacklogReader:
         """When an epoch was first seen of which nothing can be read."""
 
     def look(self) -> Backlog | None:
-        """Return what waits now; when that cannot be read, what was seen last, if anything was."""
+        """Return the backlog; when it cannot be read, the last one that was, if any."""
         if self._lock.acquire(blocking=False):
             try:
                 if time.monotonic() - self._looked_s > self._fresh_s:
@@ -139,7 +139,7 @@ class BacklogReader:
     def count(
         self, checkpointed: int, flushed: int, attempts: Sequence[Attempt]
     ) -> tuple[Backlog, Scan]:
-        """Count what waits; return also the manifests that this has read.
+        """Count the backlog; return also the manifests that this has read.
 
         :param attempts: the manifests there are, ascending, listed after the other two were read.
         """
@@ -152,7 +152,7 @@ class BacklogReader:
         return self._sum(pending, chosen, checkpointed, flushed, epochs), found
 
     def before(self, epoch: int, *, checkpointed: int, flushed: int, first_epoch: int) -> Backlog:
-        """Count what waits before an epoch, for the run that is about to publish it.
+        """Count the backlog before an epoch, for the run that is about to publish it.
 
         :param first_epoch: of the log; nothing before it is ours.
         """
@@ -246,7 +246,7 @@ BACKLOGS = BacklogReaders()
 
 
 def read_backlog(checkpoint: Checkpoint, log: Log) -> Backlog:
-    """Count what waits now, with the manifests opened."""
+    """Count the backlog, with the manifests opened."""
     checkpointed, flushed = checkpoint.last_commit(), flushed_epoch(log)
     return BacklogReader(checkpoint, log).count(checkpointed, flushed, log.attempts())[0]
 

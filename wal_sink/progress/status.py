@@ -100,7 +100,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     rows_per_second: float | None = None
     """How fast the last epochs were flushed; None: none of late had rows."""
     catches_up_seconds: float | None = 0.0
-    """How long what waits takes at this rate, while rows come as they came of late; 0 where nothing waits,
+    """How long the backlog takes at this rate, while rows come as they do now; 0 where nothing is pending,
     None where that is not known, or they come faster than they are flushed."""
     orphan_segments: int
     """Segments of unflushed epochs that no manifest names: of failed attempts, or of a batch under way."""
@@ -205,7 +205,7 @@ def headline(found: Status) -> str:
 
 
 def _rate(found: Status) -> str:
-    """Say how fast it goes, and how long what waits takes."""
+    """Say how fast it goes, and how long the backlog takes."""
     said = f"{found.rows_per_second:,.0f} rows a second while it flushes"
     if not found.pending_rows:
         return said
@@ -213,7 +213,7 @@ def _rate(found: Status) -> str:
         return f"{said}; now it stands still"
     if found.catches_up_seconds is None:
         return f"{said}; rows come faster than that"
-    return f"{said}; what waits takes some {duration(found.catches_up_seconds)}"
+    return f"{said}; the backlog takes some {duration(found.catches_up_seconds)}"
 
 
 def _in_short(found: Status) -> str:

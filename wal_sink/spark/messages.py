@@ -200,7 +200,7 @@ def say_left(flush: QueryFlush) -> None:
 
 
 def say_left_behind(query_id: str, location: Location) -> None:
-    """At the first start: say what waits in logs of this checkpoint, which was deleted and made anew.
+    """At the first start: report pending epochs in logs of this checkpoint, which was deleted and made anew.
 
     An error in here never keeps the query from starting.
     """
@@ -231,7 +231,7 @@ def say_flushing(flushes: Iterable[QueryFlush], timeout: float) -> None:
 
 
 def say_waiting(flush: QueryFlush, *, flushes_here: bool) -> None:
-    """At an end: say what waits, and how it gets flushed.
+    """At an end: report pending epochs, and how they get flushed.
 
     :param flushes_here: whether this process flushes; where another one does, say whether it is alive.
     """
@@ -261,6 +261,9 @@ def _epochs(flush: QueryFlush) -> int:
         return waiting_epochs(flush.checkpoint, flush.log)
     except (WalSinkError, StateBackendError, OSError) as error:
         logger.warning(
-            "query %s: cannot see what waits in %s: %s", flush.query_id, flush.log.url, error
+            "query %s: cannot read the pending epochs of %s: %s",
+            flush.query_id,
+            flush.log.url,
+            error,
         )
         return 0

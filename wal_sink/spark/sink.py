@@ -83,7 +83,7 @@ class Shutdown:
             raise type(refused[0])("\n".join(error.what for error in refused), refused[0].remedy)
 
     def at_exit(self) -> None:
-        """At interpreter exit: start no work, end in order, and say what waits in the log."""
+        """At interpreter exit: start no work, end in order, and report pending epochs."""
         if self._queries.close():
             internals.drop_interrupted_call(self._spark)
             self._end(_JOIN_S, say=False)
@@ -233,7 +233,7 @@ class Sink:
         self._queries.adopt_running()
 
     def retire(self) -> None:
-        """Give way to the handle of a new session; what waits is flushed until that one flushes it."""
+        """Give way to the handle of a new session; pending epochs are flushed until that one flushes them."""
         self._shutdown.retire()
 
     def __enter__(self) -> Self:

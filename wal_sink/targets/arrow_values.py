@@ -1,19 +1,9 @@
-"""The values of an operation column: words of the DataFrame, and what they mean, as the log has it.
+"""Values in Arrow columns that every target checks or converts, by kernels of Arrow: no Python objects.
 
-Kernels of Arrow only: no Python object for a row. `targets.operations` has the options.
-
-Literals for `pyarrow.compute`, made of buffers.
-
-`pyarrow.scalar` imports pandas, where it is installed, to find out what a Python value is: half a
-second in each new Python worker of Spark.
-
-UUIDs (RFC 9562), in texts and as their 16 bytes.
-
-Numbers that are written as text, of more digits than Spark's 38: what such a text may look like.
-
-Values and columns as errors show them: short.
-
-Values that cannot arrive as they are, at any depth of a column; found by kernels of Arrow.
+Here are the words of an operation column; literals for `pyarrow.compute`, made of buffers, since
+`pyarrow.scalar` imports pandas where it is installed (half a second in each Python worker); UUIDs (RFC
+9562) as texts and as 16 bytes; numbers written as text; values as errors show them; and values that no
+target accepts.
 
 Spark's strings hold any bytes. A text that is not UTF-8 is refused for every target, before its own check.
 Dates outside of the years 1 to 9999 are refused by those targets for which they have to be Python's.

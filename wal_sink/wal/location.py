@@ -1,22 +1,17 @@
-"""Finds a query's checkpoint and log, and opens their stores.
+"""Finds a query's checkpoint and log, opens their stores, and checks that they belong together (rule 1).
 
 Both URLs are made absolute once, then passed on as they are (rule 0). Storage options belong to a kind of
 store: one mapping from URL scheme to options opens every place of a query, and any other place that an
 operator names. Only where log and checkpoint are in one kind of store with different options (two accounts,
 say) does each of them have an entry of its own, under its URL.
 
-Checks from both ends that a log and a checkpoint belong together (rule 1).
-
 `log.json` names its checkpoint, so that a copied checkpoint cannot use the log of the first one. The
 checkpoint names its log, in `wal_sink/location.json`, so that a query whose `wal.location` was changed
-cannot start a second log while epochs still wait in the first: they would never be flushed.
-
-Turns what the stores of log and checkpoint raise into errors of wal_sink.
-
-Finds what a deleted checkpoint has left: logs that still name it, and have epochs that wait (rule 1).
+cannot start a second log while epochs are pending in the first: they would never be flushed.
 
 A log below `wal.location` stays when its checkpoint is deleted. The next start there is a new query with a
-log of its own, and no flusher ever looks into the old one.
+log of its own. So logs that still name the checkpoint, and have pending epochs, are found and reported.
+Errors of the stores become errors of wal_sink.
 """
 
 from __future__ import annotations

@@ -1,18 +1,15 @@
-"""The rows of a log that its target does not have because it refused them (rule 24).
+"""The rows of a log that its target does not have because it refused them (rule 24); and second names.
 
-Each object in `quarantine/` is an Arrow file of refused rows, see `wal.refused`. Its name says all that is
-counted: epoch, write timestamp of its first row, number of rows. Each of several targets has its own, as each
-has its own timestamps. A note beside it, whose name says which rows, tells that these have left.
+Each object in `quarantine/` is an Arrow file of refused rows, see `wal.segment`. Its name says all that is
+counted: epoch, write timestamp of its first row, number of rows. Each target has its own, as each has its
+own timestamps. A note beside it, whose name says which rows, says that these have left.
 
-Keeps what `rewind` flushes again out of the reach of a flusher that stands still.
-
-A flusher that stood still while it trimmed knows the names of what it is about to delete. When an operator,
-who takes it for dead, rewinds the log, these names are needed again. So `rewind` gives each object a second
-name in `aside/<us>/`, which no flusher deletes before the epoch is flushed again; and a flusher that misses
-an object brings it back from there: docs/protocol/operators.md#how-far-rewind-can-go.
-
-`us` is the highest write timestamp that was used before the rewind. An epoch that is flushed after it has a
-higher one (rule 14), which its record tells; a record from before, also one that comes late, does not.
+*Second names* (`aside/`) keep what `rewind` flushes again from a flusher that stands still. A flusher that
+stood still while it trimmed has the names of what it is about to delete. When an operator rewinds the log
+meanwhile, these names are needed again. So `rewind` gives each object a second name in `aside/<us>/`, which
+no flusher deletes before the epoch is flushed again; and a flusher that misses an object brings it back
+from there: docs/protocol/operators.md#how-far-rewind-can-go. `us` is the highest write timestamp that was
+used before the rewind. An epoch that is flushed after it has a higher one (rule 14) in its record.
 """
 
 from __future__ import annotations
@@ -74,7 +71,7 @@ def keep_row(log: Log, epoch: int, us: int, segment: str, row: pa.RecordBatch) -
 
     :param us: its write timestamp.
     :param segment: path of the one that it comes from.
-    :param row: as `wal.refused` has it.
+    :param row: as `wal.segment` has it.
     """
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, row.schema) as writer:
@@ -145,7 +142,7 @@ def _of(listed: Sequence[str]) -> Iterator[tuple[EntryName, Collection[int]]]:
 
 
 def read_entry(log: Log, entry: Entry) -> pa.Table:
-    """Read the rows of an entry, those that have left included; columns as in `wal.refused`.
+    """Read the rows of an entry, those that have left included; columns as in `wal.segment`.
 
     :raises CorruptLog: it cannot be read, or has another number of rows.
     """

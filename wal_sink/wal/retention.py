@@ -1,13 +1,12 @@
-"""Keeps flushed epochs apart while `wal.retention` lasts: listings of pending ones stay short (rule 18).
+"""Keeps flushed epochs apart while `wal.retention` lasts, and says which may be trimmed (rule 18).
 
-A pass of a flusher lists `manifests/` and `flushed/`, and a commit lists `flushed/`. With a long delay they
-would have a name for each epoch of that time. So the manifest of a flushed epoch moves to `retained/`, with a
-copy of its record, since only the newest records stay in `flushed/`. `Log` finds both in either place.
+A pass of a flusher lists `manifests/` and `flushed/`, and a commit lists `flushed/`. With a long retention
+they would have a name for each epoch of that time. So the manifest of a flushed epoch moves to `retained/`,
+with a copy of its record, since only the newest records stay in `flushed/`. `Log` finds both in either
+place.
 
-The copies are durable before anything is deleted. A flusher that dies in between leaves the manifest where it
-was; then the epoch is trimmed from there, when its time is over.
-
-Says which flushed epochs may be trimmed: to every attached target, and for `wal.retention` (rule 18).
+The copies are durable before anything is deleted. A flusher that dies in between leaves the manifest where
+it was; then the epoch is trimmed from there, when its time is over.
 """
 
 from __future__ import annotations
@@ -207,7 +206,7 @@ class SharedRetention:
             others are not asked.
         """
         limit, there = None, list(epochs)
-        # Listed after what the caller has seen as flushed: see `wal.attached`.
+        # Listed after what the caller has seen as flushed: see `wal.targets`.
         for view, flushed in flushed_limits(log, fresh=True, before=self._slowest):
             delay = self._delays.setdefault(view.target, Retention(self.seconds, self._clock_us))
             kept = delay.trimmable(view, view.newest_flushed(), there) if self.seconds else None

@@ -1,11 +1,11 @@
 """Writes, reads and checks segments: the rows of one task for one epoch, as a compressed Arrow IPC file.
 
-A small segment is no file of its own: its manifest holds its bytes, under the same size and digest (rule 4).
+A small segment is no file of its own: its manifest holds its bytes, under the same size and digest (rule
+4).
 
-Says what a segment of refused rows holds: each row as it was, and why it was refused.
-
-Such a segment is an Arrow file like any other. The row is one of its columns, a struct, so no name of the
-user's columns meets ours; and it keeps its types, so that it can be sent again.
+A segment of refused rows is an Arrow file like any other, with the reason of each row. The row is one of
+its columns, a struct, so no name of the user's columns meets ours; and it keeps its types, so that it can
+be sent again.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def read_segment(
 
     :param start: the first row wanted, from 0. The batches before it are decoded and dropped.
     :param stop: the row behind the last one wanted; None: all that there are.
-    :param read: told how many bytes were verified, chunk by chunk.
+    :param read: called with how many bytes were verified, chunk by chunk.
     :param checked: its bytes, if the caller has checked them; None: read them.
     :raises FileNotFoundError: the segment is gone; before the first batch.
     :raises CorruptLog: it is not what its task wrote, is no Arrow file, or has another number of rows.
@@ -158,7 +158,7 @@ def check_segment(
 ) -> None:
     """Check that a segment is what its task wrote, to the byte.
 
-    :param read: told how many bytes were read, chunk by chunk.
+    :param read: called with how many bytes were read, chunk by chunk.
     :raises FileNotFoundError: the segment is gone.
     :raises CorruptLog: it is something else.
     """
@@ -220,7 +220,7 @@ def _whole(
 def measure(source: BinaryIO, read: Callable[[int], None] = lambda _size: None) -> tuple[int, str]:
     """Read an open file to its end; return its size in bytes and its SHA-256 in hexadecimal digits.
 
-    :param read: told how many bytes were read, chunk by chunk.
+    :param read: called with how many bytes were read, chunk by chunk.
     """
     sha256, size = hashlib.sha256(), 0
     while chunk := source.read(_CHUNK):

@@ -1,10 +1,10 @@
-"""Says which targets a log has, and how far all of them are (`docs/protocol/targets.md#several-targets`).
+"""Which targets a log has, and how far all of them are (`docs/protocol/targets.md#several-targets`).
 
 A target is announced before it is attached: a flusher that trims lists `targets/` after it has read what is
-flushed, and trims nothing while a target is only announced. So one that did not see the target trims nothing
-above what is found flushed after that, see `trimmable_unseen`.
+flushed, and trims nothing while a target is only announced. So one whose listing lacks the target trims
+nothing above what is found flushed after that, see `trimmable_unseen`.
 
-Reads the options of a log's newest run from its claim: what rows that wait were published with.
+Also here: the options of a log's newest run, from its claim, with which its pending rows were published.
 """
 
 from __future__ import annotations

@@ -1,21 +1,17 @@
-"""Deletes flushed epochs from the log, and nothing else (rules 17 and 18).
+"""Deletes flushed epochs from the log, and nothing else (rules 17 and 18); and old tickets and claims (rule
+3).
 
-The newest `flushed/` record is durable before anything of its epoch is deleted, so a crash in between leaves
-objects to delete and never objects to miss. Segments are deleted before manifests: as long as a manifest of a
-flushed epoch is listed, `protocol.next_step` comes back to finish the work; what is left of notes is swept.
-With `wal.retention` it does so when the epoch's time is over; until then nothing of the epoch is deleted, its
-record included, and `rewind` can use it.
+The newest `flushed/` record is durable before anything of its epoch is deleted, so a crash in between
+leaves objects to delete and never objects to miss. Segments are deleted before manifests: as long as a
+manifest of a flushed epoch is listed, `protocol.next_step` comes back to finish the work; what is left of
+notes is swept. With `wal.retention` it does so when the epoch's time is over; until then nothing of the
+epoch is deleted, its record included, and `rewind` can use it.
 
-Reads and writes the notes that segments of an attempt were deleted before it was published (rule 18).
-
-Deletes tickets and claims that runs need no longer: each start of a query leaves one or two (rule 3).
-
-The highest claim always stays, so a listing of `runs/` says what it said before. A run that comes back has no
-ticket any more, or finds a higher claim, and stops. What a run may still have to do is to prove that Spark
-kept its last epoch (rule 11), for which it needs its ticket: so the tickets stay as long as a manifest of
-that generation, or of a lower one, waits to be flushed.
-
-A start that fails before its first `commit()` leaves a ticket and no claim. Once another run has claimed the
+Each start of a query leaves a ticket and perhaps a claim. The highest claim always stays, so a listing of
+`runs/` says what it said before. A run that comes back has no ticket any more, or finds a higher claim, and
+stops. A run may still have to prove that Spark kept its last epoch (rule 11), for which it needs its
+ticket: so the tickets stay as long as a manifest of that generation, or of a lower one, is pending. A start
+that fails before its first `commit()` leaves a ticket and no claim. Once another run has claimed the
 generation of that ticket, its run can neither publish nor have anything to prove.
 """
 

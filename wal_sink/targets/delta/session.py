@@ -1,15 +1,15 @@
 """The session of the Delta target: stages files, and commits them with the ledger row.
 
 Each conditional update is one commit upon the version of the table from which the row was read. delta-rs
-refuses a commit if one in between has noted the same transaction; it does not refuse one from a version read
-after that. So the row is read and compared, and the commit made, on one and the same look (`Table`).
+refuses a commit if one in between has noted the same transaction; it does not refuse one from a version
+read after that. So the row is read and compared, and the commit made, on one and the same version
+(`Table`).
 
-The ledger row of a query: a small file beside the table's, to which the table's own log points.
-
-Each change of the row writes a new file under a random number, and then commits that number as the version of
-the transaction `wal_sink/<query id>` (an action `txn` of Delta's log). Every version of the table keeps the
-newest number, also over checkpoints and clean-ups of the log. So the commit is what changes the row: in one
-step with the rows that it adds, and only from the row that its table was read with.
+The ledger row is a small file beside the table's, to which the table's own log points. Each change of the
+row writes a new file under a random number, and then commits that number as the version of the transaction
+`wal_sink/<query id>` (an action `txn` of Delta's log). Every version of the table keeps the newest number,
+also over checkpoints and clean-ups of the log. So the commit is what changes the row: in one step with the
+rows that it adds, and only from the row that its table was read with.
 """
 
 from __future__ import annotations

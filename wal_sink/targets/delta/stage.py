@@ -1,7 +1,4 @@
-"""Stages rows of one plan in Parquet files that no version of the table names.
-
-The receipt of a staged file: what its commit has to know of it, as JSON.
-"""
+"""Stages rows of one plan in Parquet files that no version of the table names, under receipts."""
 
 from __future__ import annotations
 

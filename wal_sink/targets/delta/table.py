@@ -1,14 +1,7 @@
-"""A Delta table, as it was when it was looked at; a commit is about exactly that.
+"""A Delta table at one version: its files, schema and log, and whether it can be written exactly once.
 
-Looks at the table when a query starts, and makes the plan.
-
-Which Delta tables can be written exactly once, and with correct files. No I/O.
-
-The files in a Delta table's folder, in whatever store that is, by delta-rs' storage options.
-
-Undocumented names of deltalake, each with a reason; `tests/delta/test_delta_rs.py` has their canaries.
-
-What delta-rs' errors mean.
+A commit is about exactly the version that was read. The undocumented names of deltalake that are used here
+each have a reason, and a canary in `tests/delta/test_delta_rs.py`.
 """
 
 from __future__ import annotations
@@ -121,7 +114,7 @@ def _obstacles(
 def storage_of(path: str, options: dict[str, str] | None) -> Any:
     """Return delta-rs' own access to the files below a path, by its own storage options.
 
-    Its public face, `DeltaStorageHandler`, hands a stream to Arrow that refuses what Arrow writes (1.6.6 with
+    Its public API, `DeltaStorageHandler`, hands a stream to Arrow that refuses what Arrow writes (1.6.6 with
     pyarrow 26: 'Buffer' object is not an instance of 'bytes'). What lies below it takes bytes.
     """
     return DeltaStorageHandler(path, options)._handler  # noqa: SLF001

@@ -1,17 +1,15 @@
 """The session of the Kafka target: the records of a window and its ledger record, in one transaction.
 
 A producer whose `transactional.id` belongs to the query fences those before it: whatever they had open is
-aborted, and they can commit nothing more. So what this session reads of the ledger after `init_transactions`
-stays true until it commits, or is fenced itself: that is its conditional update.
+aborted, and they can commit nothing more. So what this session reads of the ledger after
+`init_transactions` stays true until it commits, or is fenced itself: that is its conditional update.
 
-The ledger of the Kafka target: the last committed record of a query in a compacted topic.
-
-Each query has a topic of its own, unless the user names one: see `KafkaOptions.ledger_of`.
-
-Kafka acknowledges a commit before readers of committed records see it: the markers come a moment later. So a
-read takes the end of the topic, with what is not committed, and reads until everything up to there is either
-committed or aborted. A flusher that died in between leaves a transaction open, which holds all readers up;
-whoever is to write ends it by `init_transactions`, and the broker does after the transaction's time-out.
+The ledger is the last committed record of a query in a compacted topic. Each query has a topic of its own,
+unless the user names one: see `KafkaOptions.ledger_of`. Kafka acknowledges a commit before readers of
+committed records get it: the markers come a moment later. So a read takes the end of the topic, with what
+is not committed, and reads until everything up to there is either committed or aborted. A flusher that died
+in between leaves a transaction open, which holds all readers up; whoever is to write ends it by
+`init_transactions`, and the broker does after the transaction's time-out.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What the brokers say of the two topics, that of the records and that of the ledger; makes the latter.
+"""What the brokers say of the topics of records and ledger, and what librdkafka's errors mean.
 
-What librdkafka's errors mean.
+The ledger's topic is created where it is missing.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _is_unknown(error: BaseException) -> bool:
     reraise=True,
 )
 def _settings(admin: Any, topic: str) -> dict[str, str]:
-    """Return the topic's settings; a broker may hear of a new topic a moment late."""
+    """Return the topic's settings; a broker may learn of a new topic a moment late."""
     resource = ConfigResource(ResourceType.TOPIC, topic)
     (future,) = admin.describe_configs([resource], request_timeout=TIMEOUT_S).values()
     return {name: str(entry.value) for name, entry in future.result().items()}

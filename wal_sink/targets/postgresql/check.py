@@ -1,9 +1,7 @@
 """Casts a batch to what the log holds, and refuses rows that PostgreSQL would refuse; done in the tasks.
 
-The server takes every row that passes, the table's own constraints aside, so no row stops the flush. The
-check neither connects nor imports the driver.
-
-Makes JSON of structs, maps and arrays, and tells whether a text is JSON that PostgreSQL takes.
+The server takes every row that passes, the table's own constraints aside. The check neither connects nor
+imports the driver. JSON is made of structs, maps and arrays; a text for `jsonb` is validated.
 """
 
 from __future__ import annotations
@@ -299,7 +297,7 @@ def _stored(column: Column, values: pa.Array) -> pa.Array:
     except _BadValueError as error:
         row = pc.list_parent_indices(values)[error.bad.row].as_py()
         raise _BadValueError(
-            # The flags are of elements: `publish.split_invalid` finds the rows.
+            # The flags are of elements: `publish.append.split_invalid` finds the rows.
             error.bad._replace(
                 row=row, problem=f"has an element that {error.bad.problem}", rows=None
             )
@@ -315,7 +313,7 @@ def _cast_elements(type_: PgType, words: str, target: pa.DataType, values: pa.Ar
 
 
 def long_array(value: int) -> pa.Array:
-    """Return one int64; `pyarrow.array` would import pandas, see `targets.values.literals`."""
+    """Return one int64; `pyarrow.array` would import pandas, see `targets.arrow_values`."""
     return pa.repeat(long(value), 1)
 
 

@@ -1,9 +1,7 @@
-"""Opens connections that are safe to flush over, bounds how long they wait, and tells what errors mean.
+"""Connections to PostgreSQL: opened safely, with bounded waits; COPY of batches; and what errors mean.
 
-Copies batches into the table, in the open transaction: directly, or through a temporary table.
-
-COPY's binary format carries neither types nor names, so that each column has to be exactly of the type that
-the server expects; the tasks have cast it to that (`types.log_type`).
+COPY's binary format carries neither types nor names, so each column has to be exactly of the type that the
+server expects; the tasks have cast it to that (`types.log_type`).
 """
 
 from __future__ import annotations

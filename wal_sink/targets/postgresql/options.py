@@ -1,6 +1,6 @@
-"""Declares and validates the options of the PostgreSQL target.
+"""Declares and validates the options of the PostgreSQL target; and quotes names.
 
-Names in PostgreSQL: always quoted in statements, so that reserved words and capitals mean themselves.
+Names are always quoted in statements, so that reserved words and capitals mean themselves.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Agrees with the server on how a DataFrame is written.
-
-Compares the DataFrame with the table, and judges whether rows get there exactly once. Pure.
-"""
+"""Agrees with the server on how a DataFrame is written, and judges whether rows get there exactly once."""
 
 from __future__ import annotations
 

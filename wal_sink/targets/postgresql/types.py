@@ -1,8 +1,7 @@
 """PostgreSQL's types as `format_type` prints them: what the log holds for each, and which Spark types fit.
 
-Pure. docs/postgresql.md has the same table; a test compares them.
-
-The columns of a plan by which an upsert finds the row to replace, and their index.
+Pure. docs/postgresql.md has the same table; a test compares them. Also here: the columns by which an upsert
+finds the row to replace, and their index.
 """
 
 from __future__ import annotations

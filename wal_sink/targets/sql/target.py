@@ -1,6 +1,5 @@
-"""The base class of targets for SQL databases: ledger table, comparison with the table, one transaction.
-
-The options that every SQL target has.
+"""The base class of targets for SQL databases: options, ledger table, comparison with the table, one
+transaction.
 """
 
 from __future__ import annotations

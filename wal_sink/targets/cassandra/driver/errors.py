@@ -237,7 +237,7 @@ _QUERY = "SELECT currentTimestamp() AS now FROM system.local"
 def server_now_us(session: Any) -> int | None:
     """Return a node's time, microseconds since 1970; None from a server that does not know the function.
 
-    The driver asks one node after the other, so several calls hear several clocks.
+    The driver asks one node after the other, so several calls read several clocks.
 
     :param session: the driver's session.
     """

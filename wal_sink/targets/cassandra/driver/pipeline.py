@@ -1,22 +1,21 @@
 """Pipelined requests: rows go through the driver's connections, many requests by one push.
 
 The driver makes a future for each request, with a timer, a plan of nodes and a write of its own, and each
-answer wakes a thread: five times what a request of ten rows costs otherwise, or more. Here the requests of a
-**group** for one node share a push, a deadline and the news that all have ended. The driver's connections
-are kept: it has negotiated their protocol, login, TLS and compression, watches them, and replaces them.
+answer wakes a thread: five times what a request of ten rows costs otherwise, or more. Here the requests of
+a **group** for one node share a push, a deadline and one notification. The driver's connections are kept:
+it has negotiated their protocol, login, TLS and compression, watches them, and replaces them.
 
-Nothing is repeated here. What is refused, times out or is lost with its connection ends with its error, as it
-does by the driver's own way, by which the caller sends it again. And what cannot go this way at all is left
-to that way: where the driver has no connection, or `canary` has found that answers do not come as expected.
+Nothing is repeated here. What is refused, times out or is lost with its connection ends with its error, and
+the caller sends it again by the driver's own way. So does what cannot go this way at all: where the driver
+has no connection, or the canary has failed.
 
 A stream whose answer is late stays out of use until it comes, as the driver itself does it: another request
 on it would take the old answer for its own.
 
-The canary of pipelined requests: two requests by one push over each connection, before rows go that way.
-
-What `Streams` and `Envelope` rely on is no promise of the driver. So two OPTIONS, which every node answers,
-go by the same push, streams and decoder as rows will: each answer has to come once, to its own stream, and
-afterwards the driver's counters and stream ids have to be what they were. And a batch is framed both ways.
+*The canary.* What `Streams` and `Envelope` rely on is no promise of the driver. So before any row, two
+OPTIONS, which every node answers, go by the same push, streams and decoder: each answer has to come once,
+to its own stream, and afterwards the driver's counters and stream ids have to be what they were. And a
+batch is framed both ways.
 """
 
 from __future__ import annotations
@@ -182,7 +181,7 @@ class Sent:
 
     :param frames: of the requests, one for each stream.
     :param sent: seconds of the monotonic clock.
-    :param told: called once, by one of the driver's threads or by `expire`, when all have ended.
+    :param on_done: called once, by one of the driver's threads or by `expire`, when all have ended.
     """
 
     def __init__(
@@ -190,7 +189,7 @@ class Sent:
         frames: Frames,
         streams: Streams,
         sent: float,
-        told: Callable[[Sent], None],
+        on_done: Callable[[Sent], None],
     ) -> None:
         self.sent = sent
         self.ended = float("inf")
@@ -205,7 +204,7 @@ class Sent:
         """Where in the frames each request is that has not ended, by its stream."""
         self._written = -1
         """The place of one that is acknowledged."""
-        self._told = told
+        self._on_done = on_done
         self._lock = Lock()  # the driver ends many requests of a lost connection in another thread
 
     def push(self) -> None:
@@ -273,7 +272,7 @@ class Sent:
         if self._frames is not None and self._written >= 0:
             self.last = functools.partial(self._frames.request, self._written)
         self._frames = None
-        self._told(self)
+        self._on_done(self)
         self.last = None  # `expire` finds these behind an earlier one that may be late for seconds
 
 
@@ -317,9 +316,9 @@ class PipelinedRequests:
         return self._is_off
 
     def send(
-        self, requests: Sequence[EncodedBatch], node: Any, told: Callable[[Sent], None]
+        self, requests: Sequence[EncodedBatch], node: Any, on_done: Callable[[Sent], None]
     ) -> bool:
-        """Send requests to a node; whether they went this way, and `told` is called when they have ended.
+        """Send requests to a node; whether they went this way, and `on_done` is called when they have ended.
 
         :param requests: at least one, of one keyspace; of more than one the frames have `MOST_BYTES` at most.
         :param node: the driver's host; None: any of the datacenter.
@@ -330,7 +329,7 @@ class PipelinedRequests:
         if (streams := self._borrowed(node, len(requests))) is None:
             return False
         frames = around.frames(requests, streams.ids)
-        these = Sent(frames, streams, time.monotonic(), told)
+        these = Sent(frames, streams, time.monotonic(), on_done)
         self._in_flight.append(these)
         these.push()
         return True

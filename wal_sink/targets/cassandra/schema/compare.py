@@ -185,7 +185,7 @@ def refuse_changed(plan: CassandraPlan, live: TableMetadata) -> None:
     if changes:
         raise SchemaMismatch(
             f"{plan.table} is no longer what plan {plan.key} was made for: {'; '.join(changes)}.",
-            "What waits in the log was checked against the plan: bring the table back to it, let the "
+            "Pending epochs were checked against the plan: bring the table back to it, let the "
             "log be flushed, then change table and DataFrame together.",
         )
 

@@ -308,8 +308,8 @@ class InFlight:
         """Start requests that are for one node, by one push where that can be."""
         first, pipelined = group.requests[0], self._pipelined
         if pipelined and is_encoded(first):
-            told = functools.partial(self._end_group, group.parts)
-            if pipelined.send(group.requests, first.node, told):
+            on_done = functools.partial(self._end_group, group.parts)
+            if pipelined.send(group.requests, first.node, on_done):
                 self._add(len(group.requests), group.parts)
                 return
         for statement in group.requests:
