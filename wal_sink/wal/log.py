@@ -1,8 +1,8 @@
 """Reads and writes the objects of one query's log: each once, whole, in its own place.
 
-`Log` has a path and a type for each kind of object; `publish`, `flush` and `trim` decide when it is written. An
-object that is created twice keeps its first content. Many objects are read side by side where each read is a
-request over a network.
+`Log` has a path and a type for each kind of object; `publish`, `flush` and `trim` decide when it is written.
+An object that is created twice keeps its first content. Many objects are read side by side where each read is
+a request over a network.
 
 The epochs of a window are recorded together, in one object (rule 17): in a backlog of small epochs it costs
 one sync, or one request, where a record for each cost up to 64. The newest epoch that has a record is the

@@ -1,5 +1,4 @@
-"""Deletes flushed epochs from the log, and nothing else (rules 17 and 18); and old tickets and claims (rule
-3).
+"""Deletes flushed epochs from the log (rules 17 and 18), and old tickets and claims (rule 3).
 
 The newest `flushed/` record is durable before anything of its epoch is deleted, so a crash in between
 leaves objects to delete and never objects to miss. Segments are deleted before manifests: as long as a

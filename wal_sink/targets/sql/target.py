@@ -1,6 +1,4 @@
-"""The base class of targets for SQL databases: options, ledger table, comparison with the table, one
-transaction.
-"""
+"""The base class of targets for SQL databases: options, ledger, comparison with the table, a transaction."""
 
 from __future__ import annotations
 
