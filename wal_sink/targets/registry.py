@@ -157,6 +157,6 @@ def published_elsewhere(former: str, here: str, options: Iterable[str]) -> Optio
     return OptionError(
         f"Rows that wait were published for {former}, and the options name {here}",
         f"If both are right: `wal-sink flush CHECKPOINT {given}` flushes the pending epochs of the"
-        " former, and the query goes on. (Of several targets: with --target NAME, and NAME. before each option.) If only the"
-        " log says so, it was edited.",
+        " former, and the query goes on. (Of several targets: with --target NAME, and NAME. before each"
+        " option.) If only the log says so, it was edited.",
     )
