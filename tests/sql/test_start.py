@@ -92,6 +92,34 @@ def test_a_key_that_does_not_fit_the_mode_is_refused(
         agreed(target(store, mode=mode))
 
 
+PARTS = {
+    "UNIQUE INDEX part ON t (name) WHERE id > 0": [Sqlite],
+    "UNIQUE INDEX part ON t (lower(name))": [Sqlite, DuckDb],
+    "UNIQUE INDEX part ON t (id, lower(name))": [Sqlite, DuckDb],
+    "UNIQUE INDEX part ON t (name(3))": [Maria],
+}
+"""Indexes that say nothing of whole columns in all rows, by the databases that have them."""
+
+
+@pytest.mark.parametrize("kind", [Sqlite, DuckDb, Maria])
+def test_an_index_on_a_part_is_no_key(
+    kind: type[Store], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """A delete by its columns would take other rows along; beside a key it may refuse a row."""
+    if kind is Maria:
+        fixtures = map(request.getfixturevalue, ("mariadb", "database"))
+        store: Store = Maria(*fixtures)
+    else:
+        store = Sqlite(tmp_path) if kind is Sqlite else DuckDb(tmp_path)
+    for index in (index for index, kinds in PARTS.items() if kind in kinds):
+        for key, said in (("", "no primary key"), (", PRIMARY KEY (id)", "part .*expression")):
+            store.execute(TABLE.format(key=key))
+            store.execute(f"CREATE {index}")
+            with pytest.raises(SchemaMismatch, match=said):
+                agreed(target(store, mode="upsert"))
+            store.execute("DROP TABLE t")
+
+
 # --- what is not exactly once ---
 
 

@@ -8,6 +8,7 @@ import pytest
 from wal_sink.model.plan import Column, Plan
 from wal_sink.targets.names import quote
 from wal_sink.targets.sql.columns import key_details
+from wal_sink.targets.sqlalchemy.catalogue import unique_index
 from wal_sink.targets.sqlalchemy.dialects import DIALECTS
 from wal_sink.targets.sqlalchemy.types import arrow_type, parse, words_of
 from wal_sink.targets.sqlalchemy.write import delete, statement
@@ -85,6 +86,24 @@ def test_what_an_error_means(name: str, argument: object, kind: str, refuses: bo
     error = Exception(argument)
     assert DIALECTS[name].errors.kind(error) == kind
     assert DIALECTS[name].errors.refuses(error) is refuses
+
+
+@pytest.mark.parametrize(
+    ("options", "columns", "plain"),
+    [
+        ({"mssql_where": None, "mssql_include": []}, ["email"], True),
+        ({"mssql_where": "[active]=(1)"}, ["email"], False),
+        ({}, ["tenant", None], False),
+        ({}, [None], False),
+    ],
+)
+def test_an_index_of_some_rows_or_on_an_expression_is_not_plain(
+    options: dict[str, object], columns: list[str | None], plain: bool
+) -> None:
+    """A filtered index of SQL Server, one on a function of Oracle; as SQLAlchemy describes them."""
+    found = unique_index({"name": "i", "column_names": columns, "dialect_options": options})
+    assert found.plain is plain
+    assert found.columns == tuple(filter(None, columns))
 
 
 def test_types_are_read_as_catalogues_write_them() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +19,10 @@ class Unique(NamedTuple):
 
     name: str
     columns: tuple[str, ...]
+    """Those of an index on expressions are its plain columns alone."""
     primary: bool = False
+    plain: bool = True
+    """On whole columns alone, of all rows: it can decide what a row replaces."""
 
 
 class Live(NamedTuple):
@@ -60,7 +64,7 @@ def read_table(connection: Connection, name: TableName) -> Live:
     """
     columns = read_columns(connection, name)
     if connection.over is None:
-        return Live(columns, _duckdb_unique(connection, name))
+        return Live(columns, _duckdb_unique(connection, name, names_of(columns)))
     try:
         found = sa.inspect(connection.over)
         schema = name.schema or None
@@ -68,7 +72,7 @@ def read_table(connection: Connection, name: TableName) -> Live:
             return Live((), others=tuple(found.get_table_names(schema=schema)))
         return Live(
             columns,
-            tuple(_unique(found, name.table, schema)),
+            tuple(_unique(connection, found, name)),
             is_view=name.table in found.get_view_names(schema=schema),
         )
     except sa.exc.DBAPIError as error:
@@ -93,24 +97,68 @@ def _column(dialect: sa.Dialect, found: Any, charset: str) -> TableColumn:
     )
 
 
-def _unique(found: sa.Inspector, table: str, schema: str | None) -> Iterator[Unique]:
+def _unique(connection: Connection, found: sa.Inspector, name: TableName) -> Iterator[Unique]:
     """Yield each once: some databases list an index as a constraint, too."""
+    if connection.dialect.upsert == "duplicate key":
+        yield from _mysql_unique(connection, name)
+        return
+    schema = name.schema or None
+    primary = found.get_pk_constraint(name.table, schema=schema)
+    candidates = [Unique(_PRIMARY, tuple(primary["constrained_columns"]), primary=True)]
+    if connection.dialect.is_file:
+        candidates += _sqlite_unique(connection, name)
+    else:
+        candidates += [
+            Unique(str(each["name"]), tuple(each["column_names"]))
+            for each in found.get_unique_constraints(name.table, schema=schema)
+        ]
+        candidates += [
+            unique_index(each)
+            for each in found.get_indexes(name.table, schema=schema)
+            if each["unique"]
+        ]
     seen = set()
-    primary = found.get_pk_constraint(table, schema=schema)
-    candidates = [Unique("the primary key", tuple(primary["constrained_columns"]), primary=True)]
-    candidates += [
-        Unique(str(each["name"]), tuple(each["column_names"]))
-        for each in found.get_unique_constraints(table, schema=schema)
-    ]
-    for index in found.get_indexes(table, schema=schema):
-        if index["unique"]:
-            columns = tuple(str(name) for name in index["column_names"] if name is not None)
-            candidates.append(Unique(str(index["name"]), columns))
     for candidate in candidates:
-        if (candidate.columns or not candidate.primary) and candidate.columns not in seen:
-            seen.add(candidate.columns)
+        if (candidate.columns or not candidate.primary) and candidate[1:] not in seen:
+            seen.update({candidate[1:], candidate._replace(primary=False)[1:]})
             yield candidate
 
+
+def unique_index(index: Any) -> Unique:
+    """Return a unique index as SQLAlchemy's inspector describes it: None stands for an expression.
+
+    :param index: of `Inspector.get_indexes`.
+    """
+    options = index.get("dialect_options", {})
+    is_partial = any(value is not None for key, value in options.items() if key.endswith("_where"))
+    columns = tuple(column for column in index["column_names"] if column is not None)
+    return Unique(
+        str(index["name"]),
+        columns,
+        plain=not is_partial and len(columns) == len(index["column_names"]),
+    )
+
+
+_PRIMARY = "the primary key"
+
+# --- SQLite: SQLAlchemy leaves out an index on expressions ---
+
+_SQLITE_INDEXES = """
+    SELECT l.name, l.partial, c.cid, c.name FROM pragma_index_list(?, ?) l, pragma_index_xinfo(l.name, ?) c
+    WHERE l."unique" AND l.origin <> 'pk' AND c.key ORDER BY l.seq, c.seqno"""
+
+
+def _sqlite_unique(connection: Connection, name: TableName) -> Iterator[Unique]:
+    schema = name.schema or "main"
+    rows = connection.query(_SQLITE_INDEXES, (name.table, schema, schema))
+    for index, parts in itertools.groupby(rows, lambda row: str(row[0])):
+        found = [*parts]
+        plain = not any(partial or number == _EXPRESSION for _, partial, number, _ in found)
+        yield Unique(index, tuple(row[3] for row in found if row[3] is not None), plain=plain)
+
+
+_EXPRESSION = -2
+"""Instead of a column's number."""
 
 # --- MySQL and MariaDB ---
 
@@ -122,6 +170,25 @@ _ENGINES = """
     SELECT t.engine, COALESCE(e.transactions, 'NO') FROM information_schema.tables t
     LEFT JOIN information_schema.engines e ON e.engine = t.engine
     WHERE t.table_schema = COALESCE(%s, DATABASE()) AND t.table_name = %s AND t.table_type = 'BASE TABLE'"""
+
+_STATISTICS = """
+    SELECT index_name, column_name, sub_part FROM information_schema.statistics
+    WHERE table_schema = COALESCE(%s, DATABASE()) AND table_name = %s AND NOT non_unique
+    ORDER BY index_name <> 'PRIMARY', index_name, seq_in_index"""
+"""`sub_part`: the length of a prefix. Without a name of a column: an expression."""
+
+
+def _mysql_unique(connection: Connection, name: TableName) -> Iterator[Unique]:
+    rows = connection.query(_STATISTICS, (name.schema or None, name.table))
+    for index, parts in itertools.groupby(rows, lambda row: str(row[0])):
+        found = [*parts]
+        is_primary = index == "PRIMARY"
+        yield Unique(
+            _PRIMARY if is_primary else index,
+            tuple(column for _, column, _ in found if column is not None),
+            primary=is_primary,
+            plain=all(column is not None and prefix is None for _, column, prefix in found),
+        )
 
 
 def _charsets(connection: Connection, name: TableName) -> dict[str, str]:
@@ -197,16 +264,19 @@ def _duckdb_columns(connection: Connection, name: TableName) -> tuple[TableColum
     )
 
 
-def _duckdb_unique(connection: Connection, name: TableName) -> tuple[Unique, ...]:
+def _duckdb_unique(
+    connection: Connection, name: TableName, columns: Sequence[str]
+) -> tuple[Unique, ...]:
     where = name.table, name.schema or None
     constraints = [
-        Unique(f"the {kind.lower()}", tuple(columns), primary=kind == "PRIMARY KEY")
-        for kind, columns in connection.query(_DUCKDB_UNIQUE, where)
+        Unique(f"the {kind.lower()}", tuple(of), primary=kind == "PRIMARY KEY")
+        for kind, of in connection.query(_DUCKDB_UNIQUE, where)
     ]
-    indexes = [
-        Unique(index, tuple(part.strip(" '\"") for part in str(parts).strip("[]").split(",")))
-        for index, parts in connection.query(_DUCKDB_INDEXES, where)
-    ]
+    indexes = []
+    for index, text in connection.query(_DUCKDB_INDEXES, where):
+        parts = [part.strip(" '\"") for part in str(text).strip("[]").split(",")]
+        found = tuple(part for part in parts if part in columns)
+        indexes.append(Unique(index, found, plain=len(found) == len(parts)))
     return (*constraints, *indexes)
 
 

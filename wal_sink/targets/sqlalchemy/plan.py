@@ -110,15 +110,19 @@ def agree(
 def upsert_key(table: str, unique: Sequence[Unique], columns: Sequence[Column]) -> tuple[str, ...]:
     """Return the columns that decide which row is replaced: of the primary key, or of the only unique index.
 
+    An index on expressions, on the beginning of a text, or of some rows only decides nothing.
+
     :raises SchemaMismatch: there is none, or several: each would decide, or refuse; or one of its columns is
         not in the DataFrame.
     """
-    if not unique:
+    plain = [index for index in unique if index.plain]
+    if not plain:
         raise SchemaMismatch(
             f"{table} has no primary key, by which sql.mode = upsert finds the row to replace.",
             "Give it one; or set sql.mode to append.",
         )
-    first, *others = unique
+    first = plain[0]
+    others = [index for index in unique if index is not first]
     if others:
         raise SchemaMismatch(
             f"{table} has more than one unique index: {_text(first)} finds the row to replace, and"
@@ -153,7 +157,8 @@ def refuse_unique(table: str, live: Live, columns: Sequence[Column]) -> None:
 
 
 def _text(index: Unique) -> str:
-    return f"{index.name} ({', '.join(index.columns) or 'an expression'})"
+    parts = [*index.columns, *([] if index.plain else ["by a part or an expression"])]
+    return f"{index.name} ({', '.join(parts)})"
 
 
 def refuse_engines(connection: Connection, options: SqlAlchemyOptions) -> None:
