@@ -167,8 +167,9 @@ def test_an_archive(shop: Path, built: Path, cluster: Cluster, counted: Counted)
     }
     refused = run(submit, elsewhere, SPARK_MASTER=cluster.url, **pythons)
     assert refused.returncode != 0
-    said = re.search(r"Unpack the archive there, .*?: (cd .*)$", refused.stderr, re.MULTILINE)
-    assert said, refused.stderr
+    printed = refused.stdout + refused.stderr  # Spark prints what the driver says to the first
+    said = re.search(r"Unpack the archive there, .*?: (cd .*)$", printed, re.MULTILINE)
+    assert said, printed
     done = run(f"{said[1]}; ./environment/bin/python -c 'import wal_sink'", elsewhere)
     assert done.returncode == 0, done.stderr
 
