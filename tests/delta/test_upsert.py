@@ -154,6 +154,20 @@ def test_rows_that_were_published_for_an_append_are_added(tmp_path: Path) -> Non
         before.session.write(after.plan(), Slice(0, batch([("a", 1)]), 1))
 
 
+def test_rows_with_another_key_than_the_options_name_are_not_merged(tmp_path: Path) -> None:
+    """Merged by the new key, they would replace rows of other keys that are in the table."""
+    path = str(tmp_path / "t")
+    DeltaTable.create(path, SCHEMA)
+    before = Upserting(path)
+    plan = before.plan()
+    start(before, begun_window(0))
+    options = {"delta.path": path, "delta.mode": "upsert", "keyColumns": "v"}
+    with DeltaTarget(parse(options, DeltaOptions)).connect(before.owner) as after:
+        for use in (after.compare, lambda plan: after.write(plan, Slice(0, batch([("a", 1)]), 1))):
+            with pytest.raises(OptionError, match=r"the key k were published .* say keyColumns=v"):
+                use(plan)
+
+
 def test_a_row_is_replaced_whole(tmp_path: Path) -> None:
     """A column that the DataFrame lacks becomes null."""
     path = str(tmp_path / "t")

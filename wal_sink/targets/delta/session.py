@@ -331,14 +331,15 @@ class DeltaSession(StagedSession):
         table.refuse_unfit()
         moved = about_moved(plan, table.partitioned_by)
         refuse_changed(plan, table_columns(table.fields), moved, words)
+        if (planned := keys(plan)) and set(planned) != set(self._options.keys):
+            now = f"keyColumns={','.join(self._options.keys)}" if self._options.keys else "append"
+            raise OptionError(
+                f"Rows with the key {', '.join(planned)} were published for {self._options.path} with"
+                f" delta.mode=upsert, and the options say {now}",
+                "Set delta.mode and keyColumns back until they are flushed. Then the options may change.",
+            )
         if self._options.keys:
             return Stage(self._files, (), table.fingerprint, merged=True)
-        if keys(plan):
-            raise OptionError(
-                f"Rows that wait were published for {self._options.path} with delta.mode=upsert, and the"
-                " options say append",
-                "Set delta.mode and keyColumns back until they are flushed. Then the query may append.",
-            )
         return Stage(self._files, partitions(plan), table.fingerprint)
 
     def _changes(self, staged: Sequence[Receipt]) -> tuple[list[AddAction], pa.Table | None]:
