@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 import uuid
 import zlib
@@ -129,6 +130,24 @@ def test_a_broker_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("wal_sink.targets.kafka.topics.TIMEOUT_S", 0.5)
     with pytest.raises(TargetUnavailable, match=r"No broker of 127\.0\.0\.1:1 answers"):
         target("127.0.0.1:1", "t").plan(RECORD, "key")
+
+
+@pytest.mark.parametrize(
+    ("given", "topic"), [("orders, ", "orders"), (" a,b ,, a", "a,b"), ("orders", "orders")]
+)
+def test_what_the_start_checks_is_where_records_go(given: str, topic: str) -> None:
+    """Spaces and empty names do not count: neither for the check, nor for the records, nor for the plan."""
+    found = target("localhost:1", given)
+    assert (found.options.topic, found.writes_to) == (topic, topic)
+    assert found.options.topics == tuple(topic.split(","))
+    assert found.shape == target("localhost:1", topic).shape
+    assert pickle.loads(pickle.dumps(found.options)) == found.options
+
+
+@pytest.mark.parametrize("given", [",", " , "])
+def test_an_option_that_names_no_topic_is_refused(given: str) -> None:
+    with pytest.raises(OptionError, match=r"Option topic is .* names no topic"):
+        target("localhost:1", given)
 
 
 def test_a_word_that_is_none_of_an_option_is_refused() -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from wal_sink.errors import OptionError
 from wal_sink.options import (
     CONNECTS,
     MILLISECONDS,
@@ -104,10 +105,23 @@ class KafkaOptions(Options, frozen=True, kw_only=True):
         name="kafka.ssl.key.location", default=""
     )
 
+    def __post_init__(self) -> None:
+        """Keep the names of the topics alone: the start checks them, and the records go to them.
+
+        :raises OptionError: option `topic` has no name in it.
+        """
+        names = dict.fromkeys(filter(None, map(str.strip, self.topic.split(","))))
+        if not names:
+            raise OptionError(
+                f"Option topic is {self.topic!r}, which names no topic.",
+                "Write the name of a topic; or several, comma-separated.",
+            )
+        msgspec.structs.force_setattr(self, "topic", ",".join(names))
+
     @property
     def topics(self) -> tuple[str, ...]:
         """The topics that records are written to, each once."""
-        return tuple(dict.fromkeys(filter(None, map(str.strip, self.topic.split(",")))))
+        return tuple(self.topic.split(","))
 
     @property
     def client(self) -> dict[str, object]:
