@@ -1,4 +1,4 @@
-"""The example of README.md, as the program that it is: what readers copy is what runs."""
+"""The example of README.md and of the page Quick start, as a program: what readers copy is what runs."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "quickstart.md"
 EXAMPLE = ROOT / "examples" / "quickstart.py"
 
 
-def quick_start() -> str:
-    """Return the program: the longest block of Python in README.md."""
-    return max(_blocks("python"), key=len)
+def quick_start(page: Path = README) -> str:
+    """Return the program: the one block of Python of a page that begins with its imports."""
+    (program,) = (block for block in _blocks("python", page) if block.startswith("import "))
+    return program
 
 
 def commands() -> list[str]:
     """Return the lines of all blocks of shell in README.md."""
-    return [line for block in _blocks("sh") for line in block.splitlines()]
+    return [line for block in _blocks("sh", README) for line in block.splitlines()]
 
 
-def _blocks(language: str) -> list[str]:
-    text = README.read_text(encoding="utf-8")
+def _blocks(language: str, page: Path) -> list[str]:
+    text = page.read_text(encoding="utf-8")
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)

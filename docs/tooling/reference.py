@@ -1,4 +1,4 @@
-"""Makes the reference from the code: options, errors, commands, metrics; and the example.
+"""Makes the reference from the code: options, errors, commands, metrics.
 
 What is made from declarations cannot differ from them. Each function returns Markdown.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -19,16 +18,14 @@ from wal_sink.cli.options import option_groups
 from wal_sink.errors import EXIT_CODES, WalSinkError
 from wal_sink.metrics.prometheus import Metrics
 
-ROOT = Path(__file__).parents[2]
-
 TITLES = {
     "": "Every query",
     "cassandra": "Cassandra",
     "delta": "Delta Lake",
-    "iceberg": "Iceberg",
+    "iceberg": "Apache Iceberg",
     "kafka": "Kafka",
     "postgresql": "PostgreSQL",
-    "sql": "SQL by SQLAlchemy",
+    "sql": "SQL databases by SQLAlchemy",
 }
 
 
@@ -135,12 +132,6 @@ def metrics() -> str:
     return _page([_table(("metric", "kind", "meaning"), sorted(rows))])
 
 
-def example() -> str:
-    """Return the example of the README."""
-    text = (ROOT / "examples" / "quickstart.py").read_text(encoding="utf-8")
-    return f"```python\n{text}```\n"
-
-
 def _exposed(name: str, kind: str) -> str:
     return f"{name}_total" if kind == "counter" else name
 
@@ -164,6 +155,5 @@ GENERATED: dict[str, Callable[[], str]] = {
     "errors": error_page,
     "commands": commands,
     "metrics": metrics,
-    "example": example,
 }
 """What replaces the line `<!-- generated: NAME -->` of a page."""

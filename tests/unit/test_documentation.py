@@ -17,14 +17,15 @@ import pytest
 import typer
 
 import wal_sink
-from docs.tooling.reference import GENERATED, error_kinds, explanation
+from docs.tooling.reference import GENERATED, TITLES, error_kinds, explanation
 from docs.tooling.site import MARK
+from tests.quickstart import EXAMPLE, PAGE, README, quick_start
 from wal_sink.cli.main import app
 from wal_sink.errors import EXIT_CODES, WalSinkError
 from wal_sink.options import Options, SinkOptions, names
 from wal_sink.progress.status import Status, status_lines
 from wal_sink.targets.cassandra.options import CassandraOptions
-from wal_sink.targets.registry import installed, target_type
+from wal_sink.targets.registry import _OWN, installed, target_type
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -218,7 +219,47 @@ def test_the_map_says_where_code_runs() -> None:
 
 def test_the_readme_is_short() -> None:
     """A product page."""
-    assert len(text(Path("README.md")).splitlines()) <= 150
+    assert len(text(Path("README.md")).splitlines()) <= 125
+
+
+def test_there_is_one_quick_start() -> None:
+    """README, page and example have the same program; tests/test_wheel.py runs it."""
+    program = EXAMPLE.read_text(encoding="utf-8")
+    assert quick_start(README) == quick_start(PAGE) == program
+
+
+STORES = {
+    "cassandra": "Cassandra",
+    "postgresql": "PostgreSQL",
+    "kafka": "Kafka",
+    "delta": "Delta Lake",
+    "iceberg": "Iceberg",
+    "sql": "SQL databases",
+}
+"""What prose calls each target of this package."""
+
+LISTS = {
+    "README.md": 2,
+    "docs/concepts.md": 1,
+    "docs/index.md": 2,
+    "docs/quickstart.md": 1,
+    "docs/targets.md": 2,
+    "wal_sink/cli/main.py": 1,
+    "pyproject.toml": 1,
+}
+"""Files that name every store, and in how many places."""
+
+
+def test_prose_and_links_name_every_store() -> None:
+    """A target that is added is named wherever the others are, and has a page and a title."""
+    assert STORES.keys() == _OWN.keys() == TITLES.keys() - {""}
+    for path, places in LISTS.items():
+        content = text(Path(path))
+        lacking = {name for name in STORES.values() if content.count(name) < places}
+        assert not lacking, f"{path} lacks {lacking}"
+    pages = [f"{name}.md" for name in STORES]
+    assert all(f"({page})" in text(Path("docs", "index.md")) for page in pages)
+    assert all(f"(docs/{page})" in text(Path("README.md")) for page in pages)
 
 
 RIDDLES = re.compile(r"\b(whoever|somebody|nobody)\b", re.IGNORECASE)

@@ -41,8 +41,8 @@ app = typer.Typer(
     cls=Group,
     name="wal-sink",
     help="A write-ahead-log sink for Spark Structured Streaming: exactly once into Cassandra,"
-    " PostgreSQL, Kafka and"
-    " Delta Lake. CHECKPOINT is the checkpointLocation of a query.",
+    " PostgreSQL, Kafka, Delta Lake, Apache Iceberg and SQL databases."
+    " CHECKPOINT is the checkpointLocation of a query.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
