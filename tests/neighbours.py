@@ -67,8 +67,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Take what another process has left out; all have left out the same."""
-    _left_out.update(node.workeroutput.get("left_out", {}) if not _left_out else {})
+    """Take what another process has left out, unless it died; all have left out the same."""
+    if not _left_out:
+        _left_out.update(getattr(node, "workeroutput", {}).get("left_out", {}))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
