@@ -191,7 +191,8 @@ def test_spark_type() -> None:
     assert {word: spark_type(arrow) for word, arrow in SPARK.items() if word in CQL_FOR} == {
         word: word for word in CQL_FOR
     }
-    assert spark_type(pa.uint8()) == "uint8"
+    assert spark_type(pa.uint8()) == "smallint"
+    assert spark_type(pa.duration("us")) == "duration[us]"
     nested = pa.list_(
         pa.struct([("a b", pa.decimal128(9, 2)), ("m", pa.map_(pa.int8(), pa.date32()))])
     )
