@@ -186,7 +186,7 @@ def test_open_backend_makes_a_relative_path_absolute(
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
-        ("hdfs://key:secret@host/log", "'hdfs'.*or in S3"),
+        ("hdfs://key:secret@host/log", "hdfs:.*Use an object store"),
         ("file://elsewhere/log", "host 'elsewhere'"),
         ("file:log", "no absolute path"),
         ("file://localhost", "no absolute path"),
