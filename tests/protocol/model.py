@@ -647,7 +647,7 @@ def _decide(  # noqa: C901, PLR0912 - a list of steps
         case Resume(window):
             if not rules.names_all and (chosen := _again(rules, me, listed, s)) is not None:
                 window = chosen
-            if window.attempt != rules.attempts:
+            if not rules.attempts or window.attempt != rules.attempts:
                 at = "again" if window.sent_once and rules.raised else "write"
                 at = "pass" if rules.refuses else at
                 yield f"{who} resumes {window.first}", to(Fl(at, window=window, seen=me.mark), s)
