@@ -92,7 +92,7 @@ def test_a_key_that_does_not_fit_the_mode_is_refused(
         agreed(target(store, mode=mode))
 
 
-PARTS = {
+PARTS: dict[str, list[type[Store]]] = {
     "UNIQUE INDEX part ON t (name) WHERE id > 0": [Sqlite],
     "UNIQUE INDEX part ON t (lower(name))": [Sqlite, DuckDb],
     "UNIQUE INDEX part ON t (id, lower(name))": [Sqlite, DuckDb],
