@@ -145,6 +145,34 @@ def test_an_engine_without_transactions_is_refused(
     agreed(of)
 
 
+@pytest.mark.parametrize("kind", [DuckDb, Maria])
+def test_a_key_that_changes_under_a_session_stops_the_flush(
+    kind: type[Store], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """MariaDB would take any unique index for the key, or add a row a second time without one."""
+    if kind is Maria:
+        fixtures = map(request.getfixturevalue, ("mariadb", "database"))
+        store: Store = Maria(*fixtures)
+        changes = {
+            "ALTER TABLE t DROP PRIMARY KEY": "no unique index now",
+            "ALTER TABLE t ADD PRIMARY KEY (name)": r"by the primary key \(name\) now",
+            "ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (id), ADD UNIQUE u (name)": r"u \(name\) now",
+        }
+    else:
+        store = DuckDb(tmp_path)
+        changes = {"CREATE UNIQUE INDEX u ON t (name)": r"u \(name\) now"}
+    store.execute(TABLE.format(key=", PRIMARY KEY (id)"))
+    of = target(store, mode="upsert")
+    plan = agreed(of)
+    for change, said in changes.items():
+        store.execute(change)
+        with of.connect(Owner(change[-20:], "log", "checkpoint")) as session:
+            create(session)
+            with pytest.raises(SchemaMismatch, match=f"its key was id, .*{said}"):
+                deliver(session, plan, Slice(0, pa.record_batch([[1], ["x"]], SCHEMA), 0))
+    assert store.execute("SELECT * FROM t") == []
+
+
 def test_a_server_that_replicates_by_statement_is_refused(mariadb: MariaDb, database: str) -> None:
     """A replica may take other rows than the server has."""
     store = Maria(mariadb, database)

@@ -168,6 +168,9 @@ class Database(Protocol):
     def columns(self, connection: Any) -> Sequence[TableColumn]:
         """Look the table's columns up."""
 
+    def other_changes(self, connection: Any, plan: Plan) -> Sequence[str]:
+        """Look up what else of the table, which exists, is no longer as planned."""
+
     def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> None:
         """Add rows in the open transaction."""
 
@@ -340,4 +343,6 @@ class SqlSession(TransactionalSession):
         if plan.table != (here := self._database.table_name):
             option = f"table={unquoted(plan.table)}"
             raise published_elsewhere(f"the table {plan.table}", here, [option])
-        refuse_changed(plan, self._database.columns(self._connection))
+        columns = self._database.columns(self._connection)
+        others = self._database.other_changes(self._connection, plan) if columns else ()
+        refuse_changed(plan, columns, others)

@@ -82,6 +82,10 @@ class SqlTarget(Target):
     def columns(self, connection: Any) -> Sequence[TableColumn]:
         """Look the table's columns up in the database's catalogue; none when there is no such table."""
 
+    def other_changes(self, connection: Any, plan: Plan) -> Sequence[str]:  # noqa: ARG002 -- as below
+        """Look up what else of a table that exists is no longer as planned, in an error's words."""
+        return ()
+
     @abstractmethod
     def arrow_type(self, type_: str) -> pa.DataType | None:
         """Return the Arrow type that holds a type of the catalogue exactly; None: it cannot be written.

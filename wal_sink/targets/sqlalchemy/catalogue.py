@@ -64,17 +64,29 @@ def read_table(connection: Connection, name: TableName) -> Live:
     """
     columns = read_columns(connection, name)
     if connection.over is None:
-        return Live(columns, _duckdb_unique(connection, name, names_of(columns)))
+        return Live(columns, read_unique(connection, name))
     try:
         found = sa.inspect(connection.over)
         schema = name.schema or None
         if not columns:
             return Live((), others=tuple(found.get_table_names(schema=schema)))
-        return Live(
-            columns,
-            tuple(_unique(connection, found, name)),
-            is_view=name.table in found.get_view_names(schema=schema),
-        )
+        is_view = name.table in found.get_view_names(schema=schema)
+    except sa.exc.DBAPIError as error:
+        raise driver_error(error) from error
+    return Live(columns, read_unique(connection, name), is_view=is_view)
+
+
+def read_unique(connection: Connection, name: TableName) -> tuple[Unique, ...]:
+    """Read the unique indexes of a table that exists, the primary key first.
+
+    :raises Exception: of the driver.
+    """
+    if connection.over is None:
+        return _duckdb_unique(connection, name)
+    if connection.dialect.upsert == "duplicate key":
+        return tuple(_mysql_unique(connection, name))
+    try:
+        return tuple(_unique(connection, sa.inspect(connection.over), name))
     except sa.exc.DBAPIError as error:
         raise driver_error(error) from error
 
@@ -99,9 +111,6 @@ def _column(dialect: sa.Dialect, found: Any, charset: str) -> TableColumn:
 
 def _unique(connection: Connection, found: sa.Inspector, name: TableName) -> Iterator[Unique]:
     """Yield each once: some databases list an index as a constraint, too."""
-    if connection.dialect.upsert == "duplicate key":
-        yield from _mysql_unique(connection, name)
-        return
     schema = name.schema or None
     primary = found.get_pk_constraint(name.table, schema=schema)
     candidates = [Unique(_PRIMARY, tuple(primary["constrained_columns"]), primary=True)]
@@ -264,9 +273,8 @@ def _duckdb_columns(connection: Connection, name: TableName) -> tuple[TableColum
     )
 
 
-def _duckdb_unique(
-    connection: Connection, name: TableName, columns: Sequence[str]
-) -> tuple[Unique, ...]:
+def _duckdb_unique(connection: Connection, name: TableName) -> tuple[Unique, ...]:
+    columns = names_of(_duckdb_columns(connection, name))
     where = name.table, name.schema or None
     constraints = [
         Unique(f"the {kind.lower()}", tuple(of), primary=kind == "PRIMARY KEY")

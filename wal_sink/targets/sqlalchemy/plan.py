@@ -138,6 +138,14 @@ def upsert_key(table: str, unique: Sequence[Unique], columns: Sequence[Column]) 
     return first.columns
 
 
+def changes_of_key(key: Sequence[str], unique: Sequence[Unique]) -> list[str]:
+    """Return how a table's unique indexes differ from the only one that `upsert_key` took."""
+    if [{*index.columns} for index in unique if index.plain] == [{*key}] and len(unique) == 1:
+        return []
+    now = f"is unique by {', '.join(map(_text, unique))}" if unique else "has no unique index"
+    return [f"its key was {', '.join(key)}, and it {now} now"]
+
+
 def refuse_unique(table: str, live: Live, columns: Sequence[Column]) -> None:
     """Refuse to append where a unique index could refuse a row.
 

@@ -94,6 +94,16 @@ class SqlAlchemyTarget(SqlTarget):
         plan.refuse_engines(connection, self.options)
         return catalogue.read_columns(connection, TableName.parse(self.options.table))
 
+    def other_changes(self, connection: Any, plan: Plan) -> Sequence[str]:
+        """Ask the catalogue for the unique indexes: MySQL and MariaDB take any of them for the key."""
+        from wal_sink.targets.sqlalchemy import catalogue  # noqa: PLC0415 -- not in tasks
+        from wal_sink.targets.sqlalchemy.plan import changes_of_key  # noqa: PLC0415 -- as above
+
+        if not (key := key_of(plan)):
+            return ()
+        name = TableName.parse(self.options.table)
+        return changes_of_key(key, catalogue.read_unique(connection, name))
+
     def arrow_type(self, type_: str) -> pa.DataType | None:
         """Return the Arrow type that holds a type of the database exactly."""
         return types.arrow_type(self._backend, type_)
