@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import shutil
 from pathlib import Path
-from typing import Literal
 
 import pytest
 
+from state_backends import StateBackend, open_backend
 from tests.cli.shell import run
 from tests.protocol.engine import World
+from tests.protocol.several_world import SeveralWorld
 from wal_sink import errors
-from wal_sink.admin.query import find_query
-from wal_sink.admin.reset import ResetPlan, plan_reset
+from wal_sink.admin.query import Patience, Query, find_query
+from wal_sink.admin.reset import plan_reset
+from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
-from wal_sink.progress.status import read_status
+from wal_sink.model.records import FlusherReport
+from wal_sink.protocol.next_step import Idle
 from wal_sink.testing.faults import Crash, Faults, FaultyBackend
 from wal_sink.wal.log import Log
 
@@ -59,20 +65,182 @@ def test_what_only_the_log_has_is_kept(flushed: World, tmp_path: Path) -> None:
     assert not (tmp_path / "checkpoint").exists()
 
 
-@pytest.mark.parametrize("operation", ["list", "delete"])
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_one_that_died_is_run_again(
-    flushed: World, tmp_path: Path, operation: str, when: Literal["before", "after"]
+class DyingQuery(Query):
+    """A query whose stores delete no more from one operation on."""
+
+    faults = Faults()
+
+    def open(self, url: str) -> StateBackend:
+        return FaultyBackend(super().open(url), self.faults)
+
+
+def reset(world: World, faults: Faults, *, discard: bool) -> None:
+    """Run the command, whose process may die at a deletion."""
+    found = find_query(world.checkpoint.url, in_reset=True)
+    query = DyingQuery(
+        found.query_id,
+        Checkpoint(FaultyBackend(world.checkpoint, faults)),
+        Log(FaultyBackend(found.log.backend, faults), several=found.log.several),
+        found.stores,
+    )
+    query.faults = faults
+    plan_reset(query, now_us(), discard_unflushed=discard).carry_out(now_us())
+
+
+def a_world(folder: Path, *, elsewhere: bool) -> World:
+    checkpoint = open_backend(str(folder / "checkpoint"))
+    made = World(checkpoint, checkpoint)
+    logs = folder / "logs" if elsewhere else folder / "checkpoint" / "wal_sink"
+    made.log_backend = open_backend(str(logs / made.query_id))
+    made.clock.us = now_us()
+    return made
+
+
+@pytest.mark.parametrize(
+    ("discard", "elsewhere", "start"),
+    [(False, False, True), (True, True, True), (True, False, False)],
+    ids=["flushed", "log elsewhere", "no start between"],
+)
+def test_one_that_died_at_any_deletion_is_run_again(
+    tmp_path: Path, discard: bool, elsewhere: bool, start: bool
 ) -> None:
-    """Wherever it died, before the log or in it: Spark's files are gone by then, but for the query id."""
-    place = str(tmp_path / "checkpoint")
-    query = find_query(place)
-    found = read_status(query.checkpoint, query.log)
-    died = Faults(at=0, when=when, matching=operation)
-    query = query._replace(log=Log(FaultyBackend(query.log.backend, died)))
-    with pytest.raises(Crash):
-        ResetPlan(query, found).carry_out(now_us())
-    again = find_query(place)
-    assert read_status(again.checkpoint, again.log).checkpointed == -1
-    plan_reset(again, now_us()).carry_out(now_us())
-    assert not (tmp_path / "checkpoint").exists()
+    """By the same command. Until then a start is that of the whole query, or refused; never a mixture.
+
+    Dying before a deletion is dying after the one before it.
+    """
+    for at in range(100):
+        world = a_world(tmp_path / str(at), elsewhere=elsewhere)
+        run = world.run()
+        run.batch([("a", 0)])
+        run.batch([("b", 1)])
+        world.flush()
+        if discard:
+            run.batch([("c", 2)])
+        before = world.checkpoint.list(), world.log_backend.list()
+        faults = Faults(at=at, matching="delete ")
+        try:
+            reset(world, faults, discard=discard)
+        except Crash:
+            pass
+        else:
+            assert at > len(before[0]), "each of its deletions was one to die at"
+            break
+        finally:
+            assert set(world.table()) == {"a", "b"}
+        whole = (world.checkpoint.list(), world.log_backend.list()) == before
+        named = Checkpoint.LOG_URL in world.checkpoint.list()
+        assert whole or not named or Checkpoint.METADATA not in world.checkpoint.list()
+        assert named or world.checkpoint.list() == world.log_backend.list() == []
+        if not named:
+            continue  # it has died after its end
+        if start and not whole:
+            later = a_world(tmp_path / str(at), elsewhere=elsewhere)
+            with pytest.raises(errors.WrongOwner, match="run it again"):
+                later.run()
+        reset(world, Faults(), discard=discard)
+        assert world.checkpoint.list() == world.log_backend.list() == []
+        assert not (tmp_path / str(at) / "checkpoint").exists()
+        new = a_world(tmp_path / str(at), elsewhere=elsewhere)
+        new.run().batch([("d", 3)])
+        new.flush()
+        assert new.table() == {"d": 3}
+    else:
+        raise AssertionError("it never ended")
+
+
+def test_several_targets_that_died_are_reset_again(tmp_path: Path) -> None:
+    """States of targets go one by one; what is left of them does not forbid the rest."""
+    for at in range(100):
+        world = SeveralWorld(tmp_path)
+        checkpoint = open_backend(str(tmp_path / str(at)))
+        world.checkpoint = checkpoint
+        world.log_backend = open_backend(str(tmp_path / str(at) / "wal_sink" / world.query_id))
+        world.run().batch([("a", 0)])
+        for name in world.targets:
+            with contextlib.closing(world.flusher(name=name)) as flusher:
+                while not isinstance(flusher.run_once(), Idle):
+                    pass
+        faults = Faults(at=at, matching="delete ")
+        try:
+            reset(world, faults, discard=False)
+        except Crash:
+            reset(world, Faults(), discard=False)
+        assert checkpoint.list() == []
+        if faults.injected is None:
+            return
+    raise AssertionError("it never ended")
+
+
+def test_what_is_of_others_stays(flushed: World, tmp_path: Path) -> None:
+    """Files that are not Spark's, and logs of other queries; the reset is refused while one of them waits."""
+    other = a_world(tmp_path, elsewhere=False)
+    other.log_backend.create("segments/of_another.arrow", b"x")
+    flushed.checkpoint.create("notes/why.txt", b"x")
+    done = run(tmp_path, "reset", "checkpoint", "--yes", "--json")
+    assert done.code == 0, done.err
+    assert files(tmp_path / "checkpoint") == {
+        Path("notes/why.txt"),
+        Path("wal_sink") / other.query_id / "segments/of_another.arrow",
+    }
+
+
+def test_a_log_that_an_earlier_query_has_left_is_not_lost(world: World, tmp_path: Path) -> None:
+    """Its checkpoint was deleted by hand, and the next query has the same: nothing is deleted."""
+    world.run().batch([("a", 0)])
+    left = world.log_backend
+    world.checkpoint.delete(
+        [path for path in world.checkpoint.list() if world.query_id not in path]
+    )
+    new = a_world(tmp_path, elsewhere=False)
+    new.run().batch([("b", 1)])
+    new.flush()
+    before = files(tmp_path / "checkpoint")
+    refused = run(tmp_path, "reset", "checkpoint", "--yes", "--json", "--discard-unflushed")
+    assert refused.code == errors.NotDrained.exit_code
+    assert left.url in refused.document["remedy"]
+    assert files(tmp_path / "checkpoint") == before
+
+
+def test_the_copy_of_a_checkpoint_does_not_take_the_log(tmp_path: Path) -> None:
+    world = a_world(tmp_path, elsewhere=True)
+    world.run().batch([("a", 0)])
+    world.flush()
+    shutil.copytree(tmp_path / "checkpoint", tmp_path / "copy")
+    before = world.log_backend.list()
+    refused = run(tmp_path, "reset", "copy", "--yes", "--json")
+    assert refused.code == errors.WrongOwner.exit_code
+    assert world.log_backend.list() == before
+
+
+@pytest.mark.parametrize("discard", [False, True])
+def test_what_came_while_the_operator_was_asked_is_kept(flushed: World, discard: bool) -> None:
+    """More rows are in the log than the operator was asked about."""
+    batches = flushed.run()
+    if discard:
+        batches.batch([("c", 2)])
+    query = find_query(flushed.checkpoint.url, in_reset=True)
+    plan = plan_reset(query, now_us(), discard_unflushed=discard)
+    batches.batch([("d", 3)])
+    before = flushed.checkpoint.list()
+    with pytest.raises(errors.NotDrained):
+        plan.carry_out(now_us())
+    assert flushed.checkpoint.list() == before
+
+
+def test_a_flusher_that_came_while_the_operator_was_asked_is_not_harmed(flushed: World) -> None:
+    """It reports while the command looks."""
+    beats = itertools.count(1)
+
+    def beat(_: float) -> None:
+        report = FlusherReport(
+            flusher="elsewhere:1", doing="flushing", heartbeat_us=now_us(), beat=next(beats)
+        )
+        flushed.log.report(report)
+
+    query = find_query(flushed.checkpoint.url, in_reset=True)
+    plan = plan_reset(query, now_us(), patience=Patience(sleep=beat, say=lambda _: None))
+    beat(0)
+    before = flushed.checkpoint.list()
+    with pytest.raises(errors.FlusherAtWork, match="elsewhere:1"):
+        plan.carry_out(now_us())
+    assert flushed.checkpoint.list() == before

@@ -1,28 +1,42 @@
 """`reset`: deletes checkpoint and log of a query, so that the next start is a new query.
 
 Rows in the target stay, and so does the ledger row, which names a query id that no start will have again.
+What is not the query's own stays too: foreign files, and the logs of other queries.
 
-The order makes it safe to die in the middle, and to run again. First Spark's files go, but for the query id:
-from then on no epoch counts as checkpointed. Then the log goes, then the rest.
+It may die at any instant, and the same command goes on. Each step begins when the one before it is durable:
+
+1. `wal_sink/location.json` names the log. It does in any case, but for a query that was never tied to it.
+2. Spark's `metadata` goes. Before, nothing has changed. From here on no start has the query's id: Spark
+   makes another one, and rule 1 refuses it with `WrongOwner`, since the checkpoint names the log of the old
+   id. That start leaves its own `metadata`; so a reset takes the id from `location.json`.
+3. Spark's other files go. A flusher cannot come back: it finds no `metadata`, or another id.
+4. The manifests go. What is pending only becomes less: as the records of what is flushed are still there, a
+   log that was flushed looks flushed, and the same flags are enough.
+5. The rest of the log goes. Without manifests nothing is pending, whatever else is there.
+6. `metadata` goes again, which a start may have left, then `location.json`. The next start is a new query.
+
+Nothing is deleted because of an old look: `carry_out` looks again, after the operator's yes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+from pathlib import Path
 
 import msgspec
 
 from wal_sink.admin.query import PATIENCE, Patience, Query, refuse_flusher
-from wal_sink.checkpoint.checkpoint import local_folder
+from wal_sink.checkpoint.checkpoint import Checkpoint, local_folder
 from wal_sink.errors import NotDrained
+from wal_sink.errors import left_behind as said_left_behind
+from wal_sink.model import paths
 from wal_sink.progress.status import Status, byte_count, read_status
 from wal_sink.text import counted
+from wal_sink.wal.location import LOG_FOLDER, Location, left_behind, owned
 
-IDENTITY = "metadata"
-"""Spark's file with the query id, by which the log is found."""
-
-LOCATION = "wal_sink/"
-"""Where the checkpoint names its log, and has it by default."""
+SPARK_FOLDERS = ("offsets", "commits", "state", "sources", "sinks")
+"""What Spark has in a checkpoint, beside `metadata`."""
 
 
 class Reset(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,12 +53,22 @@ class Reset(msgspec.Struct, frozen=True, kw_only=True):
 class ResetPlan:
     """A reset that may be carried out.
 
-    :param found: how far the query is.
+    :param found: how far the query is, as the operator is asked about it.
+    :param discard_unflushed: the operator gives up what only the log has.
     """
 
-    def __init__(self, query: Query, found: Status) -> None:
+    def __init__(
+        self,
+        query: Query,
+        found: Status,
+        *,
+        discard_unflushed: bool = False,
+        patience: Patience = PATIENCE,
+    ) -> None:
         self._query = query
         self._found = found
+        self._discard_unflushed = discard_unflushed
+        self._patience = patience
 
     @property
     def consequences(self) -> str:
@@ -62,26 +86,53 @@ class ResetPlan:
         )
 
     def carry_out(self, now_us: int, why: str = "") -> Reset:  # noqa: ARG002 -- the log that would keep it goes
-        """Delete both."""
-        checkpoint, log = self._query.open(self._query.checkpoint.url), self._query.log.backend
-        files = checkpoint.list()
-        kept = {name for name in files if name == IDENTITY or name.startswith(LOCATION)}
-        checkpoint.delete(name for name in files if name not in kept)
+        """Delete both.
+
+        :raises FlusherAtWork, NotDrained, WrongOwner: as for `plan_reset`; or more would be lost than the
+            operator has agreed to. Nothing is deleted then.
+        """
+        query, checkpoint = self._query, self._query.open(self._query.checkpoint.url)
+        self._refuse_more(
+            _look(query, now_us, discard_unflushed=self._discard_unflushed, patience=self._patience)
+        )
+        log, folder = query.log.backend, local_folder(checkpoint.url)
         objects = log.list()
-        log.delete(objects)
-        left = [name for name in checkpoint.list() if name != IDENTITY]
-        checkpoint.delete([*left, IDENTITY])
-        for url in (log.url, checkpoint.url):
-            if (folder := local_folder(url)) is not None:
-                shutil.rmtree(folder, ignore_errors=True)  # empty folders, and Hadoop's checksums
+        query.checkpoint.create_log_url(log.url)
+        checkpoint.delete([Checkpoint.METADATA])
+        files = [path for name in SPARK_FOLDERS for path in checkpoint.list(f"{name}/")]
+        checkpoint.delete(files)
+        if folder is not None:  # Hadoop's checksums, which are no objects
+            for name in SPARK_FOLDERS:
+                shutil.rmtree(folder / name, ignore_errors=True)
+            (folder / f".{Checkpoint.METADATA}.crc").unlink(missing_ok=True)
+        log.delete(log.list(paths.MANIFEST.folder))
+        log.delete(log.list())
+        if (own := local_folder(log.url)) is not None:
+            shutil.rmtree(own, ignore_errors=True)  # empty folders
+        checkpoint.delete([Checkpoint.METADATA])
+        checkpoint.delete([Checkpoint.LOG_URL])
+        if folder is not None:
+            _remove_empty(folder / LOG_FOLDER, folder)
         return Reset(
             query_id=self._query.query_id,
             checkpoint=checkpoint.url,
             log=log.url,
-            objects=len({*files, *objects}),
+            objects=len(files) + len(objects) + 2,
             discarded_epochs=self._found.pending_epochs,
             discarded_rows=self._found.pending_rows,
         )
+
+    def _refuse_more(self, now: Status) -> None:
+        """Refuse what the operator was not asked about.
+
+        :raises NotDrained: more would be lost.
+        """
+        agreed, found = _at_stake(self._found), _at_stake(now)
+        if any(is_now > was for is_now, was in zip(found, agreed, strict=True)):
+            raise NotDrained(
+                f"Query {now.query_id} has gone on since you were asked: its log has more rows",
+                "Nothing is deleted. Stop the query, and run the command again.",
+            )
 
 
 def plan_reset(
@@ -89,21 +140,55 @@ def plan_reset(
 ) -> ResetPlan:
     """Plan the reset of a query that is stopped.
 
+    :param query: as `find_query` returns it with `in_reset`, if an earlier reset may have died.
     :param now_us: microseconds since 1970.
     :param discard_unflushed: the operator gives up what only the log has.
     :raises FlusherAtWork: a flusher is alive.
-    :raises NotDrained: only the log has some rows, and the operator did not give them up.
+    :raises NotDrained: only the log has some rows, and the operator did not give them up; or an earlier query
+        with this checkpoint has left such a log.
+    :raises WrongOwner: log and checkpoint do not belong together.
     """
+    found = _look(query, now_us, discard_unflushed=discard_unflushed, patience=patience)
+    return ResetPlan(query, found, discard_unflushed=discard_unflushed, patience=patience)
+
+
+def _look(query: Query, now_us: int, *, discard_unflushed: bool, patience: Patience) -> Status:
+    """Return how far the query is, unless that forbids the reset, see `plan_reset`."""
+    owned(query.log, query.checkpoint)
     for each in [query] if not query.log.several else query.each("", detached=True):
         refuse_flusher(each.log, now_us, unless_stopped=False, patience=patience)
-    found = read_status(query.checkpoint, query.log)
+    logs = query.log.url.rpartition("/")[0]
+    others = left_behind(Location(query.checkpoint.url, logs, query.stores), query.query_id)
+    if others:
+        first = others[0]
+        raise NotDrained(
+            f"The checkpoint {query.checkpoint.url} is also that of query {first.query_id}, of which only a"
+            " log is left",
+            said_left_behind(first.log.url, first.epochs),
+        )
+    found = read_status(query.checkpoint, query.log, in_reset=True)
     if not found.safe_to_delete and not discard_unflushed:
         raise NotDrained(
             f"Checkpoint and log of query {query.query_id} cannot be deleted: {found.unsafe_because}",
             "Run `wal-sink flush CHECKPOINT` before. Or add --discard-unflushed, if these rows are not"
             " wanted.",
         )
-    return ResetPlan(query, found)
+    return found
+
+
+def _at_stake(found: Status) -> tuple[int, ...]:
+    """Return what would be lost with the log, in numbers that only grow while the query goes on.
+
+    What is published and not checkpointed is not pending: there the last epoch says whether more came.
+    """
+    return found.published, found.pending_epochs, found.pending_rows, found.quarantined_rows
+
+
+def _remove_empty(*folders: Path) -> None:
+    """Remove local folders that have nothing in them any more."""
+    for folder in folders:
+        with contextlib.suppress(OSError):  # others have files there
+            folder.rmdir()
 
 
 def _unflushed(found: Status) -> str:

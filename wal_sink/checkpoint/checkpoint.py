@@ -150,6 +150,8 @@ class Checkpoint:
     :param backend: a state backend whose root is that folder.
     """
 
+    METADATA = "metadata"
+    """Path of Spark's file with the query id."""
     LOG_URL = "wal_sink/location.json"
     """Path of our own file; Spark leaves folders that it does not know alone."""
 
@@ -166,13 +168,17 @@ class Checkpoint:
         """Whether every look into the checkpoint costs a request over a network."""
         return self._backend.billed
 
-    def query_id(self) -> str:
+    def query_id(self, *, in_reset: bool = False) -> str:
         """Read the query's id from `metadata`.
 
+        :param in_reset: a reset may have deleted `metadata`, and a start may have written another one since:
+            the name of the log that the checkpoint names is the id, if it names one.
         :raises CheckpointNotVisible: there is no readable `metadata`.
         """
+        if in_reset and (log := self.log_url()) is not None:
+            return log.rpartition("/")[2]
         try:
-            return _one_name(json.loads(self._backend.read("metadata"))["id"])
+            return _one_name(json.loads(self._backend.read(self.METADATA))["id"])
         except FileNotFoundError as error:
             folder = local_folder(self.url)
             missing = folder is not None and not folder.is_dir()
@@ -186,6 +192,13 @@ class Checkpoint:
             raise CheckpointNotVisible(
                 f"No query id can be read from {self.url}/metadata ({type(error).__name__})", _WHERE
             ) from error
+
+    def has_lost(self, query_id: str) -> bool:
+        """Whether nothing is left of a query but the name of its log: no `metadata` and no commit."""
+        try:
+            return self.query_id() != query_id and self.last_commit(fresh=True) < 0
+        except CheckpointNotVisible:
+            return self.last_commit(fresh=True) < 0
 
     def log_url(self) -> str | None:
         """Read where the query's log is; None before the first publish."""

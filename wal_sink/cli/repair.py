@@ -367,7 +367,7 @@ def reset(
     rows in the target stay. The new query reads its source from the beginning.
     """
     with output(as_json=as_json) as console:
-        query = find_query(checkpoint, wal, option_values(option))
+        query = find_query(checkpoint, wal, option_values(option), in_reset=True)
         plan = plan_reset(
             query, now_us(), discard_unflushed=discard_unflushed, patience=Patience(say=_say)
         )

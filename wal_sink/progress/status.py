@@ -344,11 +344,16 @@ __all__ = ["Status", "read_status"]
 
 @store_errors()
 def read_status(
-    checkpoint: Checkpoint, log: Log, watches: dict[str, FlusherWatch] | None = None
+    checkpoint: Checkpoint,
+    log: Log,
+    watches: dict[str, FlusherWatch] | None = None,
+    *,
+    in_reset: bool = False,
 ) -> Status:
     """Read how far the flush is; of several targets, that of each.
 
     :param watches: by target, of one who asks again and again: they see whether a flusher is alive.
+    :param in_reset: see `Checkpoint.query_id`.
     :raises CheckpointNotVisible: no query's checkpoint is there.
     :raises LogUnavailable: the store of log or checkpoint does not answer, or refuses.
     """
@@ -361,8 +366,9 @@ def read_status(
                 for name in target_names(log)
                 if name not in known
             }
-            return _together([_read(checkpoint, view, watches) for view in attached], detached)
-    return _read(checkpoint, log, watches)
+            found = [_read(checkpoint, view, watches, in_reset=in_reset) for view in attached]
+            return _together(found, detached)
+    return _read(checkpoint, log, watches, in_reset=in_reset)
 
 
 def _together(each: Sequence[Status], detached: Mapping[str, int]) -> Status:
@@ -389,8 +395,14 @@ def _together(each: Sequence[Status], detached: Mapping[str, int]) -> Status:
     )
 
 
-def _read(checkpoint: Checkpoint, log: Log, watches: dict[str, FlusherWatch] | None) -> Status:
-    query_id = checkpoint.query_id()
+def _read(
+    checkpoint: Checkpoint,
+    log: Log,
+    watches: dict[str, FlusherWatch] | None,
+    *,
+    in_reset: bool,
+) -> Status:
+    query_id = checkpoint.query_id(in_reset=in_reset)
     checkpointed = checkpoint.last_commit()
     newest = log.newest_flushed()
     flushed = flushed_epoch(log) if log.target else newest.epoch if newest else -1
