@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from folder_target import Catalogue, FolderOptions, FolderTarget
+from folder_target import Catalogue, FolderOptions, FolderSession, FolderTarget
+from wal_sink.targets import LedgerState, Outcome
 from wal_sink.targets.base import Target
 from wal_sink.testing.contracts.rows import WITH_DOUBLE, Record
 from wal_sink.testing.contracts.staged import StagedContract
@@ -28,6 +30,24 @@ class TestFolder(StagedContract):
 
     def doubles(self, target: Target) -> list[float | None]:
         return [row.get("d") for row in read(target)]
+
+    def conflict_after_commit(
+        self, patch: pytest.MonkeyPatch, landed: Callable[[], object]
+    ) -> None:
+        real = FolderSession.commit
+
+        def commit(
+            self: FolderSession,
+            seen: LedgerState | None,
+            new: LedgerState,
+            receipts: Sequence[bytes],
+        ) -> Outcome:
+            patch.setattr(FolderSession, "commit", real)
+            real(self, seen, new, receipts)
+            landed()
+            raise BlockingIOError("the lock is held")
+
+        patch.setattr(FolderSession, "commit", commit)
 
 
 def read(target: Target) -> list[dict[str, Any]]:

@@ -84,7 +84,7 @@ def test_rule_12_a_note_that_cannot_be_renewed_stays(world: World, request_: str
     older = world.run()
     batch(older, 2, [("later", 0)])
     faults = Faults(
-        at=0, error=lambda: OSError("full"), matching=f"{request_} {paths.WITHOUT_SINK}"
+        at=0, error=lambda: OSError("full"), matching=f"{request_} {paths.WITHOUT_SINK.folder}"
     )
     world.run(faults).end()
     assert bool(faults.injected) == (request_ == "replace")

@@ -93,7 +93,7 @@ def test_rule_15_tasks_stage_and_the_flusher_commits_once(
     flusher._write_rows = twice
     flush_all(flusher)
     flusher.close()
-    (receipts,) = finished
+    (receipts,) = filter(None, finished)  # those of create and begin have none
     assert len(world.staged()) > len(receipts) >= FILES
     raw.complete(world, 1, "")
 
@@ -163,6 +163,8 @@ def test_rule_16_what_a_lost_answer_may_still_commit_is_not_discarded(
     def commit(
         self: StagingSession, seen: LedgerState | None, new: LedgerState, receipts: Sequence[bytes]
     ) -> Outcome:
+        if not receipts:
+            return real(self, seen, new, receipts)
         if not late:
             late.append((seen, new, receipts))
             return Outcome.UNKNOWN
