@@ -141,21 +141,24 @@ def test_a_lost_answer_is_unknown_and_a_read_tells(
     node: EmbeddedCassandra, session: Session
 ) -> None:
     """The node gets the update and cannot answer in time; after that only the row knows."""
-    mine = window(0)
+    mine, seen = window(0), session.read_ledger()
+    assert seen is not None
     node.pause()
     try:
-        assert begin(session, mine) is Outcome.UNKNOWN
+        assert session.compare_and_set(seen, protocol.begin(seen, mine)) is Outcome.UNKNOWN
     finally:
         node.resume()
-    assert eventually(session, mine).begun == mine
+    begun = eventually(session, mine)
+    assert begun.begun == mine
+    finished = protocol.finish(begun)
     node.pause()
     try:
-        assert finish(session, mine) is Outcome.UNKNOWN
+        assert session.compare_and_set(begun, finished) is Outcome.UNKNOWN
     finally:
         node.resume()
     mark = eventually(session, None)
     assert (mark.flushed, mark.begun, mark.last) == (0, None, mine)
-    assert finish(session, mine) is Outcome.CONFLICT
+    assert session.compare_and_set(begun, finished) is Outcome.CONFLICT
 
 
 def test_create_may_be_lost_too(node: EmbeddedCassandra, target: CassandraTarget) -> None:
