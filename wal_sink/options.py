@@ -13,6 +13,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Literal, NamedTuple, TypeVar
+from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 from msgspec import Meta
@@ -77,6 +78,15 @@ SECONDS, MILLISECONDS, BYTES = ({"unit": unit} for unit in ("seconds", "millisec
 COLUMN = "<column>"
 """How the name of an option ends that is given by columns: of `a.b.<column>` a user writes `a.b.price`. Its
 field is a dict of texts by column. Spark passes names in lower case, so a column's is in lower case, too."""
+
+
+_SECRET_PARAMETER = re.compile(r"pass(word|wd)?$|pwd$|secret|token|odbc_connect", re.IGNORECASE)
+
+
+def secret_parameter(url: str) -> str:
+    """Return the name of a parameter of a URL that would bring a secret into the log; empty: none."""
+    names = (name for name, _ in parse_qsl(urlsplit(url).query, keep_blank_values=True))
+    return next(filter(_SECRET_PARAMETER.search, names), "")
 
 
 def from_environment(variable: str) -> dict[str, object]:

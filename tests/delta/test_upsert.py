@@ -12,6 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.delta.conftest import SCHEMA, Query, batch, table_of
+from tests.protocol.engine import World, in_memory
 from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch
 from wal_sink.model.ledger import Outcome, Window
 from wal_sink.options import parse
@@ -152,6 +153,35 @@ def test_rows_that_were_published_for_an_append_are_added(tmp_path: Path) -> Non
     assert pairs(path) == [("a", 1), ("a", 2)]
     with pytest.raises(OptionError, match=r"with delta\.mode=upsert, and the options say append"):
         before.session.write(after.plan(), Slice(0, batch([("a", 1)]), 1))
+
+
+def test_rows_that_are_added_and_rows_that_are_merged_share_no_window(tmp_path: Path) -> None:
+    """A MERGE would not find what is added by its own commit, and the key would be there twice."""
+    path = str(tmp_path / "t")
+    DeltaTable.create(path, SCHEMA)
+    appends = Query(path).target
+    world = World(*in_memory(), appends)
+    for world.target, rows in (
+        (appends, [("a", 1), ("b", 1)]),
+        (Upserting(path).target, [("a", 2)]),
+        (Upserting(path).target, [("a", 3), ("c", 3)]),
+    ):
+        run = world.run()
+        run.batch(rows)
+        run.end()
+    world.flush()
+    assert pairs(path) == [("a", 3), ("b", 1), ("c", 3)]
+    said = [each.get("userMetadata", "") for each in DeltaTable(path).history()]
+    assert "wal_sink: epochs 1 to 2" in said, "epochs that are merged share one"
+
+
+def test_an_append_only_table_takes_no_rows_by_key(tmp_path: Path) -> None:
+    """The first row that replaces one would stop the flush for good."""
+    path = str(tmp_path / "t")
+    DeltaTable.create(path, SCHEMA, configuration={"delta.appendOnly": "true"})
+    Query(path).plan()
+    with pytest.raises(SchemaMismatch, match="append-only"):
+        Upserting(path).plan()
 
 
 def test_rows_with_another_key_than_the_options_name_are_not_merged(tmp_path: Path) -> None:

@@ -62,6 +62,10 @@ def test_a_table_is_made_with_key_and_partitions(tmp_path: Path) -> None:
         ({"createTable": "true", "keyColumns": "key"}, "names key"),
         ({"table": "orders"}, "has a namespace"),
         ({"iceberg.catalog.uri": "postgresql://me:secret@host/db"}, "has a password in it"),
+        (
+            {"iceberg.catalog.uri": "postgresql+psycopg2://me@host/db?password=secret"},
+            "has a password in it",
+        ),
         ({"iceberg.catalog.uri": "sqlite:////no/such/folder/c.db"}, "does not answer"),
     ],
 )

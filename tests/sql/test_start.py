@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tests.sql.mariadb import MariaDb
-from tests.sql.stores import DuckDb, Maria, Sqlite, Store
+from tests.sql.stores import DuckDb, Maria, Postgresql, Sqlite, Store
 from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import Outcome, Owner
 from wal_sink.model.plan import Plan, plan_key
@@ -23,6 +23,7 @@ from wal_sink.targets.sql.session import SqlSession
 from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
 from wal_sink.testing.contracts.ledger import begin, begun_window, create, mark_of
 from wal_sink.testing.contracts.rows import deliver
+from wal_sink.testing.servers.postgresql import Server
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 TABLE = "CREATE TABLE t (id BIGINT NOT NULL, name VARCHAR(20){key})"
@@ -143,6 +144,25 @@ def test_an_engine_without_transactions_is_refused(
     assert store.execute("SELECT * FROM t") == []
     store.execute(caught.value.remedy.removeprefix("Run: "))
     agreed(of)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "CREATE UNLOGGED TABLE t (id BIGINT, name TEXT)",
+        """CREATE TABLE t (id BIGINT, name TEXT) PARTITION BY RANGE (id);
+           CREATE UNLOGGED TABLE part PARTITION OF t DEFAULT""",
+    ],
+)
+def test_a_table_that_a_crash_of_postgresql_empties_is_refused(
+    postgresql: Server, schema: str, made: str
+) -> None:
+    """As by target=postgresql: the ledger would say that the rows are there."""
+    store = Postgresql(postgresql, schema)
+    for statement in made.split(";"):
+        store.execute(statement)
+    with pytest.raises(SchemaMismatch, match="is UNLOGGED"):
+        agreed(target(store))
 
 
 @pytest.mark.parametrize("kind", [DuckDb, Maria])
@@ -312,6 +332,9 @@ def test_the_password_is_kept_apart_from_the_url() -> None:
         ("snowflake://me@there/db", "not known whether a window"),
         ("sqlite://", "in memory"),
         ("duckdb:///:memory:", "in memory"),
+        ("duckdb:///:memory:shop", "in memory"),
+        ("sqlite:///file:shop?mode=memory&cache=shared&uri=true", "in memory"),
+        ("sqlite:///shop.db", "relative to the folder"),
         ("mssql+pyodbc://db/shop?odbc_connect=x", "parameter odbc_connect"),
         ("postgresql://me@db/shop?password=x", "parameter password"),
     ],

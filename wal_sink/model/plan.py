@@ -60,6 +60,9 @@ class WriteDemands(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
     """A row may be sent once with each timestamp, since it is doubled otherwise (rule 26)."""
     target_dated: bool = False
     """The target itself dates the rows when it writes them, whatever the ledger row says (rule 14)."""
+    replaces: bool = False
+    """A row replaces those of its key that are in the table before the window. A row that the same window
+    only adds would not be found: such epochs share no window."""
 
 
 NO_DEMANDS = WriteDemands()

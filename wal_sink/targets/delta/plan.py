@@ -11,7 +11,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, Schema
 
 from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable, WalSinkError
-from wal_sink.model.plan import Plan
+from wal_sink.model.plan import Plan, WriteDemands
 from wal_sink.targets.columns import match_columns
 from wal_sink.targets.create_table import CREATE_TABLE, KEY_COLUMNS, refuse_unknown_columns
 from wal_sink.targets.delta.columns import (
@@ -77,7 +77,7 @@ def _agree(options: DeltaOptions, schema: pa.Schema, key: str, *, changes: bool)
         )
         logger.info("made the table: %s", statement)
     table = Table(path, storage, Files(path, storage))
-    table.refuse_unfit()
+    table.refuse_unfit(replaces=bool(options.keys))
     fields = table.fields
     if options.merge_schema and (new := _missing(fields, schema)):
         if changes:
@@ -108,7 +108,15 @@ def _plan(
     if options.keys:
         _refuse_keys(options.keys, schema, fields)
         details[KEYS] = msgspec.json.encode(list(options.keys)).decode()
-    return Plan(key=key, target="delta", table=options.path, columns=columns, details=details)
+    demands = WriteDemands(replaces=bool(options.keys))
+    return Plan(
+        key=key,
+        target="delta",
+        table=options.path,
+        columns=columns,
+        demands=demands,
+        details=details,
+    )
 
 
 def _refuse_keys(keys: Sequence[str], schema: pa.Schema, fields: Sequence[dict[str, Any]]) -> None:

@@ -185,7 +185,7 @@ class DeltaSession(StagedSession):
         if there.mark != seen:
             return Outcome.CONFLICT
         if new.begun is not None:
-            self._table().refuse_unfit()
+            self._table().refuse_unfit(replaces=bool(self._options.keys))
         if staged and (gone := self._files.missing(receipt.path for receipt in staged)):
             raise TargetUnavailable(
                 f"{gone[0]}, staged for epoch {new.flushed}, is gone",
@@ -328,7 +328,7 @@ class DeltaSession(StagedSession):
             here, option = self._options.path, f"delta.path={plan.table}"
             raise published_elsewhere(f"the Delta table {plan.table}", here, [option])
         table = self._refreshed()
-        table.refuse_unfit()
+        table.refuse_unfit(replaces=bool(keys(plan)))
         moved = about_moved(plan, table.partitioned_by)
         refuse_changed(plan, table_columns(table.fields), moved, words)
         if (planned := keys(plan)) and set(planned) != set(self._options.keys):

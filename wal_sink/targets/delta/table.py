@@ -65,15 +65,26 @@ def refuse_unfit(
     fields: Sequence[Mapping[str, Any]],
     properties: Mapping[str, str],
     features: Collection[str],
+    *,
+    replaces: bool = False,
 ) -> None:
     """See that files may be added by a writer that knows columns and partitions only.
 
     :param fields: as Delta's log has them.
     :param features: what the table asks of its writers.
+    :param replaces: whether rows are replaced, too.
     :raises SchemaMismatch: names what is in the way.
     """
     for what, remedy in _obstacles(fields, properties, features):
         raise SchemaMismatch(f"The Delta table {path} cannot be written: {what}.", remedy)
+    if replaces and properties.get(_APPEND_ONLY, "false").lower() == "true":
+        raise SchemaMismatch(
+            f"The Delta table {path} takes no rows by key: it is append-only ({_APPEND_ONLY}).",
+            f"ALTER TABLE … SET TBLPROPERTIES ('{_APPEND_ONLY}' = 'false'), or set delta.mode to append.",
+        )
+
+
+_APPEND_ONLY = "delta.appendOnly"
 
 
 def _obstacles(
@@ -369,8 +380,8 @@ class Table:
         ]
         return hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:32]
 
-    def refuse_unfit(self) -> None:
-        """See that files may be added.
+    def refuse_unfit(self, *, replaces: bool) -> None:
+        """See that files may be added; and that rows may be replaced, if that is asked.
 
         :raises SchemaMismatch: names what is in the way.
         """
@@ -380,6 +391,7 @@ class Table:
             self.fields,
             self._table.metadata().configuration,
             asked_of_writers(protocol.min_writer_version, protocol.writer_features),
+            replaces=replaces,
         )
 
     def _opened(self) -> DeltaTable:

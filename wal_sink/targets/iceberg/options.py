@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from wal_sink.errors import OptionError
-from wal_sink.options import COLUMN, CONNECTS, SECRET, SHAPES, Options
+from wal_sink.options import COLUMN, CONNECTS, SECRET, SHAPES, Options, secret_parameter
 from wal_sink.targets.create_table import (
     CREATE_TABLE,
     KEY_COLUMNS,
@@ -86,7 +86,7 @@ class IcebergOptions(Options, frozen=True, kw_only=True):
                 f"Option table is {self.table}, and a table of Iceberg has a namespace.",
                 "Write namespace.table, such as shop.orders.",
             )
-        if urlsplit(self.uri).password is not None:
+        if urlsplit(self.uri).password is not None or secret_parameter(self.uri):
             # The address is not repeated.
             raise OptionError(
                 "Option iceberg.catalog.uri has a password in it, and the address is written to the log.",

@@ -208,12 +208,40 @@ def _charsets(connection: Connection, name: TableName) -> dict[str, str]:
     return {column: charset for column, charset in found if charset not in _UTF8}
 
 
-def engine_without_transactions(connection: Connection, name: TableName) -> str:
-    """Return the storage engine of a table if it cannot roll back; empty if it can, or there is no table."""
-    if connection.dialect.upsert != "duplicate key":
-        return ""
-    found = connection.query(_ENGINES, (name.schema or None, name.table))
-    return next((str(engine) for engine, transactions in found if transactions != "YES"), "")
+_KINDS = """
+    SELECT c.relkind::text, c.relpersistence::text FROM pg_class c WHERE c.oid IN (
+        SELECT %(name)s::regclass UNION ALL SELECT relid FROM pg_partition_tree(%(name)s::regclass))"""
+_IS_THERE = "SELECT to_regclass(%s)::text"
+
+
+def storage_refusal(connection: Connection, name: TableName, text: str) -> tuple[str, str] | None:
+    """Return how a table's storage loses or splits windows, and what to do; None: it does not, or is missing.
+
+    :param text: the table as the user names it.
+    """
+    if connection.dialect.upsert == "duplicate key":
+        found = connection.query(_ENGINES, (name.schema or None, name.table))
+        for engine in (engine for engine, transactions in found if transactions != "YES"):
+            what = (
+                f"{text} has the storage engine {engine}, which has no transactions: after a crash a part of"
+                " a window would be there, or come twice."
+            )
+            return what, f"Run: ALTER TABLE {text} ENGINE=InnoDB;"
+    elif connection.dialect.title == "PostgreSQL":
+        quoted = ".".join('"' + part.replace('"', '""') + '"' for part in name if part)
+        ((there,),) = connection.query(_IS_THERE, (quoted,))
+        kinds = connection.query(_KINDS, {"name": quoted}) if there else []
+        if any(kind == "f" for kind, _ in kinds):
+            return (
+                f"{text} is a foreign table, or has one as a partition: its server commits by itself.",
+                "Name a table of this server.",
+            )
+        if any(persistence == "u" for _, persistence in kinds):
+            return (
+                f"{text} or a partition of it is UNLOGGED: a crash of the server empties it.",
+                f"Run: ALTER TABLE {text} SET LOGGED; for the table and each such partition.",
+            )
+    return None
 
 
 _BY_STATEMENT = (

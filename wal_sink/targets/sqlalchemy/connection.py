@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -40,7 +41,9 @@ class Connection:
             cursor.fast_executemany = True
         return cursor
 
-    def query(self, statement: str, values: tuple[object, ...] = ()) -> list[Any]:
+    def query(
+        self, statement: str, values: tuple[object, ...] | Mapping[str, object] = ()
+    ) -> list[Any]:
         """Return the rows of a query."""
         cursor = self.cursor()
         try:

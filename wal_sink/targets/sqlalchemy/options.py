@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Annotated, Literal, NamedTuple
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import unquote
 
 import msgspec
 from msgspec import Meta
 
 from wal_sink.errors import OptionError
 from wal_sink.model.plan import Operation
-from wal_sink.options import CONNECTS, SECONDS, SECRET, SHAPES, from_environment
+from wal_sink.options import CONNECTS, SECONDS, SECRET, SHAPES, from_environment, secret_parameter
 from wal_sink.targets.create_table import (
     CREATE_TABLE,
     KEY_COLUMNS,
@@ -34,8 +34,6 @@ from wal_sink.targets.sql import SqlOptions
 from wal_sink.targets.sqlalchemy.dialects import DIALECTS, Dialect
 
 PASSWORD_VARIABLE = "WAL_SINK_SQL_PASSWORD"  # noqa: S105 -- the name of a variable
-_SECRETS = re.compile(r"pass(word|wd)?$|pwd$|secret|token|odbc_connect", re.IGNORECASE)
-"""Parameters of a URL that would bring a secret into the log."""
 
 
 class SqlAlchemyOptions(SqlOptions, frozen=True, kw_only=True):
@@ -198,12 +196,11 @@ def _without_password(url: str) -> tuple[str, str]:
             " wal_sink.targets.sql.SqlTarget.",
         )
     rest = found["rest"]
-    for name, _ in parse_qsl(rest.partition("?")[2], keep_blank_values=True):
-        if _SECRETS.search(name):
-            raise OptionError(
-                f"Option sql.url has the parameter {name}, which would be written to the log.",
-                f"Give the password as sql.password, or by {PASSWORD_VARIABLE}.",
-            )
+    if name := secret_parameter(url):
+        raise OptionError(
+            f"Option sql.url has the parameter {name}, which would be written to the log.",
+            f"Give the password as sql.password, or by {PASSWORD_VARIABLE}.",
+        )
     if found["login"] is None:
         return url, ""
     user, _, password = found["login"].partition(":")
@@ -211,10 +208,16 @@ def _without_password(url: str) -> tuple[str, str]:
 
 
 def _refuse_database(dialect: Dialect, url: str) -> None:
-    """Refuse a database that is gone with its process."""
-    path = url.partition("://")[2].partition("?")[0].partition("/")[2]
-    if dialect.is_file and path in ("", ":memory:"):
+    """Refuse a database that is gone with its process, or that each process would look for elsewhere."""
+    if not dialect.is_file:
+        return
+    rest, _, parameters = url.partition("://")[2].partition("?")
+    path = rest.partition("/")[2]
+    remedy = f"Name a file: {url.partition(':')[0]}:////data/shop.db, with four slashes."
+    if not path or path.startswith((":memory:", "file:")) or "mode=memory" in parameters:
+        raise OptionError(f"Option sql.url {url} is a database in memory, of one process.", remedy)
+    if not path.startswith("/"):
         raise OptionError(
-            f"Option sql.url {url} is a database in memory, of one process.",
-            f"Name a file: {url.partition(':')[0]}:////data/shop.db, with four slashes.",
+            f"Option sql.url {url} is relative to the folder of each process: they would write to several.",
+            remedy,
         )

@@ -69,7 +69,7 @@ def make_plan(
         )
     if live.is_view:
         raise SchemaMismatch(f"{options.table} is a view.", "Name a table.")
-    refuse_engines(connection, options)
+    refuse_storage(connection, options)
     plan = agree(options, backend, quote, schema, key, live)
     for warning in catalogue.server_warnings(connection):
         logger.warning("%s", warning)
@@ -169,18 +169,14 @@ def _text(index: Unique) -> str:
     return f"{index.name} ({', '.join(parts)})"
 
 
-def refuse_engines(connection: Connection, options: SqlAlchemyOptions) -> None:
-    """Refuse tables whose storage engine does not roll back.
+def refuse_storage(connection: Connection, options: SqlAlchemyOptions) -> None:
+    """Refuse tables whose storage does not keep windows whole.
 
     :raises SchemaMismatch: that of the rows, or of the ledger.
     """
     for text in (options.table, options.ledger_table):
-        if engine := catalogue.engine_without_transactions(connection, TableName.parse(text)):
-            raise SchemaMismatch(
-                f"{text} has the storage engine {engine}, which has no transactions: after a crash a part of"
-                " a window would be there, or come twice.",
-                f"Run: ALTER TABLE {text} ENGINE=InnoDB;",
-            )
+        if refusal := catalogue.storage_refusal(connection, TableName.parse(text), text):
+            raise SchemaMismatch(*refusal)
 
 
 def quoted(name: TableName, quote: Quote) -> str:

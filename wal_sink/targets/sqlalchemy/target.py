@@ -91,7 +91,7 @@ class SqlAlchemyTarget(SqlTarget):
         """
         from wal_sink.targets.sqlalchemy import catalogue, plan  # noqa: PLC0415 -- not in tasks
 
-        plan.refuse_engines(connection, self.options)
+        plan.refuse_storage(connection, self.options)
         return catalogue.read_columns(connection, TableName.parse(self.options.table))
 
     def other_changes(self, connection: Any, plan: Plan) -> Sequence[str]:
