@@ -60,8 +60,8 @@ clean: ## Delete what was built; caches outside this folder stay
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(READY): pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "wal_sink needs Python 3.11 or newer; set PYTHON=…" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
+		{ echo "wal_sink needs Python 3.11 to 3.13; set PYTHON=…" >&2; exit 1; }
 	@command -v java >/dev/null || { echo "Spark and Cassandra need Java 17: install a JRE" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
