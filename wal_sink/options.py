@@ -101,6 +101,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         return f"{type(self).__name__}({public(self)})"
 
 
+_CENTURY_S = 100 * 365 * 86_400
+
+
 class SinkOptions(Options, frozen=True, kw_only=True):
     """The options that the sink has for any target."""
 
@@ -195,6 +198,7 @@ class SinkOptions(Options, frozen=True, kw_only=True):
         float,
         Meta(
             ge=0,
+            le=_CENTURY_S,
             description="How long a flushed epoch stays in the log, 0 or more. rewind can flush it again",
             extra=SECONDS,
         ),

@@ -328,6 +328,7 @@ def test_durations_and_sizes_take_a_suffix(
     [
         ("wal.retention", "1 fortnight", "a number of seconds, or a duration such as 10s, 5m, 1h"),
         ("wal.retention", "-1h", "a number of seconds"),
+        ("wal.retention", "inf", "a number of seconds"),
         ("wal.maxBytes", "64 apples", "a number of bytes, or a size such as 64k, 64m, 10g"),
         ("wal.maxBytes", "0g", "a number of bytes"),
         ("wal.maxBytes", "0.3b", "a number of bytes"),
