@@ -290,3 +290,21 @@ def test_a_table_is_made_and_gets_columns(tmp_path: Path) -> None:
     query = Upserting(str(path))
     query.add(pa.record_batch([["a"], [1], [None], [{"x": [1]}]], schema=wide))
     assert table_of(str(path)) == [{"k": "a", "v": 1, "at": None, "s": {"x": [1]}}]
+
+
+def test_a_dataframe_that_does_not_fit_changes_no_table(tmp_path: Path) -> None:
+    """Neither by a new column, nor by a new table; a name that differs by its case is no new column."""
+    path = tmp_path / "t"
+    DeltaTable.create(str(path), SCHEMA)
+    merging = target(path, **{"delta.mergeSchema": "true"})
+    for unfit in (
+        pa.schema([("k", pa.int32()), ("v", pa.float64()), ("new", pa.string())]),
+        pa.schema([("K", pa.string()), ("v", pa.int64()), ("new", pa.string())]),
+    ):
+        with pytest.raises(SchemaMismatch):
+            merging.plan(unfit, "key")
+    assert [field.name for field in DeltaTable(str(path)).schema().fields] == ["k", "v"]
+    making = {"createTable": "true", "delta.mode": "upsert", "keyColumns": "d"}
+    with pytest.raises(SchemaMismatch):
+        target(tmp_path / "made", **making).plan(pa.schema([("d", pa.float64())]), "key")
+    assert not DeltaTable.is_deltatable(str(tmp_path / "made"))

@@ -96,6 +96,21 @@ def test_new_columns_are_added_at_a_start(tmp_path: Path) -> None:
     ]
 
 
+def test_a_dataframe_that_does_not_fit_changes_no_table(tmp_path: Path) -> None:
+    """A name that differs by its case is no new column."""
+    options = catalog_options(tmp_path)
+    make_table(options, SCHEMA)
+    merging = target(options | {"iceberg.mergeSchema": "true"})
+    first, *others = SCHEMA
+    for unfit in (
+        pa.schema([first.with_type(pa.list_(pa.string())), *others, ("new", pa.string())]),
+        pa.schema([first.with_name(first.name.upper()), *others, ("new", pa.string())]),
+    ):
+        with pytest.raises(SchemaMismatch):
+            merging.plan(unfit, "key")
+    assert load(options).schema().column_names == SCHEMA.names
+
+
 def test_a_table_that_cannot_be_written(tmp_path: Path) -> None:
     options = catalog_options(tmp_path)
     table = make_table(options, SCHEMA)

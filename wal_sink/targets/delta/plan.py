@@ -65,8 +65,8 @@ def _agree(options: DeltaOptions, schema: pa.Schema, key: str, *, changes: bool)
                 f"Correct option delta.path, or set {CREATE_TABLE} to true, or create it by Spark:"
                 f" {statement}; or by Python: {_by_python(path, fields)}",
             )
+        planned = _plan(options, schema, key, fields, options.layout.partition)
         if not changes:
-            planned = _plan(options, schema, key, fields, options.layout.partition)
             return planned.that_creates(statement)
         DeltaTable.create(
             path,
@@ -78,12 +78,11 @@ def _agree(options: DeltaOptions, schema: pa.Schema, key: str, *, changes: bool)
         logger.info("made the table: %s", statement)
     table = Table(path, storage, Files(path, storage))
     table.refuse_unfit(replaces=bool(options.keys))
-    fields = table.fields
-    if options.merge_schema and (new := _missing(fields, schema)):
-        if changes:
-            table.add_columns(new)
-        fields = [*fields, *new]
-    return _plan(options, schema, key, fields, table.partitioned_by)
+    new = _missing(table.fields, schema) if options.merge_schema else []
+    planned = _plan(options, schema, key, [*table.fields, *new], table.partitioned_by)
+    if new and changes:
+        table.add_columns(new)  # only now: a DataFrame that does not fit changes nothing
+    return planned
 
 
 def _plan(
@@ -144,8 +143,8 @@ def _missing(fields: Sequence[dict[str, Any]], schema: pa.Schema) -> list[dict[s
 
     :raises SchemaMismatch: Delta has no type for one.
     """
-    there = {field["name"] for field in fields}
-    return _fields([field for field in schema if field.name not in there])
+    there = {field["name"].lower() for field in fields}  # Delta does not tell names by their case
+    return _fields([field for field in schema if field.name.lower() not in there])
 
 
 def _new_table(options: DeltaOptions, schema: pa.Schema) -> tuple[list[dict[str, Any]], str]:

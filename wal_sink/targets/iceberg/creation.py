@@ -33,8 +33,10 @@ def with_missing(table: Table, schema: pa.Schema) -> UpdateSchema | None:
     :returns: None: the table has all columns.
     :raises SchemaMismatch: Iceberg has no type for one.
     """
-    there = {each.name for each in table.schema().fields}
-    new = pa.schema([field for field in schema if field.name not in there])
+    there = {
+        each.name.lower() for each in table.schema().fields
+    }  # Spark would resolve neither of two
+    new = pa.schema([field for field in schema if field.name.lower() not in there])
     return table.update_schema().union_by_name(iceberg_schema(new)) if len(new) else None
 
 

@@ -68,19 +68,19 @@ def _agree(options: IcebergOptions, schema: pa.Schema, key: str, *, changes: boo
         if not options.create_table:
             raise no_table(options.table, new.statement)
         _refuse(_about_shape(new.columns, new.partitions), options.table)
+        planned = agree(new.columns, new.partitions, options.table, schema, key)
         if not changes:
-            planned = agree(new.columns, new.partitions, options.table, schema, key)
             return planned.that_creates(new.statement)
         create(catalog, options.identifier, new)
         logger.info("made the table: %s", new.statement)
         table = loaded(catalog, options)
     refuse_unfit(table, options.table)
-    columns = table.schema()
-    if options.merge_schema and (update := with_missing(table, schema)):
-        columns = update._apply()  # noqa: SLF001 -- what `commit` would make
-        if changes:
-            update.commit()
-    return agree(columns, table.spec(), options.table, schema, key)
+    update = with_missing(table, schema) if options.merge_schema else None
+    columns = update._apply() if update else table.schema()  # noqa: SLF001 -- what `commit` would make
+    planned = agree(columns, table.spec(), options.table, schema, key)
+    if update and changes:
+        update.commit()  # only now: a DataFrame that does not fit changes nothing
+    return planned
 
 
 # --- the table ------------------------------------------------------------------------------------
