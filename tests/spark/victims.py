@@ -156,7 +156,7 @@ class WithoutRows(Victim):
 
 
 class Read(Victim):
-    """Killed in the middle of epoch 1's rows: by `epochColumn` and the ledger a reader sees epoch 0 alone."""
+    """Killed in the middle of epoch 1's rows: by `epochColumn` and the ledger a reader sees whole windows."""
 
     options: ClassVar[dict[str, Any]] = {"epochColumn": "epoch"}
 
@@ -167,9 +167,11 @@ class Read(Victim):
         node.execute(f"ALTER TABLE {keyspace}.{name} ADD epoch bigint")
 
     def look(self, number: int) -> None:
+        """A slow flusher has epochs 0 and 1 in one window: then a reader sees none of both."""
         super().look(number)
-        assert len(self.table.ids()) > ROWS_PER_FILE
-        assert self.whole_epochs() == list(range(ROWS_PER_FILE))
+        whole = self.whole_epochs()
+        assert whole in ([], list(range(ROWS_PER_FILE)))
+        assert len(self.table.ids()) > len(whole)
 
     def judge(self) -> None:
         super().judge()
