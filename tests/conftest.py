@@ -21,7 +21,7 @@ from wal_sink.testing.servers.cassandra import IMAGE
 pytest_plugins = [
     "wal_sink.testing.fixtures",  # `cassandra` and `keyspace`
     "wal_sink.testing.postgresql_fixtures",  # `postgresql` and `schema`
-    "wal_sink.testing.kafka_fixtures",  # `kafka`
+    "tests.kafka_server",  # `kafka`
     "tests.neighbours",  # `counted`
 ]
 

@@ -75,7 +75,7 @@ OUTSIDE = {
     "prometheus_client": "metrics",
     "psycopg": "targets.postgresql testing demo",
     "pgpq": "targets.postgresql",
-    "confluent_kafka": "targets.kafka testing",
+    "confluent_kafka": "targets.kafka",
     "deltalake": "targets.delta",
     "sqlalchemy": "targets.sqlalchemy targets.iceberg",
     "duckdb": "targets.sqlalchemy",

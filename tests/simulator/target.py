@@ -15,8 +15,7 @@ from wal_sink.model.ledger import LedgerState, Outcome, Owner
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Delivery, IdempotentSession, Kind, Session, Slice, Target
 from wal_sink.testing.faults import update_name
-from wal_sink.testing.memory_target import MemoryOptions, MemorySession, MemoryTarget
-from wal_sink.testing.offered_rows import ReadsOffers
+from wal_sink.testing.memory_target import MemoryOptions, MemorySession, MemoryTarget, ReadsOffers
 
 _NODES = 3
 _AHEAD_US = 2 * 86_400_000_000

@@ -15,8 +15,9 @@ here is code of a real target: a model must not use what it judges.
 from __future__ import annotations
 
 import copy
+import itertools
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
@@ -46,11 +47,12 @@ from wal_sink.targets.operations import (
     with_operation,
     without_operation,
 )
-from wal_sink.testing.offered_rows import ReadsOffers
 
-__all__ = ["Cell", "MemoryOptions", "MemorySession", "MemoryTarget", "Row", "Shadow"]
+__all__ = ["Cell", "MemoryOptions", "MemorySession", "MemoryTarget", "ReadsOffers", "Row", "Shadow"]
 
 Key = tuple[Any, ...]
+READ_AHEAD = 3
+"""Slices of offered rows."""
 PLACE = "(place)"
 """The cell of a row with totals that says which row of the log was added last, by epoch and number."""
 
@@ -237,6 +239,22 @@ class MemoryTarget(Target):
         for name in row.cells.keys() & cells.keys():
             merged[name] = row.cells[name].merged(cells[name], is_list=name in lists)
         self.table[key] = Row(row.cells | merged, max(us, row.us))
+
+
+class ReadsOffers:
+    """Part of a session that reads ahead what is offered, as one does that encodes rows."""
+
+    _offered: Iterator[tuple[Plan, Slice]] = iter(())
+
+    def offer(self, rows: Iterator[tuple[Plan, Slice]]) -> None:
+        """Read the first of them while the next update is on its way."""
+        self._offered = rows
+
+    def read_offered(self) -> None:
+        """Read them: the update has been made, and its answer has not come."""
+        offered, self._offered = self._offered, iter(())
+        for _ in itertools.islice(offered, READ_AHEAD):
+            pass
 
 
 class MemorySession(ReadsOffers, IdempotentSession):
