@@ -111,8 +111,6 @@ class World:
         """Rows of the attempts whose run wrote `commits/N`, by epoch."""
         self.keepers: dict[int, str] = {}
         """The runs that wrote `commits/N`, by epoch."""
-        self.settled: dict[int, str] = {}
-        """Runs whose attempts were begun before the operator set the checkpoint back, by epoch."""
         self.computed: dict[tuple[int, str], dict[str, int | None]] = {}
         """Rows of every attempt, by epoch and run."""
         self._sessions: list[Session] = []

@@ -77,18 +77,7 @@ def kept(world: World) -> dict[int, str]:
     for path in world.checkpoint.list("commits/"):
         body = world.checkpoint.read(path).decode().split("\n")[1]
         found[int(path.removeprefix("commits/"))] = json.loads(body)["by"]
-    return found | world.settled
-
-
-def decided(world: World) -> dict[int, str]:
-    """Return which runs' attempts ledger and log say to be begun or flushed, by epoch."""
-    mark = world.ledger()
-    windows = [window for window in (mark.begun, mark.last) if window] if mark else []
-    generations = {begun.epoch: begun.generation for w in windows for begun in w.epochs}
-    for record in records(world.log_backend).values():
-        generations[record["epoch"]] = record["generation"]
-    claims = objects(world.log_backend, "runs/")
-    return {epoch: claims[f"{g:06}"]["run_id"] for epoch, g in generations.items()}
+    return found
 
 
 def newest(epochs: Iterable[int], world: World) -> dict[str, int]:

@@ -26,7 +26,7 @@ def main() -> int:
         return report_bugs(
             named(arguments.without),
             seed=arguments.seed or 0,
-            histories=arguments.histories or 20_000,
+            histories=arguments.histories or 10_000,
             processes=arguments.processes,
         )
     if arguments.seed is not None and arguments.histories is None and arguments.minutes is None:
@@ -65,13 +65,14 @@ def report(console: Console, played: Played) -> None:
     kinds = Counter(_kind(outcome) for outcome in played.failures)
     for kind, times in kinds.most_common():
         seeds = [str(outcome.seed) for outcome in played.failures if _kind(outcome) == kind]
-        console.print(f"{times} x {kind}", markup=False)
+        console.print(f"{times} x {kind}", markup=False, soft_wrap=True)
         console.print(f'    make simulate ARGS="--seed {seeds[0]}"   also {", ".join(seeds[1:6])}')
 
 
 def _kind(outcome: Outcome) -> str:
     """Return what was violated, without the numbers that differ from history to history."""
-    return re.sub(r"[0-9a-f]{8,}|\d+", "#", outcome.violations[0])[:160]
+    text = re.sub(r"\S*[0-9]\S*", "#", outcome.violations[0])
+    return re.sub(r"#( #)+", "#", text)[:160]
 
 
 def _replay(seed: int) -> int:
@@ -94,7 +95,7 @@ def _arguments() -> argparse.Namespace:
         "--without",
         metavar="NAME",
         help="put in the bugs of tests/mutants/bugs.txt whose names have this in them, one at a time,"
-        " and say after how many histories each is found; an empty NAME: all of them",
+        " and say after how many histories each is found, and which share of them is; all: every one",
     )
     parser.add_argument("--go-on", action="store_true", help="go on after a failure")
     return parser.parse_args()

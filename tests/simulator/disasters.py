@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tests.simulator.driver import Driver
 from tests.simulator.machine import MACHINE
 from tests.simulator.site import Backup, Site
+from tests.simulator.swarm import Operation
 from tests.simulator.target import Snapshot
 from wal_sink.model import paths
-from wal_sink.testing.memory_target import Shadow
+from wal_sink.model.ledger import LedgerState
 
 if TYPE_CHECKING:
     from tests.simulator.history import History
@@ -28,20 +28,36 @@ class Disasters:
         self.backups: list[Backup] = []
         self.snapshots: list[Snapshot] = []
 
-    def acts(self) -> list[tuple[str | None, Callable[[], None], int]]:
-        """Return what may be done, with the name of the fault and a weight."""
-        return [
-            ("restored backups", self._backup, 8),
-            ("restored backups", self._restore, 4),
-            ("clones", self._clone, 3),
-            ("copies", self._copy_checkpoint, 3),
-            ("copies", self._copy_log, 3),
-            ("checkpoints set back", self._set_back, 5),
-            ("restored targets", self._backup_target, 8),
-            ("restored targets", self._restore_target, 4),
-            ("ledgers", self._lose_ledger, 3),
-            ("ledgers", self._shadow_ledger, 3),
-        ]
+    def operations(self) -> tuple[Operation, ...]:
+        """Return what may be done."""
+        site, kept = self.world.site, lambda: bool(self.backups)
+        return (
+            Operation("backup", "restored backups", 8, self._backup),
+            Operation("restore it", "restored backups", 4, self._restore, kept),
+            Operation("clone", "clones", 3, self._clone),
+            Operation(
+                "copy the checkpoint",
+                "copies",
+                3,
+                self._copy_checkpoint,
+                lambda: site.log.has(paths.LOG),
+            ),
+            Operation("copy the log", "copies", 3, self._copy_log),
+            Operation("set the checkpoint back", "checkpoints set back", 5, self._set_back),
+            Operation(
+                "other data under flushed epochs", "checkpoints set back", 3, self._other_data
+            ),
+            Operation("backup of the target", "restored targets", 8, self._backup_target),
+            Operation(
+                "restore the target",
+                "restored targets",
+                4,
+                self._restore_target,
+                lambda: bool(self.snapshots),
+            ),
+            Operation("lose the ledger", "ledgers", 3, self._lose_ledger),
+            Operation("shadow the ledger", "ledgers", 3, self._shadow_ledger),
+        )
 
     # --- checkpoint and log -----------------------------------------------------------------------
 
@@ -51,13 +67,12 @@ class Disasters:
 
     def _restore(self) -> None:
         """Restore checkpoint and log; the target stays as it is."""
-        if self.backups:
-            self.history.stop_all()
-            self.world.happened("backup restored")
-            self.world.site.restore(self.world.chance.choice(self.backups))
-            self.world.documented |= _OTHER_LOG
-            self.world.offsets.clear()  # Spark may plan other data now
-            self.history.new_driver(self.world.site)
+        self.history.stop_all()
+        self.world.happened("backup restored")
+        self.world.site.restore(self.world.chance.choice(self.backups))
+        self.world.documented |= _OTHER_LOG
+        self.world.offsets.clear()  # Spark may plan other data now
+        self.history.new_driver(self.world.site)
 
     def _clone(self) -> None:
         """Mount a snapshot of the volume elsewhere, under the same path, with the same ledger."""
@@ -72,9 +87,8 @@ class Disasters:
 
     def _copy_checkpoint(self) -> None:
         """Start a second pipeline from a copy of the checkpoint, with the same log: it is refused."""
-        if self.world.site.log.has(paths.LOG):
-            self.world.happened("checkpoint copied")
-            self._refused(self.world.site.with_copied_checkpoint())
+        self.world.happened("checkpoint copied")
+        self._refused(self.world.site.with_copied_checkpoint())
 
     def _copy_log(self) -> None:
         """Copy the log, and change `wal.location` to the copy: it is refused."""
@@ -118,6 +132,34 @@ class Disasters:
         site.forget()
         self.history.new_driver(site)
 
+    def _other_data(self) -> None:
+        """Restore an older checkpoint, from which Spark plans other data: that is refused, and undone."""
+        world, site = self.world, self.world.site
+        commits, recorded = site.checkpoint.numbers("commits"), site.recorded()
+        back = world.chance.randint(1, 3)
+        if len(commits) <= back or commits[-back] > max(recorded, default=-1):
+            return
+        if site.log.away or site.log.full or world.judge.cloned:
+            return
+        self.history.stop_all()
+        first = commits[-back]
+        world.happened("other data", f"from {first} on")
+        checkpoint, offsets = site.checkpoint.snapshot(), dict(world.offsets)
+        for folder in ("commits", "offsets"):
+            for epoch in site.checkpoint.numbers(folder):
+                if epoch >= first:
+                    site.checkpoint.remove(f"{folder}/{epoch}")
+        world.offsets[first] = first * 10 + 7
+        driver = Driver(world, site)
+        driver.documented = {"Diverged"}
+        driver.batch(1)
+        if driver.error != "Diverged":
+            world.judge.violate(f"other data under the flushed epoch {first}: {driver.error}")
+        driver.process.kill()
+        site.checkpoint.restore(checkpoint)
+        world.offsets = offsets
+        self.history.new_driver(site)
+
     # --- target -----------------------------------------------------------------------------------
 
     def _backup_target(self) -> None:
@@ -125,13 +167,12 @@ class Disasters:
         self.snapshots.append(self.world.database.snapshot())
 
     def _restore_target(self) -> None:
-        if self.snapshots:
-            self.world.happened("target restored")
-            self.world.database.restore(self.world.chance.choice(self.snapshots))
-            self.world.documented |= {"LedgerBehindLog", "LedgerShadowed"}
-            mark = self.world.database.ledger.get(self.world.query_id)
-            if mark is not None and mark.flushed > max(self.world.site.recorded(), default=-1):
-                self.world.documented |= {"CorruptLog"}  # the log was rewound since that backup
+        self.world.happened("target restored")
+        self.world.database.restore(self.world.chance.choice(self.snapshots))
+        self.world.documented |= {"LedgerBehindLog", "LedgerShadowed"}
+        mark = self.world.mark("")
+        if mark is not None and mark.flushed > max(self.world.site.recorded(), default=-1):
+            self.world.documented |= {"CorruptLog"}  # the log was rewound since that backup
 
     def _lose_ledger(self) -> None:
         """Truncate the ledger's table; the rows are there."""
@@ -144,8 +185,11 @@ class Disasters:
         """Write to the ledger row with a timestamp of the future; or that is over."""
         database, query_id = self.world.database, self.world.query_id
         self.world.documented |= {"LedgerShadowed"}
-        if database.cells.shadows.pop(query_id, None) is None:
-            database.cells.shadows[query_id] = Shadow(2**62)
-            self.world.happened("ledger shadowed")
-        else:
+        if database.cells.shadows:
             self.world.happened("ledger no longer shadowed")
+            self.history.stop_all()
+            database.unshadow()
+        else:
+            self.world.happened("ledger shadowed")
+            fields = self.world.chance.choice((LedgerState.__struct_fields__, ("flushed",)))
+            database.shadow(query_id, fields)

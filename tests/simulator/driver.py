@@ -24,16 +24,17 @@ from wal_sink import clock, errors
 from wal_sink.flush.report import RunHistory
 from wal_sink.model import paths
 from wal_sink.model.manifest import Task
-from wal_sink.model.plan import plan_key
+from wal_sink.model.plan import several_plans_key
 from wal_sink.model.records import Stop
 from wal_sink.progress.backlog import BacklogReaders
 from wal_sink.protocol.budget import Budget
 from wal_sink.publish.backpressure import Backpressure
-from wal_sink.publish.fencing import take_ticket
+from wal_sink.publish.fencing import refuse_published, take_ticket
 from wal_sink.publish.micro_batch import begin_log, note_without_sink
-from wal_sink.publish.orphans import discard, make_room
+from wal_sink.publish.orphans import discard, discard_call, make_room
 from wal_sink.publish.publisher import Publisher
 from wal_sink.wal.location import owned
+from wal_sink.wal.targets import attach_targets
 
 _MUCH = 10**12
 
@@ -48,12 +49,17 @@ class Driver:
         self.main = Thread(self.process, "main")
         self.run_history = RunHistory()
         self.run_history.watch(world.query_id)
-        self.flushing = Flushing(world, site, self.process, self.run_history)
-        self.target = SimulatedTarget(world.database, self.process)
+        self.flushings = {
+            name: Flushing(world, site, self.process, self.run_history, name)
+            for name in world.targets
+        }
+        self.flushing = self.flushings[world.targets[0]]
         self.log = site.open_log(self.process)
         self.store = Mount(site.checkpoint, self.process)
         self.backlogs = BacklogReaders()
         self.run: Run | None = None
+        self.error = ""
+        """The kind of error with which its last run ended."""
         self.documented: set[str] = set()
         """Kinds of errors with which its runs may end, beside those of the whole history."""
 
@@ -124,6 +130,7 @@ class Driver:
         self.world.trace.say(
             f"    {self.process.name}: the query fails: {type(error).__name__}: {error}"
         )
+        self.error = type(error).__name__
         self._was_refused()
         if not expected:
             self.world.judge.violate(f"a run ended with {error!r}")
@@ -145,7 +152,11 @@ class Driver:
         if kind == "WrongOwner" and self.world.copied and self.world.max_bytes is not None:
             return True  # see `World.copied`
         if kind == "NotRegistered":
-            return self.process.disturbed  # its ticket could not be written
+            # Its ticket could not be written, or went as newer runs have claimed.
+            run = self.run
+            return self.process.disturbed or (
+                run is not None and (not run.noted or run.run_id != self.world.newest_run)
+            )
         return kind in {"LogFull", "NoFlusher", "StoppedWaiting", "InvalidRow"}
 
     def _is_zombie(self) -> bool:
@@ -163,7 +174,7 @@ class Run:
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
         self.world = driver.world
-        self.run_id = str(uuid4())
+        self.run_id = self.world.newest_run = str(uuid4())
         self.next = 0
         self.planned = False
         """Whether `offsets/<next>` is there, of this run or of one before."""
@@ -180,6 +191,10 @@ class Run:
         with contextlib.suppress(OSError, errors.WalSinkError):  # the listener only logs an error
             checkpoint = driver.site.open_checkpoint(driver.process)
             owned(driver.log, checkpoint)
+            if self.world.several:
+                attach_targets(
+                    driver.log, checkpoint, self.world.targets, clock.now_us(), "user@host"
+                )
             begin_log(driver.log, checkpoint)
             note_without_sink(driver.log, checkpoint)
             self.noted = True
@@ -189,9 +204,15 @@ class Run:
         commits, offsets = self._newest("commits"), self._newest("offsets")
         self.planned = offsets > commits
         self.next = offsets if self.planned else commits + 1
-        key = plan_key(rows.SCHEMA, driver.target.name, driver.target.shape)
-        if driver.log.plan(key) is None:
-            driver.log.create(paths.PLAN, key, driver.target.plan(rows.SCHEMA, key))
+        targets = {
+            name: SimulatedTarget(database, driver.process)
+            for name, database in self.world.databases.items()
+        }
+        key = several_plans_key(rows.SCHEMA, {n: (t.name, t.shape) for n, t in targets.items()})
+        for name, target in targets.items():
+            log = driver.log.of(name)
+            if log.plan(key) is None:
+                log.create(paths.PLAN, key, target.plan(rows.SCHEMA, key))
         self.plan = key
 
     def batch(self, count: int, *, heard: bool, poison: bool) -> None:
@@ -203,22 +224,30 @@ class Run:
             self._purge()
         attempt = self._attempt(count)
         task = Task(
-            query_id=self.world.query_id, run_id=self.run_id, epoch=epoch, partition=0, attempt=0
+            query_id=self.world.query_id,
+            run_id=self.run_id,
+            epoch=epoch,
+            partition=0,
+            attempt=0,
+            call=f"{MACHINE.random.getrandbits(64):016x}" if self.world.batch_writer else "",
         )
+        if self.world.batch_writer:
+            refuse_published(driver.log, task.execution)
         appended = rows.write(
             Mount(driver.site.log, driver.process), task, attempt.rows, small=self._is_small()
         )
         attempt.written = tuple(segment.path for segment in appended.files)
         if poison:
-            discard(
-                driver.log, [appended]
-            )  # as `abort()` does, without the message of the second task
+            if self.world.batch_writer:
+                discard_call(driver.log, task.execution, task.call)
+            else:  # as `abort()` does, without the message of the second task
+                discard(driver.log, [appended])
             raise errors.InvalidRow("a row that the target would refuse", "Filter such rows out.")
         Publisher(
             driver.log,
             driver.site.open_checkpoint(driver.process),
             plan=self.plan,
-            options={},
+            options={"targets": ",".join(self.world.targets)} if self.world.several else {},
             clock_us=clock.now_us,
             backpressure=self._backpressure(),
         ).publish(task.execution, [appended])
@@ -272,9 +301,12 @@ class Run:
         return f'v1\n{json.dumps(metadata)}\n{{"offset":{offset}}}'.encode()
 
     def _attempt(self, count: int) -> Computed:
-        judge = self.world.judge
+        world, judge = self.world, self.world.judge
         value = judge.next_value()
-        attempt = Computed(self.next, self.run_id, value, rows.rows_of(value, count))
+        refused = world.quarantine and world.chance.random() < 0.4
+        attempt = Computed(
+            self.next, self.run_id, value, rows.rows_of(value, count, refused=refused)
+        )
         judge.computed(attempt)
         return attempt
 

@@ -30,8 +30,9 @@ def end(history: History) -> None:
     for site in world.judge.sites:
         site.log.full = site.log.away = site.checkpoint.away = False
         site.log.caching = site.checkpoint.caching = False
-    world.database.away = False
-    world.database.cells.shadows.clear()
+    for database in world.databases.values():
+        database.away = False
+        database.unshadow()
     for host in world.hosts:
         host.ahead_us = 0
     world.swarm = replace(world.swarm, io_fault=0.0)
@@ -60,7 +61,7 @@ class _Last:
         """Whether `wal-sink flush` brings it to the end, in a process that has seen no runs."""
 
     def drain(self) -> None:
-        """Flush everything; an error that is documented for this history gets its remedy."""
+        """Flush everything to each target; an error that is documented for this history gets its remedy."""
         world = self.world
         world.time_passes(_QUIET_S)
         driver = Driver(world, self.site)
@@ -71,33 +72,71 @@ class _Last:
             if driver.main.stands_still:
                 break  # it waits for room
             driver.batch(3)  # the checkpoint was set back: on, to what is new
-        flusher = self._flusher(driver)
-        for _ in range(_MOST_ROUNDS):
-            error = self._flush(driver, flusher)
+        for target in world.targets:
+            self._attach(target)
+        attached = [name for name in world.targets if self.site.state(name) == "attached"]
+        for target in (
+            *attached,
+            *attached[:-1],
+        ):  # one that waits for room goes on at the last one
+            driver = self._reach_the_end(driver, target)
             if world.judge.violations:
                 return
-            if error is None:
+        for target in attached:
+            if (reached := self._mark(target)) != max(self.site.kept):
+                world.judge.violate(f"the flush rests at {reached} of {max(self.site.kept)}")
+                return
+        self._judge(attached)
+        self._wake_late()
+        if not world.judge.violations:
+            self._garbage([self._flusher(driver, target) for target in attached])
+            self._judge(attached)
+
+    def _judge(self, attached: list[str]) -> None:
+        """Send what is in quarantine, then look at every table."""
+        world = self.world
+        for target in attached:
+            database = world.databases[target]
+            if world.quarantine:
+                self._command(target, "list_quarantine")
+                database.refuses = database.checks = False
+                self._command(target, "retry")
+            world.judge.complete(target, self.site, database.values(), world.mode)
+
+    def _command(self, target: str, name: str) -> Operator:
+        operator = Operator(self.world, self.site, target)
+        getattr(operator, name)()
+        operator.thread.finish()
+        if operator.error is not None:
+            self.world.judge.violate(f"{name}: {operator.error.summary}")
+        return operator
+
+    def _attach(self, target: str) -> None:
+        """Attach a target that is not; one that is detached may stay so."""
+        state = self.site.state(target)
+        if state == "announced" or (state == "detached" and self.world.chance.random() < 0.7):
+            self._command(target, "attach")
+
+    def _reach_the_end(self, driver: Driver, target: str) -> Driver:
+        """Flush to one target until all is there; return the driver, which may be another one."""
+        flusher = self._flusher(driver, target)
+        for _ in range(_MOST_ROUNDS):
+            error = self._flush(driver, flusher)
+            if self.world.judge.violations or error is None:
                 break
             driver.process.kill()
             flusher.process.kill()
-            self._mend(error)
-            if world.judge.violations:
-                return
-            driver = Driver(world, self.site)
-            flusher = self._flusher(driver)
-        if (reached := self._mark()) != max(self.site.kept):
-            world.judge.violate(f"the flush rests at {reached} of {max(self.site.kept)}")
-            return
-        world.judge.complete(self.site, world.database.values())
-        self._wake_late()
-        if not world.judge.violations:
-            self._garbage(flusher)
-            world.judge.complete(self.site, world.database.values())
+            self._mend(error, target)
+            if self.world.judge.violations:
+                break
+            driver = Driver(self.world, self.site)
+            flusher = self._flusher(driver, target)
+        return driver
 
-    def _flusher(self, driver: Driver) -> Flushing:
+    def _flusher(self, driver: Driver, target: str) -> Flushing:
         if not self._outside:
-            return driver.flushing
-        return Flushing(self.world, self.site, self.world.process("flusher"))
+            return driver.flushings[target]
+        return Flushing(self.world, self.site, self.world.process("flusher"), target=target)
 
     def _wake_late(self) -> None:
         """Let what stands still go on, long after its time, to its end."""
@@ -116,7 +155,10 @@ class _Last:
             flusher.thread.finish()
             if flusher.error is not None:
                 return flusher.error
-            if self._mark() == max(self.site.kept, default=-1) and not driver.main.stands_still:
+            if (
+                self._mark(flusher.target) == max(self.site.kept, default=-1)
+                and not driver.main.stands_still
+            ):
                 break
             if driver.main.stands_still:
                 driver.main.go_on()
@@ -126,43 +168,48 @@ class _Last:
                 break
         return None
 
-    def _mark(self) -> int:
-        mark = self.world.database.ledger.get(self.world.query_id)
+    def _mark(self, target: str) -> int:
+        mark = self.world.mark(target)
         return mark.flushed if mark is not None else -1
 
-    def _mend(self, error: WalSinkError) -> None:
+    def _mend(self, error: WalSinkError, target: str) -> None:
         """Do as the error says: rewind to the log's own mark, or to the ledger's."""
         self.world.time_passes(_QUIET_S)
-        floor = max(self.site.recorded(), default=min(self.site.kept) - 1)
+        floor = max(
+            self.site.recorded(target),
+            default=max(min(self.site.kept), self.site.first(target)) - 1,
+        )
         if type(error).__name__ == "WrongOwner":
-            operator = Operator(self.world, self.site)
+            operator = Operator(self.world, self.site, target)
             operator.adopt()
             operator.thread.finish()
             if operator.error is None:
                 return
         choices = [floor]
         if type(error).__name__ == "LedgerBehindLog":
-            choices = list(range(min(self._mark(), floor), floor + 1))
+            choices = list(range(min(self._mark(target), floor), floor + 1))
         for to in choices:
             for restored in (False, True):
-                operator = Operator(self.world, self.site)
+                operator = Operator(self.world, self.site, target)
                 operator.rewind(to, restored=restored)
                 operator.thread.finish()
                 if operator.error is None:
                     return
         self.world.judge.violate(f"no remedy for {error.summary}")
 
-    def _garbage(self, flusher: Flushing) -> None:
+    def _garbage(self, flushers: list[Flushing]) -> None:
         """After two hours nothing of a flushed epoch is left in the log; its time may be a day ahead."""
         wait_s = 2 * 3_600.0 + self.world.retention_s
         if self.world.retention_s and "clock jumps" in self.world.swarm:
             wait_s += 86_400.0
         for _ in range(2):  # the first pass may flush an epoch, which is kept from then on
             self.world.time_passes(wait_s)
-            flusher.flush()
-            flusher.thread.finish()
+            for flusher in (*flushers, *flushers[:-1]):
+                flusher.flush()
+                flusher.thread.finish()
         log = self.site.log
-        mark = max(self.site.recorded(), default=-1)  # the ledger's may be that of a clone
+        # The ledger's may be that of a clone.
+        mark = min(max(self.site.recorded(each.target), default=-1) for each in flushers)
         left = [
             path
             for folder in (

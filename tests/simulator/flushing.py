@@ -21,15 +21,22 @@ class Flushing:
     """A flusher and its thread.
 
     :param run_history: what its process has seen of runs; None: it is a process without Spark.
+    :param target: the name of its target; None: the first one.
     """
 
     def __init__(
-        self, world: World, site: Site, process: Process, run_history: RunHistory | None = None
+        self,
+        world: World,
+        site: Site,
+        process: Process,
+        run_history: RunHistory | None = None,
+        target: str | None = None,
     ) -> None:
         self.world = world
+        self.target = world.targets[0] if target is None else target
         self.site = site
         self.process = process
-        self.thread = Thread(process, "flush")
+        self.thread = Thread(process, f"flush {self.target}".rstrip())
         self.error: WalSinkError | None = None
         """With which the last pass ended."""
         self.documented: set[str] = set()
@@ -61,7 +68,7 @@ class Flushing:
         """Make the flusher, in its process."""
         if self._flusher is not None:
             return self._flusher
-        world, log = self.world, self.site.open_log(self.process)
+        world, log = self.world, self.site.open_log(self.process, self.target)
         if self._run_history is None:
             self._heartbeats = HeartbeatHistory(log)
         self._flusher = Flusher(
@@ -69,8 +76,9 @@ class Flushing:
                 world.query_id,
                 log,
                 self.site.open_checkpoint(self.process),
-                SimulatedTarget(world.database, self.process),
+                SimulatedTarget(world.databases[self.target], self.process),
                 world.retention_s,
+                world.quarantine,
             ),
             Reporter(log, clock.now_us, gives_way=self._run_history is None),
             clock_us=clock.now_us,

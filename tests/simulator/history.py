@@ -10,15 +10,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from tests.simulator.commands import Commands
 from tests.simulator.disasters import Disasters
 from tests.simulator.driver import Driver
 from tests.simulator.ending import end
 from tests.simulator.flushing import Flushing
 from tests.simulator.machine import MACHINE
-from tests.simulator.operators import Operator
 from tests.simulator.process import Process, Thread
 from tests.simulator.site import Site
-from tests.simulator.swarm import FAULTS, Swarm
+from tests.simulator.swarm import FAULTS, Operation, Swarm
 from tests.simulator.trace import Trace
 from tests.simulator.world import World
 from wal_sink.model import paths
@@ -27,7 +27,6 @@ from wal_sink.wal import trim
 
 _MOST_DRIVERS = 4
 _DAY_S = 86_400
-_CALLS_OF_A_REWIND = 150
 
 
 class Outcome(NamedTuple):
@@ -70,14 +69,17 @@ def _heard(world: World) -> Iterator[None]:
 def _limits(world: World) -> Iterator[None]:
     """Let some histories have few records and small windows: then a thousand epochs are soon over."""
     records, epochs = trim.RECORDS_KEPT, windows.MOST_EPOCHS
+    runs = trim.RUNS_KEPT, trim._FORGOTTEN_TOGETHER
     if "few records" in world.swarm:
         trim.RECORDS_KEPT = world.chance.choice((2, 4))
+        trim.RUNS_KEPT, trim._FORGOTTEN_TOGETHER = world.chance.choice(((2, 1), (3, 2)))
     if "small windows" in world.swarm:
         windows.MOST_EPOCHS = world.chance.choice((1, 2, 3))
     try:
         yield
     finally:
         trim.RECORDS_KEPT, windows.MOST_EPOCHS = records, epochs
+        trim.RUNS_KEPT, trim._FORGOTTEN_TOGETHER = runs
 
 
 class History:
@@ -88,25 +90,28 @@ class History:
         self.drivers: list[Driver] = []
         self.flushers: list[Flushing] = []
         """Those in processes of their own."""
-        self.operators: list[Operator] = []
         if "trim delay" in world.swarm:
             world.retention_s = world.chance.choice((60.0, 3_600.0))
         if "stale listings" in world.swarm:
             world.site.log.caching = world.site.checkpoint.caching = True
         if "clock jumps" in world.swarm:
-            world.database.one_node_ahead = world.chance.random() < 0.5
+            for database in world.databases.values():
+                database.one_node_ahead = world.chance.random() < 0.5
         if "purges" in world.swarm:
             world.batches_retained = world.chance.choice((1, 2, 4))
         if "budget" in world.swarm:
             world.max_bytes = world.chance.choice((500, 2_000))
-        self._acts, self._weights = self._possible()
+        swarm = world.swarm
+        self._table = [o for o in self._operations() if o.fault is None or o.fault in swarm]
 
     def run(self) -> None:
         """Play the steps, then the end; stop at the first violation."""
         chance, judge = self.world.chance, self.world.judge
         self.new_driver(self.world.site)
-        for act in chance.choices(self._acts, self._weights, k=self.world.swarm.steps):
-            act()
+        weights = [operation.weight for operation in self._table]
+        for operation in chance.choices(self._table, weights, k=self.world.swarm.steps):
+            if operation.is_possible():
+                operation.act()
             if judge.violations:
                 break
         else:
@@ -114,30 +119,28 @@ class History:
         for process in list(MACHINE.processes.values()):
             process.kill()
 
-    def _possible(self) -> tuple[list[Callable[[], None]], list[int]]:
-        swarm = self.world.swarm
-        acts: list[tuple[str | None, Callable[[], None], int]] = [
-            (None, self._batch, 40),
-            (None, self._flush, 40),
-            (None, self._wake, 20),
-            (None, self._time, 6),
-            (None, self._restart, 4),
-            ("restarts", self._restart, 12),
-            ("poison rows", self._poison, 8),
-            ("stopped queries", self._tell_to_stop, 10),
-            ("standing drivers", self._stand_by, 10),
-            ("crashes", self._kill, 6),
-            ("other flushers", self._other_flusher, 6),
-            ("outages", self._outage, 5),
-            ("full disks", self._full_disk, 4),
-            ("clock jumps", self._clock, 6),
-            ("repartitions", self._repartition, 6),
-            ("operators", self._operate, 12),
-            ("operators", self._rewind, 4),
-            *Disasters(self).acts(),
-        ]
-        mine = [(act, weight) for fault, act, weight in acts if fault is None or fault in swarm]
-        return [act for act, _ in mine], [weight for _, weight in mine]
+    def _operations(self) -> tuple[Operation, ...]:
+        """Return what may be the next step of a history."""
+        several = self.world.several
+        return (
+            Operation("a micro-batch", None, 40, self._batch),
+            Operation("flush", None, 40, self._flush),
+            Operation("wake a thread", None, 20, self._wake, lambda: bool(self.standing())),
+            Operation("time passes", None, 6, self._time),
+            Operation("restart", None, 4, self._restart),
+            Operation("restart", "restarts", 12, self._restart),
+            Operation("a row that ends the run", "poison rows", 8, self._poison),
+            Operation("told to stop", "stopped queries", 10, self._tell_to_stop),
+            Operation("a driver beside others", "standing drivers", 10, self._stand_by),
+            Operation("kill", "crashes", 6, self._kill),
+            Operation("a flusher of its own", "other flushers", 6, self._other_flusher),
+            Operation("outage", "outages", 5, self._outage),
+            Operation("full disk", "full disks", 4, self._full_disk),
+            Operation("clock jump", "clock jumps", 6, self._clock),
+            Operation("repartition", "repartitions", 6, self._repartition),
+            *Commands(self).operations(several=several),
+            *Disasters(self).operations(),
+        )
 
     # --- turns ------------------------------------------------------------------------------------
 
@@ -176,7 +179,7 @@ class History:
         driver = Driver(self.world, site)
         self.drivers.append(driver)
         if len(self.drivers) > _MOST_DRIVERS:
-            self._end_process(self.world.chance.choice(self.drivers[:-1]).process)
+            self.end_process(self.world.chance.choice(self.drivers[:-1]).process)
         return driver
 
     def _driver(self) -> Driver:
@@ -212,7 +215,7 @@ class History:
         self.world.happened("restart", driver.process.name)
         driver.stop()
         if self.world.chance.random() < 0.5:
-            self._end_process(driver.process)
+            self.end_process(driver.process)
             self.new_driver(driver.site)
 
     def _stand_by(self) -> None:
@@ -226,26 +229,26 @@ class History:
         if processes:
             process = self.world.chance.choice(processes)
             self.world.happened("kill", process.name)
-            self._end_process(process)
+            self.end_process(process)
 
-    def _end_process(self, process: Process) -> None:
+    def end_process(self, process: Process) -> None:
         process.kill()
         self._bury(process)
 
     def _wake(self) -> None:
         """Let a thread go on that stands still."""
-        if threads := self.standing():
-            thread = self.world.chance.choice(threads)
-            self.world.happened("wake", f"{thread.process.name} {thread.name}")
-            self.turn(thread.process, thread.go_on)
+        thread = self.world.chance.choice(self.standing())
+        self.world.happened("wake", f"{thread.process.name} {thread.name}")
+        self.turn(thread.process, thread.go_on)
 
     # --- the flush --------------------------------------------------------------------------------
 
     def _flush(self) -> None:
-        flushers = [driver.flushing for driver in self.drivers] + self.flushers
+        flushers = [each for driver in self.drivers for each in driver.flushings.values()]
+        flushers += self.flushers
         free = [each for each in flushers if not each.thread.stands_still and each.has_query]
         if free:
-            flusher = self.world.chance.choice(free[-3:])
+            flusher = self.world.chance.choice(free[-3 * len(self.world.targets) :])
             if self.world.trace.on:
                 self.world.trace.say(f"=== {flusher.process.name}: flush")
             self.turn(flusher.process, flusher.flush)
@@ -254,7 +257,8 @@ class History:
         """Begin `wal-sink flush`, in a process that sees no runs."""
         process = self.world.process("flusher")
         self.world.happened("flusher of its own", process.name)
-        self.flushers.append(Flushing(self.world, self.world.site, process))
+        target = self.world.chance.choice(self.world.targets)
+        self.flushers.append(Flushing(self.world, self.world.site, process, target=target))
 
     # --- stores, target and clocks ------------------------------------------------------------------
 
@@ -263,7 +267,8 @@ class History:
 
     def _outage(self) -> None:
         """The target, or the log's store, goes away, or comes back."""
-        place = self.world.chance.choice((self.world.database, self.world.site.log))
+        database = self.world.chance.choice([*self.world.databases.values()])
+        place = self.world.chance.choice((database, self.world.site.log))
         place.away = not place.away
         self.world.happened("outage" if place.away else "outage over")
 
@@ -310,43 +315,4 @@ class History:
             process.sever()
         for host in self.world.hosts:
             host.listings.clear()
-        self.drivers, self.flushers, self.operators = [], [], []
-
-    # --- operators --------------------------------------------------------------------------------
-
-    def _operate(self) -> None:
-        """Give some command at some time; most of them are refused."""
-        chance, site = self.world.chance, self.world.site
-        mark = self.world.database.ledger.get(self.world.query_id)
-        operator = Operator(self.world, site)
-        self.operators.append(operator)
-        upto = max(site.kept, default=0)
-        act = chance.choice(
-            (
-                operator.status,
-                operator.verify,
-                lambda: operator.rewind(chance.randint(-1, upto)),
-                lambda: operator.skip(
-                    (mark.flushed if mark else -1) + 1, begun=chance.random() < 0.5, copied=True
-                ),
-            )
-        )
-        self.turn(operator.process, act)
-
-    def _rewind(self) -> None:
-        """Stop all that does not stand still, as an operator should, and have flushed again what is there."""
-        chance, site = self.world.chance, self.world.site
-        for process in {thread.process for thread in self._moving()}:
-            self._end_process(process)
-        if recorded := site.recorded():
-            operator = Operator(self.world, site)
-            self.operators.append(operator)
-            to = chance.choice([min(recorded) - 1, *recorded])
-            self.turn(operator.process, lambda: operator.rewind(to), calls=_CALLS_OF_A_REWIND)
-
-    def _moving(self) -> list[Thread]:
-        """Return the threads of drivers and flushers that do not stand still."""
-        flushing = [*(driver.flushing for driver in self.drivers), *self.flushers]
-        threads = [driver.main for driver in self.drivers] + [each.thread for each in flushing]
-        busy = {thread.process for thread in threads if thread.stands_still}
-        return [thread for thread in threads if thread.process not in busy]
+        self.drivers, self.flushers = [], []

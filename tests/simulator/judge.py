@@ -16,13 +16,25 @@ from typing import TYPE_CHECKING, Any
 
 from tests.protocol.raw import manifest_digest, parsed
 from tests.simulator.machine import MACHINE
-from tests.simulator.rows import SHARED
+from tests.simulator.rows import SHARED_KEYS
 from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerState, Window
 from wal_sink.model.manifest import Attempt
 
 if TYPE_CHECKING:
     from tests.simulator.site import Site
+
+
+@dataclass
+class Arrival:
+    """How far an attempt has come at one target."""
+
+    keys: set[str] = field(default_factory=set)
+    """The keys that the target has acknowledged."""
+    begun_us: int = 0
+    """When it was begun last."""
+    flushed: bool = False
+    """Whether the ledger says that it is flushed."""
 
 
 @dataclass(eq=False)
@@ -49,12 +61,7 @@ class Computed:
     """Whether the history to which it belonged was left, by restoring a backup."""
     excused: bool = False
     """Whether it was flushed by a choice that the flusher called unproven."""
-    arrived: set[str] = field(default_factory=set)
-    """The keys that the target has acknowledged."""
-    begun_us: int = 0
-    """When it was begun last."""
-    flushed: bool = False
-    """Whether the ledger says that it is flushed."""
+    by_target: dict[str, Arrival] = field(default_factory=dict)
     fenced_us: int | None = None
     """When its run was fenced afterwards, in order: then the run has left its proof."""
 
@@ -62,6 +69,15 @@ class Computed:
     def name(self) -> str:
         """Return how messages call it."""
         return f"epoch {self.epoch} of run {self.run_id[:8]}"
+
+    def at(self, target: str) -> Arrival:
+        """Return how far it has come at a target."""
+        return self.by_target.setdefault(target, Arrival())
+
+    @property
+    def is_anywhere(self) -> bool:
+        """Whether a target has taken any row of it."""
+        return any(arrival.keys for arrival in self.by_target.values())
 
 
 _MOST_AHEAD_S = 120.0
@@ -80,8 +96,9 @@ class Judge(logging.Handler):
         """Whether two histories share one ledger row: then the table may hold rows of both."""
         self.doubted: dict[int, int] = {}
         """Epochs whose choice the flusher called unproven, and since when it had looked."""
-        self.read_ledger: Callable[[], LedgerState | None] = lambda: None
-        """Reads the ledger row of the query."""
+        self.read_ledger: Callable[[str], LedgerState | None] = lambda _target: None
+        """Reads the ledger row of the query for a target."""
+        self.targets: tuple[str, ...] = ("",)
         self.timestamps_lost_us = 0
         """When the ledger row was lost, or shadowed as an epoch was begun: a restored log does not know the
         timestamps used till then."""
@@ -152,7 +169,7 @@ class Judge(logging.Handler):
         if not attempt.published:
             self.violate(f"Spark completed {attempt.name}, which is not published")
         gone = [path for path in (*attempt.segments, attempt.manifest) if not site.log.has(path)]
-        if gone and not attempt.flushed:
+        if gone and site.lacking(attempt):
             self.violate(f"Spark completed {attempt.name}, of which {gone} is gone from the log")
 
     def _replayed(self, site: Site, epoch: int) -> Computed | None:
@@ -175,14 +192,14 @@ class Judge(logging.Handler):
 
     # --- what the flushers do ---------------------------------------------------------------------
 
-    def written(self, key: str, value: int) -> None:
+    def written(self, target: str, key: str, value: int) -> None:
         """Look at a row that the target has taken."""
         attempt = self._by_value[value]
         if not (attempt.committed or attempt.excused):
             self.violate(f"row {key} of {attempt.name} is visible, which Spark has not completed")
-        attempt.arrived.add(key)
+        attempt.at(target).keys.add(key)
 
-    def begun(self, window: Window) -> None:
+    def begun(self, target: str, window: Window) -> None:
         """Look at a window that was begun: each epoch has to be the attempt that Spark kept."""
         for begun in window.epochs:
             ahead_s = (begun.base_us - MACHINE.true_us) / 1_000_000
@@ -190,11 +207,11 @@ class Judge(logging.Handler):
                 self.violate(f"epoch {begun.epoch} is written as of {ahead_s:.0f} s from now")
             attempt = self._by_digest.get(begun.digest) if begun.manifest else None
             if attempt is not None:
-                attempt.begun_us = MACHINE.true_us
+                attempt.at(target).begun_us = MACHINE.true_us
             if begun.manifest and attempt is None:
                 self.violate(f"{begun.manifest} was begun, which no run has published")
             elif attempt is None:
-                if not any(site.without_rows(begun.epoch) for site in self.sites):
+                if not any(site.without_rows(target, begun.epoch) for site in self.sites):
                     self.violate(f"epoch {begun.epoch} was begun without rows, and has some")
             elif not any(site.kept.get(begun.epoch) is attempt for site in self.sites):
                 self._begun_of_another(attempt)
@@ -220,22 +237,27 @@ class Judge(logging.Handler):
         attempt.excused = True
         site.kept[attempt.epoch] = attempt
 
-    def finished(self, window: Window, table: dict[str, int]) -> None:
+    def finished(self, target: str, window: Window, table: Table) -> None:
         """Look at a window that was finished: all of its rows are there, and the newest epoch wins."""
         for begun in window.epochs:
             attempt = self._by_digest.get(begun.digest) if begun.manifest else None
             if attempt is None:
                 continue
-            given_up = any(begun.epoch in site.given_up for site in self.sites)
-            if attempt.arrived < set(attempt.rows) and not given_up:
-                missing = sorted(set(attempt.rows) - attempt.arrived)
-                self.violate(f"{attempt.name} counts as flushed without its rows {missing}")
+            arrival = attempt.at(target)
+            arrival.flushed = True
+            if any((target, begun.epoch) in site.given_up for site in self.sites):
+                continue
+            if missing := set(attempt.rows) - arrival.keys:
+                for site in self.sites:
+                    missing -= site.quarantined(target, attempt)
+            if missing:
+                self.violate(f"{attempt.name} counts as flushed without its rows {sorted(missing)}")
             for key, value in attempt.rows.items():
-                if key != SHARED and table.get(key) != value and not given_up:
+                unique = key not in SHARED_KEYS and key in arrival.keys
+                if unique and newest(table, key) != value:
                     self.violate(f"{attempt.name} is flushed, and {key} shows {table.get(key)}")
-            attempt.flushed = True
 
-    def rewound(self, site: Site, flushed: int) -> None:
+    def rewound(self, target: str, site: Site, flushed: int) -> None:
         """Learn that the ledger row was set back: what is above is to be flushed again.
 
         A clone has flushed what it had for itself, and trims it.
@@ -244,7 +266,8 @@ class Judge(logging.Handler):
             newer = site.completed.get(epoch)
             if attempt is None or epoch <= flushed:
                 continue
-            attempt.flushed = attempt.flushed and self.cloned
+            arrival = attempt.at(target)
+            arrival.flushed = arrival.flushed and self.cloned
             if newer is not None and newer is not attempt and site.log.has(newer.manifest):
                 # The checkpoint was set back behind the mark, and Spark has computed the epoch again.
                 site.leave(epoch)
@@ -252,42 +275,97 @@ class Judge(logging.Handler):
                 newer.committed = True
         if not self.cloned:
             site.forget()  # behind what the row said, where it followed another history
-        self.conceded(site, flushed)
+        if not target:
+            self.conceded(target, site, flushed)
 
-    def conceded(self, site: Site, upto: int) -> None:
+    def conceded(self, target: str, site: Site, upto: int) -> None:
         """Learn that the operator vouches for the rows up to an epoch; what the target lacks is lost."""
         for epoch, attempt in site.kept.items():
             if attempt is None or epoch > upto:
                 continue
-            attempt.flushed = True
-            if attempt.arrived < set(attempt.rows):
+            arrival = attempt.at(target)
+            arrival.flushed = True
+            if set(attempt.rows) - arrival.keys - site.quarantined(target, attempt):
                 self.counts["epochs that a restored target lacks, and the log"] += 1
-                site.given_up.add(epoch)
+                site.given_up.add((target, epoch))
 
-    def target_restored(self, table: dict[str, int]) -> None:
+    def target_restored(self, target: str, table: Table) -> None:
         """Learn that the table has lost rows."""
-        shown = self._by_value[table[SHARED]].epoch if SHARED in table else -1
         for attempt in self._by_value:
-            attempt.arrived = {
+            arrival = attempt.at(target)
+            arrival.keys = {
                 key
-                for key in attempt.arrived
-                if (attempt.epoch <= shown if key == SHARED else key in table)
+                for key in arrival.keys
+                if key in table
+                and (key not in SHARED_KEYS or attempt.epoch <= self._epoch(newest(table, key)))
             }
 
-    def deleted(self, site: Site, path: str) -> None:
-        """Look at a segment of the log that is about to be deleted."""
-        self._deleted(site, path, self._by_segment.get(path))
+    def _epoch(self, value: int | None) -> int:
+        return -1 if value is None else self._by_value[value].epoch
 
-    def manifest_deleted(self, site: Site, path: str, data: bytes) -> None:
+    def deleted(self, site: Site, path: str, lost_to: frozenset[str]) -> None:
+        """Look at a segment of the log that is about to be deleted.
+
+        :param lost_to: the targets that have no further name of it.
+        """
+        self._deleted(site, path, self._by_segment.get(path), lost_to)
+
+    def manifest_deleted(self, site: Site, path: str, data: bytes, lost_to: frozenset[str]) -> None:
         """Look at a manifest, which may hold rows, that is about to be deleted."""
-        attempt = self._by_digest.get(manifest_digest(data))
-        self._deleted(site, path, attempt)
+        self._deleted(site, path, self._by_digest.get(manifest_digest(data)), lost_to)
 
-    def _deleted(self, site: Site, path: str, attempt: Computed | None) -> None:
-        if attempt is None or attempt.flushed or attempt.epoch in site.given_up:
+    def _deleted(
+        self, site: Site, path: str, attempt: Computed | None, lost_to: frozenset[str]
+    ) -> None:
+        if attempt is None or site.kept.get(attempt.epoch) is not attempt:
             return
-        if site.kept.get(attempt.epoch) is attempt and not self._is_replay(site, attempt):
-            self.violate(f"{path} is deleted; Spark kept {attempt.name}, and it is not flushed")
+        lacking = lost_to & site.lacking(attempt)
+        if lacking and not self._is_replay(site, attempt):
+            self.violate(
+                f"{path} is deleted; Spark kept {attempt.name}, and it is not flushed"
+                + "".join(f" to {target}" for target in sorted(filter(None, lacking)))
+            )
+
+    def entry_deleted(self, site: Site, target: str, rows: dict[str, int]) -> None:
+        """Look at an entry that is about to be deleted: its rows are in the table, or come again."""
+        for key, value in rows.items():
+            attempt = self._by_value[value]
+            arrival = attempt.at(target)
+            given_up = (target, attempt.epoch) in site.given_up
+            if arrival.flushed and key not in arrival.keys and not given_up:
+                self.violate(f"row {key} of {attempt.name} leaves the quarantine, and is lost")
+
+    def attached(self, site: Site, target: str, first: int) -> None:
+        """Look at a log as a target is attached: it has all that is to be flushed from `first` on."""
+        for epoch, attempt in site.kept.items():
+            if attempt is None or epoch < first or target not in site.lacking(attempt):
+                continue
+            for path in (*attempt.segments, attempt.manifest):
+                if not site.has(target, path):
+                    self.violate(f"{target} is attached at {first}, and {path} is gone")
+
+    def reported(
+        self, site: Site, target: str, first: int, missing: tuple[int, int] | tuple[()]
+    ) -> None:
+        """Look at what `attach` says that a target lacks."""
+        said = range(missing[0], missing[1] + 1) if missing else range(0)
+        for epoch, attempt in site.kept.items():
+            if attempt is None or epoch >= first or (target, epoch) in site.given_up:
+                continue
+            if not attempt.at(target).flushed and epoch not in said:
+                self.violate(f"attach does not say that {target} lacks {attempt.name}")
+
+    def listed(self, site: Site, target: str, rows: int) -> None:
+        """Look at how many rows are said to be in quarantine, once all is flushed."""
+        lacking = sum(
+            len(set(attempt.rows) - attempt.at(target).keys)
+            for epoch, attempt in site.kept.items()
+            if attempt is not None
+            and attempt.at(target).flushed
+            and (target, epoch) not in site.given_up
+        )
+        if rows < lacking:
+            self.violate(f"{rows} rows are said to be in quarantine, and {lacking} are missing")
 
     def _is_replay(self, site: Site, attempt: Computed) -> bool:
         """Whether what Spark kept repeats, from the same data, what was flushed before a backup was restored.
@@ -296,7 +374,7 @@ class Judge(logging.Handler):
         """
         record = site.record(attempt.epoch)
         flushed = self._by_digest.get(record.get("digest", "")) if record else None
-        if flushed is None or not (flushed.lost and flushed.flushed):
+        if flushed is None or not (flushed.lost and flushed.at("").flushed):
             return False
         if flushed.offsets != attempt.offsets:
             return False
@@ -306,31 +384,71 @@ class Judge(logging.Handler):
 
     # --- the end ----------------------------------------------------------------------------------
 
-    def complete(self, site: Site, table: dict[str, int]) -> None:
+    def complete(self, target: str, site: Site, table: Table, mode: str) -> None:
         """Look at the table when all is flushed: every row once, no other, and the newest epoch wins."""
-        kept = {e: a for e, a in site.kept.items() if a is not None and e not in site.given_up}
-        for epoch, attempt in kept.items():
+        kept = {
+            epoch: attempt
+            for epoch, attempt in sorted(site.kept.items())
+            if attempt is not None
+            and (target, epoch) not in site.given_up
+            and (epoch >= site.first(target) or attempt.at(target).flushed)
+        }
+        for attempt in kept.values():
             for key, value in attempt.rows.items():
-                if key != SHARED and table.get(key) != value:
+                if key not in SHARED_KEYS and newest(table, key) != value:
                     self.violate(
-                        f"row {key} of epoch {epoch} is missing: {table.get(key)} is there"
+                        f"row {key} of {attempt.name} is missing in {target or 'the table'}:"
+                        f" {table.get(key)} is there"
                     )
         allowed = {id(attempt) for attempt in kept.values()}
-        for key, value in table.items():
-            found = self._by_value[value]
-            allowed_here = id(found) in allowed or found.lost or found.epoch in site.given_up
-            if not allowed_here and not self.cloned:
-                self.violate(f"row {key} of {found.name} is there, which Spark did not keep")
-        newest = max((e for e, a in kept.items() if SHARED in a.rows), default=None)
-        if newest is not None and not self.cloned:
-            shown = self._by_value[table[SHARED]] if SHARED in table else None
-            stays = shown is not None and (
-                shown.epoch in site.given_up
-                or (shown.lost and shown.begun_us > kept[newest].begun_us)
-                or (shown.lost and shown.begun_us <= self.timestamps_lost_us)
-            )
-            if shown is not kept[newest] and not stays:
-                self.violate(f"the newest value of {SHARED} is of {kept[newest].name}, not {shown}")
+        for key, values in table.items():
+            if len(set(values)) < len(values):
+                self.violate(f"{key} has a value twice: {values}")
+            for value in values:
+                found = self._by_value[value]
+                fine = found.lost or (target, found.epoch) in site.given_up or self.cloned
+                if id(found) not in allowed and not fine:
+                    self.violate(f"row {key} of {found.name} is there, which Spark did not keep")
+        for key in SHARED_KEYS:
+            self._newest_wins(target, site, table, key, kept, mode)
+
+    def _newest_wins(
+        self,
+        target: str,
+        site: Site,
+        table: Table,
+        key: str,
+        kept: dict[int, Computed],
+        mode: str,
+    ) -> None:
+        """Look at a key that many epochs write: the last one stays; a total has all, in order."""
+        wrote = [attempt.value for attempt in kept.values() if key in attempt.rows]
+        if mode == "totals":
+            there = [v for v in table.get(key, ()) if v in wrote]
+            if there != wrote:
+                self.violate(f"the total {key} has {there}, and not {wrote}")
+            return
+        if not wrote or self.cloned:
+            return
+        last = self._by_value[wrote[-1]]
+        value = newest(table, key)
+        shown = None if value is None else self._by_value[value]
+        stays = shown is not None and (
+            (target, shown.epoch) in site.given_up
+            or (shown.lost and shown.at(target).begun_us > last.at(target).begun_us)
+            or (shown.lost and shown.at(target).begun_us <= self.timestamps_lost_us)
+        )
+        if shown is not last and not stays:
+            self.violate(f"the newest value of {key} is of {last.name}, not {shown}")
+
+
+Table = dict[str, tuple[int, ...]]
+"""What a reader sees: by key the value; of a total all that were added, of a list its elements."""
+
+
+def newest(table: Table, key: str) -> int | None:
+    """Return the value of a key, of a total the one that was added last; None: there is none."""
+    return table[key][-1] if key in table else None
 
 
 def sources(plan: str) -> str:

@@ -12,6 +12,8 @@ from tests.simulator.volume import Mount, Volume
 from tests.simulator.world import World
 from wal_sink import clock
 from wal_sink.admin.adopt import plan_adopt
+from wal_sink.admin.attach import plan_attach, plan_detach
+from wal_sink.admin.quarantine import list_quarantine, plan_retry
 from wal_sink.admin.query import Patience, Query
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.skip import plan_skip
@@ -23,9 +25,13 @@ _MOST_LOOKS = 1_000
 
 
 class Operator:
-    """Somebody with a shell, for one command."""
+    """Somebody with a shell, for one command.
 
-    def __init__(self, world: World, site: Site) -> None:
+    :param target: the name of the target that it is about; None: the first one.
+    """
+
+    def __init__(self, world: World, site: Site, target: str | None = None) -> None:
+        self.name = world.targets[0] if target is None else target
         self.world = world
         self.site = site
         self.process: Process = world.process("operator")
@@ -33,14 +39,16 @@ class Operator:
         self.error: WalSinkError | None = None
         """With which the command was refused, or ended."""
         self.query = Query(
-            world.query_id, site.open_checkpoint(self.process), site.open_log(self.process)
+            world.query_id,
+            site.open_checkpoint(self.process),
+            site.open_log(self.process, self.name),
         )
         self.patience = Patience(
             now_s=lambda: MACHINE.true_us / 1_000_000,
             sleep=self._wait,
             say=lambda text: world.trace.say(f"    {self.process.name}: {text}"),
         )
-        self.target = SimulatedTarget(world.database, self.process)
+        self.target = SimulatedTarget(world.databases[self.name], self.process)
         self._waited = 0
 
     def _wait(self, seconds: float) -> None:
@@ -63,9 +71,9 @@ class Operator:
         """Give `wal-sink rewind --to`."""
         judge = self.world.judge
         target = SimulatedTarget(
-            self.world.database,
+            self.world.databases[self.name],
             self.process,
-            lambda flushed: judge.rewound(self.site, flushed),
+            lambda flushed: judge.rewound(self.name, self.site, flushed),
         )
 
         def act() -> None:
@@ -81,6 +89,38 @@ class Operator:
 
         self.world.documented |= {"LedgerBehindLog"}  # until it is carried out to its end
         self._command(f"rewind --to {to}{' --restored' if restored else ''}", act)
+
+    def detach(self) -> None:
+        """Give `wal-sink detach --target`."""
+        self._command(
+            f"detach {self.name}", lambda: plan_detach(self.query).carry_out(clock.now_us())
+        )
+
+    def attach(self) -> None:
+        """Give `wal-sink attach --target`; it has to say what the target lacks."""
+
+        def act() -> None:
+            found = plan_attach(self.query, self.target).carry_out(clock.now_us())
+            if found.state.verb == "attached":
+                self.world.judge.reported(self.site, self.name, found.state.epoch, found.missing)
+
+        self._command(f"attach {self.name}", act)
+
+    def retry(self) -> None:
+        """Give `wal-sink quarantine --retry`."""
+        self._command(
+            f"retry {self.name}".rstrip(),
+            lambda: plan_retry(self.query, self.target).carry_out(clock.now_us()),
+        )
+
+    def list_quarantine(self) -> None:
+        """Give `wal-sink quarantine`; it has to name every row that is not in the table."""
+
+        def act() -> None:
+            found = list_quarantine(self.query).rows
+            self.world.judge.listed(self.site, self.name, found)
+
+        self._command("quarantine", act)
 
     def adopt(self) -> None:
         """Give `wal-sink adopt`."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from tests.simulator.machine import MACHINE
 from tests.simulator.process import Host, Process
 from tests.simulator.trace import Trace
 from tests.simulator.volume import Mount, Volume
+from wal_sink.errors import InvalidRow
 from wal_sink.model import paths
 from wal_sink.model.manifest import Appended, SegmentRef, Task
 from wal_sink.model.paths import SegmentName
@@ -21,8 +23,10 @@ from wal_sink.publish.append import append
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
 
-SHARED = "shared"
-"""A key that nearly every epoch writes."""
+SHARED_KEYS = ("shared", "xshared")
+"""Keys that many epochs write."""
+INVALID, REFUSED = "r", "x"
+"""How the keys begin of rows that tasks refuse, and of those that the table may refuse when they come."""
 
 
 class _Encoded(NamedTuple):
@@ -30,12 +34,34 @@ class _Encoded(NamedTuple):
     ref: SegmentRef
 
 
-_encoded: dict[tuple[str, ...], _Encoded] = {}
+class _Segments(NamedTuple):
+    taken: _Encoded | None
+    refused: _Encoded | None
 
 
-def rows_of(value: int, count: int) -> dict[str, int]:
-    """Return the rows of an attempt: keys, all with its value."""
-    return dict.fromkeys((SHARED, f"a{value}", f"b{value}")[:count], value)
+_encoded: dict[tuple[str, ...], _Segments] = {}
+
+
+def rows_of(value: int, count: int, *, refused: bool) -> dict[str, int]:
+    """Return the rows of an attempt: keys, all with its value.
+
+    :param refused: some of them break a rule of the target.
+    """
+    keys = ["shared", f"a{value}", f"b{value}"][:count]
+    if refused:
+        keys[1:1] = [f"{INVALID}{value}", "xshared", f"{REFUSED}{value}"]
+    return dict.fromkeys(keys, value)
+
+
+def check(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Refuse invalid rows, as a task does by the rules that it knows.
+
+    :raises InvalidRow: there are some.
+    """
+    bad = pc.starts_with(batch.column("k"), INVALID)
+    if pc.any(bad).as_py():
+        raise InvalidRow("a row that the target would refuse", "Filter such rows out.", rows=bad)
+    return batch
 
 
 def write(backend: Mount, task: Task, rows: dict[str, int], *, small: bool) -> Appended:
@@ -43,26 +69,36 @@ def write(backend: Mount, task: Task, rows: dict[str, int], *, small: bool) -> A
 
     :param small: the segment is for the manifest, and no file (rule 4).
     """
-    segments: tuple[SegmentRef, ...] = ()
-    if rows:
-        encoded = _encoding(rows)
-        name = paths.SEGMENT.path(_name(task))
-        found = replace(encoded.ref, path=name)
-        if small:
-            found = replace(found, data=encoded.data)
-        else:
-            with backend.open_output(name) as output:
-                output.write(encoded.data)
-        segments = (found,)
-    return Appended(query_id=task.query_id, run_id=task.run_id, epoch=task.epoch, segments=segments)
+    encoded = _encoding(rows) if rows else _Segments(None, None)
+    return Appended(
+        query_id=task.query_id,
+        run_id=task.run_id,
+        epoch=task.epoch,
+        segments=_written(backend, task, encoded.taken, small=small),
+        refused=_written(backend, task, encoded.refused, small=False),
+    )
+
+
+def _written(
+    backend: Mount, task: Task, encoded: _Encoded | None, *, small: bool
+) -> tuple[SegmentRef, ...]:
+    if encoded is None:
+        return ()
+    name = paths.SEGMENT.path(_name(task))
+    found = replace(encoded.ref, path=name)
+    if small:
+        return (replace(found, data=encoded.data),)
+    with backend.open_output(name) as output:
+        output.write(encoded.data)
+    return (found,)
 
 
 def _name(task: Task) -> SegmentName:
-    nonce = f"{MACHINE.random.getrandbits(64):032x}"
+    nonce = f"{task.call}{MACHINE.random.getrandbits(128):032x}"[:32]
     return SegmentName(task.epoch, task.partition, task.attempt, task.run_id, nonce)
 
 
-def _encoding(rows: dict[str, int]) -> _Encoded:
+def _encoding(rows: dict[str, int]) -> _Segments:
     name = (*rows, str(next(iter(rows.values()))))
     if name not in _encoded:
         scratch = Volume("simulated://scratch", lambda _path, _data: None, lambda _path: None)
@@ -78,11 +114,15 @@ def _encoding(rows: dict[str, int]) -> _Encoded:
                 [batch],
                 task=task,
                 backend=Mount(scratch, process),
-                check=lambda batch: batch,
+                check=check,
                 compression="none",
+                on_invalid_row="quarantine",
             )
         finally:
             MACHINE.random, MACHINE.true_us = random, true_us
-        (ref,) = done.segments
-        _encoded[name] = _Encoded(scratch.get(ref.path), ref)
+        found = [
+            _Encoded(scratch.get(ref.path), ref) if ref is not None else None
+            for ref in (next(iter(done.segments), None), next(iter(done.refused), None))
+        ]
+        _encoded[name] = _Segments(*found)
     return _encoded[name]

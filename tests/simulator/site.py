@@ -6,6 +6,8 @@ import json
 import re
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
 from tests.protocol.raw import manifest_digest
 from tests.simulator.judge import Computed, Judge, body_run, sources
 from tests.simulator.process import Process
@@ -27,7 +29,8 @@ class Backup(NamedTuple):
     log: dict[str, Files]
     kept: dict[int, Computed | None]
     completed: dict[int, Computed | None]
-    given_up: set[int]
+    given_up: set[tuple[str, int]]
+    states: dict[str, list[dict[str, Any]]]
 
 
 class Site:
@@ -39,8 +42,10 @@ class Site:
         """What Spark has completed, by epoch; None: an epoch without rows that a tool of Spark's made."""
         self.completed: dict[int, Computed | None] = {}
         """What Spark has completed last, also behind what the ledger says is flushed."""
-        self.given_up: set[int] = set()
-        """The epochs that an operator has given up."""
+        self.given_up: set[tuple[str, int]] = set()
+        """The epochs that an operator has given up, each with the target that lacks it."""
+        self.states: dict[str, list[dict[str, Any]]] = {}
+        """What the log says of each of several targets: announced, attached, detached."""
         self.is_copy = False
         """Whether it must not be used, as it is a copy of another one."""
         self._judge = judge
@@ -52,9 +57,9 @@ class Site:
         """Open the checkpoint in a process."""
         return Checkpoint(Mount(self.checkpoint, process))
 
-    def open_log(self, process: Process) -> Log:
-        """Open the log in a process."""
-        return Log(Mount(self.log, process))
+    def open_log(self, process: Process, target: str = "") -> Log:
+        """Open the log in a process, as a target sees it."""
+        return Log(Mount(self.log, process), target, several=self._judge.targets != ("",))
 
     def backup(self) -> Backup:
         """Copy everything."""
@@ -64,6 +69,7 @@ class Site:
             dict(self.kept),
             dict(self.completed),
             set(self.given_up),
+            {name: list(states) for name, states in self.states.items()},
         )
 
     def restore(self, backup: Backup) -> None:
@@ -78,6 +84,7 @@ class Site:
             if attempt is not None:
                 attempt.committed = True  # the checkpoint may have been set back since
         self.given_up = set(backup.given_up)
+        self.states = {name: list(states) for name, states in backup.states.items()}
 
     def with_copied_checkpoint(self) -> Site:
         """Return a site that has a copy of the checkpoint elsewhere, and this log."""
@@ -113,49 +120,104 @@ class Site:
     def leave(self, epoch: int) -> None:
         """Forget what Spark had completed as an epoch."""
         attempt = self.kept.pop(epoch)
-        self.given_up.discard(epoch)
+        self.given_up -= {(target, epoch) for target in self._judge.targets}
         if attempt is None or any(s.kept.get(epoch) is attempt for s in self._judge.sites):
             return  # a clone has gone on from it
         attempt.committed = False
-        attempt.lost = bool(attempt.arrived)  # under a ledger that hid that it was begun
+        attempt.lost = attempt.is_anywhere  # under a ledger that hid that it was begun
 
     def settled(self) -> int:
         """Return the last epoch that the log records, or the ledger row names as begun from it; -1: none."""
-        mark = self._judge.read_ledger()
-        windows = (mark.begun, mark.last) if mark is not None else ()
+        marks = [(target, self._judge.read_ledger(target)) for target in self._judge.targets]
+        windows = [
+            (target, window)
+            for target, mark in marks
+            if mark is not None
+            for window in (mark.begun, mark.last)
+        ]
         manifests = {
             manifest_digest(self.log.get(path)) for path in self.log.paths(paths.MANIFEST.folder)
         }
         begun = (
             begun.epoch
-            for window in windows
+            for target, window in windows
             if window is not None
             for begun in window.epochs
-            if begun.digest in manifests or self.without_rows(begun.epoch)
+            if begun.digest in manifests or self.without_rows(target, begun.epoch)
         )
-        return max([*self.recorded(), *begun], default=-1)
+        recorded = (max(self.recorded(target), default=-1) for target in self._judge.targets)
+        return max([*recorded, *begun], default=-1)
 
     def record(self, epoch: int) -> dict[str, Any] | None:
-        """Return what the log records of a flushed epoch."""
-        return self._records().get(epoch)
+        """Return what the log records of a flushed epoch, for any target."""
+        found = (self._records(target).get(epoch) for target in self._judge.targets)
+        return next((record for record in found if record is not None), None)
 
     def planned(self, epoch: int) -> str:
         """Return from what data Spark has planned an epoch."""
         return sources(self.checkpoint.get(f"offsets/{epoch}").decode())
 
-    def recorded(self) -> list[int]:
-        """Return the epochs that the log records as flushed."""
-        return sorted(self._records())
+    def recorded(self, target: str = "") -> list[int]:
+        """Return the epochs that the log records as flushed to a target."""
+        return sorted(self._records(target))
 
-    def _records(self) -> dict[int, dict[str, Any]]:
+    def _records(self, target: str = "") -> dict[int, dict[str, Any]]:
         """Return the records by epoch; of two, the one with the later timestamps."""
-        windows = [json.loads(self.log.get(path)) for path in self.log.paths(paths.FLUSHED.folder)]
+        folder = f"{paths.FLUSHED.folder}{target}/" if target else paths.FLUSHED.folder
+        windows = [json.loads(self.log.get(path)) for path in self.log.paths(folder)]
         records = [record for window in windows for record in window["epochs"]]
         return {each["epoch"]: each for each in sorted(records, key=lambda r: r["base_us"])}
 
-    def without_rows(self, epoch: int) -> bool:
+    def without_rows(self, target: str, epoch: int) -> bool:
         """Whether an epoch was given up, or made by a tool of Spark's."""
-        return epoch in self.given_up or (epoch in self.kept and self.kept[epoch] is None)
+        made = epoch in self.kept and self.kept[epoch] is None
+        return made or (target, epoch) in self.given_up
+
+    # --- targets ----------------------------------------------------------------------------------
+
+    def state(self, target: str) -> str:
+        """Return what a target is: announced, attached or detached; the only one is attached."""
+        states = self.states.get(target)
+        return states[-1]["verb"] if states else "" if target else "attached"
+
+    def first(self, target: str) -> int:
+        """Return the first epoch that a target gets since it was attached."""
+        states = self.states.get(target)
+        return states[-1]["epoch"] if states else 0
+
+    def lacking(self, attempt: Computed) -> frozenset[str]:
+        """Return the targets that are attached, and are still to get an attempt."""
+        return frozenset(
+            target
+            for target in self._judge.targets
+            if self.state(target) == "attached"
+            and attempt.epoch >= self.first(target)
+            and not attempt.at(target).flushed
+            and (target, attempt.epoch) not in self.given_up
+        )
+
+    def has(self, target: str, path: str, but: str = "") -> bool:
+        """Whether a target's flusher finds an object, by its first name or by a second one of its own.
+
+        :param but: a name that is about to go.
+        """
+        kept = path.replace(paths.MANIFEST.folder, paths.RETAINED_MANIFEST.folder)
+        names = [path, kept if path.startswith(paths.MANIFEST.folder) else path]
+        own = f"{paths.ASIDE}{target}/" if target else paths.ASIDE
+        names += (name for name in self.log.paths(own) if name.endswith(f"/{path}"))
+        return any(name != but and self.log.has(name) for name in names)
+
+    # --- quarantine -------------------------------------------------------------------------------
+
+    def quarantined(self, target: str, attempt: Computed) -> set[str]:
+        """Return the keys of an attempt's rows that are in a target's quarantine, or have left it."""
+        folder = f"quarantine/{target}/" if target else "quarantine/"
+        found: set[str] = set()
+        for path in self.log.paths(folder):
+            if path.endswith(".arrow") and int(path.rpartition("/")[2][:20]) == attempt.epoch:
+                rows = refused_in(self.log.get(path))
+                found |= {key for key, value in rows.items() if value == attempt.value}
+        return found
 
     def _checkpointed(self, path: str, data: bytes) -> None:
         if path.startswith("commits/"):
@@ -164,19 +226,53 @@ class Site:
     def _logged(self, path: str, data: bytes) -> None:
         if path.startswith(paths.MANIFEST.folder):
             self._judge.published(data)
-        elif (decision := paths.DECISION.parse(path)) is not None:
-            self.given_up.add(decision.epoch)
+        elif path.startswith(paths.DECISION.folder):
+            target = "" if path.count("/") == 1 else path.split("/")[1]
+            self.given_up.add((target, int(path.rpartition("/")[2][:20])))
+        elif path.startswith(paths.TARGET_STATE.folder):
+            target, state = path.split("/")[1], json.loads(data)
+            self.states.setdefault(target, []).append(state)
+            if state["verb"] == "attached":
+                self._judge.attached(self, target, state["epoch"])
 
     def _deleted(self, path: str) -> None:
         """Tell the judge when the last name of a segment or a manifest goes; both may have a second one."""
-        if MANIFEST.search(path):
+        if path.startswith("quarantine/") and path.endswith(".arrow"):
+            target = "" if path.count("/") == 1 else path.split("/")[1]
+            self._judge.entry_deleted(self, target, refused_in(self.log.get(path)))
+        elif MANIFEST.search(path):
             data = self.log.get(path)
-            copies = [p for p in self.log.paths() if p != path and MANIFEST.search(p)]
-            if not any(self.log.get(other) == data for other in copies):
-                self._judge.manifest_deleted(self, path, data)
-            return
-        _, found, name = path.partition(paths.SEGMENT.folder)
-        segment = f"{found}{name}"
-        names = [segment, *(p for p in self.log.paths(paths.ASIDE) if p.endswith(segment))]
-        if found and not any(self.log.has(other) for other in names if other != path):
-            self._judge.deleted(self, segment)
+            name = f"{paths.MANIFEST.folder}{path.rpartition('/')[2]}"
+            same = {p for p in self.log.paths() if MANIFEST.search(p) and self.log.get(p) == data}
+            lost_to = self._lost_to(name, path, same)
+            if lost_to:
+                self._judge.manifest_deleted(self, path, data, lost_to)
+        else:
+            _, found, name = path.partition(paths.SEGMENT.folder)
+            segment = f"{found}{name}"
+            lost_to = self._lost_to(segment, path) if found else frozenset()
+            if lost_to:
+                self._judge.deleted(self, segment, lost_to)
+
+    def _lost_to(self, path: str, gone: str, among: set[str] | None = None) -> frozenset[str]:
+        """Return the targets whose last name of an object goes.
+
+        :param gone: the name that goes.
+        :param among: the names that stand for the same bytes; None: all do.
+        """
+        shared = {path, path.replace(paths.MANIFEST.folder, paths.RETAINED_MANIFEST.folder)}
+        aside = {name for name in self.log.paths(paths.ASIDE) if name.endswith(f"/{path}")}
+        lost = set()
+        for target in self._judge.targets:
+            own = f"{paths.ASIDE}{target}/" if target else paths.ASIDE
+            names = shared | {name for name in aside if name.startswith(own)}
+            left = {n for n in names - {gone} if self.log.has(n) and (among is None or n in among)}
+            if gone in names and not left:
+                lost.add(target)
+        return frozenset(lost)
+
+
+def refused_in(data: bytes) -> dict[str, int]:
+    """Return the rows of an entry of the quarantine, by key."""
+    rows = pa.ipc.open_file(pa.BufferReader(data)).read_all().column("row").to_pylist()
+    return {row["k"]: row["v"] for row in rows}

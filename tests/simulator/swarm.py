@@ -6,7 +6,9 @@ A history that may have everything has much of nothing: one fault hides what ano
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tests.simulator.process import Fault
 
@@ -44,8 +46,44 @@ FAULTS = (
     "ledgers",
     "operators",
     "small segments",
+    "several targets",
+    "detached targets",
+    "refused rows",
+    "batch writer",
+    "totals",
+    "lists",
 )
 """What a history may draw."""
+
+_OTHER_LOGS = {"restored backups", "clones"}
+_EXCLUDES = {
+    "several targets": {
+        *_OTHER_LOGS,
+        "restored targets",
+        "checkpoints set back",
+        "ledgers",
+        "copies",
+    },
+    # Totals name the last row that they have; a restored table has its own (rule 23).
+    "totals": {*_OTHER_LOGS, "lists", "restored targets", "ledgers", "refused rows"},
+    # A list is doubled where nothing says that it was sent: the ledger row is lost, or shadowed.
+    "lists": {*_OTHER_LOGS, "ledgers", "refused rows"},
+    # The quarantine is in the log alone: a restored log lacks what was refused since.
+    "refused rows": _OTHER_LOGS,
+}
+"""What a history cannot have together: what came of it would be documented, and nothing could be judged."""
+
+
+class Operation(NamedTuple):
+    """What may be the next step of a history."""
+
+    name: str
+    fault: str | None
+    """The fault that a history must have drawn; None: none."""
+    weight: int
+    act: Callable[[], None]
+    is_possible: Callable[[], bool] = lambda: True
+    """Whether it may be done now."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +100,8 @@ class Swarm:
         """Draw a history's faults."""
         share = chance.choice((0.1, 0.25, 0.4))
         faults = frozenset(fault for fault in among if chance.random() < share)
+        for fault in [fault for fault in _EXCLUDES if fault in faults]:
+            faults -= _EXCLUDES[fault] if fault in faults else set()
         if not faults & set(_IO_FAULTS):
             faults |= {chance.choice(list(_IO_FAULTS))}
         return cls(faults, chance.choice((10, 20, 30, 45)), chance.choice((0.05, 0.2, 0.4)))

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 import msgspec
 import pyarrow as pa
 
-from tests.simulator.judge import Judge
+from tests.simulator.judge import Judge, Table
 from tests.simulator.machine import MACHINE
 from tests.simulator.process import Lost, Process
-from wal_sink.model.ledger import LedgerState, Outcome, Owner
+from tests.simulator.rows import REFUSED, check
+from wal_sink.errors import TargetRefused
+from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import Delivery, IdempotentSession, Kind, Session, Slice, Target
+from wal_sink.targets.base import (
+    Delivery,
+    IdempotentSession,
+    Kind,
+    OnRefused,
+    Session,
+    Slice,
+    Target,
+)
 from wal_sink.testing.faults import update_name
-from wal_sink.testing.memory_target import MemoryOptions, MemorySession, MemoryTarget, ReadsOffers
+from wal_sink.testing.memory_target import (
+    MemoryOptions,
+    MemorySession,
+    MemoryTarget,
+    ReadsOffers,
+    Shadow,
+)
 
 _NODES = 3
 _AHEAD_US = 2 * 86_400_000_000
@@ -25,7 +41,10 @@ class Cell(NamedTuple):
     """A write to a key: the higher timestamp stays, then the higher value."""
 
     us: int
-    value: int
+    values: tuple[int, ...]
+    """One; of a total all that were added, of a list the elements, which are there twice if sent twice."""
+    place: tuple[int, int] = (-1, -1)
+    """Of a total: epoch and row of the log that was added last."""
 
 
 class Snapshot(NamedTuple):
@@ -35,16 +54,38 @@ class Snapshot(NamedTuple):
     ledger: dict[str, LedgerState]
 
 
-class Database:
-    """Table and ledger."""
+class Row(NamedTuple):
+    """A row on its way."""
 
-    def __init__(self, judge: Judge) -> None:
-        self.cells = MemoryTarget(MemoryOptions(keys="k"))
+    key: str
+    value: int
+    us: int
+    place: tuple[int, int]
+
+
+class Database:
+    """Table and ledger of one target.
+
+    :param target: its name; empty: it is the only one.
+    :param mode: cells, totals or lists.
+    """
+
+    def __init__(self, judge: Judge, target: str = "", mode: str = "cells") -> None:
+        self.target = target
+        self.mode = mode
+        lists, totals = ("v" if mode == each else "" for each in ("lists", "totals"))
+        self.cells = MemoryTarget(MemoryOptions(keys="k", lists=lists, totals=totals))
         self.table: dict[str, Cell] = {}
         self.away = False
         self.one_node_ahead = False
         self.judge = judge
+        self.refuses = False
+        """Whether the table refuses some rows when they come."""
+        self.checks = True
+        """Whether rows that tasks have refused are refused still."""
         self._asked = 0
+        self._before: LedgerState | None = None
+        """The ledger row when it was shadowed."""
 
     @property
     def ledger(self) -> dict[str, LedgerState]:
@@ -62,6 +103,20 @@ class Database:
         wrong = self.one_node_ahead and self._asked % _NODES == 0
         return MACHINE.true_us + (_AHEAD_US if wrong else 0)
 
+    def shadow(self, key: str, fields: Collection[str]) -> None:
+        """Let what updates write to some fields of a ledger row be hidden."""
+        self.cells.shadows[key] = Shadow(2**62, fields)
+        self._before = self.ledger.get(key)
+
+    def unshadow(self) -> None:
+        """Let that be over; an operator repairs a row of which a part was hidden."""
+        for key in self.cells.shadows:
+            row = self.ledger.get(key)
+            if row is not None and row.last is not None and row.last.last != row.flushed:
+                last = self._before and self._before.last
+                self.ledger[key] = msgspec.structs.replace(row, begun=row.last, last=last)
+        self.cells.shadows.clear()
+
     def snapshot(self) -> Snapshot:
         """Copy everything."""
         return Snapshot(dict(self.table), dict(self.ledger))
@@ -70,18 +125,24 @@ class Database:
         """Put a copy in the place of everything."""
         self.table = dict(snapshot.table)
         self.cells.ledger = dict(snapshot.ledger)
-        self.judge.target_restored(self.values())
+        self.judge.target_restored(self.target, self.values())
 
-    def values(self) -> dict[str, int]:
+    def values(self) -> Table:
         """Return what a reader sees."""
-        return {key: cell.value for key, cell in self.table.items()}
+        return {key: cell.values for key, cell in self.table.items()}
 
-    def put(self, key: str, value: int, us: int) -> None:
+    def put(self, row: Row) -> None:
         """Write a row."""
-        new = Cell(us, value)
-        if new > self.table.get(key, Cell(0, 0)):
-            self.table[key] = new
-        self.judge.written(key, value)
+        there = self.table.get(row.key, Cell(0, ()))
+        new = Cell(row.us, (row.value,), row.place)
+        if self.mode == "totals":
+            if new.place > there.place:  # else it has that row already
+                self.table[row.key] = new._replace(values=there.values + new.values)
+        elif self.mode == "lists" and new.us == there.us:
+            self.table[row.key] = new._replace(values=there.values + new.values)
+        elif new > there:
+            self.table[row.key] = new
+        self.judge.written(self.target, row.key, row.value)
 
 
 class SimulatedTarget(Target):
@@ -115,8 +176,8 @@ class SimulatedTarget(Target):
         return self._process.io("plan", key[:8], lambda: self._database.cells.plan(schema, key))
 
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
-        """Take any row."""
-        return batch
+        """Refuse what tasks refuse, as long as the table is not altered."""
+        return check(batch) if self._database.checks else batch
 
     def connect(self, owner: Owner) -> Session:
         """Open a session."""
@@ -148,7 +209,18 @@ class Connection(ReadsOffers, IdempotentSession):
         self._ledger = ledger
         self._process = process
         self._replaced = replaced
-        self._in_flight: list[tuple[str, int, int]] = []
+        self._in_flight: list[Row] = []
+        self._bases_us: dict[int, int] = {}
+        self._refused: OnRefused | None = None
+
+    def pass_over(self, refused: OnRefused | None) -> None:
+        """Tell of each row that is refused, and take the others."""
+        self._refused = refused
+
+    def start(self, window: Window) -> None:
+        """Expect the rows of a window."""
+        self._in_flight = []
+        self._bases_us = {begun.epoch: begun.base_us for begun in window.epochs}
 
     def read_ledger(self) -> LedgerState | None:
         """Read the row."""
@@ -157,16 +229,23 @@ class Connection(ReadsOffers, IdempotentSession):
     def write(self, plan: Plan, rows: Slice) -> None:
         """Send the rows of the call before; those of this call stay in flight until the next one."""
         self.drain()
+        base_us = self._bases_us.get(rows.epoch, rows.first_us)
         self._in_flight = [
-            (row["k"], row["v"], rows.first_us + index)
-            for index, row in enumerate(rows.batch.to_pylist())
+            Row(row["k"], row["v"], us, (rows.epoch, us - base_us))
+            for us, row in enumerate(rows.batch.to_pylist(), rows.first_us)
         ]
 
     def drain(self) -> None:
         """Send what is in flight."""
         while self._in_flight:
-            key, value, us = self._in_flight[0]
-            self._io("write", f"{key}={value}", lambda: self._database.put(key, value, us))  # noqa: B023
+            row = self._in_flight[0]
+            if self._database.refuses and row.key.startswith(REFUSED):
+                error = TargetRefused("a rule of the table refuses the row", "Change the table.")
+                if self._refused is None or self._database.mode == "totals":
+                    raise error
+                self._refused(row.us, error)
+            else:
+                self._io("write", f"{row.key}={row.value}", lambda: self._database.put(row))  # noqa: B023
             del self._in_flight[0]
 
     def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
@@ -179,10 +258,10 @@ class Connection(ReadsOffers, IdempotentSession):
             if outcome is not Outcome.APPLIED:
                 return outcome
             if verb == "begin" and new.begun is not None:
-                judge.begun(new.begun)
+                judge.begun(database.target, new.begun)
                 database.lose_shadowed_timestamps()
             elif verb == "finish" and new.last is not None:
-                judge.finished(new.last, database.values())
+                judge.finished(database.target, new.last, database.values())
             elif self._ledger.read_ledger() == new:
                 self._replaced(new.flushed)
             return outcome

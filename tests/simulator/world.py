@@ -13,6 +13,7 @@ from tests.simulator.site import Site
 from tests.simulator.swarm import Swarm
 from tests.simulator.target import Database
 from tests.simulator.trace import Trace
+from wal_sink.model.ledger import LedgerState
 
 if TYPE_CHECKING:
     from tests.simulator.flushing import Flushing
@@ -28,15 +29,25 @@ class World:
         self.counts: Counter[str] = Counter()
         """How often each thing happened."""
         self.judge = Judge(self.counts)
-        self.database = Database(self.judge)
+        names = ("a", "b", "c")[: chance.choice((2, 2, 3))]
+        self.targets: tuple[str, ...] = names if "several targets" in swarm else ("",)
+        """Names of the targets; the only one has none."""
+        self.mode = next((mode for mode in ("totals", "lists") if mode in swarm), "cells")
+        self.judge.targets = self.targets
+        self.databases = {name: Database(self.judge, name, self.mode) for name in self.targets}
         self.query_id = str(chance.getrandbits(64))
-        self.judge.read_ledger = lambda: self.database.ledger.get(self.query_id)
+        self.judge.read_ledger = self.mark
         self.site = Site(self.judge, self.query_id)
         """Where the query lives."""
         self.hosts = [Host("one"), Host("two")]
         self.flushing: list[Flushing] = []
         """Every flusher there ever was."""
         self.retention_s = 0.0
+        self.newest_run = ""
+        self.quarantine = "refused rows" in swarm
+        """Option onInvalidRow."""
+        self.batch_writer = "batch writer" in swarm
+        """Whether the rows come by `foreachBatch`."""
         self.offsets: dict[int, int] = {}
         """From what Spark plans each epoch: the same data again, unless a backup was restored."""
         self.copied = False
@@ -48,6 +59,21 @@ class World:
         """`wal.maxBytes`; None: no budget."""
         self.documented: set[str] = set()
         """Kinds of errors at which the flush may stop, after what was done to this history."""
+
+    @property
+    def several(self) -> bool:
+        """Whether the targets have names."""
+        return self.targets != ("",)
+
+    @property
+    def database(self) -> Database:
+        """The first target's."""
+        return self.databases[self.targets[0]]
+
+    def mark(self, target: str) -> LedgerState | None:
+        """Return a target's ledger row."""
+        key = f"{self.query_id}/{target}" if target else self.query_id
+        return self.databases[target].ledger.get(key)
 
     def process(self, name: str) -> Process:
         """Start a process on one of the hosts."""

@@ -1,0 +1,95 @@
+"""What operators do in a history: any command at any time, on any target; most are refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.simulator.operators import Operator
+from tests.simulator.process import Thread
+from tests.simulator.swarm import Operation
+
+if TYPE_CHECKING:
+    from tests.simulator.history import History
+
+_CALLS = 150
+"""At one of so many first I/O calls a fault may hit a command."""
+
+
+class Commands:
+    """Gives commands in one history."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.world = history.world
+
+    def operations(self, *, several: bool) -> tuple[Operation, ...]:
+        """Return what may be done."""
+        return (
+            Operation("any command", "operators", 12, self._operate),
+            Operation("rewind", "operators", 4, self._rewind),
+            Operation(
+                "detach or attach", "detached targets", 10, self._detach_or_attach, lambda: several
+            ),
+            Operation("retry the quarantine", "refused rows", 6, self._retry),
+            Operation("a rule of the table", "refused rows", 6, self._rule),
+        )
+
+    def _operate(self) -> None:
+        """Give some command at some time; most of them are refused."""
+        chance, site = self.world.chance, self.world.site
+        operator = self._operator()
+        mark = self.world.mark(operator.name)
+        upto = max(site.kept, default=0)
+        act = chance.choice(
+            (
+                operator.status,
+                operator.verify,
+                lambda: operator.rewind(chance.randint(-1, upto)),
+                lambda: operator.skip(
+                    (mark.flushed if mark else -1) + 1, begun=chance.random() < 0.5, copied=True
+                ),
+            )
+        )
+        self.history.turn(operator.process, act, calls=_CALLS)
+
+    def _operator(self) -> Operator:
+        """Let somebody give a command about one of the targets."""
+        return Operator(self.world, self.world.site, self.world.chance.choice(self.world.targets))
+
+    def _detach_or_attach(self) -> None:
+        """Detach a target, or bring it back: what it is decides what is not refused."""
+        operator = self._operator()
+        attached = self.world.site.state(operator.name) == "attached"
+        act = operator.detach if attached else operator.attach
+        self.history.turn(operator.process, act, calls=_CALLS)
+
+    def _retry(self) -> None:
+        """Send again what is in quarantine."""
+        operator = self._operator()
+        self.history.turn(operator.process, operator.retry, calls=_CALLS)
+
+    def _rule(self) -> None:
+        """Give a table a rule that refuses rows, or drop it."""
+        database = self.world.chance.choice([*self.world.databases.values()])
+        database.refuses = not database.refuses
+        self.world.happened("rule of the table" if database.refuses else "rule dropped")
+
+    def _rewind(self) -> None:
+        """Stop all that does not stand still, as an operator should, and have flushed again what is there."""
+        chance, site = self.world.chance, self.world.site
+        for process in {thread.process for thread in self._moving()}:
+            self.history.end_process(process)
+        operator = self._operator()
+        if recorded := site.recorded(operator.name):
+            to = chance.choice([min(recorded) - 1, *recorded])
+            self.history.turn(operator.process, lambda: operator.rewind(to), calls=_CALLS)
+
+    def _moving(self) -> list[Thread]:
+        """Return the threads of drivers and flushers that do not stand still."""
+        flushing = [each for driver in self.history.drivers for each in driver.flushings.values()]
+        flushing += self.history.flushers
+        threads = [driver.main for driver in self.history.drivers] + [
+            each.thread for each in flushing
+        ]
+        busy = {thread.process for thread in threads if thread.stands_still}
+        return [thread for thread in threads if thread.process not in busy]
