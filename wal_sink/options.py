@@ -12,7 +12,7 @@ import functools
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
@@ -94,6 +94,17 @@ def from_environment(variable: str) -> dict[str, object]:
     return {"environment": variable}
 
 
+def about(description: str, *extras: Mapping[str, object], **bounds: Any) -> Meta:
+    """Return what stands beside an option's type.
+
+    :param extras: `SECRET`, `SHAPES` and the like.
+    :param bounds: of its value, by the names of `msgspec.Meta`.
+    """
+    return Meta(
+        description=description, extra={k: v for e in extras for k, v in e.items()}, **bounds
+    )
+
+
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """The base of every struct that declares options. Printing one shows no secret."""
 
@@ -109,105 +120,89 @@ class SinkOptions(Options, frozen=True, kw_only=True):
 
     checkpoint: Annotated[
         str,
-        Meta(
-            min_length=1,
-            description="Spark's checkpoint of the query. Its query id is the identity of the sink. Give"
-            " it as an"
+        about(
+            "Spark's checkpoint of the query. Its query id is the identity of the sink. Give it as an"
             " option: Spark does not pass the setting spark.sql.streaming.checkpointLocation to a sink",
+            min_length=1,
         ),
     ] = msgspec.field(name="checkpointLocation")
     wal_location: Annotated[
         str,
-        Meta(
-            description="URL of the folder of the log. Driver and executors share it. Default: the folder"
-            " wal_sink in the checkpoint"
+        about(
+            "URL of the folder of the log. Driver and executors share it. Default: the folder wal_sink in"
+            " the checkpoint"
         ),
     ] = msgspec.field(name="wal.location", default="")
     storage_options: Annotated[
-        str,
-        Meta(
-            description="JSON object for the fsspec file system of the log, such as its keys",
-            extra=SECRET,
-        ),
+        str, about("JSON object for the fsspec file system of the log, such as its keys", SECRET)
     ] = msgspec.field(name="wal.storageOptions", default="")
     checkpoint_storage_options: Annotated[
         str,
-        Meta(
-            description="JSON object for the fsspec file system of the checkpoint. Default:"
-            " wal.storageOptions, if both are in one kind of store",
-            extra=SECRET,
+        about(
+            "JSON object for the fsspec file system of the checkpoint. Default: wal.storageOptions, if"
+            " both are in one kind of store",
+            SECRET,
         ),
     ] = msgspec.field(name="checkpoint.storageOptions", default="")
     compression: Annotated[
-        Literal["lz4", "zstd", "none"], Meta(description="Compression of the segments of the log")
+        Literal["lz4", "zstd", "none"], about("Compression of the segments of the log")
     ] = msgspec.field(name="wal.compression", default="lz4")
     max_bytes: Annotated[
         int,
-        Meta(
-            ge=1,
-            description="Budget of the log: most bytes of unflushed data, 1 or more, such as 10g",
-            extra=BYTES,
+        about(
+            "Budget of the log: most bytes of unflushed data, 1 or more, such as 10g", BYTES, ge=1
         ),
     ] = msgspec.field(name="wal.maxBytes", default=10 * 1024**3)
     on_full: Annotated[
         Literal["block", "fail"],
-        Meta(
-            description="What happens when the log has reached wal.maxBytes. block: the next epoch"
-            " waits. fail:"
-            " the query fails"
+        about(
+            "What happens when the log has reached wal.maxBytes. block: the next epoch waits. fail: the"
+            " query fails"
         ),
     ] = msgspec.field(name="wal.onFull", default="block")
     distributed_above_bytes: Annotated[
         int,
-        Meta(
+        about(
+            "Bytes of segments in one window. A Spark job writes a larger window, and the thread of the"
+            " flusher a smaller one. -1: never a Spark job",
+            BYTES,
             ge=-1,
-            description="Bytes of segments in one window. A Spark job writes a larger window, and the thread"
-            " of the flusher a smaller one. -1: never a Spark job",
-            extra=BYTES,
         ),
     ] = msgspec.field(name="flush.distributedAboveBytes", default=32 * 1024 * 1024)
     targets: Annotated[
         str,
-        Meta(
-            description="Names of several targets, comma-separated, such as orders,lake. Each gets every"
-            " row. The"
+        about(
+            "Names of several targets, comma-separated, such as orders,lake. Each gets every row. The"
             " options of each begin with its name: orders.target, orders.table"
         ),
     ] = msgspec.field(name="targets", default="")
     target: Annotated[
-        str,
-        Meta(
-            description="Kind of store: the name of an installed target, or module:Class of your own"
-        ),
+        str, about("Kind of store: the name of an installed target, or module:Class of your own")
     ] = msgspec.field(name="target", default="cassandra")
     on_invalid_row: Annotated[
         Literal["fail", "quarantine"],
-        Meta(
-            description="What happens to a row that the target refuses. fail: the query or its flush stops."
+        about(
+            "What happens to a row that the target refuses. fail: the query or its flush stops."
             " quarantine: the row is kept with its reason, and the others are written. See wal-sink"
             " quarantine"
         ),
     ] = msgspec.field(name="onInvalidRow", default="fail")
     epoch_column: Annotated[
-        str,
-        Meta(
-            description="A bigint column of the table, into which the sink writes the epoch of each row"
-        ),
+        str, about("A bigint column of the table, into which the sink writes the epoch of each row")
     ] = msgspec.field(name="epochColumn", default="")
     retention: Annotated[
         float,
-        Meta(
+        about(
+            "How long a flushed epoch stays in the log, 0 or more. rewind can flush it again",
+            SECONDS,
             ge=0,
             le=_CENTURY_S,
-            description="How long a flushed epoch stays in the log, 0 or more. rewind can flush it again",
-            extra=SECONDS,
         ),
     ] = msgspec.field(name="wal.retention", default=0.0)
     max_rows_per_second: Annotated[
         Annotated[int, Meta(ge=1)] | None,
-        Meta(
-            description="Most rows that the flush of the query writes in a second, 1 or more. Default:"
-            " no bound"
+        about(
+            "Most rows that the flush of the query writes in a second, 1 or more. Default: no bound"
         ),
     ] = msgspec.field(name="flush.maxRowsPerSecond", default=None)
 

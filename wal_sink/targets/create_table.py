@@ -13,28 +13,21 @@ from collections.abc import Callable
 from typing import Annotated, NamedTuple
 
 import pyarrow as pa
-from msgspec import Meta
 
 from wal_sink.errors import OptionError, SchemaMismatch
+from wal_sink.options import about
 from wal_sink.targets.names import did_you_mean
 
 CREATE_TABLE, KEY_COLUMNS, PARTITION_COLUMNS = "createTable", "keyColumns", "partitionColumns"
 
 CreateTable = Annotated[
-    bool,
-    Meta(description="whether a table that is missing is made from the DataFrame's schema"),
+    bool, about("whether a table that is missing is made from the DataFrame's schema")
 ]
 KeyColumns = Annotated[
-    str,
-    Meta(
-        description="columns of the key, comma-separated, such as of the table that createTable makes"
-    ),
+    str, about("columns of the key, comma-separated, such as of the table that createTable makes")
 ]
 PartitionColumns = Annotated[
-    str,
-    Meta(
-        description="columns by which the table that createTable makes is partitioned, comma-separated"
-    ),
+    str, about("columns by which the table that createTable makes is partitioned, comma-separated")
 ]
 
 

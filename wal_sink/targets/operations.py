@@ -12,11 +12,10 @@ from typing import Annotated
 
 import pyarrow as pa
 import pyarrow.types as pt
-from msgspec import Meta
 
 from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.model.plan import Column, Operation
-from wal_sink.options import SHAPES, Options
+from wal_sink.options import SHAPES, Options, about
 
 
 def named_column(schema: pa.Schema, option: str, column: str) -> pa.DataType:
@@ -90,17 +89,17 @@ OPERATION_COLUMN, OPERATIONS = "operationColumn", "operations"
 
 OperationColumn = Annotated[
     str,
-    Meta(
-        description="A string column that says whether a row is an upsert or a delete. It is not written",
-        extra=SHAPES,
+    about(
+        "A string column that says whether a row is an upsert or a delete. It is not written",
+        SHAPES,
     ),
 ]
 Operations = Annotated[
     str,
-    Meta(
-        description='JSON object of the words in operationColumn, such as {"U": "upsert", "D": "delete"}.'
+    about(
+        'JSON object of the words in operationColumn, such as {"U": "upsert", "D": "delete"}.'
         " Default: the words upsert and delete",
-        extra=SHAPES,
+        SHAPES,
     ),
 ]
 

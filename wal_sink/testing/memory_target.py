@@ -22,13 +22,12 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 import pyarrow as pa
-from msgspec import Meta
 
 from wal_sink.clock import now_us
 from wal_sink.errors import InvalidRow, TargetRefused
 from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import Column, Operation, Plan, WriteDemands
-from wal_sink.options import SHAPES, Options
+from wal_sink.options import SHAPES, Options, about
 from wal_sink.targets.arrow_values import read_operations
 from wal_sink.targets.base import (
     Delivery,
@@ -60,27 +59,19 @@ PLACE = "(place)"
 class MemoryOptions(Options, frozen=True, kw_only=True):
     """Options of the target in memory."""
 
-    keys: Annotated[str, Meta(description="key columns, comma-separated", extra=SHAPES)]
+    keys: Annotated[str, about("key columns, comma-separated", SHAPES)]
     nulls: Annotated[
-        Literal["unset", "write"],
-        Meta(description="unset keeps an older value, write clears it", extra=SHAPES),
+        Literal["unset", "write"], about("unset keeps an older value, write clears it", SHAPES)
     ] = "unset"
     operation_column: OperationColumn = msgspec.field(name="operationColumn", default="")
     operations: Operations = ""
     lists: Annotated[
-        str,
-        Meta(
-            description="columns of lists, comma-separated, doubled if they are written twice",
-            extra=SHAPES,
-        ),
+        str, about("columns of lists, comma-separated, doubled if they are written twice", SHAPES)
     ] = ""
     totals: Annotated[
-        str,
-        Meta(description="columns, comma-separated, that are added to what is there", extra=SHAPES),
+        str, about("columns, comma-separated, that are added to what is there", SHAPES)
     ] = ""
-    if_absent: Annotated[
-        bool, Meta(description="write a row only where there is none", extra=SHAPES)
-    ] = False
+    if_absent: Annotated[bool, about("write a row only where there is none", SHAPES)] = False
 
     @property
     def words(self) -> Mapping[str, Operation]:

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from wal_sink.errors import OptionError
-from wal_sink.options import BYTES, CONNECTS, SECONDS, SECRET, from_environment, marked
+from wal_sink.options import BYTES, CONNECTS, SECONDS, SECRET, about, from_environment, marked
 from wal_sink.targets.cassandra.names import TableName, refuse_bad_name
 from wal_sink.targets.cassandra.row_options import ADD_COLUMNS, RowOptions
 
@@ -39,100 +39,72 @@ class CassandraOptions(RowOptions, frozen=True, kw_only=True):
     """
 
     contact_points: Annotated[
-        str, Meta(description="Addresses of some of the nodes, comma-separated", extra=CONNECTS)
+        str, about("Addresses of some of the nodes, comma-separated", CONNECTS)
     ] = msgspec.field(name="cassandra.contactPoints", default="")
     port: Annotated[
-        int,
-        Meta(ge=1, le=65535, description="Port of the native protocol, 1 to 65535", extra=CONNECTS),
+        int, about("Port of the native protocol, 1 to 65535", CONNECTS, ge=1, le=65535)
     ] = msgspec.field(name="cassandra.port", default=9042)
     secure_connect_bundle: Annotated[
-        str,
-        Meta(
-            description="Path of a secure connect bundle, instead of cassandra.contactPoints",
-            extra=CONNECTS,
-        ),
+        str, about("Path of a secure connect bundle, instead of cassandra.contactPoints", CONNECTS)
     ] = msgspec.field(name="cassandra.secureConnectBundle", default="")
-    ssl_enabled: Annotated[bool, Meta(description="Whether to connect by TLS", extra=CONNECTS)] = (
-        msgspec.field(name="cassandra.ssl.enabled", default=False)
+    ssl_enabled: Annotated[bool, about("Whether to connect by TLS", CONNECTS)] = msgspec.field(
+        name="cassandra.ssl.enabled", default=False
     )
     ssl_ca_certificate: Annotated[
-        str,
-        Meta(
-            description="Path of the certificates to trust, PEM. Default: the system's",
-            extra=CONNECTS,
-        ),
+        str, about("Path of the certificates to trust, PEM. Default: the system's", CONNECTS)
     ] = msgspec.field(name="cassandra.ssl.caCertificate", default="")
     ssl_client_certificate: Annotated[
-        str, Meta(description="Path of the client's certificate chain, PEM", extra=CONNECTS)
+        str, about("Path of the client's certificate chain, PEM", CONNECTS)
     ] = msgspec.field(name="cassandra.ssl.clientCertificate", default="")
     ssl_client_key: Annotated[
-        str,
-        Meta(
-            description="Path of the client's key, PEM. Default: in the same file", extra=CONNECTS
-        ),
+        str, about("Path of the client's key, PEM. Default: in the same file", CONNECTS)
     ] = msgspec.field(name="cassandra.ssl.clientKey", default="")
     ssl_client_key_password: Annotated[
         str,
-        Meta(
-            description="Password of an encrypted key",
-            extra=SECRET | from_environment("WAL_SINK_CASSANDRA_SSL_CLIENT_KEY_PASSWORD"),
+        about(
+            "Password of an encrypted key",
+            SECRET,
+            from_environment("WAL_SINK_CASSANDRA_SSL_CLIENT_KEY_PASSWORD"),
         ),
     ] = msgspec.field(name="cassandra.ssl.clientKeyPassword", default="")
     ssl_check_hostname: Annotated[
-        bool,
-        Meta(
-            description="Whether the certificate of a node has to name its address",
-            extra=CONNECTS,
-        ),
+        bool, about("Whether the certificate of a node has to name its address", CONNECTS)
     ] = msgspec.field(name="cassandra.ssl.checkHostname", default=True)
     username: Annotated[
         str,
-        Meta(
-            description="Role to log in as. Default: no login",
-            extra=from_environment("WAL_SINK_CASSANDRA_USERNAME"),
+        about(
+            "Role to log in as. Default: no login", from_environment("WAL_SINK_CASSANDRA_USERNAME")
         ),
     ] = msgspec.field(name="cassandra.username", default="")
     password: Annotated[
-        str,
-        Meta(
-            description="Password of the role",
-            extra=SECRET | from_environment("WAL_SINK_CASSANDRA_PASSWORD"),
-        ),
+        str, about("Password of the role", SECRET, from_environment("WAL_SINK_CASSANDRA_PASSWORD"))
     ] = msgspec.field(name="cassandra.password", default="")
     request_timeout: Annotated[
-        float,
-        Meta(
-            gt=0,
-            description="How long to wait for the answer to one request, above 0",
-            extra=SECONDS,
-        ),
+        float, about("How long to wait for the answer to one request, above 0", SECONDS, gt=0)
     ] = msgspec.field(name="cassandra.requestTimeout", default=10.0)
     local_datacenter: Annotated[
-        str, Meta(description="Datacenter to write in. Default: the only one there is")
+        str, about("Datacenter to write in. Default: the only one there is")
     ] = msgspec.field(name="cassandra.localDatacenter", default="")
     consistency_level: Annotated[
-        str, Meta(description=f"Level of rows and ledger. One of {', '.join(CONSISTENCY_LEVELS)}")
+        str, about(f"Level of rows and ledger. One of {', '.join(CONSISTENCY_LEVELS)}")
     ] = msgspec.field(name="cassandra.consistencyLevel", default="LOCAL_QUORUM")
     serial_consistency_level: Annotated[
-        str, Meta(description=f"Level of the ledger's Paxos. One of {', '.join(SERIAL_LEVELS)}")
+        str, about(f"Level of the ledger's Paxos. One of {', '.join(SERIAL_LEVELS)}")
     ] = msgspec.field(name="cassandra.serialConsistencyLevel", default="SERIAL")
     ledger_table: Annotated[
-        str, Meta(description=f"Table of the ledger. Default: <keyspace>.{LEDGER_TABLE}")
+        str, about(f"Table of the ledger. Default: <keyspace>.{LEDGER_TABLE}")
     ] = msgspec.field(name="cassandra.ledgerTable", default="")
     batch_bytes: Annotated[
         Literal["auto"] | Annotated[int, Meta(ge=1024, le=1024 * 1024)],
-        Meta(
-            description="Most bytes of a batch of one partition: auto, or 1024 to 1048576",
-            extra=BYTES,
-        ),
+        about("Most bytes of a batch of one partition: auto, or 1024 to 1048576", BYTES),
     ] = msgspec.field(name="cassandra.batchBytes", default="auto")
     batch_rows: Annotated[
         Literal["auto"] | Annotated[int, Meta(ge=1, le=65_535)],
-        Meta(description="Most rows of a batch: auto, or 1 to 65535"),
+        about("Most rows of a batch: auto, or 1 to 65535"),
     ] = msgspec.field(name="cassandra.batchRows", default="auto")
     concurrency: Annotated[
         Literal["auto"] | Annotated[int, Meta(ge=1, le=1024)],
-        Meta(description="Most requests in flight: auto, or 1 to 1024. Fewer while slow"),
+        about("Most requests in flight: auto, or 1 to 1024. Fewer while slow"),
     ] = msgspec.field(name="cassandra.concurrency", default="auto")
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from wal_sink.errors import OptionError
 from wal_sink.model.plan import Operation
-from wal_sink.options import COLUMN, SECONDS, SHAPES, Options, fields, of_column
+from wal_sink.options import COLUMN, SECONDS, SHAPES, Options, about, fields, of_column
 from wal_sink.targets.cassandra.names import COLUMNS_OPTION, TableName, read_columns, read_tables
 from wal_sink.targets.cassandra.row_plan import ADDED_COLUMN, MOST_TTL_S, Change
 from wal_sink.targets.operations import (
@@ -123,109 +123,98 @@ class RowOptions(Options, frozen=True, kw_only=True):
     """
 
     keyspace: Annotated[
-        str,
-        Meta(min_length=1, description="Keyspace of the table, by its exact name", extra=SHAPES),
+        str, about("Keyspace of the table, by its exact name", SHAPES, min_length=1)
     ]
-    table: Annotated[
-        str, Meta(description="Table to write to, by its exact name", extra=SHAPES)
-    ] = ""
+    table: Annotated[str, about("Table to write to, by its exact name", SHAPES)] = ""
     tables: Annotated[
         str,
-        Meta(
-            description="Several tables, comma-separated, instead of table. Each row goes to every one of"
-            " them, with the columns that this table has",
-            extra=SHAPES,
+        about(
+            "Several tables, comma-separated, instead of table. Each row goes to every one of them, with"
+            " the columns that this table has",
+            SHAPES,
         ),
     ] = ""
     table_column: Annotated[
         str,
-        Meta(
-            description="A string column that names the table of each row, one of tables. It is not written",
-            extra=SHAPES,
+        about(
+            "A string column that names the table of each row, one of tables. It is not written",
+            SHAPES,
         ),
     ] = msgspec.field(name=TABLE_COLUMN, default="")
     nulls: Annotated[
         Literal["unset", "write"],
-        Meta(
-            description="unset: a null leaves the older value. write: a null clears it, by a tombstone",
-            extra=SHAPES,
+        about(
+            "unset: a null leaves the older value. write: a null clears it, by a tombstone", SHAPES
         ),
     ] = msgspec.field(name="cassandra.nulls", default="unset")
     columns: Annotated[
         str,
-        Meta(
-            description="JSON object of columns with another name in the table, such as"
-            ' {"customerId": "customer_id"}: the name in the DataFrame, then that in the table',
-            extra=SHAPES,
+        about(
+            'JSON object of columns with another name in the table, such as {"customerId":'
+            ' "customer_id"}: the name in the DataFrame, then that in the table',
+            SHAPES,
         ),
     ] = msgspec.field(name=COLUMNS_OPTION, default="")
     write_mode: Annotated[
         Literal["insert", "update"],
-        Meta(
-            description="insert: a row without values exists, too. update: a row exists as long as one of its"
-            " values does",
-            extra=SHAPES,
+        about(
+            "insert: a row without values exists, too. update: a row exists as long as one of its values"
+            " does",
+            SHAPES,
         ),
     ] = msgspec.field(name=WRITE_MODE, default="insert")
     collections: Annotated[
         dict[str, str],
-        Meta(
-            description="For a set or a map that is not frozen. overwrite: it is written whole. add:"
-            " elements are"
+        about(
+            "For a set or a map that is not frozen. overwrite: it is written whole. add: elements are"
             " added. remove: elements are taken out, those of a map by an array of keys",
-            extra=SHAPES,
+            SHAPES,
         ),
     ] = msgspec.field(name=COLLECTIONS, default_factory=dict)
     if_not_exists: Annotated[
         bool,
-        Meta(
-            description="true: a row is written only if there is none with its key, by a round of Paxos for"
-            " each. false: the newest row of a key stays",
-            extra=SHAPES,
+        about(
+            "true: a row is written only if there is none with its key, by a round of Paxos for each."
+            " false: the newest row of a key stays",
+            SHAPES,
         ),
     ] = msgspec.field(name=IF_NOT_EXISTS, default=False)
     add_columns: Annotated[
         str,
-        Meta(
-            description="Columns, comma-separated, whose values are added to those in the table. The"
+        about(
+            "Columns, comma-separated, whose values are added to those in the table. The"
             " table needs"
             f" a column {ADDED_COLUMN} text for it",
-            extra=SHAPES,
+            SHAPES,
         ),
     ] = msgspec.field(name=ADD_COLUMNS, default="")
     add_columns_after: Annotated[
         str,
-        Meta(
-            description="Ids of former queries, comma-separated, that have added to the table and never will"
-            " again"
+        about(
+            "Ids of former queries, comma-separated, that have added to the table and never will again"
         ),
     ] = msgspec.field(name=ADD_COLUMNS_AFTER, default="")
     ttl: Annotated[
         Annotated[int, Meta(ge=1, le=MOST_TTL_S)] | None,
-        Meta(
-            description=f"How long every row lives after it was published, 1 to {MOST_TTL_S} seconds."
+        about(
+            f"How long every row lives after it was published, 1 to {MOST_TTL_S} seconds."
             " Default: for ever, or what the table says",
-            extra=SECONDS | SHAPES,
+            SECONDS,
+            SHAPES,
         ),
     ] = msgspec.field(name=TTL, default=None)
     ttl_column: Annotated[
-        str,
-        Meta(
-            description="Column with the seconds that each row lives. It is not written",
-            extra=SHAPES,
-        ),
+        str, about("Column with the seconds that each row lives. It is not written", SHAPES)
     ] = msgspec.field(name=TTL_COLUMN, default="")
     expires_column: Annotated[
-        str,
-        Meta(description="Timestamp column with the time until which each row lives", extra=SHAPES),
+        str, about("Timestamp column with the time until which each row lives", SHAPES)
     ] = msgspec.field(name=EXPIRES_COLUMN, default="")
     event_column: Annotated[
         str,
-        Meta(
-            description="Column with the time of the event: a timestamp, or a bigint of microseconds"
-            " since 1970."
-            " Of two versions of a row the later event stays",
-            extra=SHAPES,
+        about(
+            "Column with the time of the event: a timestamp, or a bigint of microseconds since 1970. Of"
+            " two versions of a row the later event stays",
+            SHAPES,
         ),
     ] = msgspec.field(name=EVENT_COLUMN, default="")
     operation_column: OperationColumn = msgspec.field(name=OPERATION_COLUMN, default="")

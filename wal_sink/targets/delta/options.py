@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta
 
 from wal_sink.errors import OptionError
-from wal_sink.options import CONNECTS, SECRET, SHAPES, Options
+from wal_sink.options import CONNECTS, SECRET, SHAPES, Options, about
 from wal_sink.targets.create_table import (
     CREATE_TABLE,
     KEY_COLUMNS,
@@ -26,29 +25,30 @@ class DeltaOptions(Options, frozen=True, kw_only=True):
 
     path: Annotated[
         str,
-        Meta(
+        about(
+            "Path or URL of the table, such as /data/orders or s3://bucket/orders",
+            CONNECTS,
+            SHAPES,
             min_length=1,
-            description="Path or URL of the table, such as /data/orders or s3://bucket/orders",
-            extra=CONNECTS | SHAPES,
         ),
     ] = msgspec.field(name="delta.path")
     storage: Annotated[
         str,
-        Meta(
-            description="JSON object of texts for the store of the table, by the names of delta-rs, such as"
+        about(
+            "JSON object of texts for the store of the table, by the names of delta-rs, such as"
             ' {"AWS_REGION": "eu-central-1"}',
-            extra=SECRET,
+            SECRET,
         ),
     ] = msgspec.field(name="delta.storageOptions", default="")
 
     mode: Annotated[
         Literal["append", "upsert"],
-        Meta(description="How rows get into the table: append, or upsert by keyColumns"),
+        about("How rows get into the table: append, or upsert by keyColumns"),
     ] = msgspec.field(name="delta.mode", default="append")
     merge_schema: Annotated[
         bool,
-        Meta(
-            description="Whether columns of the DataFrame that the table lacks are added when a query starts"
+        about(
+            "Whether columns of the DataFrame that the table lacks are added when a query starts"
         ),
     ] = msgspec.field(name="delta.mergeSchema", default=False)
     create_table: CreateTable = msgspec.field(name=CREATE_TABLE, default=False)

@@ -6,10 +6,9 @@ from typing import Annotated
 from urllib.parse import urlsplit
 
 import msgspec
-from msgspec import Meta
 
 from wal_sink.errors import OptionError
-from wal_sink.options import COLUMN, CONNECTS, SECRET, SHAPES, Options, secret_parameter
+from wal_sink.options import COLUMN, CONNECTS, SECRET, SHAPES, Options, about, secret_parameter
 from wal_sink.targets.create_table import (
     CREATE_TABLE,
     KEY_COLUMNS,
@@ -28,46 +27,41 @@ class IcebergOptions(Options, frozen=True, kw_only=True):
     """Options `table` and `iceberg.*`."""
 
     table: Annotated[
-        str,
-        Meta(
-            min_length=1,
-            description="table, with its namespace, such as shop.orders",
-            extra=SHAPES,
-        ),
+        str, about("table, with its namespace, such as shop.orders", SHAPES, min_length=1)
     ]
     catalog: Annotated[
         str,
-        Meta(
+        about(
+            "name of the catalog, as pyiceberg's own configuration has it; what that says of the catalog"
+            " counts where no option does",
+            CONNECTS,
+            SHAPES,
             min_length=1,
-            description="name of the catalog, as pyiceberg's own configuration has it; what that says of the"
-            " catalog counts where no option does",
-            extra=CONNECTS | SHAPES,
         ),
     ] = msgspec.field(name="iceberg.catalog.name", default="default")
     type: Annotated[
-        str,
-        Meta(description="type of the catalog: rest, sql, glue, hive, dynamodb", extra=CONNECTS),
+        str, about("type of the catalog: rest, sql, glue, hive, dynamodb", CONNECTS)
     ] = msgspec.field(name="iceberg.catalog.type", default="")
-    uri: Annotated[
-        str, Meta(description="address of the catalog, without a password", extra=CONNECTS)
-    ] = msgspec.field(name="iceberg.catalog.uri", default="")
+    uri: Annotated[str, about("address of the catalog, without a password", CONNECTS)] = (
+        msgspec.field(name="iceberg.catalog.uri", default="")
+    )
     warehouse: Annotated[
-        str,
-        Meta(description="where the catalog keeps tables, such as s3://lake", extra=CONNECTS),
+        str, about("where the catalog keeps tables, such as s3://lake", CONNECTS)
     ] = msgspec.field(name="iceberg.catalog.warehouse", default="")
     properties: Annotated[
         dict[str, str],
-        Meta(
-            description="any other property of pyiceberg's catalog or file access, such as"
-            " iceberg.catalog.credential or iceberg.catalog.s3.region",
-            extra=CONNECTS | SECRET,
+        about(
+            "any other property of pyiceberg's catalog or file access, such as iceberg.catalog.credential"
+            " or iceberg.catalog.s3.region",
+            CONNECTS,
+            SECRET,
         ),
     ] = msgspec.field(name=_PROPERTY, default_factory=dict)
     merge_schema: Annotated[
         bool,
-        Meta(
-            description="columns of the DataFrame that the table lacks are added to it when the query starts",
-            extra=SHAPES,
+        about(
+            "columns of the DataFrame that the table lacks are added to it when the query starts",
+            SHAPES,
         ),
     ] = msgspec.field(name="iceberg.mergeSchema", default=False)
 

@@ -6,7 +6,6 @@ import os
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta
 
 from wal_sink.errors import OptionError
 from wal_sink.options import (
@@ -15,6 +14,7 @@ from wal_sink.options import (
     SECRET,
     SHAPES,
     Options,
+    about,
     fields,
     from_environment,
 )
@@ -32,76 +32,67 @@ _PARTITIONERS = {
 class KafkaOptions(Options, frozen=True, kw_only=True):
     """Options `topic`, `kafka.*`. What starts with `kafka.` goes to librdkafka without that prefix."""
 
-    servers: Annotated[
-        str, Meta(description="Brokers as host:port, comma-separated", extra=CONNECTS)
-    ] = msgspec.field(name="kafka.bootstrap.servers")
+    servers: Annotated[str, about("Brokers as host:port, comma-separated", CONNECTS)] = (
+        msgspec.field(name="kafka.bootstrap.servers")
+    )
     topic: Annotated[
         str,
-        Meta(
+        about(
+            "Topic of the records; or several, comma-separated, of which each row names one in column"
+            " `topic`",
+            SHAPES,
             min_length=1,
-            description="Topic of the records; or several, comma-separated, of which each row names one in"
-            " column `topic`",
-            extra=SHAPES,
         ),
     ]
     ledger_topic: Annotated[
         str,
-        Meta(
-            description="Topic of the ledger: compacted, with one partition. It is created if missing."
-            " Default:"
-            " wal_sink_ledger-<query id>",
+        about(
+            "Topic of the ledger: compacted, with one partition. It is created if missing. Default:"
+            " wal_sink_ledger-<query id>"
         ),
     ] = msgspec.field(name="kafka.ledgerTopic", default="")
     transaction_timeout_ms: Annotated[
         int,
-        Meta(
-            ge=1_000,
-            description="How long until the broker ends the transaction of a silent flusher. At least 1000"
-            " ms, at most the broker's transaction.max.timeout.ms",
-            extra=MILLISECONDS,
+        about(
+            "How long until the broker ends the transaction of a silent flusher. At least 1000 ms, at"
+            " most the broker's transaction.max.timeout.ms",
+            MILLISECONDS,
+            ge=1000,
         ),
     ] = msgspec.field(name="kafka.transaction.timeout.ms", default=60_000)
     compression: Annotated[
-        Literal["none", "gzip", "snappy", "lz4", "zstd"],
-        Meta(description="Compression of the records"),
+        Literal["none", "gzip", "snappy", "lz4", "zstd"], about("Compression of the records")
     ] = msgspec.field(name="kafka.compression.type", default="none")
     linger_ms: Annotated[
-        float,
-        Meta(ge=0, description="How long a record waits for others, 0 or more", extra=MILLISECONDS),
+        float, about("How long a record waits for others, 0 or more", MILLISECONDS, ge=0)
     ] = msgspec.field(name="kafka.linger.ms", default=20)
     partitioner: Annotated[
         Literal["murmur2", "crc32", "fnv1a"],
-        Meta(
-            description="Hash of the key, which chooses the partition. murmur2: as Java's producers."
-            " crc32: as"
+        about(
+            "Hash of the key, which chooses the partition. murmur2: as Java's producers. crc32: as"
             " librdkafka. fnv1a: as Sarama"
         ),
     ] = msgspec.field(name="kafka.partitioner", default="murmur2")
     security_protocol: Annotated[
         Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"],
-        Meta(description="Protocol of the connection to the brokers", extra=CONNECTS),
+        about("Protocol of the connection to the brokers", CONNECTS),
     ] = msgspec.field(name="kafka.security.protocol", default="PLAINTEXT")
     sasl_mechanism: Annotated[
-        Literal["", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"],
-        Meta(description="Mechanism of SASL", extra=CONNECTS),
+        Literal["", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"], about("Mechanism of SASL", CONNECTS)
     ] = msgspec.field(name="kafka.sasl.mechanism", default="")
-    username: Annotated[str, Meta(description="User of SASL")] = msgspec.field(
+    username: Annotated[str, about("User of SASL")] = msgspec.field(
         name="kafka.sasl.username", default=""
     )
-    password: Annotated[
-        str,
-        Meta(
-            description="Password of SASL",
-            extra={**SECRET, **from_environment(PASSWORD)},
-        ),
-    ] = msgspec.field(name="kafka.sasl.password", default="")
-    ca: Annotated[
-        str, Meta(description="File of the certificates to trust, PEM", extra=CONNECTS)
-    ] = msgspec.field(name="kafka.ssl.ca.location", default="")
-    certificate: Annotated[str, Meta(description="File of the client's certificate, PEM")] = (
-        msgspec.field(name="kafka.ssl.certificate.location", default="")
+    password: Annotated[str, about("Password of SASL", SECRET, from_environment(PASSWORD))] = (
+        msgspec.field(name="kafka.sasl.password", default="")
     )
-    key: Annotated[str, Meta(description="File of the client's key, PEM")] = msgspec.field(
+    ca: Annotated[str, about("File of the certificates to trust, PEM", CONNECTS)] = msgspec.field(
+        name="kafka.ssl.ca.location", default=""
+    )
+    certificate: Annotated[str, about("File of the client's certificate, PEM")] = msgspec.field(
+        name="kafka.ssl.certificate.location", default=""
+    )
+    key: Annotated[str, about("File of the client's key, PEM")] = msgspec.field(
         name="kafka.ssl.key.location", default=""
     )
 

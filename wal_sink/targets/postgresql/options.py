@@ -11,11 +11,10 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 from urllib.parse import quote as percent_encoded
 
 import msgspec
-from msgspec import Meta
 
 from wal_sink.errors import OptionError
 from wal_sink.model.plan import Operation
-from wal_sink.options import CONNECTS, SECONDS, SECRET, SHAPES, from_environment
+from wal_sink.options import CONNECTS, SECONDS, SECRET, SHAPES, about, from_environment
 from wal_sink.targets.create_table import (
     CREATE_TABLE,
     KEY_COLUMNS,
@@ -94,41 +93,36 @@ class PostgresqlOptions(SqlOptions, frozen=True, kw_only=True):
     :raises OptionError: when constructed with a value that is invalid.
     """
 
-    table: Annotated[
-        str,
-        Meta(min_length=1, description="Table or schema.table, by its exact name", extra=SHAPES),
-    ]
+    table: Annotated[str, about("Table or schema.table, by its exact name", SHAPES, min_length=1)]
     uri: Annotated[
         str,
-        Meta(
+        about(
+            "URI of libpq, such as postgresql://user@host:5432/database?sslmode=verify-full. A password"
+            " in it is kept apart, and never shown",
+            CONNECTS,
             min_length=1,
-            description="URI of libpq, such as postgresql://user@host:5432/database?sslmode=verify-full. A"
-            " password in it is kept apart, and never shown",
-            extra=CONNECTS,
         ),
     ] = msgspec.field(name="postgresql.uri")
     password: Annotated[
         str,
-        Meta(
-            description="Password of the user in postgresql.uri",
-            extra=SECRET | from_environment(PASSWORD_VARIABLE),
+        about(
+            "Password of the user in postgresql.uri", SECRET, from_environment(PASSWORD_VARIABLE)
         ),
     ] = msgspec.field(name="postgresql.password", default="")
     mode: Annotated[
         Literal["append", "upsert"],
-        Meta(
-            description="append: each row is added. upsert: a row replaces the one with its key, and of"
-            " several"
-            " rows with one key the last one stays",
-            extra=SHAPES,
+        about(
+            "append: each row is added. upsert: a row replaces the one with its key, and of several rows"
+            " with one key the last one stays",
+            SHAPES,
         ),
     ] = msgspec.field(name="postgresql.mode", default="append")
     operation_column: OperationColumn = msgspec.field(name="operationColumn", default="")
     operations: Operations = msgspec.field(name="operations", default="")
     ledger_table: Annotated[
         str,
-        Meta(
-            description="Table or schema.table of the ledger, which has one row for each query. It is"
+        about(
+            "Table or schema.table of the ledger, which has one row for each query. It is"
             " created if"
             f" missing. Default: {LEDGER_TABLE} in the schema of the table"
         ),
@@ -137,27 +131,22 @@ class PostgresqlOptions(SqlOptions, frozen=True, kw_only=True):
     key_columns: KeyColumns = msgspec.field(name=KEY_COLUMNS, default="")
     partition_columns: PartitionColumns = msgspec.field(name=PARTITION_COLUMNS, default="")
     request_timeout: Annotated[
-        float,
-        Meta(
-            gt=0,
-            description="How long to wait for the answer to one statement, above 0",
-            extra=SECONDS,
-        ),
+        float, about("How long to wait for the answer to one statement, above 0", SECONDS, gt=0)
     ] = msgspec.field(name="postgresql.requestTimeout", default=120.0)
     lock_timeout: Annotated[
         float,
-        Meta(
+        about(
+            "How long to wait for a lock, such as another flusher's on the ledger row, above 0",
+            SECONDS,
             gt=0,
-            description="How long to wait for a lock, such as another flusher's on the ledger row, above 0",
-            extra=SECONDS,
         ),
     ] = msgspec.field(name="postgresql.lockTimeout", default=10.0)
     idle_timeout: Annotated[
         float,
-        Meta(
+        about(
+            "How long until the server ends the transaction of a silent flusher, above 0",
+            SECONDS,
             gt=0,
-            description="How long until the server ends the transaction of a silent flusher, above 0",
-            extra=SECONDS,
         ),
     ] = msgspec.field(name="postgresql.idleInTransactionTimeout", default=60.0)
 

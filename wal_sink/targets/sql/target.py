@@ -11,12 +11,11 @@ from typing import Annotated, Any
 
 import msgspec
 import pyarrow as pa
-from msgspec import Meta
 
 from wal_sink.errors import SchemaMismatch, TargetRefused, TargetUnavailable, WalSinkError
 from wal_sink.model.ledger import LedgerState, Owner
 from wal_sink.model.plan import Plan
-from wal_sink.options import SHAPES, Options
+from wal_sink.options import SHAPES, Options, about
 from wal_sink.targets.base import Delivery, Session, Target
 from wal_sink.targets.columns import TableColumn, match_columns
 from wal_sink.targets.names import quote
@@ -31,18 +30,14 @@ class SqlOptions(Options, frozen=True, kw_only=True):
 
     table: Annotated[
         str,
-        Meta(
-            min_length=1,
-            description="table that rows are added to, such as orders or shop.orders",
-            extra=SHAPES,
-        ),
+        about("table that rows are added to, such as orders or shop.orders", SHAPES, min_length=1),
     ]
     # A target declares it again under its own name, such as postgresql.ledgerTable.
     ledger_table: Annotated[
         str,
-        Meta(
+        about(
+            "table with one row for each query, in the same database; created if it is missing",
             min_length=1,
-            description="table with one row for each query, in the same database; created if it is missing",
         ),
     ] = msgspec.field(name="ledgerTable", default="wal_sink_ledger")
 

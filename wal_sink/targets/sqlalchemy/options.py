@@ -8,11 +8,18 @@ from typing import Annotated, Literal, NamedTuple
 from urllib.parse import unquote
 
 import msgspec
-from msgspec import Meta
 
 from wal_sink.errors import OptionError
 from wal_sink.model.plan import Operation
-from wal_sink.options import CONNECTS, SECONDS, SECRET, SHAPES, from_environment, secret_parameter
+from wal_sink.options import (
+    CONNECTS,
+    SECONDS,
+    SECRET,
+    SHAPES,
+    about,
+    from_environment,
+    secret_parameter,
+)
 from wal_sink.targets.create_table import (
     CREATE_TABLE,
     KEY_COLUMNS,
@@ -45,63 +52,49 @@ class SqlAlchemyOptions(SqlOptions, frozen=True, kw_only=True):
     """
 
     table: Annotated[
-        str,
-        Meta(
-            min_length=1,
-            description="table or schema.table to write to, exact name",
-            extra=SHAPES,
-        ),
+        str, about("table or schema.table to write to, exact name", SHAPES, min_length=1)
     ]
     url: Annotated[
         str,
-        Meta(
-            min_length=1,
-            description="SQLAlchemy URL, such as mysql+pymysql://user@host:3306/shop; its password is kept"
+        about(
+            "SQLAlchemy URL, such as mysql+pymysql://user@host:3306/shop; its password is kept"
             f" apart, and may come from {PASSWORD_VARIABLE} instead",
-            extra=CONNECTS,
+            CONNECTS,
+            min_length=1,
         ),
     ] = msgspec.field(name="sql.url")
     password: Annotated[
-        str,
-        Meta(
-            description="password of the URL's user",
-            extra=SECRET | from_environment(PASSWORD_VARIABLE),
-        ),
+        str, about("password of the URL's user", SECRET, from_environment(PASSWORD_VARIABLE))
     ] = msgspec.field(name="sql.password", default="")
     mode: Annotated[
         Literal["append", "upsert"],
-        Meta(
-            description="append: each row is added; upsert: a row replaces the one with its key, and the last"
-            " row of a key wins",
-            extra=SHAPES,
+        about(
+            "append: each row is added; upsert: a row replaces the one with its key, and the last row of"
+            " a key wins",
+            SHAPES,
         ),
     ] = msgspec.field(name="sql.mode", default="append")
     operation_column: OperationColumn = msgspec.field(name="operationColumn", default="")
     operations: Operations = msgspec.field(name="operations", default="")
     ledger_table: Annotated[
         str,
-        Meta(
+        about(
+            "table or schema.table with one row for each query, created if it is missing",
             min_length=1,
-            description="table or schema.table with one row for each query, created if it is missing",
         ),
     ] = msgspec.field(name="sql.ledgerTable", default="wal_sink_ledger")
     create_table: CreateTable = msgspec.field(name=CREATE_TABLE, default=False)
     key_columns: KeyColumns = msgspec.field(name=KEY_COLUMNS, default="")
     partition_columns: PartitionColumns = msgspec.field(name=PARTITION_COLUMNS, default="")
     request_timeout: Annotated[
-        float,
-        Meta(
-            gt=0,
-            description="how long to wait for the answer to one statement, above 0",
-            extra=SECONDS,
-        ),
+        float, about("how long to wait for the answer to one statement, above 0", SECONDS, gt=0)
     ] = msgspec.field(name="sql.requestTimeout", default=120.0)
     lock_timeout: Annotated[
         float,
-        Meta(
+        about(
+            "how long to wait for a lock, such as another flusher's on the ledger row, above 0",
+            SECONDS,
             gt=0,
-            description="how long to wait for a lock, such as another flusher's on the ledger row, above 0",
-            extra=SECONDS,
         ),
     ] = msgspec.field(name="sql.lockTimeout", default=10.0)
 
