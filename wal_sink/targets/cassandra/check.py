@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Column, canonical
-from wal_sink.targets.arrow_values import TRUE, long, not_deleted, other_columns, plain, shorten
+from wal_sink.targets.arrow_values import TRUE, long, not_deleted, other_columns
 from wal_sink.targets.cassandra.casts import sizes
 from wal_sink.targets.cassandra.feature import TaskRows
 from wal_sink.targets.cassandra.features import used
@@ -196,12 +196,5 @@ def _refuse(
     row = pc.index(bad, TRUE).as_py()
     if row >= 0:
         # `column` names several where a key of several columns is too long.
-        one = column in batch.schema.names
-        value = f" ({shorten(plain(batch.column(column)[row]))})" if one else ""
-        raise InvalidRow(
-            f"Column {column} of {plan.table}{value} {problem}, in {row_text(batch, plan, row)}.",
-            remedy,
-            column=column,
-            problem=f"Column {column} of {plan.table} {problem}.",
-            rows=bad,
-        )
+        value = batch.column(column)[row] if column in batch.schema.names else None
+        refuse_invalid(batch, plan, InvalidValue(row, column, value, problem, remedy, bad))

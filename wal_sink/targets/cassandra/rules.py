@@ -123,7 +123,8 @@ class InvalidValue(NamedTuple):
 
     row: int
     path: str
-    value: pa.Scalar
+    value: pa.Scalar | None
+    """None: it is not of one column."""
     problem: str
     remedy: str
     rows: pa.Array
@@ -211,9 +212,10 @@ def refuse_invalid(batch: pa.RecordBatch, plan: Plan, invalid: InvalidValue | No
     :raises InvalidRow: names its row by the key.
     """
     if invalid:
+        value = "" if invalid.value is None else f" ({shorten(plain(invalid.value))})"
         raise InvalidRow(
-            f"Column {invalid.path} of {plan.table} ({shorten(plain(invalid.value))}) {invalid.problem}, in "
-            f"{row_text(batch, plan, invalid.row)}.",
+            f"Column {invalid.path} of {plan.table}{value} {invalid.problem}, in"
+            f" {row_text(batch, plan, invalid.row)}.",
             invalid.remedy,
             column=invalid.path,
             problem=f"Column {invalid.path} of {plan.table} {invalid.problem}.",

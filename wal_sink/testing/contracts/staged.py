@@ -10,10 +10,11 @@ A plug-in author gives a fixture and two methods::
         def records(self, target: Target) -> list[tuple[str | None, int | None, int | None, str | None]]:
             ...  # read the table by other means: (k, n, v, t), a row that is there twice comes twice
 
-        def conflict_after_commit(self, patch: pytest.MonkeyPatch, landed: Callable[[], object]) -> None:
-            ...  # optional, and worth it: see there
         def doubles(self, target: Target) -> list[float | None]:
             ...  # read column d
+
+        def conflict_after_commit(self, patch: pytest.MonkeyPatch, landed: Callable[[], object]) -> None:
+            ...  # optional, and worth it: see there
 """
 
 from __future__ import annotations

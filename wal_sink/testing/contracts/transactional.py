@@ -1,8 +1,8 @@
-"""Checks a target whose rows count when `finish` takes effect: guarantees 7 and 8.
+"""Checks targets whose rows count when `commit` takes effect: guarantees 7 and 8, and those of SQL databases.
 
-A plug-in author gives a fixture and two methods::
+A plug-in author gives a fixture and two methods, alike to each suite here::
 
-    class TestMyTarget(TransactionalContract):
+    class TestMyTarget(TransactionalContract):  # or SqlContract, of a target that derives SqlTarget
         @pytest.fixture
         def target(self) -> Target:
             ...  # adds rows to an empty table with the columns of SCHEMA and no key
@@ -13,19 +13,8 @@ A plug-in author gives a fixture and two methods::
         def doubles(self, target: Target) -> list[float | None]:
             ...  # read column d
 
-Checks what targets have in common whose rows count when `finish` takes effect: `atomic` and `staged`.
-
-Checks a target that derives `SqlTarget`: that ledger row and rows are in one transaction of the database.
-
-A plug-in author gives what `TransactionalContract` takes::
-
-    class TestMyTarget(SqlContract):
-        @pytest.fixture
-        def target(self) -> SqlTarget: ...
-
-        def records(self, target: Target) -> list[tuple[str | None, int | None, int | None, str | None]]: ...
-
-        def doubles(self, target: Target) -> list[float | None]: ...
+`CountedContract` has what is common to them and to `staged`. `SqlContract` also checks that ledger row and
+rows are in one transaction of the database.
 """
 
 from __future__ import annotations
@@ -250,7 +239,8 @@ class SqlContract(TransactionalContract):
         assert isinstance(target, SqlTarget)
         return Ledger(connection, target.ledger_name, target.parameter, owner)
 
-    def test_what_is_not_committed_leaves_neither_rows_nor_mark(
+    @pytest.fixture
+    def uncommitted(
         self,
         target: Target,
         plan: Plan,
@@ -258,14 +248,25 @@ class SqlContract(TransactionalContract):
         window: Window,
         connection: Any,
         ledger: Ledger,
-    ) -> None:
-        """The connection is lost between the last statement and COMMIT: ledger and table are as before."""
+    ) -> Any:
+        """Return the connection with all that finishes a window, but COMMIT."""
         assert isinstance(target, SqlTarget)
         seen = mark_of(session)
         assert ledger.lock(window, PROOF)
         target.insert(connection, plan, self.slice(target, plan, ROWS).batch)
         assert ledger.replace(seen, protocol.finish(seen), PROOF)
-        connection.close()
+        return connection
+
+    def test_what_is_not_committed_leaves_neither_rows_nor_mark(
+        self,
+        target: Target,
+        plan: Plan,
+        session: Session,
+        window: Window,
+        uncommitted: Any,
+    ) -> None:
+        """The connection is lost between the last statement and COMMIT: ledger and table are as before."""
+        uncommitted.close()
         mark = mark_of(session)
         assert (mark.flushed, mark.begun) == (-1, window), "the ledger's table has no transactions"
         assert self.records(target) == [], "the table has no transactions"
@@ -309,21 +310,10 @@ class SqlContract(TransactionalContract):
             target.insert(connection, changed, rows.batch)
 
     def test_a_rollback_takes_back_rows_and_mark(
-        self,
-        target: Target,
-        plan: Plan,
-        session: Session,
-        window: Window,
-        connection: Any,
-        ledger: Ledger,
+        self, target: Target, session: Session, window: Window, uncommitted: Any
     ) -> None:
         """The same on a connection that goes on."""
-        assert isinstance(target, SqlTarget)
-        seen = mark_of(session)
-        assert ledger.lock(window, PROOF)
-        target.insert(connection, plan, self.slice(target, plan, ROWS).batch)
-        assert ledger.replace(seen, protocol.finish(seen), PROOF)
-        connection.rollback()
+        uncommitted.rollback()
         assert mark_of(session).begun == window
         assert self.records(target) == []
 
