@@ -219,6 +219,21 @@ def test_a_database_that_was_replaced_is_a_new_target(
     assert lacking(world.log.of(ADDED)) == [Gap(*done.missing, done.missing_rows)]
 
 
+def test_a_database_that_was_replaced_gets_what_the_log_holds_for_others(
+    world: SeveralWorld,
+) -> None:
+    """Though the log has a record that says that the target has it: the record goes."""
+    epochs(world, 1)
+    flush(world.flusher(name=ADDED))
+    assert waiting(world) == [1]
+    plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
+    world.end_sessions()
+    world.empty_database()
+    done = attach(world)
+    assert (done.missing, done.state.epoch) == ((0, 0), 1)
+    everything(world, done)
+
+
 def test_what_has_no_plan_of_a_target_is_missing_there(world: SeveralWorld) -> None:
     """Epochs that were published while the query did not name it; one from then on is written."""
     plan_detach(query(world).of(ADDED)).carry_out(NOW_US)

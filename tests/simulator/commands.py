@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tests.simulator.operators import Operator
 from tests.simulator.process import Thread
 from tests.simulator.swarm import Operation
+from tests.simulator.target import Snapshot
 
 if TYPE_CHECKING:
     from tests.simulator.history import History
@@ -29,6 +30,13 @@ class Commands:
             Operation("rewind", "operators", 4, self._rewind),
             Operation(
                 "detach or attach", "detached targets", 10, self._detach_or_attach, lambda: several
+            ),
+            Operation(
+                "replace a database",
+                "detached targets",
+                4,
+                self._replace_database,
+                lambda: bool(self._detached()),
             ),
             Operation("retry the quarantine", "refused rows", 6, self._retry),
             Operation("a rule of the table", "refused rows", 6, self._rule),
@@ -62,6 +70,17 @@ class Commands:
         attached = self.world.site.state(operator.name) == "attached"
         act = operator.detach if attached else operator.attach
         self.history.turn(operator.process, act, calls=_CALLS)
+
+    def _detached(self) -> list[str]:
+        states = {name: self.world.site.state(name) for name in self.world.targets if name}
+        return [name for name, state in states.items() if state == "detached"]
+
+    def _replace_database(self) -> None:
+        """Put an empty database in the place of one whose target is detached."""
+        name = self.world.chance.choice(self._detached())
+        self.world.happened("database replaced", name)
+        self.world.databases[name].restore(Snapshot({}, {}))
+        self.world.judge.database_replaced(name)
 
     def _retry(self) -> None:
         """Send again what is in quarantine."""

@@ -300,6 +300,11 @@ class Judge(logging.Handler):
                 and (key not in SHARED_KEYS or attempt.epoch <= self._epoch(newest(table, key)))
             }
 
+    def database_replaced(self, target: str) -> None:
+        """Learn that a target has nothing any more."""
+        for attempt in self._by_value:
+            attempt.by_target.pop(target, None)
+
     def _epoch(self, value: int | None) -> int:
         return -1 if value is None else self._by_value[value].epoch
 

@@ -86,6 +86,10 @@ class Operation(NamedTuple):
     """Whether it may be done now."""
 
 
+_DETACHED = 0.7
+"""How probable it is that some of several targets are detached."""
+
+
 @dataclass(frozen=True)
 class Swarm:
     """What one history may have."""
@@ -100,6 +104,9 @@ class Swarm:
         """Draw a history's faults."""
         share = chance.choice((0.1, 0.25, 0.4))
         faults = frozenset(fault for fault in among if chance.random() < share)
+        faults -= {"detached targets"}
+        if "several targets" in faults and chance.random() < _DETACHED:
+            faults |= {"detached targets"}
         for fault in [fault for fault in _EXCLUDES if fault in faults]:
             faults -= _EXCLUDES[fault] if fault in faults else set()
         if not faults & set(_IO_FAULTS):

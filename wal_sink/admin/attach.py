@@ -147,6 +147,7 @@ class Attachment(NamedTuple):
         rows = self._rows(missing)
         with ledger_row(self.target, owner) as row:
             row.replace(standing.past.mark, standing.row(first, owner))
+        _forget_records(log, first)
         state = attach(log, first, now_us, by, why, rows)
         return Attached(
             query_id=self.query.query_id,
@@ -316,6 +317,15 @@ def _refuse_unnamed(query: Query) -> None:
             "Only one of several targets can be detached and attached. See how far this one is:"
             " `wal-sink status CHECKPOINT`.",
         )
+
+
+def _forget_records(log: Log, first: int) -> None:
+    """Delete the records of what the target gets again, as a rewind does: its database was replaced."""
+    if max(log.flushed_epochs(), default=-1) < first:
+        return
+    log.cut_window(first - 1)
+    for _, objects in log.recorded_above(first - 1, ()):
+        log.delete(objects)
 
 
 def _missing(has: int, first: int) -> tuple[int, int] | tuple[()]:
