@@ -1,7 +1,6 @@
-"""Tests of what people run beside the sink: marked `neighbour`, run by `make test-all`, printed as a table.
+"""What only `make test-all` runs, and the table of the neighbours: what people run beside the sink.
 
-A test marked `neighbour` runs with WAL_SINK_TEST=all only, one marked `neighbour(quick=True)` always. What
-was left out is printed at the end.
+A test marked `test_all` runs with WAL_SINK_TEST=all only. What was left out is printed at the end.
 """
 
 from __future__ import annotations
@@ -50,8 +49,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out what takes long, unless all is asked for."""
     if os.environ.get("WAL_SINK_TEST") == "all":
         return
-    marks = [(item, item.get_closest_marker("neighbour")) for item in items]
-    out = [item for item, mark in marks if mark is not None and not mark.kwargs.get("quick")]
+    out = [item for item in items if item.get_closest_marker("test_all")]
     if out:
         config.hook.pytest_deselected(items=out)
         left = set(map(id, out))

@@ -80,8 +80,11 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow_first
-@pytest.mark.parametrize("activated", [False, True])
-@pytest.mark.parametrize("pasted", [False, True])
+@pytest.mark.parametrize(
+    ("pasted", "activated"),
+    [(True, False)]
+    + [pytest.param(*each, marks=pytest.mark.test_all) for each in ((False, False), (True, True))],
+)
 def test_the_example_runs(environment: Path, pasted: bool, activated: bool) -> None:
     """As a file or pasted into Python's prompt, in an activated environment or not: all rows are there."""
     shutil.rmtree(environment / "quickstart", ignore_errors=True)

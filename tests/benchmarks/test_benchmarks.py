@@ -80,6 +80,7 @@ def test_a_figure_is_judged_by_its_median() -> None:
     assert figure("", [1], "x").met is None
 
 
+@pytest.mark.test_all
 @pytest.mark.slow_first
 @pytest.mark.cassandra
 @pytest.mark.timeout(600)

@@ -19,7 +19,7 @@ from tests.neighbours import Counted, Row
 from tests.spark.conftest import ROWS_PER_FILE, write_source
 from wal_sink.testing.crash import Driver
 
-pytestmark = [pytest.mark.neighbour, pytest.mark.spark, pytest.mark.timeout(1_500)]
+pytestmark = [pytest.mark.test_all, pytest.mark.spark, pytest.mark.timeout(1_500)]
 
 ROOT = Path(__file__).parents[2]
 FILES = 20

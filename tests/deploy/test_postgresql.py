@@ -23,7 +23,7 @@ from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.testing.servers import process as free_port
 from wal_sink.testing.servers.postgresql import USER, InstalledPostgresql, _unprivileged
 
-pytestmark = [pytest.mark.neighbour, pytest.mark.postgresql, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.test_all, pytest.mark.postgresql, pytest.mark.timeout(300)]
 
 REPLICATES = {"wal_level": "replica", "max_wal_senders": 4, "hot_standby": "on"}
 

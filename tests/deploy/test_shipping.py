@@ -18,7 +18,7 @@ from tests.deploy.cluster import HOME, Cluster
 from tests.neighbours import Counted, Row
 from tests.spark.conftest import ROWS_PER_FILE, write_source
 
-pytestmark = [pytest.mark.neighbour, pytest.mark.spark, pytest.mark.timeout(1_200)]
+pytestmark = [pytest.mark.test_all, pytest.mark.spark, pytest.mark.timeout(1_200)]
 
 ROOT = Path(__file__).parents[2]
 FILES = 2

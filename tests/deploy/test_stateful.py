@@ -17,7 +17,7 @@ from tests.deploy.stateful_app import GROUPS, KINDS, database, make_tables
 from tests.neighbours import Counted, Row
 from wal_sink.testing.crash import Driver
 
-pytestmark = [pytest.mark.neighbour, pytest.mark.spark, pytest.mark.timeout(1_200)]
+pytestmark = [pytest.mark.test_all, pytest.mark.spark, pytest.mark.timeout(1_200)]
 
 ROOT = Path(__file__).parents[2]
 FILES, ROWS = 8, 60

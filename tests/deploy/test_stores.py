@@ -26,7 +26,7 @@ from wal_sink.testing.contracts.storage import StateBackendContract
 
 LARGE = b"0123456789abcdef" * (PART // 16) + b"and a second part" * 1_000
 emulated = [
-    pytest.mark.neighbour,
+    pytest.mark.test_all,
     pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore:Sending a large body"),  # aiohttp, of what gcsfs does
 ]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from tests.kafka.conftest import TopicWorld
 from tests.kafka_server import Broker
@@ -127,6 +127,24 @@ def test_a_dead_flusher_holds_up_no_other_query(kafka: Broker) -> None:
         assert session.read_ledger() is not None
 
 
+def test_a_ledger_is_made_to_be_compacted(kafka: Broker) -> None:
+    """Its segments are full after some windows, and Kafka compacts full ones alone."""
+    topic = f"t-{uuid.uuid4().hex}"
+    kafka.create_topic(topic)
+    given = {"kafka.bootstrap.servers": kafka.address, "topic": topic}
+    made = KafkaTarget(parse(given, KafkaOptions))
+    with made.connect(Owner(topic, "log", "checkpoint")) as session:
+        create(session)
+    resource = ConfigResource(ResourceType.TOPIC, made.options.ledger_of(topic))
+    (future,) = (
+        AdminClient({"bootstrap.servers": kafka.address}).describe_configs([resource]).values()
+    )
+    found = future.result()
+    assert found["cleanup.policy"].value == "compact"
+    assert int(found["segment.bytes"].value) <= 1 << 20
+
+
+@pytest.mark.test_all
 def test_the_ledger_stays_short() -> None:
     """Kafka compacts it: what a session reads does not grow with the windows that were flushed."""
     with Broker({"log.cleaner.backoff.ms": 100}) as broker:

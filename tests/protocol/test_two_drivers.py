@@ -25,6 +25,7 @@ from tests.protocol.interleave import (
     open_operations,
     take_turns,
 )
+from tests.protocol.operations import changes
 from tests.protocol.pairs_of_stops import History, pairs_of_stops
 from tests.protocol.test_crash_everywhere import flush, new_world
 from wal_sink.errors import Fenced
@@ -77,15 +78,18 @@ def drivers(
     world: World,
     stops: StopWatcher,
     other_stops: StopWatcher,
-    counts: Callable[[str], bool],
+    counts: tuple[Callable[[str], bool], Callable[[str], bool]],
     *,
     deaf: bool = False,
 ) -> tuple[Process, Process, tuple[str, str]]:
-    """Let two drivers take turns; what is visible is looked at whenever the turn changes."""
+    """Let two drivers take turns; what is visible is looked at whenever the turn changes.
+
+    :param counts: of each, which operations are places to stop.
+    """
     world.checkpoint.create("metadata", json.dumps({"id": world.query_id}).encode())
     old, new = Driver(world, deaf=deaf), Driver(world, deaf=deaf)
-    first = Process(Turns(*stops, counts=counts), old)
-    second = Process(Turns(*other_stops, counts=counts), new)
+    first = Process(Turns(*stops, counts=counts[0]), old)
+    second = Process(Turns(*other_stops, counts=counts[1]), new)
     take_turns(first, second, lambda: raw.safe(world, (stops, other_stops)))
     return first, second, (old.ended, new.ended)
 
@@ -105,13 +109,23 @@ def third_takes_over(world: World, where: object) -> None:
 @pytest.mark.long
 @pytest.mark.slow_first
 @pytest.mark.timeout(900)
-def test_all_pairs_of_stops_give_one_history(caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing lost or doubled, no epoch of two attempts, no row that Spark did not keep, at any stop."""
+@pytest.mark.parametrize(
+    "anywhere", [False, pytest.param(True, marks=pytest.mark.test_all)], ids=["changes", "anywhere"]
+)
+def test_all_pairs_of_stops_give_one_history(
+    caplog: pytest.LogCaptureFixture, *, anywhere: bool
+) -> None:
+    """Nothing lost or doubled, no epoch of two attempts, no row that Spark did not keep, at any stop.
+
+    :param anywhere: A stops before looks, too, not only before it changes something.
+    """
     endings: Counter[tuple[str, str]] = Counter()
 
     def play(k: int, j: int) -> History[tuple[str, str]]:
         world = new_world()
-        first, second, ended = drivers(world, (k,), (j,), open_operations(world))
+        open_ = open_operations(world)
+        stops = open_ if anywhere else lambda name: changes(name) and open_(name)
+        first, second, ended = drivers(world, (k,), (j,), (stops, open_))
         third_takes_over(world, (first.turns.stopped_before, second.turns.stopped_before))
         return History(first.turns.steps, second.turns.steps, ended)
 
@@ -121,7 +135,7 @@ def test_all_pairs_of_stops_give_one_history(caplog: pytest.LogCaptureFixture) -
         played += pair.is_new
     unproven = sum("unproven" in record.message for record in caplog.records)
     covered(
-        "two drivers, pairs of stops",
+        "two drivers, pairs of stops" + (" before looks, too" if anywhere else ""),
         f"{endings.total()}, of which {said(endings)}; {played} histories, in which {unproven} choices"
         " unproven, all right",
     )
@@ -141,7 +155,8 @@ def test_two_stops_of_each_driver_where_they_meet(*, deaf: bool) -> None:
         for j in count():
             for k2 in count(k + 1):
                 world = new_world()
-                first, second, ended = drivers(world, (k, k2), (j,), decisive_operations, deaf=deaf)
+                counts = (decisive_operations, decisive_operations)
+                first, second, ended = drivers(world, (k, k2), (j,), counts, deaf=deaf)
                 endings[ended] += 1
                 where = (first.turns.stopped_before, second.turns.stopped_before)
                 third_takes_over(world, where)

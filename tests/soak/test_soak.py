@@ -15,6 +15,7 @@ from tests.soak.features import FeaturesSoak
 from tests.soak.hostile import deal
 
 
+@pytest.mark.test_all
 @pytest.mark.slow_first
 @pytest.mark.spark
 @pytest.mark.cassandra

@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 JOB = ROOT / "docker" / "job.py"
 
 
+@pytest.mark.test_all
 @pytest.mark.spark
 @pytest.mark.cassandra
 def test_on_sigterm_the_job_flushes_what_is_checkpointed(

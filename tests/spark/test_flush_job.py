@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import wal_sink
-from tests.class_archive import SPARK
-from tests.deploy.cluster import Cluster
 from tests.spark.conftest import write_source
 from tests.spark.driver import Driver
 from tests.spark.gate import GATED_TARGET, Gate
@@ -233,28 +230,3 @@ def test_a_session_that_is_stopped_during_a_job(
     driver.finish()
     assert "the driver writes the rows" in driver.log()
     assert table.ids() == list(range(2 * 400))
-
-
-def test_a_cluster_of_processes(
-    cassandra: Node, keyspace: str, tmp_path: Path, gate: Gate, gated: dict[str, Any]
-) -> None:
-    """A standalone master and two workers; the tasks run in their executors, none in the driver."""
-    table = Table(cassandra, keyspace)
-    ours = {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(Path(__file__).parents[2])}
-    with Cluster(tmp_path / "cluster", workers=2, cores=2, environment=ours) as cluster:
-        driver = Driver(
-            tmp_path / "driver",
-            sink="wal_sink",
-            source=write_source(tmp_path / "source", 3),
-            checkpoint=str(tmp_path / "checkpoint"),
-            settings={
-                "spark.master": cluster.url,
-                "spark.executor.extraJavaOptions": SPARK.options,
-            },
-            options=gated,
-            **table.config,
-        )
-        driver.finish()
-    assert table.ids() == list(range(3 * 400))
-    assert len(gate.writers()) >= 2
-    assert all("CoarseGrainedExecutorBackend" in parent for parent in gate.writers().values())

@@ -15,7 +15,12 @@ import pytest
 from tests.kafka_server import Broker
 from wal_sink.testing.crash import PAUSES, Driver, Pause, Point, pauses
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow_first, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.test_all,
+    pytest.mark.spark,
+    pytest.mark.slow_first,
+    pytest.mark.timeout(900),
+]
 
 EPOCHS, ROWS = 2, 50
 """Rows of each of an epoch's two files."""

@@ -24,7 +24,12 @@ from wal_sink.model import paths
 from wal_sink.testing.servers.cassandra import EmbeddedCassandra
 from wal_sink.wal.log import Log
 
-pytestmark = [pytest.mark.spark, pytest.mark.cassandra, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.test_all,
+    pytest.mark.spark,
+    pytest.mark.cassandra,
+    pytest.mark.timeout(600),
+]
 
 PATIENCE_S = 180.0
 

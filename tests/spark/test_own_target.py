@@ -12,7 +12,7 @@ import pytest
 from wal_sink.testing import oracle
 from wal_sink.testing.crash import PAUSES, Driver, Pause, Point, pauses
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.test_all, pytest.mark.spark, pytest.mark.timeout(600)]
 
 FILES, ROWS = 3, 100
 ROOT = Path(__file__).parents[2]

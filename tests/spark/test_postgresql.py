@@ -19,7 +19,12 @@ from wal_sink import status
 from wal_sink.testing.crash import PAUSES, Driver, Pause, Point, pauses
 from wal_sink.testing.servers.postgresql import Server
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow_first, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.test_all,
+    pytest.mark.spark,
+    pytest.mark.slow_first,
+    pytest.mark.timeout(900),
+]
 
 FILES, ROWS = 4, 400
 DEATHS: list[dict[str, Point]] = [
