@@ -136,9 +136,8 @@ def test_a_ledger_is_made_to_be_compacted(kafka: Broker) -> None:
     with made.connect(Owner(topic, "log", "checkpoint")) as session:
         create(session)
     resource = ConfigResource(ResourceType.TOPIC, made.options.ledger_of(topic))
-    (future,) = (
-        AdminClient({"bootstrap.servers": kafka.address}).describe_configs([resource]).values()
-    )
+    admin = AdminClient({"bootstrap.servers": kafka.address})  # its futures end with it
+    (future,) = admin.describe_configs([resource]).values()
     found = future.result()
     assert found["cleanup.policy"].value == "compact"
     assert int(found["segment.bytes"].value) <= 1 << 20
