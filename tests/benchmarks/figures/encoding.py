@@ -15,7 +15,8 @@ from tests.benchmarks.figure import Figure, at_most, figure
 from tests.benchmarks.rows import Source
 from tests.benchmarks.table import Table
 from wal_sink.configuration import configure
-from wal_sink.model.plan import Plan, plan_key
+from wal_sink.model.plan import plan_key
+from wal_sink.targets.cassandra.row_plan import CassandraPlan
 
 _MODULE = "wal_sink.targets.cassandra.encode"
 _SLICE = 10_000
@@ -36,7 +37,7 @@ def encoding(bench: Bench) -> list[Figure]:
     table = Table(bench.server, source.columns)
     target = configure({**ours.options(table), "checkpointLocation": str(bench.folder)}).target
     schema = slices[0].schema
-    plan: Plan = target.plan(schema, plan_key(schema, target.name, target.shape))
+    plan = CassandraPlan.of(target.plan(schema, plan_key(schema, target.name, target.shape)))
     checked = [target.check(batch, plan) for batch in slices]
     first_us = time.time_ns() // 1_000
     encode(checked[0], plan, first_us, _HEAD)
