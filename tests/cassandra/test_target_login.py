@@ -37,6 +37,11 @@ GUARDRAILS = {
     "minimum_timestamp_fail_threshold": "30d",
     "sai_string_term_size_fail_threshold": "2KiB",
     "write_consistency_levels_disallowed": ["ANY", "TWO"],
+    "read_consistency_levels_disallowed": ["LOCAL_SERIAL"],
+    "column_value_size_fail_threshold": "16KiB",
+    "collection_size_fail_threshold": "4KiB",
+    "items_per_collection_fail_threshold": 20,
+    "data_disk_usage_percentage_fail_threshold": 99,
 }
 
 
@@ -165,6 +170,13 @@ def test_guardrails(
     plan = flusher.plan(schema, "k")
     assert "minimum_timestamp_fail_threshold = 30d" in caplog.text
     assert "refuses writes at TWO (write_consistency_levels_disallowed)" in caplog.text
+    assert {name for name in GUARDRAILS if f"{name} = " in caplog.text} == {
+        "minimum_timestamp_fail_threshold",
+        "column_value_size_fail_threshold",
+        "collection_size_fail_threshold",
+        "items_per_collection_fail_threshold",
+        "data_disk_usage_percentage_fail_threshold",
+    }
     long = pa.record_batch({"id": [1, 2], "c": ["x" * 2_048, "x" * 2_049]}, schema)
     with pytest.raises(InvalidRow, match=r"2,048 bytes that the index by_c takes, in .* id=2\."):
         flusher.check(long, plan)
@@ -185,3 +197,41 @@ def test_guardrails(
         with pytest.raises(TargetRefused, match=r"the row with id=1 of .*timestamp") as refused:
             session.drain()
     assert "longest outage" in refused.value.remedy
+
+
+VALUES = {
+    "column_value_size": ("text", pa.string(), "x" * 20_000),
+    "items_per_collection": ("set<text>", pa.list_(pa.string()), [str(i) for i in range(30)]),
+    "collection_size": ("set<text>", pa.list_(pa.string()), [f"{i}" * 500 for i in range(9)]),
+}
+
+
+@pytest.mark.parametrize("guardrail", VALUES)
+def test_a_value_that_a_guardrail_refuses(
+    node: EmbeddedCassandra, admin: Any, guardrail: str
+) -> None:
+    """In a batch, too: the error names the row, and what the server says of it."""
+    cql, kind, value = VALUES[guardrail]
+    admin.execute(f"CREATE TABLE IF NOT EXISTS ks.{guardrail} (id int PRIMARY KEY, c {cql})")
+    for right in ("SELECT", "MODIFY", "CREATE"):
+        admin.execute(f"GRANT {right} ON KEYSPACE ks TO flusher")
+    flusher = target(node, "flusher", "hunter2", guardrail)
+    ids, values = pa.array([1, 2, 3], pa.int32()), pa.array([value[:1], value, value[:2]], kind)
+    batch = pa.record_batch({"id": ids, "c": values})
+    plan = flusher.plan(batch.schema, "k")
+    with flusher.connect(Owner("q", "l", "c")) as session:
+        session.write(plan, Slice(0, flusher.check(batch, plan), NOW_US))
+        with pytest.raises(TargetRefused, match=rf"(?s)the row with id=2 of .*{guardrail}"):
+            session.drain()
+
+
+@pytest.mark.usefixtures("admin")
+def test_a_level_that_the_ledger_is_not_read_at(
+    node: EmbeddedCassandra, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Said at the start."""
+    fitness._say.cache_clear()
+    given = {"username": "cassandra", "password": "cassandra"}
+    with caplog.at_level(logging.WARNING, "wal_sink"):
+        target(node, **given, serialConsistencyLevel="LOCAL_SERIAL").plan(SCHEMA, "k")
+    assert "refuses reads at LOCAL_SERIAL (read_consistency_levels_disallowed)" in caplog.text

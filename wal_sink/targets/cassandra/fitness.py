@@ -135,13 +135,29 @@ def notices(server: Server, options: CassandraOptions) -> Iterator[str]:
             "The server refuses USING TIMESTAMP (user_timestamps_enabled = false), except from superusers;"
             " without it no row can be written exactly once. Set it to true on every node."
         )
-    disallowed = re.findall(r"\w+", settings.get("write_consistency_levels_disallowed") or "")
-    if options.consistency_level in disallowed:
-        yield (
-            f"The server refuses writes at {options.consistency_level}"
-            " (write_consistency_levels_disallowed), except from superusers. Choose another"
-            " cassandra.consistencyLevel."
-        )
+    for doing, option, level in (
+        ("write", "consistencyLevel", options.consistency_level),
+        ("read", "serialConsistencyLevel", options.serial_consistency_level),
+    ):
+        name = f"{doing}_consistency_levels_disallowed"
+        if level in re.findall(r"\w+", settings.get(name) or ""):
+            yield (
+                f"The server refuses {doing}s at {level} ({name}), except from superusers. Choose another"
+                f" cassandra.{option}."
+            )
+    for name, what in _GUARDRAILS.items():
+        if (value := settings.get(name)) not in (None, "", "-1"):
+            yield f"The server has {name} = {value}: it refuses {what}, except from superusers."
+
+
+_VALUES = "rows with larger ones, and the flush stops there with TargetRefused"
+_GUARDRAILS = {
+    "column_value_size_fail_threshold": f"{_VALUES}; the ledger's own values have up to 16 KiB",
+    "collection_size_fail_threshold": _VALUES,
+    "items_per_collection_fail_threshold": _VALUES,
+    "data_disk_usage_percentage_fail_threshold": "all rows for a node whose disk is fuller",
+}
+"""What further settings make the server refuse."""
 
 
 def inspect_server(session: Any, options: CassandraOptions) -> Server:
