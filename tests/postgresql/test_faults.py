@@ -213,10 +213,18 @@ def test_a_lock_that_is_held_is_waited_for_and_then_said(postgresql: Server, sch
 
 
 def test_what_the_server_refuses_for_ever_is_no_outage(postgresql: Server, schema: str) -> None:
-    """SQLSTATE 55000 is of the class of locks, which pass: what a trigger without its sequence raises."""
-    target = target_of(postgresql, f"{schema}.t")
-    with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState) as caught:
-        postgresql.execute("SELECT lastval()")
+    """A column whose default the server cannot compute: SQLSTATE 55000, of the class of locks that pass."""
+    table = f"{schema}.t"
+    columns = "k text UNIQUE, n int, v bigint, t text, numbered bigint DEFAULT lastval()"
+    postgresql.execute(f"CREATE TABLE {table} ({columns})")
+    target = target_of(postgresql, table, mode="upsert")
+    plan = target.plan(contract.SCHEMA, "key")
+    rows = Slice(0, target.check(contract.frame([("a", 1, 1, "x")]), plan), contract.BASE_US)
+    with (
+        new_query(target) as session,
+        pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState) as caught,
+    ):
+        contract.deliver(session, plan, rows)
     assert target.classify(caught.value) == "fatal"
     passing = (psycopg.errors.LockNotAvailable(), psycopg.errors.ObjectInUse())
     assert [target.classify(each) for each in passing] == ["retry"] * 2

@@ -147,7 +147,7 @@ class Attachment(NamedTuple):
         rows = self._rows(missing)
         with ledger_row(self.target, owner) as row:
             row.replace(standing.past.mark, standing.row(first, owner))
-        _forget_records(log, first)
+        _delete_records(log, first)
         state = attach(log, first, now_us, by, why, rows)
         return Attached(
             query_id=self.query.query_id,
@@ -319,7 +319,7 @@ def _refuse_unnamed(query: Query) -> None:
         )
 
 
-def _forget_records(log: Log, first: int) -> None:
+def _delete_records(log: Log, first: int) -> None:
     """Delete the records of what the target gets again, as a rewind does: its database was replaced."""
     if max(log.flushed_epochs(), default=-1) < first:
         return

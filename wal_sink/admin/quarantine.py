@@ -288,7 +288,7 @@ class RefusedRow(NamedTuple):
     number: int
     """In its entry, from 0."""
     texts: tuple[str, ...]
-    """As `wal.refused.TEXTS` names them."""
+    """As `wal.segment.TEXTS` names them."""
     row: pa.Scalar
 
 

@@ -66,7 +66,7 @@ def as_milliseconds(column: pa.Array) -> pa.Array:
 
 
 def as_nanoseconds_of_day(column: pa.Array) -> pa.Array:
-    """Count from midnight; strings are those that match `constraints.TIME_PATTERN`."""
+    """Count from midnight; strings are those that match `TIME_PATTERN`."""
     column = as_is(column)
     if not pa.types.is_time64(column.type):
         texts = pc.binary_join_element_wise(_DAY_0, as_text(column), _NO_TEXT)
@@ -75,7 +75,7 @@ def as_nanoseconds_of_day(column: pa.Array) -> pa.Array:
 
 
 def as_nanoseconds(column: pa.Array) -> pa.Array:
-    """Turn microseconds into nanoseconds; `constraints.DURATION` has refused what overflows."""
+    """Turn microseconds into nanoseconds; `DURATION` has refused what overflows."""
     return pc.multiply_checked(as_is(column).cast(pa.int64()), _THOUSAND)
 
 

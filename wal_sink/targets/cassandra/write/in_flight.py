@@ -362,7 +362,7 @@ class InFlight:
     def take(self) -> Ended:
         """Wait for one request or one group to end, which each does: it has a timeout.
 
-        :raises TargetUnavailable: none has, for much longer than that; see `driver/answers.py`.
+        :raises TargetUnavailable: none has, for much longer than that.
         """
         while True:
             late_s = self._pipelined.expire() if self._pipelined else float("inf")
