@@ -14,9 +14,11 @@ import pytest
 
 from state_backends import open_backend
 from tests.protocol.engine import World
+from tests.protocol.test_garbage import At
 from wal_sink import errors
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
+from wal_sink.publish.fencing import claim_generation
 from wal_sink.testing.faults import Faults
 from wal_sink.wal.trim import sweep
 
@@ -155,3 +157,32 @@ def test_rule_7_the_replay_of_a_flushed_epoch_leaves_nothing(world: World) -> No
     world.checkpoint.delete(["commits/0"])
     assert world.run().publish([("a", 2)]) is None
     assert world.log.segments() == []
+
+
+def test_rule_7_a_run_that_is_overtaken_in_a_replay_is_fenced(world: World) -> None:
+    """Else Spark lets it write `commits/`, and go on beside the newer run."""
+    world.run().batch([("a", 1)])
+    world.flush()
+    world.checkpoint.delete(["commits/0"])
+    replay = world.run(
+        At("read offsets/0", lambda: claim_generation(world.log, world.run().run_id, {}, 0))
+    )
+    with pytest.raises(errors.Fenced):
+        replay.publish([("a", 2)])
+
+
+def test_rule_7_a_run_whose_manifest_was_trimmed_is_fenced(world: World) -> None:
+    """The older run wrote `commits/0` after all, and its attempt is flushed: this one's rows are not."""
+    older = world.run()
+    older.publish([("older", 1)])
+
+    def flush_the_older_one() -> None:
+        older.write_commit([[("older", 1)]])
+        world.flush(run_history=older.run_history)
+
+    path = paths.MANIFEST.path(Attempt(0, 2))
+    newer = world.run(At(f"read {path}", flush_the_older_one))
+    with pytest.raises(errors.Fenced):
+        newer.publish([("newer", 2)])
+    assert world.table() == {"older": 1}
+    assert world.log.attempts() == ()
