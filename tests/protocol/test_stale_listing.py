@@ -9,6 +9,7 @@ import pytest
 
 from state_backends import LocalBackend, StateBackend, StateBackendError
 from tests.protocol.engine import World, a_decision
+from tests.protocol.test_old_runs import starts
 from tests.protocol.test_repartition import go_on
 from tests.protocol.test_rules import repartition
 from wal_sink.admin.query import Query
@@ -22,6 +23,7 @@ from wal_sink.model.manifest import Attempt
 from wal_sink.protocol.next_step import Idle
 from wal_sink.publish.fencing import claim_generation
 from wal_sink.wal.log import Log
+from wal_sink.wal.trim import RUNS_KEPT, forget_runs
 
 STORES = ("local",)
 MOST_STEPS = 100
@@ -273,3 +275,14 @@ def test_a_fresh_listing_has_what_a_listing_has(world: World) -> None:
     world.run().batch([("a", 1)])
     for folder in (paths.MANIFEST.folder, paths.CLAIM.folder, paths.PROOF.folder, ""):
         assert world.log_backend.list_fresh(folder) == world.log_backend.list(folder)
+
+
+def test_rule_3_a_listing_without_a_manifest_lets_no_claim_be_deleted(world: World) -> None:
+    """The claim of an attempt that is not flushed yet stays, however many runs came after it."""
+    mount = mounted(world, asks_again=False)
+    mount.cache(paths.MANIFEST.folder)
+    world.run().publish([("a", 1)])
+    starts(world, 2 * RUNS_KEPT)
+    with pytest.raises(StateBackendError):
+        forget_runs(Log(mount), -1)
+    assert 1 in world.log.keys(paths.CLAIM, fresh=True)
