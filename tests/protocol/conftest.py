@@ -22,10 +22,15 @@ def _empty_memory() -> Iterator[None]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give `world` each kind of store, or those that the module names in STORES."""
+    """Give `world` each kind of store, or those that the module names in STORES.
+
+    S3 with `make test-all` only: the protocol asks of a store what its contract suite asks, which S3 passes,
+    and `test_object_store` has what is special about it.
+    """
     if "world" in metafunc.fixturenames:
         stores = getattr(metafunc.module, "STORES", ("memory", "local", "s3"))
-        marked = [pytest.param(s, marks=pytest.mark.s3) if s == "s3" else s for s in stores]
+        marks = [pytest.mark.s3, pytest.mark.test_all]
+        marked = [pytest.param(s, marks=marks) if s == "s3" else s for s in stores]
         metafunc.parametrize("world", marked, indirect=True)
 
 

@@ -45,6 +45,7 @@ def script(world: World, epochs: int, run_faults: Faults, flush_faults: Faults) 
         world.flush(flush_faults)
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("seam", ["run", "flusher"])
 def test_every_crash_recovers(s3: S3, seam: Literal["run", "flusher"]) -> None:
     """As over folders, for one epoch: before the first operation, and after each that changes something."""

@@ -143,7 +143,7 @@ def test_all_pairs_of_stops_give_one_history(
         assert endings[ending], f"{ending} was never seen: {endings}"
 
 
-@pytest.mark.parametrize("deaf", [False, True])
+@pytest.mark.parametrize("deaf", [pytest.param(False, marks=pytest.mark.test_all), True])
 def test_two_stops_of_each_driver_where_they_meet(*, deaf: bool) -> None:
     """A, B, A, B: only at the operations at which one can see the other.
 
