@@ -382,6 +382,25 @@ def test_where_no_row_is_taken_none_is_passed_over() -> None:
     assert looked({0}, failure(0), count=1, takes_others=True)[:2] == ([0], 1)
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "unconfigured table t",
+        "table t does not exist",
+        "keyspace ks does not exist",
+        "Undefined column name v in table ks.t",
+    ],
+)
+@pytest.mark.parametrize(
+    "form", ["{}", 'Error from server: code=2200 [Invalid query] message="{}"']
+)
+def test_a_node_that_lacks_the_table_blames_no_row(said: str, form: str) -> None:
+    """One that has joined just now, say: rows that another one takes go into quarantine for nothing less."""
+    lagging = InvalidRequest(form.format(said))
+    assert looked({0, 7}, lagging)[:2] == ([], None)
+    assert looked({0}, lagging, count=1)[:2] == ([], None)
+
+
 def test_a_row_that_is_too_old_for_the_server_is_not_passed_over() -> None:
     """So is every other row of its epoch, and of those that waited as long."""
     old = InvalidRequest("timestamp 1 is below the minimum allowable timestamp 2")

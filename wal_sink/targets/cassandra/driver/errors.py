@@ -9,6 +9,7 @@ anew.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from datetime import UTC
@@ -104,7 +105,27 @@ def was_not_sent(error: Exception) -> bool:
 
 
 def is_refused(error: Exception) -> bool:
-    """Whether the server says that a request is wrong, so that it would be refused again."""
+    """Whether the server says that a request is wrong for what its rows hold: it would be refused again."""
+    return _is_invalid(error) and not lacks_schema(error)
+
+
+_LACKS_SCHEMA = re.compile(
+    r"""(?:^|message=["'])"""
+    r"(?:unconfigured table |(?:keyspace|table) \S+ does not exist|undefined column name |unknown identifier )",
+    re.IGNORECASE,
+)
+"""How Cassandra 3.11 to 5.0 says it (`Schema.validateTable`, `TableMetadata.getExistingColumn`)."""
+
+
+def lacks_schema(error: Exception) -> bool:
+    """Whether a coordinator does not have the keyspace, the table or a column of a request.
+
+    That says nothing of its rows: the node may have joined just now, or lag behind a change of the schema.
+    """
+    return _is_invalid(error) and _LACKS_SCHEMA.search(str(error)) is not None
+
+
+def _is_invalid(error: Exception) -> bool:
     errors = _by_host(error) if isinstance(error, NoHostAvailable) else [error]
     return bool(errors) and all(isinstance(each, InvalidRequest) for each in errors)
 
