@@ -65,11 +65,12 @@ class Folders:
                     _make(Path(folder), made)
         except NotADirectoryError as error:
             raise StateBackendError(
-                f"{folder} cannot be a folder, because a part of it is a file. Move that away"
+                f"{folder} cannot be created, because a part of its path is a file. Move that file"
+                " away"
             ) from error
         raise StateBackendError(
-            f"{folder} cannot be made: it is gone each time a file is to be put there. "
-            "See whether a part of it is a link to nowhere, or whether something keeps deleting it"
+            f"{folder} cannot be created: it is gone each time a file is written there. Check"
+            " whether a part of its path is a broken link, or whether something keeps deleting it"
         )
 
     def sync_up(self, folder: Path, made: set[Path]) -> None:

@@ -210,7 +210,7 @@ def _refuse_unnamed(
             continue  # an unknown one with a dot is refused below, with the nearest name
         if key.lower() not in {name.lower() for name in SPARK_OPTIONS}:
             raise OptionError(
-                f"Option {key} says nothing of a target: option targets is {', '.join(listed)}.",
+                f"Option {key} belongs to no target: option targets is {', '.join(listed)}.",
                 f"Write the name of the target first, such as {listed[0]}.{key}.",
             )
     refuse_unknown(shared, [*known, *(f"{name}.target" for name in listed)])

@@ -189,7 +189,7 @@ def test_an_index_that_is_made_later(table: Table, caplog: pytest.LogCaptureFixt
         session.drain()
         table.index(ANGLE.format("c"))
         session.drain()  # looks at the table again
-        assert "is not in plan k" in caplog.text
+        assert "is newer than plan k" in caplog.text
         with pytest.raises(
             TargetRefused, match=r"points nowhere.*with id=1; .* after plan k"
         ) as refused:

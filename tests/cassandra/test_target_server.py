@@ -101,7 +101,7 @@ def test_a_server_that_takes_no_id(
     """Managed services make their own: the table is made all the same, and the risk is said."""
     monkeypatch.setattr(ledger_table, "_ID", "WITH no_such_property = {}")
     CassandraTarget(options(cassandra, shared, ledgerTable="led2")).plan(SCHEMA, "k")
-    assert "is made without an id of its own" in caplog.text
+    assert "is created without an id of its own" in caplog.text
     assert "no_such_property" in caplog.text
     name = options(cassandra, shared, ledgerTable="led2").ledger
     assert id_of(cassandra, *name) != ledger_id(name)

@@ -220,7 +220,8 @@ def test_a_column_that_is_gone_stops_the_flush(query: Query) -> None:
     rows = query.slice(batch([("a", 1)]), plan)
     DeltaTable.create(query.path, pa.schema([("k", pa.string())]), mode="overwrite")
     with pytest.raises(
-        SchemaMismatch, match="has changed since rows were checked for it: column v is gone"
+        SchemaMismatch,
+        match="has changed since pending rows were checked against it: column v is gone",
     ):
         query.session.write(plan, rows)
 

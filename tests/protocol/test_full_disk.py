@@ -79,5 +79,5 @@ def test_a_task_that_cannot_write(tmp_path: Path) -> None:
     folder = tmp_path / "log" / "segments"
     folder.rename(tmp_path / "moved")
     folder.write_text("in the way")
-    with pytest.raises(LogUnavailable, match="cannot be a folder"):
+    with pytest.raises(LogUnavailable, match="cannot be created"):
         run.tasks(large(1))

@@ -829,7 +829,7 @@ def test_rule_11_a_note_that_could_not_be_written_is_said(
     with pytest.raises(errors.Fenced):
         old.publish([("late", 3)])
     assert faults.injected is not None
-    assert "could not be noted" in caplog.text
+    assert "could not be written to the log" in caplog.text
     assert Begin((Attempt(0, 2),), proven=False) in world.flush()
     assert "unproven" in caplog.text
     assert world.table() in ({"zombie": 1, "both": 1}, {"restarted": 2, "both": 2})
@@ -845,7 +845,7 @@ def test_rule_11_a_run_that_cannot_read_its_manifest_is_fenced_all_the_same(
     world.log_backend.create(path, b"{")
     with pytest.raises(errors.Fenced):
         old.publish([("late", 3)])
-    assert "could not be noted" in caplog.text
+    assert "could not be written to the log" in caplog.text
 
 
 def test_rule_11_no_note_about_an_epoch_of_another_run(world: World) -> None:
@@ -1131,7 +1131,7 @@ def test_rule_12_an_epoch_of_another_sink_between_two_starts_is_asked_about(worl
     world.flush()
     assert world.ledger() is None, "else the row would name the log that is deleted"
     world.checkpoint.create("commits/0", b"v1\n{}")
-    with pytest.raises(errors.MissingManifest, match=r"Epoch 0 .* passed this sink by"):
+    with pytest.raises(errors.MissingManifest, match=r"Epoch 0 .* did not go through this sink"):
         world.run()
     world.log_backend.delete(world.log_backend.list())
     assert world.run().batch([("a", 1)]) == 1

@@ -125,4 +125,4 @@ def test_rule_7_a_store_that_fails_does_not_hide_why_spark_aborts(
     run.world.log_backend.delete([paths.TICKET.path(run.run_id)])
     run.world.log_backend.create(paths.TICKET.path(run.run_id), b"no ticket")
     writer.abort([Message(appended), None], 0)
-    assert "segments of epoch 0 stay behind" in caplog.text
+    assert "segments of a failed attempt at epoch 0 could not be deleted" in caplog.text

@@ -82,7 +82,9 @@ def test_an_exception_of_the_block_goes_through(
     """And one line says what the block would have raised."""
     with pytest.raises(KeyError, match="mine"):
         fail_in_the_block(spark, checkpoint)
-    (said,) = [r for r in caplog.records if "after the block had failed" in r.getMessage()]
+    (said,) = [
+        r for r in caplog.records if "the block failed, and then its end failed" in r.getMessage()
+    ]
     assert "trigger(continuous=…)" in said.getMessage()
 
 

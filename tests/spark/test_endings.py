@@ -199,7 +199,7 @@ def test_ctrl_c_once_goes_through_when_everything_is_flushed(application: Applic
     application.barrier.unlink()
     driver.finish(-signal.SIGINT)
     assert LEFT not in driver.log(), driver.log()
-    assert "after the block" not in driver.log(), driver.log()
+    assert "its end failed" not in driver.log(), driver.log()
     assert application.table.ids() == ALL
     assert application.remains("block") == []
     assert none_left(driver.process.pid)

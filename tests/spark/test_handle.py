@@ -191,7 +191,11 @@ def test_what_could_not_be_flushed_is_raised_by_the_block(
             wal_sink.await_flushed(checkpoint, timeout=0)
         with pytest.raises(KeyError, match="mine"):
             fail_in_the_block(spark, source, table, checkpoint)
-        (said,) = [r for r in caplog.records if "after the block had failed" in r.getMessage()]
+        (said,) = [
+            r
+            for r in caplog.records
+            if "the block failed, and then its end failed" in r.getMessage()
+        ]
         assert "1 epoch up to 1" in said.getMessage()
         assert "\n" not in said.getMessage()
         assert said.exc_info is None
@@ -269,7 +273,7 @@ def test_a_query_that_goes_on_after_close_is_named(
     try:
         with caplog.at_level(logging.WARNING):
             sink.close()  # a second time: nothing
-        assert f"query {query.id} goes on unflushed" in caplog.text
+        assert f"query {query.id} still runs, and nothing flushes it now" in caplog.text
     finally:
         query.stop()
     ids = table.ids()

@@ -54,7 +54,7 @@ def test_no_secret_is_left_anywhere(cassandra: Node, keyspace: str, s3: S3, tmp_
     assert len(table.ids()) > 0
     said = driver.log()
     assert "both queries have ended" in said
-    assert "a job of 2 tasks" in said, "their rows were written by Spark jobs"
+    assert "a Spark job of 2 tasks" in said, "their rows were written by Spark jobs"
     assert "no_such_table" in said, "the error of the failing query is among what is searched"
     assert said.count("exactly-once: only checkpointed rows") == 2, (
         "so is what is in force at a start"

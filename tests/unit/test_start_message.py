@@ -258,7 +258,7 @@ def test_whatever_goes_wrong_the_query_starts(caplog: pytest.LogCaptureFixture) 
     silent = given.destinations[0]._replace(target=target)
     odd = Configuration(SinkOptions(checkpoint="/c"), (silent,), given.location)
     say_in_force("q-1", odd, Log(open_backend("memory://odd")), [], "", flush=True)
-    assert "what is in force cannot be said" in caplog.text
+    assert "its settings could not be shown" in caplog.text
 
 
 PROGRAM = """

@@ -70,8 +70,9 @@ class HeartbeatHistory(RunHistory):
         if self.undecided and not self._said:
             self._said = True
             logger.warning(
-                "nothing proves which attempt at an epoch Spark has kept; %s may have the proof. Looking for"
-                " up to %.0f s whether it still reports",
+                "the next epoch was published more than once, and nothing here proves"
+                " which attempt Spark kept. %s may have the proof: waiting up to %.0f s"
+                " for its next report",
                 self._other.flusher if self._other else "another process",
                 SILENT_S,
             )

@@ -367,7 +367,7 @@ def export(queries: Sequence[Query], file: str) -> Exported:
     except OSError as error:
         raise OptionError(
             f"--export {file} cannot be written: {error.strerror or error}.",
-            "Name a file in a folder that is there, with room, to which this user may write.",
+            "Name a file in an existing folder with free space, to which this user may write.",
         ) from error
     return Exported(query_id=queries[0].query_id, file=str(path.absolute()), rows=len(lines))
 

@@ -130,7 +130,7 @@ class ResetPlan:
         agreed, found = _at_stake(self._found), _at_stake(now)
         if any(is_now > was for is_now, was in zip(found, agreed, strict=True)):
             raise NotDrained(
-                f"Query {now.query_id} has gone on since you were asked: its log has more rows",
+                f"Query {now.query_id} still runs: its log has got more rows since you were asked",
                 "Nothing is deleted. Stop the query, and run the command again.",
             )
 

@@ -92,7 +92,11 @@ def _discard(session: StagedSession, receipts: Sequence[bytes]) -> None:
     try:
         session.discard(receipts)
     except Exception as error:  # noqa: BLE001 -- no reader sees what is left over
-        logger.warning("what was staged and is not needed could not be deleted: %r", error)
+        logger.warning(
+            "staged files that are not needed could not be deleted: %r. The"
+            " table's own clean-up removes them",
+            error,
+        )
 
 
 _LEDGER_LOOK_US = 1_000_000
@@ -435,5 +439,10 @@ class Attempts:
         self._mine = again  # also if the answer is lost, and the update takes effect
         if (taken := self._target.begin(again, row)) is None:
             return None
-        logger.info("attempt %s at epochs %d to %d", again.attempt, again.first, again.last)
+        logger.info(
+            "began attempt %s at epochs %d to %d, with new timestamps",
+            again.attempt,
+            again.first,
+            again.last,
+        )
         return taken

@@ -132,8 +132,8 @@ class Missing:
         """Whether objects were missing that a rewind has set aside, and are there again."""
         if back := bring_back(self._log, epochs):
             logger.warning(
-                "%d objects of epochs %d to %d were deleted since a rewind, or since the target was attached,"
-                " by a flusher that had stood still; they are brought back from %s",
+                "%d objects of epochs %d to %d are needed again, and a flusher that had"
+                " stood still deleted them. They are restored from %s",
                 len(back),
                 min(epochs),
                 max(epochs),
@@ -207,7 +207,7 @@ class Trimmer:
         with self._leaving_garbage():
             for why in trim(self._log, epochs, flushed, self._retained):
                 self._failed_s = time.monotonic()
-                logger.warning("what is left of a flushed epoch stays: %s", why)
+                logger.warning("objects of a flushed epoch are not deleted: %s", why)
 
     def sweep(self, trimmable: int | None) -> None:
         """Delete what killed tasks and late ones have left, at the first call and then every hour.
@@ -245,8 +245,8 @@ class Trimmer:
         except (OSError, StateBackendError) as error:
             self._failed_s = time.monotonic()
             logger.warning(
-                "what is flushed cannot be deleted from %s; the log grows until it can, which is tried"
-                " every %.0f s: %r",
+                "flushed epochs cannot be deleted from %s, so the log grows. The"
+                " deletion is tried again every %.0f s. Cause: %r",
                 self._log.url,
                 AGAIN_S,
                 error,
@@ -507,5 +507,5 @@ class Flusher:
         self._log.record_flushed(records)
         for record in records:
             self.reporter.say("recording", record.epoch)
-            logger.info("flushed, %d rows", record.rows)
+            logger.info("flushed %d rows", record.rows)
         self.trimmer.retain(window, records)

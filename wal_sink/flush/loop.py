@@ -132,7 +132,9 @@ class FlushLoop(threading.Thread):
         try:
             self._flusher.close()
         except Exception:
-            logger.warning("could not disconnect in order", exc_info=True)
+            logger.warning(
+                "the connection to the target could not be closed cleanly", exc_info=True
+            )
 
     def _sleep(self, seconds: float) -> None:
         self._hurried.wait(seconds)

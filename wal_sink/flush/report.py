@@ -207,7 +207,12 @@ class Reporter:
                 self._log.report(report)
                 self._written = report
         except (OSError, StateBackendError) as error:
-            logger.warning("%s cannot be written: %r", self._log.where(paths.FLUSHER), error)
+            logger.warning(
+                "the flusher's report %s cannot be written, so `wal-sink"
+                " status` shows an old one. Cause: %r",
+                self._log.where(paths.FLUSHER),
+                error,
+            )
 
     def _another_reports(self, log: Log) -> bool:
         """Whether another process does; at the first look, whether it may, by the time of its report.
@@ -247,7 +252,7 @@ class FailureLog:
             return
         new, self._kind, self._said_s = kind != self._kind, kind, now_s
         logger.warning(
-            "the flush failed (%s in %.0f s; it is tried again until it succeeds): %s",
+            "the flush failed, %s in %.0f s. It is tried again until it succeeds. Cause: %s",
             counted(tried, "try", "tries"),
             now_s - self._since_s,
             error,
@@ -258,7 +263,9 @@ class FailureLog:
         """Log that the flush goes on, if an error had stopped it."""
         if self._kind is not None:
             self._kind = None
-            logger.warning("the flush goes on, after %.0f s", self._clock_s() - self._since_s)
+            logger.warning(
+                "the flush works again, after %.0f s of failures", self._clock_s() - self._since_s
+            )
 
 
 _EPOCHS_KEPT = 100

@@ -365,7 +365,8 @@ def keep_refused(log: Log, epochs: Iterable[BegunEpoch], manifests: Mapping[int,
                 raise FileGoneError(begun.epoch, segment.path) from error
             first_us += segment.rows
         logger.warning(
-            "the tasks have refused %s of epoch %d, now in quarantine: wal-sink quarantine CHECKPOINT",
+            "the tasks refused %s of epoch %d, now in quarantine. To see them: wal-sink"
+            " quarantine CHECKPOINT",
             counted(manifest.refused_rows, "row"),
             begun.epoch,
         )
@@ -411,7 +412,10 @@ class RowsRefused:
             rows = refused_rows(self._row(piece, row), texts, piece.plan.key)
             keep_row(self._log, piece.epoch, us, piece.segment.path, rows)
         logger.warning(
-            "a row of epoch %d is in quarantine, and the others go on: %s", piece.epoch, error.what
+            "the target refused a row of epoch %d. The row is in quarantine, and the"
+            " flush goes on without it. Cause: %s",
+            piece.epoch,
+            error.what,
         )
 
     def _row(self, piece: Piece, row: int) -> pa.RecordBatch:

@@ -96,7 +96,7 @@ def _close(session: Session) -> None:
     try:
         session.close()
     except Exception:
-        logger.warning("a task's session could not be closed in order", exc_info=True)
+        logger.warning("a task could not close its connection to the target cleanly", exc_info=True)
 
 
 SESSIONS = SessionPool()

@@ -170,7 +170,7 @@ class WindowChooser:
         if step.epoch not in self._outdated:
             self._outdated.add(step.epoch)
             logger.warning(
-                "epoch %d was given up by %s, and Spark has computed it again since: it is flushed",
+                "epoch %d was given up by %s. Spark has computed it again since, so it is flushed",
                 step.epoch,
                 decision.by,
             )

@@ -344,7 +344,9 @@ class BoundedServer(ThreadingMixIn, WSGIServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
         """Note what a client did wrong where it disturbs no one: it may do it any number of times."""
-        logger.debug("a request of %s was not answered: %r", client_address, sys.exception())
+        logger.debug(
+            "a request for metrics from %s was not answered: %r", client_address, sys.exception()
+        )
 
 
 class _Handler(WSGIRequestHandler):

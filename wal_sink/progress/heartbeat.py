@@ -240,7 +240,8 @@ def _wait(checkpoint: Checkpoint, log: Log, goal: int, timeout: float | None) ->
             raise FlushTimeout(
                 f"{counted(waiting, f'epoch {those} is', f'epochs {those} are')} not flushed after"
                 f" {waited:.1f} s" + (f"; last error: {error.kind}: {error.what}" if error else ""),
-                "Wait longer, or see that the target answers; nothing is lost, the log keeps them.",
+                "Nothing is lost: the log keeps them. Wait longer, or check that the target"
+                " answers.",
             )
         if timeout is None and watch.silent_s > _PATIENCE_S:
             raise NoFlusher(

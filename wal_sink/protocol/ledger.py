@@ -238,8 +238,8 @@ def after_finish(
     if before is not None and mark.last not in (before.last, window):
         return "overtaken"  # the same, and another log has brought it to the same epoch since
     raise LedgerShadowed(
-        f"The ledger acknowledged an update for epoch {window.last} and still says that epoch"
-        f" {mark.flushed} is flushed",
+        f"The ledger acknowledged an update for epoch {window.last}, but its row still says that"
+        f" epoch {mark.flushed} is flushed",
         errors.shadow_remedy(window.first - 1),
     )
 

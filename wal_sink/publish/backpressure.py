@@ -79,7 +79,11 @@ class Backpressure:
             return False
         if self._since_s is not None:
             waited_s = self._now_s() - self._since_s
-            logger.warning("epoch %d goes on; it has waited for %.0f s", epoch, waited_s)
+            logger.warning(
+                "the log has space again. Epoch %d goes on, after it waited for %.0f s",
+                epoch,
+                waited_s,
+            )
         return True
 
     def pause(self) -> None:
@@ -100,7 +104,8 @@ class Backpressure:
         why = f"the log was full when epoch {epoch} came, and onFull is detach"
         state = detach(slowest, self._clock_us(), this_process(), why)
         logger.warning(
-            "target %s is detached after epoch %d: %s. `wal-sink attach` brings it back",
+            "target %s is detached: it gets no epoch after %d. Cause: %s. `wal-sink"
+            " attach` attaches it again",
             slowest.target,
             state.epoch,
             why,

@@ -139,4 +139,8 @@ def note_kept(log: Log, epoch: int, run_id: str) -> None:
         mine, highest = found[0].generation, log.highest_generation()
         log.create_proof(CommitProof(epoch=epoch, generation=mine, run_id=run_id, highest=highest))
     except (OSError, StateBackendError, WalSinkError):  # what is raised is that it is fenced
-        logger.warning("that epoch %d was kept could not be noted", epoch, exc_info=True)
+        logger.warning(
+            "the note that Spark kept epoch %d could not be written to the log",
+            epoch,
+            exc_info=True,
+        )

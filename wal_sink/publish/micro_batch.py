@@ -77,8 +77,8 @@ def begin_log(log: Log, checkpoint: Checkpoint) -> bool:
     if gone:
         which = f"Epochs {min(gone)} to {max(gone)}" if len(gone) > 1 else f"Epoch {min(gone)}"
         raise MissingManifest(
-            f"{which} of {checkpoint.url} passed this sink by: completed since its first start, while"
-            f" nothing was ever published in {log.url}",
+            f"{which} of {checkpoint.url} did not go through this sink: completed since the sink's"
+            f" first start, while nothing was ever published in {log.url}",
             "A function for foreachBatch has to call the writer for every batch, and let its errors go"
             " through. To have that data computed again, start with a new checkpoint. If another sink has"
             f" written their rows, or they may be lost: delete {log.url}, and start the query again; it goes"
@@ -101,11 +101,16 @@ def note_without_sink(log: Log, checkpoint: Checkpoint) -> None:
     highest = log.highest_generation()
     try:
         for epoch, digest in _without_rows(checkpoint, missing, flushed, checkpointed):
-            logger.info("epoch %d of %s was made without a sink", epoch, checkpoint.url)
+            logger.info(
+                "epoch %d of %s was completed without a sink, by a repartition"
+                " of Spark's state. It has no rows",
+                epoch,
+                checkpoint.url,
+            )
             _note(log, WithoutSink(epoch=epoch, offsets_digest=digest, highest=highest))
     except UnknownOffsetsFormat:
         logger.debug(
-            "unknown offsets", exc_info=True
+            "the format of the source's offsets is unknown", exc_info=True
         )  # no epoch is published then: `commit` raises it
 
 

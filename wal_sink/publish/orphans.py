@@ -80,8 +80,9 @@ def make_room(
         halves = log.backend.sweep_unfinished(time.monotonic() - began_s, paths.SEGMENT.folder)
         tickets = forget_void(log) if crowded else 0  # last: they tell of which run an orphan is
         logger.warning(
-            "%s: earlier runs have left %d bytes of epoch %d, which is not checkpointed; what of it can never"
-            " be published is deleted now, with %d half-written files and %d tickets",
+            "%s: earlier runs left %d bytes of epoch %d, which is not checkpointed."
+            " Files that can never be published are deleted now, with %d half-written"
+            " files and %d tickets",
             log.url,
             left,
             checkpointed + 1,
@@ -89,7 +90,12 @@ def make_room(
             tickets,
         )
     except (OSError, StateBackendError, WalSinkError):
-        logger.warning("what earlier runs have left in %s stays", log.url, exc_info=True)
+        logger.warning(
+            "unpublished files of earlier runs in %s could not be deleted."
+            " They take space, and do no other harm",
+            log.url,
+            exc_info=True,
+        )
 
 
 def sweep_orphans(log: Log, run_id: str, *, checkpointed: int) -> None:
@@ -101,7 +107,12 @@ def sweep_orphans(log: Log, run_id: str, *, checkpointed: int) -> None:
     try:
         _sweep(log, run_id, checkpointed)
     except (OSError, StateBackendError, WalSinkError):
-        logger.warning("what earlier runs have left in %s stays", log.url, exc_info=True)
+        logger.warning(
+            "unpublished files of earlier runs in %s could not be deleted."
+            " They take space, and do no other harm",
+            log.url,
+            exc_info=True,
+        )
 
 
 def _is_filled(log: Log, checkpoint: Checkpoint, left: int, budget: Budget) -> bool:
@@ -149,7 +160,7 @@ def _sweep(log: Log, run_id: str, checkpointed: int) -> None:
     waiting = [left for left in doomed if left.epoch > mark]
     gone = [path for left in waiting for path in _unnamed(log, left, published)]
     if gone:
-        logger.info("deleting %d segments that earlier runs have not published", len(gone))
+        logger.info("deleting %d segments that earlier runs wrote and never published", len(gone))
         log.delete(gone)
 
 
@@ -241,7 +252,12 @@ def discard(log: Log, appended: Sequence[Appended]) -> None:
             reported = {segment.path for task in mine for segment in task.files}
             log.delete(sorted(reported - named))
         except (OSError, StateBackendError, WalSinkError):
-            logger.warning("segments of epoch %d stay behind", execution.epoch, exc_info=True)
+            logger.warning(
+                "segments of a failed attempt at epoch %d could not be"
+                " deleted now. They are deleted with their epoch",
+                execution.epoch,
+                exc_info=True,
+            )
 
 
 def discard_call(log: Log, execution: Execution, call: str) -> None:
@@ -257,7 +273,12 @@ def discard_call(log: Log, execution: Execution, call: str) -> None:
         ]
         log.delete(written)
     except (OSError, StateBackendError):
-        logger.warning("segments of epoch %d stay behind", execution.epoch, exc_info=True)
+        logger.warning(
+            "segments of a failed attempt at epoch %d could not be deleted"
+            " now. They are deleted with their epoch",
+            execution.epoch,
+            exc_info=True,
+        )
 
 
 def _is_of(path: str, run_id: str, call: str) -> bool:

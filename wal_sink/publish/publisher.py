@@ -177,7 +177,7 @@ class Publisher:
         """Look anew after a pause, unless the run was told to stop meanwhile (rule 2)."""
         if self._log.read(paths.STOP, batch.run_id) is not None:
             raise StoppedWaiting(
-                "The query was stopped while an epoch waited for room in the log",
+                "The query was stopped while an epoch waited for space in the log",
                 "Nothing is lost. Start the query again; Spark computes the epoch anew.",
             )
         return self._look(batch)
@@ -247,8 +247,9 @@ class Publisher:
                 " what is in the table stays.",
             )
         logger.warning(
-            "epoch %d of %s is flushed already; its replay is not published: the table keeps the rows of the"
-            " first time, also where the query computes other ones from the same data",
+            "epoch %d of %s is flushed already, and Spark computes it again. The new"
+            " rows are not published: the table keeps the first ones, even where they"
+            " differ",
             epoch,
             self._checkpoint.url,
         )

@@ -103,7 +103,7 @@ class ArrowBatching:
         try:
             seen = _newest(self._log)
         except (OSError, StateBackendError, WalSinkError) as error:
-            logger.debug("how wide the rows are is not known: %s", error)
+            logger.debug("the width of the rows is unknown: %s", error)
             return
         if seen is None:
             return

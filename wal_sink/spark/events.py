@@ -79,7 +79,8 @@ class Listener(CheckpointListener):
             self._handler.started(str(event.id), str(event.runId))
         except Exception as error:
             logger.error(  # noqa: TRY400 - what planning the query will raise needs no traceback
-                "query %s got no ticket, its first commit will fail: %s",
+                "query %s could not record its start in the log (its ticket), so its"
+                " first commit will fail: %s",
                 event.id,
                 error,
                 exc_info=None if isinstance(error, WalSinkError) else error,
@@ -220,6 +221,8 @@ def _note_stop(log: Log, run_id: str) -> bool:
     try:
         log.create(paths.STOP, run_id, Stop(run_id=run_id))
     except (OSError, StateBackendError) as error:
-        logger.warning("that run %s stops cannot be noted: %r", run_id, error)
+        logger.warning(
+            "the note that run %s is stopping could not be written to the log: %r", run_id, error
+        )
         return False
     return True

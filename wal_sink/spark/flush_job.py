@@ -82,7 +82,7 @@ class WriteByJob:
             quarantine=write.quarantine,
         )
         job = _Job(self._spark, _described(write), task, shares)
-        logger.info("a job of %d tasks: %s", len(shares), job.description)
+        logger.info("a Spark job of %d tasks writes the rows: %s", len(shares), job.description)
         try:
             while not job.wait(_LOOK_S):
                 write.reporter.say("writing", write.window.first)
@@ -94,7 +94,11 @@ class WriteByJob:
         finally:
             job.cancel()
         if job.answers is None:
-            logger.warning("%s; the driver writes the rows: %s", job.description, job.failure)
+            logger.warning(
+                "the job failed (%s), so the driver writes the rows. Cause: %s",
+                job.description,
+                job.failure,
+            )
             return None
         errors = []
         for answer in job.answers:

@@ -61,7 +61,7 @@ def say_in_force(
         if log.backend.open_to_others():
             logger.warning("query %s: %s", query_id, errors.open_to_others(log.url))
     except Exception:
-        logger.warning("query %s: what is in force cannot be said", query_id, exc_info=True)
+        logger.warning("query %s: its settings could not be shown", query_id, exc_info=True)
 
 
 def in_force(
@@ -168,8 +168,9 @@ def short_of_disk(max_bytes: int, free_bytes: int | None, log: str) -> str | Non
     if free_bytes is None or free_bytes >= max_bytes:
         return None
     return (
-        f"{free_bytes:,} bytes are free where {log} is, and wal.maxBytes is {max_bytes:,}: should the target"
-        " be down for long, the disk is full before the query waits. Set wal.maxBytes lower, or make room."
+        f"{free_bytes:,} bytes are free where {log} is, and wal.maxBytes is {max_bytes:,}: should"
+        " the target be down for long, the disk is full before the query waits. Set wal.maxBytes"
+        " lower, or free space."
     )
 
 
@@ -193,7 +194,7 @@ def say_left(flush: QueryFlush) -> None:
     query = f"query {flush.query_id}"
     if waiting := _epochs(flush):
         logger.warning(
-            "%s left in %s by an earlier run; now the flush goes on",
+            "%s left in %s by an earlier run. The flush goes on now",
             counted(waiting, f"epoch of {query} was", f"epochs of {query} were"),
             flush.log.url,
         )
@@ -214,7 +215,7 @@ def say_left_behind(query_id: str, location: Location) -> None:
             )
     except (OSError, StateBackendError, WalSinkError) as error:
         logger.warning(
-            "query %s: cannot see whether an earlier checkpoint has left epochs in %s: %s",
+            "query %s: cannot check whether an earlier checkpoint left epochs in %s: %s",
             *(query_id, location.logs, error),
         )
 
@@ -223,8 +224,8 @@ def say_flushing(flushes: Iterable[QueryFlush], timeout: float) -> None:
     """At an interrupt: say why the application does not end at once."""
     if waiting := sum(map(_epochs, flushes)):
         logger.warning(
-            "flushing %s before the end, for %g s at most; another Ctrl-C leaves the rest in the log for the"
-            " next start",
+            "flushing %s before the end, for %g s at most. Another Ctrl-C leaves the rest in the"
+            " log for the next start",
             counted(waiting, "epoch"),
             timeout,
         )

@@ -127,11 +127,14 @@ class Shutdown:
             flush.loop.join(max(0.0, deadline - time.monotonic()))
             if say and flush.loop.is_alive():
                 logger.warning(
-                    "the flush of query %s is still in a request; it ends after it", flush.query_id
+                    "the flush of query %s still waits for an answer to a request. It ends after"
+                    " that",
+                    flush.query_id,
                 )
             if say and self._queries.flush and flush.query_id in running:
                 logger.warning(
-                    "query %s goes on unflushed; its epochs wait in the log", flush.query_id
+                    "query %s still runs, and nothing flushes it now. Its epochs stay in the log",
+                    flush.query_id,
                 )
         if self._exposition is not None:
             self._exposition.close()
@@ -253,7 +256,7 @@ class Sink:
         except (NotDrained, OptionError, LogUnavailable, WrongOwner) as error:
             if exc is None:
                 raise
-            logger.error("after the block had failed: %s", error.one_line)  # noqa: TRY400
+            logger.error("the block failed, and then its end failed, too: %s", error.one_line)  # noqa: TRY400
         except _INTERRUPTS:
             if not interrupted:
                 raise  # else the first one goes on from here

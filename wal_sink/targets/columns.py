@@ -206,7 +206,8 @@ def refuse_changed(
     changes += others
     if changes:
         raise SchemaMismatch(
-            f"The table {plan.table} has changed since rows were checked for it: {'; '.join(changes)}.",
+            f"Table {plan.table} has changed since pending rows were checked against it:"
+            f" {'; '.join(changes)}.",
             "Change the table back; the flush goes on by itself. Change it again when no epoch is pending.",
         )
 

@@ -203,7 +203,7 @@ def _shared(option: str, url: str, options: StorageOptions) -> StateBackend:
     except StateBackendError as error:
         raise OptionError(f"Option {option} cannot be used: {error}.", _USE) from error
     if backend.process_local:
-        raise OptionError(f"Option {option} is {url}, which only one process sees.", _USE)
+        raise OptionError(f"Option {option} is {url}, which exists in one process only.", _USE)
     return backend
 
 

@@ -212,7 +212,9 @@ def attach_targets(
             attach(view, first, now_us, by, why)
             if first:
                 logger.warning(
-                    "target %s gets epochs from %d on; those before are not in it", name, first
+                    "target %s gets the epochs from %d on. Earlier epochs are not written to it",
+                    name,
+                    first,
                 )
         elif (left := why_absent(view)) is not None:
             logger.warning("%s", left.one_line)

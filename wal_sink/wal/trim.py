@@ -81,7 +81,7 @@ def forget_runs(log: Log, flushed: int) -> int:
         runs = _runs_before(log, oldest, ticketed(log))
         log.delete(path for run in runs for path in (paths.TICKET.path(run), paths.STOP.path(run)))
         log.delete(map(paths.CLAIM.path, gone))
-        logger.debug("forgot %d claims and %d tickets of old runs", len(gone), len(runs))
+        logger.debug("deleted %d claims and %d tickets of old runs", len(gone), len(runs))
     return len(gone)
 
 
@@ -346,7 +346,8 @@ def _refuse_other_history(log: Log, attempt: Attempt, record: FlushedEpoch | Non
         return  # another trimmer was faster
     if record is None and _is_overtaken(log, attempt):
         logger.warning(
-            "deleting %s: a run that was fenced has published it late", paths.MANIFEST.path(attempt)
+            "deleting %s: a run published it after a newer run had replaced it (fenced)",
+            paths.MANIFEST.path(attempt),
         )
         return
     if record is None:
@@ -387,7 +388,8 @@ def _refuse_other_bytes(log: Log, attempt: Attempt, record: FlushedEpoch) -> Non
         found = log.manifest(attempt)
     except CorruptLog:
         logger.warning(
-            "deleting %s, which is damaged: its epoch is flushed", paths.MANIFEST.path(attempt)
+            "deleting %s, which is damaged and not needed: its epoch is flushed",
+            paths.MANIFEST.path(attempt),
         )
         return
     if found is None or not record.manifest:

@@ -116,7 +116,7 @@ def _permitted(options: CassandraOptions) -> Iterator[None]:
         name = quote(role.username) if role else "the role"
         read = options.data if options.add_columns or options.if_not_exists else ()
         raise TargetRefused(
-            f"Cassandra at {options.where} refuses what it has allowed before: {error}",
+            f"Cassandra at {options.where} now refuses what it allowed before: {error}",
             "".join(f"GRANT MODIFY ON TABLE {table} TO {name}; " for table in options.data)
             + "".join(f"GRANT SELECT ON TABLE {table} TO {name}; " for table in read)
             + f"GRANT SELECT ON TABLE {options.ledger} TO {name}; GRANT MODIFY ON TABLE"

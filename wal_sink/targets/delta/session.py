@@ -252,7 +252,7 @@ class DeltaSession(StagedSession):
         except CommitFailedError as error:
             if not is_conflict(error):
                 raise
-            logger.info("a commit met another one: %s", shortly(error))
+            logger.info("another writer committed at the same time: %s", shortly(error))
             return self._met(seen, transactions[self._ledger.app_id], since)
         except Exception as error:
             if classify(error) == "fatal":
@@ -291,7 +291,7 @@ class DeltaSession(StagedSession):
         try:
             self._refreshed().sync()
         except Exception as error:  # noqa: BLE001 -- the flusher reads the row next, which does the same
-            logger.info("not looked at after a commit: %s", shortly(error))
+            logger.info("the table could not be read after a commit: %s", shortly(error))
             self._looked = None
         self._ledger.delete(seen.number)
         for path in merged:

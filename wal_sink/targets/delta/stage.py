@@ -96,7 +96,11 @@ class Stage:
             try:
                 self._files.delete(path)
             except OSError as error:
-                logger.info("%s stays, where no reader looks: %r", path, error)
+                logger.info(
+                    "the unused file %s could not be deleted, and no reader reads it: %r",
+                    path,
+                    error,
+                )
 
     def _write(self, values: Values) -> None:
         waiting = self._waiting.pop(values)

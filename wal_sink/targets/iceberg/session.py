@@ -145,7 +145,7 @@ class IcebergSession(StagedSession):
             table.commit(self._tag, there, snapshot, there.next(new), files, said)
         except Exception as error:
             if is_conflict(error):
-                logger.info("a commit met another one: %s", error)
+                logger.info("another writer committed at the same time: %s", error)
                 return None
             if classify(error) == "fatal":
                 raise

@@ -100,7 +100,11 @@ class Stage:
             try:
                 self._table.io.delete(each.path)
             except OSError as error:
-                logger.info("%s stays, where no reader looks: %r", each.path, error)
+                logger.info(
+                    "the unused file %s could not be deleted, and no reader reads it: %r",
+                    each.path,
+                    error,
+                )
 
     def _write(self) -> None:
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0

@@ -207,7 +207,7 @@ class KafkaSession(TransactionalSession):
         except TargetUnavailable as error:
             if self._ledger.held_by != self._owner.query_id.encode():
                 raise
-            logger.info("%s; it is ended now", error.what)
+            logger.info("%s. That transaction is ended now", error.what)
             self._producer = self._made()
             return self._ledger.read(TIMEOUT_S)
 
@@ -358,7 +358,9 @@ class KafkaSession(TransactionalSession):
         try:
             self._producer.abort_transaction(TIMEOUT_S)
         except KafkaException as error:
-            logger.info("could not abort, which the next producer does: %s", error)
+            logger.info(
+                "the transaction could not be aborted; the next producer aborts it: %s", error
+            )
             self._producer = None
         self._failed.clear()
 

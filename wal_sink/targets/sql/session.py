@@ -220,7 +220,7 @@ class SqlSession(TransactionalSession):
         self._proof = uuid.uuid4().hex
         with self._transaction():
             if not self._ledger.lock(window, self._proof):
-                logger.info("epoch %d is no longer begun as it was", window.first)
+                logger.info("another flusher has changed the ledger row of epoch %d", window.first)
 
     def write(self, plan: Plan, rows: Slice) -> None:
         """Insert rows in the window's transaction.

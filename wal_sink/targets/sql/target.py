@@ -291,8 +291,8 @@ class SqlTarget(Target):
             )
         if finds_other:
             raise SchemaMismatch(
-                f"Texts of the ledger's table {self.options.ledger_table} are equal without upper and lower"
-                " case: a flusher could take another one's window for its own.",
+                f"Texts of the ledger's table {self.options.ledger_table} are equal without upper"
+                " and lower case: a flusher could mistake another one's window for its own.",
                 "Give its columns a collation that compares bytes (in MariaDB and MySQL: ALTER TABLE …"
                 " CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_bin).",
             )

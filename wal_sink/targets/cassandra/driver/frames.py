@@ -219,8 +219,9 @@ def hook(session: Any) -> bool:
         why = f"{type(error).__name__}: {error}"
     if why:
         log.warning(
-            "cassandra-driver %s with native protocol %d encodes batches in a way that is not known "
-            "here (%s). Rows are written by its public classes, which takes several times the CPU.",
+            "cassandra-driver %s with native protocol %d encodes batches in another way than the"
+            " tested versions (%s). Rows are written by its public classes, which takes several"
+            " times the CPU.",
             cassandra.__version__,
             session.cluster.protocol_version,
             why,

@@ -224,8 +224,8 @@ class ReadingConnection:
         self._agrees = not left
         if left:
             log.warning(
-                "cassandra-driver %s does not take the answers that are acknowledgements of rows (streams"
-                " %s). It reads them all, which takes more CPU where rows are scattered.",
+                "cassandra-driver %s decodes each acknowledgement itself (streams %s), which takes"
+                " more CPU when rows are scattered.",
                 *(cassandra.__version__, left),
             )
 

@@ -402,8 +402,8 @@ class PipelinedRequests:
     def _turn_off(self, why: str) -> None:
         self._is_off = True
         log.warning(
-            "cassandra-driver %s with native protocol %d takes requests and answers in a way that is not"
-            " known here (%s). Rows are written by its futures, which takes several times the CPU where"
-            " rows are scattered.",
+            "cassandra-driver %s with native protocol %d handles requests and answers in another"
+            " way than the tested versions (%s). Rows are written by its futures, which takes"
+            " several times the CPU where rows are scattered.",
             *(cassandra.__version__, self._session.cluster.protocol_version, why),
         )

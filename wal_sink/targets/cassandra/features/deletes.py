@@ -46,8 +46,8 @@ class Deletes(Feature):
             return rows
         if live.gc_grace_s < SHORT_GC_GRACE_S:
             log.warning(
-                "%s has gc_grace_seconds = %d: a replica that misses a delete, and is not repaired within"
-                " that time, brings the row back; the default is 864000, ten days",
+                "%s has gc_grace_seconds = %d. A replica that misses a delete and is not repaired"
+                " within that time brings the row back. The default is 864000, ten days",
                 live.name,
                 live.gc_grace_s,
             )

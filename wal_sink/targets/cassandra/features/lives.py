@@ -91,7 +91,8 @@ class RowLives(Feature):
         if lives == Lives():
             if live.default_ttl:
                 log.info(
-                    "%s has default_time_to_live = %d: rows live that long from when they were published",
+                    "%s has default_time_to_live = %d. A row expires that many seconds after it was"
+                    " published",
                     live.name,
                     live.default_ttl,
                 )

@@ -95,7 +95,11 @@ def match_tables(
         raise does_not_fit(", ".join(str(live.name) for live in tables), problems)
     for live, columns in zip(tables, matched, strict=True):
         if lacking := [name for name in schema.names if name not in {c.name for c in columns}]:
-            log.info("%s does not have %s: not written there", live.name, ", ".join(lacking))
+            log.info(
+                "table %s lacks the column %s, which is not written there",
+                live.name,
+                ", ".join(lacking),
+            )
     return matched
 
 

@@ -123,9 +123,9 @@ def _created(session: Any, name: TableName) -> Any:
         return session.execute(create_ledger(name))
     except (InvalidRequest, SyntaxException, ConfigurationException) as error:
         log.warning(
-            "%s is made without an id of its own, since the server takes none (%s): let one query start and"
-            " make it before others start for the first time, or two tables could be made under this name,"
-            " and the row of one query be lost",
+            "the ledger table %s is created without an id of its own, since the server takes none"
+            " (%s). Start one query first. When two queries start for the first time at once, two"
+            " tables could be created under this name, and the row of one query be lost",
             name,
             error,
         )

@@ -195,8 +195,8 @@ class DriftWatch:
         found = missing_rules(plan.details.indexes, rules)
         for rule in found:
             log.warning(
-                "index %s on %s of %s is not in plan %s: a row that it refuses is found in the flush, and"
-                " stops it; how to get a plan that has it: docs/cassandra.md#indexes",
+                "index %s on %s of %s is newer than plan %s. A row that the index refuses stops the"
+                " flush. To make a plan with it: docs/cassandra.md#indexes",
                 *(rule.index, rule.column, plan.table, plan.key),
             )
         return found

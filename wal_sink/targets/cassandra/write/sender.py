@@ -238,8 +238,8 @@ class Sender:
         self._acknowledgements += number  # what is passed over is done
         if not number:
             log.warning(
-                "Cassandra refused %d rows in one request and took them in several; cassandra.batchRows or"
-                " cassandra.batchBytes may say what it takes: %r",
+                "Cassandra refused %d rows in one request and took them in several. If this"
+                " repeats, lower cassandra.batchRows or cassandra.batchBytes. Cause: %r",
                 *(len(failed.statement), failed.error),
             )
 

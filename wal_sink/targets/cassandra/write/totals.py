@@ -81,8 +81,8 @@ class TotalsReader:
         read_level(self._level)
         if self._places is None:
             raise TargetUnavailable(
-                f"Rows that are added to totals of {plan.table} came over a session that has not begun with"
-                " their window",
+                f"Rows for totals of {plan.table} came over a connection that has not begun their"
+                " window",
                 "The flush begins the window's rows again, by itself.",
             )
         adding = Adding(plan, self._query, self._after, self._places)

@@ -235,8 +235,8 @@ class Writer:
             self._sender.drain()
         if present := self._sender.take_present():
             log.info(
-                "%d rows were not written: there was one of their key already, by an earlier try or from"
-                " elsewhere (cassandra.ifNotExists)",
+                "%d rows were not written, because the table has a row of their key: of an earlier"
+                " try, or of another writer (cassandra.ifNotExists)",
                 present,
             )
         self._drift.check(now=True)
@@ -244,8 +244,8 @@ class Writer:
         if self._plans and not self._reported:
             self._reported = True
             log.info(
-                "batches have at most %d rows, and of one partition %d bytes; %d requests were in flight, and"
-                " as the cluster answers there will be up to %d",
+                "a batch has at most %d rows, and at most %d bytes of one partition. %d requests"
+                " were in flight; the number rises to at most %d while the cluster answers quickly",
                 self._batch_rows,
                 self._batch_bytes,
                 self._concurrency.limit,
