@@ -363,4 +363,4 @@ def test_every_line_of_a_flush_says_query_and_epoch(
     assert f"{place} 0: resuming epochs 0 to 1" in texts
     assert f"{place} 0: flushed 2 rows" in texts
     assert f"{place} 1: flushed 2 rows" in texts
-    assert [getattr(r, "epoch", None) for r in said if "flushed," in r.getMessage()] == [0, 1]
+    assert [getattr(r, "epoch", None) for r in said if ": flushed " in r.getMessage()] == [0, 1]
