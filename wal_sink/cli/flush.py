@@ -71,12 +71,12 @@ def flush(
 ) -> None:
     """Flush what is checkpointed now, without Spark, and trim the log.
 
-    Takes the options of the query's newest run, which the log holds without secrets: add those by
-    --option. It may run beside the query's own flusher. An error ends it with the error's exit code;
-    with --follow it is logged and tried again, as in the query.
+    The options come from the newest run of the query, in the log. Secrets are not there: add them
+    by --option. The command may run beside the query's own flusher. An error ends it with the
+    error's exit code; with --follow the error is logged, and the flush is tried again.
 
-    Once the ledger agrees with the log, what is flushed goes from the log. What was flushed less than the
-    query's wal.retention ago stays: --option wal.retention=0 deletes that, too.
+    Flushed epochs are deleted from the log. Those that the query's wal.retention still keeps stay;
+    --option wal.retention=0 deletes them, too.
     """
     with output(as_json=as_json) as console:
         given = option_values(option)

@@ -63,10 +63,11 @@ def status(
     option: OptionPairs = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say how far the flush is, what the flusher does, and its last error.
+    """Show how far the flush is, what the flusher does, and its last error.
 
-    Reads checkpoint and log only: it works with the target down, and disturbs no other process. With
-    --watch and --json, one document a line; with --watch into a file or a pipe, a line at each change.
+    The command reads checkpoint and log only. So it works while the target is down, and disturbs no
+    other process. With --watch and --json it prints one document a line. With --watch into a file
+    or a pipe it prints a line at each change.
     """
     with output(as_json=as_json) as console:
         query = find_query(checkpoint, wal, option_values(option))
@@ -204,10 +205,11 @@ def inspect(
     option: OptionPairs = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the epochs in the log; or show one, with its segments, schema, source offsets and some rows.
+    """List the epochs in the log; or show one, with its segments, schema, offsets and some rows.
 
-    Changes nothing; the query may run. Without --ledger the target is not asked, and what is begun is
-    listed as waiting. Rows are those of the log: once an epoch is flushed, they are in the table.
+    The command changes nothing; the query may run. Without --ledger it does not ask the target, and
+    lists a begun epoch as waiting. The rows come from the log: once an epoch is flushed, they are
+    in the table.
     """
     with output(as_json=as_json) as console:
         given = option_values(option)
@@ -251,8 +253,8 @@ def check(
 ) -> None:
     """Compare a query's options and columns with the table, before it starts.
 
-    Give each option of `writeStream` by --option. Connects to the target and creates nothing there, neither
-    log nor ledger; starts no Spark. What does not fit is said as the first micro-batch would say it.
+    Give each option of `writeStream` by --option. The command connects to the target, and creates
+    nothing there. It starts no Spark. It reports what the first micro-batch would report.
     """
     from wal_sink.admin.spark_schema import json_schema, parquet_schema  # noqa: PLC0415 -- Parquet takes time to load
 
@@ -292,8 +294,9 @@ def verify(
 ) -> None:
     """Look for everything at which the flush would stop. Changes nothing; the query may run.
 
-    Reads the checkpoint, every manifest and segment that is not flushed yet, and the ledger. The exit
-    code is that of the first finding, 0 for none. A checkpoint that was set back is said, and no finding.
+    The command reads the checkpoint, the ledger, and every manifest and segment that is not
+    flushed. The exit code is that of the first finding, or 0. A checkpoint that was set back is
+    reported, and is no finding.
     """
     with output(as_json=as_json) as console:
         given = option_values(option)

@@ -52,7 +52,8 @@ def options(
 ) -> None:
     """List the options of a query, with type, default and meaning.
 
-    With TARGET, the options of the sink and of that target. Without, those of every target that is installed.
+    With TARGET: the options of every query, and those of that target. Without: those of every
+    installed target.
     """
     with output(as_json=as_json) as console:
         found = option_groups(target)

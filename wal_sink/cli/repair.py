@@ -176,14 +176,17 @@ def skip(
         str | None, typer.Option("--to", metavar="URL", help="Folder that gets its files.")
     ] = None,
     begun: Annotated[
-        bool, typer.Option("--begun", help="Also if rows of it are possibly in the table already.")
+        bool,
+        typer.Option(
+            "--begun", help="Give the epoch up although some of its rows may be in the table."
+        ),
     ] = False,
 ) -> None:
     """Give up the epoch at which the flush has stopped, and go on with the next one.
 
-    With --to, its manifests and segments move to URL/QUERY_ID/, under the paths that they have in the
-    log. Without, only an epoch can be skipped whose manifest is lost. The decision is recorded in the
-    log. The epoch's rows are not in the table, unless it was begun in Cassandra: then some may be.
+    With --to, the epoch's files move to URL/QUERY_ID/, under their paths in the log. Without --to,
+    only an epoch whose manifest is lost can be skipped. The log records the decision. The epoch's
+    rows are not in the table; if it was begun in Cassandra, some may be.
     """
     make_change(
         given,
@@ -234,25 +237,28 @@ def rewind(
         bool,
         typer.Option(
             "--restored",
-            help="Checkpoint and log were restored from a backup: what the ledger says is begun was begun"
-            " from the log that is lost.",
+            help="Checkpoint and log were restored from a backup. An epoch that the ledger has as begun was"
+            " begun from the lost log.",
         ),
     ] = False,
     reset_timestamps: Annotated[
         bool,
         typer.Option(
             "--reset-timestamps",
-            help="Rows were written as of the future, by a clock that was wrong: go back to the present.",
+            help="A clock was wrong, and rows have timestamps of the future: go back to the present.",
         ),
     ] = False,
 ) -> None:
-    """Set ledger and log to an epoch, so that what came after it is flushed again.
+    """Set ledger and log back to an epoch, so that the later epochs are flushed again.
 
-    For a target that was restored from a backup, or lost rows; possible as far as the log still holds
-    the epochs, or a copy of it was put back. With --to the last flushed epoch: make a ledger row anew
-    that was lost, or lies behind, although the table holds everything. Of a log that was restored from a
-    backup, what the ledger does not know is flushed for the first time. After a clock was in the future,
-    --reset-timestamps lets what is flushed next be written as of the present again.
+    Use it when the target was restored from a backup, or has lost rows. The log must still hold the
+    epochs, or get them back from a copy.
+
+    With --to the last flushed epoch, no epoch is flushed again: this makes a ledger row anew that
+    is lost or lies behind, while the table has all rows. If the log was restored from a backup, the
+    epochs that the ledger does not have are flushed.
+
+    After a clock was ahead, --reset-timestamps brings the write timestamps back to the present.
     """
     make_change(
         given,
@@ -278,15 +284,16 @@ def adopt(
     original_is_gone: Annotated[
         bool,
         typer.Option(
-            "--original-is-gone", help="Also if it cannot be seen from here whether it is gone."
+            "--original-is-gone",
+            help="Adopt although the old place cannot be read: you say that it is gone.",
         ),
     ] = False,
 ) -> None:
-    """Take over log and ledger row for a checkpoint that was moved, or whose log was.
+    """Take over log and ledger row, after the checkpoint or its log was moved.
 
-    If the log was moved, pass where its folder, named by the query id, is now: --wal. Refused while
-    the original is still where it was, or where that cannot be read: a copy must not flush into the
-    same table.
+    If the log was moved, say by --wal where its folder is now, which is named by the query id. The
+    command refuses while the original is still in its old place, or where that cannot be read: a
+    copy must not flush into the same table.
     """
     make_change(
         given,
@@ -301,10 +308,10 @@ def adopt(
 def detach(
     given: ChangeArguments,
 ) -> None:
-    """Let one of several targets hold back nothing any more.
+    """Stop the flush into one of several targets, and keep no epochs for it.
 
-    The log keeps no epochs for it, and nothing is flushed to it. The query goes on, and may name it or
-    not. What it lacks is listed by `verify`.
+    The query goes on. It may still name the target in its options. `verify` lists the epochs that
+    the target lacks.
     """
     make_change(
         given,
@@ -323,15 +330,16 @@ def attach(
         bool,
         typer.Option(
             "--restored",
-            help="Checkpoint and log were restored from a backup: the target's ledger row, which follows the"
-            " log that was lost, is made anew; what the table has of that log's later epochs stays there.",
+            help="Checkpoint and log were restored from a backup. The target's ledger row is made anew. Rows"
+            " of the lost log's later epochs stay in the table.",
         ),
     ] = False,
 ) -> None:
-    """Let a target that was detached get epochs again.
+    """Let a detached target get epochs again.
 
-    From the first epoch on from which the log has everything; what the target lacks before that stays
-    missing there, and is said, also by verify. The query's newest run has to name it.
+    It gets the epochs from the first one on from which the log has everything. Earlier epochs stay
+    missing in the target; the command lists them, and so does `verify`. The newest run of the query
+    has to name the target.
     """
     make_change(
         given,
@@ -353,7 +361,7 @@ def reset(
     discard_unflushed: Annotated[
         bool,
         typer.Option(
-            "--discard-unflushed", help="Also if rows are lost that are not in the target yet."
+            "--discard-unflushed", help="Delete although rows are lost that are not in the target."
         ),
     ] = False,
     wal: Wal = None,
@@ -363,8 +371,9 @@ def reset(
 ) -> None:
     """Delete checkpoint and log of a stopped query, so that the next start is a new query.
 
-    Refused while a flusher is alive, or while only the log has some rows: run `wal-sink flush` before. The
-    rows in the target stay. The new query reads its source from the beginning.
+    The command refuses while a flusher is alive, or while rows are in the log and not in the
+    target: run `wal-sink flush` before. The rows in the target stay. The new query reads its source
+    from the beginning.
     """
     with output(as_json=as_json) as console:
         query = find_query(checkpoint, wal, option_values(option), in_reset=True)
@@ -408,11 +417,11 @@ def quarantine(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the rows that the target refused and onInvalidRow=quarantine passed over, by their reasons.
+    """List the rows that the target refused and onInvalidRow=quarantine kept, by their reasons.
 
-    Reads the log alone. With --export, writes the rows themselves, with epoch, write timestamp and
-    reason: JSON lines or Parquet. They stay in quarantine. With --retry, sends them to the target as of
-    their epochs, so that they hide nothing newer; those that it takes leave the quarantine.
+    The command reads the log alone. --export writes the rows to a file, with epoch, write timestamp
+    and reason; they stay in quarantine. --retry sends them to the target as of their epochs, so
+    that they hide nothing newer. Rows that the target takes leave the quarantine.
     """
     if retry:
         with output(as_json=as_json):
