@@ -195,7 +195,7 @@ def test_a_dropped_table(flushing: Flushing, admin: Any, caplog: pytest.LogCaptu
     flushing.flushes(later)
     assert later == epoch + 1
     assert table(admin) == {"b": 2, "c": 3}
-    assert "goes on, after" in caplog.text
+    assert "works again, after" in caplog.text
     said = [record for record in caplog.records[before:] if record.levelno >= logging.WARNING]
     assert [record.name for record in said].count("wal_sink.flush.report") <= 3
 
