@@ -7,13 +7,14 @@ import pytest
 from wal_sink.targets.base import Target
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, DeletesContract
+from wal_sink.testing.contracts.refusals import RefusalsContract
 from wal_sink.testing.contracts.restart import RestartContract
 from wal_sink.testing.contracts.rows import Record, Table
 from wal_sink.testing.contracts.transactional import SqlContract
 from wal_sink.testing.servers.postgresql import Server
 
 
-class TestAppend(SqlContract, RestartContract):
+class TestAppend(RefusalsContract, SqlContract, RestartContract):
     """A table without a key; rows are copied into it."""
 
     table = "k text, n bigint, v bigint, t text, d double precision"
@@ -32,6 +33,17 @@ class TestAppend(SqlContract, RestartContract):
     def doubles(self, target: Target) -> list[float | None]:
         assert isinstance(target, PostgresqlTarget)
         return [d for (d,) in self.server.execute(f"SELECT d FROM {target.table_name}")]
+
+    def refuse_long(self, target: Target) -> None:
+        assert isinstance(target, PostgresqlTarget)
+        self.take_long(target)
+        self.server.execute(
+            f"ALTER TABLE {target.table_name} ADD CONSTRAINT short CHECK (length(t) <= 4000) NOT VALID"
+        )
+
+    def take_long(self, target: Target) -> None:
+        assert isinstance(target, PostgresqlTarget)
+        self.server.execute(f"ALTER TABLE {target.table_name} DROP CONSTRAINT IF EXISTS short")
 
     def restart(self, target: Target) -> None:
         self.server.kill()

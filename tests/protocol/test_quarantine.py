@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import sqlite3
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
 import msgspec
 import pyarrow as pa
@@ -575,9 +577,54 @@ def test_rule_24_a_retry_that_dies_is_run_again(when: When) -> None:
     covered(f"fault at every operation of a retry, {when}", str(hit))
 
 
-def test_a_retry_to_a_target_that_adds_rows_is_refused(tmp_path: Path) -> None:
+class LaterRefusingWorld(AddingWorld):
+    """Adds rows to a table of SQLite, which refuses a text by a trigger."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.on_invalid_row = "quarantine"
+        self.target.refuses = lambda error: isinstance(error, sqlite3.IntegrityError)  # type: ignore[method-assign]
+        self.change(
+            "CREATE TRIGGER bad BEFORE INSERT ON t WHEN NEW.k = 'bad' BEGIN SELECT RAISE(ABORT, 'no'); END"
+        )
+
+    def change(self, statement: str) -> None:
+        """Run a statement as another client does."""
+        with contextlib.closing(sqlite3.connect(self.path)) as connection, connection:
+            connection.execute(statement)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("role", ["flush", "retry"])
+def test_rule_24_a_target_that_adds_rows_has_each_once_whatever_dies(
+    tmp_path: Path, role: str, when: Literal["before", "after"]
+) -> None:
+    """A flush, or a retry, dies at every operation; the next one goes on."""
+    for at in itertools.count():
+        dying = Faults(at, when=when, error=Crash)
+        world = LaterRefusingWorld(tmp_path)
+        world.run().batch([("a", 1), ("bad", 2), ("b", 3), ("bad", 4)])
+        with contextlib.suppress(Crash):
+            world.flush(dying if role == "flush" else Faults())
+        world.end_sessions()
+        world.flush()
+        assert sorted(world.visible()) == [("a", 1), ("b", 3)]
+        world.change("DROP TRIGGER bad")
+        with contextlib.suppress(Crash):
+            retry(world, dying if role == "retry" else Faults())
+        world.end_sessions()
+        retry(world)
+        assert sorted(world.visible()) == [("a", 1), ("b", 3), ("bad", 2), ("bad", 4)]
+        assert listed(world) == []
+        if dying.injected is None:
+            break
+    assert at > 5
+
+
+def test_a_retry_to_a_target_that_adds_rows_without_notes_is_refused(tmp_path: Path) -> None:
     """A lost answer would double them."""
     world = SeveralWorld(tmp_path)
+    world.targets[ADDED].resends = False
     world.run().batch([("a", 1)])
     with pytest.raises(errors.OptionError, match="adds rows"):
         plan_retry(query_of(world, ADDED), world.targets[ADDED])

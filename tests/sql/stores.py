@@ -25,6 +25,14 @@ class Store:
     def execute(self, sql: str) -> list[Any]:
         """Run a statement by the driver alone."""
 
+    @abstractmethod
+    def refuse_long(self) -> None:
+        """Refuse new rows whose text is long; a table in which there are some stays."""
+
+    @abstractmethod
+    def take_long(self) -> None:
+        """Take them again."""
+
 
 class Sqlite(Store):
     """A file."""
@@ -40,6 +48,15 @@ class Sqlite(Store):
                 return connection.execute(sql).fetchall()
         finally:
             connection.close()
+
+    def refuse_long(self) -> None:
+        self.execute(
+            "CREATE TRIGGER IF NOT EXISTS short BEFORE INSERT ON t WHEN length(NEW.t) > 4000"
+            " BEGIN SELECT RAISE(ABORT, 'too long'); END"
+        )
+
+    def take_long(self) -> None:
+        self.execute("DROP TRIGGER IF EXISTS short")
 
 
 class DuckDb(Store):
@@ -57,6 +74,19 @@ class DuckDb(Store):
         finally:
             connection.close()
 
+    def refuse_long(self) -> None:
+        self._remake(", CHECK (length(t) <= 4000))")
+
+    def take_long(self) -> None:
+        self._remake(")")
+
+    def _remake(self, end: str) -> None:
+        """Make the table anew: DuckDB neither adds a constraint to a table, nor has triggers."""
+        self.execute(
+            "UPDATE t SET t = 'was long' WHERE length(t) > 4000; ALTER TABLE t RENAME TO was;"
+            f" {APPEND.removesuffix(')')}{end}; INSERT INTO t SELECT * FROM was; DROP TABLE was"
+        )
+
 
 class Maria(Store):
     """A database of the server."""
@@ -70,6 +100,15 @@ class Maria(Store):
             sql = sql.replace(" TEXT", " LONGTEXT") + " CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
         return self.server.execute(sql, database=self.database)
 
+    def refuse_long(self) -> None:
+        self.execute(
+            "CREATE OR REPLACE TRIGGER short BEFORE INSERT ON t FOR EACH ROW IF length(NEW.t) > 4000 THEN"
+            " SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'too long'; END IF"
+        )
+
+    def take_long(self) -> None:
+        self.execute("DROP TRIGGER IF EXISTS short")
+
 
 class Postgresql(Store):
     """A schema of the server."""
@@ -81,3 +120,10 @@ class Postgresql(Store):
 
     def execute(self, sql: str) -> list[Any]:
         return self.server.execute(f"SET search_path = {self.schema}; {sql}")
+
+    def refuse_long(self) -> None:
+        self.take_long()
+        self.execute("ALTER TABLE t ADD CONSTRAINT short CHECK (length(t) <= 4000) NOT VALID")
+
+    def take_long(self) -> None:
+        self.execute("ALTER TABLE t DROP CONSTRAINT IF EXISTS short")

@@ -11,13 +11,14 @@ from tests.sql.stores import APPEND, KEYED, DuckDb, Maria, Postgresql, Sqlite, S
 from wal_sink.targets.base import Target
 from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
 from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, DeletesContract
+from wal_sink.testing.contracts.refusals import RefusalsContract
 from wal_sink.testing.contracts.restart import RestartContract
 from wal_sink.testing.contracts.rows import Record, Table
 from wal_sink.testing.contracts.transactional import SqlContract
 from wal_sink.testing.servers.postgresql import Server
 
 
-class AppendContract(SqlContract):
+class AppendContract(RefusalsContract, SqlContract):
     """A table without a key."""
 
     store: Store
@@ -33,6 +34,12 @@ class AppendContract(SqlContract):
 
     def doubles(self, target: Target) -> list[float | None]:
         return [d for (d,) in self.store.execute("SELECT d FROM t")]
+
+    def refuse_long(self, target: Target) -> None:
+        self.store.refuse_long()
+
+    def take_long(self, target: Target) -> None:
+        self.store.take_long()
 
 
 class KeyedContract(DeletesContract):

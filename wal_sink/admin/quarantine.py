@@ -23,7 +23,7 @@ from wal_sink.errors import CorruptLog, InvalidRow, OptionError, TargetRefused
 from wal_sink.flush.connection import drained, target_errors
 from wal_sink.model.plan import Plan, several_plans_key
 from wal_sink.targets.arrow_values import refuse_text
-from wal_sink.targets.base import Delivery, Session, Slice, Target
+from wal_sink.targets.base import Delivery, Session, Slice, Target, TransactionalSession
 from wal_sink.text import counted
 from wal_sink.wal.quarantine import Entry, entries, read_entry, release, runs
 from wal_sink.wal.segment import ROW, TEXTS, plan_of, rows_of
@@ -59,11 +59,14 @@ class Retry(NamedTuple):
         """Say what the operator agrees to."""
         rows = sum(len(entry.left) for entry in self.found)
         place = self.target.writes_to or self.target.name
-        return (
-            f"{counted(rows, 'row is', 'rows are')} sent to {place} as of their epochs: what was written or"
-            " deleted since then stays, unless the table has forgotten the delete (gc_grace_seconds)."
-            " What it takes leaves the quarantine."
+        how = (
+            "added, each once; a row whose key has one by now stays in quarantine"
+            if self.target.resends
+            else "sent as of their epochs: what was written or deleted since then stays, unless the table has"
+            " forgotten the delete (gc_grace_seconds)"
         )
+        sent = f"{counted(rows, 'row is', 'rows are')} for {place}: {how}."
+        return f"{sent} What it takes leaves the quarantine."
 
     def carry_out(self, now_us: int, why: str = "") -> Retried:  # noqa: ARG002 -- a note has no reason
         """Send the rows; can be repeated at any point.
@@ -116,6 +119,8 @@ class _Sender:
         """
         table = read_entry(self._query.log, entry)
         (batch,) = table.combine_chunks().to_batches()
+        if isinstance(self._session, TransactionalSession):
+            return self._resend(self._session, entry, batch, plan_of(table.schema), refused)
         again: set[int] = set()
 
         def stays(us: int, error: TargetRefused) -> None:
@@ -132,6 +137,30 @@ class _Sender:
                 written += range(begin, begin + part.number)
         drained(self._session)
         return [row for row in written if row not in again]
+
+    def _resend(
+        self,
+        session: TransactionalSession,
+        entry: Entry,
+        batch: pa.RecordBatch,
+        key: str,
+        refused: dict[str, None],
+    ) -> list[int]:
+        """Send rows to a target that adds them, each in a transaction that notes it.
+
+        :param key: of the plan by which rows were checked that the flush has met; empty where a task did.
+        """
+        written: list[int] = []
+        rows = rows_of(batch)
+        for row in entry.left:
+            for part, plan in self._parts(rows.slice(row, 1), key, refused):
+                try:
+                    one = Slice(entry.epoch, part.checked, entry.first_us + row)
+                    session.resend(plan, one, noted=bool(key))
+                    written.append(row)
+                except TargetRefused as error:
+                    refused[error.what] = None
+        return written
 
     def _parts(
         self, rows: pa.RecordBatch, key: str, refused: dict[str, None]
@@ -215,7 +244,7 @@ def plan_retry(query: Query, target: Target) -> Retry:
 
     :raises OptionError: the target adds rows, so that one that is sent twice would be there twice.
     """
-    if target.delivery is not Delivery.IDEMPOTENT:
+    if target.delivery is not Delivery.IDEMPOTENT and not target.resends:
         raise OptionError(
             f"Target {target.name} adds rows: one that is sent again after a lost answer would be there"
             " twice.",

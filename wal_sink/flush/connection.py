@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from wal_sink.errors import OptionError, TargetRefused, TargetUnavailable, WalSinkError
 from wal_sink.flush.report import Reporter
 from wal_sink.log_context import line_logger
-from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
+from wal_sink.model.ledger import LedgerState, Outcome, Owner, PassedRow, Window
 from wal_sink.model.plan import Plan
 from wal_sink.protocol import ledger
 from wal_sink.protocol.next_step import Idle, Resume
@@ -226,10 +226,13 @@ class TargetConnection:
         with self.session() as session:
             self._receipts.start(session, window)
 
-    def pass_over(self, refused: OnRefused) -> None:
-        """Let the session go on behind rows that the target refuses, if it can (rule 24)."""
+    def pass_over(self, refused: OnRefused | None, passed: Sequence[PassedRow]) -> None:
+        """Let the session go on behind rows that the target refuses, if it can (rule 24).
+
+        :param passed: rows of the window that are in quarantine already.
+        """
         with self.session() as session:
-            session.pass_over(refused)
+            session.pass_over(refused, passed)
 
     def staged(self, receipts: Sequence[bytes]) -> None:
         """Take the receipts of what other sessions have staged for the window since `start`."""

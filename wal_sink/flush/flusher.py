@@ -40,7 +40,7 @@ from wal_sink.flush.rows import (
 from wal_sink.flush.window import Clocks, LineageCheck, WindowChooser, WindowPlanner
 from wal_sink.log_context import line_logger
 from wal_sink.model import paths
-from wal_sink.model.ledger import LedgerState, Owner, Window, ledger_key
+from wal_sink.model.ledger import LedgerState, Owner, PassedRow, Window, ledger_key
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import FlushedEpoch
 from wal_sink.observer import Delivered
@@ -486,9 +486,11 @@ class Flusher:
         try:
             rows = rows or self._rows.begun(window, given_up)
             keep_refused(self._log, rows.epochs, rows.manifests)
-            if rows.quarantine:
+            if rows.quarantine or rows.passed:
                 pieces = [piece for begun in rows.epochs for piece in rows.pieces(begun)]
-                self._target.pass_over(RowsRefused(self._log, pieces))
+                passed = [PassedRow(piece.epoch, us) for piece in pieces for us in piece.passed]
+                refused = RowsRefused(self._log, pieces) if rows.quarantine else None
+                self._target.pass_over(refused, passed)
             return self._write_rows(rows)
         except FileGoneError as gone:
             self._missing.segment(gone, window)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import hashlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
@@ -98,6 +99,33 @@ def ledger_key(query_id: str, target: str) -> str:
     :param target: the name of one of several; empty for the only one.
     """
     return f"{query_id}/{target}" if target else query_id
+
+
+class PassedRow(NamedTuple):
+    """A row that the transaction of its window leaves out, as the target refuses it (rule 24)."""
+
+    epoch: int
+    us: int
+    """Its write timestamp, microseconds since 1970."""
+
+    def owner(self, owner: Owner) -> Owner:
+        """Return the key of the note beside a query's ledger row that says what became of this row."""
+        key = f"{owner.query_id} {self.epoch} {self.us}"
+        return owner._replace(query_id=hashlib.sha256(key.encode()).hexdigest())
+
+    def note(self, owner: Owner, *, sent: bool = False) -> LedgerState:
+        """Return that note, in the form of a ledger row.
+
+        :param sent: whether the target has taken the row since.
+        """
+        return LedgerState(
+            log_id="sent" if sent else "refused",
+            checkpoint=f"a row of query {owner.query_id}",
+            flushed=self.epoch,
+            last_us=self.us,
+            begun=None,
+            last=None,
+        )
 
 
 NOTHING = ""

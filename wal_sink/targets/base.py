@@ -89,7 +89,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import pyarrow as pa
 
 from wal_sink.errors import TargetRefused
-from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
+from wal_sink.model.ledger import LedgerState, Outcome, Owner, PassedRow, Window
 from wal_sink.model.plan import Plan
 from wal_sink.observer import Observer
 from wal_sink.options import Options, shape
@@ -126,6 +126,10 @@ class Slice(NamedTuple):
 Kind = Literal["retry", "throttle", "fatal"]
 """What an exception means: "fatal", the target would refuse again; or that it may pass by itself. The flusher
 tries all again after a pause, "retry" and "throttle" alike (rule 21); a session may use their difference."""
+
+ALONE = 100
+"""So many rows of a window a session passes over while the server has taken none: beyond, the table is at
+fault."""
 
 OnRefused = Callable[[int, TargetRefused], None]
 """Gets the write timestamp of a row, and why the server refuses it. When it returns, that is durable, and the
@@ -196,10 +200,15 @@ class Session(ABC):
         over when the update has its answer (rule 14).
         """
 
-    def pass_over(self, refused: OnRefused | None) -> None:  # noqa: B027 - optional
+    def pass_over(  # noqa: B027 - optional
+        self, refused: OnRefused | None, passed: Sequence[PassedRow] = ()
+    ) -> None:
         """Report each row that the server refuses, and send the others; None: raise `TargetRefused`.
 
-        Only for an `IdempotentSession`: a transaction in which a row was refused is rolled back (rule 24).
+        Comes between `start` and the first `write` of a window (rule 24).
+
+        :param passed: rows of the window that an earlier flusher has passed over: they do not come by
+            `write`. Where the target has `resends`, `commit` notes them as those that it passes over itself.
         """
 
     def written_us(self) -> int | None:
@@ -265,7 +274,24 @@ class TransactionalSession(Session):
         """Set the ledger row to `new` if it is exactly `seen`, in one transaction with the rows.
 
         The flusher asks once: to try again it comes back with `start` and all rows.
+
+        Where the target has `resends`, the same transaction writes a `PassedRow.note` for each row that
+        the window passes over.
         """
+
+    def resend(self, plan: Plan, rows: Slice, *, noted: bool) -> None:
+        """Add one row of the quarantine to the table exactly once, however often this is called.
+
+        The note of the row says "sent" from the moment at which the row is in the table, by one transaction.
+        Needed where the target has `resends`.
+
+        :param rows: the row, as `check` returned it.
+        :param noted: whether the window that passed it over has a note of it; else its task refused it. Where
+            the note is missing, the row is in the table: another flusher has finished the window with it.
+        :raises TargetRefused: the server refuses it still; or it cannot be sent without harm.
+        :raises Exception: any other, for `Target.classify`; another call tells what became of it.
+        """
+        raise NotImplementedError
 
 
 class StagedSession(Session):
@@ -333,6 +359,9 @@ class Target(ABC):
     parallel_writes: bool = False
     """Whether other sessions may write rows of a begun window, at the same time and in other processes
     (guarantees 6 and 11). Not with `TRANSACTIONAL`: a transaction belongs to one session."""
+
+    resends: bool = False
+    """Whether a `TransactionalSession` notes the rows that it passes over, and has `resend`."""
 
     transient: tuple[type[Exception], ...] = ()
     """The driver's errors that may pass by themselves, such as that it cannot connect; set on the class.

@@ -15,7 +15,7 @@ from typing import BinaryIO, Generic, Literal, TypeVar
 import pyarrow as pa
 
 from state_backends import StateBackend
-from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
+from wal_sink.model.ledger import LedgerState, Outcome, Owner, PassedRow, Window
 from wal_sink.model.plan import Plan
 from wal_sink.observer import Observer
 from wal_sink.targets.base import (
@@ -184,6 +184,7 @@ class FaultyTarget(Target):
         self.options_type = inner.options_type
         self.delivery = inner.delivery
         self.parallel_writes = inner.parallel_writes
+        self.resends = inner.resends
 
     @property
     def shape(self) -> Mapping[str, str]:
@@ -263,8 +264,8 @@ class FaultySession(Session, Generic[S]):
     def offer(self, rows: Iterator[tuple[Plan, Slice]]) -> None:
         self.inner.offer(rows)
 
-    def pass_over(self, refused: OnRefused | None) -> None:
-        self.inner.pass_over(refused)
+    def pass_over(self, refused: OnRefused | None, passed: Sequence[PassedRow] = ()) -> None:
+        self.inner.pass_over(refused, passed)
 
     def written_us(self) -> int | None:
         return self.faults.call("written", self.inner.written_us)
@@ -294,6 +295,9 @@ class FaultyTransactionalSession(FaultySession[TransactionalSession], Transactio
 
     def commit(self, seen: LedgerState, new: LedgerState) -> Outcome:
         return self.update(seen, new, lambda: self.inner.commit(seen, new))
+
+    def resend(self, plan: Plan, rows: Slice, *, noted: bool) -> None:
+        self.faults.call("resend", lambda: self.inner.resend(plan, rows, noted=noted))
 
 
 class FaultyStagedSession(FaultySession[StagedSession], StagedSession):

@@ -17,7 +17,7 @@ from __future__ import annotations
 import copy
 import itertools
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from wal_sink.clock import now_us
 from wal_sink.errors import InvalidRow, TargetRefused
-from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
+from wal_sink.model.ledger import LedgerState, Outcome, Owner, PassedRow, Window
 from wal_sink.model.plan import Column, Operation, Plan, WriteDemands
 from wal_sink.options import SHAPES, Options, about
 from wal_sink.targets.arrow_values import read_operations
@@ -259,7 +259,7 @@ class MemorySession(ReadsOffers, IdempotentSession):
         self._bases_us: dict[int, int] = {}
         """Of the begun window: the timestamp of each epoch's first row."""
 
-    def pass_over(self, refused: OnRefused | None) -> None:
+    def pass_over(self, refused: OnRefused | None, passed: Sequence[PassedRow] = ()) -> None:  # noqa: ARG002 -- rows are sent again as they are
         """Tell of each row that the target refuses, and take the others."""
         self._refused = refused
 

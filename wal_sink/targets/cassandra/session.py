@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from cassandra import Unauthorized
 
 from wal_sink.errors import TargetRefused
-from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
+from wal_sink.model.ledger import LedgerState, Outcome, Owner, PassedRow, Window
 from wal_sink.model.plan import Plan
 from wal_sink.observer import Observer
 from wal_sink.targets.base import IdempotentSession, OnRefused, Slice
@@ -90,7 +90,7 @@ class CassandraSession(IdempotentSession):
         """Ask a node for its time, each call another node."""
         return server_now_us(self._connection.session)
 
-    def pass_over(self, refused: OnRefused | None) -> None:
+    def pass_over(self, refused: OnRefused | None, passed: Sequence[PassedRow] = ()) -> None:  # noqa: ARG002 -- rows are sent again as they are
         """Let the writer tell of rows that the server refuses, and send the others."""
         self._writer.pass_over(refused)
 

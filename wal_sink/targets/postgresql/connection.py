@@ -77,6 +77,13 @@ _PASSING_STATES = (
 )
 
 
+_REFUSING = ("22", "23", "44", "P0001", "54000")
+"""Those that say that a row is wrong: values, constraints, WITH CHECK OPTION, RAISE, what is too long for an
+index."""
+_OF_STATEMENT = {"22P03", "22P04"}
+"""Those among them that say that COPY cannot read its input."""
+
+
 class WatchedConnection(psycopg.Connection[Any]):
     """A connection that is cut when the server keeps silent for too long.
 
@@ -194,6 +201,12 @@ def classify(error: Exception) -> Kind:
         passing = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
         return "retry" if passing else "fatal"
     return "retry" if error.sqlstate.startswith(_PASSING) else "fatal"
+
+
+def refuses(error: Exception) -> bool:
+    """Whether the server says that a row is wrong."""
+    state = error.sqlstate if isinstance(error, psycopg.Error) else None
+    return state is not None and state.startswith(_REFUSING) and state not in _OF_STATEMENT
 
 
 def wrong_option(said: str, options: PostgresqlOptions) -> OptionError | None:

@@ -26,6 +26,7 @@ class PostgresqlTarget(SqlTarget):
     name = "postgresql"
     options_type: type[Options] = PostgresqlOptions
     parameter = "%s"
+    check_at_once = "SET CONSTRAINTS ALL IMMEDIATE"
     options: PostgresqlOptions
 
     @property
@@ -94,6 +95,10 @@ class PostgresqlTarget(SqlTarget):
         from wal_sink.targets.postgresql.connection import write as copy_rows  # noqa: PLC0415 -- the driver's encoder
 
         copy_rows(connection, self.options.data, plan, batch)
+
+    def refuses(self, error: Exception) -> bool:
+        """Whether the server says that a row is wrong."""
+        return bool(_connection().refuses(error))
 
     def load(self) -> None:
         """Import driver and encoder."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Sequence
 
+import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from wal_sink.errors import InvalidRow
+from wal_sink.errors import InvalidRow, TargetRefused
 from wal_sink.model.plan import Column, Plan, spark_ddl
-from wal_sink.targets.arrow_values import beyond_python, not_deleted, plain, shorten
+from wal_sink.targets.arrow_values import are_deletes, beyond_python, not_deleted, plain, shorten
 from wal_sink.targets.columns import TableColumn, TableRules, to_cast
 
 ArrowType = Callable[[str], pa.DataType | None]
@@ -153,6 +155,22 @@ def key_of(plan: Plan) -> tuple[str, ...]:
 def key_details(key: Collection[str]) -> dict[str, str]:
     """Return what a plan's details have of the key."""
     return {_KEY: json.dumps(list(key))} if key else {}
+
+
+def as_new_rows(plan: Plan, batch: pa.RecordBatch) -> tuple[Plan, pa.RecordBatch]:
+    """Return rows, and the plan by which each is added, where their own plan replaces those of a key.
+
+    :raises TargetRefused: one of them is a delete.
+    """
+    if plan.operation is not None:
+        if pc.any(are_deletes(batch.column(plan.operation))).as_py():
+            raise TargetRefused(
+                f"{row_text(batch, plan, 0)} is a delete, and what the key has now may be newer".capitalize(),
+                "Delete it by hand, if it is to be deleted.",
+            )
+        batch = batch.drop_columns([plan.operation])
+    details = {name: value for name, value in plan.details.items() if name != _KEY}
+    return msgspec.structs.replace(plan.of_table(), details=details), batch
 
 
 def _casts(value: pa.Array, type_: pa.DataType) -> bool:

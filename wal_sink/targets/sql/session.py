@@ -9,17 +9,20 @@ import contextlib
 import logging
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-from wal_sink.errors import TargetUnavailable
-from wal_sink.model.ledger import LedgerRow, LedgerState, Outcome, Owner, Window
+from wal_sink.errors import TargetRefused, TargetUnavailable
+from wal_sink.model.ledger import LedgerRow, LedgerState, Outcome, Owner, PassedRow, Window
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import Kind, Slice, TransactionalSession
+from wal_sink.targets.base import ALONE, Kind, OnRefused, Slice, TransactionalSession
 from wal_sink.targets.columns import TableColumn, refuse_changed
 from wal_sink.targets.names import unquoted
 from wal_sink.targets.registry import published_elsewhere
+from wal_sink.targets.sql.columns import as_new_rows
+from wal_sink.targets.sql.refusals import Savepoints, refusal, refused_rows
 
 COLUMNS = LedgerRow._fields
 """All but the key."""
@@ -177,6 +180,15 @@ class Database(Protocol):
     def classify(self, error: Exception) -> Kind:
         """Tell errors that pass."""
 
+    # --- for rows that the server refuses ---
+
+    savepoints: Savepoints | None
+    check_at_once: str
+    checks_at_once: bool
+
+    def refuses(self, error: Exception) -> bool:
+        """Whether an error says that a row is wrong."""
+
 
 class SqlSession(TransactionalSession):
     """Keeps one connection, and at most one transaction with rows.
@@ -201,6 +213,14 @@ class SqlSession(TransactionalSession):
         """Plans with which the table was compared over this connection."""
         self._written: dict[str, Plan] = {}
         """Those by which the open transaction has written rows, since it was compared with them."""
+        self._refused: OnRefused | None = None
+        """Gets the rows that the server refuses; None: the first one is raised."""
+        self._passed: list[PassedRow] = []
+        """Rows of the window that are passed over."""
+        self._alone = 0
+        """How many of them were refused before the server has taken a row of the window."""
+        self._taken: list[tuple[Plan, Slice]] = []
+        """Rows of the open transaction, to be written again where there are no savepoints."""
 
     def read_ledger(self) -> LedgerState | None:
         """Read the row: in the window's transaction, which holds it, or in one of its own."""
@@ -215,12 +235,15 @@ class SqlSession(TransactionalSession):
         A session that cannot have the row gets no rows either: `commit` will be refused.
         """
         self._forget()
-        self._window = window
+        self._refused, self._passed, self._alone, self._taken = None, [], 0, []
         self._written.clear()
         self._proof = uuid.uuid4().hex
-        with self._transaction():
-            if not self._ledger.lock(window, self._proof):
-                logger.info("another flusher has changed the ledger row of epoch %d", window.first)
+        if not self._hold(window):
+            logger.info("another flusher has changed the ledger row of epoch %d", window.first)
+
+    def pass_over(self, refused: OnRefused | None, passed: Sequence[PassedRow] = ()) -> None:
+        """Go on behind rows that the server refuses; note those that are passed over already."""
+        self._refused, self._passed = refused, list(passed)
 
     def write(self, plan: Plan, rows: Slice) -> None:
         """Insert rows in the window's transaction.
@@ -243,7 +266,7 @@ class SqlSession(TransactionalSession):
                 self._compare(plan)
                 self._compared.add(plan.key)
             if rows.batch.num_rows:
-                self._database.insert(self._connection, plan, rows.batch)
+                self._insert(plan, rows)
                 self._written[plan.key] = plan
 
     def drain(self) -> None:
@@ -264,7 +287,57 @@ class SqlSession(TransactionalSession):
             self._forget()
             return Outcome.CONFLICT
         self.drain()
-        return self._conditional(lambda: self._ledger.replace(seen, new, self._proof))
+        with self._transaction():
+            for row in self._passed:
+                self._note(row)
+        try:
+            outcome = self._conditional(lambda: self._ledger.replace(seen, new, self._proof))
+        except Exception as error:
+            if not self._is_deferred(error):
+                raise
+            self._database.checks_at_once = True
+            raise TargetUnavailable(
+                f"COMMIT of the rows of epoch {new.flushed} is refused by a deferred constraint:"
+                f" {type(error).__name__}: {error}",
+                "Nothing: all of them are written again, and each is checked at once, to find the row.",
+            ) from error
+        self._database.checks_at_once = False
+        return outcome
+
+    def resend(self, plan: Plan, rows: Slice, *, noted: bool) -> None:
+        """Insert a row of the quarantine as a new one, in one transaction with its note.
+
+        An upsert does not replace what its key has: that may be of a later epoch.
+
+        :raises TargetRefused: the server refuses it; its epoch is not flushed; or it is a delete.
+        """
+        row = PassedRow(rows.epoch, rows.first_us)
+        mark = self.read_ledger()  # before the note, which comes with it
+        if mark is None or mark.flushed < row.epoch:
+            raise TargetRefused(
+                f"Epoch {row.epoch} is not flushed", "Send its rows when it is flushed."
+            )
+        self._forget()
+        with self._transaction() as end:
+            note = self._ledger_of(row)
+            there = note.read()
+            sent = row.note(self._owner, sent=True)
+            if there == sent or (there is None and noted):
+                end(self._connection.rollback)  # the table has the row
+                return
+            self._compare(plan)
+            new_plan, batch = as_new_rows(plan, rows.batch)
+            if not (note.insert(sent) if there is None else note.replace(there, sent)):
+                raise TargetUnavailable(
+                    f"A row of epoch {row.epoch} is sent by another command, too", "Try again."
+                )
+            try:
+                self._database.insert(self._connection, new_plan, batch)
+                end(self._connection.commit)
+            except Exception as error:
+                if not self._database.refuses(error):
+                    raise
+                raise refusal(plan, rows, None, error) from error
 
     def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
         """Update the row, or insert it; in a transaction of its own."""
@@ -287,7 +360,119 @@ class SqlSession(TransactionalSession):
             self._closed = True
             self._connection.close()
 
+    # --- rows that the server refuses ---
+
+    def _insert(self, plan: Plan, rows: Slice) -> None:
+        """Insert rows; those that the server refuses go into quarantine, or stop the flush."""
+        if self._refused is not None:
+            self._insert_others(plan, rows, self._refused)
+            return
+        try:
+            self._database.insert(self._connection, plan, rows.batch)
+        except Exception as error:
+            if not self._database.refuses(error):
+                raise
+            raise self._named(plan, rows, error) from error
+
+    def _insert_others(self, plan: Plan, rows: Slice, refused: OnRefused) -> None:
+        """Insert rows, and report those that the server refuses.
+
+        :raises TargetRefused: it refuses too many, and takes none.
+        """
+        window, found = self._window, []
+        for part, error in refused_rows(rows, partial(self._attempt, plan)):
+            found.append((part.first_us, refusal(plan, part, window, error)))
+            if not self._taken and self._alone + len(found) > ALONE:
+                raise found[-1][1]
+        if not found:
+            return
+        self._compare(plan)  # the rows are wrong, and not the table
+        if not self._taken:
+            self._alone += len(found)
+        for us, why in found:
+            refused(us, why)
+            self._passed.append(PassedRow(rows.epoch, us))
+
+    def _attempt(self, plan: Plan, rows: Slice) -> Exception | None:
+        """Insert rows, all or none; return with which error the server refuses one of them."""
+        points = self._database.savepoints
+        if points:
+            self._execute(points.make)
+        try:
+            self._database.insert(self._connection, plan, rows.batch)
+        except Exception as error:
+            if not self._database.refuses(error):
+                raise
+            self._go_back(points)
+            return error
+        if points and points.release:
+            self._execute(points.release)
+        self._taken = [] if points else self._taken
+        self._taken.append((plan, rows))
+        return None
+
+    def _go_back(self, points: Savepoints | None) -> None:
+        """Undo what has failed; where there are no savepoints, by the same transaction once more."""
+        if points:
+            self._execute(points.go_back)
+            return
+        window = self._window
+        assert window is not None
+        self._connection.rollback()
+        if not self._hold(window):
+            raise TargetUnavailable(
+                f"Epoch {window.first} is no longer begun as it was",
+                "Nothing: the flush looks again.",
+            )
+        for plan, rows in self._taken:
+            self._database.insert(self._connection, plan, rows.batch)
+
+    def _named(self, plan: Plan, rows: Slice, error: Exception) -> TargetRefused:
+        """Return the error that names the row that is refused, found in a transaction that is rolled back."""
+        window = self._window
+        assert window is not None
+        self.start(window)
+        for part, found in refused_rows(rows, partial(self._attempt, plan)):
+            return refusal(plan, part, window, found)
+        return refusal(plan, rows, window, error)  # it was refused for what lies before it
+
+    def _note(self, row: PassedRow) -> None:
+        """Note in the open transaction that it leaves a row out."""
+        ledger, note = self._ledger_of(row), row.note(self._owner)
+        there = ledger.read()
+        if there is None:
+            ledger.insert(note)
+        else:
+            ledger.replace(there, note)
+
+    def _ledger_of(self, row: PassedRow) -> Ledger:
+        database = self._database
+        key = row.owner(self._owner)
+        return Ledger(self._connection, database.ledger_name, database.parameter, key)
+
+    def _is_deferred(self, error: Exception) -> bool:
+        """Whether COMMIT has refused a row that can be found by checking each at once."""
+        database = self._database
+        return bool(
+            database.check_at_once and not database.checks_at_once and database.refuses(error)
+        )
+
+    def _execute(self, statement: str) -> None:
+        cursor = self._connection.cursor()
+        try:
+            cursor.execute(statement)
+        finally:
+            cursor.close()
+
     # --- transactions ---
+
+    def _hold(self, window: Window) -> bool:
+        """Hold the ledger row in a new transaction; False: it does not name the window any more."""
+        self._window = window
+        with self._transaction():
+            if self._database.checks_at_once:
+                self._execute(self._database.check_at_once)
+            return self._ledger.lock(window, self._proof)
 
     def _conditional(self, update: Callable[[], bool]) -> Outcome:
         """Run a conditional update, and end the transaction; only COMMIT leaves its outcome open.

@@ -20,6 +20,7 @@ from wal_sink.targets.base import Delivery, Session, Target
 from wal_sink.targets.columns import TableColumn, match_columns
 from wal_sink.targets.names import quote
 from wal_sink.targets.sql.columns import SqlRules, cast
+from wal_sink.targets.sql.refusals import Savepoints
 from wal_sink.targets.sql.session import DDL, Ledger, SqlSession, with_values
 
 logger = logging.getLogger(__name__)
@@ -62,6 +63,14 @@ class SqlTarget(Target):
     ledger_suffix = ""
     """What ends the statement that creates the ledger's table, such as `ENGINE=InnoDB`; set on the class."""
 
+    resends = True
+    savepoints: Savepoints | None = Savepoints()
+    """Statements of the database; None: it has none, and rows are written again instead; set on the class."""
+    check_at_once = ""
+    """The statement that lets a transaction check deferred constraints at once; set on the class."""
+    checks_at_once = False
+    """Whether the next transaction does that, since the last COMMIT was refused."""
+
     options: SqlOptions
 
     # --- what a database has of its own ---
@@ -97,6 +106,10 @@ class SqlTarget(Target):
         :param values: of the type that `arrow_type` returned.
         """
         return None
+
+    def refuses(self, error: Exception) -> bool:  # noqa: ARG002 -- as above
+        """Whether an error of `insert` or COMMIT says that a row is wrong, and would again (rule 24)."""
+        return False
 
     def make_table(self, connection: Any, schema: pa.Schema) -> str:  # noqa: ARG002 -- for those that do
         """Make the table in the open transaction, where option createTable asks for it.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
 from wal_sink.targets.base import Kind
+from wal_sink.targets.sql.refusals import Savepoints
 
 Code = int | str | None
 
@@ -21,6 +22,8 @@ class Errors(NamedTuple):
     """Codes of errors that may pass by themselves; a text stands for all that begin with it."""
     refusing: frozenset[int | str]
     """Codes of errors that say that a row is wrong; the same."""
+    of_statement: frozenset[int | str] = frozenset()
+    """Codes among these that say that the statement is wrong."""
 
     def kind(self, error: BaseException) -> Kind:
         """Return what an error means. One without a code is of a connection that is lost, or never was."""
@@ -33,7 +36,7 @@ class Errors(NamedTuple):
     def refuses(self, error: BaseException) -> bool:
         """Whether the database says that a row is wrong."""
         code = self.read(error)
-        return code is not None and _among(code, self.refusing)
+        return code is not None and _among(code, self.refusing) and code not in self.of_statement
 
 
 def _among(code: int | str, codes: frozenset[int | str]) -> bool:
@@ -65,6 +68,10 @@ class Dialect(NamedTuple):
     """Whether the database is a file, and its server this process."""
     partitions: bool = False
     """Whether createTable can partition."""
+    savepoints: Savepoints | None = Savepoints()
+    """None: it has none."""
+    check_at_once: str = ""
+    """What lets a transaction check deferred constraints at once; empty: nothing does."""
 
 
 def _sqlite_code(error: BaseException) -> Code:
@@ -128,6 +135,7 @@ DUCKDB = Dialect(
         ),
         refusing=frozenset({"ConstraintException", "ConversionException", "OutOfRangeException"}),
     ),
+    savepoints=None,
     transactional_ddl=True,
     is_file=True,
 )
@@ -207,7 +215,9 @@ POSTGRESQL = Dialect(
         passing=frozenset({"08", "25006", "25P03", "40", "53", "55", "57", "58"}),
         # Values, constraints, WITH CHECK OPTION, RAISE, what is too long for an index.
         refusing=frozenset({"22", "23", "44", "P0001", "54000"}),
+        of_statement=frozenset({"22P03", "22P04"}),  # what COPY cannot read
     ),
+    check_at_once="SET CONSTRAINTS ALL IMMEDIATE",
     settings=(
         "SET default_transaction_isolation = 'read committed'",
         "SET TimeZone = 'UTC'",
@@ -229,6 +239,9 @@ SQL_SERVER = Dialect(
         passing=frozenset({"08", "40001", "HYT", 1205, 1222, 3960, 20003, 20009, 20047}),
         # Constraints, lengths, ranges; numbers: unique, null, check and key, truncated, overflow.
         refusing=frozenset({"23", "22", 2627, 2601, 515, 547, 8152, 2628, 8115, 241}),
+    ),
+    savepoints=Savepoints(
+        "SAVE TRANSACTION wal_sink_rows", "ROLLBACK TRANSACTION wal_sink_rows", ""
     ),
     settings=(
         "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
@@ -274,6 +287,8 @@ ORACLE = Dialect(
         ),
     ),
     settings=("ALTER SESSION SET TIME_ZONE = 'UTC'",),
+    savepoints=Savepoints(release=""),
+    check_at_once="SET CONSTRAINTS ALL IMMEDIATE",
     key_type="VARCHAR2(64 CHAR)",
     text_type="VARCHAR2(32767 BYTE)",  # of a database with MAX_STRING_SIZE = EXTENDED; a CLOB has no "="
     number_type="NUMBER(19)",

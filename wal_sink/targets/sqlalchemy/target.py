@@ -39,6 +39,8 @@ class SqlAlchemyTarget(SqlTarget):
         self.key_type, self.text_type = self._dialect.key_type, self._dialect.text_type
         self.number_type = self._dialect.number_type
         self.ledger_suffix = self._dialect.ledger_suffix
+        self.savepoints = self._dialect.savepoints
+        self.check_at_once = self._dialect.check_at_once
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.options,)
@@ -178,6 +180,10 @@ class SqlAlchemyTarget(SqlTarget):
         from wal_sink.targets.sqlalchemy.write import write  # noqa: PLC0415 -- the statements
 
         write(connection, self._backend, self._dialect, self.quote, plan, batch)
+
+    def refuses(self, error: Exception) -> bool:
+        """Whether the database says that a row is wrong."""
+        return self._dialect.errors.refuses(_connection().driver_error(error))
 
     def load(self) -> None:
         """Import SQLAlchemy."""

@@ -145,11 +145,11 @@ def _write_arrow(connection: Any, quote: Quote, plan: Plan, batch: pa.RecordBatc
         rows = rows.append_column(_DELETED, are_deletes(batch.column(plan.operation)))
     cursor = connection.cursor()  # in whose transaction they are written
     connection.raw.register(_BATCH, rows)
-    try:
-        for each in arrow_statements(quote, of_table, deletes=plan.operation is not None):
-            cursor.execute(each)
-    finally:
-        connection.raw.unregister(_BATCH)
+    for each in arrow_statements(quote, of_table, deletes=plan.operation is not None):
+        cursor.execute(
+            each
+        )  # where it raises, ROLLBACK forgets the batch, and nothing else may come before
+    connection.raw.unregister(_BATCH)
 
 
 def arrow_statements(quote: Quote, plan: Plan, *, deletes: bool) -> Iterator[str]:

@@ -1,0 +1,81 @@
+"""Rows that only the server refuses: found by halving, and named (rule 24). No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from wal_sink.errors import TargetRefused
+from wal_sink.model.ledger import Window
+from wal_sink.model.plan import Plan
+from wal_sink.targets.base import Slice
+from wal_sink.targets.names import unquoted
+from wal_sink.targets.sql.columns import row_text
+
+_REMEDY = (
+    "Change in the table what refuses it: the flush tries again, and goes on by itself. With"
+    " onInvalidRow=quarantine such rows are kept, and the others go on. Or give the epoch up, and keep its"
+    " rows in a file: docs/reference/errors.md, TargetRefused."
+)
+
+
+class Savepoints(NamedTuple):
+    """Statements by which a transaction goes back behind rows that the server has refused."""
+
+    make: str = "SAVEPOINT wal_sink_rows"
+    go_back: str = "ROLLBACK TO SAVEPOINT wal_sink_rows"
+    release: str = "RELEASE SAVEPOINT wal_sink_rows"
+    """Empty where the database has no such statement."""
+
+
+def refused_rows(
+    rows: Slice, attempt: Callable[[Slice], Exception | None]
+) -> Iterator[tuple[Slice, Exception]]:
+    """Insert rows in their order, and yield each that is refused by itself; the others are there at the end.
+
+    Of n rows with one that is refused, about twice as many are inserted, by twice the logarithm of n.
+
+    :param attempt: inserts rows, all or none; returns with which error they are refused.
+    """
+    waiting = [rows]
+    while waiting:
+        part = waiting.pop()
+        error = attempt(part)
+        if error is None:
+            continue
+        half = part.batch.num_rows // 2
+        if half:
+            waiting += [_part(part, half, part.batch.num_rows), _part(part, 0, half)]
+        else:
+            yield part, error
+
+
+def _part(rows: Slice, begin: int, end: int) -> Slice:
+    return rows._replace(batch=rows.batch.slice(begin, end - begin), first_us=rows.first_us + begin)
+
+
+def refusal(plan: Plan, rows: Slice, window: Window | None, error: Exception) -> TargetRefused:
+    """Return the error that names the first of some rows, and what the server says of it.
+
+    :param window: in which the row lies; None: it is sent again from quarantine.
+    """
+    bases = {each.epoch: each.base_us for each in window.epochs} if window else {}
+    number = f"row {rows.first_us - bases[rows.epoch]}" if rows.epoch in bases else "a row"
+    others = rows.batch.num_rows - 1
+    one_of = f"one of the {others} behind it, or " if others else ""
+    return TargetRefused(
+        f"{unquoted(plan.table)} refuses {one_of}{number} of epoch {rows.epoch},"
+        f" {row_text(rows.batch, plan, 0)}: {_said(error)}",
+        _REMEDY,
+    )
+
+
+def _said(error: Exception) -> str:
+    """Return what a driver's error says, with column and constraint where the driver knows them."""
+    known: Any = getattr(error, "diag", None)  # of psycopg
+    parts = [f"{type(error).__name__}: {' '.join(str(error).split())}"]
+    for noun in ("column", "constraint"):
+        name = getattr(known, f"{noun}_name", None)
+        if name and name not in parts[0]:
+            parts.append(f"{noun} {name}")
+    return ", ".join(parts)
