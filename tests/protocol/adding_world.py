@@ -23,6 +23,9 @@ class RetryingTarget(SqliteTarget):
     def classify(self, error: Exception) -> Kind:
         return "retry" if isinstance(error, ConnectionError) else super().classify(error)
 
+    def refuses(self, error: Exception) -> bool:
+        return isinstance(error, sqlite3.IntegrityError)
+
 
 class AddingWorld(World):
     """Checkpoint and log in memory, the table in a file.

@@ -583,7 +583,6 @@ class LaterRefusingWorld(AddingWorld):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.on_invalid_row = "quarantine"
-        self.target.refuses = lambda error: isinstance(error, sqlite3.IntegrityError)  # type: ignore[method-assign]
         self.change(
             "CREATE TRIGGER bad BEFORE INSERT ON t WHEN NEW.k = 'bad' BEGIN SELECT RAISE(ABORT, 'no'); END"
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -13,7 +13,7 @@ from tests.simulator.machine import MACHINE
 from tests.simulator.process import Lost, Process
 from tests.simulator.rows import REFUSED, check
 from wal_sink.errors import TargetRefused
-from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
+from wal_sink.model.ledger import LedgerState, Outcome, Owner, PassedRow, Window
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import (
     Delivery,
@@ -213,7 +213,7 @@ class Connection(ReadsOffers, IdempotentSession):
         self._bases_us: dict[int, int] = {}
         self._refused: OnRefused | None = None
 
-    def pass_over(self, refused: OnRefused | None) -> None:
+    def pass_over(self, refused: OnRefused | None, passed: Sequence[PassedRow] = ()) -> None:
         """Tell of each row that is refused, and take the others."""
         self._refused = refused
 

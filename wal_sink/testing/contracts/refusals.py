@@ -260,7 +260,7 @@ def _write(session: Session, window: Window, plan: Plan, rows: Slice, log: _Log)
     log.step()
     session.pass_over(log.keep, passed)
     steps: list[Callable[[], object]] = [
-        *(lambda part=part: session.write(plan, part) for part in without(rows, listed)),  # type: ignore[misc]
+        *(lambda part=part: session.write(plan, part) for part in without(rows, listed)),
         session.drain,
     ]
     for step in steps:
