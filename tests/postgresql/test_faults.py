@@ -212,6 +212,31 @@ def test_a_lock_that_is_held_is_waited_for_and_then_said(postgresql: Server, sch
     world.end_sessions()
 
 
+def test_a_row_that_only_commit_refuses_goes_into_quarantine(
+    postgresql: Server, schema: str
+) -> None:
+    """The constraint is deferred: the window is written again, with all of them checked at once."""
+    world = PostgresqlWorld(postgresql, schema)
+    world.on_invalid_row = "quarantine"
+    postgresql.execute(
+        f"CREATE FUNCTION {schema}.two() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN IF NEW.v = 2 THEN RAISE EXCEPTION 'no two'; END IF; RETURN NULL; END $$"
+    )
+    postgresql.execute(
+        f"CREATE CONSTRAINT TRIGGER late AFTER INSERT ON {schema}.rows DEFERRABLE INITIALLY DEFERRED"
+        f" FOR EACH ROW EXECUTE FUNCTION {schema}.two()"
+    )
+    world.run().batch([*ROWS, ("c", 3)])
+    with pytest.raises(TargetUnavailable, match="deferred constraint"):
+        flush_all(world.flusher())
+    assert world.visible() == []
+    flush(world.flusher())
+    assert sorted(world.visible()) == [("a", 1), ("c", 3)]
+    (entry,) = world.log.names("quarantine/")
+    assert entry.endswith(".arrow")
+    world.end_sessions()
+
+
 def test_what_the_server_refuses_for_ever_is_no_outage(postgresql: Server, schema: str) -> None:
     """A column whose default the server cannot compute: SQLSTATE 55000, of the class of locks that pass."""
     table = f"{schema}.t"
