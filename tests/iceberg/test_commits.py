@@ -186,7 +186,9 @@ def test_the_table_changes_while_a_window_is_staged(
     assert values(options) == [1, 2]
     with load(options).update_schema() as update:
         update.rename_column("v", "w")
-    with pytest.raises(SchemaMismatch, match="pending rows were checked against it: column v is gone"):
+    with pytest.raises(
+        SchemaMismatch, match="pending rows were checked against it: column v is gone"
+    ):
         running.add([row(3)])
 
 

@@ -286,4 +286,4 @@ def test_what_cannot_be_deleted_stops_no_run(
     run.batch([("a", 0)])
     world.flush()
     assert world.table() == {"a": 0}
-    assert "stays" in caplog.text
+    assert "could not be deleted" in caplog.text

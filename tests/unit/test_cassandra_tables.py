@@ -197,7 +197,7 @@ def test_each_table_has_a_plan_as_if_it_were_alone() -> None:
 def test_a_start_says_what_a_table_lacks(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="wal_sink"):
         match_tables(WRITTEN, [BY_DAY, BY_CUSTOMER], NAMES)
-    assert '"by_day" does not have note' in caplog.text
+    assert '"by_day" lacks the column note' in caplog.text
     assert '"by_customer" does not' not in caplog.text
 
 

@@ -384,7 +384,7 @@ def test_the_time_is_over(world: World, timeout: float) -> None:
     ) as caught:
         wait(world, timeout)
     assert "last error" not in str(caught.value)
-    assert "nothing is lost" in caught.value.remedy
+    assert "Nothing is lost" in caught.value.remedy
     report(world, an_error("TargetUnavailable", transient=True))
     with pytest.raises(FlushTimeout, match="last error: TargetUnavailable: It broke"):
         wait(world, timeout)

@@ -61,8 +61,16 @@ def test_what_happens_when_the_log_is_full_is_said_for_each() -> None:
         (without("orders.keyspace"), "Target orders: Option keyspace is missing", "orders"),
         (GIVEN | {"orders.tabel": "x"}, "Target orders: Unknown option tabel", "mean table"),
         (GIVEN | {"oders.table": "x"}, "Unknown option oders.table", "Did you mean"),
-        (GIVEN | {"keyspace": "x"}, "Option keyspace says nothing", "such as orders.keyspace"),
-        (GIVEN | {"target": "kafka"}, "Option target says nothing", "such as orders.target"),
+        (
+            GIVEN | {"keyspace": "x"},
+            "Option keyspace belongs to no target",
+            "such as orders.keyspace",
+        ),
+        (
+            GIVEN | {"target": "kafka"},
+            "Option target belongs to no target",
+            "such as orders.target",
+        ),
         (GIVEN | {"targets": "orders,cassandra"}, "names cassandra, with which", "to_cassandra"),
         (GIVEN | {"targets": "orders,wal"}, "names wal, with which", "to_wal"),
         (GIVEN | {"targets": "orders,orders"}, "names orders twice", "own name"),
@@ -71,7 +79,7 @@ def test_what_happens_when_the_log_is_full_is_said_for_each() -> None:
         (GIVEN | {"wal.maxBytez": "1"}, "Unknown option wal.maxBytez", "wal.maxBytes"),
         (
             GIVEN | {"cassandra.contactPoints": "h"},
-            "Option cassandra.contactPoints says nothing",
+            "Option cassandra.contactPoints belongs to no target",
             "such as orders.cassandra.contactPoints",
         ),
         (GIVEN | {"orders.target": "lake"}, "Target orders: Option target is lake", "cassandra"),
