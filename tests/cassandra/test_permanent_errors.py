@@ -279,6 +279,36 @@ def test_a_table_that_changes_while_it_is_compared(
     assert not left
 
 
+def test_a_table_that_a_node_lacks_for_a_moment_is_an_outage(
+    node: EmbeddedCassandra, admin: Any, role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server refuses rows, and the comparison finds the table as it was: they are to be sent again."""
+    monkeypatch.setattr("wal_sink.targets.cassandra.write.drift.CHECK_EVERY_S", 3_600)
+    target = CassandraTarget(options(node, username=role, password="first"))
+    batch = pa.record_batch({"k": ["b"], "v": pa.array([2], pa.int64())})
+    plan, check = target.plan(batch.schema, "k"), DriftWatch.check
+    rows = [Slice(0, target.check(batch, plan), us) for us in (1, 2)]
+    where = "WHERE keyspace_name = 'ks' AND table_name = 't'"
+    table_id = admin.execute(f"SELECT id FROM system_schema.tables {where}").one().id
+    again = [f"CREATE TABLE ks.t (k text PRIMARY KEY, v bigint) WITH id = {table_id}"]
+
+    def when_the_node_has_it(self: DriftWatch, *args: Any, **given: Any) -> None:
+        if given.get("now") and again:
+            admin.execute(again.pop())
+        check(self, *args, **given)
+
+    with target.connect(Owner(f"{role} lacks", "log", "checkpoint")) as session:
+        write_all(session, plan, rows[0])
+        admin.execute("DROP TABLE ks.t")
+        monkeypatch.setattr(DriftWatch, "check", when_the_node_has_it)
+        with pytest.raises(TargetUnavailable, match="lacks what the schema of the cluster has"):
+            write_all(session, plan, rows[1])
+        assert not again
+    with target.connect(Owner(f"{role} has", "log", "checkpoint")) as session:
+        write_all(session, plan, rows[1])
+    assert table(admin) == {"b": 2}
+
+
 @pytest.mark.parametrize("changes", [False, True])
 def test_the_schema_is_asked_while_a_window_is_begun(
     node: EmbeddedCassandra,

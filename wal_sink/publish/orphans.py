@@ -39,6 +39,15 @@ logger = logging.getLogger(__name__)
 _FOLDERS = 64
 """Up to so many epochs are listed one by one; beyond that, all segments at once."""
 
+_RUNS_LEFT = (
+    "unpublished files of earlier runs in %s could not be deleted."
+    " They take space, and do no other harm"
+)
+_ATTEMPT_LEFT = (
+    "segments of a failed attempt at epoch %d could not be deleted now."
+    " They are deleted with their epoch"
+)
+
 
 class _Left(NamedTuple):
     """What one run has written for one epoch."""
@@ -90,12 +99,7 @@ def make_room(
             tickets,
         )
     except (OSError, StateBackendError, WalSinkError):
-        logger.warning(
-            "unpublished files of earlier runs in %s could not be deleted."
-            " They take space, and do no other harm",
-            log.url,
-            exc_info=True,
-        )
+        logger.warning(_RUNS_LEFT, log.url, exc_info=True)
 
 
 def sweep_orphans(log: Log, run_id: str, *, checkpointed: int) -> None:
@@ -107,12 +111,7 @@ def sweep_orphans(log: Log, run_id: str, *, checkpointed: int) -> None:
     try:
         _sweep(log, run_id, checkpointed)
     except (OSError, StateBackendError, WalSinkError):
-        logger.warning(
-            "unpublished files of earlier runs in %s could not be deleted."
-            " They take space, and do no other harm",
-            log.url,
-            exc_info=True,
-        )
+        logger.warning(_RUNS_LEFT, log.url, exc_info=True)
 
 
 def _is_filled(log: Log, checkpoint: Checkpoint, left: int, budget: Budget) -> bool:
@@ -252,12 +251,7 @@ def discard(log: Log, appended: Sequence[Appended]) -> None:
             reported = {segment.path for task in mine for segment in task.files}
             log.delete(sorted(reported - named))
         except (OSError, StateBackendError, WalSinkError):
-            logger.warning(
-                "segments of a failed attempt at epoch %d could not be"
-                " deleted now. They are deleted with their epoch",
-                execution.epoch,
-                exc_info=True,
-            )
+            logger.warning(_ATTEMPT_LEFT, execution.epoch, exc_info=True)
 
 
 def discard_call(log: Log, execution: Execution, call: str) -> None:
@@ -273,12 +267,7 @@ def discard_call(log: Log, execution: Execution, call: str) -> None:
         ]
         log.delete(written)
     except (OSError, StateBackendError):
-        logger.warning(
-            "segments of a failed attempt at epoch %d could not be deleted"
-            " now. They are deleted with their epoch",
-            execution.epoch,
-            exc_info=True,
-        )
+        logger.warning(_ATTEMPT_LEFT, execution.epoch, exc_info=True)
 
 
 def _is_of(path: str, run_id: str, call: str) -> bool:

@@ -127,10 +127,6 @@ Kind = Literal["retry", "throttle", "fatal"]
 """What an exception means: "fatal", the target would refuse again; or that it may pass by itself. The flusher
 tries all again after a pause, "retry" and "throttle" alike (rule 21); a session may use their difference."""
 
-ALONE = 100
-"""So many rows of a window a session passes over while the server has taken none: beyond, the table is at
-fault."""
-
 OnRefused = Callable[[int, TargetRefused], None]
 """Gets the write timestamp of a row, and why the server refuses it. When it returns, that is durable, and the
 session passes over the row; when it raises, that is the error of `write` or `drain`."""

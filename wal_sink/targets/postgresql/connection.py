@@ -37,6 +37,7 @@ from wal_sink.targets.postgresql.options import (
     quote,
 )
 from wal_sink.targets.postgresql.types import key_of, parse, staged_type
+from wal_sink.targets.sql.refusals import COPY_STATES, ROW_STATES
 
 # For what the URI does not say. A host that is gone is noticed after half a minute; one that is there and
 # whose server keeps silent, by `WatchedConnection`.
@@ -75,13 +76,6 @@ _PASSING_STATES = (
     errors.LockNotAvailable,
     errors.ObjectInUse,
 )
-
-
-_REFUSING = ("22", "23", "44", "P0001", "54000")
-"""Those that say that a row is wrong: values, constraints, WITH CHECK OPTION, RAISE, what is too long for an
-index."""
-_OF_STATEMENT = {"22P03", "22P04"}
-"""Those among them that say that COPY cannot read its input."""
 
 
 class WatchedConnection(psycopg.Connection[Any]):
@@ -206,7 +200,7 @@ def classify(error: Exception) -> Kind:
 def refuses(error: Exception) -> bool:
     """Whether the server says that a row is wrong."""
     state = error.sqlstate if isinstance(error, psycopg.Error) else None
-    return state is not None and state.startswith(_REFUSING) and state not in _OF_STATEMENT
+    return state is not None and state.startswith(ROW_STATES) and state not in COPY_STATES
 
 
 def wrong_option(said: str, options: PostgresqlOptions) -> OptionError | None:

@@ -17,12 +17,12 @@ import pyarrow as pa
 from wal_sink.errors import TargetRefused, TargetUnavailable
 from wal_sink.model.ledger import LedgerRow, LedgerState, Outcome, Owner, PassedRow, Window
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import ALONE, Kind, OnRefused, Slice, TransactionalSession
+from wal_sink.targets.base import Kind, OnRefused, Slice, TransactionalSession
 from wal_sink.targets.columns import TableColumn, refuse_changed
 from wal_sink.targets.names import unquoted
 from wal_sink.targets.registry import published_elsewhere
 from wal_sink.targets.sql.columns import as_new_rows
-from wal_sink.targets.sql.refusals import Savepoints, refusal, refused_rows
+from wal_sink.targets.sql.refusals import MOST_REFUSED, Savepoints, refusal, refused_rows
 
 COLUMNS = LedgerRow._fields
 """All but the key."""
@@ -219,7 +219,9 @@ class SqlSession(TransactionalSession):
         """Rows of the window that are passed over."""
         self._alone = 0
         """How many of them were refused before the server has taken a row of the window."""
-        self._taken: list[tuple[Plan, Slice]] = []
+        self._takes_others = False
+        """Whether the server has taken a row of the window, since it was asked which ones it refuses."""
+        self._again: list[tuple[Plan, Slice]] = []
         """Rows of the open transaction, to be written again where there are no savepoints."""
 
     def read_ledger(self) -> LedgerState | None:
@@ -235,7 +237,8 @@ class SqlSession(TransactionalSession):
         A session that cannot have the row gets no rows either: `commit` will be refused.
         """
         self._forget()
-        self._refused, self._passed, self._alone, self._taken = None, [], 0, []
+        self._refused, self._passed, self._alone = None, [], 0
+        self._takes_others, self._again = False, []
         self._written.clear()
         self._proof = uuid.uuid4().hex
         if not self._hold(window):
@@ -382,12 +385,12 @@ class SqlSession(TransactionalSession):
         window, found = self._window, []
         for part, error in refused_rows(rows, partial(self._attempt, plan)):
             found.append((part.first_us, refusal(plan, part, window, error)))
-            if not self._taken and self._alone + len(found) > ALONE:
+            if not self._takes_others and self._alone + len(found) > MOST_REFUSED:
                 raise found[-1][1]
         if not found:
             return
         self._compare(plan)  # the rows are wrong, and not the table
-        if not self._taken:
+        if not self._takes_others:
             self._alone += len(found)
         for us, why in found:
             refused(us, why)
@@ -407,8 +410,9 @@ class SqlSession(TransactionalSession):
             return error
         if points and points.release:
             self._execute(points.release)
-        self._taken = [] if points else self._taken
-        self._taken.append((plan, rows))
+        self._takes_others = True
+        if not points:
+            self._again.append((plan, rows))
         return None
 
     def _go_back(self, points: Savepoints | None) -> None:
@@ -424,7 +428,7 @@ class SqlSession(TransactionalSession):
                 f"Epoch {window.first} is no longer begun as it was",
                 "Nothing: the flush looks again.",
             )
-        for plan, rows in self._taken:
+        for plan, rows in self._again:
             self._database.insert(self._connection, plan, rows.batch)
 
     def _named(self, plan: Plan, rows: Slice, error: Exception) -> TargetRefused:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
 from wal_sink.targets.base import Kind
-from wal_sink.targets.sql.refusals import Savepoints
+from wal_sink.targets.sql.refusals import COPY_STATES, ROW_STATES, Savepoints
 
 Code = int | str | None
 
@@ -213,9 +213,8 @@ POSTGRESQL = Dialect(
         _sqlstate,
         # Connection, serialization and deadlock, resources, locks, an operator, the system, a replica.
         passing=frozenset({"08", "25006", "25P03", "40", "53", "55", "57", "58"}),
-        # Values, constraints, WITH CHECK OPTION, RAISE, what is too long for an index.
-        refusing=frozenset({"22", "23", "44", "P0001", "54000"}),
-        of_statement=frozenset({"22P03", "22P04"}),  # what COPY cannot read
+        refusing=frozenset(ROW_STATES),
+        of_statement=frozenset(COPY_STATES),
     ),
     check_at_once="SET CONSTRAINTS ALL IMMEDIATE",
     settings=(

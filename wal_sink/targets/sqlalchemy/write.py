@@ -146,9 +146,8 @@ def _write_arrow(connection: Any, quote: Quote, plan: Plan, batch: pa.RecordBatc
     cursor = connection.cursor()  # in whose transaction they are written
     connection.raw.register(_BATCH, rows)
     for each in arrow_statements(quote, of_table, deletes=plan.operation is not None):
-        cursor.execute(
-            each
-        )  # where it raises, ROLLBACK forgets the batch, and nothing else may come before
+        cursor.execute(each)
+    # Not where it raises: nothing may come before ROLLBACK then, which forgets the batch, too.
     connection.raw.unregister(_BATCH)
 
 
