@@ -15,8 +15,9 @@ from wal_sink.options import parse
 from wal_sink.targets.base import Target
 from wal_sink.targets.delta import DeltaTarget
 from wal_sink.targets.delta.options import DeltaOptions
+from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, DeletesContract
 from wal_sink.testing.contracts.restart import RestartContract
-from wal_sink.testing.contracts.rows import WITH_DOUBLE, Record
+from wal_sink.testing.contracts.rows import SCHEMA, WITH_DOUBLE, Record, Table
 from wal_sink.testing.contracts.staged import StagedContract
 
 
@@ -73,3 +74,21 @@ class TestPartitioned(TestDelta):
     """Files of many partitions."""
 
     partition_by = ("k",)
+
+
+class TestDeltaDeletes(DeletesContract):
+    """Rows that delete those of their key, in one commit with rows that are merged."""
+
+    @pytest.fixture(params=[(), ("k",)], ids=["plain", "partitioned"])
+    def target(self, tmp_path: Path, request: pytest.FixtureRequest) -> DeltaTarget:
+        path = str(tmp_path / "t")
+        DeltaTable.create(path, SCHEMA, partition_by=list(request.param))
+        given = {"delta.mode": "upsert", "keyColumns": "k,n"}
+        given |= {"operationColumn": COLUMN, "operations": OPERATIONS}
+        return DeltaTarget(parse({"delta.path": path, **given}, DeltaOptions))
+
+    def rows(self, target: Target) -> Table:
+        assert isinstance(target, DeltaTarget)
+        found = DeltaTable(target.options.path).to_pyarrow_table().to_pylist()
+        assert len({(row["k"], row["n"]) for row in found}) == len(found)
+        return {(row["k"], row["n"]): (row["v"], row["t"]) for row in found}

@@ -308,3 +308,46 @@ def test_a_dataframe_that_does_not_fit_changes_no_table(tmp_path: Path) -> None:
     with pytest.raises(SchemaMismatch):
         target(tmp_path / "made", **making).plan(pa.schema([("d", pa.float64())]), "key")
     assert not DeltaTable.is_deltatable(str(tmp_path / "made"))
+
+
+def test_a_delete_needs_its_key_alone(tmp_path: Path) -> None:
+    """Another column that takes no null, or is made with the table, holds up no delete."""
+    schema = pa.schema([("op", pa.string()), pa.field("k", pa.string()), ("v", pa.int64())])
+    path = str(tmp_path / "t")
+    DeltaTable.create(
+        path, pa.schema([pa.field("k", pa.string()), pa.field("v", pa.int64(), False)])
+    )
+
+    class Deleting(Upserting):
+        def made(self, **given: str) -> DeltaTarget:
+            return super().made(operationColumn="op", **given)
+
+    query = Deleting(path)
+
+    def changes(*rows: tuple[str, str, int | None]) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pylist(
+            [dict(zip(schema.names, row, strict=True)) for row in rows], schema
+        )
+
+    query.add(changes(("upsert", "a", 1), ("upsert", "b", 2)))
+    query.add(changes(("delete", "a", None), ("upsert", "c", 3), ("delete", "nowhere", None)))
+    assert pairs(path) == [("b", 2), ("c", 3)]
+    plan = query.plan(schema)
+    with pytest.raises(InvalidRow, match="v has a null"):
+        query.target.check(changes(("upsert", "a", None)), plan)
+    with pytest.raises(OptionError, match="no row can be found to delete"):
+        parse({"delta.path": path, "operationColumn": "op"}, DeltaOptions)
+
+
+def test_a_new_table_has_no_column_of_operations(tmp_path: Path) -> None:
+    """Nor does one whose columns are added at a start."""
+    schema = pa.schema([("op", pa.string()), *SCHEMA])
+    path = str(tmp_path / "t")
+    given = {"delta.path": path, "delta.mode": "upsert", "keyColumns": "k", "operationColumn": "op"}
+    made = DeltaTarget(
+        parse(given | {"createTable": "true", "delta.mergeSchema": "true"}, DeltaOptions)
+    )
+    for fields in (schema, schema.append(pa.field("new", pa.int32()))):
+        made.plan(fields, "key")
+        names = [field.name for field in DeltaTable(path).schema().fields]
+        assert names == [name for name in fields.names if name != "op"]

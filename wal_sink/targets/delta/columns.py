@@ -6,6 +6,7 @@ Rows are cast and checked in the tasks of a query.
 from __future__ import annotations
 
 import datetime
+import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -17,7 +18,15 @@ import pyarrow.types as pt
 
 from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Plan
-from wal_sink.targets.arrow_values import beyond_python
+from wal_sink.targets.arrow_values import (
+    are_deletes,
+    beyond_python,
+    keys_of_deletes,
+    not_deleted,
+    plain,
+    planned_operations,
+    shorten,
+)
 from wal_sink.targets.columns import TableColumn, TableRules, to_cast
 
 _ARROW = {
@@ -343,10 +352,18 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
     """
     arrays = []
     partitioned_by, keyed = partitions(plan), keys(plan)
+    operations = planned_operations(batch, plan, functools.partial(_row_text, batch, keyed))
+    deletes = None if operations is None else are_deletes(operations)
+    if deletes is not None:
+        batch = keys_of_deletes(batch, deletes, keyed)
     for column in plan.columns:
+        if column.role == "operation":
+            arrays.append(operations)
+            continue
         type_ = from_text(column.type)
         array = batch.column(column.name)
-        if (column.role == "required" and array.null_count) or _has_null(array, type_):
+        lacks = column.role == "required" and _has_true(not_deleted(array.is_null(), deletes))
+        if lacks or _has_null(array, type_):
             raise InvalidRow(
                 f"Column {column.name} has a null where table {plan.table} takes none",
                 f"Filter such rows out: .where(F.col('{column.name}').isNotNull()).",
@@ -393,6 +410,16 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
             )
         arrays.append(array)
     return pa.record_batch(arrays, names=[column.name for column in plan.columns])
+
+
+def _row_text(batch: pa.RecordBatch, keyed: Sequence[str], row: int) -> str:
+    """Name a row by its key."""
+    values = ", ".join(f"{name}={shorten(plain(batch.column(name)[row]))}" for name in keyed)
+    return f"the row with {values}"
+
+
+def _has_true(flags: pa.Array) -> bool:
+    return bool(pc.any(flags).as_py())
 
 
 def _is_empty(texts: pa.Array) -> pa.Array:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import msgspec
 
 from wal_sink.errors import OptionError
+from wal_sink.model.plan import Operation
 from wal_sink.options import CONNECTS, SECRET, SHAPES, Options, about
 from wal_sink.targets.create_table import (
     CREATE_TABLE,
@@ -17,6 +19,12 @@ from wal_sink.targets.create_table import (
     Layout,
     PartitionColumns,
     read_layout,
+)
+from wal_sink.targets.operations import (
+    OPERATION_COLUMN,
+    OperationColumn,
+    Operations,
+    read_words,
 )
 
 
@@ -51,6 +59,8 @@ class DeltaOptions(Options, frozen=True, kw_only=True):
             "Whether columns of the DataFrame that the table lacks are added when a query starts"
         ),
     ] = msgspec.field(name="delta.mergeSchema", default=False)
+    operation_column: OperationColumn = msgspec.field(name=OPERATION_COLUMN, default="")
+    operations: Operations = msgspec.field(name="operations", default="")
     create_table: CreateTable = msgspec.field(name=CREATE_TABLE, default=False)
     key_columns: KeyColumns = msgspec.field(name=KEY_COLUMNS, default="")
     partition_columns: PartitionColumns = msgspec.field(name=PARTITION_COLUMNS, default="")
@@ -86,6 +96,13 @@ class DeltaOptions(Options, frozen=True, kw_only=True):
                 f"Option {KEY_COLUMNS} is given and delta.mode is append: a Delta table has no key.",
                 f"Set delta.mode to upsert, or leave out {KEY_COLUMNS}.",
             )
+        read_words(self.operation_column, self.operations)
+        if self.operation_column and self.mode != "upsert":
+            raise OptionError(
+                f"Option {OPERATION_COLUMN} is {self.operation_column}, and delta.mode is {self.mode}:"
+                " without a key no row can be found to delete.",
+                f"Set delta.mode to upsert, or leave out {OPERATION_COLUMN}.",
+            )
 
     @property
     def layout(self) -> Layout:
@@ -98,6 +115,11 @@ class DeltaOptions(Options, frozen=True, kw_only=True):
     def keys(self) -> tuple[str, ...]:
         """The columns by which a row replaces another one; none: rows are added."""
         return self.layout.key
+
+    @property
+    def words(self) -> Mapping[str, Operation]:
+        """What each word of the operation column means."""
+        return read_words(self.operation_column, self.operations)
 
     @property
     def storage_options(self) -> dict[str, str] | None:

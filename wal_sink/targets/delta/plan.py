@@ -26,6 +26,7 @@ from wal_sink.targets.delta.columns import (
 )
 from wal_sink.targets.delta.options import DeltaOptions
 from wal_sink.targets.delta.table import Files, Table, classify, shortly
+from wal_sink.targets.operations import with_operation, without_operation
 
 logger = logging.getLogger(__name__)
 
@@ -57,8 +58,9 @@ def agree(options: DeltaOptions, schema: pa.Schema, key: str, *, changes: bool) 
 
 def _agree(options: DeltaOptions, schema: pa.Schema, key: str, *, changes: bool) -> Plan:
     path, storage = options.path, options.storage_options
+    written = without_operation(schema, options.operation_column, (), path)
     if not DeltaTable.is_deltatable(path, storage):
-        fields, statement = _new_table(options, schema)
+        fields, statement = _new_table(options, written)
         if not options.create_table:
             raise SchemaMismatch(
                 f"There is no Delta table at {path}.",
@@ -78,7 +80,7 @@ def _agree(options: DeltaOptions, schema: pa.Schema, key: str, *, changes: bool)
         logger.info("made the table: %s", statement)
     table = Table(path, storage, Files(path, storage))
     table.refuse_unfit(replaces=bool(options.keys))
-    new = _missing(table.fields, schema) if options.merge_schema else []
+    new = _missing(table.fields, written) if options.merge_schema else []
     planned = _plan(options, schema, key, [*table.fields, *new], table.partitioned_by)
     if new and changes:
         table.add_columns(new)  # only now: a DataFrame that does not fit changes nothing
@@ -96,23 +98,27 @@ def _plan(
 
     :raises SchemaMismatch: the DataFrame does not fit.
     """
+    operation = options.operation_column
+    names = [field["name"] for field in fields]
+    written = without_operation(schema, operation, names, f"the Delta table {options.path}")
     columns = match_columns(
-        schema,
+        written,
         table_columns(fields),
         f"the Delta table {options.path}",
         DeltaRules(options.path),
-        about_partitions(schema, fields, partitioned_by),
+        about_partitions(written, fields, partitioned_by),
     )
     details = {PARTITIONS: msgspec.json.encode(list(partitioned_by)).decode()}
     if options.keys:
-        _refuse_keys(options.keys, schema, fields)
+        _refuse_keys(options.keys, written, fields)
         details[KEYS] = msgspec.json.encode(list(options.keys)).decode()
     demands = WriteDemands(replaces=bool(options.keys))
     return Plan(
         key=key,
         target="delta",
         table=options.path,
-        columns=columns,
+        columns=with_operation(columns, schema, operation),
+        operations=dict(options.words) if operation else {},
         demands=demands,
         details=details,
     )

@@ -161,7 +161,9 @@ class DeltaSession(StagedSession):
             stage = self._stages[plan.key] = self._compared(plan)
         if rows.batch.num_rows:
             upsert = bool(self._options.keys)
-            stage.add(in_order(rows, keyed=bool(keys(plan))) if upsert else rows.batch)
+            stage.add(
+                in_order(rows, plan.operation, keyed=bool(keys(plan))) if upsert else rows.batch
+            )
 
     def compare(self, plan: Plan) -> None:
         """Read the table's newest version."""
@@ -330,7 +332,7 @@ class DeltaSession(StagedSession):
         table = self._refreshed()
         table.refuse_unfit(replaces=bool(keys(plan)))
         moved = about_moved(plan, table.partitioned_by)
-        refuse_changed(plan, table_columns(table.fields), moved, words)
+        refuse_changed(plan.of_table(), table_columns(table.fields), moved, words)
         if (planned := keys(plan)) and set(planned) != set(self._options.keys):
             now = f"keyColumns={','.join(self._options.keys)}" if self._options.keys else "append"
             raise OptionError(

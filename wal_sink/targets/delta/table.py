@@ -236,8 +236,8 @@ def _sync(path: Path) -> None:
 
 _SYNCED_AT_ONCE = 20
 
-MERGED = "wal_sink:merged"
-"""The column of rows for `Table.merge` that says whether a row replaces those of its key."""
+MERGED, DELETED = "wal_sink:merged", "wal_sink:deleted"
+"""Columns of rows for `Table.merge`: whether a row is for those of its key, and takes them away."""
 
 
 class Table:
@@ -305,12 +305,12 @@ class Table:
     def merge(
         self, rows: pa.Table, keys: Sequence[str], transactions: dict[str, int], said: str
     ) -> None:
-        """Replace the rows of keys, and add those of other keys, in one commit, as `commit` does.
+        """Replace or delete the rows of keys, and add those of other keys, in one commit, as `commit` does.
 
         A commit of others that adds or removes rows of the partitions that this one reads is a conflict.
 
-        :param rows: all columns of the table, and `MERGED`: whether a row replaces those of its key. Of rows
-            that do, one for each key.
+        :param rows: all columns of the table; `MERGED`: whether a row is for those of its key, one for each
+            key; and `DELETED`: whether it takes them away.
         :raises CommitFailedError: for `is_conflict`, or delta-rs does not write such a table.
         """
         names = [quote(field["name"]) for field in self.fields]
@@ -327,7 +327,9 @@ class Table:
             ),
         )
         values = {name: f"s.{name}" for name in names}
-        merger.when_matched_update(values).when_not_matched_insert(values).execute()
+        deleted = f"s.{quote(DELETED)}"
+        merger.when_matched_delete(deleted).when_matched_update(values)
+        merger.when_not_matched_insert(values, f"NOT {deleted}").execute()
 
     def add_columns(self, fields: Sequence[Mapping[str, Any]]) -> None:
         """Add columns, as the log has them, in one commit."""

@@ -17,7 +17,7 @@ _WHERE = "the driver of Spark, its executors and every flusher run"
 
 
 class DeltaTarget(Target):
-    """A Delta table in a folder or a bucket; rows are added to it. Readers see whole windows of epochs.
+    """A Delta table in a folder or a bucket. Readers see whole windows of epochs.
 
     :param options: see `DeltaOptions`.
     """
@@ -36,6 +36,8 @@ class DeltaTarget(Target):
         shape = {"delta.path": options.path}
         if options.keys:
             shape |= {"delta.mode": options.mode, "keyColumns": ",".join(options.keys)}
+        if options.operation_column:
+            shape |= {"operationColumn": options.operation_column, "operations": options.operations}
         if options.merge_schema:
             shape["delta.mergeSchema"] = "true"
         return shape

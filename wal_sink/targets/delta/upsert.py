@@ -1,4 +1,4 @@
-"""Rows that replace those of their key: staged in their order, merged by the commit. See `Table.merge`.
+"""Rows that replace or delete those of their key: staged in order, merged by the commit. See `Table.merge`.
 
 Each row of a window that is staged for an upsert has its write timestamp beside it. Of rows with one key the
 one with the highest stays: the later one of the log.
@@ -12,16 +12,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from wal_sink.targets.arrow_values import are_deletes
 from wal_sink.targets.base import Slice
-from wal_sink.targets.delta.table import MERGED, Files
+from wal_sink.targets.delta.table import DELETED, MERGED, Files
 
 _ORDER = "wal_sink:us"
 """The column of staged rows with their write timestamps."""
 
 
-def in_order(rows: Slice, *, keyed: bool) -> pa.RecordBatch:
+def in_order(rows: Slice, operation: str | None, *, keyed: bool) -> pa.RecordBatch:
     """Return rows as they are staged.
 
+    :param operation: the column that says which rows are deletes; None: none is.
     :param keyed: whether they replace those of their key. Those that were published before an upsert was
         asked for do not, and are added.
     """
@@ -29,8 +31,13 @@ def in_order(rows: Slice, *, keyed: bool) -> pa.RecordBatch:
     number = batch.num_rows
     order = pa.array(range(rows.first_us, rows.first_us + number), pa.int64())
     merged = pa.array([keyed] * number, pa.bool_())
+    deleted = pa.array([False] * number, pa.bool_())
+    if operation is not None:
+        deleted = are_deletes(batch.column(operation))
+        batch = batch.select([name for name in batch.schema.names if name != operation])
     return pa.record_batch(
-        [*batch.columns, order, merged], names=[*batch.schema.names, _ORDER, MERGED]
+        [*batch.columns, order, merged, deleted],
+        names=[*batch.schema.names, _ORDER, MERGED, DELETED],
     )
 
 
@@ -51,4 +58,4 @@ def last_rows(
         rows[field.name] if field.name in rows.column_names else pa.nulls(len(rows), field.type)
         for field in types
     ]
-    return pa.table([*columns, rows[MERGED]], names=[*types.names, MERGED])
+    return pa.table([*columns, rows[MERGED], rows[DELETED]], names=[*types.names, MERGED, DELETED])
