@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,11 +18,11 @@ from tests.sql.mariadb import database, mariadb  # noqa: F401 - fixtures
 from wal_sink.protocol import windows
 from wal_sink.testing.servers import docker
 from wal_sink.testing.servers.cassandra import IMAGE
+from wal_sink.testing.servers.kafka import Broker
 
 pytest_plugins = [
     "wal_sink.testing.fixtures",  # `cassandra` and `keyspace`
     "wal_sink.testing.postgresql_fixtures",  # `postgresql` and `schema`
-    "tests.kafka_server",  # `kafka`
     "tests.neighbours",  # `counted`
 ]
 
@@ -79,6 +80,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         SPARK.make()
     if item.get_closest_marker("cassandra"):
         CASSANDRA.make()
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[Broker]:
+    """Start the one broker; a test that leaves it stopped or paused takes one of its own."""
+    with Broker() as broker:
+        yield broker
 
 
 @pytest.fixture

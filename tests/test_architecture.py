@@ -64,7 +64,7 @@ PACKAGES = {
     # What production does not install: each needs an extra. The command `demo` imports the demo when it runs.
     "testing": "spark publish targets targets.cassandra targets.sql targets.kafka"
     " targets.postgresql protocol model state_backends",
-    "demo": "wal_sink testing wal model",
+    "demo": "wal_sink testing targets targets.sqlalchemy targets.delta targets.iceberg wal model",
     "cli": "demo admin publish metrics progress wal model targets state_backends",
 }
 
@@ -75,11 +75,11 @@ OUTSIDE = {
     "prometheus_client": "metrics",
     "psycopg": "targets.postgresql testing demo",
     "pgpq": "targets.postgresql",
-    "confluent_kafka": "targets.kafka",
-    "deltalake": "targets.delta",
-    "sqlalchemy": "targets.sqlalchemy targets.iceberg",
+    "confluent_kafka": "targets.kafka testing demo",
+    "deltalake": "targets.delta demo",
+    "sqlalchemy": "targets.sqlalchemy targets.iceberg demo",
     "duckdb": "targets.sqlalchemy",
-    "pyiceberg": "targets.iceberg",
+    "pyiceberg": "targets.iceberg demo",
     "fsspec": "state_backends",
     "numpy": "targets.cassandra testing",
     "pytest": "testing",

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
-from tests.kafka_server import Broker
 from tests.protocol.engine import World, in_memory
 from wal_sink.model.ledger import LedgerState, Owner
 from wal_sink.model.plan import Plan
@@ -16,6 +15,7 @@ from wal_sink.options import parse
 from wal_sink.targets.base import Kind
 from wal_sink.targets.kafka import KafkaTarget
 from wal_sink.targets.kafka.options import KafkaOptions
+from wal_sink.testing.servers.kafka import Broker
 
 
 class PairsTarget(KafkaTarget):

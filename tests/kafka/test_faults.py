@@ -12,7 +12,6 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from tests.kafka.conftest import TopicWorld
-from tests.kafka_server import Broker
 from tests.protocol import raw
 from tests.protocol.test_crash_everywhere import flush
 from wal_sink.errors import TargetUnavailable
@@ -28,6 +27,7 @@ from wal_sink.targets.kafka.session import KafkaSession, transactional
 from wal_sink.targets.kafka.topics import admin_of, limits
 from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.faults import AnswerLost, Crash, Faults
+from wal_sink.testing.servers.kafka import Broker
 
 ROWS = [(f"k{n}", n) for n in range(100)]
 

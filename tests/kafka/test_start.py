@@ -19,7 +19,6 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.kafka_server import Broker
 from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import Owner
 from wal_sink.options import parse
@@ -29,6 +28,7 @@ from wal_sink.targets.kafka.options import KafkaOptions
 from wal_sink.targets.kafka.records import limits_details, planned_limits
 from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.contracts.rows import deliver
+from wal_sink.testing.servers.kafka import Broker
 
 RECORD = pa.schema([("key", pa.string()), ("value", pa.string())])
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaException
 
-from tests.kafka_server import Broker
 from wal_sink.model.plan import Plan
 from wal_sink.options import parse
 from wal_sink.targets.base import Slice, Target
@@ -20,6 +19,7 @@ from wal_sink.targets.kafka.options import KafkaOptions
 from wal_sink.testing.contracts.restart import RestartContract
 from wal_sink.testing.contracts.rows import BASE_US, DoubleRecord, Record
 from wal_sink.testing.contracts.transactional import TransactionalContract
+from wal_sink.testing.servers.kafka import Broker
 
 
 class TestKafka(TransactionalContract, RestartContract):

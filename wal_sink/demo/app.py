@@ -10,19 +10,19 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import wal_sink
-from wal_sink.demo.control import write_batch
-from wal_sink.demo.databases import Clients
 from wal_sink.demo.queries import QUERIES, Query
+from wal_sink.demo.store import Store
+from wal_sink.demo.stores import Stores
 from wal_sink.testing import flights
-from wal_sink.testing.crash import PausingDataSource
+from wal_sink.testing.crash import PausingDataSource, pause_at
 from wal_sink.testing.local_spark import local_session
 
 
-def main(folder: Path, clients: Clients) -> None:
+def main(folder: Path, stores: Stores) -> None:
     """Run the queries until their sources are read and everything is flushed."""
     slots = len(QUERIES) + 1  # a task that stands still keeps its slot
     spark = local_session(
@@ -30,18 +30,19 @@ def main(folder: Path, clients: Clients) -> None:
     )
     with wal_sink.register(spark, drain_timeout=300):
         spark.dataSource.register(PausingDataSource)
-        for query in [start(spark, query, folder, clients) for query in QUERIES]:
+        for query in [start(spark, query, folder, stores) for query in QUERIES]:
             query.awaitTermination()
 
 
-def start(spark: SparkSession, query: Query, folder: Path, clients: Clients) -> StreamingQuery:
+def start(spark: SparkSession, query: Query, folder: Path, stores: Stores) -> StreamingQuery:
     """Start one of the queries."""
     source = spark.readStream.schema(flights.SCHEMA).option("maxFilesPerTrigger", 1)
     rows = source.parquet(str(folder / query.source)).selectExpr(*query.select)
+    rows = stores.first.written(rows)
     if query.sink == "wal_sink":
-        writer = rows.writeStream.format("wal_sink").options(**clients.options(query.table))
+        writer = rows.writeStream.format("wal_sink").options(**stores.options(query.table))
     else:
-        write = partial(write_batch, table=query.table, client=clients.first)
+        write = partial(write_batch, table=query.table, store=stores.first)
         writer = rows.writeStream.foreachBatch(write)
     return (
         writer.option("checkpointLocation", str(folder / query.checkpoint))
@@ -50,5 +51,11 @@ def start(spark: SparkSession, query: Query, folder: Path, clients: Clients) -> 
     )
 
 
+def write_batch(batch: DataFrame, epoch: int, *, table: str, store: Store) -> None:
+    """Write a micro-batch when it is computed; Spark writes `commits/<epoch>` after that: the control."""
+    store.write(batch, table, partial(pause_at, "write", table, epoch))
+    pause_at("commit returned", table, epoch)
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Clients(sys.argv[2]))
+    main(Path(sys.argv[1]), Stores.at(sys.argv[2]))

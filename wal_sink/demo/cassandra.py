@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from wal_sink.demo.database import Client, Database, LedgerRow
+from pyspark.sql import Row
+
 from wal_sink.demo.queries import CONTROL, TENTH, Query
+from wal_sink.demo.store import Half, RowStore
 from wal_sink.testing import flights
 from wal_sink.testing.crash import PAUSING_TARGET
 from wal_sink.testing.servers.cassandra import EmbeddedCassandra
@@ -20,21 +22,17 @@ _HOST = "127.0.0.1"
 _IN_FLIGHT = 100
 _READ_TIMEOUT_S = 60
 _TENTH = f"""
-CREATE TABLE {_KEYSPACE}.{{}} (
+CREATE TABLE IF NOT EXISTS {_KEYSPACE}.{{}} (
     key uuid PRIMARY KEY, origin text, day date, scheduled timestamp, carrier text, flight int
 )
 """
 _TABLES = (flights.TABLE, _TENTH.format(TENTH.table), _TENTH.format(CONTROL.table))
 
 
-class Cassandra(Database):
+class Cassandra(RowStore):
     """Keys are primary keys: a row of the same key overwrites, and one of another key stays for ever."""
 
     target = "cassandra"
-
-    def __init__(self, node: EmbeddedCassandra) -> None:
-        self._node = node
-        self.title = node.title
 
     @classmethod
     @contextmanager
@@ -45,40 +43,13 @@ class Cassandra(Database):
         node = EmbeddedCassandra(folder / "cassandra", heap="1g")
         say(f"Starting {node.title}; the first time its jars are downloaded …")
         with node:
-            node.create_keyspace(_KEYSPACE)
-            for table in _TABLES:
-                node.execute(table)
-            yield cls(node)
+            yield cls(str(node.port), node, node.title)
 
-    @property
-    def address(self) -> str:
-        """The node's CQL port, as text."""
-        return str(self._node.port)
-
-    def count(self, table: str) -> int:
-        """Count the rows of a table, as a reader sees them."""
-        (row,) = self._read(f"SELECT count(*) FROM {_KEYSPACE}.{table}")  # noqa: S608
-        return int(row[0])
-
-    def rows(self, query: Query) -> Iterator[Sequence[Any]]:
-        """Yield the rows of the query's table; the driver reads a page at a time."""
-        select = f"SELECT {', '.join(query.columns)} FROM {_KEYSPACE}.{query.table}"  # noqa: S608
-        yield from self._read(select)
-
-    def ledger(self, query_id: str) -> LedgerRow | None:
-        """Read the ledger row of a query."""
-        rows = self._node.execute(
-            f"SELECT flushed, begun FROM {_KEYSPACE}.wal_sink_ledger WHERE query_id = %s",  # noqa: S608
-            [query_id],
-        )
-        return LedgerRow(rows[0].flushed, rows[0].begun) if rows else None
-
-    def _read(self, select: str) -> Any:
-        return self._node.session().execute(select, timeout=_READ_TIMEOUT_S)
-
-
-class CassandraClient(Client):
-    """Writes to the node."""
+    def create(self) -> None:
+        """Make keyspace and tables."""
+        self.server.create_keyspace(_KEYSPACE)
+        for table in _TABLES:
+            self.server.execute(table)
 
     def options(self, table: str) -> Mapping[str, str]:
         """Return the sink's options for one table."""
@@ -90,7 +61,7 @@ class CassandraClient(Client):
             "table": table,
         }
 
-    def insert(self, table: str, rows: Sequence[Sequence[Any]], half: Callable[[], None]) -> None:
+    def insert(self, table: str, rows: Sequence[Row], half: Half) -> None:
         """Send a prepared INSERT for each row, many at a time."""
         from cassandra.cluster import Cluster  # noqa: PLC0415 - in tasks only
         from cassandra.concurrent import execute_concurrent_with_args  # noqa: PLC0415 - as above
@@ -109,3 +80,17 @@ class CassandraClient(Client):
             execute_concurrent_with_args(session, insert, values[middle:], _IN_FLIGHT)
         finally:
             cluster.shutdown()
+
+    def count(self, table: str) -> int:
+        """Count the rows of a table, as a reader sees them."""
+        (row,) = self._read(f"SELECT count(*) FROM {_KEYSPACE}.{table}")  # noqa: S608
+        return int(row[0])
+
+    def rows(self, query: Query) -> Iterable[Sequence[Any]]:
+        """Return the rows of the query's table; the driver reads a page at a time."""
+        select = f"SELECT {', '.join(query.columns)} FROM {_KEYSPACE}.{query.table}"  # noqa: S608
+        found: Iterable[Sequence[Any]] = self._read(select)
+        return found
+
+    def _read(self, select: str) -> Any:
+        return self.server.session().execute(select, timeout=_READ_TIMEOUT_S)

@@ -7,8 +7,8 @@ from typing import Literal, NamedTuple
 
 import pyarrow as pa
 
-from wal_sink.demo.databases import Databases
 from wal_sink.demo.queries import CONTROL, FLIGHTS, TENTH, Query
+from wal_sink.demo.stores import Stores
 from wal_sink.model import paths
 from wal_sink.testing.crash import Pause, Point
 from wal_sink.wal.location import locate
@@ -58,7 +58,7 @@ KILLS = (
 )
 
 
-def window_hit(folder: Path, query: Query, epoch: int, databases: Databases) -> Window:
+def window_hit(folder: Path, query: Query, epoch: int, stores: Stores) -> Window:
     """Read from checkpoint, log and ledger how far `epoch` was when the driver died.
 
     The rows of a small segment are in the memory of its task until the manifest has them. So an epoch that
@@ -69,8 +69,9 @@ def window_hit(folder: Path, query: Query, epoch: int, databases: Databases) -> 
     query_id = checkpoint.query_id()
     log = location.open_log(query_id)
     if checkpoint.last_commit() >= epoch:
-        found = databases.ledger(query_id)
-        begun = found and found.flushed < epoch and f'"epoch":{epoch},' in found.begun
+        found = stores.ledger(query_id)
+        window = found.begun if found and found.flushed < epoch else None
+        begun = window and any(each.epoch == epoch for each in window.epochs)
         return "while an epoch is being flushed" if begun else "none of them"
     if any(attempt.epoch == epoch for attempt in log.attempts()):
         return "between manifest and commits/N"

@@ -29,7 +29,7 @@ def draw(path: Path, samples: Sequence[Sample], deaths: Sequence[Death]) -> None
     figure = Figure(figsize=(10, 4.2), layout="constrained")
     ours, control = figure.subplots(1, 2, sharex=True, sharey=True)
     _panel(ours, samples, TENTH.table, "wal_sink: never a row that is not checkpointed")
-    _panel(control, samples, CONTROL.table, "foreachBatch: ghosts of dead attempts stay")
+    _panel(control, samples, CONTROL.table, "foreachBatch: rows of dead attempts stay")
     for axes in (ours, control):
         for death in deaths:
             axes.axvline(death.seconds, color=_KILL, linewidth=1, linestyle=(0, (2, 2)))

@@ -66,7 +66,7 @@ QUERIES = (FLIGHTS, TENTH, CONTROL)
 
 _MANY = 10_000
 """Flights that are worth as many epochs as the year has files."""
-_FEW = 8
+_FEW = 6
 """Epochs of fewer flights: an epoch takes a second, however few rows it has."""
 
 

@@ -44,7 +44,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     missing: int
     extra: int
     control_extra: int
-    """Ghosts in the control's table."""
+    """Ghosts or doubles in the control's table."""
     seconds: float
     kills: tuple[Death, ...]
     tables: tuple[Comparison, ...]
@@ -65,7 +65,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
                 "\n  ".join(["The tables differ from the source, for example:", *examples])
             )
         if not self.control_extra:
-            problems.append("The control has no ghosts: these kills proved nothing.")
+            problems.append("The control has no extra rows: these kills proved nothing.")
         hit = {death.window for death in self.kills}
         if missed := [kill.window for kill in KILLS if kill.window not in hit]:
             problems.append(f"No kill hit the driver {', nor '.join(missed)}.")

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from wal_sink.demo.databases import Databases
 from wal_sink.demo.kills import KILLS, Kill, discarded_rows, window_hit
 from wal_sink.demo.picture import draw
 from wal_sink.demo.queries import (
@@ -21,6 +20,7 @@ from wal_sink.demo.queries import (
     write_sources,
 )
 from wal_sink.demo.report import Comparison, Death, Report, comparison, report
+from wal_sink.demo.stores import Stores
 from wal_sink.demo.watch import Sample, Watch
 from wal_sink.testing.crash import PAUSES, Driver, pauses
 from wal_sink.testing.oracle import judge
@@ -37,7 +37,7 @@ def run(
 ) -> Report:
     """Run the demo in an empty folder.
 
-    :param targets: one or several of `databases.DATABASES`.
+    :param targets: one or several of `stores.DATABASES`.
     :param flights: how many to stream; all if None.
     :param picture: the file to draw, its suffix says the format.
     :param say: called with what happens, a line each.
@@ -45,28 +45,26 @@ def run(
     :raises WalSinkError: the demo could not be run to its end; its outcome is in the report.
     """
     began = time.monotonic()
-    with Databases.start(targets, folder, say) as databases:
+    with Stores.start(targets, folder, say) as stores:
         sources = write_sources(folder, flights)
         sizes = {name: source.num_rows for name, source in sources.items()}
         say(f"Streaming {sizes[FLIGHTS.source]:,} flights, and every tenth of them twice more …")
         number = epochs(sizes[FLIGHTS.source])
-        with Watch(folder, databases, sizes, number, sampled) as watch:
-            deaths = [
-                _die(folder, databases, watch, kill, kill.epoch(number), say) for kill in KILLS
-            ]
-            with _driver(folder, databases, "last") as driver:
+        with Watch(folder, stores, sizes, number, sampled) as watch:
+            deaths = [_die(folder, stores, watch, kill, kill.epoch(number), say) for kill in KILLS]
+            with _driver(folder, stores, "last") as driver:
                 driver.finish()
         say("Comparing the tables with the source …")
-        comparisons = [*_compare(databases, sources)]
+        comparisons = [*_compare(stores, sources)]
         draw(picture, watch.samples, deaths)
-        target, title = databases.targets, databases.title
+        target, title = stores.targets, stores.title
     seconds = time.monotonic() - began
     return report(comparisons, deaths, seconds, str(picture), target=target, server=title)
 
 
 def _die(
     folder: Path,
-    databases: Databases,
+    stores: Stores,
     watch: Watch,
     kill: Kill,
     epoch: int,
@@ -74,11 +72,11 @@ def _die(
 ) -> Death:
     """Start the application, kill it when all queries have reached their points; say what that left."""
     points = kill.pauses(folder, epoch)
-    with _driver(folder, databases, str(epoch), {PAUSES: pauses(*points)}) as driver:
+    with _driver(folder, stores, str(epoch), {PAUSES: pauses(*points)}) as driver:
         driver.reach(lambda: all(Path(point.marker).exists() for point in points))
         driver.kill()
     death = Death(
-        window=window_hit(folder, FLIGHTS, epoch, databases),
+        window=window_hit(folder, FLIGHTS, epoch, stores),
         epoch=epoch,
         rows_discarded=sum(discarded_rows(folder, query) for query in (FLIGHTS, TENTH)),
         seconds=round(watch.seconds, 1),
@@ -91,10 +89,10 @@ def _die(
 
 
 def _driver(
-    folder: Path, databases: Databases, name: str, environment: dict[str, str] | None = None
+    folder: Path, stores: Stores, name: str, environment: dict[str, str] | None = None
 ) -> Driver:
     return Driver(
-        ["-m", "wal_sink.demo.app", str(folder), databases.addresses],
+        ["-m", "wal_sink.demo.app", str(folder), stores.addresses],
         folder / f"driver-{name}.log",
         {"TZ": "UTC", **(environment or {})},
         folder,
@@ -102,9 +100,9 @@ def _driver(
     )
 
 
-def _compare(databases: Databases, sources: dict[str, pa.Table]) -> Iterator[Comparison]:
-    """Compare every table of every database with its source; the control writes to the first one."""
-    for number, database in enumerate(databases.all):
+def _compare(stores: Stores, sources: dict[str, pa.Table]) -> Iterator[Comparison]:
+    """Compare every table of every store with its source; the control writes to the first one."""
+    for number, store in enumerate(stores.all):
         for query in QUERIES if number == 0 else [q for q in QUERIES if q.sink == "wal_sink"]:
-            verdict = judge(in_source(sources[query.source], query), in_table(database.rows(query)))
-            yield comparison(query.name, query.sink, query.table, verdict, database.target)
+            verdict = judge(in_source(sources[query.source], query), in_table(store.rows(query)))
+            yield comparison(query.name, query.sink, query.table, verdict, store.target)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from wal_sink.demo.databases import Databases
 from wal_sink.demo.queries import QUERIES, Query
+from wal_sink.demo.stores import Stores
 from wal_sink.errors import WalSinkError
 from wal_sink.testing import flights
 from wal_sink.wal.location import locate
@@ -49,14 +49,14 @@ class Watch(threading.Thread):
     def __init__(
         self,
         folder: Path,
-        databases: Databases,
+        stores: Stores,
         rows: Mapping[str, int],
         epochs: int,
         say: Callable[[Sample], None],
     ) -> None:
         super().__init__(name="wal_sink-demo-watch", daemon=True)
         self.samples: list[Sample] = []
-        self._folder, self._databases, self._rows, self._say = folder, databases, rows, say
+        self._folder, self._stores, self._rows, self._say = folder, stores, rows, say
         self._epochs = epochs
         self._began = time.monotonic()
         self._left = threading.Event()
@@ -98,7 +98,7 @@ class Watch(threading.Thread):
         if total > _COUNTABLE:
             visible = min(total, (self._flushed(query) + 1) * size)
         else:
-            visible = self._databases.count(query.table)
+            visible = self._stores.count(query.table)
         return Progress(total, visible, min(total, (self._checkpointed(query) + 1) * size))
 
     def _checkpointed(self, query: Query) -> int:

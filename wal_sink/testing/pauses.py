@@ -49,6 +49,7 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True):
 
     point: Point
     table: str
+    """As the options name it, or the last part of that: a table's name in a namespace, or a folder's."""
     epoch: int
     marker: str
     """Path of the file that says that the point is reached."""
@@ -62,7 +63,8 @@ def pauses(*where: Pause) -> str:
 def pause_at(point: Point, table: str, epoch: int) -> None:
     """Write the marker and wait to be killed, if `PAUSES` names this point."""
     for pause in msgspec.json.decode(os.environ.get(PAUSES, "[]"), type=list[Pause]):
-        if (pause.point, pause.table, pause.epoch) == (point, table, epoch):
+        named = table == pause.table or table.endswith((f".{pause.table}", f"/{pause.table}"))
+        if named and (pause.point, pause.epoch) == (point, epoch):
             _wait_for_death(pause)
 
 

@@ -19,7 +19,7 @@ from tests.benchmarks.figure import Figure, Target, at_least, figure
 from tests.benchmarks.figures.rates import Round, ratios
 from tests.benchmarks.rows import Source
 from tests.benchmarks.run import Run, Taken
-from tests.kafka_server import Broker
+from wal_sink.testing.servers.kafka import Broker
 from wal_sink.testing.servers.postgresql import InstalledPostgresql
 
 OURS = "wal_sink"

@@ -1,4 +1,4 @@
-"""Runs a real Kafka broker as a child process: no Docker, no service; `kafka` is one for the whole run."""
+"""Runs a real Kafka broker as a child process: no Docker, no service."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import base64
 import os
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-import pytest
 
 from wal_sink.testing.servers import maven
 from wal_sink.testing.servers.maven import java_command
@@ -175,10 +173,3 @@ class Broker(Child):
         except KafkaException as error:
             return str(error)
         return None
-
-
-@pytest.fixture(scope="session")
-def kafka() -> Iterator[Broker]:
-    """Start the one broker; a test that leaves it stopped or paused takes one of its own."""
-    with Broker() as broker:
-        yield broker

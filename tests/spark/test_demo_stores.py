@@ -1,0 +1,88 @@
+"""The stores of `wal-sink demo`: each gets every row once by the sink, and doubles by its control.
+
+One session of Spark, one log for all of them, and no SIGKILL: tests/cli/test_demo.py has those.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import wal_sink
+from wal_sink.demo import queries
+from wal_sink.demo.app import start
+from wal_sink.demo.cassandra import Cassandra
+from wal_sink.demo.kafka import Kafka
+from wal_sink.demo.queries import CONTROL, FLIGHTS, TENTH, in_source, in_table, write_sources
+from wal_sink.demo.stores import ALONE, STORES, Stores, store_type
+from wal_sink.testing.oracle import judge
+from wal_sink.testing.servers.cassandra import Node
+from wal_sink.testing.servers.kafka import Broker
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+ROWS = 240
+
+
+@pytest.fixture(autouse=True)
+def in_two_epochs(monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> None:
+    """Stream the flights in two micro-batches, with times as the demo's application has them."""
+    monkeypatch.setattr(queries, "_FEW", 2)
+    monkeypatch.setenv("TZ", "UTC")
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
+def _go_on() -> None:
+    """Stand still nowhere."""
+
+
+def fill_and_judge(spark: SparkSession, stores: Stores, folder: Path) -> None:
+    """Stream flights into all stores, and compare; then write a batch twice, as after a kill."""
+    sources = write_sources(folder, ROWS)
+    in_application = Stores.at(stores.addresses)  # whose stores travel to tasks
+    with wal_sink.register(spark, drain_timeout=120):
+        for query in (FLIGHTS, TENTH):
+            start(spark, query, folder, in_application).awaitTermination()
+    tenth = spark.read.parquet(str(folder / TENTH.source)).selectExpr(*CONTROL.select)
+    for store, written in zip(stores.all, in_application.all, strict=True):
+        for query in (FLIGHTS, TENTH):
+            wanted, found = in_source(sources[query.source], query), in_table(store.rows(query))
+            assert judge(wanted, found).exact, (store.target, query.name)
+            assert store.count(query.table) == sources[query.source].num_rows
+        batch = written.written(tenth)
+        for _ in range(2):
+            written.write(batch, CONTROL.table, _go_on)
+        assert store.count(CONTROL.table) == 2 * ROWS // 10, store.target
+
+
+@pytest.mark.cassandra
+@pytest.mark.postgresql
+def test_each_store_has_each_row_once_and_its_control_doubles(
+    spark: SparkSession, cassandra: Node, tmp_path: Path
+) -> None:
+    """All that take columns, from one log: a new one is in the table of stores, so it is here, too."""
+    with ExitStack() as stack:
+        stores = Stores(
+            [
+                Cassandra(str(cassandra.port), cassandra)
+                if name == "cassandra"
+                else stack.enter_context(store_type(name).start(tmp_path, lambda _: None))
+                for name in STORES
+                if name not in ALONE
+            ]
+        )
+        for store in stores.all:
+            store.create()
+        fill_and_judge(spark, stores, tmp_path)
+
+
+def test_kafka_has_each_record_once_and_its_control_doubles(
+    spark: SparkSession, kafka: Broker, tmp_path: Path
+) -> None:
+    """Alone, since it takes each row as one value."""
+    stores = Stores([Kafka(kafka.address, kafka)])
+    stores.first.create()
+    fill_and_judge(spark, stores, tmp_path)

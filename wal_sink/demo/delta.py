@@ -1,0 +1,59 @@
+"""The demo's Delta tables: local folders; the control appends by delta-rs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import DataFrame
+
+from wal_sink.demo.queries import Query
+from wal_sink.demo.store import Half, Store
+from wal_sink.targets.delta import DeltaTarget
+from wal_sink.testing.crash import Pausing
+
+
+class PausingDelta(Pausing, DeltaTarget):
+    """Stands still to be killed."""
+
+
+class Delta(Store):
+    """A batch is one commit, which a batch that comes again repeats."""
+
+    target = "delta"
+
+    @classmethod
+    @contextmanager
+    def start(cls, folder: Path, say: Callable[[str], None]) -> Iterator[Self]:  # noqa: ARG003 - no server
+        """Use a folder: each table comes with its first row."""
+        yield cls(str(folder / "delta"), title="Delta Lake")
+
+    def options(self, table: str) -> Mapping[str, str]:
+        """Return the sink's options for one table, which the start makes."""
+        return {
+            "target": "wal_sink.demo.delta:PausingDelta",
+            "delta.path": self._path(table),
+            "createTable": "true",
+        }
+
+    def write(self, batch: DataFrame, table: str, half: Half) -> None:
+        """Append a micro-batch."""
+        half()
+        write_deltalake(self._path(table), batch.toArrow(), mode="append")
+
+    def count(self, table: str) -> int:
+        """Count the rows of a table, as a reader sees them."""
+        if not DeltaTable.is_deltatable(self._path(table)):
+            return 0
+        return int(DeltaTable(self._path(table)).to_pyarrow_dataset().count_rows())
+
+    def rows(self, query: Query) -> Iterable[Sequence[Any]]:
+        """Return the rows of the query's table."""
+        found = DeltaTable(self._path(query.table)).to_pyarrow_table(columns=list(query.columns))
+        return zip(*(column.to_pylist() for column in found.columns), strict=True)
+
+    def _path(self, table: str) -> str:
+        return f"{self.address}/{table}"

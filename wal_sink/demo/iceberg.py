@@ -1,0 +1,78 @@
+"""The demo's Iceberg tables: a SQL catalog in a file; the control appends by pyiceberg."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from pyiceberg.catalog import Catalog, load_catalog
+from pyspark.sql import DataFrame
+
+from wal_sink.demo.queries import Query
+from wal_sink.demo.store import Half, Store
+from wal_sink.targets.iceberg import IcebergTarget
+from wal_sink.testing.crash import Pausing
+
+
+class PausingIceberg(Pausing, IcebergTarget):
+    """Stands still to be killed."""
+
+
+class Iceberg(Store):
+    """A batch is one snapshot, which a batch that comes again repeats."""
+
+    target = "iceberg"
+
+    @classmethod
+    @contextmanager
+    def start(cls, folder: Path, say: Callable[[str], None]) -> Iterator[Self]:  # noqa: ARG003 - no server
+        """Use a folder for catalog and tables."""
+        place = folder / "iceberg"
+        place.mkdir()
+        yield cls(str(place), title="Apache Iceberg")
+
+    def create(self) -> None:
+        """Make catalog and namespace; each table comes with its first row."""
+        self._catalog().create_namespace("demo")
+
+    def options(self, table: str) -> Mapping[str, str]:
+        """Return the sink's options for one table, which the start makes."""
+        catalog = {f"iceberg.catalog.{name}": value for name, value in self._properties.items()}
+        return {
+            "target": "wal_sink.demo.iceberg:PausingIceberg",
+            "table": f"demo.{table}",
+            "createTable": "true",
+            **catalog,
+        }
+
+    def write(self, batch: DataFrame, table: str, half: Half) -> None:
+        """Append a micro-batch."""
+        half()
+        rows = batch.toArrow()
+        self._catalog().create_table_if_not_exists(f"demo.{table}", rows.schema).append(rows)
+
+    def count(self, table: str) -> int:
+        """Count the rows of a table, as a reader sees them."""
+        catalog = self._catalog()
+        if not catalog.table_exists(f"demo.{table}"):
+            return 0
+        return int(catalog.load_table(f"demo.{table}").scan().count())
+
+    def rows(self, query: Query) -> Iterable[Sequence[Any]]:
+        """Return the rows of the query's table."""
+        scan = self._catalog().load_table(f"demo.{query.table}").scan()
+        found = scan.to_arrow().select(query.columns)
+        return zip(*(column.to_pylist() for column in found.columns), strict=True)
+
+    @property
+    def _properties(self) -> dict[str, str]:
+        return {
+            "type": "sql",
+            "uri": f"sqlite:///{self.address}/catalog.db",
+            "warehouse": f"file://{self.address}",
+        }
+
+    def _catalog(self) -> Catalog:
+        return load_catalog("demo", **self._properties)

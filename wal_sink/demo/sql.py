@@ -1,0 +1,72 @@
+"""The demo's SQL database: SQLite, in files; the control is pandas' `to_sql`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import sqlalchemy
+from pyspark.sql import DataFrame
+
+from wal_sink.demo.queries import Query
+from wal_sink.demo.store import Half, Store
+from wal_sink.targets.sqlalchemy import SqlAlchemyTarget
+from wal_sink.testing.crash import Pausing
+
+
+class PausingSql(Pausing, SqlAlchemyTarget):
+    """Stands still to be killed."""
+
+
+class Sql(Store):
+    """Each table has a file of its own: SQLite has one writer, and a kill finds each in a transaction."""
+
+    target = "sql"
+
+    @classmethod
+    @contextmanager
+    def start(cls, folder: Path, say: Callable[[str], None]) -> Iterator[Self]:  # noqa: ARG003 - no server
+        """Use a folder: each file comes with its first row."""
+        place = folder / "sqlite"
+        place.mkdir()
+        yield cls(str(place), title="SQLite")
+
+    def options(self, table: str) -> Mapping[str, str]:
+        """Return the sink's options for one table, which the start makes."""
+        return {
+            "target": "wal_sink.demo.sql:PausingSql",
+            "sql.url": self._url(table),
+            "table": table,
+            "createTable": "true",
+        }
+
+    def write(self, batch: DataFrame, table: str, half: Half) -> None:
+        """Append by pandas: one transaction, which a batch that comes again repeats."""
+        half()
+        engine = self._engine(table)
+        rows: Any = batch.toPandas()
+        rows.to_sql(table, engine, if_exists="append", index=False)
+        engine.dispose()
+
+    def count(self, table: str) -> int:
+        """Count the rows of a table, as a reader sees them."""
+        with self._engine(table).connect() as connection:
+            if not sqlalchemy.inspect(connection).has_table(table):
+                return 0
+            rows = sqlalchemy.select(sqlalchemy.func.count()).select_from(sqlalchemy.table(table))
+            return int(connection.execute(rows).scalar_one())
+
+    def rows(self, query: Query) -> Iterable[Sequence[Any]]:
+        """Return the rows of the query's table."""
+        with self._engine(query.table).connect() as connection:
+            table = sqlalchemy.Table(query.table, sqlalchemy.MetaData(), autoload_with=connection)
+            columns = [table.columns[name] for name in query.columns]
+            return [tuple(row) for row in connection.execute(sqlalchemy.select(*columns))]
+
+    def _url(self, table: str) -> str:
+        return f"sqlite:///{self.address}/{table}.db"
+
+    def _engine(self, table: str) -> Any:
+        return sqlalchemy.create_engine(self._url(table), poolclass=sqlalchemy.pool.NullPool)
