@@ -15,6 +15,9 @@ from wal_sink.demo.store import Half, Store
 from wal_sink.targets.iceberg import IcebergTarget
 from wal_sink.testing.crash import Pausing
 
+_CATALOG = "demo"
+"""Tables of a SQL catalog belong to its name."""
+
 
 class PausingIceberg(Pausing, IcebergTarget):
     """Stands still to be killed."""
@@ -44,6 +47,7 @@ class Iceberg(Store):
             "target": "wal_sink.demo.iceberg:PausingIceberg",
             "table": f"demo.{table}",
             "createTable": "true",
+            "iceberg.catalog.name": _CATALOG,
             **catalog,
         }
 
@@ -75,4 +79,4 @@ class Iceberg(Store):
         }
 
     def _catalog(self) -> Catalog:
-        return load_catalog("demo", **self._properties)
+        return load_catalog(_CATALOG, **self._properties)
