@@ -46,15 +46,15 @@ def fill_and_judge(spark: SparkSession, stores: Stores, folder: Path) -> None:
     with wal_sink.register(spark, drain_timeout=120):
         for query in (FLIGHTS, TENTH):
             start(spark, query, folder, in_application).awaitTermination()
-    tenth = spark.read.parquet(str(folder / TENTH.source)).selectExpr(*CONTROL.select)
+    tenth = spark.read.parquet(str(folder / TENTH.source))
     for store, written in zip(stores.all, in_application.all, strict=True):
         for query in (FLIGHTS, TENTH):
             wanted, found = in_source(sources[query.source], query), in_table(store.rows(query))
             assert judge(wanted, found).exact, (store.target, query.name)
             assert store.count(query.table) == sources[query.source].num_rows
-        batch = written.written(tenth)
         for _ in range(2):
-            written.write(batch, CONTROL.table, _go_on)
+            batch = tenth.selectExpr(*CONTROL.select)  # anew, or uuid() would be the same
+            written.write(written.written(batch), CONTROL.table, _go_on)
         assert store.count(CONTROL.table) == 2 * ROWS // 10, store.target
 
 
