@@ -282,8 +282,8 @@ class TransactionalSession(Session):
         Needed where the target has `resends`.
 
         :param rows: the row, as `check` returned it.
-        :param noted: whether the window that passed it over has a note of it; else its task refused it. Where
-            the note is missing, the row is in the table: another flusher has finished the window with it.
+        :param noted: whether a window has passed it over, and so has a note of it; else its task refused it.
+            A missing note leaves open whether the table has the row: it stays in quarantine.
         :raises TargetRefused: the server refuses it still; or it cannot be sent without harm.
         :raises Exception: any other, for `Target.classify`; another call tells what became of it.
         """

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from wal_sink.errors import TargetRefused
-from wal_sink.model.ledger import Window
+from wal_sink.model.ledger import PassedRow, Window
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Slice
 from wal_sink.targets.names import unquoted
@@ -78,6 +78,16 @@ def refusal(plan: Plan, rows: Slice, window: Window | None, error: Exception) ->
         f"{unquoted(plan.table)} refuses {one_of}{number} of epoch {rows.epoch},"
         f" {row_text(rows.batch, plan, 0)}: {_said(error)}",
         _REMEDY,
+    )
+
+
+def without_note(row: PassedRow) -> TargetRefused:
+    """Return the error for a row of which the ledger does not say that its window left it out (rule 24)."""
+    return TargetRefused(
+        f"The ledger has no note of a row of epoch {row.epoch}. Either another flusher has finished the epoch"
+        " with that row, and the table has it; or the ledger was restored, replaced or made anew, and the"
+        " table may lack it",
+        "Look for it in the table by its key.",
     )
 
 

@@ -22,7 +22,7 @@ from wal_sink.targets.columns import TableColumn, refuse_changed
 from wal_sink.targets.names import unquoted
 from wal_sink.targets.registry import published_elsewhere
 from wal_sink.targets.sql.columns import as_new_rows
-from wal_sink.targets.sql.refusals import MOST_REFUSED, Savepoints, refusal, refused_rows
+from wal_sink.targets.sql.refusals import MOST_REFUSED, Savepoints, refusal, refused_rows, without_note
 
 COLUMNS = LedgerRow._fields
 """All but the key."""
@@ -312,7 +312,8 @@ class SqlSession(TransactionalSession):
 
         An upsert does not replace what its key has: that may be of a later epoch.
 
-        :raises TargetRefused: the server refuses it; its epoch is not flushed; or it is a delete.
+        :raises TargetRefused: the server refuses it; its epoch is not flushed; it is a delete; or its note is
+            lost.
         """
         row = PassedRow(rows.epoch, rows.first_us)
         mark = self.read_ledger()  # before the note, which comes with it
@@ -325,9 +326,11 @@ class SqlSession(TransactionalSession):
             note = self._ledger_of(row)
             there = note.read()
             sent = row.note(self._owner, sent=True)
-            if there == sent or (there is None and noted):
+            if there == sent:
                 end(self._connection.rollback)  # the table has the row
                 return
+            if there is None and noted:
+                raise without_note(row)
             self._compare(plan)
             new_plan, batch = as_new_rows(plan, rows.batch)
             if not (note.insert(sent) if there is None else note.replace(there, sent)):
