@@ -315,6 +315,33 @@ def test_partitions_are_made_where_they_can_be_had(tmp_path: Path) -> None:
 # --- options ---
 
 
+DROPPING = {
+    "sqlite": (
+        "CREATE TRIGGER odd BEFORE INSERT ON t WHEN NEW.id % 2 BEGIN SELECT RAISE(IGNORE); END",
+    ),
+    "postgresql": ("CREATE RULE odd AS ON INSERT TO t WHERE NEW.id % 2 = 1 DO INSTEAD NOTHING",),
+}
+"""What lets a table drop odd rows without an error."""
+
+
+@pytest.mark.parametrize("kind", DROPPING)
+def test_a_table_that_drops_rows_without_an_error_is_warned_of(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once, with the count; a table that takes all is not."""
+    store: Store = Sqlite(tmp_path)
+    if kind == "postgresql":
+        store = Postgresql(request.getfixturevalue("postgresql"), request.getfixturevalue("schema"))
+    store.execute(TABLE.format(key=""))
+    rows = pa.record_batch([pa.array(range(4), pa.int64()), pa.array("abcd")], SCHEMA)
+    bring(target(store), rows)
+    assert "says nothing of the others" not in caplog.text
+    for statement in DROPPING[kind]:
+        store.execute(statement)
+    bring(target(store, ledger_table="second"), rows)
+    assert caplog.text.count("has added 2 of 4 rows") == 1
+
+
 def test_the_password_is_kept_apart_from_the_url() -> None:
     """It is in no log, and comes from the environment, too."""
     given = {"sql.url": "mysql+pymysql://me:s%40cret@db:3306/shop", "table": "t"}

@@ -22,7 +22,13 @@ from wal_sink.targets.columns import TableColumn, refuse_changed
 from wal_sink.targets.names import unquoted
 from wal_sink.targets.registry import published_elsewhere
 from wal_sink.targets.sql.columns import as_new_rows
-from wal_sink.targets.sql.refusals import MOST_REFUSED, Savepoints, refusal, refused_rows, without_note
+from wal_sink.targets.sql.refusals import (
+    MOST_REFUSED,
+    Savepoints,
+    refusal,
+    refused_rows,
+    without_note,
+)
 
 COLUMNS = LedgerRow._fields
 """All but the key."""
@@ -174,7 +180,7 @@ class Database(Protocol):
     def other_changes(self, connection: Any, plan: Plan) -> Sequence[str]:
         """Look up what else of the table, which exists, is no longer as planned."""
 
-    def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> None:
+    def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> int | None:
         """Add rows in the open transaction."""
 
     def classify(self, error: Exception) -> Kind:
@@ -221,6 +227,8 @@ class SqlSession(TransactionalSession):
         """How many of them were refused before the server has taken a row of the window."""
         self._takes_others = False
         """Whether the server has taken a row of the window, since it was asked which ones it refuses."""
+        self._warned: set[str] = set()
+        """Plans whose rows the table has dropped, and a warning said so."""
         self._again: list[tuple[Plan, Slice]] = []
         """Rows of the open transaction, to be written again where there are no savepoints."""
 
@@ -338,7 +346,7 @@ class SqlSession(TransactionalSession):
                     f"A row of epoch {row.epoch} is sent by another command, too", "Try again."
                 )
             try:
-                self._database.insert(self._connection, new_plan, batch)
+                self._add(new_plan, batch)
                 end(self._connection.commit)
             except Exception as error:
                 if not self._database.refuses(error):
@@ -374,7 +382,7 @@ class SqlSession(TransactionalSession):
             self._insert_others(plan, rows, self._refused)
             return
         try:
-            self._database.insert(self._connection, plan, rows.batch)
+            self._add(plan, rows.batch)
         except Exception as error:
             if not self._database.refuses(error):
                 raise
@@ -399,13 +407,27 @@ class SqlSession(TransactionalSession):
             refused(us, why)
             self._passed.append(PassedRow(rows.epoch, us))
 
+    def _add(self, plan: Plan, batch: pa.RecordBatch) -> None:
+        """Insert rows, and warn once where the table drops some of them without an error."""
+        added = self._database.insert(self._connection, plan, batch)
+        if added is None or not 0 <= added < batch.num_rows or plan.key in self._warned:
+            return
+        self._warned.add(plan.key)
+        logger.warning(
+            "the database has added %d of %d rows to %s, and says nothing of the others: a trigger, a rule or"
+            " ON CONFLICT of the table drops them, or puts them elsewhere",
+            added,
+            batch.num_rows,
+            unquoted(plan.table),
+        )
+
     def _attempt(self, plan: Plan, rows: Slice) -> Exception | None:
         """Insert rows, all or none; return with which error the server refuses one of them."""
         points = self._database.savepoints
         if points:
             self._execute(points.make)
         try:
-            self._database.insert(self._connection, plan, rows.batch)
+            self._add(plan, rows.batch)
         except Exception as error:
             if not self._database.refuses(error):
                 raise
@@ -432,7 +454,7 @@ class SqlSession(TransactionalSession):
                 "Nothing: the flush looks again.",
             )
         for plan, rows in self._again:
-            self._database.insert(self._connection, plan, rows.batch)
+            self._add(plan, rows.batch)
 
     def _named(self, plan: Plan, rows: Slice, error: Exception) -> TargetRefused:
         """Return the error that names the row that is refused, found in a transaction that is rolled back."""

@@ -119,10 +119,11 @@ class SqlTarget(Target):
         """
         return ""
 
-    def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> None:
+    def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> int | None:
         """Add rows in the open transaction; in bulk where the driver knows how.
 
         :param batch: columns as `arrow_type` has them, at least one row.
+        :returns: how many rows the server says it has added; None where it does not say, or replaces rows.
         """
         names = ", ".join(self.quote(column.name) for column in plan.columns)
         into = with_values(f"{self.table_name} ({names})", self.parameter)
@@ -134,6 +135,7 @@ class SqlTarget(Target):
                 f"INSERT INTO {into} VALUES ({values})",  # noqa: S608 -- quoted names
                 list(rows),
             )
+            return int(cursor.rowcount)
         finally:
             cursor.close()
 

@@ -175,11 +175,11 @@ class SqlAlchemyTarget(SqlTarget):
         position = [column.name for column in plan.columns].index(plan.operation or "")
         return checked.add_column(position, plan.operation, operations)
 
-    def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> None:
+    def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> int | None:
         """Write rows in the open transaction."""
         from wal_sink.targets.sqlalchemy.write import write  # noqa: PLC0415 -- the statements
 
-        write(connection, self._backend, self._dialect, self.quote, plan, batch)
+        return write(connection, self._backend, self._dialect, self.quote, plan, batch)
 
     def refuses(self, error: Exception) -> bool:
         """Whether the database says that a row is wrong."""

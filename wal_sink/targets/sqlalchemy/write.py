@@ -20,17 +20,18 @@ Quote = Callable[[str], str]
 
 def write(
     connection: Any, backend: str, dialect: Dialect, quote: Quote, plan: Plan, batch: pa.RecordBatch
-) -> None:
+) -> int | None:
     """Write rows in the open transaction, in their order: of several rows of a key the last one counts.
 
     The server decides which keys are equal. Rows between two deletes are one `executemany`.
 
     :param batch: in the types of the plan, at least one row.
+    :returns: how many rows the server says it has added; None where it does not say, or replaces rows.
     :raises Exception: of the driver.
     """
     if backend == "duckdb":
         _write_arrow(connection, quote, plan, batch)
-        return
+        return None  # it has neither triggers nor rules
     of_table = plan.of_table()
     names = [column.name for column in of_table.columns]
     upsert = statement(dialect, quote, of_table)
@@ -41,8 +42,11 @@ def write(
         cursor = connection.cursor()
         try:
             cursor.executemany(delete(dialect, quote, plan) if deletes else upsert, rows)
+            counted = cursor.rowcount
         finally:
             cursor.close()
+    # Drivers of the databases with MERGE may count the last row alone.
+    return None if key_of(plan) or dialect.upsert == "merge" else int(counted)
 
 
 def _runs(plan: Plan, batch: pa.RecordBatch) -> Iterator[tuple[bool, int, int]]:
