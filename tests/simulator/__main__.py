@@ -8,6 +8,7 @@ import random
 import re
 import sys
 from collections import Counter
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -25,9 +26,10 @@ def main() -> int:
     if arguments.without is not None:
         return report_bugs(
             named(arguments.without),
-            seed=arguments.seed or 0,
+            seed=arguments.seed or 1,
             histories=arguments.histories or 10_000,
             processes=arguments.processes,
+            kept=arguments.kept,
         )
     if arguments.seed is not None and arguments.histories is None and arguments.minutes is None:
         return _replay(arguments.seed)
@@ -96,6 +98,12 @@ def _arguments() -> argparse.Namespace:
         metavar="NAME",
         help="put in the bugs of tests/mutants/bugs.txt whose names have this in them, one at a time,"
         " and say after how many histories each is found, and which share of them is; all: every one",
+    )
+    parser.add_argument(
+        "--kept",
+        metavar="FILE",
+        type=Path,
+        help="keep what --without has found, so that the same command goes on after it was stopped",
     )
     parser.add_argument("--go-on", action="store_true", help="go on after a failure")
     return parser.parse_args()

@@ -1,206 +1,236 @@
 """The simulator's power: with each deliberate bug in the product, how many histories find it.
 
-Each bug is tried in a fork of this process, which loads the product anew, with the changed module in the
-place of the one on the disk.
+Each bug is played in a fork of this process, which loads the product anew, with the changed module in the
+place of the one on the disk; and only in the histories that come to the bug's place (`reach.py`).
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib
-import importlib.abc
-import importlib.machinery
-import importlib.util
+import json
 import multiprocessing
 import os
 import signal
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
 from tests.mutants.catalogue import BUGS, Bug, change
+from tests.simulator import reach
 
 _ROOT = Path(__file__).parents[2]
 
-_PLAYED_PACKAGES = ("admin", "checkpoint", "flush", "progress", "protocol", "publish", "wal")
-
-NOT_SHOWN = {
-    "it breaks after a power loss alone, or at files of the disk": (
-        "what an earlier pass has synced counts for all later ones",
-        "a file counts as synced although its folder was not",
-        "what is being synced is acted on",
-        "a sync that has failed is forgotten by the next pass",
-        "the last epoch of a window is not durable in the checkpoint before its rows are sent",
-        "what Spark goes on from is not durable in the checkpoint before rows are sent",
-        "half-written files of killed runs stay",
-        "what a newer run is writing goes as half written",
-    ),
-    "it costs time, memory or requests, and no row": (
-        "what is kept stays where each pass lists what waits",
-        "a note about an epoch without a sink is looked up by its name",
-        "who reads many manifests keeps all their rows",
-        "a worker keeps the segments that it has written",
-        "every task may report as much as the first",
-        "old records of a window stay for ever",
-        "tickets of starts that never published stay",
-    ),
-    "it is about what people read, or whom they trust": (
-        "test_forged_log",
-        "test_refuse_unconfirmed",
-        "test_progress",
-        "test_start_message",
-        "test_left_behind",
-        "verify does not say that the flush stands at a refused row",
-        "options of a run that failed as it started are taken for the query's",
-        "a window of a transaction that was not finished is said to be in the table",
-        "who waits for a target that is not attached waits for ever",
-        "flush of a target that is not attached ends as if all were flushed",
-        "rows in quarantine of a detached target do not count",
-    ),
-    "bytes have to change under their names": (
-        "test_corruption",
-        "test_lost_records",
-        "test_segment",
-        "test_inline_segments",
-        "an epoch ends at a segment that could not be read ahead",
-        "a text that is not UTF-8 is published",
-    ),
-    "it is about a target that dates rows, adds them in a transaction, or stages them": (
-        "test_dated_rows",
-        "test_staged_rows",
-        "test_sqlite_target",
-        "rows of a log of several targets are written as Spark gave them",
-        "a row that the check joins with another one stays in quarantine when it is sent again",
-    ),
-    "it is about columns, or jobs of Spark": (
-        "test_epoch_column",
-        "test_flush_task",
-        "test_split_window",
-        "refused rows forget the epoch that they came with",
-        "a failed call takes the segments of another one",
-    ),
-    "it is about a command that deletes all": ("test_reset",),
-}
-"""Bugs that no history can show, by name or by the module of their tests, with the reason."""
+_PLAYED = tuple(
+    f"wal_sink/{package}/"
+    for package in (
+        "admin",
+        "checkpoint",
+        "flush",
+        "model",
+        "progress",
+        "protocol",
+        "publish",
+        "wal",
+    )
+)
+"""The packages that run in a history. Targets, Spark, stores are simulated; commands, metrics left out."""
 
 
 class Found(NamedTuple):
     """What came of a bug."""
 
     histories: int
-    violation: str | None
-    """What the judge said first; None: nothing was found."""
+    """How many there were till it was found, or till now."""
+    played: int
+    """How many of them came to its place, and were played with it."""
+    violation: str = ""
+    """What the judge said first; empty: nothing was found."""
 
 
 def named(text: str) -> list[Bug]:
     """Return the bugs that a history can show and whose names contain a text; `all` for all of them."""
-    packages = tuple(f"wal_sink/{package}/" for package in _PLAYED_PACKAGES)
     wanted = "" if text == "all" else text
-    return [
-        bug
-        for bug in BUGS
-        if wanted in bug.name
-        and str(change(_ROOT, bug).file).startswith(packages)
-        and not _is_not_shown(bug)
-    ]
+    return [bug for bug in BUGS if wanted in bug.name and not bug.unplayed and is_played(bug)]
 
 
-def _is_not_shown(bug: Bug) -> bool:
-    modules = {test.rpartition("/")[2] for test in bug.tests}
-    return any(bug.name in names or modules & set(names) for names in NOT_SHOWN.values())
+def is_played(bug: Bug) -> bool:
+    """Whether the place of a bug is in code that runs in a history."""
+    return str(change(_ROOT, bug).file).startswith(_PLAYED)
 
 
-class _Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Loads one module from a text in place of its file."""
-
-    def __init__(self, file: Path, text: str) -> None:
-        self._name = ".".join(file.with_suffix("").parts)
-        self._code = compile(text, str(file), "exec")
-
-    def find_spec(
-        self, fullname: str, _path: Sequence[str] | None, _target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """Find that module alone."""
-        return importlib.util.spec_from_loader(fullname, self) if fullname == self._name else None
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Run the text."""
-        exec(self._code, module.__dict__)
-
-
-_LONGEST_S = 60
+_LONGEST_S = 20
 """Of CPU time: a history that takes longer never ends."""
 
+_ROUNDS = (100, 300, 1_000, 3_000)
+"""Bugs that nothing has found by so many histories are tried on, until all are played."""
 
-def _find(bug: Bug, seed: int, histories: int, answer: Connection) -> None:
-    """Play histories of the product with a bug until one fails; in a process of its own."""
-    os.environ.pop("COVERAGE_PROCESS_START", None)
-    mutation = change(_ROOT, bug)
-    for name in list(sys.modules):
-        if name.partition(".")[0] in {"wal_sink", "state_backends", "tests"}:
-            del sys.modules[name]
-    sys.meta_path.insert(0, _Changed(mutation.file, mutation.after))
+_AT_ONCE = 500
+"""Histories that one process looks through for the places of bugs."""
+
+
+def _reached(bugs: Sequence[Bug], seeds: range, answer: Connection) -> None:
+    """Answer which histories come to the place of each bug; in a process of its own."""
+    codes, everywhere = reach.marked({n: change(_ROOT, bug) for n, bug in enumerate(bugs)})
+    marks: set[int] = set()
+    reach.load_anew(reach.Loader(codes, marks))
     campaign = importlib.import_module("tests.simulator.campaign")
-    number = 0
+    campaign.prepare()
+    found: list[list[int]] = [[] for _ in bugs]
+    for seed in seeds:
+        marks.clear()
+        if violations := campaign.play(seed).violations:
+            raise RuntimeError(f"seed {seed} fails without any bug: {violations[0]}")
+        for number in marks | everywhere:
+            found[number].append(seed)
+    answer.send(found)
+
+
+def _find(bug: Bug, seeds: Sequence[int], answer: Connection) -> None:
+    """Answer which history fails first in the product with a bug; in a process of its own."""
+    mutation = change(_ROOT, bug)
+    code = compile(mutation.after, str(mutation.file), "exec")
+    reach.load_anew(reach.Loader({mutation.file: code}))
+    campaign = importlib.import_module("tests.simulator.campaign")
+    played = 0
 
     def never_ends(_signal: int, _frame: object) -> None:
-        answer.send((number, "a history never ends"))
+        answer.send((played, "a history never ends"))
         os._exit(0)
 
     signal.signal(signal.SIGPROF, never_ends)
     campaign.prepare()
-    for number in range(1, histories + 1):
+    for played, seed in enumerate(seeds, 1):
         signal.setitimer(signal.ITIMER_PROF, _LONGEST_S)
-        violations = campaign.play(seed + number - 1).violations
-        if violations:
-            answer.send((number, violations[0]))
+        if violations := campaign.play(seed).violations:
+            answer.send((played, violations[0]))
             return
-    answer.send((histories, None))
+    answer.send((len(seeds), ""))
 
 
-def _tried(
-    bugs: Sequence[Bug], seed: int, histories: int, processes: int
-) -> Iterator[tuple[Bug, Found]]:
-    """Try bugs, some side by side; yield each when it is found, or not."""
+def _side_by_side(
+    act: Callable[..., None], tasks: dict[Any, tuple[Any, ...]], processes: int
+) -> Iterator[tuple[Any, Any]]:
+    """Do tasks in processes of their own, some at a time; yield the name of each with its answer."""
+    os.environ.pop("COVERAGE_PROCESS_START", None)
     context = multiprocessing.get_context("fork")
-    left = list(reversed(bugs))
-    running: dict[Connection, Bug] = {}
+    left = list(reversed(tasks))
+    running: dict[Connection, Any] = {}
     while left or running:
         while left and len(running) < processes:
-            bug, (mine, its) = left.pop(), context.Pipe(duplex=False)
-            context.Process(target=_find, args=(bug, seed, histories, its), daemon=True).start()
+            name, (mine, its) = left.pop(), context.Pipe(duplex=False)
+            context.Process(target=act, args=(*tasks[name], its), daemon=True).start()
             its.close()
-            running[mine] = bug
+            running[mine] = name
         for ready in wait([*running]):
             assert isinstance(ready, Connection)
-            bug = running.pop(ready)
             try:
-                yield bug, Found(*ready.recv())
+                yield running.pop(ready), ready.recv()
             except EOFError:
-                yield bug, Found(0, "the simulator broke")
-            ready.close()
+                raise RuntimeError("a process of the simulator died") from None
+            finally:
+                ready.close()
 
 
-def report(bugs: list[Bug], *, seed: int, histories: int, processes: int) -> int:
-    """Print for each bug after how many histories it was found, then the share; return 1 if one was not."""
+class Measure:
+    """Tries bugs, round after round; what was found is kept in a file, so that a run may be taken up again.
+
+    :param kept: the file, for this state of product and simulator alone; None: nothing is kept.
+    """
+
+    def __init__(self, bugs: list[Bug], seed: int, processes: int, kept: Path | None) -> None:
+        self.bugs = bugs
+        self.found: dict[str, Found] = {bug.name: Found(0, 0) for bug in bugs}
+        self._seed = seed
+        self._processes = processes
+        self._kept = kept
+        self._state = _digest(seed)
+        if kept is not None and kept.exists():
+            lines = map(json.loads, kept.read_text(encoding="utf-8").splitlines())
+            found = {n: Found(*f) for state, n, f in lines if state == self._state}
+            self.found.update({n: f for n, f in found.items() if n in self.found})
+
+    def run(self, histories: int, say: Callable[[str], None]) -> None:
+        """Try all bugs; say what is found as soon as it is.
+
+        :raises RuntimeError: a history fails without any bug.
+        """
+        for upto in (*(each for each in _ROUNDS if each < histories), histories):
+            left = [
+                bug
+                for bug in self.bugs
+                if not (found := self.found[bug.name]).violation and found.histories < upto
+            ]
+            if not left:
+                continue
+            of_bug = self._places(left, min(self.found[b.name].histories for b in left), upto)
+            for bug, (played, violation) in _side_by_side(
+                _find, {bug: (bug, of_bug[bug]) for bug in left}, self._processes
+            ):
+                at = of_bug[bug][played - 1] - self._seed + 1 if violation else upto
+                before = self.found[bug.name].played
+                self._keep(bug, Found(at, before + played, violation), say)
+            every = [bool(found.violation) for found in self.found.values()]
+            say(f"within {upto:,} histories: {sum(every)} of {len(every)}: {_share(every)}")
+
+    def _places(self, bugs: list[Bug], first: int, upto: int) -> dict[Bug, list[int]]:
+        """Return for each bug the histories that come to its place, beyond those that were played."""
+        begins, end = range(self._seed + first, self._seed + upto, _AT_ONCE), self._seed + upto
+        parts = {n: (bugs, range(n, min(n + _AT_ONCE, end))) for n in begins}
+        places: dict[Bug, list[int]] = {bug: [] for bug in bugs}
+        for _, answer in sorted(_side_by_side(_reached, parts, self._processes)):
+            for bug, seeds in zip(bugs, answer, strict=True):
+                played = self._seed + self.found[bug.name].histories
+                places[bug] += [seed for seed in seeds if seed >= played]
+        return places
+
+    def _keep(self, bug: Bug, found: Found, say: Callable[[str], None]) -> None:
+        self.found[bug.name] = found
+        if found.violation:
+            say(f"{found.histories:>6,}  {bug.name}: {found.violation}")
+        if self._kept is not None:
+            with self._kept.open("a", encoding="utf-8") as file:
+                file.write(json.dumps([self._state, bug.name, found]) + "\n")
+
+
+def _digest(seed: int) -> str:
+    """Return what names the state of product, simulator and bugs."""
+    state = hashlib.sha256(str(seed).encode())
+    for folder in ("wal_sink", "tests/simulator", "tests/mutants"):
+        for path in sorted((_ROOT / folder).rglob("*")):
+            if path.suffix in {".py", ".txt"}:
+                state.update(path.read_bytes())
+    return state.hexdigest()[:16]
+
+
+def _share(found: Sequence[bool]) -> str:
+    return f"{sum(found) / len(found):.2f}" if found else "-"
+
+
+def report(
+    bugs: list[Bug], *, seed: int, histories: int, processes: int, kept: Path | None = None
+) -> int:
+    """Print after how many histories each bug was found, then the share; return 1 if one was not."""
     console = Console(highlight=False, soft_wrap=True)
+    measure = Measure(bugs, seed, processes, kept)
+    measure.run(histories, lambda text: console.print(text, markup=False))
     shares: dict[str, list[bool]] = {}
-    for bug, found in _tried(bugs, seed, histories, processes):
-        console.print(
-            f"{bug.name}: {found.histories:,}: {found.violation or 'NOTHING'}", markup=False
-        )
-        packages = change(_ROOT, bug).file.parts[1]
-        shares.setdefault(packages, []).append(found.violation is not None)
+    for bug in bugs:
+        found = measure.found[bug.name]
+        package = change(_ROOT, bug).file.parts[1]
+        shares.setdefault(package, []).append(bool(found.violation))
+        if not found.violation:
+            console.print(
+                f"NOTHING finds: {bug.name} ({found.played:,} histories come to its place)"
+            )
     table = Table("package", "deliberate bugs", "found", "share", box=None)
     every = [each for group in shares.values() for each in group]
     for package, group in [*sorted(shares.items()), ("all", every)]:
-        share = f"{sum(group) / len(group):.2f}" if group else "-"
-        table.add_row(package, str(len(group)), str(sum(group)), share)
+        table.add_row(package, str(len(group)), str(sum(group)), _share(group))
     console.print(table)
     console.print(f"within {histories:,} histories each, from seed {seed} on")
     return 0 if all(every) else 1
