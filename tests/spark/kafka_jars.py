@@ -7,7 +7,7 @@ from pathlib import Path
 from wal_sink.testing.servers import maven
 from wal_sink.testing.servers.maven import java_command
 
-_PACKAGE = maven.Artifact("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0")
+PACKAGE = maven.Artifact("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0")
 """The newest one to be had; Spark 4.3 runs with it."""
 _NEEDED = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2")
 """What Spark does not have itself."""
@@ -18,5 +18,5 @@ def kafka_jars() -> list[Path]:
 
     :raises JavaNotFound, JarsNotResolved: see `java_command` and `maven.jars`.
     """
-    folder = maven.jars(_PACKAGE, f"spark-kafka-{_PACKAGE.version}", java_command("17"))
+    folder = maven.jars(PACKAGE, f"spark-kafka-{PACKAGE.version}", java_command("17"))
     return [jar for jar in sorted(folder.glob("*.jar")) if jar.name.startswith(_NEEDED)]

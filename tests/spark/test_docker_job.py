@@ -16,6 +16,7 @@ from cassandra import InvalidRequest
 from cassandra.cluster import NoHostAvailable
 
 import wal_sink
+from tests.spark.kafka_jars import PACKAGE
 from tests.spark.tables import wait_for
 from wal_sink.testing.servers.cassandra import IMAGE, Node
 
@@ -136,3 +137,23 @@ def test_prometheus_asks_the_job_and_grafana_asks_prometheus() -> None:
     published = [p for service in services.values() for p in service.get("ports", [])]
     assert published
     assert all(p.startswith("127.0.0.1:") for p in published)
+
+
+def test_the_compose_file_with_kafka_runs_the_example() -> None:
+    """Its services extend what compose.yaml has; the program, its variables and Spark's source are those of the test."""
+    docker = ROOT / "docker"
+    services = yaml.safe_load((docker / "kafka.yaml").read_text())["services"]
+    whole = yaml.safe_load((docker / "compose.yaml").read_text())["services"]
+    extended = [s["extends"]["service"] for s in services.values() if "extends" in s]
+    assert sorted(extended) == ["cassandra", "job", "job"]
+    assert whole.keys() >= set(extended)
+    example = (ROOT / "examples" / "kafka_orders.py").read_text()
+    assert "examples/kafka_orders.py" in (docker / "Dockerfile").read_text()
+    for name in ("producer", "job"):
+        assert "/opt/job/kafka_orders.py" in services[name]["command"]
+        given = services[name]["environment"].keys() - {"PYSPARK_SUBMIT_ARGS"}
+        assert given
+        assert [variable for variable in given if f'"{variable}"' not in example] == []
+    submit = services["job"]["environment"]["PYSPARK_SUBMIT_ARGS"]
+    assert ":".join(PACKAGE) in submit
+    assert ":".join(PACKAGE) in example

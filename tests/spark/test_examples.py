@@ -19,8 +19,11 @@ import wal_sink
 from wal_sink.testing.servers.cassandra import Node
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-ELSEWHERE = {"shop", "quickstart", "folder_target", "redis_target", "sqlite_target"}
-"""Those that other tests run: the wheel's, and the contract suites of targets."""
+ELSEWHERE = {
+    *("shop", "quickstart", "kafka_orders"),
+    *("folder_target", "redis_target", "sqlite_target"),
+}
+"""Those that other tests run: the wheel's, those of deployments, and the contract suites of targets."""
 WATERMARK = timedelta(hours=12)
 
 pytestmark = [

@@ -1,0 +1,136 @@
+"""Orders from a Kafka topic, landed in Cassandra exactly once, until it is told to stop.
+
+The topic is written in transactions, of which some are aborted. Each row gets its key by `uuid()`: an order
+that came twice, or from an aborted transaction, would be one more row. Two programs, with the environment
+variables below:
+
+    python kafka_orders.py produce
+    export PYSPARK_SUBMIT_ARGS='--packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0 pyspark-shell'
+    python kafka_orders.py
+
+spark-submit would do, too, but its JVM does not hand SIGTERM on, and so could not stop in order.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import threading
+
+KAFKA = os.environ.get("KAFKA_SERVERS", "127.0.0.1:9092")
+TOPIC = os.environ.get("TOPIC", "orders")
+CASSANDRA = os.environ.get("CASSANDRA_HOST", "127.0.0.1")  # or several, with commas between
+PORT = int(os.environ.get("CASSANDRA_PORT", "9042"))
+KEYSPACE = os.environ.get("KEYSPACE", "shop")
+CHECKPOINT = os.environ.get("CHECKPOINT", "checkpoint")  # on a disk that outlives this process
+
+ORDER = "number bigint, customer int, amount double"
+"""The value of each record, as JSON."""
+TABLE = """CREATE TABLE IF NOT EXISTS {}.kafka_orders (
+    customer int, key uuid, number bigint, amount double, ordered_at timestamp,
+    topic_partition int, topic_offset bigint, PRIMARY KEY (customer, key)
+)"""
+
+# A signal handler may not raise in the middle of a call to the JVM.
+stopping = threading.Event()
+
+
+def stream() -> None:
+    """Read the topic into the table."""
+    from cassandra.cluster import Cluster  # noqa: PLC0415 - the producer needs none of these
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+    from pyspark.sql.functions import from_json  # noqa: PLC0415
+
+    import wal_sink  # noqa: PLC0415
+
+    with Cluster(CASSANDRA.split(","), port=PORT, protocol_version=5) as cluster:
+        cassandra = cluster.connect()
+        cassandra.execute(
+            f"CREATE KEYSPACE IF NOT EXISTS {KEYSPACE} WITH replication ="
+            " {'class': 'SimpleStrategy', 'replication_factor': 1}"
+        )
+        cassandra.execute(TABLE.format(KEYSPACE))
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers need wal_sink, too
+    spark = SparkSession.builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    records = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", KAFKA)
+        .option("subscribe", TOPIC)
+        .option("startingOffsets", "earliest")
+        # Without it Spark reads aborted transactions, too.
+        .option("kafka.isolation.level", "read_committed")
+        # "true": the query fails where retention was faster. "false" goes on without what is gone.
+        .option("failOnDataLoss", os.environ.get("FAIL_ON_DATA_LOSS", "true"))
+        .option("maxOffsetsPerTrigger", 1_000)
+        .load()
+    )
+    orders = (
+        records.where("value IS NOT NULL")
+        .select(
+            "partition",
+            "offset",
+            "timestamp",
+            from_json(records["value"].cast("string"), ORDER).alias("order"),
+        )
+        .selectExpr(
+            "order.*",
+            "uuid() AS key",
+            "timestamp AS ordered_at",
+            "partition AS topic_partition",
+            "offset AS topic_offset",
+        )
+    )
+    with wal_sink.register(spark):
+        query = (
+            orders.writeStream.format("wal_sink")
+            .option("checkpointLocation", CHECKPOINT)
+            .option("cassandra.contactPoints", CASSANDRA)
+            .option("cassandra.port", PORT)
+            .option("keyspace", KEYSPACE)
+            .option("table", "kafka_orders")
+            .trigger(processingTime="1 second")
+            .start()
+        )
+        print("Orders are streaming.", flush=True)
+        while query.isActive and not stopping.wait(1):
+            pass
+        query.stop()
+        query.awaitTermination()  # raises what made the query fail
+    # leaving the block: everything checkpointed is in Cassandra
+
+
+def produce() -> None:
+    """Write a transaction a second, and abort every fifth."""
+    from confluent_kafka import Producer  # noqa: PLC0415
+    from confluent_kafka.admin import AdminClient, NewTopic  # noqa: PLC0415
+
+    admin = AdminClient({"bootstrap.servers": KAFKA})
+    if TOPIC not in admin.list_topics(timeout=60).topics:
+        (made,) = admin.create_topics([NewTopic(TOPIC, 3, 1)], operation_timeout=30).values()
+        made.result()
+    producer = Producer({"bootstrap.servers": KAFKA, "transactional.id": f"{TOPIC}-producer"})
+    producer.init_transactions(60)
+    number = transactions = 0
+    while not stopping.wait(1):
+        producer.begin_transaction()
+        for each in range(number, number + 20):
+            order = {"number": each, "customer": each % 7, "amount": random.randint(1, 9_999) / 100}
+            producer.produce(TOPIC, json.dumps(order), str(each))
+        producer.flush()
+        transactions += 1
+        if transactions % 5 == 0:
+            producer.abort_transaction()
+            continue
+        producer.commit_transaction()
+        number += 20
+        print(f"{number} orders in committed transactions", flush=True)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    produce() if sys.argv[1:] == ["produce"] else stream()

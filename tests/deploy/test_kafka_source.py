@@ -1,0 +1,224 @@
+"""From a topic to a table under kills of the driver, by examples/kafka_orders.py."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+import kafka_orders
+from tests.kafka_server import VERSION, Broker
+from tests.neighbours import Counted, Row
+from tests.spark.kafka_jars import kafka_jars
+from wal_sink.testing.crash import Driver
+from wal_sink.testing.servers.cassandra import Node
+
+pytestmark = [
+    pytest.mark.test_all,
+    pytest.mark.spark,
+    pytest.mark.cassandra,
+    pytest.mark.timeout(900),
+]
+
+NAME, VERSIONS = "Kafka source to Cassandra", f"{pyspark.__version__}, {VERSION}"
+TOPIC = "orders"
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "segment.ms": "1000",
+    "min.cleanable.dirty.ratio": "0.01",
+    "min.compaction.lag.ms": "0",
+    "max.compaction.lag.ms": "1000",
+}
+_KILLS = 4
+_NEW, _HOT = 30, 5
+"""Records of a transaction with keys of their own, and with keys that come again: those are compacted."""
+
+
+class Feeder:
+    """Writes a transaction every moment, and aborts every third; a context manager."""
+
+    def __init__(self, broker: Broker) -> None:
+        given = {"bootstrap.servers": broker.address, "transactional.id": "feeder"}
+        self._producer = Producer({**given, "topic.metadata.refresh.interval.ms": 500})
+        self._producer.init_transactions(60)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.committed: list[int] = []
+        """Numbers of orders with keys of their own."""
+        self.aborted = 0
+
+    def __enter__(self) -> Feeder:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join(60)
+
+    def _run(self) -> None:
+        for transaction in itertools.count():
+            self._producer.begin_transaction()
+            numbers = [transaction * 100 + each for each in range(_NEW)]
+            for number in numbers:
+                self._send(f"order-{number}", number)
+            for key in range(_HOT):
+                self._send(f"hot-{key}", -1 - key)
+            self._producer.flush()
+            if transaction % 3 == 2:
+                self._producer.abort_transaction()
+                self.aborted += len(numbers)
+            else:
+                self._producer.commit_transaction()
+                self.committed += numbers
+            if self._ended.wait(0.5):
+                return
+
+    def _send(self, key: str, number: int) -> None:
+        self._producer.produce(TOPIC, order(number), key)
+
+
+class Job:
+    """The example, started again after each death."""
+
+    def __init__(
+        self, broker: Broker, node: Node, keyspace: str, folder: Path, topic: str = TOPIC
+    ) -> None:
+        self._node, self._keyspace, self._folder = node, keyspace, folder
+        node.execute(kafka_orders.TABLE.format(keyspace))  # the example leaves it as it is
+        jars = ",".join(map(str, kafka_jars()))
+        submit = f"--master local[2] --driver-memory 1g --jars {jars} --conf spark.ui.enabled=false"
+        self.environment = {
+            "PYSPARK_SUBMIT_ARGS": f"{submit} --conf spark.driver.host=127.0.0.1 pyspark-shell",
+            "KAFKA_SERVERS": broker.address,
+            "TOPIC": topic,
+            "CASSANDRA_HOST": node.host,
+            "CASSANDRA_PORT": str(node.port),
+            "KEYSPACE": keyspace,
+            "CHECKPOINT": str(folder / "checkpoint"),
+        }
+        self._starts = itertools.count()
+
+    def start(self) -> Driver:
+        """Start it."""
+        output = self._folder / f"output-{next(self._starts)}"
+        return Driver(
+            [kafka_orders.__file__], output, self.environment, folder=self._folder, patience_s=300
+        )
+
+    def run_until(self, reached: Callable[[], bool]) -> None:
+        """Start it, and stop it as an operator does when it is there."""
+        with self.start() as driver:
+            driver.reach(reached)
+            driver.process.terminate()
+            driver.finish()
+
+    @property
+    def commits(self) -> int:
+        """How many epochs are complete."""
+        files = (self._folder / "checkpoint" / "commits").glob("*")
+        return sum(file.name.isdecimal() for file in files)
+
+    def rows(self) -> list[Any]:
+        """Read the table."""
+        query = f"SELECT number, topic_partition, topic_offset FROM {self._keyspace}.kafka_orders"
+        return self._node.execute(query)
+
+    def has(self, numbers: Iterable[int]) -> bool:
+        """Whether these orders are in the table, once or more."""
+        time.sleep(0.5)  # between two looks
+        return set(numbers) <= {row.number for row in self.rows()}
+
+
+def test_from_a_topic_to_a_table(
+    kafka: Broker, cassandra: Node, keyspace: str, tmp_path: Path, counted: Counted
+) -> None:
+    """Transactions, compaction, partitions that come in mid-stream; the driver is killed four times."""
+    kafka.create_topic(TOPIC, 2, COMPACTED)
+    job = Job(kafka, cassandra, keyspace, tmp_path)
+    with Feeder(kafka) as feeder:
+        for kill in range(_KILLS):
+            with job.start() as driver:
+                reached = job.commits + 2 + kill % 2
+                driver.reach(lambda reached=reached: job.commits >= reached)  # type: ignore[misc]
+                driver.kill()
+            if kill == 1:
+                admin = AdminClient({"bootstrap.servers": kafka.address})
+                (grown,) = admin.create_partitions([NewPartitions(TOPIC, 4)]).values()
+                grown.result()
+    job.run_until(lambda: job.has(feeder.committed))
+    rows = job.rows()
+    places = Counter((row.topic_partition, row.topic_offset) for row in rows)
+    assert set(places.values()) == {1}, "a record came twice"
+    found = [row.number for row in rows if row.number >= 0]
+    assert sorted(found) == sorted(feeder.committed)
+    assert {row.topic_partition for row in rows} == {0, 1, 2, 3}
+    hot = sum(row.number < 0 for row in rows)
+    written = len(feeder.committed) // _NEW * _HOT
+    left = sum((key or b"").startswith(b"hot") for key, _ in kafka.records(TOPIC))
+    assert left <= hot <= written
+    assert left < written, "nothing was compacted"
+    killed = f"driver killed {_KILLS} times"
+    faults = f"{killed}; {feeder.aborted} records aborted; compaction; 2 to 4 partitions"
+    counted(Row(NAME, VERSIONS, faults, len(feeder.committed), len(found)))
+
+
+def test_retention_drops_offsets(
+    kafka: Broker, cassandra: Node, keyspace: str, tmp_path: Path, counted: Counted
+) -> None:
+    """The query fails and says why; `failOnDataLoss` = false goes on without what is gone."""
+    topic = "short"
+    kafka.create_topic(topic, 1)
+    job = Job(kafka, cassandra, keyspace, tmp_path, topic)
+    produce(kafka, topic, range(300))
+    job.run_until(lambda: job.has(range(300)))
+    produce(kafka, topic, range(300, 600))
+    admin = AdminClient({"bootstrap.servers": kafka.address})
+    (dropped,) = admin.delete_records([TopicPartition(topic, 0, 450)]).values()
+    dropped.result()
+    with job.start() as driver:
+        driver.finish(1)
+    assert "failOnDataLoss" in driver.log()
+    assert sorted(row.number for row in job.rows()) == [*range(300)]
+    job.environment["FAIL_ON_DATA_LOSS"] = "false"
+    left = [*range(300), *range(450, 600)]
+    job.run_until(lambda: job.has(left))
+    found = sorted(row.number for row in job.rows())
+    assert found == left
+    counted(Row(NAME, VERSIONS, "150 of 600 records past retention", len(left), len(found)))
+
+
+def test_the_producer_counts_what_it_commits(kafka: Broker, tmp_path: Path) -> None:
+    """The other half of the example: its last line is what a reader of committed records finds."""
+    given = {"KAFKA_SERVERS": kafka.address, "TOPIC": "produced"}
+    output = tmp_path / "output"
+    with Driver([kafka_orders.__file__, "produce"], output, given) as producer:
+        producer.reach(lambda: "100 orders" in producer.log())
+        producer.process.terminate()
+        producer.finish()
+    said = int(producer.log().splitlines()[-1].split()[0])
+    numbers = [json.loads(value or b"")["number"] for _, value in kafka.records("produced")]
+    assert sorted(numbers) == [*range(said)]
+    assert len(kafka.records("produced", "read_uncommitted")) > said, "none was aborted"
+
+
+def produce(broker: Broker, topic: str, numbers: Iterable[int]) -> None:
+    """Write orders without a transaction: the number is the offset, in a topic of one partition."""
+    producer = Producer({"bootstrap.servers": broker.address})
+    for number in numbers:
+        producer.produce(topic, order(number), str(number))
+    assert producer.flush(60) == 0
+
+
+def order(number: int) -> str:
+    """Return a record's value."""
+    return json.dumps({"number": number, "customer": number % 7, "amount": 1.5})
