@@ -17,11 +17,11 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 import kafka_orders
-from tests.kafka_server import VERSION, Broker
 from tests.neighbours import Counted, Row
 from tests.spark.kafka_jars import kafka_jars
 from wal_sink.testing.crash import Driver
 from wal_sink.testing.servers.cassandra import Node
+from wal_sink.testing.servers.kafka import VERSION, Broker
 
 pytestmark = [
     pytest.mark.test_all,

@@ -140,7 +140,7 @@ def test_prometheus_asks_the_job_and_grafana_asks_prometheus() -> None:
 
 
 def test_the_compose_file_with_kafka_runs_the_example() -> None:
-    """Its services extend what compose.yaml has; the program, its variables and Spark's source are those of the test."""
+    """Its services extend compose.yaml's; program, variables and Spark's source are those of the test."""
     docker = ROOT / "docker"
     services = yaml.safe_load((docker / "kafka.yaml").read_text())["services"]
     whole = yaml.safe_load((docker / "compose.yaml").read_text())["services"]
