@@ -1,4 +1,4 @@
-"""Makes the reference from the code: options, errors, commands, metrics.
+"""Makes the reference from the code: options, errors, commands, metrics; and an example of a target.
 
 What is made from declarations cannot differ from them. Each function returns Markdown.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -150,10 +151,17 @@ def _page(parts: list[str]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def redis_target() -> str:
+    """Return the example of a target, whole."""
+    example = Path(__file__).parents[2] / "examples" / "redis_target.py"
+    return f"```python\n{example.read_text(encoding='utf-8')}```\n"
+
+
 GENERATED: dict[str, Callable[[], str]] = {
     "options": options,
     "errors": error_page,
     "commands": commands,
     "metrics": metrics,
+    "redis_target": redis_target,
 }
 """What replaces the line `<!-- generated: NAME -->` of a page."""

@@ -28,8 +28,6 @@ from wal_sink.testing.contracts.restart import RestartContract
 from wal_sink.testing.contracts.rows import ROWS, SCHEMA, Record
 from wal_sink.testing.contracts.transactional import TransactionalContract
 
-ROOT = Path(__file__).parents[2]
-
 
 class Server:
     """A Redis with its data in a folder; killed and started by tests."""
@@ -139,9 +137,3 @@ def test_a_server_that_forgets_is_refused(server: Server) -> None:
         target.plan(SCHEMA, "key")
     server.client().config_set("appendfsync", "always")
     assert target.plan(SCHEMA, "key").table == "orders"
-
-
-def test_the_page_shows_the_example_as_it_is() -> None:
-    page = (ROOT / "docs" / "targets.md").read_text(encoding="utf-8")
-    example = (ROOT / "examples" / "redis_target.py").read_text(encoding="utf-8")
-    assert f"```python\n{example}```" in page

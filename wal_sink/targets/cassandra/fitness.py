@@ -152,7 +152,7 @@ def notices(server: Server, options: CassandraOptions) -> Iterator[str]:
 
 _VALUES = "rows with larger ones, and the flush stops there with TargetRefused"
 _GUARDRAILS = {
-    "column_value_size_fail_threshold": f"{_VALUES}; the ledger's own values have up to 16 KiB",
+    "column_value_size_fail_threshold": f"{_VALUES}; the ledger's own values have up to 32 kB",
     "collection_size_fail_threshold": _VALUES,
     "items_per_collection_fail_threshold": _VALUES,
     "data_disk_usage_percentage_fail_threshold": "all rows for a node whose disk is fuller",
