@@ -243,6 +243,8 @@ def test_the_password_is_shown_nowhere() -> None:
 def test_the_names_are_those_of_the_interface() -> None:
     """Renaming one is a change of the public interface."""
     assert set(names(CassandraOptions)) == {
+        "createTable",
+        "keyColumns",
         "keyspace",
         "table",
         "tables",

@@ -8,9 +8,19 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from wal_sink.errors import OptionError
+from wal_sink.targets.create_table import KEY_COLUMNS, listed_names
 from wal_sink.targets.names import did_you_mean, quote
 
-__all__ = ["TableName", "did_you_mean", "is_table_name", "quote", "read_columns", "read_tables"]
+__all__ = [
+    "Key",
+    "TableName",
+    "did_you_mean",
+    "is_table_name",
+    "quote",
+    "read_columns",
+    "read_key",
+    "read_tables",
+]
 
 COLUMNS_OPTION = "cassandra.columns"
 _EXAMPLE = f'Write it as {COLUMNS_OPTION}={{"customerId": "customer_id"}}'
@@ -30,6 +40,36 @@ class TableName(NamedTuple):
 def is_table_name(name: str) -> bool:
     """Whether Cassandra allows the name for a keyspace or a table; columns may be called anything."""
     return re.fullmatch(r"[A-Za-z0-9_]{1,222}", name) is not None
+
+
+class Key(NamedTuple):
+    """The primary key of a new table, by the DataFrame's names."""
+
+    partition: tuple[str, ...]
+    clustering: tuple[str, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All of them, in their order."""
+        return self.partition + self.clustering
+
+
+def read_key(text: str) -> Key:
+    """Return the key that option keyColumns writes as CQL's PRIMARY KEY does, such as `(shop, day), at`.
+
+    :raises OptionError: it cannot be understood, or a column comes twice.
+    """
+    match = re.fullmatch(r"\s*\(([^()]*)\)\s*(?:,([^()]*))?|([^(),]*)(?:,([^()]*))?", text)
+    partition, clustering = (match[1] or match[3], match[2] or match[4]) if match else ("", "")
+    listed = listed_names(KEY_COLUMNS, f"{partition},{clustering or ''}")
+    first = listed_names(KEY_COLUMNS, partition or "")
+    if not first:
+        raise OptionError(
+            f"Option {KEY_COLUMNS} is {text!r}, and the new table needs a partition key.",
+            "Write it as in CQL's PRIMARY KEY: partition key, then clustering columns, such as `id`,"
+            " `customer, at`, or `(shop, day), at`.",
+        )
+    return Key(first, listed[len(first) :])
 
 
 def read_columns(text: str) -> Mapping[str, str]:

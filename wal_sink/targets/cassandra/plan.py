@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import msgspec
 import pyarrow as pa
@@ -14,10 +15,13 @@ from wal_sink.targets.cassandra.features import FEATURES, about_column, used
 from wal_sink.targets.cassandra.features.collections import found_changes
 from wal_sink.targets.cassandra.features.tables import match_tables, of_several
 from wal_sink.targets.cassandra.fitness import inspect_server
+from wal_sink.targets.cassandra.names import read_key
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan
 from wal_sink.targets.cassandra.schema.compare import Wanted, match_columns, used_types
+from wal_sink.targets.cassandra.schema.creation import NewTable, make_table, new_table
 from wal_sink.targets.cassandra.schema.ledger_table import ensure_ledger_table
+from wal_sink.targets.cassandra.schema.server import Server
 from wal_sink.targets.cassandra.schema.table import (
     TableMetadata,
     index_rules,
@@ -31,9 +35,9 @@ log = logging.getLogger(__name__)
 def make_plan(
     options: CassandraOptions, schema: pa.Schema, key: str, *, create: bool = True
 ) -> Plan:
-    """Connect, compare the DataFrame with the tables, and create the ledger's table if it is missing.
+    """Connect, compare the DataFrame with the tables, and create what is missing of ledger and table.
 
-    :param create: False creates nothing.
+    :param create: False creates nothing: the plan says what would be created.
     :raises SchemaMismatch: the DataFrame does not fit, or a table cannot be written exactly once.
     :raises TargetUnavailable: the cluster does not answer.
     :raises TargetRefused: the cluster refuses a statement that this takes.
@@ -42,33 +46,74 @@ def make_plan(
     with connect(options) as connection, explained(options):
         server = inspect_server(connection.session, options)
         tables = [read_table(connection.session, name) for name in options.data]
-        known = {column.name for live in tables for column in live.columns}
-        place = ", ".join(str(live.name) for live in tables)
-        written = schema
-        for feature in FEATURES:
-            names = options.column_names
-            in_tables = {name for name in written.names if names.get(name, name) in known}
-            written = feature.written(written, options, in_tables, place)
-        changes = found_changes(options.changes, written.names)
-        updates = options.write_mode == "update"
-        wanted = Wanted(options.column_names, updates or bool(changes), changes)
-        if options.tables:
-            wanted = wanted._replace(update=updates)
-            matched = match_tables(written, tables, wanted, about_column)
-        else:
-            matched = [match_columns(written, tables[0], wanted, about_column)]
-        agreed = [
-            Agreement(
-                options,
-                server,
-                live,
-                columns,
-                wanted.among([column.name for column in columns]),
-            )
-            for live, columns in zip(tables, matched, strict=True)
-        ]
-        plans = [_plan(each, schema, key) for each in agreed]
+        new = _missing(options, schema, tables[0]) if options.create_table else None
+        if new:
+            plan = _agree(options, server, schema, key, [new.live])
+            ensure_ledger_table(connection.session, options.ledger, create=create)
+            if not create:
+                return msgspec.structs.replace(plan, creates=new.statement)
+            make_table(connection.session, new)
+            log.info("made the table: %s", new.statement)
+            tables = [read_table(connection.session, new.live.name)]
+        plan = _agree(options, server, schema, key, tables)
         ensure_ledger_table(connection.session, options.ledger, create=create)
+    return plan
+
+
+def _missing(options: CassandraOptions, schema: pa.Schema, live: TableMetadata) -> NewTable | None:
+    """Return the table that createTable makes; None where there is one, or a view, or no keyspace."""
+    taken = live.exists or live.name.table in live.views
+    if taken or live.name.keyspace not in live.keyspaces:
+        return None
+    written = _written(options, schema, set(), str(live.name))
+    key, names = read_key(options.key_columns), options.column_names
+    return new_table(live, written, key, names, totals=bool(options.added))
+
+
+def _written(
+    options: CassandraOptions, schema: pa.Schema, known: set[str], place: str
+) -> pa.Schema:
+    """Return the columns that are written, without those that only say what becomes of a row.
+
+    :param known: the tables' columns.
+    :param place: the tables, as errors show them.
+    """
+    for feature in FEATURES:
+        names = options.column_names
+        in_tables = {name for name in schema.names if names.get(name, name) in known}
+        schema = feature.written(schema, options, in_tables, place)
+    return schema
+
+
+def _agree(
+    options: CassandraOptions,
+    server: Server,
+    schema: pa.Schema,
+    key: str,
+    tables: Sequence[TableMetadata],
+) -> Plan:
+    """Compare the DataFrame with the tables."""
+    known = {column.name for live in tables for column in live.columns}
+    written = _written(options, schema, known, ", ".join(str(live.name) for live in tables))
+    changes = found_changes(options.changes, written.names)
+    updates = options.write_mode == "update"
+    wanted = Wanted(options.column_names, updates or bool(changes), changes)
+    if options.tables:
+        wanted = wanted._replace(update=updates)
+        matched = match_tables(written, tables, wanted, about_column)
+    else:
+        matched = [match_columns(written, tables[0], wanted, about_column)]
+    agreed = [
+        Agreement(
+            options,
+            server,
+            live,
+            columns,
+            wanted.among([column.name for column in columns]),
+        )
+        for live, columns in zip(tables, matched, strict=True)
+    ]
+    plans = [_plan(each, schema, key) for each in agreed]
     whole = of_several(plans, schema, options.table_column) if options.tables else plans[0]
     demands = joined(f.demands(plan) for plan in plans for f in used(plan))
     return msgspec.structs.replace(whole, demands=demands).plain

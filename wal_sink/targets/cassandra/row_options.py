@@ -14,8 +14,21 @@ from msgspec import Meta
 from wal_sink.errors import OptionError
 from wal_sink.model.plan import Operation
 from wal_sink.options import COLUMN, SECONDS, SHAPES, Options, about, fields, of_column
-from wal_sink.targets.cassandra.names import COLUMNS_OPTION, TableName, read_columns, read_tables
+from wal_sink.targets.cassandra.names import (
+    COLUMNS_OPTION,
+    TableName,
+    read_columns,
+    read_key,
+    read_tables,
+)
 from wal_sink.targets.cassandra.row_plan import ADDED_COLUMN, MOST_TTL_S, Change
+from wal_sink.targets.create_table import (
+    CREATE_TABLE,
+    KEY_COLUMNS,
+    CreateTable,
+    KeyColumns,
+    read_layout,
+)
 from wal_sink.targets.operations import (
     OPERATION_COLUMN,
     OperationColumn,
@@ -112,6 +125,12 @@ CONFLICTS = (
     ),
     Conflict(IF_NOT_EXISTS, WRITE_MODE, "an UPDATE has no such condition", _BY_ITSELF),
     Conflict(IF_NOT_EXISTS, COLLECTIONS, "elements are changed by UPDATE", _BY_ITSELF),
+    Conflict(
+        CREATE_TABLE,
+        TABLES,
+        "each of several tables has some of the columns, and a key of its own",
+        "Create them: without createTable, `wal-sink check` says which are missing.",
+    ),
     Conflict(IF_NOT_EXISTS, ADD_COLUMNS, "totals are written over and over", _BY_ITSELF),
 )
 
@@ -219,10 +238,15 @@ class RowOptions(Options, frozen=True, kw_only=True):
     ] = msgspec.field(name=EVENT_COLUMN, default="")
     operation_column: OperationColumn = msgspec.field(name=OPERATION_COLUMN, default="")
     operations: Operations = msgspec.field(name="operations", default="")
+    create_table: CreateTable = msgspec.field(name=CREATE_TABLE, default=False)
+    key_columns: KeyColumns = msgspec.field(name=KEY_COLUMNS, default="")
 
     def __post_init__(self) -> None:
         read_tables(self.table, self.tables, self.table_column)
         read_words(self.operation_column, self.operations)
+        read_layout(self.key_columns, "", create=self.create_table)
+        if self.create_table:
+            read_key(self.key_columns)
         given = self.given
         for one, other, why, remedy in CONFLICTS:
             if one in given and other in given:

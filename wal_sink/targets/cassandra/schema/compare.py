@@ -23,6 +23,7 @@ from wal_sink.targets.cassandra.types import (
 )
 from wal_sink.targets.columns import TableColumn, TableRules
 from wal_sink.targets.columns import match_columns as compare
+from wal_sink.targets.create_table import CREATE_TABLE, KEY_COLUMNS
 
 
 class Wanted(NamedTuple):
@@ -246,7 +247,8 @@ def _refuse_table(schema: pa.Schema, live: TableMetadata) -> None:
     if not live.exists:
         raise SchemaMismatch(
             f"Table {live.name} does not exist. {did_you_mean(table, live.tables)}".rstrip(),
-            f"Correct option table, or create it:\n{ddl.create_table(live.name, schema)}",
+            f"Correct option table; or set {CREATE_TABLE} to true and {KEY_COLUMNS} to its primary key; or"
+            f" create it:\n{ddl.create_table(live.name, schema)}",
         )
     if any(column.type == "counter" for column in live.columns):
         raise SchemaMismatch(

@@ -8,11 +8,12 @@ from uuid import UUID, uuid5
 
 from cassandra import InvalidRequest, Unauthorized
 
-from wal_sink.errors import SchemaMismatch, TargetUnavailable
+from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.cassandra.driver.internals import ConfigurationException, SyntaxException
 from wal_sink.targets.cassandra.names import TableName
 from wal_sink.targets.cassandra.schema import ddl
 from wal_sink.targets.cassandra.schema.compare import refuse_not_durable
+from wal_sink.targets.cassandra.schema.creation import refuse_disagreement
 from wal_sink.targets.cassandra.schema.table import TableMetadata, read_table
 
 log = logging.getLogger(__name__)
@@ -110,11 +111,7 @@ def _create(session: Any, name: TableName) -> None:
             f"The ledger table {name} does not exist, and this role may not create it: {error}",
             f"Have it created:\n{create_ledger(name)};",
         ) from error
-    if not result.response_future.is_schema_agreed:
-        raise TargetUnavailable(
-            f"The nodes do not agree yet that {name} was created.",
-            "See that all nodes are up (nodetool describecluster), and start again.",
-        )
+    refuse_disagreement(result, name)
 
 
 def _created(session: Any, name: TableName) -> Any:

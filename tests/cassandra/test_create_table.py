@@ -1,0 +1,116 @@
+"""Option createTable over a real node: the table is made by a start, and shown by a check."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from wal_sink.errors import SchemaMismatch, TargetRefused
+from wal_sink.model.ledger import Owner
+from wal_sink.options import parse
+from wal_sink.targets.base import Slice
+from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
+from wal_sink.testing.contracts.ledger import create
+from wal_sink.testing.contracts.rows import deliver
+from wal_sink.testing.servers.cassandra import Node
+
+pytestmark = pytest.mark.cassandra
+
+SCHEMA = pa.schema(
+    [
+        ("shop", pa.int32()),
+        ("Day", pa.date32()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("price", pa.decimal128(10, 2)),
+        ("tags", pa.list_(pa.string())),
+        ("seconds", pa.int32()),
+    ]
+)
+ROW = {"shop": [1], "Day": [0], "at": [0], "price": [None], "tags": [["x"]], "seconds": [60]}
+GIVEN = {
+    "createTable": "true",
+    "keyColumns": "(shop, Day), at",
+    "cassandra.ttlColumn": "seconds",
+    "cassandra.columns": '{"at": "sold_at"}',
+}
+
+
+def target(node: Node, keyspace: str, **given: str) -> CassandraTarget:
+    """Return a target whose table is missing."""
+    raw = {
+        "keyspace": keyspace,
+        "table": "sales",
+        "cassandra.contactPoints": node.host,
+        "cassandra.port": str(node.port),
+    }
+    return CassandraTarget(parse(raw | GIVEN | given, CassandraOptions))
+
+
+def tables(node: Node, keyspace: str) -> set[str]:
+    """List the tables of a keyspace."""
+    query = "SELECT table_name FROM system_schema.tables WHERE keyspace_name = %s"
+    return {row.table_name for row in node.execute(query, [keyspace])}
+
+
+def test_a_check_shows_the_table_and_a_start_makes_it(cassandra: Node, keyspace: str) -> None:
+    """With its key, without the column of a row's life; rows go there, and the next start leaves it."""
+    made = target(cassandra, keyspace)
+    shown = made.dry_plan(SCHEMA, "key").creates
+    assert tables(cassandra, keyspace) == set()
+    assert shown == (
+        f'CREATE TABLE "{keyspace}"."sales" (\n  "shop" int,\n  "Day" date,\n  "sold_at" timestamp,\n'
+        '  "price" decimal,\n  "tags" frozen<list<text>>,\n'
+        '  PRIMARY KEY (("shop", "Day"), "sold_at")\n);'
+    )
+    plans = [made.plan(SCHEMA, "key") for _ in range(2)]
+    assert plans[0] == plans[1]
+    assert plans[0].creates == made.dry_plan(SCHEMA, "key").creates == ""
+    assert tables(cassandra, keyspace) == {"sales", "wal_sink_ledger"}
+    rows = made.check(pa.record_batch(ROW, schema=SCHEMA), plans[0])
+    with made.connect(Owner("query", "log", "checkpoint")) as session:
+        create(session)
+        deliver(session, plans[0], Slice(0, rows, 1))
+    found = cassandra.execute(f"SELECT shop, tags FROM {keyspace}.sales")
+    assert [tuple(row) for row in found] == [(1, ["x"])]
+
+
+def test_what_a_check_shows_can_be_run_by_hand(cassandra: Node, keyspace: str) -> None:
+    """A start then makes nothing; without the option the error names it."""
+    made = target(cassandra, keyspace)
+    plain = target(cassandra, keyspace, createTable="false", keyColumns="")
+    with pytest.raises(SchemaMismatch, match="does not exist") as caught:
+        plain.plan(SCHEMA, "key")
+    assert "createTable" in caught.value.remedy
+    cassandra.execute(made.dry_plan(SCHEMA, "key").creates.rstrip(";"))
+    assert made.dry_plan(SCHEMA, "key").creates == ""
+    plain.plan(SCHEMA, "key")
+
+
+@pytest.mark.parametrize(
+    ("given", "schema", "said"),
+    [
+        ({"keyColumns": "shop, nowhere"}, SCHEMA, "names nowhere"),
+        ({"cassandra.addColumns": "tags"}, SCHEMA, "cannot hold the totals"),
+        ({"cassandra.ledgerTable": "nowhere.l"}, SCHEMA, "nowhere of cassandra.ledgerTable"),
+        ({}, SCHEMA.append(pa.field("s", pa.struct([("a", pa.int32())]))), "user-defined type"),
+        ({}, SCHEMA.append(pa.field("m", pa.month_day_nano_interval())), "no type for"),
+    ],
+    ids=["key", "totals", "ledger", "struct", "interval"],
+)
+def test_a_start_that_is_refused_makes_no_table(
+    cassandra: Node, keyspace: str, given: dict[str, str], schema: pa.Schema, said: str
+) -> None:
+    """Whatever the reason is."""
+    lives = {"cassandra.ttlColumn": ""} if "cassandra.addColumns" in given else {}
+    with pytest.raises(SchemaMismatch, match=said):
+        target(cassandra, keyspace, **given, **lives).plan(schema, "key")
+    assert "sales" not in tables(cassandra, keyspace)
+
+
+def test_a_key_that_the_server_refuses_makes_no_table(cassandra: Node, keyspace: str) -> None:
+    """A duration has no order."""
+    schema = pa.schema([("d", pa.duration("us")), ("n", pa.int32())])
+    plain = {"keyColumns": "d", "cassandra.ttlColumn": "", "cassandra.columns": ""}
+    with pytest.raises(TargetRefused):
+        target(cassandra, keyspace, **plain).plan(schema, "key")
+    assert "sales" not in tables(cassandra, keyspace)
