@@ -51,7 +51,7 @@ def make_plan(
             plan = _agree(options, server, schema, key, [new.live])
             ensure_ledger_table(connection.session, options.ledger, create=create)
             if not create:
-                return msgspec.structs.replace(plan, creates=new.statement)
+                return plan.that_creates(new.statement)
             make_table(connection.session, new)
             log.info("made the table: %s", new.statement)
             tables = [read_table(connection.session, new.live.name)]
