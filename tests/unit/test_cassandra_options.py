@@ -301,6 +301,7 @@ VALUES = {
     "cassandra.collections.tags": "add",
     "cassandra.ifNotExists": "true",
     "cassandra.addColumns": "clicks",
+    "createTable": "true",
 }
 """An option of each row feature, with a value other than its default."""
 
@@ -317,6 +318,7 @@ def test_every_pair_of_options_is_taken_or_refused_as_the_table_says() -> None:
         given = {"keyspace": "shop", "cassandra.contactPoints": "h"}
         given |= {name: VALUES[name] for name in pair}
         given |= {} if "tables" in pair else {"table": "orders"}
+        given |= {"keyColumns": "id"} if "createTable" in pair else {}
         if (conflict := conflicts.get(frozenset(pair))) is None:
             parse(given, CassandraOptions)
             continue
