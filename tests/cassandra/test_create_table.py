@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from wal_sink.clock import now_us
 from wal_sink.errors import SchemaMismatch, TargetRefused
 from wal_sink.model.ledger import Owner
 from wal_sink.options import parse
@@ -29,7 +30,8 @@ SCHEMA = pa.schema(
 ROW = {"shop": [1], "Day": [0], "at": [0], "price": [None], "tags": [["x"]], "seconds": [60]}
 GIVEN = {
     "createTable": "true",
-    "keyColumns": "(shop, Day), at",
+    "keyColumns": "shop, Day, at",
+    "partitionColumns": "shop, Day",
     "cassandra.ttlColumn": "seconds",
     "cassandra.columns": '{"at": "sold_at"}',
 }
@@ -69,7 +71,7 @@ def test_a_check_shows_the_table_and_a_start_makes_it(cassandra: Node, keyspace:
     rows = made.check(pa.record_batch(ROW, schema=SCHEMA), plans[0])
     with made.connect(Owner("query", "log", "checkpoint")) as session:
         create(session)
-        deliver(session, plans[0], Slice(0, rows, 1))
+        deliver(session, plans[0], Slice(0, rows, now_us()))
     found = cassandra.execute(f"SELECT shop, tags FROM {keyspace}.sales")
     assert [tuple(row) for row in found] == [(1, ["x"])]
 
@@ -77,7 +79,7 @@ def test_a_check_shows_the_table_and_a_start_makes_it(cassandra: Node, keyspace:
 def test_what_a_check_shows_can_be_run_by_hand(cassandra: Node, keyspace: str) -> None:
     """A start then makes nothing; without the option the error names it."""
     made = target(cassandra, keyspace)
-    plain = target(cassandra, keyspace, createTable="false", keyColumns="")
+    plain = target(cassandra, keyspace, createTable="false", keyColumns="", partitionColumns="")
     with pytest.raises(SchemaMismatch, match="does not exist") as caught:
         plain.plan(SCHEMA, "key")
     assert "createTable" in caught.value.remedy
@@ -89,7 +91,7 @@ def test_what_a_check_shows_can_be_run_by_hand(cassandra: Node, keyspace: str) -
 @pytest.mark.parametrize(
     ("given", "schema", "said"),
     [
-        ({"keyColumns": "shop, nowhere"}, SCHEMA, "names nowhere"),
+        ({"keyColumns": "shop, Day, nowhere"}, SCHEMA, "names nowhere"),
         ({"cassandra.addColumns": "tags"}, SCHEMA, "cannot hold the totals"),
         ({"cassandra.ledgerTable": "nowhere.l"}, SCHEMA, "nowhere of cassandra.ledgerTable"),
         ({}, SCHEMA.append(pa.field("s", pa.struct([("a", pa.int32())]))), "user-defined type"),
@@ -110,7 +112,12 @@ def test_a_start_that_is_refused_makes_no_table(
 def test_a_key_that_the_server_refuses_makes_no_table(cassandra: Node, keyspace: str) -> None:
     """A duration has no order."""
     schema = pa.schema([("d", pa.duration("us")), ("n", pa.int32())])
-    plain = {"keyColumns": "d", "cassandra.ttlColumn": "", "cassandra.columns": ""}
+    plain = {
+        "keyColumns": "d",
+        "partitionColumns": "",
+        "cassandra.ttlColumn": "",
+        "cassandra.columns": "",
+    }
     with pytest.raises(TargetRefused):
         target(cassandra, keyspace, **plain).plan(schema, "key")
     assert "sales" not in tables(cassandra, keyspace)

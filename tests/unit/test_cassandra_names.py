@@ -9,9 +9,10 @@ from wal_sink.targets.cassandra.names import (
     TableName,
     did_you_mean,
     is_table_name,
+    primary_key,
     quote,
-    read_key,
 )
+from wal_sink.targets.create_table import read_layout
 
 
 @pytest.mark.parametrize(
@@ -57,24 +58,25 @@ def test_near(name: str, says: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "partition", "clustering"),
+    ("key", "partition", "found"),
     [
-        ("id", ["id"], []),
-        ("customer, at", ["customer"], ["at"]),
-        ("(customer), at", ["customer"], ["at"]),
-        (" ( shop,Day ) , at, n ", ["shop", "Day"], ["at", "n"]),
-        ("(shop, day)", ["shop", "day"], []),
+        ("id", "", (["id"], [])),
+        ("customer, at", "", (["customer"], ["at"])),
+        ("shop, at, day, n", "day,shop", (["day", "shop"], ["at", "n"])),
+        ("shop, day", "shop, day", (["shop", "day"], [])),
     ],
 )
-def test_a_key_is_read_as_cql_writes_it(
-    text: str, partition: list[str], clustering: list[str]
-) -> None:
-    """The first column alone, or those in the parentheses, are the partition key."""
-    assert [list(part) for part in read_key(text)] == [partition, clustering]
+def test_a_primary_key(key: str, partition: str, found: tuple[list[str], list[str]]) -> None:
+    """The first column is the partition key, or those that are named."""
+    given = primary_key(read_layout(key, partition, create=True))
+    assert tuple(map(list, given)) == found
 
 
-@pytest.mark.parametrize("text", ["", "()", ", at", "(a, b", "a, (b)", "(a) b", "a, b, a"])
-def test_no_key(text: str) -> None:
-    """A partition key is missing, a parenthesis is wrong, or a column comes twice."""
-    with pytest.raises(OptionError, match="keyColumns"):
-        read_key(text)
+@pytest.mark.parametrize(
+    ("key", "partition", "said"),
+    [("", "", "names no column"), ("", "a", "names no column"), ("a", "b", "names b")],
+)
+def test_no_primary_key(key: str, partition: str, said: str) -> None:
+    """A table of Cassandra has one, and the partition key is part of it."""
+    with pytest.raises(OptionError, match=said):
+        primary_key(read_layout(key, partition, create=True))

@@ -245,6 +245,7 @@ def test_the_names_are_those_of_the_interface() -> None:
     assert set(names(CassandraOptions)) == {
         "createTable",
         "keyColumns",
+        "partitionColumns",
         "keyspace",
         "table",
         "tables",

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from wal_sink.errors import OptionError
-from wal_sink.targets.create_table import KEY_COLUMNS, listed_names
+from wal_sink.targets.create_table import CREATE_TABLE, KEY_COLUMNS, PARTITION_COLUMNS, Layout
 from wal_sink.targets.names import did_you_mean, quote
 
 __all__ = [
@@ -16,9 +16,9 @@ __all__ = [
     "TableName",
     "did_you_mean",
     "is_table_name",
+    "primary_key",
     "quote",
     "read_columns",
-    "read_key",
     "read_tables",
 ]
 
@@ -54,22 +54,25 @@ class Key(NamedTuple):
         return self.partition + self.clustering
 
 
-def read_key(text: str) -> Key:
-    """Return the key that option keyColumns writes as CQL's PRIMARY KEY does, such as `(shop, day), at`.
+def primary_key(layout: Layout) -> Key:
+    """Return the key of a new table: the partition key, by default the first column, then the others.
 
-    :raises OptionError: it cannot be understood, or a column comes twice.
+    :raises OptionError: there is none, or a column of the partition key is not in it.
     """
-    match = re.fullmatch(r"\s*\(([^()]*)\)\s*(?:,([^()]*))?|([^(),]*)(?:,([^()]*))?", text)
-    partition, clustering = (match[1] or match[3], match[2] or match[4]) if match else ("", "")
-    listed = listed_names(KEY_COLUMNS, f"{partition},{clustering or ''}")
-    first = listed_names(KEY_COLUMNS, partition or "")
-    if not first:
+    key, partition = layout.key, layout.partition or layout.key[:1]
+    if not key:
         raise OptionError(
-            f"Option {KEY_COLUMNS} is {text!r}, and the new table needs a partition key.",
-            "Write it as in CQL's PRIMARY KEY: partition key, then clustering columns, such as `id`,"
-            " `customer, at`, or `(shop, day), at`.",
+            f"Option {CREATE_TABLE} is true and {KEY_COLUMNS} names no column: a table of Cassandra has a"
+            " primary key.",
+            f"List its columns in {KEY_COLUMNS}, and those of the partition key in {PARTITION_COLUMNS} where"
+            " it is not the first column alone.",
         )
-    return Key(first, listed[len(first) :])
+    if lacking := [name for name in partition if name not in key]:
+        raise OptionError(
+            f"Option {PARTITION_COLUMNS} names {lacking[0]}, and {KEY_COLUMNS} does not.",
+            f"List in {KEY_COLUMNS} all columns of the primary key, those of the partition key included.",
+        )
+    return Key(partition, tuple(name for name in key if name not in partition))
 
 
 def read_columns(text: str) -> Mapping[str, str]:

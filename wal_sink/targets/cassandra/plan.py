@@ -15,7 +15,7 @@ from wal_sink.targets.cassandra.features import FEATURES, about_column, used
 from wal_sink.targets.cassandra.features.collections import found_changes
 from wal_sink.targets.cassandra.features.tables import match_tables, of_several
 from wal_sink.targets.cassandra.fitness import inspect_server
-from wal_sink.targets.cassandra.names import read_key
+from wal_sink.targets.cassandra.names import primary_key
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan
 from wal_sink.targets.cassandra.schema.compare import Wanted, match_columns, used_types
@@ -66,7 +66,7 @@ def _missing(options: CassandraOptions, schema: pa.Schema, live: TableMetadata) 
     if taken or live.name.keyspace not in live.keyspaces:
         return None
     written = _written(options, schema, set(), str(live.name))
-    key, names = read_key(options.key_columns), options.column_names
+    key, names = primary_key(options.layout), options.column_names
     return new_table(live, written, key, names, totals=bool(options.added))
 
 

@@ -17,16 +17,19 @@ from wal_sink.options import COLUMN, SECONDS, SHAPES, Options, about, fields, of
 from wal_sink.targets.cassandra.names import (
     COLUMNS_OPTION,
     TableName,
+    primary_key,
     read_columns,
-    read_key,
     read_tables,
 )
 from wal_sink.targets.cassandra.row_plan import ADDED_COLUMN, MOST_TTL_S, Change
 from wal_sink.targets.create_table import (
     CREATE_TABLE,
     KEY_COLUMNS,
+    PARTITION_COLUMNS,
     CreateTable,
     KeyColumns,
+    Layout,
+    PartitionColumns,
     read_layout,
 )
 from wal_sink.targets.operations import (
@@ -240,13 +243,14 @@ class RowOptions(Options, frozen=True, kw_only=True):
     operations: Operations = msgspec.field(name="operations", default="")
     create_table: CreateTable = msgspec.field(name=CREATE_TABLE, default=False)
     key_columns: KeyColumns = msgspec.field(name=KEY_COLUMNS, default="")
+    partition_columns: PartitionColumns = msgspec.field(name=PARTITION_COLUMNS, default="")
 
     def __post_init__(self) -> None:
         read_tables(self.table, self.tables, self.table_column)
         read_words(self.operation_column, self.operations)
-        read_layout(self.key_columns, "", create=self.create_table)
+        layout = self.layout
         if self.create_table:
-            read_key(self.key_columns)
+            primary_key(layout)
         given = self.given
         for one, other, why, remedy in CONFLICTS:
             if one in given and other in given:
@@ -265,6 +269,11 @@ class RowOptions(Options, frozen=True, kw_only=True):
         """The tables to write to."""
         found = read_tables(self.table, self.tables, self.table_column)
         return tuple(TableName(self.keyspace, name) for name in found)
+
+    @property
+    def layout(self) -> Layout:
+        """How a new table is laid out."""
+        return read_layout(self.key_columns, self.partition_columns, create=self.create_table)
 
     @property
     def column_names(self) -> Mapping[str, str]:

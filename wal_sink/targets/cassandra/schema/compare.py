@@ -247,8 +247,8 @@ def _refuse_table(schema: pa.Schema, live: TableMetadata) -> None:
     if not live.exists:
         raise SchemaMismatch(
             f"Table {live.name} does not exist. {did_you_mean(table, live.tables)}".rstrip(),
-            f"Correct option table; or set {CREATE_TABLE} to true and {KEY_COLUMNS} to its primary key; or"
-            f" create it:\n{ddl.create_table(live.name, schema)}",
+            f"Correct option table; or set {CREATE_TABLE} to true and {KEY_COLUMNS} to the columns of its"
+            f" key; or create it:\n{ddl.create_table(live.name, schema)}",
         )
     if any(column.type == "counter" for column in live.columns):
         raise SchemaMismatch(

@@ -94,7 +94,7 @@ def _column(
     if types:
         raise SchemaMismatch(
             f"{field.name} is a struct, which takes a user-defined type, and createTable makes none.",
-            "Create the table yourself: without createTable and keyColumns, the error has the statements.",
+            "Create the table yourself: without createTable, the error has the statements.",
         )
     role: Role = "regular"
     if field.name in key.columns:
