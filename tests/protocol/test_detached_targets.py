@@ -47,6 +47,7 @@ from wal_sink.wal.log import Log
 from wal_sink.wal.targets import (
     absent,
     announce,
+    attach_targets,
     flushed_limits,
     lacking,
     refuse_other_targets,
@@ -127,6 +128,25 @@ def test_a_target_is_attached_behind_what_is_trimmed(world: SeveralWorld) -> Non
     assert sorted(world.rows(CELLS)) == [(str(n), n) for n in range(5)]
     assert waiting(world) == []
     assert lacking(world.log.of(ADDED)) == [Gap(1, 2, 2)]
+
+
+def test_a_target_that_was_attached_before_the_log_began_gets_what_the_log_has(
+    tmp_path: Path,
+) -> None:
+    """The first start died between the two, and another sink went on with the checkpoint."""
+    world = SeveralWorld(tmp_path)
+    spark = Checkpoint(world.checkpoint)
+    for epoch in range(3):
+        world.checkpoint.create(f"offsets/{epoch}", b'v1\n{}\n{"offset":1}')
+        world.checkpoint.create(f"commits/{epoch}", b"v1\n{}")
+        if not epoch:
+            attach_targets(world.log, spark, [CELLS, ADDED], NOW_US, "a start that died")
+    epochs(world, 3, 4)
+    plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
+    assert attach(world).missing == ()
+    world.flush_all()
+    assert sorted(world.rows(ADDED)) == sorted(world.rows(CELLS)) == [("3", 3), ("4", 4)]
+    world.end_sessions()
 
 
 def attach(

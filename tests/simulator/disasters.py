@@ -173,6 +173,8 @@ class Disasters:
         mark = self.world.mark("")
         if mark is not None and mark.flushed > max(self.world.site.recorded(), default=-1):
             self.world.documented |= {"CorruptLog"}  # the log was rewound since that backup
+            recorded = max(self.world.site.recorded(), default=-1)
+            self.world.judge.restored_before_rewind("", range(recorded + 1, mark.flushed + 1))
 
     def _lose_ledger(self) -> None:
         """Truncate the ledger's table; the rows are there."""

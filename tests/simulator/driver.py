@@ -11,6 +11,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from tests.simulator import rows
 from tests.simulator.flushing import Flushing
 from tests.simulator.judge import Computed
@@ -70,6 +72,17 @@ class Driver:
     def poison(self) -> None:
         """Run a micro-batch of which the second task meets a row that the target would refuse."""
         self.main.start(lambda: self._as_spark(lambda: self._batch(2, heard=True, poison=True)))
+
+    def pass_by(self) -> None:
+        """Run a micro-batch whose function does not call the writer."""
+
+        def act() -> None:
+            if self.run is None:
+                self.run = Run(self)
+                self.run.start()
+            self.run.pass_by()
+
+        self.main.start(lambda: self._as_spark(act))
 
     def told_to_stop(self) -> None:
         """Note that the query is told to stop, as its driver does after some seconds; its batch goes on."""
@@ -237,6 +250,8 @@ class Run:
             Mount(driver.site.log, driver.process), task, attempt.rows, small=self._is_small()
         )
         attempt.written = tuple(segment.path for segment in appended.files)
+        if self.world.batch_writer and not poison and self.world.chance.random() < 0.2:
+            self._call_beside(task)
         if poison:
             if self.world.batch_writer:
                 discard_call(driver.log, task.execution, task.call)
@@ -263,6 +278,19 @@ class Run:
         self.planned = False
         self.next += 1
         self.world.counts["batches"] += 1
+
+    def pass_by(self) -> None:
+        """Complete a micro-batch of which the sink hears nothing."""
+        self.driver.store.create(f"offsets/{self.next}", self._offsets())
+        self.driver.store.create(f"commits/{self.next}", b'v1\n{"nextBatchWatermarkMs":0}')
+        self.next += 1
+
+    def _call_beside(self, task: Task) -> None:
+        """Call the writer with the batch in another thread of the function, which meets an invalid row."""
+        call = f"{MACHINE.random.getrandbits(64):016x}"
+        mount = Mount(self.driver.site.log, self.driver.process)
+        rows.write(mount, replace(task, call=call), {"beside": -1}, small=False)
+        discard_call(self.driver.log, task.execution, call)
 
     def _write_again(self, task: Task, attempt: Computed) -> None:
         """Call the writer with the batch once more, as a function may that is wrong: that is refused."""

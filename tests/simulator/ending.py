@@ -72,9 +72,7 @@ class _Last:
             if driver.main.stands_still:
                 break  # it waits for room
             driver.batch(3)  # the checkpoint was set back: on, to what is new
-        for target in world.targets:
-            self._attach(target)
-        attached = [name for name in world.targets if self.site.state(name) == "attached"]
+        attached = self._attached()
         for target in (
             *attached,
             *attached[:-1],
@@ -110,6 +108,16 @@ class _Last:
         if operator.error is not None:
             self.world.judge.violate(f"{name}: {operator.error.summary}")
         return operator
+
+    def _attached(self) -> list[str]:
+        """Attach some of the targets that are detached, at least one; return those that are attached."""
+        for target in self.world.targets:
+            self._attach(target)
+        attached = [name for name in self.world.targets if self.site.state(name) == "attached"]
+        if not attached:
+            attached = [self.world.targets[0]]
+            self._command(attached[0], "attach")
+        return attached
 
     def _attach(self, target: str) -> None:
         """Attach a target that is not; one that is detached may stay so."""

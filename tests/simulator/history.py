@@ -7,7 +7,8 @@ import json
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from tests.simulator.commands import Commands
@@ -16,17 +17,30 @@ from tests.simulator.driver import Driver
 from tests.simulator.ending import end
 from tests.simulator.flushing import Flushing
 from tests.simulator.machine import MACHINE
-from tests.simulator.process import Process, Thread
+from tests.simulator.process import READS, Fault, Process, Thread
 from tests.simulator.site import Site
 from tests.simulator.swarm import FAULTS, Operation, Swarm
 from tests.simulator.trace import Trace
 from tests.simulator.world import World
+from wal_sink.flush import report
 from wal_sink.model import paths
 from wal_sink.protocol import windows
 from wal_sink.wal import trim
 
 _MOST_DRIVERS = 4
 _DAY_S = 86_400
+_AT_CHANGES = 0.5
+"""How many of the faults happen at a call that changes something: most calls read."""
+_CHANGES = 8
+_MAY_STAND_STILL = (
+    "a micro-batch",
+    "flush",
+    "rewind",
+    "any command",
+    "retry the quarantine",
+    "detach or attach",
+)
+_OF_CALLS = {"crashes", "lost answers", "late calls"}
 
 
 class Outcome(NamedTuple):
@@ -68,9 +82,11 @@ def _heard(world: World) -> Iterator[None]:
 @contextlib.contextmanager
 def _limits(world: World) -> Iterator[None]:
     """Let some histories have few records and small windows: then a thousand epochs are soon over."""
-    records, epochs = trim.RECORDS_KEPT, windows.MOST_EPOCHS
+    records, epochs, void = trim.RECORDS_KEPT, windows.MOST_EPOCHS, trim.VOID_KEPT
     runs = trim.RUNS_KEPT, trim._FORGOTTEN_TOGETHER
+    seen = report._RUNS_KEPT
     if "few records" in world.swarm:
+        trim.VOID_KEPT, report._RUNS_KEPT = world.chance.choice(((1, 1), (3, 2), (void, seen)))
         trim.RECORDS_KEPT = world.chance.choice((2, 4))
         trim.RUNS_KEPT, trim._FORGOTTEN_TOGETHER = world.chance.choice(((2, 1), (3, 2)))
     if "small windows" in world.swarm:
@@ -78,7 +94,8 @@ def _limits(world: World) -> Iterator[None]:
     try:
         yield
     finally:
-        trim.RECORDS_KEPT, windows.MOST_EPOCHS = records, epochs
+        trim.RECORDS_KEPT, windows.MOST_EPOCHS, trim.VOID_KEPT = records, epochs, void
+        report._RUNS_KEPT = seen
         trim.RUNS_KEPT, trim._FORGOTTEN_TOGETHER = runs
 
 
@@ -101,6 +118,9 @@ class History:
             world.batches_retained = world.chance.choice((1, 2, 4))
         if "budget" in world.swarm:
             world.max_bytes = world.chance.choice((500, 2_000))
+        if "migrated queries" in world.swarm:
+            world.site.migrate(world.query_id, world.chance.randint(1, 3))
+        self._is_over = False
         swarm = world.swarm
         self._table = [o for o in self._operations() if o.fault is None or o.fault in swarm]
 
@@ -112,7 +132,7 @@ class History:
         for operation in chance.choices(self._table, weights, k=self.world.swarm.steps):
             if operation.is_possible():
                 operation.act()
-            if judge.violations:
+            if judge.violations or self._is_over:
                 break
         else:
             end(self)
@@ -127,9 +147,17 @@ class History:
             Operation("flush", None, 40, self._flush),
             Operation("wake a thread", None, 20, self._wake, lambda: bool(self.standing())),
             Operation("time passes", None, 6, self._time),
+            Operation("overtaken", "zombies", 20, self._overtaken),
             Operation("restart", None, 4, self._restart),
             Operation("restart", "restarts", 12, self._restart),
             Operation("a row that ends the run", "poison rows", 8, self._poison),
+            Operation(
+                "a batch passes the sink by",
+                "batch writer",
+                3,
+                self._pass_by,
+                lambda: not self.world.site.log.paths(paths.CLAIM.folder),
+            ),
             Operation("told to stop", "stopped queries", 10, self._tell_to_stop),
             Operation("a driver beside others", "standing drivers", 10, self._stand_by),
             Operation("kill", "crashes", 6, self._kill),
@@ -149,11 +177,44 @@ class History:
         world = self.world
         faults = world.swarm.io_faults
         if world.chance.random() < world.swarm.io_fault:
-            process.arm(world.chance.choice(faults), world.chance.randint(1, calls))
+            self._arm(process, faults, calls)
         act()
         process.disarm()
         if not process.alive:
             self._bury(process)
+
+    def _arm(self, process: Process, faults: Sequence[Fault], calls: int) -> None:
+        """Arm a fault at one of the first calls, or at one of the first that change something."""
+        chance = self.world.chance
+        if chance.random() < _AT_CHANGES:
+            process.arm(chance.choice(faults), chance.randint(1, _CHANGES), spares=READS)
+        else:
+            process.arm(chance.choice(faults), chance.randint(1, calls))
+
+    def _overtaken(self) -> None:
+        """Let somebody stand still in the middle of something, others act, and it go on."""
+        chance = self.world.chance
+        self.world.happened("overtaken")
+        before = {id(thread) for thread in self.standing()}
+        act = chance.choice([o for o in self._table if o.name in _MAY_STAND_STILL])
+        swarm = self.world.swarm
+        self.world.swarm = replace(
+            swarm, faults=swarm.faults - _OF_CALLS | {"zombies"}, io_fault=1.0
+        )
+        try:
+            if act.is_possible():
+                act.act()
+        finally:
+            self.world.swarm = swarm
+        standing = [thread for thread in self.standing() if id(thread) not in before]
+        others = [o for o in self._table if o.name not in ("overtaken", "wake a thread")]
+        weights = [operation.weight for operation in others]
+        for operation in chance.choices(others, weights, k=chance.randint(1, 4)):
+            if operation.is_possible() and not self.world.judge.violations:
+                operation.act()
+        for thread in standing:
+            if thread.stands_still and not self.world.judge.violations:
+                self.turn(thread.process, thread.go_on)
 
     def _bury(self, process: Process) -> None:
         """Forget a process that died; a call of it may still be on its way."""
@@ -201,6 +262,25 @@ class History:
         driver = self._driver()
         self.world.happened("poison row", driver.process.name)
         self.turn(driver.process, driver.poison)
+
+    def _pass_by(self) -> None:
+        """Let a function keep the sink's error to itself, before anything is published: nothing ever is."""
+        world = self.world
+        world.happened("a batch passes the sink by")
+        world.documented |= {"MissingManifest", "NotRegistered"}
+        driver = self._driver()
+        driver.pass_by()
+        passed = driver.run is not None and driver.run.next > 0
+        # Else the flush alone stops there.
+        passed &= not (world.site.log.paths(paths.CLAIM.folder) or world.site.log.caching)
+        for _ in range(3):
+            self._restart()
+            driver = self._driver()
+            driver.batch(2)
+            driver.flushing.flush()
+        if passed and world.site.log.paths(paths.MANIFEST.folder):
+            world.judge.violate("a run publishes behind a batch that passed the sink by")
+        self._is_over = True
 
     def _tell_to_stop(self) -> None:
         """Tell a query to stop whose batch is under way: it goes on for seconds, or for longer."""
@@ -307,6 +387,9 @@ class History:
         text = "\n".join([version, json.dumps(metadata), *sources])
         site.checkpoint.put(f"offsets/{batch}", text.encode())
         site.checkpoint.put(f"commits/{batch}", b'v1\n{"nextBatchWatermarkMs":0}')
+        if not site.log.has(paths.LOG):
+            site.kept.clear()  # it lies before the sink's first epoch
+            site.completed.clear()
         self.new_driver(site)
 
     def stop_all(self) -> None:

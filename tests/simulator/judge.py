@@ -103,6 +103,10 @@ class Judge(logging.Handler):
         """When the ledger row was lost, or shadowed as an epoch was begun: a restored log does not know the
         timestamps used till then."""
         self.attempts: dict[tuple[int, str], Computed] = {}
+        self._said: set[tuple[str, int]] = set()
+        """Targets, each with an epoch that an operator was told it lacks, or has vouched for."""
+        self._gone: set[tuple[str, str]] = set()
+        """Targets, each with a key that is neither in quarantine nor in the backup that was restored."""
         self._by_value: list[Computed] = []
         self._by_digest: dict[str, Computed] = {}
         self._by_segment: dict[str, Computed] = {}
@@ -262,8 +266,9 @@ class Judge(logging.Handler):
     def rewound(self, target: str, site: Site, flushed: int) -> None:
         """Learn that the ledger row was set back: what is above is to be flushed again.
 
-        A clone has flushed what it had for itself, and trims it.
+        A clone has flushed what it had for itself, and trims it. The operator vouches for what is below.
         """
+        self._said |= {(target, epoch) for epoch in site.kept if epoch <= flushed}
         for epoch, attempt in list(site.kept.items()):
             newer = site.completed.get(epoch)
             if attempt is None or epoch <= flushed:
@@ -291,10 +296,25 @@ class Judge(logging.Handler):
                 self.counts["epochs that a restored target lacks, and the log"] += 1
                 site.given_up.add((target, epoch))
 
+    def restored_before_rewind(self, target: str, epochs: range) -> None:
+        """Learn that a backup of the target was restored from before a rewind of these epochs.
+
+        The rewind has taken their rows out of the quarantine: they were to come again.
+        """
+        for attempt in self._by_value:
+            if attempt.epoch in epochs:
+                rows = {key for key in attempt.rows if key.startswith((INVALID, REFUSED))}
+                self._gone.update((target, key) for key in rows)
+
     def target_restored(self, target: str, table: Table) -> None:
         """Learn that the table has lost rows."""
         for attempt in self._by_value:
             arrival = attempt.at(target)
+            self._gone |= {
+                (target, key)
+                for key in arrival.keys - set(table)
+                if arrival.flushed and key.startswith((INVALID, REFUSED))
+            }
             arrival.keys = {
                 key
                 for key in arrival.keys
@@ -356,10 +376,11 @@ class Judge(logging.Handler):
     ) -> None:
         """Look at what `attach` says that a target lacks."""
         said = range(missing[0], missing[1] + 1) if missing else range(0)
+        self._said |= {(target, epoch) for epoch in said}
         for epoch, attempt in site.kept.items():
             if attempt is None or epoch >= first or (target, epoch) in site.given_up:
                 continue
-            if not attempt.at(target).flushed and epoch not in said:
+            if not attempt.at(target).flushed and (target, epoch) not in self._said:
                 self.violate(f"attach does not say that {target} lacks {attempt.name}")
 
     def listed(self, site: Site, target: str, rows: int) -> None:
@@ -402,12 +423,14 @@ class Judge(logging.Handler):
         }
         for attempt in kept.values():
             for key, value in attempt.rows.items():
+                if (target, key) in self._gone and key not in table:
+                    continue  # the log does not have it any more, and the mark does not show it
                 if key not in SHARED_KEYS and newest(table, key) != value:
                     self.violate(
                         f"row {key} of {attempt.name} is missing in {target or 'the table'}:"
                         f" {table.get(key)} is there"
                     )
-        allowed = {id(attempt) for attempt in kept.values()}
+        allowed = {id(attempt) for attempt in site.kept.values()}
         for key, values in table.items():
             if len(set(values)) < len(values):
                 self.violate(f"{key} has a value twice: {values}")

@@ -23,6 +23,11 @@ T = TypeVar("T")
 _INTERRUPTED = 0.03
 """How probable it is that others act while a process waits for a second."""
 
+READS = frozenset(
+    ("read", "size", "input", "list", "list fresh", "read ledger", "now", "plan", "connect")
+)
+"""Calls that change nothing."""
+
 IO_US = 700
 """How long an I/O call takes."""
 
@@ -80,12 +85,16 @@ class Process:
         self._trace = trace
         self._injected = injected
         self._calls_left = -1
+        self._spares = frozenset[str]()
         self._fault = Fault.CRASH_BEFORE
         MACHINE.processes[f"{host.name}:{self.pid}"] = self
 
-    def arm(self, fault: Fault, call: int) -> None:
-        """Let a fault happen at the `call`-th I/O call from now on, from 1."""
-        self._fault, self._calls_left = fault, call
+    def arm(self, fault: Fault, call: int, *, spares: frozenset[str] = frozenset()) -> None:
+        """Let a fault happen at the `call`-th I/O call from now on, from 1.
+
+        :param spares: calls that do not count.
+        """
+        self._fault, self._calls_left, self._spares = fault, call, spares
 
     def disarm(self) -> None:
         """Let nothing happen."""
@@ -96,8 +105,9 @@ class Process:
         if not self.alive:
             raise Crash
         MACHINE.true_us += IO_US
-        self._calls_left -= 1
-        if self._calls_left:
+        if verb not in self._spares:
+            self._calls_left -= 1
+        if self._calls_left or verb in self._spares:
             if self._trace.on:
                 return self._trace.call(self.name, verb, what, effect)
             return effect()

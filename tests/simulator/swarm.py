@@ -50,10 +50,41 @@ FAULTS = (
     "detached targets",
     "refused rows",
     "batch writer",
+    "migrated queries",
     "totals",
     "lists",
 )
 """What a history may draw."""
+
+_THEMES = (
+    {"lists", "zombies", "other flushers"},
+    {"lists", "crashes", "other flushers", "lost answers"},
+    {"totals", "crashes", "zombies", "small windows"},
+    {"refused rows", "crashes", "operators", "zombies"},
+    {"refused rows", "lists", "crashes", "other flushers"},
+    {"several targets", "detached targets", "crashes", "trim delay", "small windows"},
+    {"several targets", "detached targets", "zombies", "few records", "other flushers"},
+    {"several targets", "standing drivers", "zombies", "purges"},
+    {"restored backups", "restarts", "crashes", "operators"},
+    {"restored backups", "repartitions", "checkpoints set back", "purges"},
+    {"restored targets", "operators", "zombies", "trim delay"},
+    {"ledgers", "operators", "zombies", "other flushers"},
+    {"checkpoints set back", "operators", "crashes", "stale listings"},
+    {"checkpoints set back", "operators", "zombies", "standing drivers"},
+    {"few records", "operators", "zombies", "other flushers"},
+    {"stale listings", "zombies", "restarts", "other flushers"},
+    {"few records", "stale listings", "standing drivers", "zombies"},
+    {"budget", "standing drivers", "zombies", "lost events"},
+    {"budget", "crashes", "restarts", "operators"},
+    {"repartitions", "purges", "crashes", "operators"},
+    {"repartitions", "migrated queries", "restarts", "crashes"},
+    {"operators", "trim delay", "crashes", "zombies"},
+    {"standing drivers", "zombies", "lost events", "late calls", "other flushers"},
+)
+"""Faults that show more together than by chance: some histories have all of one line."""
+
+_THEMED = 0.6
+"""How probable it is that a history has a theme."""
 
 _OTHER_LOGS = {"restored backups", "clones"}
 _EXCLUDES = {
@@ -64,8 +95,16 @@ _EXCLUDES = {
         "ledgers",
         "copies",
     },
-    # Totals name the last row that they have; a restored table has its own (rule 23).
-    "totals": {*_OTHER_LOGS, "lists", "restored targets", "ledgers", "refused rows"},
+    # Totals name the last row that they have: a restored table has its own (rule 23), and what a rewind
+    # takes back stays in them, though Spark computes it again.
+    "totals": {
+        *_OTHER_LOGS,
+        "lists",
+        "restored targets",
+        "ledgers",
+        "refused rows",
+        "checkpoints set back",
+    },
     # A list is doubled where nothing says that it was sent: the ledger row is lost, or shadowed.
     "lists": {*_OTHER_LOGS, "ledgers", "refused rows"},
     # The quarantine is in the log alone: a restored log lacks what was refused since.
@@ -105,6 +144,12 @@ class Swarm:
         share = chance.choice((0.1, 0.25, 0.4))
         faults = frozenset(fault for fault in among if chance.random() < share)
         faults -= {"detached targets"}
+        if chance.random() < _THEMED:
+            theme = frozenset(chance.choice(_THEMES)) & frozenset(among)
+            excluded = {each for fault in theme for each in _EXCLUDES.get(fault, ())}
+            faults = theme | frozenset(
+                each for each in faults - excluded if not _EXCLUDES.get(each, set()) & theme
+            )
         if "several targets" in faults and chance.random() < _DETACHED:
             faults |= {"detached targets"}
         for fault in [fault for fault in _EXCLUDES if fault in faults]:

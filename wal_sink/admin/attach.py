@@ -199,7 +199,8 @@ class Attachment(NamedTuple):
         """
         states = self.query.log.states()
         attached = (state.epoch for state in states if state.verb == "attached")
-        before = next(attached, past.identity.first_epoch) - 1
+        # It may have been attached before the log had a first epoch: another sink may have gone on then.
+        before = max(next(attached, 0), past.identity.first_epoch) - 1
         if (mark := past.mark) is None:
             return before
         if past.foreign:
