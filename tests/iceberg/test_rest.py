@@ -41,8 +41,9 @@ def options(server: RestCatalog) -> dict[str, str]:
     }
 
 
+@pytest.mark.test_all
 class TestRest(Contract):
-    """The whole suite."""
+    """The whole suite, which `TestIceberg` asks of a SQL catalog."""
 
     @pytest.fixture
     def target(self, options: dict[str, str]) -> IcebergTarget:

@@ -17,6 +17,7 @@ from wal_sink.testing.servers.cassandra import Node
 from wal_sink.testing.servers.postgresql import Server
 
 pytestmark = [
+    pytest.mark.test_all,
     pytest.mark.spark,
     pytest.mark.cassandra,
     pytest.mark.slow_first,

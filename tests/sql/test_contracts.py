@@ -128,8 +128,9 @@ class TestMariaDbDeletes(OnMariaDb, KeyedContract):
     """MariaDB."""
 
 
+@pytest.mark.test_all
 class TestPostgresqlAppend(OnPostgresql, AppendContract, RestartContract):
-    """PostgreSQL by psycopg, beside the target that is its own."""
+    """PostgreSQL by psycopg, whose own target `tests/postgresql` asks the same."""
 
     def restart(self, target: Target) -> None:
         assert isinstance(self.store, Postgresql)
@@ -137,5 +138,6 @@ class TestPostgresqlAppend(OnPostgresql, AppendContract, RestartContract):
         self.store.server.start()
 
 
+@pytest.mark.test_all
 class TestPostgresqlDeletes(OnPostgresql, KeyedContract):
     """PostgreSQL by psycopg."""
