@@ -75,10 +75,10 @@ def epochs(rows: int) -> int:
     return flights.FILES if rows >= _MANY else _FEW
 
 
-def write_sources(folder: Path, wanted: int | None) -> dict[str, pa.Table]:
+def write_sources(folder: Path, wanted: int) -> dict[str, pa.Table]:
     """Write the source files below `folder`; return the rows of each source.
 
-    :param wanted: how many flights; all if None.
+    :param wanted: how many flights.
     """
     rows = flights.read().slice(0, wanted)
     sources = {FLIGHTS.source: rows, TENTH.source: flights.tenth(rows)}

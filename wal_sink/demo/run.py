@@ -31,14 +31,14 @@ def run(
     picture: Path,
     *,
     targets: Sequence[str],
-    flights: int | None,
+    flights: int,
     say: Callable[[str], None],
     sampled: Callable[[Sample], None],
 ) -> Report:
     """Run the demo in an empty folder.
 
-    :param targets: one or several of `stores.DATABASES`.
-    :param flights: how many to stream; all if None.
+    :param targets: one or several of `stores.STORES`.
+    :param flights: how many to stream.
     :param picture: the file to draw, its suffix says the format.
     :param say: called with what happens, a line each.
     :param sampled: called with how far the queries are, every second, on another thread.
