@@ -29,7 +29,6 @@ OUTSIDE = {
     "examples.md": "examples/README.md",
     "storage.md": "state_backends/README.md",
     "tests.md": "tests/README.md",
-    "tried.md": "tests/benchmarks/tried.md",
 }
 """Pages whose source lies beside what it is about, by their name in the site."""
 
