@@ -1,0 +1,244 @@
+"""Three Cassandra nodes on this machine, each a process and a loopback address of its own, to be killed.
+
+Clients reach each node through a `Proxy` at another address, which the node gives out as its own.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Self
+
+from cassandra import ConsistencyLevel, DriverException
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable
+from cassandra.policies import WhiteListRoundRobinPolicy
+from cassandra.query import SimpleStatement
+
+from tests.deploy.proxy import Proxy
+from wal_sink.testing.servers import maven
+from wal_sink.testing.servers.cassandra import OPENED, VERSION, EmbeddedCassandra
+from wal_sink.testing.servers.process import are_free, choose
+
+_MORE = """
+    -Dcassandra.ring_delay_ms=5000 -Dcassandra.shutdown_announce_in_ms=500
+"""
+"""Nodes that have peers wait for them; the last one of two options holds."""
+REPLICATION = "{'class': 'NetworkTopologyStrategy', 'replication_factor': 3}"
+FAKETIME = "faketime/libfaketimeMT.so.1"
+
+
+class ClusterNode(EmbeddedCassandra):
+    """One node of the cluster.
+
+    :param number: from 1 on; the node is at 127.0.0.<number>, and its proxy at 127.0.1.<number>.
+    :param joins: whether it takes its share of the data from the others as it starts.
+    """
+
+    patience_s = 240.0
+
+    def __init__(self, number: int, port: int, seeds: str, *, joins: bool) -> None:
+        host = f"127.0.0.{number}"
+        super().__init__(commitlog_sync="periodic", settings=_settings(number, port, seeds, joins))
+        self.number = number
+        self.host, self.port = host, port
+        self.title = f"Cassandra {VERSION} at {host}"
+        self.clock = ""
+        """How far the node's clock is ahead at its next start, in libfaketime's notation: `+30s`."""
+        self.flags: list[str] = []
+        """Of Java, at its next start."""
+        self.proxy = Proxy(f"127.0.1.{number}", port, host)
+
+    def _command(self) -> list[str]:
+        command = super()._command()
+        more = [
+            *_MORE.split(),
+            *self.flags,
+            f"-Dcassandra.jmx.local.port={self.port + 1 + self.number}",
+        ]
+        at = command.index("-cp")
+        return [*command[:at], *more, *command[at:]]
+
+    def _environment(self) -> Mapping[str, str] | None:
+        if not self.clock:
+            return None
+        library = next(Path("/usr/lib").glob(f"*/{FAKETIME}"), None)
+        assert library, "install the package libfaketime"
+        # The monotonic clock stays. Without the last one Java's waits would end at once.
+        faked = {
+            "FAKETIME": self.clock,
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            "FAKETIME_FORCE_MONOTONIC_FIX": "0",
+        }
+        return {**os.environ, "LD_PRELOAD": str(library), **faked}
+
+    def session(self) -> Any:
+        """Return a session with this node alone, past its proxy."""
+        with self._session_lock:
+            if self._session is None:
+                profile = ExecutionProfile(
+                    WhiteListRoundRobinPolicy([self.host]), request_timeout=30
+                )
+                profiles = {EXEC_PROFILE_DEFAULT: profile}
+                cluster = Cluster(
+                    [self.host], self.port, protocol_version=5, execution_profiles=profiles
+                )
+                try:
+                    self._session = cluster.connect()
+                except BaseException:
+                    cluster.shutdown()
+                    raise
+            return self._session
+
+    def read_all(self) -> list[Any]:
+        """Read what has three replicas from all of them.
+
+        :raises Exception: of the driver, while the node has one of the others for down.
+        """
+        query = SimpleStatement(
+            "SELECT k FROM probe.t WHERE k = 1", consistency_level=ConsistencyLevel.ALL
+        )
+        return list(self.session().execute(query))
+
+    def tool(self, *arguments: str) -> str:
+        """Run nodetool against the node; return what it prints."""
+        jars = maven.cache_folder() / f"cassandra-{VERSION}"
+        java = [
+            *maven.java_command("17", OPENED.split()),
+            f"-Duser.home={self.folder}",
+            "-Xmx64m",
+            "-cp",
+        ]
+        tool = [f"{jars}/*", "org.apache.cassandra.tools.NodeTool"]
+        address = ["-h", "127.0.0.1", "-p", str(self.port + 1 + self.number)]
+        command = [*java, *tool, *address, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+def _settings(number: int, port: int, seeds: str, joins: bool) -> dict[str, object]:
+    provider = "org.apache.cassandra.locator.SimpleSeedProvider"
+    host = f"127.0.0.{number}"
+    return {
+        "num_tokens": 4,
+        "listen_address": host,
+        "rpc_address": host,
+        "broadcast_rpc_address": f"127.0.1.{number}",
+        "native_transport_port": port,
+        "storage_port": port + 1,
+        "seed_provider": [{"class_name": provider, "parameters": [{"seeds": seeds}]}],
+        "auto_bootstrap": joins,
+        "hinted_handoff_enabled": True,
+        "memtable_heap_space": "96MiB",
+        "memtable_offheap_space": "64MiB",
+        # What one machine answers late is late for the others' load, not for a fault of the test.
+        **dict.fromkeys(
+            ("request_timeout", "read_request_timeout", "range_request_timeout"), "10s"
+        ),
+        **dict.fromkeys(("write_request_timeout", "cas_contention_timeout"), "5s"),
+    }
+
+
+class CassandraCluster:
+    """Three nodes. A context manager, which ends them and their proxies."""
+
+    def __init__(self) -> None:
+        self._port = _choose_port()
+        self.nodes: list[ClusterNode] = []
+        for number in (1, 2, 3):
+            self.nodes.append(self._made(number, joins=False))
+
+    def _made(self, number: int, *, joins: bool) -> ClusterNode:
+        seeds = ",".join(f"127.0.0.{each}:{self._port + 1}" for each in (1, 2))
+        return ClusterNode(number, self._port, seeds, joins=joins)
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _start(self) -> None:
+        for node in self.nodes:
+            node.proxy.start()
+        self.nodes[0].start()
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda node: node.start(), self.nodes[1:]))
+        self.nodes[0].execute(f"CREATE KEYSPACE probe WITH replication = {REPLICATION}")
+        self.nodes[0].execute("CREATE TABLE probe.t (k int PRIMARY KEY)")
+        self.await_up()
+
+    def __exit__(self, *_: object) -> None:
+        for node in self.nodes:
+            node.close()
+            node.proxy.stop()
+
+    @property
+    def contact_points(self) -> str:
+        """The proxies."""
+        return ",".join(node.proxy.host for node in self.nodes)
+
+    def without_schema(self, node: ClusterNode) -> None:
+        """Start a node that takes no schema from the others, until its next start."""
+        others = ",".join(f"{each.host}:{self._port + 1}" for each in self.nodes if each != node)
+        node.flags = [f"-Dcassandra.skip_schema_check_for_endpoints={others}"]
+        node.start()
+        node.flags = []
+
+    @property
+    def port(self) -> int:
+        """Of CQL, on each node."""
+        return self._port
+
+    def await_up(self) -> None:
+        """Wait until each node has each other for up: a read of all replicas succeeds."""
+        for node in self.nodes:
+            until(lambda node=node: node.read_all() is not None)  # type: ignore[misc]
+
+    def join(self) -> ClusterNode:
+        """Start a fourth node, which takes its share from the others."""
+        node = self._made(4, joins=True)
+        self.nodes.append(node)
+        node.proxy.start()
+        node.start()
+        return node
+
+    def leave(self, node: ClusterNode) -> None:
+        """Let a node hand its share to the others, and end."""
+        node.tool("decommission", "--force")
+        self.nodes.remove(node)
+        node.close()
+        node.proxy.stop()
+
+
+def until(condition: Callable[[], bool], seconds: float = 240) -> None:
+    """Wait for a condition; what its look raises meanwhile is no answer."""
+    deadline = time.monotonic() + seconds
+    why: object = "not so"
+    while True:
+        try:
+            if condition():
+                return
+        except (DriverException, NoHostAvailable) as error:
+            why = error
+        assert time.monotonic() < deadline, f"it did not come: {why!r}"
+        time.sleep(0.1)
+
+
+def _choose_port() -> int:
+    while True:
+        port = choose("127.0.0.1", 6)
+        if all(are_free(host, port, 2) for host in _hosts()):
+            return port
+
+
+def _hosts() -> Iterator[str]:
+    for number in (1, 2, 3, 4):
+        yield f"127.0.0.{number}"
+        yield f"127.0.1.{number}"

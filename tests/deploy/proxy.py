@@ -1,0 +1,110 @@
+"""A TCP proxy between clients and one server, which delays, cuts and loses what it is told to."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+
+class Proxy:
+    """Passes bytes on between clients and a server, both at the same port of two addresses.
+
+    :param host: where clients connect.
+    :param server: the server's address.
+    """
+
+    def __init__(self, host: str, port: int, server: str) -> None:
+        self.host, self._port, self._server = host, port, server
+        self._listener: socket.socket | None = None
+        self._open: set[socket.socket] = set()
+        self._mute = threading.Event()
+        self.latency_s = 0.0
+        """How long each piece of an answer is held back."""
+        self._marked = b""
+        self._at_marked: Callable[[], None] | None = None
+        self._losing: set[socket.socket] = set()
+        self.lost = 0
+        """How many answers to marked requests were lost."""
+
+    def start(self) -> None:
+        """Listen."""
+        self._listener = socket.create_server((self.host, self._port))
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def stop(self) -> None:
+        """Listen no more, and cut what is open."""
+        if self._listener is not None:
+            with contextlib.suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener.close()
+        self.reset()
+
+    def reset(self) -> None:
+        """Cut all connections, by RST to the clients."""
+        for each in list(self._open):
+            with contextlib.suppress(OSError):
+                each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+                each.shutdown(socket.SHUT_RDWR)
+
+    @contextlib.contextmanager
+    def half_open(self):  # type: ignore[no-untyped-def]
+        """Let requests through, and no answers; new connections are taken, too."""
+        self._mute.set()
+        try:
+            yield
+        finally:
+            self._mute.clear()
+            self.reset()
+
+    def at(self, marked: bytes, then: Callable[[], None]) -> None:
+        """Call a function when the server has been sent a request with these bytes; lose its answer."""
+        self._at_marked = then
+        self._marked = marked
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                try:
+                    server = socket.create_connection((self._server, self._port))
+                except OSError:  # it is down: the client is refused as by itself
+                    client.close()
+                    continue
+                self._open |= {client, server}
+                for work in (self._requests, self._answers):
+                    threading.Thread(target=work, args=(client, server), daemon=True).start()
+
+    def _requests(self, client: socket.socket, server: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := client.recv(65_536):
+                then = self._at_marked if self._marked and self._marked in data else None
+                if then is not None:
+                    self._marked, self._at_marked = b"", None
+                    self._losing.add(server)
+                server.sendall(data)
+                if then is not None:
+                    self.lost += 1
+                    then()
+        self._end(client, server)
+
+    def _answers(self, client: socket.socket, server: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := server.recv(65_536):
+                time.sleep(self.latency_s)
+                if server in self._losing:
+                    break
+                if not self._mute.is_set():
+                    client.sendall(data)
+        self._end(client, server)
+
+    def _end(self, *sockets: socket.socket) -> None:
+        for each in sockets:
+            self._open.discard(each)
+            self._losing.discard(each)
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()

@@ -1,0 +1,293 @@
+"""Three Cassandra nodes at three replicas, killed, paused and cut off under a flush.
+
+`tests.protocol.engine` plays Spark without a pause, and kills its driver between publish and commit: rows of
+such attempts must never come. Each test has two queries, one of which adds to what the table holds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from cassandra import ConsistencyLevel
+from cassandra.query import SimpleStatement
+
+from state_backends import open_backend
+from tests.deploy.cassandra_nodes import REPLICATION, CassandraCluster, ClusterNode, until
+from tests.neighbours import Counted, Row
+from tests.protocol.engine import SCHEMA, World
+from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.flush.flusher import Flusher, Pipeline
+from wal_sink.flush.loop import FlushLoop
+from wal_sink.flush.report import Reporter
+from wal_sink.options import parse
+from wal_sink.progress.status import Status, read_status
+from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
+from wal_sink.testing.servers.cassandra import VERSION
+
+pytestmark = [pytest.mark.test_all, pytest.mark.cassandra, pytest.mark.timeout(900)]
+
+NEW, HOT = 60, 10
+"""Rows of an epoch with keys of their own, and such with keys that every epoch has."""
+CONDITIONAL = b'"nonce"'
+"""Is in each `begin` and `finish`, and in no other request."""
+_numbers = itertools.count()
+
+
+class Stream:
+    """A query that never pauses, and its flusher.
+
+    :param adds: whether values are added to those in the table.
+    """
+
+    def __init__(self, cluster: CassandraCluster, folder: Path, *, adds: bool) -> None:
+        self.keyspace = f"ks{next(_numbers)}"
+        self._node = cluster.nodes[0]
+        self._node.execute(f"CREATE KEYSPACE {self.keyspace} WITH replication = {REPLICATION}")
+        self.ddl = f"CREATE TABLE {self.keyspace}.t (k text PRIMARY KEY, v bigint" + (
+            ", wal_sink_added text)" if adds else ")"
+        )
+        self._node.execute(self.ddl)
+        raw = {
+            "keyspace": self.keyspace,
+            "table": "t",
+            "cassandra.contactPoints": cluster.contact_points,
+            "cassandra.port": str(cluster.port),
+            "cassandra.requestTimeout": "8",
+            **({"cassandra.addColumns": "v"} if adds else {}),
+        }
+        # Makes the ledger's table, which takes a busy machine more than a moment.
+        patient = parse(raw | {"cassandra.requestTimeout": "60"}, CassandraOptions)
+        CassandraTarget(patient).plan(SCHEMA, "k")
+        self._adds = adds
+        self.world = World(
+            open_backend(str(folder / self.keyspace / "checkpoint")),
+            open_backend(str(folder / self.keyspace / "log")),
+            CassandraTarget(parse(raw, CassandraOptions)),
+        )
+        self.world.on_invalid_row = "quarantine"
+        self._ended = threading.Event()
+        self._spark = threading.Thread(target=self._run, name=f"spark {self.keyspace}")
+        self._failed: BaseException | None = None
+
+    def __enter__(self) -> Stream:
+        self._tick()
+        self._first = self.world.run()
+        pipeline = Pipeline(
+            self.world.query_id,
+            self.world.log,
+            Checkpoint(self.world.checkpoint),
+            self.world.target,
+        )
+        reporter = Reporter(self.world.log, self.world.clock)
+        self.loop = FlushLoop(Flusher(pipeline, reporter, clock_us=self.world.clock))
+        self.loop.start()
+        self._spark.start()
+        self.goes_on()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._spark.join(60)
+        self.loop.stop()
+        self.loop.join(60)
+
+    def _tick(self) -> None:
+        self.world.clock.us = max(self.world.clock.us, time.time_ns() // 1_000)
+
+    def _run(self) -> None:
+        try:
+            run = self._first
+            for epoch in itertools.count():
+                if self._ended.wait(0.15):
+                    return
+                self._tick()
+                if epoch % 4 == 3:  # the driver dies before `commits/N`
+                    run.publish([(f"ghost-{epoch}", 1), *self._rows(epoch, -1)])
+                    run = self.world.run()
+                run.batch(self._rows(epoch, 1))
+                self.loop.wake()
+        except BaseException as error:
+            self._failed = error
+            raise
+
+    def _rows(self, epoch: int, sign: int) -> list[tuple[str, int]]:
+        new = [(f"{epoch}-{i}", sign * i) for i in range(NEW)]
+        return [*new, *((f"hot-{i}", sign * (epoch + 1)) for i in range(HOT))]
+
+    def status(self) -> Status:
+        """How far the flush is."""
+        assert self._failed is None
+        return read_status(Checkpoint(self.world.checkpoint), self.world.log)
+
+    def goes_on(self, epochs: int = 3, seconds: float = 240) -> None:
+        """Wait until more is flushed."""
+        flushed = self.status().flushed
+        until(lambda: self.status().flushed >= flushed + epochs, seconds)
+
+    def stops(self, word: str) -> None:
+        """Wait until the flush says why it stopped."""
+        until(lambda: word in str(self.status().last_error))
+
+    def drained(self) -> int:
+        """End the query, and wait until all is flushed; return how many epochs it had."""
+        self._ended.set()
+        self._spark.join(60)
+        last = self.status().checkpointed
+        try:
+            until(lambda: self.status().flushed == last)
+        except AssertionError as error:
+            raise AssertionError(self.status()) from error
+        assert self.status().quarantined_rows == 0
+        return last + 1
+
+    def expected(self) -> dict[str, int]:
+        """What the table has to hold."""
+        if not self._adds:
+            return self.world.expected()
+        total: Counter[str] = Counter()
+        for rows in self.world.committed.values():
+            total.update({key: value or 0 for key, value in rows.items()})
+        return dict(total)
+
+    def found(self) -> dict[str, int]:
+        """Read the table from all replicas."""
+        query = f"SELECT k, v FROM {self.keyspace}.t"
+        every = SimpleStatement(query, consistency_level=ConsistencyLevel.ALL, fetch_size=2_000)
+        return {row.k: row.v for row in self._node.session().execute(every)}
+
+
+Counting = Callable[[str], None]
+
+
+@pytest.fixture
+def streams(cluster: CassandraCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+    """Two queries under way."""
+    monkeypatch.setattr("wal_sink.flush.loop._RETRY_MOST_S", 0.5)
+    with ExitStack() as stack:
+        yield [stack.enter_context(Stream(cluster, tmp_path, adds=adds)) for adds in (False, True)]
+
+
+@pytest.fixture
+def exact(cluster: CassandraCluster, streams: list[Stream], counted: Counted) -> Counting:
+    """Return a function that ends the queries, and compares the tables with what was committed."""
+
+    def count(faults: str) -> None:
+        cluster.await_up()
+        for stream, what in zip(streams, ("rows", "totals"), strict=True):
+            stream.drained()
+            expected, found = stream.expected(), stream.found()
+            right = sum(found.get(key) == value for key, value in expected.items())
+            assert found.keys() == expected.keys()
+            name = f"Cassandra, 3 nodes: {what}"
+            counted(Row(name, VERSION, faults, len(expected), right))
+
+    return count
+
+
+def all_go_on(streams: list[Stream]) -> None:
+    for stream in streams:
+        stream.goes_on()
+
+
+def test_a_node_is_killed_or_paused(
+    cluster: CassandraCluster, streams: list[Stream], exact: Counting
+) -> None:
+    """The others are a quorum: the flush goes on without it, and with it again."""
+    for node, end, back in (
+        (cluster.nodes[1], ClusterNode.kill, ClusterNode.start),
+        (cluster.nodes[2], ClusterNode.pause, ClusterNode.resume),
+    ):
+        end(node)
+        all_go_on(streams)
+        back(node)
+        all_go_on(streams)
+    exact("a node killed, another paused, and back")
+
+
+def test_the_quorum_is_lost(
+    cluster: CassandraCluster, streams: list[Stream], exact: Counting
+) -> None:
+    """In mid-flush: one node dies and another stands still. The flush says so, and goes on by itself."""
+    paused, killed = cluster.nodes[1:]
+    killed.kill()
+    paused.pause()
+    for stream in streams:
+        stream.stops("TargetUnavailable")
+    paused.resume()
+    all_go_on(streams)
+    killed.start()
+    exact("quorum lost in mid-flush, and back")
+
+
+def test_a_rolling_restart(
+    cluster: CassandraCluster, streams: list[Stream], exact: Counting
+) -> None:
+    """Each node is stopped in order, and started, while the flush goes on."""
+    for node in cluster.nodes:
+        node.stop()
+        all_go_on(streams)
+        node.start()
+        cluster.await_up()
+    exact("rolling restart")
+
+
+def test_the_coordinator_dies_in_the_conditional_update(
+    cluster: CassandraCluster, streams: list[Stream], exact: Counting
+) -> None:
+    """It has the request, and is killed: whether it was applied only the row tells."""
+    for _ in range(2):
+        died: list[ClusterNode] = []
+        once = threading.Lock()
+
+        def dies(node: ClusterNode, died: list[ClusterNode] = died, once=once) -> None:  # type: ignore[no-untyped-def]
+            if once.acquire(blocking=False):
+                node.kill()
+                died.append(node)
+
+        for node in cluster.nodes:
+            node.proxy.at(CONDITIONAL, lambda node=node, dies=dies: dies(node))  # type: ignore[misc]
+        until(lambda died=died: bool(died))  # type: ignore[misc]
+        all_go_on(streams)
+        died[0].start()
+        cluster.await_up()
+    exact("coordinator killed in a conditional update, twice")
+
+
+def test_the_network_fails(
+    cluster: CassandraCluster, streams: list[Stream], exact: Counting
+) -> None:
+    """Lost answers to conditional updates, latency, resets, and connections that bring no answer."""
+    lost = sum(node.proxy.lost for node in cluster.nodes)
+    for _ in range(10):
+        for node in cluster.nodes:
+            node.proxy.at(CONDITIONAL, lambda: None)
+        before = sum(node.proxy.lost for node in cluster.nodes)
+        until(lambda before=before: sum(n.proxy.lost for n in cluster.nodes) > before)  # type: ignore[misc]
+    all_go_on(streams)
+    lost = sum(node.proxy.lost for node in cluster.nodes) - lost
+    for node in cluster.nodes:
+        node.proxy.latency_s = 0.2
+    all_go_on(streams)
+    for node in cluster.nodes:
+        node.proxy.latency_s = 0
+    for _ in range(5):
+        for node in cluster.nodes:
+            node.proxy.reset()
+        all_go_on(streams)
+    with cluster.nodes[0].proxy.half_open():
+        all_go_on(streams)
+    with ExitStack() as stack:
+        for node in cluster.nodes:
+            stack.enter_context(node.proxy.half_open())
+        for stream in streams:
+            stream.stops("TargetUnavailable")
+    all_go_on(streams)
+    exact("answers of conditional updates lost, latency, resets, half-open")
+    assert lost >= 10
