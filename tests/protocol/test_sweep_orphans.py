@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from state_backends import open_backend
-from tests.protocol.engine import Run, World
+from tests.protocol.engine import NOW_US, Run, World
 from tests.protocol.test_corruption import query
 from tests.protocol.test_garbage import At
 from wal_sink.admin.query import sink_options
+from wal_sink.admin.rewind import plan_rewind
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import Fenced
 from wal_sink.flush.report import RunHistory
@@ -198,6 +199,47 @@ def test_rule_18_what_is_flushed_and_kept_right_after_the_note_keeps_its_segment
     assert world.table() == {"q": 0}
     assert path not in world.log_backend.list(), "it was moved"
     assert runs_of(world) == [(0, q.run_id)]
+
+
+def test_rule_18_what_a_rewind_puts_back_in_the_middle_of_a_sweep_keeps_its_segments(
+    world: World,
+) -> None:
+    """Its manifest is found under neither name: the first one comes back after the look for it.
+
+    The log's mark was read before, and said that the epoch is flushed.
+    """
+    world.retention_s = 3_600
+    q = world.run()
+    q.publish([("q", 0)])
+
+    def is_flushed_and_kept() -> None:
+        q.write_commit([[("q", 0)]])
+        world.flush()
+        assert world.log_backend.list(paths.MANIFEST.folder) == []
+
+    def is_put_back() -> None:
+        plan_rewind(query(world), world.target, -1, NOW_US).carry_out(NOW_US)
+
+    class Meanwhile(Faults):
+        """The one before the manifests are listed; the other between the looks for the two names."""
+
+        @contextmanager
+        def around(self, name: str) -> Iterator[None]:
+            claimed = any(each.startswith(f"create {paths.CLAIM.folder}") for each in done)
+            if claimed and name == f"list {paths.MANIFEST.folder}" and not world.table():
+                is_flushed_and_kept()
+            elif name == f"read {paths.RETAINED_MANIFEST.path(Attempt(0, 1))}" and world.table():
+                is_put_back()
+            done.append(name)
+            with super().around(name):
+                yield
+
+    done: list[str] = []
+    faults = Meanwhile()
+    room(world, world.run(faults), max_bytes=1)
+    assert runs_of(world) == [(0, q.run_id)]
+    world.flush()
+    assert world.table() == {"q": 0}
 
 
 def test_a_hundred_runs_that_are_killed_do_not_fill_the_disk(tmp_path: Path) -> None:

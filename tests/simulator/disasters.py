@@ -141,8 +141,10 @@ class Disasters:
             return
         if site.log.away or site.log.full or world.judge.cloned:
             return
-        self.history.stop_all()
         first = commits[-back]
+        if commits[-back - 1] != first - 1:
+            return  # Spark would go on from the epoch before, which a zombie has planned
+        self.history.stop_all()
         world.happened("other data", f"from {first} on")
         checkpoint, offsets = site.checkpoint.snapshot(), dict(world.offsets)
         for folder in ("commits", "offsets"):

@@ -74,20 +74,22 @@ _AT_ONCE = 500
 
 
 def _reached(bugs: Sequence[Bug], seeds: range, answer: Connection) -> None:
-    """Answer which histories come to the place of each bug; in a process of its own."""
+    """Answer which histories come to the place of each bug, and which fail without any."""
     codes, everywhere = reach.marked({n: change(_ROOT, bug) for n, bug in enumerate(bugs)})
     marks: set[int] = set()
     reach.load_anew(reach.Loader(codes, marks))
     campaign = importlib.import_module("tests.simulator.campaign")
     campaign.prepare()
     found: list[list[int]] = [[] for _ in bugs]
+    broken: list[int] = []
     for seed in seeds:
         marks.clear()
-        if violations := campaign.play(seed).violations:
-            raise RuntimeError(f"seed {seed} fails without any bug: {violations[0]}")
+        if campaign.play(seed).violations:
+            broken.append(seed)
+            continue
         for number in marks | everywhere:
             found[number].append(seed)
-    answer.send(found)
+    answer.send((found, broken))
 
 
 def _find(bug: Bug, seeds: Sequence[int], answer: Connection) -> None:
@@ -155,10 +157,7 @@ class Measure:
             self.found.update({n: f for n, f in found.items() if n in self.found})
 
     def run(self, histories: int, say: Callable[[str], None]) -> None:
-        """Try all bugs; say what is found as soon as it is.
-
-        :raises RuntimeError: a history fails without any bug.
-        """
+        """Try all bugs, and say what is found. Histories that fail without any do not count."""
         for upto in (*(each for each in _ROUNDS if each < histories), histories):
             left = [
                 bug
@@ -167,7 +166,10 @@ class Measure:
             ]
             if not left:
                 continue
-            of_bug = self._places(left, min(self.found[b.name].histories for b in left), upto)
+            first = min(self.found[bug.name].histories for bug in left)
+            of_bug, broken = self._places(left, first, upto)
+            if broken:
+                say(f"fail without any bug, and are left out: seeds {', '.join(map(str, broken))}")
             for bug, (played, violation) in _side_by_side(
                 _find, {bug: (bug, of_bug[bug]) for bug in left}, self._processes
             ):
@@ -177,16 +179,23 @@ class Measure:
             every = [bool(found.violation) for found in self.found.values()]
             say(f"within {upto:,} histories: {sum(every)} of {len(every)}: {_share(every)}")
 
-    def _places(self, bugs: list[Bug], first: int, upto: int) -> dict[Bug, list[int]]:
-        """Return for each bug the histories that come to its place, beyond those that were played."""
+    def _places(
+        self, bugs: list[Bug], first: int, upto: int
+    ) -> tuple[dict[Bug, list[int]], list[int]]:
+        """Return for each bug the histories that come to its place, beyond those that were played.
+
+        And those that fail without any bug.
+        """
         begins, end = range(self._seed + first, self._seed + upto, _AT_ONCE), self._seed + upto
         parts = {n: (bugs, range(n, min(n + _AT_ONCE, end))) for n in begins}
         places: dict[Bug, list[int]] = {bug: [] for bug in bugs}
-        for _, answer in sorted(_side_by_side(_reached, parts, self._processes)):
-            for bug, seeds in zip(bugs, answer, strict=True):
+        failed: list[int] = []
+        for _, (found, broken) in sorted(_side_by_side(_reached, parts, self._processes)):
+            failed += broken
+            for bug, seeds in zip(bugs, found, strict=True):
                 played = self._seed + self.found[bug.name].histories
                 places[bug] += [seed for seed in seeds if seed >= played]
-        return places
+        return places, failed
 
     def _keep(self, bug: Bug, found: Found, say: Callable[[str], None]) -> None:
         self.found[bug.name] = found

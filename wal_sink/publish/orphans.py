@@ -153,9 +153,9 @@ def _sweep(log: Log, run_id: str, checkpointed: int) -> None:
         )
     if late:
         published = _Published(log)
-    mark = _mark(
-        log
-    )  # after the manifests: one of an epoch that is flushed meanwhile may have moved
+    # After the manifests: the one of an epoch that is flushed meanwhile may have moved, and a rewind moves it
+    # back. Who looks for it then may find it under neither name.
+    mark = _mark(log)
     waiting = [left for left in doomed if left.epoch > mark]
     gone = [path for left in waiting for path in _unnamed(log, left, published)]
     if gone:
