@@ -91,10 +91,14 @@ def test_rule_22_a_flusher_that_wakes_in_a_trim_deletes_no_last_copy(
     assert world.table() == {key: v for key, v in world.expected().items() if key not in gone}
 
 
+@pytest.mark.parametrize("forgotten", [False, True])
 def test_rule_22_a_decision_does_not_cover_what_a_flusher_deletes_after_a_rewind(
-    world: World, tmp_path: Path
+    world: World, tmp_path: Path, *, forgotten: bool
 ) -> None:
-    """Spark has computed the epoch again since it was given up; no manifest is listed that says so."""
+    """Spark has computed the epoch again since it was given up; no manifest is listed that says so.
+
+    Nor does a claim, where hundreds of runs have claimed since.
+    """
     world.run().batch([("a", 0)])
     world.flush()
     checkpoint = files(world.checkpoint)
@@ -119,6 +123,12 @@ def test_rule_22_a_decision_does_not_cover_what_a_flusher_deletes_after_a_rewind
     slow._log.backend.delete = late  # type: ignore[method-assign, assignment]
     slow.run_once()
     assert world.log.attempts() == ()
+    if forgotten:
+        claims = world.log.keys(paths.CLAIM)
+        newest = world.log.read(paths.CLAIM, claims[-1])
+        assert newest is not None
+        world.log.create(paths.CLAIM, 300, msgspec.structs.replace(newest, epoch=2))
+        world.log.delete(map(paths.CLAIM.path, claims))
     world.flush()
     assert world.table() == world.expected() == {"a": 0, "b": 2}
 
