@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from wal_sink.errors import TargetRefused
 from wal_sink.model.ledger import PassedRow, Window
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import Slice
+from wal_sink.targets.base import OnRefused, Slice
 from wal_sink.targets.names import unquoted
 from wal_sink.targets.sql.columns import row_text
 
@@ -37,6 +37,56 @@ class Savepoints(NamedTuple):
     go_back: str = "ROLLBACK TO SAVEPOINT wal_sink_rows"
     release: str = "RELEASE SAVEPOINT wal_sink_rows"
     """Empty where the database has no such statement."""
+
+
+class WindowRefusals:
+    """The rows of one window that the server refuses.
+
+    :param report: gets them; None: the first one is raised.
+    :param passed: rows of the window that are passed over already.
+    """
+
+    def __init__(self, report: OnRefused | None = None, passed: Sequence[PassedRow] = ()) -> None:
+        self.report = report
+        self.passed = list(passed)
+        self._alone = 0
+        """How many were refused before the server has taken a row of the window."""
+        self._takes_others = False
+
+    def find(
+        self,
+        plan: Plan,
+        rows: Slice,
+        window: Window | None,
+        attempt: Callable[[Slice], Exception | None],
+        compare: Callable[[], None],
+    ) -> None:
+        """Insert rows, and report those that the server refuses.
+
+        :param attempt: see `refused_rows`.
+        :param compare: raises where the table is wrong, and not the rows.
+        :raises TargetRefused: a row, where there is no report; or too many, where the server takes none.
+        """
+
+        def tried(part: Slice) -> Exception | None:
+            error = attempt(part)
+            self._takes_others = self._takes_others or error is None
+            return error
+
+        found: list[tuple[int, TargetRefused]] = []
+        for part, error in refused_rows(rows, tried):
+            found.append((part.first_us, refusal(plan, part, window, error)))
+            alone = 0 if self._takes_others else self._alone + len(found)
+            if self.report is None or alone > MOST_REFUSED:
+                raise found[-1][1]
+        if not found or self.report is None:
+            return
+        compare()
+        if not self._takes_others:
+            self._alone += len(found)
+        for us, why in found:
+            self.report(us, why)
+            self.passed.append(PassedRow(rows.epoch, us))
 
 
 def refused_rows(

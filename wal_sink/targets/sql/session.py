@@ -22,13 +22,7 @@ from wal_sink.targets.columns import TableColumn, refuse_changed
 from wal_sink.targets.names import unquoted
 from wal_sink.targets.registry import published_elsewhere
 from wal_sink.targets.sql.columns import as_new_rows
-from wal_sink.targets.sql.refusals import (
-    MOST_REFUSED,
-    Savepoints,
-    refusal,
-    refused_rows,
-    without_note,
-)
+from wal_sink.targets.sql.refusals import Savepoints, WindowRefusals, refusal, without_note
 
 COLUMNS = LedgerRow._fields
 """All but the key."""
@@ -219,14 +213,7 @@ class SqlSession(TransactionalSession):
         """Plans with which the table was compared over this connection."""
         self._written: dict[str, Plan] = {}
         """Those by which the open transaction has written rows, since it was compared with them."""
-        self._refused: OnRefused | None = None
-        """Gets the rows that the server refuses; None: the first one is raised."""
-        self._passed: list[PassedRow] = []
-        """Rows of the window that are passed over."""
-        self._alone = 0
-        """How many of them were refused before the server has taken a row of the window."""
-        self._takes_others = False
-        """Whether the server has taken a row of the window, since it was asked which ones it refuses."""
+        self._refusals = WindowRefusals()
         self._warned: set[str] = set()
         """Plans whose rows the table has dropped, and a warning said so."""
         self._again: list[tuple[Plan, Slice]] = []
@@ -245,8 +232,7 @@ class SqlSession(TransactionalSession):
         A session that cannot have the row gets no rows either: `commit` will be refused.
         """
         self._forget()
-        self._refused, self._passed, self._alone = None, [], 0
-        self._takes_others, self._again = False, []
+        self._refusals, self._again = WindowRefusals(), []
         self._written.clear()
         self._proof = uuid.uuid4().hex
         if not self._hold(window):
@@ -254,7 +240,7 @@ class SqlSession(TransactionalSession):
 
     def pass_over(self, refused: OnRefused | None, passed: Sequence[PassedRow] = ()) -> None:
         """Go on behind rows that the server refuses; note those that are passed over already."""
-        self._refused, self._passed = refused, list(passed)
+        self._refusals = WindowRefusals(refused, passed)
 
     def write(self, plan: Plan, rows: Slice) -> None:
         """Insert rows in the window's transaction.
@@ -299,7 +285,7 @@ class SqlSession(TransactionalSession):
             return Outcome.CONFLICT
         self.drain()
         with self._transaction():
-            for row in self._passed:
+            for row in self._refusals.passed:
                 self._note(row)
         try:
             outcome = self._conditional(lambda: self._ledger.replace(seen, new, self._proof))
@@ -378,8 +364,8 @@ class SqlSession(TransactionalSession):
 
     def _insert(self, plan: Plan, rows: Slice) -> None:
         """Insert rows; those that the server refuses go into quarantine, or stop the flush."""
-        if self._refused is not None:
-            self._insert_others(plan, rows, self._refused)
+        if self._refusals.report is not None:
+            self._find(plan, rows)
             return
         try:
             self._add(plan, rows.batch)
@@ -388,24 +374,9 @@ class SqlSession(TransactionalSession):
                 raise
             raise self._named(plan, rows, error) from error
 
-    def _insert_others(self, plan: Plan, rows: Slice, refused: OnRefused) -> None:
-        """Insert rows, and report those that the server refuses.
-
-        :raises TargetRefused: it refuses too many, and takes none.
-        """
-        window, found = self._window, []
-        for part, error in refused_rows(rows, partial(self._attempt, plan)):
-            found.append((part.first_us, refusal(plan, part, window, error)))
-            if not self._takes_others and self._alone + len(found) > MOST_REFUSED:
-                raise found[-1][1]
-        if not found:
-            return
-        self._compare(plan)  # the rows are wrong, and not the table
-        if not self._takes_others:
-            self._alone += len(found)
-        for us, why in found:
-            refused(us, why)
-            self._passed.append(PassedRow(rows.epoch, us))
+    def _find(self, plan: Plan, rows: Slice) -> None:
+        attempt, compare = partial(self._attempt, plan), partial(self._compare, plan)
+        self._refusals.find(plan, rows, self._window, attempt, compare)
 
     def _add(self, plan: Plan, batch: pa.RecordBatch) -> None:
         """Insert rows, and warn once where the table drops some of them without an error."""
@@ -435,7 +406,6 @@ class SqlSession(TransactionalSession):
             return error
         if points and points.release:
             self._execute(points.release)
-        self._takes_others = True
         if not points:
             self._again.append((plan, rows))
         return None
@@ -461,8 +431,10 @@ class SqlSession(TransactionalSession):
         window = self._window
         assert window is not None
         self.start(window)
-        for part, found in refused_rows(rows, partial(self._attempt, plan)):
-            return refusal(plan, part, window, found)
+        try:
+            self._find(plan, rows)
+        except TargetRefused as found:
+            return found
         return refusal(plan, rows, window, error)  # it was refused for what lies before it
 
     def _note(self, row: PassedRow) -> None:
