@@ -8,12 +8,15 @@ import pytest
 
 from tests.sql.mariadb import MariaDb
 from tests.sql.stores import APPEND, KEYED, DuckDb, Maria, Postgresql, Sqlite, Store
-from wal_sink.targets.base import Target
+from wal_sink.errors import SchemaMismatch
+from wal_sink.model.plan import Plan
+from wal_sink.targets.base import Session, Target
 from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
 from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, DeletesContract
+from wal_sink.testing.contracts.ledger import begin, begun_window
 from wal_sink.testing.contracts.refusals import RefusalsContract
 from wal_sink.testing.contracts.restart import RestartContract
-from wal_sink.testing.contracts.rows import Record, Table
+from wal_sink.testing.contracts.rows import ROWS, Record, Table, deliver
 from wal_sink.testing.contracts.transactional import SqlContract
 from wal_sink.testing.servers.postgresql import Server
 
@@ -101,6 +104,22 @@ class OnPostgresql:
 
 class TestSqliteAppend(OnSqlite, AppendContract):
     """SQLite."""
+
+    def test_an_altered_table_blames_no_row(
+        self, target: Target, plan: Plan, session: Session
+    ) -> None:
+        """The session has compared it before; since then the server refuses each row."""
+        rows = self.slice(target, plan, ROWS)
+        deliver(session, plan, rows)
+        self.store.execute("DROP TABLE t")
+        self.store.execute(f"{APPEND.removesuffix(')')}, x INTEGER NOT NULL)")
+        begin(session, window := begun_window(1, rows=len(ROWS)))
+        session.start(window)
+        refused: list[int] = []
+        session.pass_over(lambda us, _: refused.append(us))
+        with pytest.raises(SchemaMismatch, match="column x is new and takes no null"):
+            session.write(plan, rows._replace(epoch=1))
+        assert refused == []
 
 
 class TestSqliteDeletes(OnSqlite, KeyedContract):
