@@ -20,6 +20,7 @@ from wal_sink.admin.rewind import plan_rewind
 from wal_sink.errors import LedgerBehindLog, MissingManifest, OptionError, WalSinkError
 from wal_sink.model.ledger import Owner
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
+from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
 from wal_sink.testing.servers import process as free_port
 from wal_sink.testing.servers.postgresql import USER, InstalledPostgresql, _unprivileged
 
@@ -171,6 +172,10 @@ def test_a_pooler_is_refused(mode: str) -> None:
                 act()
         direct = PostgresqlTarget(PostgresqlOptions(uri=server.uri, table="rows"))
         direct.plan(frame.schema, "key")
+        url, pooled = (u.replace("postgresql:", "postgresql+psycopg:") for u in (server.uri, uri))
+        with pytest.raises(OptionError, match=r"(?s)leads to a pooler.*Name the server itself"):
+            SqlAlchemyTarget(SqlAlchemyOptions(url=pooled, table="rows")).plan(frame.schema, "key")
+        SqlAlchemyTarget(SqlAlchemyOptions(url=url, table="rows")).plan(frame.schema, "key")
 
 
 @contextmanager
