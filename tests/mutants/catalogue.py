@@ -126,9 +126,18 @@ def _symbols(tree: Path, path: Path) -> Iterator[Symbol]:
             left += [(f"{prefix}{node.name}.", child) for child in node.body]
 
 
+@cache
+def _by_last_name(tree: Path) -> dict[str, list[Symbol]]:
+    found: dict[str, list[Symbol]] = {}
+    for symbol in symbols(tree):
+        found.setdefault(symbol.qualified.rpartition(".")[2], []).append(symbol)
+    return found
+
+
 def find(tree: Path, name: str) -> list[Symbol]:
     """Return the symbols that a name means: the qualified name, after some parts of its module."""
-    return [symbol for symbol in symbols(tree) if _means(name, symbol)]
+    named = _by_last_name(tree).get(name.rpartition(".")[2], [])
+    return [symbol for symbol in named if _means(name, symbol)]
 
 
 def _means(name: str, symbol: Symbol) -> bool:

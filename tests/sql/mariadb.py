@@ -14,6 +14,8 @@ import pytest
 from wal_sink.testing.servers.process import Child, DidNotStart
 
 SMALL = ("--innodb-log-file-size=8M", "--innodb-buffer-pool-size=32M")
+# A commit is written, and not synced: what a test kills is a process, and no machine loses its power.
+NOT_SYNCED = "--innodb-flush-log-at-trx-commit=2"
 
 
 class MariaDb(Child):
@@ -80,7 +82,7 @@ class MariaDb(Child):
         return [
             *(_program("mariadbd"), *common, f"--port={self.port}", f"--bind-address={self.host}"),
             *(f"--socket={self.folder / 'socket'}", f"--pid-file={self.folder / 'pid'}"),
-            *("--log-bin", "--server-id=1", "--binlog-format=MIXED"),
+            *("--log-bin", "--server-id=1", "--binlog-format=MIXED", NOT_SYNCED),
             *self._settings,
         ]
 
