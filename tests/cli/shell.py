@@ -1,18 +1,28 @@
-"""Commands as a shell runs them."""
+"""Commands as a shell runs them: each is a process of its own.
+
+`run` forks it from a process that has the commands loaded: to load them is most of what a short one costs.
+`start` runs the installed script.
+"""
 
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 WAL_SINK = Path(sys.executable).with_name("wal-sink")
 
-
 FOLLOWS = "Flushing, until Ctrl-C or SIGTERM\n"
 """What `flush --follow` says first: from then on a signal ends it in order, before that at once."""
+
+_LOADED = multiprocessing.get_context("forkserver")
+_LOADED.set_forkserver_preload(["wal_sink.cli.main", "wal_sink.targets.cassandra"])
 
 
 class Done(NamedTuple):
@@ -32,16 +42,38 @@ class Done(NamedTuple):
 
 
 def run(folder: Path, *arguments: object, answer: str | None = None) -> Done:
-    """Run `wal-sink …` in a folder; without an answer, stdin is closed."""
-    done = subprocess.run(
-        [WAL_SINK, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=folder,
-        **({"input": answer} if answer is not None else {"stdin": subprocess.DEVNULL}),
-    )
-    return Done(done.returncode, done.stdout, done.stderr)
+    """Run `wal-sink …` in a folder; without an answer, stdin is at its end."""
+    with tempfile.TemporaryDirectory() as name:
+        files = Path(name)
+        (files / "0").write_text(answer or "")
+        about = (folder, [*map(str, arguments)], files, dict(os.environ))
+        command = _LOADED.Process(target=_command, args=about)
+        command.start()
+        command.join()
+        code = command.exitcode
+        command.close()
+        assert code is not None
+        return Done(code, (files / "1").read_text(), (files / "2").read_text())
+
+
+def _command(
+    folder: Path, arguments: Sequence[str], files: Path, environment: Mapping[str, str]
+) -> None:
+    """Be the command; its files are those of the shell's that started it."""
+    for number, mode in enumerate("rww"):
+        with (files / str(number)).open(mode) as file:
+            os.dup2(file.fileno(), number)
+    sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path[:0] = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
+    sys.argv = [str(WAL_SINK), *arguments]
+
+    from wal_sink.cli.main import app  # noqa: PLC0415 - the tests' own process needs no commands
+
+    app()
 
 
 def start(folder: Path, *arguments: object) -> subprocess.Popen[str]:

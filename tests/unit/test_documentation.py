@@ -74,12 +74,12 @@ def test_every_error_says_what_to_do(kind: type[WalSinkError]) -> None:
     assert len(meaning.split()) > 8
     assert remedy.endswith(".")
     assert kind.exit_code in EXIT_CODES
-    assert f"## {kind.__name__}\n\nExit code {kind.exit_code}." in GENERATED["errors"]()
+    assert f"## {kind.__name__}\n\nExit code {kind.exit_code}." in generated("errors")
 
 
 def test_every_option_has_a_row() -> None:
     """With type, default and sentences; and `wal-sink options` has the same names."""
-    page = rows(GENERATED["options"]())
+    page = rows(generated("options"))
     assert [quoted(row[0])[0] for row in page if row[0] != "option" and row[0] != "---"] == [
         name for struct in DECLARED for name in names(struct)
     ]
@@ -88,7 +88,7 @@ def test_every_option_has_a_row() -> None:
 
 def test_every_command_is_in_the_reference() -> None:
     """With each of its flags."""
-    page = GENERATED["commands"]()
+    page = generated("commands")
     assert re.findall(r"^### wal-sink ([\w-]+)$", page, re.MULTILINE) == [*COMMANDS]
     for name, command in COMMANDS.items():
         _, _, part = page.partition(f"### wal-sink {name}\n")
@@ -116,6 +116,12 @@ def test_figures_are_those_of_the_code() -> None:
         assert int(number.replace(",", "")) * unit.get(name, 1) == value, source
         compared += 1
     assert compared > 8
+
+
+@cache
+def generated(name: str) -> str:
+    """Return what the reference says of `errors`, `options` or another of its parts."""
+    return GENERATED[name]()
 
 
 @cache
@@ -367,7 +373,7 @@ def assert_leads_somewhere(page: Path, link: str) -> None:
     assert there.exists(), f"{page}: {link}"
     if anchor:
         content = there.read_text(encoding="utf-8")
-        content = MARK.sub(lambda found: GENERATED[found[1]](), content)
+        content = MARK.sub(lambda found: generated(found[1]), content)
         headings = re.findall(r"^#+ (.*)$", content, re.MULTILINE)
         slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
         assert anchor in slugs | set(re.findall(r'<a id="([^"]+)">', content)), f"{page}: {link}"
