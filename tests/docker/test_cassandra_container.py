@@ -35,8 +35,9 @@ def containers(**filters: object) -> list[Any]:
         client.close()
 
 
+@pytest.mark.test_all
 class TestCassandraContainer(NodeContract):
-    """The same promises."""
+    """The same promises; where Docker answers, all tests of Cassandra start, kill and fill a container."""
 
     def new(self, folder: Any, **settings: object) -> CassandraContainer:
         return CassandraContainer(settings=settings)

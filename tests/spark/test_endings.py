@@ -190,8 +190,9 @@ def test_ctrl_c_flushes_and_a_second_one_leaves(application: Application) -> Non
     assert none_left(driver.process.pid)
 
 
+@pytest.mark.test_all
 def test_ctrl_c_once_goes_through_when_everything_is_flushed(application: Application) -> None:
-    """The flush goes on as soon as the target answers."""
+    """The flush goes on as soon as the target answers, as after the SIGTERM of the next test."""
     driver = application.start("block", closed=True)
     time.sleep(1)
     os.killpg(driver.process.pid, signal.SIGINT)
