@@ -5,12 +5,9 @@ Clients reach each node through a `Proxy` at another address, which the node giv
 
 from __future__ import annotations
 
-import os
-import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, Self
 
 from cassandra import ConsistencyLevel, DriverException
@@ -19,8 +16,7 @@ from cassandra.policies import WhiteListRoundRobinPolicy
 from cassandra.query import SimpleStatement
 
 from tests.deploy.proxy import Proxy
-from wal_sink.testing.servers import maven
-from wal_sink.testing.servers.cassandra import OPENED, VERSION, EmbeddedCassandra
+from wal_sink.testing.servers.cassandra import VERSION, EmbeddedCassandra
 from wal_sink.testing.servers.process import are_free, choose
 
 _MORE = """
@@ -28,52 +24,32 @@ _MORE = """
 """
 """Nodes that have peers wait for them; the last one of two options holds."""
 REPLICATION = "{'class': 'NetworkTopologyStrategy', 'replication_factor': 3}"
-FAKETIME = "faketime/libfaketimeMT.so.1"
 
 
 class ClusterNode(EmbeddedCassandra):
     """One node of the cluster.
 
     :param number: from 1 on; the node is at 127.0.0.<number>, and its proxy at 127.0.1.<number>.
-    :param joins: whether it takes its share of the data from the others as it starts.
     """
 
     patience_s = 240.0
 
-    def __init__(self, number: int, port: int, seeds: str, *, joins: bool) -> None:
+    def __init__(self, number: int, port: int, seeds: str) -> None:
         host = f"127.0.0.{number}"
-        super().__init__(commitlog_sync="periodic", settings=_settings(number, port, seeds, joins))
+        super().__init__(commitlog_sync="periodic", settings=_settings(number, port, seeds))
         self.number = number
         self.host, self.port = host, port
         self.title = f"Cassandra {VERSION} at {host}"
-        self.clock = ""
-        """How far the node's clock is ahead at its next start, in libfaketime's notation: `+30s`."""
-        self.flags: list[str] = []
-        """Of Java, at its next start."""
         self.proxy = Proxy(f"127.0.1.{number}", port, host)
 
     def _command(self) -> list[str]:
         command = super()._command()
         more = [
             *_MORE.split(),
-            *self.flags,
             f"-Dcassandra.jmx.local.port={self.port + 1 + self.number}",
         ]
         at = command.index("-cp")
         return [*command[:at], *more, *command[at:]]
-
-    def _environment(self) -> Mapping[str, str] | None:
-        if not self.clock:
-            return None
-        library = next(Path("/usr/lib").glob(f"*/{FAKETIME}"), None)
-        assert library, "install the package libfaketime"
-        # The monotonic clock stays. Without the last one Java's waits would end at once.
-        faked = {
-            "FAKETIME": self.clock,
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-            "FAKETIME_FORCE_MONOTONIC_FIX": "0",
-        }
-        return {**os.environ, "LD_PRELOAD": str(library), **faked}
 
     def session(self) -> Any:
         """Return a session with this node alone, past its proxy."""
@@ -103,24 +79,8 @@ class ClusterNode(EmbeddedCassandra):
         )
         return list(self.session().execute(query))
 
-    def tool(self, *arguments: str) -> str:
-        """Run nodetool against the node; return what it prints."""
-        jars = maven.cache_folder() / f"cassandra-{VERSION}"
-        java = [
-            *maven.java_command("17", OPENED.split()),
-            f"-Duser.home={self.folder}",
-            "-Xmx64m",
-            "-cp",
-        ]
-        tool = [f"{jars}/*", "org.apache.cassandra.tools.NodeTool"]
-        address = ["-h", "127.0.0.1", "-p", str(self.port + 1 + self.number)]
-        command = [*java, *tool, *address, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
 
-
-def _settings(number: int, port: int, seeds: str, joins: bool) -> dict[str, object]:
+def _settings(number: int, port: int, seeds: str) -> dict[str, object]:
     provider = "org.apache.cassandra.locator.SimpleSeedProvider"
     host = f"127.0.0.{number}"
     return {
@@ -131,7 +91,7 @@ def _settings(number: int, port: int, seeds: str, joins: bool) -> dict[str, obje
         "native_transport_port": port,
         "storage_port": port + 1,
         "seed_provider": [{"class_name": provider, "parameters": [{"seeds": seeds}]}],
-        "auto_bootstrap": joins,
+        "auto_bootstrap": False,
         "hinted_handoff_enabled": True,
         "memtable_heap_space": "96MiB",
         "memtable_offheap_space": "64MiB",
@@ -148,13 +108,8 @@ class CassandraCluster:
 
     def __init__(self) -> None:
         self._port = _choose_port()
-        self.nodes: list[ClusterNode] = []
-        for number in (1, 2, 3):
-            self.nodes.append(self._made(number, joins=False))
-
-    def _made(self, number: int, *, joins: bool) -> ClusterNode:
         seeds = ",".join(f"127.0.0.{each}:{self._port + 1}" for each in (1, 2))
-        return ClusterNode(number, self._port, seeds, joins=joins)
+        self.nodes = [ClusterNode(number, self._port, seeds) for number in (1, 2, 3)]
 
     def __enter__(self) -> Self:
         try:
@@ -184,13 +139,6 @@ class CassandraCluster:
         """The proxies."""
         return ",".join(node.proxy.host for node in self.nodes)
 
-    def without_schema(self, node: ClusterNode) -> None:
-        """Start a node that takes no schema from the others, until its next start."""
-        others = ",".join(f"{each.host}:{self._port + 1}" for each in self.nodes if each != node)
-        node.flags = [f"-Dcassandra.skip_schema_check_for_endpoints={others}"]
-        node.start()
-        node.flags = []
-
     @property
     def port(self) -> int:
         """Of CQL, on each node."""
@@ -200,21 +148,6 @@ class CassandraCluster:
         """Wait until each node has each other for up: a read of all replicas succeeds."""
         for node in self.nodes:
             until(lambda node=node: node.read_all() is not None)  # type: ignore[misc]
-
-    def join(self) -> ClusterNode:
-        """Start a fourth node, which takes its share from the others."""
-        node = self._made(4, joins=True)
-        self.nodes.append(node)
-        node.proxy.start()
-        node.start()
-        return node
-
-    def leave(self, node: ClusterNode) -> None:
-        """Let a node hand its share to the others, and end."""
-        node.tool("decommission", "--force")
-        self.nodes.remove(node)
-        node.close()
-        node.proxy.stop()
 
 
 def until(condition: Callable[[], bool], seconds: float = 240) -> None:
@@ -239,6 +172,6 @@ def _choose_port() -> int:
 
 
 def _hosts() -> Iterator[str]:
-    for number in (1, 2, 3, 4):
+    for number in (1, 2, 3):
         yield f"127.0.0.{number}"
         yield f"127.0.1.{number}"
