@@ -372,11 +372,32 @@ def test_a_url_that_cannot_be_used_is_refused(url: str, said: str) -> None:
         SqlAlchemyOptions(url=url, table="t")
 
 
-def test_a_driver_that_is_missing_is_named() -> None:
-    """With what to install."""
-    options = SqlAlchemyOptions(url="mssql+pymssql://me@db/shop", table="t")
-    with pytest.raises(OptionError, match="driver pymssql is not installed"):
+@pytest.mark.parametrize(
+    ("url", "driver", "package", "scheme"),
+    [
+        ("mssql+pymssql://me@db/shop", "pymssql", "pyodbc", "mssql+pyodbc://"),
+        ("mysql://me@db/shop", "MySQLdb", "pymysql", "mysql+pymysql://"),
+    ],
+)
+def test_a_driver_that_is_missing_is_named(
+    url: str, driver: str, package: str, scheme: str
+) -> None:
+    """With a package that exists, and the URL for it."""
+    options = SqlAlchemyOptions(url=url, table="t")
+    with pytest.raises(OptionError, match=f"driver {driver} is not installed") as caught:
         SqlAlchemyTarget(options).plan(SCHEMA, "key")
+    assert f"pip install '{package}'" in caught.value.remedy
+    assert scheme in caught.value.remedy
+
+
+def test_a_file_takes_no_password_of_another_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The variable is there for MariaDB in the same process, and SQLAlchemy refuses it for SQLite."""
+    monkeypatch.setenv("WAL_SINK_SQL_PASSWORD", "of MariaDB")
+    store = Sqlite(tmp_path)
+    store.execute(TABLE.format(key=""))
+    agreed(target(store))
 
 
 def test_a_lock_is_waited_for_and_passes(tmp_path: Path) -> None:

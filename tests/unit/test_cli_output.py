@@ -36,12 +36,12 @@ def test_texts_of_a_log_do_not_steer_the_terminal(capsys: pytest.CaptureFixture[
         console.print(table)
     with pytest.raises(typer.Exit), output(as_json=False):
         raise OptionError(f"It broke: {evil}", "Wait")
-    logged = SafeFormatter().format(logging.makeLogRecord({"msg": f"line 1\nline 2 {evil}"}))
+    logged = SafeFormatter().format(logging.makeLogRecord({"msg": f"line 1\n\tline 2 {evil}"}))
     printed = capsys.readouterr()
     assert f"one\ntwo {shown}\n" in printed.out
     assert f"cell {shown}" in printed.out
     assert f"It broke: {shown}\n" in printed.err
-    assert logged == f"line 1\nline 2 {shown}"
+    assert logged == f"line 1\n    line 2 {shown}"
     for steering in "\x1b\x07\r\x9b":
         assert steering not in printed.out + printed.err + logged
 

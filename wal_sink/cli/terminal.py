@@ -132,7 +132,7 @@ class SafeFormatter(logging.Formatter):
 
 
 def _lines(text: str) -> str:
-    return "\n".join(map(printable, text.split("\n")))
+    return "\n".join(printable(line.expandtabs(4)) for line in text.split("\n"))
 
 
 @contextlib.contextmanager

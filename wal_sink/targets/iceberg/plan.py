@@ -52,7 +52,7 @@ def agree_on(options: IcebergOptions, schema: pa.Schema, key: str, *, changes: b
         if classify(error) == "fatal":
             raise OptionError(
                 f"The Iceberg table {options.table} cannot be read: {said}",
-                "Correct table or iceberg.catalog.*, or the rights upon the table.",
+                "Correct table, or iceberg.catalog.type, .uri and .warehouse; or the rights upon the table.",
             ) from error
         raise TargetUnavailable(
             f"The catalog of the Iceberg table {options.table} does not answer: {said}",

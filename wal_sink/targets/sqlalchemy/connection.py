@@ -18,6 +18,14 @@ from wal_sink.targets.sqlalchemy.options import PASSWORD_VARIABLE, SqlAlchemyOpt
 _CONNECT_S = 10
 _NETWORK = {"pymysql", "mysqldb"}
 """Drivers of MySQL that take the same names of arguments."""
+_PACKAGES = {
+    "mariadb": "pymysql",
+    "mysql": "pymysql",
+    "postgresql": "psycopg[binary]",
+    "mssql": "pyodbc",
+    "oracle": "oracledb",
+}
+"""The package with the driver for each database, whose name is the driver's in the URL, too."""
 
 
 class Connection:
@@ -208,15 +216,21 @@ def _url(options: SqlAlchemyOptions) -> sa.URL:
             f"Option sql.url {options.url} names an asynchronous driver.",
             "Name one that is not, such as psycopg, pymysql, oracledb.",
         )
+    if options.dialect.is_file:  # it has no login: the variable is of another target
+        return url
     password = options.password or os.environ.get(PASSWORD_VARIABLE, "")
     return url.set(password=password) if password else url
 
 
 def _missing(options: SqlAlchemyOptions, error: ModuleNotFoundError) -> OptionError:
+    scheme = sa.make_url(options.url).get_backend_name()
+    package = _PACKAGES.get(scheme, str(error.name))
+    if scheme in _PACKAGES:
+        scheme += f"+{package.partition('[')[0]}"
     return OptionError(
         f"Option sql.url is {options.url}, and its driver {error.name} is not installed.",
-        f"pip install {error.name}, where the driver of Spark and every flusher run; or name another driver:"
-        " dialect+driver://…",
+        f"pip install '{package}', where Spark's driver and every flusher run, and begin the URL with"
+        f" {scheme}://.",
     )
 
 
