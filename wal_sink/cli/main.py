@@ -42,7 +42,7 @@ app = typer.Typer(
     name="wal-sink",
     help="A write-ahead-log sink for Spark Structured Streaming: exactly once into Cassandra,"
     " PostgreSQL, Kafka, Delta Lake, Apache Iceberg and SQL databases."
-    " CHECKPOINT is the checkpointLocation of a query.",
+    " CHECKPOINT is the checkpointLocation of a query. In an outage begin with `wal-sink status CHECKPOINT`.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",

@@ -229,12 +229,14 @@ class SqlTarget(Target):
         if self.classify(error) == "fatal":
             return TargetRefused(
                 f"{self.name} refuses: {type(error).__name__}: {error}",
-                "Correct the options that say where the database is and who connects, or give that user the"
-                " rights that are missing.",
+                "Correct the options that say where the database is and who connects, or the password, or"
+                " give that user the rights that are missing. A start takes the password's variable as it was"
+                " when the Spark session was made.",
             )
         return TargetUnavailable(
             f"{self.name} does not answer: {type(error).__name__}: {error}",
-            "See that the database runs, can be reached, and is not locked by another client.",
+            "See that the database runs, can be reached, and is not locked by another client. A flush then"
+            " goes on by itself.",
         )
 
     def _make_ledger(self, connection: Any) -> None:
