@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import ssl
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -39,6 +40,7 @@ from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.driver.internals import OverloadedErrorMessage
 from wal_sink.targets.cassandra.driver.pipeline import PipelinedRequests, Sent
 from wal_sink.targets.cassandra.names import TableName
+from wal_sink.targets.cassandra.schema import ledger_table
 from wal_sink.targets.cassandra.schema.ledger_table import create_ledger
 from wal_sink.targets.cassandra.session import CassandraSession
 from wal_sink.targets.cassandra.write.drift import DriftWatch
@@ -307,6 +309,23 @@ def test_a_table_that_a_node_lacks_for_a_moment_is_an_outage(
     with target.connect(Owner(f"{role} has", "log", "checkpoint")) as session:
         write_all(session, plan, rows[1])
     assert table(admin) == {"b": 2}
+
+
+@pytest.mark.usefixtures("admin")
+def test_the_ledgers_table_may_take_longer_than_a_row(
+    node: EmbeddedCassandra, role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that stands still while it is to create the table; the request has a timeout of its own."""
+    patient = {"username": role, "password": "first", "requestTimeout": "1"}
+    target = CassandraTarget(options(node, **patient, ledgerTable="slow"))
+
+    def while_it_stands(name: TableName) -> str:
+        node.pause()
+        threading.Timer(2.5, node.resume).start()
+        return create_ledger(name)
+
+    monkeypatch.setattr(ledger_table, "create_ledger", while_it_stands)
+    target.plan(pa.schema({"k": pa.string(), "v": pa.int64()}), "k")
 
 
 @pytest.mark.parametrize("changes", [False, True])

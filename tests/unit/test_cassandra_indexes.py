@@ -386,6 +386,7 @@ def test_where_no_row_is_taken_none_is_passed_over() -> None:
     "said",
     [
         "unconfigured table t",
+        "Keyspace 'ks' doesn't exist",
         "table t does not exist",
         "keyspace ks does not exist",
         "Undefined column name v in table ks.t",

@@ -111,10 +111,10 @@ def is_refused(error: Exception) -> bool:
 
 _LACKS_SCHEMA = re.compile(
     r"""(?:^|message=["'])"""
-    r"(?:unconfigured table |(?:keyspace|table) \S+ does not exist|undefined column name )",
+    r"(?:unconfigured table |(?:keyspace|table) \S+ (?:does not|doesn't) exist|undefined column name )",
     re.IGNORECASE,
 )
-"""How Cassandra 3.11 to 5.0 says it (`Schema.validateTable`, `TableMetadata.getExistingColumn`)."""
+"""How Cassandra 3.11 to 5.0 says it (`Schema.validateTable`, `TableMetadata.getExistingColumn`, CREATE)."""
 
 
 def lacks_schema(error: Exception) -> bool:

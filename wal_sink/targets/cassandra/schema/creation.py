@@ -19,6 +19,10 @@ from wal_sink.targets.cassandra.schema.table import ColumnMetadata, Role, TableM
 from wal_sink.targets.create_table import Layout, refuse_unknown_columns
 
 
+CREATE_S = 60.0
+"""How long the nodes have to create a table: all have to agree on it, which takes longer than a row."""
+
+
 class NewTable(NamedTuple):
     """A table that is missing."""
 
@@ -58,7 +62,8 @@ def make_table(session: Any, new: NewTable) -> None:
     """
     name = new.live.name
     try:
-        refuse_disagreement(session.execute(new.statement.rstrip(";")), name)
+        result = session.execute(new.statement.rstrip(";"), timeout=CREATE_S)
+        refuse_disagreement(result, name)
     except AlreadyExists:
         return  # what it is like is compared next
     except Unauthorized as error:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 from uuid import UUID, uuid5
 
 from cassandra import InvalidRequest, Unauthorized
 
-from wal_sink.errors import SchemaMismatch
+from wal_sink.errors import SchemaMismatch, TargetUnavailable
+from wal_sink.targets.cassandra.driver.errors import lacks_schema
 from wal_sink.targets.cassandra.driver.internals import ConfigurationException, SyntaxException
 from wal_sink.targets.cassandra.names import TableName
 from wal_sink.targets.cassandra.schema import ddl
 from wal_sink.targets.cassandra.schema.compare import refuse_not_durable
-from wal_sink.targets.cassandra.schema.creation import refuse_disagreement
+from wal_sink.targets.cassandra.schema.creation import CREATE_S, refuse_disagreement
 from wal_sink.targets.cassandra.schema.table import TableMetadata, read_table
 
 log = logging.getLogger(__name__)
@@ -32,7 +34,7 @@ LEDGER_COLUMNS = {
 
 _IDS = UUID("6d1c0f0a-5b3e-4c55-9d0e-0c8f4c3a7f21")
 """The namespace of the ids of ledger tables (RFC 9562, version 5)."""
-_ID = "WITH id = {}"
+_PROPERTY = "id"
 
 
 def create_ledger(name: TableName, *, with_id: bool = True) -> str:
@@ -49,7 +51,7 @@ def create_ledger(name: TableName, *, with_id: bool = True) -> str:
         for column, cql in LEDGER_COLUMNS.items()
     )
     create = f"CREATE TABLE IF NOT EXISTS {name} ({columns})"
-    return f"{create} {_ID.format(ledger_id(name))}" if with_id else create
+    return f"{create} WITH {_PROPERTY} = {ledger_id(name)}" if with_id else create
 
 
 def ledger_id(name: TableName) -> UUID:
@@ -117,8 +119,15 @@ def _create(session: Any, name: TableName) -> None:
 def _created(session: Any, name: TableName) -> Any:
     """Send the statement; once more without the id to a server that lets nobody choose it."""
     try:
-        return session.execute(create_ledger(name))
+        return session.execute(create_ledger(name), timeout=CREATE_S)
     except (InvalidRequest, SyntaxException, ConfigurationException) as error:
+        if lacks_schema(error):
+            raise TargetUnavailable(
+                f"A node lacks keyspace {name.keyspace}, which the schema of the cluster has: {error}",
+                "See that all nodes are up and agree (nodetool describecluster), and start again.",
+            ) from error
+        if not re.search(rf"\b{_PROPERTY}\b", str(error)):
+            raise
         log.warning(
             "the ledger table %s is created without an id of its own, since the server takes none"
             " (%s). Start one query first. When two queries start for the first time at once, two"
@@ -126,4 +135,4 @@ def _created(session: Any, name: TableName) -> Any:
             name,
             error,
         )
-        return session.execute(create_ledger(name, with_id=False))
+        return session.execute(create_ledger(name, with_id=False), timeout=CREATE_S)
