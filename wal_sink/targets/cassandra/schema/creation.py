@@ -18,7 +18,6 @@ from wal_sink.targets.cassandra.schema import ddl
 from wal_sink.targets.cassandra.schema.table import ColumnMetadata, Role, TableMetadata
 from wal_sink.targets.create_table import Layout, refuse_unknown_columns
 
-
 CREATE_S = 60.0
 """How long the nodes have to create a table: all have to agree on it, which takes longer than a row."""
 
