@@ -69,6 +69,7 @@ PARTS: dict[str, Callable[[Bench], list[Figure]]] = {
     "postgresql": postgresql.postgresql,
     "jdbc": spark_sinks.jdbc,
     "kafka": spark_sinks.kafka,
+    "lakes": spark_sinks.lakes,
     "age": age.age,
     "cold": cold.cold,
     "latency": epochs.latency,

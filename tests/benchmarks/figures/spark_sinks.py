@@ -1,4 +1,8 @@
-"""PostgreSQL and Kafka beside Spark's own sinks: JDBC in `foreachBatch`, append and upsert; Kafka."""
+"""Each store beside what a user would take instead, of the whole way.
+
+PostgreSQL and SQL beside JDBC in `foreachBatch`, append and upsert; Kafka beside Spark's sink; Delta and
+Iceberg beside delta-rs and pyiceberg in `foreachBatch`, which append a replayed micro-batch twice.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,8 @@ import shutil
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+import deltalake
+import numpy as np
 import psycopg
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -19,10 +25,16 @@ from tests.benchmarks.figure import Figure, Target, at_least, figure
 from tests.benchmarks.figures.rates import Round, ratios
 from tests.benchmarks.rows import Source
 from tests.benchmarks.run import Run, Taken
+from wal_sink.options import parse
+from wal_sink.targets.iceberg.creation import iceberg_schema
+from wal_sink.targets.iceberg.options import IcebergOptions
+from wal_sink.targets.iceberg.table import catalog_of
 from wal_sink.testing.servers.kafka import Broker
 from wal_sink.testing.servers.postgresql import InstalledPostgresql
 
 OURS = "wal_sink"
+SQL, QUARANTINE = "wal_sink, target=sql", "wal_sink, quarantine"
+LIBRARY = "the library in foreachBatch"
 JDBC, TUNED = "JDBC", "JDBC, rewritten"
 KAFKA = "Spark's Kafka sink"
 _TYPES = {"text": "text", "bigint": "bigint", "timestamp": "timestamptz"}
@@ -86,6 +98,8 @@ def jdbc(bench: Bench) -> list[Figure]:
         for mode, upsert in (("append", False), ("upsert", True)):
             ways = [
                 Way(OURS, _ours_into_postgresql(server, mode)),
+                Way(QUARANTINE, _ours_into_postgresql(server, mode, onInvalidRow="quarantine")),
+                Way(SQL, _ours_by_url(server, mode)),
                 Way(JDBC, _by_jdbc(server, upsert=upsert)),
                 Way(TUNED, _by_jdbc(server, upsert=upsert, reWriteBatchedInserts="true")),
             ]
@@ -93,9 +107,77 @@ def jdbc(bench: Bench) -> list[Figure]:
     return [
         each
         for mode, rounds in found.items()
-        for other in (JDBC, TUNED)
-        for each in _figures(f"PostgreSQL, {mode}", rounds, other, at_least(3))
+        for each in (
+            *_figures(f"PostgreSQL, {mode}", rounds, JDBC, at_least(3)),
+            *_figures(f"PostgreSQL, {mode}", rounds, TUNED, at_least(3)),
+            *_figures(f"SQL, {mode}", rounds, TUNED, ours=SQL),
+            *_figures(f"PostgreSQL, {mode}, quarantine on", rounds, OURS, ours=QUARANTINE),
+        )
     ]
+
+
+def lakes(bench: Bench) -> list[Figure]:
+    """Rows a second and CPU of the whole way into tables of Delta and Iceberg, in this machine's files."""
+    source = Source(shape="grouped", rows=bench.sizes.scattered)
+    schema = source.table(np.arange(0)).schema
+    folder = bench.new_folder()
+    catalog = {
+        "iceberg.catalog.type": "sql",
+        "iceberg.catalog.uri": f"sqlite:///{folder}/catalog.db",
+        "iceberg.catalog.warehouse": f"file://{folder}/warehouse",
+    }
+    folder.mkdir()
+
+    def identified(name: str) -> IcebergOptions:
+        return parse({"table": f"shop.{name}", **catalog}, IcebergOptions)
+
+    opened = catalog_of(identified("t"))
+    opened.create_namespace("shop")
+
+    def into_delta(batch: DataFrame, name: str) -> None:
+        deltalake.write_deltalake(str(folder / name), batch.toArrow(), mode="append")
+
+    def into_iceberg(batch: DataFrame, name: str) -> None:
+        opened.load_table(f"shop.{name}").append(batch.toArrow().cast(schema))
+
+    def library(add: Callable[[DataFrame, str], None]) -> Way:
+        return Way(
+            LIBRARY,
+            lambda rows, name: rows.writeStream.foreachBatch(
+                lambda batch, _epoch: add(batch, name)
+            ),
+        )
+
+    def ours(options: Callable[[str], dict[str, str]]) -> Way:
+        return Way(
+            OURS, lambda rows, name: rows.writeStream.format("wal_sink").options(**options(name))
+        )
+
+    def wrong(count: Callable[[str], int]) -> Callable[[str], str | None]:
+        return lambda name: None if count(name) == source.rows else f"{count(name)} rows"
+
+    delta = _rounds(
+        bench,
+        source,
+        None,
+        "delta",
+        [ours(lambda t: {"target": "delta", "delta.path": str(folder / t)}), library(into_delta)],
+        lambda t: deltalake.DeltaTable.create(str(folder / t), deltalake.Schema.from_arrow(schema)),
+        wrong(lambda t: deltalake.DeltaTable(str(folder / t)).count()),
+    )
+    iceberg = _rounds(
+        bench,
+        source,
+        None,
+        "iceberg",
+        [
+            ours(lambda t: {"target": "iceberg", "table": f"shop.{t}", **catalog}),
+            library(into_iceberg),
+        ],
+        lambda t: opened.create_table(f"shop.{t}", iceberg_schema(schema)),
+        wrong(lambda t: opened.load_table(f"shop.{t}").scan().count()),
+    )
+    return [*_figures("Delta", delta, LIBRARY), *_figures("Iceberg", iceberg, LIBRARY)]
 
 
 def kafka(bench: Bench) -> list[Figure]:
@@ -126,10 +208,10 @@ def kafka(bench: Bench) -> list[Figure]:
 def _rounds(
     bench: Bench,
     source: Source,
-    server: Served,
+    server: Served | None,
     what: str,
     ways: list[Way],
-    make: Callable[[str], None],
+    make: Callable[[str], object],
     wrong: Callable[[str], str | None],
 ) -> list[Round]:
     """Let them take turns, each into a new table or topic; the first round is not timed.
@@ -160,15 +242,15 @@ def _rounds(
 
 
 def _run(
-    bench: Bench, source: Source, server: Served, way: Way, name: str, number: int, what: str
+    bench: Bench, source: Source, server: Served | None, way: Way, name: str, number: int, what: str
 ) -> Run:
     checkpoint = bench.new_folder()
     epochs = bench.sizes.micro_batches
     source.files(epochs)
     job = Stream(bench.spark, source, epochs, checkpoint)
     writer = way.writer(job.rows(), name)
-    client, served = _client_s(bench, server), cpu.of_tree(server.pid)
-    if way.name == OURS:
+    client, served = _client_s(bench, server), _server_s(server)
+    if way.name.startswith(OURS):
         taken = to_the_last_flush(job, writer)
     else:
         job.run(writer)
@@ -182,39 +264,57 @@ def _run(
         round=number,
         seconds=taken.seconds,
         client_cpu_s=used,
-        server_cpu_s=cpu.of_tree(server.pid) - served,
+        server_cpu_s=_server_s(server) - served,
         warnings=0,
     )
 
 
-def _client_s(bench: Bench, server: Served) -> float:
+def _server_s(server: Served | None) -> float:
+    return cpu.of_tree(server.pid) if server else 0
+
+
+def _client_s(bench: Bench, server: Served | None) -> float:
     """Return the CPU seconds of everything but the servers; the node of Cassandra only waits."""
-    servers = cpu.of_tree(server.pid) + cpu.of_tree(bench.server.pid)
+    servers = _server_s(server) + cpu.of_tree(bench.server.pid)
     return cpu.of_tree(os.getpid()) - servers
 
 
-def _figures(name: str, rounds: list[Round], other: str, target: Target) -> list[Figure]:
+def _figures(
+    name: str, rounds: list[Round], other: str, target: Target | None = None, ours: str = OURS
+) -> list[Figure]:
     return [
         figure(
             f"{name}: rows/s over {other}",
-            ratios(rounds, OURS, other, lambda run: run.rows_per_s),
+            ratios(rounds, ours, other, lambda run: run.rows_per_s),
             "x",
             target,
         ),
         figure(
             f"{name}: CPU of client and server over {other}",
-            ratios(rounds, OURS, other, lambda run: run.client_us + run.server_us),
+            ratios(rounds, ours, other, lambda run: run.client_us + run.server_us),
             "x",
         ),
     ]
 
 
 def _ours_into_postgresql(
-    server: InstalledPostgresql, mode: str
+    server: InstalledPostgresql, mode: str, **more: str
 ) -> Callable[[DataFrame, str], DataStreamWriter]:
     def write(rows: DataFrame, table: str) -> DataStreamWriter:
         options = {"target": "postgresql", "postgresql.uri": server.uri, "postgresql.mode": mode}
-        return rows.writeStream.format("wal_sink").options(**options, table=table)
+        return rows.writeStream.format("wal_sink").options(**options, **more, table=table)
+
+    return write
+
+
+def _ours_by_url(
+    server: InstalledPostgresql, mode: str
+) -> Callable[[DataFrame, str], DataStreamWriter]:
+    url = server.uri.replace("postgresql:", "postgresql+psycopg:")
+
+    def write(rows: DataFrame, table: str) -> DataStreamWriter:
+        options = {"target": "sql", "sql.url": url, "sql.mode": mode, "table": table}
+        return rows.writeStream.format("wal_sink").options(**options)
 
     return write
 
