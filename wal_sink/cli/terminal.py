@@ -43,9 +43,9 @@ OptionPairs = Annotated[
     typer.Option(
         "--option",
         metavar="NAME=VALUE",
-        help="An option of the query that the log does not hold, such as a password or"
-        " wal.storageOptions, or that you confirm, since only the log has it. Repeatable; the variable"
-        " WAL_SINK_OPTIONS holds further pairs, separated by spaces.",
+        help="An option of the query. The log lacks secrets, such as a password or wal.storageOptions; and"
+        " an error names those that you have to confirm. Repeatable; the variable WAL_SINK_OPTIONS holds"
+        " further pairs, separated by spaces.",
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
