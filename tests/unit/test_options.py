@@ -44,6 +44,9 @@ KNOWN = [
         "operationColumn",
         "operations",
         "onInvalidRow",
+        "createTable",
+        "keyColumns",
+        "partitionColumns",
     ),
 ]
 """The contract with checks outside of the project: what is built."""

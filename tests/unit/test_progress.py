@@ -368,7 +368,7 @@ def test_rows_are_complete_when_records_are_forgotten_meanwhile(
         flusher = world.flusher()
         while look(world).flushed < 5:
             flusher.run_once()
-            time.sleep(0.05)
+            time.sleep(0.25)
 
     assert waited_for(world, slowly) == (5, 6)
 
