@@ -47,17 +47,16 @@ def make_plan(
         server = inspect_server(connection.session, options)
         tables = [read_table(connection.session, name) for name in options.data]
         new = _missing(options, schema, tables[0]) if options.create_table else None
-        if new:
-            plan = _agree(options, server, schema, key, [new.live])
-            ensure_ledger_table(connection.session, options.ledger, create=create)
-            if not create:
-                return plan.that_creates(new.statement)
-            make_table(connection.session, new)
-            log.info("made the table: %s", new.statement)
-            tables = [read_table(connection.session, new.live.name)]
-        plan = _agree(options, server, schema, key, tables)
+        plan = _agree(options, server, schema, key, [new.live] if new else tables)
         ensure_ledger_table(connection.session, options.ledger, create=create)
-    return plan
+        if new is None:
+            return plan
+        if not create:
+            return plan.that_creates(new.statement)
+        make_table(connection.session, new)
+        log.info("made the table: %s", new.statement)
+        made = read_table(connection.session, new.live.name)  # by another start, perhaps
+        return _agree(options, server, schema, key, [made])
 
 
 def _missing(options: CassandraOptions, schema: pa.Schema, live: TableMetadata) -> NewTable | None:
