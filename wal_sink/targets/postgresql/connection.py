@@ -38,6 +38,7 @@ from wal_sink.targets.postgresql.options import (
 )
 from wal_sink.targets.postgresql.types import key_of, parse, staged_type
 from wal_sink.targets.sql.refusals import COPY_STATES, ROW_STATES
+from wal_sink.targets.sql.target import refuse_pooler
 
 # For what the URI does not say. A host that is gone is noticed after half a minute; one that is there and
 # whose server keeps silent, by `WatchedConnection`.
@@ -143,7 +144,8 @@ def connect(options: PostgresqlOptions) -> WatchedConnection:
         raise
     try:
         connection.watch(options.request_timeout)
-        _refuse_pooler(connection, options)
+        ((serving,),) = connection.execute("SELECT pg_backend_pid()").fetchall()
+        refuse_pooler(f"postgresql.uri {options.uri}", connection.info.backend_pid, serving)
         if connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,):
             raise TargetUnavailable(
                 f"The server at {options.uri} is a replica, which takes no rows.",
@@ -158,23 +160,6 @@ def connect(options: PostgresqlOptions) -> WatchedConnection:
         connection.close()
         raise
     return connection
-
-
-def _refuse_pooler(connection: WatchedConnection, options: PostgresqlOptions) -> None:
-    """Refuse a pooler between this process and the server.
-
-    One that lends a server for a transaction loses what is set for the session: that COMMIT is durable, above
-    all. It cannot be told from one that lends for a session, but a server says its own process id at a login.
-
-    :raises OptionError: there is one.
-    """
-    told = connection.execute("SELECT pg_backend_pid()").fetchone()
-    if told != (connection.info.backend_pid,):
-        raise OptionError(
-            f"postgresql.uri {options.uri} leads to a pooler, such as PgBouncer, and not to the server: the"
-            " settings of a session could be lost between its transactions.",
-            "Name the server itself, by its own port. A flusher keeps one connection: a pooler spares none.",
-        )
 
 
 def with_password(options: PostgresqlOptions) -> PostgresqlOptions:

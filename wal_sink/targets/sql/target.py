@@ -12,7 +12,13 @@ from typing import Annotated, Any
 import msgspec
 import pyarrow as pa
 
-from wal_sink.errors import SchemaMismatch, TargetRefused, TargetUnavailable, WalSinkError
+from wal_sink.errors import (
+    OptionError,
+    SchemaMismatch,
+    TargetRefused,
+    TargetUnavailable,
+    WalSinkError,
+)
 from wal_sink.model.ledger import LedgerState, Owner
 from wal_sink.model.plan import Plan
 from wal_sink.options import SHAPES, Options, about
@@ -41,6 +47,25 @@ class SqlOptions(Options, frozen=True, kw_only=True):
             min_length=1,
         ),
     ] = msgspec.field(name="ledgerTable", default="wal_sink_ledger")
+
+
+def refuse_pooler(place: str, told: int, serving: int) -> None:
+    """Refuse a pooler between this process and a PostgreSQL server.
+
+    One that lends a server for a transaction loses what is set for the session: that COMMIT is durable, above
+    all. It cannot be told from one that lends for a session, but a server says its own process id at a login.
+
+    :param place: what the options name, such as `sql.url postgresql://…`.
+    :param told: the process id that was said at the login.
+    :param serving: that of the server, by `pg_backend_pid()`.
+    :raises OptionError: they differ.
+    """
+    if told != serving:
+        raise OptionError(
+            f"{place} leads to a pooler, such as PgBouncer, and not to the server: the settings of a session"
+            " could be lost between its transactions.",
+            "Name the server itself, by its own port. A flusher keeps one connection: a pooler spares none.",
+        )
 
 
 class SqlTarget(Target):

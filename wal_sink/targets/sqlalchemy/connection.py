@@ -12,6 +12,7 @@ from sqlalchemy.pool import NullPool
 
 from wal_sink.errors import OptionError, TargetUnavailable
 from wal_sink.targets.base import Kind
+from wal_sink.targets.sql.target import refuse_pooler
 from wal_sink.targets.sqlalchemy.dialects import POSTGRESQL, Dialect
 from wal_sink.targets.sqlalchemy.options import PASSWORD_VARIABLE, SqlAlchemyOptions
 
@@ -150,31 +151,16 @@ def connect(options: SqlAlchemyOptions) -> Connection:
         raise driver_error(error) from error
     connection = Connection(over.connection.dbapi_connection, dialect, over)
     try:
-        if dialect is POSTGRESQL:
-            _refuse_pooler(connection, options)
+        # The driver has what was said at the login: psycopg and psycopg2 do.
+        told = getattr(getattr(connection.raw, "info", None), "backend_pid", None)
+        if dialect is POSTGRESQL and told is not None:
+            ((serving,),) = connection.query("SELECT pg_backend_pid()")
+            refuse_pooler(f"sql.url {options.url}", told, serving)
         _set(connection, options)
     except BaseException:
         connection.close()
         raise
     return connection
-
-
-def _refuse_pooler(connection: Connection, options: SqlAlchemyOptions) -> None:
-    """Refuse a pooler between this process and PostgreSQL, where the driver has what was said at the login.
-
-    One that lends a server for a transaction loses the settings of `_set`: that COMMIT is durable, above all.
-
-    :raises OptionError: the server has another process id than the one that has answered the login.
-    """
-    told = getattr(
-        getattr(connection.raw, "info", None), "backend_pid", None
-    )  # of psycopg, of psycopg2
-    if told is not None and connection.query("SELECT pg_backend_pid()") != [(told,)]:
-        raise OptionError(
-            f"sql.url {options.url} leads to a pooler, such as PgBouncer, and not to the server: the settings"
-            " of a session could be lost between its transactions.",
-            "Name the server itself, by its own port. A flusher keeps one connection: a pooler spares none.",
-        )
 
 
 def _set(connection: Connection, options: SqlAlchemyOptions) -> None:
