@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, Self
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame
 
 from wal_sink.demo.queries import Query
-from wal_sink.demo.store import Half, Store
+from wal_sink.demo.store import FileStore, Half
 from wal_sink.targets.delta import DeltaTarget
 from wal_sink.testing.crash import Pausing
 
@@ -20,16 +18,10 @@ class PausingDelta(Pausing, DeltaTarget):
     """Stands still to be killed."""
 
 
-class Delta(Store):
+class Delta(FileStore):
     """A batch is one commit, which a batch that comes again repeats."""
 
-    target = "delta"
-
-    @classmethod
-    @contextmanager
-    def start(cls, folder: Path, say: Callable[[str], None]) -> Iterator[Self]:  # noqa: ARG003 - no server
-        """Use a folder: each table comes with its first row."""
-        yield cls(str(folder / "delta"), title="Delta Lake")
+    target, name = "delta", "Delta Lake"
 
     def options(self, table: str) -> Mapping[str, str]:
         """Return the sink's options for one table, which the start makes."""

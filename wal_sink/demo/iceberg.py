@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, Self
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyspark.sql import DataFrame
 
 from wal_sink.demo.queries import Query
-from wal_sink.demo.store import Half, Store
+from wal_sink.demo.store import FileStore, Half
 from wal_sink.targets.iceberg import IcebergTarget
 from wal_sink.testing.crash import Pausing
 
@@ -23,18 +21,10 @@ class PausingIceberg(Pausing, IcebergTarget):
     """Stands still to be killed."""
 
 
-class Iceberg(Store):
+class Iceberg(FileStore):
     """A batch is one snapshot, which a batch that comes again repeats."""
 
-    target = "iceberg"
-
-    @classmethod
-    @contextmanager
-    def start(cls, folder: Path, say: Callable[[str], None]) -> Iterator[Self]:  # noqa: ARG003 - no server
-        """Use a folder for catalog and tables."""
-        place = folder / "iceberg"
-        place.mkdir()
-        yield cls(str(place), title="Apache Iceberg")
+    target, name = "iceberg", "Apache Iceberg"
 
     def create(self) -> None:
         """Make catalog and namespace; each table comes with its first row."""

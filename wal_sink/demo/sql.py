@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, Self
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import sqlalchemy
 from pyspark.sql import DataFrame
 
 from wal_sink.demo.queries import Query
-from wal_sink.demo.store import Half, Store
+from wal_sink.demo.store import FileStore, Half
 from wal_sink.targets.sqlalchemy import SqlAlchemyTarget
 from wal_sink.testing.crash import Pausing
 
@@ -20,18 +18,10 @@ class PausingSql(Pausing, SqlAlchemyTarget):
     """Stands still to be killed."""
 
 
-class Sql(Store):
+class Sql(FileStore):
     """Each table has a file of its own: SQLite has one writer, and a kill finds each in a transaction."""
 
-    target = "sql"
-
-    @classmethod
-    @contextmanager
-    def start(cls, folder: Path, say: Callable[[str], None]) -> Iterator[Self]:  # noqa: ARG003 - no server
-        """Use a folder: each file comes with its first row."""
-        place = folder / "sqlite"
-        place.mkdir()
-        yield cls(str(place), title="SQLite")
+    target, name = "sql", "SQLite"
 
     def options(self, table: str) -> Mapping[str, str]:
         """Return the sink's options for one table, which the start makes."""

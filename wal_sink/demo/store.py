@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -65,6 +65,21 @@ class Store(ABC):
     @abstractmethod
     def rows(self, query: Query) -> Iterable[Sequence[Any]]:
         """Return the rows of the query's table: those of `columns`, as the driver returns them."""
+
+
+class FileStore(Store):
+    """A store without a server: a folder, with all its tables."""
+
+    name: ClassVar[str]
+    """Its title."""
+
+    @classmethod
+    @contextmanager
+    def start(cls, folder: Path, say: Callable[[str], None]) -> Iterator[Self]:  # noqa: ARG003 - no server
+        """Make the folder: each table comes with its first row."""
+        place = folder / cls.target
+        place.mkdir()
+        yield cls(str(place), title=cls.name)
 
 
 class RowStore(Store):
