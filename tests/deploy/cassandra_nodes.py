@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
 from cassandra import ConsistencyLevel, DriverException
-from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable
+from cassandra.cluster import NoHostAvailable
 from cassandra.policies import WhiteListRoundRobinPolicy
 from cassandra.query import SimpleStatement
 
@@ -51,23 +51,9 @@ class ClusterNode(EmbeddedCassandra):
         at = command.index("-cp")
         return [*command[:at], *more, *command[at:]]
 
-    def session(self) -> Any:
-        """Return a session with this node alone, past its proxy."""
-        with self._session_lock:
-            if self._session is None:
-                profile = ExecutionProfile(
-                    WhiteListRoundRobinPolicy([self.host]), request_timeout=30
-                )
-                profiles = {EXEC_PROFILE_DEFAULT: profile}
-                cluster = Cluster(
-                    [self.host], self.port, protocol_version=5, execution_profiles=profiles
-                )
-                try:
-                    self._session = cluster.connect()
-                except BaseException:
-                    cluster.shutdown()
-                    raise
-            return self._session
+    def _policy(self) -> Any:
+        """Return the policy that asks this node alone, past its proxy."""
+        return WhiteListRoundRobinPolicy([self.host])
 
     def read_all(self) -> list[Any]:
         """Read what has three replicas from all of them.

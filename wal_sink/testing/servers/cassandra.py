@@ -85,12 +85,11 @@ class Node(AnyServer):
     def session(self) -> Any:
         """Return a driver session (consistency LOCAL_ONE); it is closed when the node ends."""
         from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile  # noqa: PLC0415
-        from cassandra.policies import RoundRobinPolicy  # noqa: PLC0415 - a node needs no driver
 
         self._require_running()
         with self._session_lock:
             if self._session is None:
-                profile = ExecutionProfile(RoundRobinPolicy(), request_timeout=_ANSWER_S)
+                profile = ExecutionProfile(self._policy(), request_timeout=_ANSWER_S)
                 profiles = {EXEC_PROFILE_DEFAULT: profile}
                 # The driver would ask for a newer protocol first, which fills the node's log.
                 cluster = Cluster(
@@ -102,6 +101,12 @@ class Node(AnyServer):
                     cluster.shutdown()
                     raise
             return self._session
+
+    def _policy(self) -> Any:
+        """Return the driver's policy, which says whom `session` asks."""
+        from cassandra.policies import RoundRobinPolicy  # noqa: PLC0415 - a node needs no driver
+
+        return RoundRobinPolicy()
 
     def _disconnect(self) -> None:
         with self._session_lock:
