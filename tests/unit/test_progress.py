@@ -274,9 +274,14 @@ def test_what_the_flusher_says(world: World) -> None:
 
 
 @contextmanager
-def waiting(world: World, timeout: float | None = SECONDS) -> Iterator[Future[Flushed]]:
-    """Call `wait_until_flushed` in a thread; go on when it has seen what is checkpointed, and waits."""
-    seen = Faults(matching=paths.FLUSHER)
+def waiting(
+    world: World, timeout: float | None = SECONDS, looks: Faults | None = None
+) -> Iterator[Future[Flushed]]:
+    """Call `wait_until_flushed` in a thread; go on when it has seen what is checkpointed, and waits.
+
+    :param looks: counts how often it looks at what the flusher reports.
+    """
+    seen = looks or reports()
     log = Log(FaultyBackend(world.log_backend, seen))
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(wait_until_flushed, Checkpoint(world.checkpoint), log, timeout)
@@ -288,9 +293,16 @@ def waiting(world: World, timeout: float | None = SECONDS) -> Iterator[Future[Fl
         yield future
 
 
-def waited_for(world: World, meanwhile: Callable[[], object]) -> tuple[int, int]:
+def reports() -> Faults:
+    """Count looks at what the flusher reports; nothing fails."""
+    return Faults(matching=paths.FLUSHER)
+
+
+def waited_for(
+    world: World, meanwhile: Callable[[], object], looks: Faults | None = None
+) -> tuple[int, int]:
     """Return the epoch and rows that `wait_until_flushed` tells when something happens meanwhile."""
-    with waiting(world) as future:
+    with waiting(world, looks=looks) as future:
         assert not future.done()
         meanwhile()
         flushed = future.result(SECONDS)
@@ -363,14 +375,20 @@ def test_rows_are_complete_when_records_are_forgotten_meanwhile(
     for epoch in range(6):
         run.batch([(f"k{epoch}", epoch)])
 
-    def slowly() -> None:
-        """Leave the reader, which looks every 2 ms, the time to see each record before it is forgotten."""
-        flusher = world.flusher()
-        while look(world).flushed < 5:
-            flusher.run_once()
-            time.sleep(0.25)
+    looks = reports()
 
-    assert waited_for(world, slowly) == (5, 6)
+    def slowly() -> None:
+        """Let the reader look twice after each record: then it has read it before it is forgotten."""
+        flusher, deadline = world.flusher(), time.monotonic() + SECONDS
+        while look(world).flushed < 4:
+            flusher.run_once()
+            enough = len(looks.operations) + 2
+            while len(looks.operations) < enough:
+                assert time.monotonic() < deadline
+                time.sleep(0.001)
+        world.flush()
+
+    assert waited_for(world, slowly, looks) == (5, 6)
 
 
 @pytest.mark.parametrize("timeout", [0.0, 0.05])
