@@ -212,11 +212,11 @@ S = TypeVar("S", bound=Options)
 
 @functools.cache
 def fields(struct: type[Options]) -> tuple[msgspec.structs.FieldInfo, ...]:
-    """Return the options that a struct declares.
+    """Return the options that a struct declares, those that have to be given first.
 
     Cached: to find them takes milliseconds, and a worker asks for them every epoch.
     """
-    return msgspec.structs.fields(struct)
+    return tuple(sorted(msgspec.structs.fields(struct), key=lambda field: not field.required))
 
 
 def names(*declared: type[Options]) -> list[str]:

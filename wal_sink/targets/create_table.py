@@ -1,8 +1,8 @@
 """Option createTable: a table that is missing is made from the DataFrame's schema. Pure.
 
-A target that can do so declares the three options in its own, reads them by `read_layout`, and makes the
-statement, or the table, itself. `wal-sink check` makes none: it says what a start would make, as every target
-says in its error what to run where the option is not given.
+A target that can do so derives its options from `TableOptions`, and makes statement or table itself.
+`wal-sink check` makes none: it says what a start would make, as every target says in its error what to run
+where the option is not given.
 """
 
 from __future__ import annotations
@@ -10,25 +10,16 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
-from typing import Annotated, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
+import msgspec
 import pyarrow as pa
 
 from wal_sink.errors import OptionError, SchemaMismatch
-from wal_sink.options import about
+from wal_sink.options import Options, about
 from wal_sink.targets.names import did_you_mean
 
 CREATE_TABLE, KEY_COLUMNS, PARTITION_COLUMNS = "createTable", "keyColumns", "partitionColumns"
-
-CreateTable = Annotated[
-    bool, about("whether a table that is missing is made from the DataFrame's schema")
-]
-KeyColumns = Annotated[
-    str, about("columns of the key, comma-separated, such as of the table that createTable makes")
-]
-PartitionColumns = Annotated[
-    str, about("columns by which the table that createTable makes is partitioned, comma-separated")
-]
 
 
 class Layout(NamedTuple):
@@ -73,6 +64,38 @@ def read_layout(
     return Layout(
         listed_names(KEY_COLUMNS, key_columns), listed_names(PARTITION_COLUMNS, partition_columns)
     )
+
+
+class TableOptions(Options, frozen=True, kw_only=True):
+    """The base of the options of a target that makes tables."""
+
+    key_alone: ClassVar[bool] = False
+    """Whether the target reads keyColumns for a table that is there, too."""
+
+    create_table: Annotated[
+        bool, about("whether a table that is missing is made from the DataFrame's schema")
+    ] = msgspec.field(name=CREATE_TABLE, default=False)
+    key_columns: Annotated[
+        str,
+        about("columns of the key, comma-separated, such as of the table that createTable makes"),
+    ] = msgspec.field(name=KEY_COLUMNS, default="")
+    partition_columns: Annotated[
+        str,
+        about("columns by which the table that createTable makes is partitioned, comma-separated"),
+    ] = msgspec.field(name=PARTITION_COLUMNS, default="")
+
+    @property
+    def layout(self) -> Layout:
+        """How a new table is laid out.
+
+        :raises OptionError: a column is listed twice, or an option would be without effect.
+        """
+        return read_layout(
+            self.key_columns,
+            self.partition_columns,
+            create=self.create_table,
+            key_alone=self.key_alone,
+        )
 
 
 def refuse_key_and_mode(option: str, mode: str, layout: Layout) -> None:

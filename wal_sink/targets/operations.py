@@ -1,6 +1,6 @@
 """Columns of a DataFrame that say what becomes of a row, and are not written, such as the operation. Pure.
 
-A target that can delete declares the two options here in its own; every other one refuses them
+A target that can delete derives its options from `OperationOptions`; every other one refuses them
 (`wal_sink.configuration`). `targets.arrow_values` reads the column's values.
 """
 
@@ -10,12 +10,14 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated
 
+import msgspec
 import pyarrow as pa
 import pyarrow.types as pt
 
 from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.model.plan import Column, Operation
 from wal_sink.options import SHAPES, Options, about
+from wal_sink.targets.create_table import TableOptions
 
 
 def named_column(schema: pa.Schema, option: str, column: str) -> pa.DataType:
@@ -159,6 +161,35 @@ def read_words(column: str, text: str) -> Mapping[str, Operation]:
                 f"{_EXAMPLE}. Without deletes leave out {OPERATION_COLUMN}.",
             )
     return words
+
+
+class OperationOptions(TableOptions, frozen=True, kw_only=True):
+    """The base of the options of a target that makes tables, and deletes rows."""
+
+    operation_column: OperationColumn = msgspec.field(name=OPERATION_COLUMN, default="")
+    operations: Operations = msgspec.field(name=OPERATIONS, default="")
+
+    @property
+    def words(self) -> Mapping[str, Operation]:
+        """What each word of the operation column means.
+
+        :raises OptionError: the two options contradict each other, or cannot be understood.
+        """
+        return read_words(self.operation_column, self.operations)
+
+    def refuse_deletes(self, option: str, mode: str) -> None:
+        """Refuse words that cannot be understood, and deletes where no row can be found.
+
+        :param option: that says how rows get into the table, and `mode`: append or upsert.
+        :raises OptionError: one of these.
+        """
+        _ = self.words
+        if self.operation_column and mode != "upsert":
+            raise OptionError(
+                f"Option {OPERATION_COLUMN} is {self.operation_column}, and {option} is {mode}: without a"
+                " key no row can be found to delete.",
+                f"Set {option} to upsert, or leave out {OPERATION_COLUMN}.",
+            )
 
 
 def refuse_undeclared(given: Mapping[str, str], target: str, declared: type[Options]) -> None:

@@ -12,8 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from wal_sink.errors import OptionError
-from wal_sink.model.plan import Operation
-from wal_sink.options import COLUMN, SECONDS, SHAPES, Options, about, fields, of_column
+from wal_sink.options import COLUMN, SECONDS, SHAPES, about, fields, of_column
 from wal_sink.targets.cassandra.names import (
     COLUMNS_OPTION,
     TableName,
@@ -22,22 +21,8 @@ from wal_sink.targets.cassandra.names import (
     read_tables,
 )
 from wal_sink.targets.cassandra.row_plan import ADDED_COLUMN, MOST_TTL_S, Change
-from wal_sink.targets.create_table import (
-    CREATE_TABLE,
-    KEY_COLUMNS,
-    PARTITION_COLUMNS,
-    CreateTable,
-    KeyColumns,
-    Layout,
-    PartitionColumns,
-    read_layout,
-)
-from wal_sink.targets.operations import (
-    OPERATION_COLUMN,
-    OperationColumn,
-    Operations,
-    read_words,
-)
+from wal_sink.targets.create_table import CREATE_TABLE
+from wal_sink.targets.operations import OPERATION_COLUMN, OperationOptions
 
 TABLES, TABLE_COLUMN = "tables", "tableColumn"
 WRITE_MODE = "cassandra.writeMode"
@@ -138,7 +123,7 @@ CONFLICTS = (
 )
 
 
-class RowOptions(Options, frozen=True, kw_only=True):
+class RowOptions(OperationOptions, frozen=True, kw_only=True):
     """To which tables a row goes, by which statement, with which times, and which rows are deletes.
 
     :raises OptionError: when constructed with values that contradict each other.
@@ -239,15 +224,10 @@ class RowOptions(Options, frozen=True, kw_only=True):
             SHAPES,
         ),
     ] = msgspec.field(name=EVENT_COLUMN, default="")
-    operation_column: OperationColumn = msgspec.field(name=OPERATION_COLUMN, default="")
-    operations: Operations = msgspec.field(name="operations", default="")
-    create_table: CreateTable = msgspec.field(name=CREATE_TABLE, default=False)
-    key_columns: KeyColumns = msgspec.field(name=KEY_COLUMNS, default="")
-    partition_columns: PartitionColumns = msgspec.field(name=PARTITION_COLUMNS, default="")
 
     def __post_init__(self) -> None:
         read_tables(self.table, self.tables, self.table_column)
-        read_words(self.operation_column, self.operations)
+        _ = self.words
         layout = self.layout
         if self.create_table:
             primary_key(layout)
@@ -269,11 +249,6 @@ class RowOptions(Options, frozen=True, kw_only=True):
         """The tables to write to."""
         found = read_tables(self.table, self.tables, self.table_column)
         return tuple(TableName(self.keyspace, name) for name in found)
-
-    @property
-    def layout(self) -> Layout:
-        """How a new table is laid out."""
-        return read_layout(self.key_columns, self.partition_columns, create=self.create_table)
 
     @property
     def column_names(self) -> Mapping[str, str]:
@@ -308,11 +283,6 @@ class RowOptions(Options, frozen=True, kw_only=True):
     def after(self) -> tuple[str, ...]:
         """The queries that have added to totals before, and never will again."""
         return _names(self.add_columns_after)
-
-    @property
-    def words(self) -> Mapping[str, Operation]:
-        """What each word of the operation column means."""
-        return read_words(self.operation_column, self.operations)
 
     @property
     def controls(self) -> dict[str, str]:

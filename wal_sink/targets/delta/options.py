@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
 from wal_sink.errors import OptionError
-from wal_sink.model.plan import Operation
-from wal_sink.options import CONNECTS, SECRET, SHAPES, Options, about
-from wal_sink.targets.create_table import (
-    CREATE_TABLE,
-    KEY_COLUMNS,
-    PARTITION_COLUMNS,
-    CreateTable,
-    KeyColumns,
-    Layout,
-    PartitionColumns,
-    read_layout,
-)
-from wal_sink.targets.operations import (
-    OPERATION_COLUMN,
-    OperationColumn,
-    Operations,
-    read_words,
-)
+from wal_sink.options import CONNECTS, SECRET, SHAPES, about
+from wal_sink.targets.create_table import KEY_COLUMNS
+from wal_sink.targets.operations import OperationOptions
 
 
-class DeltaOptions(Options, frozen=True, kw_only=True):
+class DeltaOptions(OperationOptions, frozen=True, kw_only=True):
     """Options `delta.*`."""
+
+    key_alone: ClassVar[bool] = True
 
     path: Annotated[
         str,
@@ -59,11 +45,6 @@ class DeltaOptions(Options, frozen=True, kw_only=True):
             "Whether columns of the DataFrame that the table lacks are added when a query starts"
         ),
     ] = msgspec.field(name="delta.mergeSchema", default=False)
-    operation_column: OperationColumn = msgspec.field(name=OPERATION_COLUMN, default="")
-    operations: Operations = msgspec.field(name="operations", default="")
-    create_table: CreateTable = msgspec.field(name=CREATE_TABLE, default=False)
-    key_columns: KeyColumns = msgspec.field(name=KEY_COLUMNS, default="")
-    partition_columns: PartitionColumns = msgspec.field(name=PARTITION_COLUMNS, default="")
 
     def __post_init__(self) -> None:
         """Refuse a relative path: driver and executors have working directories of their own.
@@ -96,30 +77,12 @@ class DeltaOptions(Options, frozen=True, kw_only=True):
                 f"Option {KEY_COLUMNS} is given and delta.mode is append: a Delta table has no key.",
                 f"Set delta.mode to upsert, or leave out {KEY_COLUMNS}.",
             )
-        read_words(self.operation_column, self.operations)
-        if self.operation_column and self.mode != "upsert":
-            raise OptionError(
-                f"Option {OPERATION_COLUMN} is {self.operation_column}, and delta.mode is {self.mode}:"
-                " without a key no row can be found to delete.",
-                f"Set delta.mode to upsert, or leave out {OPERATION_COLUMN}.",
-            )
-
-    @property
-    def layout(self) -> Layout:
-        """How a new table is laid out."""
-        return read_layout(
-            self.key_columns, self.partition_columns, create=self.create_table, key_alone=True
-        )
+        self.refuse_deletes("delta.mode", self.mode)
 
     @property
     def keys(self) -> tuple[str, ...]:
         """The columns by which a row replaces another one; none: rows are added."""
         return self.layout.key
-
-    @property
-    def words(self) -> Mapping[str, Operation]:
-        """What each word of the operation column means."""
-        return read_words(self.operation_column, self.operations)
 
     @property
     def storage_options(self) -> dict[str, str] | None:

@@ -8,22 +8,13 @@ from urllib.parse import urlsplit
 import msgspec
 
 from wal_sink.errors import OptionError
-from wal_sink.options import COLUMN, CONNECTS, SECRET, SHAPES, Options, about, secret_parameter
-from wal_sink.targets.create_table import (
-    CREATE_TABLE,
-    KEY_COLUMNS,
-    PARTITION_COLUMNS,
-    CreateTable,
-    KeyColumns,
-    Layout,
-    PartitionColumns,
-    read_layout,
-)
+from wal_sink.options import COLUMN, CONNECTS, SECRET, SHAPES, about, secret_parameter
+from wal_sink.targets.create_table import TableOptions
 
 _PROPERTY = f"iceberg.catalog.{COLUMN}"
 
 
-class IcebergOptions(Options, frozen=True, kw_only=True):
+class IcebergOptions(TableOptions, frozen=True, kw_only=True):
     """Options `table` and `iceberg.*`."""
 
     table: Annotated[
@@ -65,10 +56,6 @@ class IcebergOptions(Options, frozen=True, kw_only=True):
         ),
     ] = msgspec.field(name="iceberg.mergeSchema", default=False)
 
-    create_table: CreateTable = msgspec.field(name=CREATE_TABLE, default=False)
-    key_columns: KeyColumns = msgspec.field(name=KEY_COLUMNS, default="")
-    partition_columns: PartitionColumns = msgspec.field(name=PARTITION_COLUMNS, default="")
-
     def __post_init__(self) -> None:
         """Refuse a table without a namespace, and a password that would be written to the log.
 
@@ -88,11 +75,6 @@ class IcebergOptions(Options, frozen=True, kw_only=True):
                 f" PYICEBERG_CATALOG__{self.catalog.upper()}__URI. If it was in the option of an earlier"
                 " run, replace the password.",
             )
-
-    @property
-    def layout(self) -> Layout:
-        """How a new table is laid out."""
-        return read_layout(self.key_columns, self.partition_columns, create=self.create_table)
 
     @property
     def identifier(self) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ Names are always quoted in statements, so that reserved words and capitals mean 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Annotated, Literal, NamedTuple, Self
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 from urllib.parse import quote as percent_encoded
@@ -13,27 +13,10 @@ from urllib.parse import quote as percent_encoded
 import msgspec
 
 from wal_sink.errors import OptionError
-from wal_sink.model.plan import Operation
 from wal_sink.options import CONNECTS, SECONDS, SECRET, SHAPES, about, from_environment
-from wal_sink.targets.create_table import (
-    CREATE_TABLE,
-    KEY_COLUMNS,
-    PARTITION_COLUMNS,
-    CreateTable,
-    KeyColumns,
-    Layout,
-    PartitionColumns,
-    read_layout,
-    refuse_key_and_mode,
-)
+from wal_sink.targets.create_table import refuse_key_and_mode
 from wal_sink.targets.names import did_you_mean, quote
-from wal_sink.targets.operations import (
-    OPERATION_COLUMN,
-    OperationColumn,
-    Operations,
-    read_words,
-)
-from wal_sink.targets.sql import SqlOptions
+from wal_sink.targets.operations import OperationOptions
 
 __all__ = [
     "DEFAULT_SCHEMA",
@@ -85,7 +68,7 @@ PASSWORD_VARIABLE = "WAL_SINK_POSTGRESQL_PASSWORD"  # noqa: S105 -- the name of 
 SCHEMES = ("postgresql", "postgres")
 
 
-class PostgresqlOptions(SqlOptions, frozen=True, kw_only=True):
+class PostgresqlOptions(OperationOptions, frozen=True, kw_only=True):
     """Where the database is, how to connect, and what to write to.
 
     A password in the URI is taken out of it: `uri` has none, and can be shown.
@@ -117,8 +100,6 @@ class PostgresqlOptions(SqlOptions, frozen=True, kw_only=True):
             SHAPES,
         ),
     ] = msgspec.field(name="postgresql.mode", default="append")
-    operation_column: OperationColumn = msgspec.field(name="operationColumn", default="")
-    operations: Operations = msgspec.field(name="operations", default="")
     ledger_table: Annotated[
         str,
         about(
@@ -127,9 +108,6 @@ class PostgresqlOptions(SqlOptions, frozen=True, kw_only=True):
             f" missing. Default: {LEDGER_TABLE} in the schema of the table"
         ),
     ] = msgspec.field(name="postgresql.ledgerTable", default="")
-    create_table: CreateTable = msgspec.field(name=CREATE_TABLE, default=False)
-    key_columns: KeyColumns = msgspec.field(name=KEY_COLUMNS, default="")
-    partition_columns: PartitionColumns = msgspec.field(name=PARTITION_COLUMNS, default="")
     request_timeout: Annotated[
         float, about("How long to wait for the answer to one statement, above 0", SECONDS, gt=0)
     ] = msgspec.field(name="postgresql.requestTimeout", default=120.0)
@@ -170,23 +148,7 @@ class PostgresqlOptions(SqlOptions, frozen=True, kw_only=True):
         layout = self.layout
         if self.create_table:
             refuse_key_and_mode("postgresql.mode", self.mode, layout)
-        read_words(self.operation_column, self.operations)
-        if self.operation_column and self.mode != "upsert":
-            raise OptionError(
-                f"Option {OPERATION_COLUMN} is {self.operation_column}, and postgresql.mode is"
-                f" {self.mode}: without a key no row can be found to delete.",
-                f"Set postgresql.mode to upsert, or leave out {OPERATION_COLUMN}.",
-            )
-
-    @property
-    def layout(self) -> Layout:
-        """How a new table is laid out."""
-        return read_layout(self.key_columns, self.partition_columns, create=self.create_table)
-
-    @property
-    def words(self) -> Mapping[str, Operation]:
-        """What each word of the operation column means."""
-        return read_words(self.operation_column, self.operations)
+        self.refuse_deletes("postgresql.mode", self.mode)
 
     @property
     def data(self) -> TableName:

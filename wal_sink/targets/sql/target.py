@@ -7,7 +7,7 @@ import logging
 import uuid
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -49,6 +49,18 @@ class SqlOptions(Options, frozen=True, kw_only=True):
     ] = msgspec.field(name="ledgerTable", default="wal_sink_ledger")
 
 
+class NamesTables(Protocol):
+    """What `SqlTarget` reads of its options."""
+
+    @property
+    def table(self) -> str:
+        """Where rows go."""
+
+    @property
+    def ledger_table(self) -> str:
+        """Where the ledger is."""
+
+
 def refuse_pooler(place: str, told: int, serving: int) -> None:
     """Refuse a pooler between this process and a PostgreSQL server.
 
@@ -76,7 +88,7 @@ class SqlTarget(Target):
     It has to be one where a conditional UPDATE waits for an open transaction upon its row, and then sees
     what that has committed: PostgreSQL's READ COMMITTED, or any that is serialized.
 
-    :param options: a struct of `options_type`, derived from `SqlOptions`.
+    :param options: a struct of `options_type`, such as one derived from `SqlOptions`.
     """
 
     delivery = Delivery.TRANSACTIONAL
@@ -96,7 +108,7 @@ class SqlTarget(Target):
     checks_at_once = False
     """Whether the next transaction does that, since the last COMMIT was refused."""
 
-    options: SqlOptions
+    options: NamesTables
 
     # --- what a database has of its own ---
 

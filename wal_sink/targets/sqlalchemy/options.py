@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Annotated, Literal, NamedTuple
 from urllib.parse import unquote
 
 import msgspec
 
 from wal_sink.errors import OptionError
-from wal_sink.model.plan import Operation
 from wal_sink.options import (
     CONNECTS,
     SECONDS,
@@ -20,30 +18,14 @@ from wal_sink.options import (
     from_environment,
     secret_parameter,
 )
-from wal_sink.targets.create_table import (
-    CREATE_TABLE,
-    KEY_COLUMNS,
-    PARTITION_COLUMNS,
-    CreateTable,
-    KeyColumns,
-    Layout,
-    PartitionColumns,
-    read_layout,
-    refuse_key_and_mode,
-)
-from wal_sink.targets.operations import (
-    OPERATION_COLUMN,
-    OperationColumn,
-    Operations,
-    read_words,
-)
-from wal_sink.targets.sql import SqlOptions
+from wal_sink.targets.create_table import CREATE_TABLE, PARTITION_COLUMNS, refuse_key_and_mode
+from wal_sink.targets.operations import OperationOptions
 from wal_sink.targets.sqlalchemy.dialects import DIALECTS, Dialect
 
 PASSWORD_VARIABLE = "WAL_SINK_SQL_PASSWORD"  # noqa: S105 -- the name of a variable
 
 
-class SqlAlchemyOptions(SqlOptions, frozen=True, kw_only=True):
+class SqlAlchemyOptions(OperationOptions, frozen=True, kw_only=True):
     """Where the database is, how to connect, and what to write to.
 
     A password in the URL is taken out of it: `url` has none, and can be shown.
@@ -74,8 +56,6 @@ class SqlAlchemyOptions(SqlOptions, frozen=True, kw_only=True):
             SHAPES,
         ),
     ] = msgspec.field(name="sql.mode", default="append")
-    operation_column: OperationColumn = msgspec.field(name="operationColumn", default="")
-    operations: Operations = msgspec.field(name="operations", default="")
     ledger_table: Annotated[
         str,
         about(
@@ -83,9 +63,6 @@ class SqlAlchemyOptions(SqlOptions, frozen=True, kw_only=True):
             min_length=1,
         ),
     ] = msgspec.field(name="sql.ledgerTable", default="wal_sink_ledger")
-    create_table: CreateTable = msgspec.field(name=CREATE_TABLE, default=False)
-    key_columns: KeyColumns = msgspec.field(name=KEY_COLUMNS, default="")
-    partition_columns: PartitionColumns = msgspec.field(name=PARTITION_COLUMNS, default="")
     request_timeout: Annotated[
         float, about("how long to wait for the answer to one statement, above 0", SECONDS, gt=0)
     ] = msgspec.field(name="sql.requestTimeout", default=120.0)
@@ -127,28 +104,12 @@ class SqlAlchemyOptions(SqlOptions, frozen=True, kw_only=True):
                 f" {self.dialect.title}.",
                 f"Leave it out, or make the table yourself, and leave out {CREATE_TABLE}.",
             )
-        read_words(self.operation_column, self.operations)
-        if self.operation_column and self.mode != "upsert":
-            raise OptionError(
-                f"Option {OPERATION_COLUMN} is {self.operation_column}, and sql.mode is {self.mode}: without"
-                " a key no row can be found to delete.",
-                f"Set sql.mode to upsert, or leave out {OPERATION_COLUMN}.",
-            )
+        self.refuse_deletes("sql.mode", self.mode)
 
     @property
     def dialect(self) -> Dialect:
         """What is particular to the database."""
         return DIALECTS[_backend(self.url)]
-
-    @property
-    def layout(self) -> Layout:
-        """How a new table is laid out."""
-        return read_layout(self.key_columns, self.partition_columns, create=self.create_table)
-
-    @property
-    def words(self) -> Mapping[str, Operation]:
-        """What each word of the operation column means."""
-        return read_words(self.operation_column, self.operations)
 
 
 class TableName(NamedTuple):
