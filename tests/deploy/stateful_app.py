@@ -15,29 +15,38 @@ import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 -- as everyone calls it
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 import wal_sink
 from wal_sink.testing.local_spark import local_session
 
-KINDS = ("window", "join", "duplicates", "state")
+KINDS = ("window", "join", "duplicates", "state", "transform")
 GROUPS = 3
+ROCKSDB = {
+    "providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    "rocksdb.changelogCheckpointing.enabled": "true",
+}
 
 
 def main(folder: Path) -> None:
     """Run the queries to their end."""
     spark = local_session(**{"spark.master": "local[3]"})
     with wal_sink.register(spark, drain_timeout=200):
-        started = [
-            rows.withColumn("key", F.expr("uuid()"))
-            .writeStream.format("wal_sink")
-            .option("checkpointLocation", f"{folder}/checkpoint-{kind}")
-            .option("target", "sqlite_target:SqliteTarget")
-            .option("sqlite.path", database(folder, kind))
-            .option("table", "t")
-            .trigger(availableNow=True)
-            .start()
-            for kind, rows in queries(spark, folder).items()
-        ]
+        started = []
+        for kind, rows in queries(spark, folder).items():
+            if kind == "transform":  # which the other kind of state store refuses
+                for setting, value in ROCKSDB.items():
+                    spark.conf.set(f"spark.sql.streaming.stateStore.{setting}", value)
+            started.append(
+                rows.withColumn("key", F.expr("uuid()"))
+                .writeStream.format("wal_sink")
+                .option("checkpointLocation", f"{folder}/checkpoint-{kind}")
+                .option("target", "sqlite_target:SqliteTarget")
+                .option("sqlite.path", database(folder, kind))
+                .option("table", "t")
+                .trigger(availableNow=True)
+                .start()
+            )
         for query in started:
             query.awaitTermination()
 
@@ -76,6 +85,9 @@ def queries(spark: SparkSession, folder: Path) -> dict[str, DataFrame]:
         "join": both.selectExpr("l.id AS a", "r.id AS b"),
         "duplicates": once.selectExpr("id AS a", "id AS b"),
         "state": totals,
+        "transform": grouped.transformWithStateInPandas(
+            Totals(), "a bigint, b bigint", outputMode="append", timeMode="None"
+        ),
     }
 
 
@@ -87,6 +99,30 @@ def total(
     now = before + sum(len(frame) for frame in frames)
     state.update((now,))
     yield pd.DataFrame({"a": [key[0]], "b": [now]})
+
+
+class Totals(StatefulProcessor):
+    """The same as `total`, with state in RocksDB, of which each epoch checkpoints its changes."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """See `StatefulProcessor`."""
+        self._total = handle.getValueState("total", "total bigint")
+
+    def handleInputRows(  # noqa: N802 -- Spark's name
+        self,
+        key: tuple[Any, ...],
+        rows: Iterator[pd.DataFrame],
+        timerValues: object,  # noqa: N803
+    ) -> Iterator[pd.DataFrame]:
+        """See `StatefulProcessor`."""
+        state = self._total.get()
+        before = state[0] if state else 0
+        now = before + sum(len(frame) for frame in rows)
+        self._total.update((now,))
+        yield pd.DataFrame({"a": [key[0]], "b": [now]})
+
+    def close(self) -> None:
+        """See `StatefulProcessor`."""
 
 
 if __name__ == "__main__":

@@ -62,6 +62,7 @@ def expected(files: list[list[tuple[int, datetime]]]) -> dict[str, Counter[tuple
         "join": joined,
         "duplicates": Counter((i, i) for i, _ in rows),
         "state": states,
+        "transform": states,
     }
 
 
