@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ from wal_sink.targets.cassandra.driver.internals import OverloadedErrorMessage
 from wal_sink.targets.cassandra.driver.pipeline import PipelinedRequests, Sent
 from wal_sink.targets.cassandra.names import TableName
 from wal_sink.targets.cassandra.schema import ledger_table
+from wal_sink.targets.cassandra.schema import table as table_module
 from wal_sink.targets.cassandra.schema.ledger_table import create_ledger
 from wal_sink.targets.cassandra.session import CassandraSession
 from wal_sink.targets.cassandra.write.drift import DriftWatch
@@ -309,6 +311,37 @@ def test_a_table_that_a_node_lacks_for_a_moment_is_an_outage(
     with target.connect(Owner(f"{role} has", "log", "checkpoint")) as session:
         write_all(session, plan, rows[1])
     assert table(admin) == {"b": 2}
+
+
+@pytest.mark.parametrize("name", ["wal_sink_lagging", "t"])
+def test_a_table_that_another_node_has_is_an_outage(
+    node: EmbeddedCassandra, admin: Any, role: str, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The node that is asked lags behind. A second look, here at the same node, finds the table."""
+    given = {"username": role, "password": "first", "ledgerTable": "wal_sink_lagging"}
+    target = CassandraTarget(options(node, **given))
+    schema, nodes = pa.schema({"k": pa.string(), "v": pa.int64()}), table_module.nodes
+    plan = target.plan(schema, "k")
+    again = {
+        "t": "CREATE TABLE ks.t (k text PRIMARY KEY, v bigint)",
+        "wal_sink_lagging": create_ledger(TableName("ks", "wal_sink_lagging")),
+    }[name]
+
+    def other_nodes(session: Any) -> list[Any]:
+        admin.execute(again)
+        return nodes(session)
+
+    with target.connect(Owner(f"{role} {name}", "log", "checkpoint")) as session:
+        admin.execute(f"DROP TABLE ks.{name}")
+        if name != "t":  # its first statement
+            with pytest.raises(TargetUnavailable, match="lacks what the schema of the cluster has"):
+                session.read_ledger()
+        monkeypatch.setattr(table_module, "nodes", other_nodes)
+        owner = Owner(f"{role} {name}", "log", "checkpoint")
+        look = {"t": partial(session.compare, plan)}.get(name, partial(target.connect, owner))
+        with pytest.raises(TargetUnavailable, match=f"lacks table .*{name}.*, which 127"):
+            look()
+        session.compare(plan)
 
 
 @pytest.mark.usefixtures("admin")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from cassandra import Unauthorized
+from cassandra import InvalidRequest, Unauthorized
 
 from wal_sink.errors import TargetRefused
 from wal_sink.model.ledger import LedgerState, Outcome, Owner, PassedRow, Window
@@ -13,7 +13,12 @@ from wal_sink.model.plan import Plan
 from wal_sink.observer import Observer
 from wal_sink.targets.base import IdempotentSession, OnRefused, Slice
 from wal_sink.targets.cassandra.driver.connection import Connection, connect, explained
-from wal_sink.targets.cassandra.driver.errors import longest_s, server_now_us
+from wal_sink.targets.cassandra.driver.errors import (
+    lacks_schema,
+    lagging_node,
+    longest_s,
+    server_now_us,
+)
 from wal_sink.targets.cassandra.fitness import inspect_server
 from wal_sink.targets.cassandra.ledger import Ledger
 from wal_sink.targets.cassandra.names import quote
@@ -105,12 +110,17 @@ class CassandraSession(IdempotentSession):
 
 @contextlib.contextmanager
 def _permitted(options: CassandraOptions) -> Iterator[None]:
-    """Turn a missing permission into an error that says what to grant.
+    """Turn a missing permission into an error that says what to grant, and a missing ledger into an outage.
 
     :raises TargetRefused: a permission is missing.
+    :raises TargetUnavailable: a node lacks the ledger's table. Where it is gone, the next connection says so.
     """
     try:
         yield
+    except InvalidRequest as error:
+        if lacks_schema(error):
+            raise lagging_node(f"what the schema of the cluster has: {error}") from error
+        raise
     except Unauthorized as error:
         role = login(options)
         name = quote(role.username) if role else "the role"

@@ -30,7 +30,7 @@ from cassandra import (
 )
 from cassandra.cluster import NoHostAvailable
 
-from wal_sink.errors import WalSinkError
+from wal_sink.errors import TargetUnavailable, WalSinkError
 from wal_sink.targets.base import Kind
 from wal_sink.targets.cassandra.driver.internals import (
     CAS_WRITE_UNKNOWN,
@@ -123,6 +123,17 @@ def lacks_schema(error: Exception) -> bool:
     That says nothing of its rows: the node may have joined just now, or lag behind a change of the schema.
     """
     return _is_invalid(error) and _LACKS_SCHEMA.search(str(error)) is not None
+
+
+def lagging_node(what: str) -> TargetUnavailable:
+    """Make the error for what a node lacks and the cluster has, which passes.
+
+    :param what: begins with what is lacking.
+    """
+    return TargetUnavailable(
+        f"A node of Cassandra lacks {what}",
+        "It is tried again. `nodetool describecluster` shows the nodes that disagree on the schema.",
+    )
 
 
 def _is_invalid(error: Exception) -> bool:

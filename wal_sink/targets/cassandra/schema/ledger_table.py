@@ -9,8 +9,8 @@ from uuid import UUID, uuid5
 
 from cassandra import InvalidRequest, Unauthorized
 
-from wal_sink.errors import SchemaMismatch, TargetUnavailable
-from wal_sink.targets.cassandra.driver.errors import lacks_schema
+from wal_sink.errors import SchemaMismatch
+from wal_sink.targets.cassandra.driver.errors import lacks_schema, lagging_node
 from wal_sink.targets.cassandra.driver.internals import ConfigurationException, SyntaxException
 from wal_sink.targets.cassandra.names import TableName
 from wal_sink.targets.cassandra.schema import ddl
@@ -122,10 +122,7 @@ def _created(session: Any, name: TableName) -> Any:
         return session.execute(create_ledger(name), timeout=CREATE_S)
     except (InvalidRequest, SyntaxException, ConfigurationException) as error:
         if lacks_schema(error):
-            raise TargetUnavailable(
-                f"A node lacks keyspace {name.keyspace}, which the schema of the cluster has: {error}",
-                "See that all nodes are up and agree (nodetool describecluster), and start again.",
-            ) from error
+            raise lagging_node(f"keyspace {name.keyspace}, which others have: {error}") from error
         if not re.search(rf"\b{_PROPERTY}\b", str(error)):
             raise
         log.warning(

@@ -8,6 +8,7 @@ other one did not exist.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -17,6 +18,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from wal_sink.model.plan import Column
+from wal_sink.targets.cassandra.driver.errors import classify, lagging_node
 from wal_sink.targets.cassandra.names import TableName
 from wal_sink.targets.cassandra.row_plan import IndexedPart, IndexRule
 from wal_sink.targets.cassandra.types import CqlType, UserTypes, parse
@@ -212,6 +214,7 @@ def read_table(session: Any, name: TableName, node: Any = None) -> TableMetadata
 
     :param session: the driver's session.
     :param node: the driver's host to ask; None: any.
+    :raises TargetUnavailable: the node lacks the table, and another one has it.
     :raises Exception: of the driver.
     """
 
@@ -229,6 +232,8 @@ def read_table(session: Any, name: TableName, node: Any = None) -> TableMetadata
         )
     }
     table = tables.get(name.table)
+    if table is None and (other := _where_it_is(session, name)):
+        raise lagging_node(f"table {name}, which {other} has")
     views = rows("view_name", "views", name.keyspace)
     columns = rows("column_name, kind, position, type", "columns", *name)
     # As a number: a column can be dropped at a time that Python's datetime cannot hold.
@@ -257,6 +262,29 @@ def read_table(session: Any, name: TableName, node: Any = None) -> TableMetadata
         gc_grace_s=table.gc_grace_seconds if table else 864_000,
         id=table.id if table else None,
     )
+
+
+def nodes(session: Any) -> list[Any]:
+    """Return the driver's hosts with an open connection, at most `_MOST_ASKED`."""
+    return [pool.host for pool in itertools.islice(session.get_pools(), _MOST_ASKED)]
+
+
+_MOST_ASKED = 3
+"""Nodes that are asked for a table that one of them lacks: few lag behind at the same time."""
+
+
+def _where_it_is(session: Any, name: TableName) -> Any:
+    """Return a node that has the table; None where no node that answers has."""
+    query = "SELECT id FROM system_schema.tables WHERE keyspace_name = %s AND table_name = %s"
+    for node in nodes(session):
+        try:
+            if session.execute(query, name, host=node).one():
+                return node.address
+        except Exception as error:
+            if classify(error) == "fatal":
+                raise
+            # It is down, and cannot say that the table is there.
+    return None
 
 
 _SORTED = ("set", "map")

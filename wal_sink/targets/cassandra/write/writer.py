@@ -13,14 +13,19 @@ import numpy as np
 import pyarrow.compute as pc
 from cassandra import InvalidRequest
 
-from wal_sink.errors import TargetRefused, TargetUnavailable
+from wal_sink.errors import TargetRefused
 from wal_sink.log_context import line_logger
 from wal_sink.model.ledger import Window
 from wal_sink.model.plan import Plan
 from wal_sink.observer import Observer
 from wal_sink.targets.base import OnRefused, Slice, without
 from wal_sink.targets.cassandra.driver.connection import Connection
-from wal_sink.targets.cassandra.driver.errors import lacks_schema, longest_s, server_now_us
+from wal_sink.targets.cassandra.driver.errors import (
+    lacks_schema,
+    lagging_node,
+    longest_s,
+    server_now_us,
+)
 from wal_sink.targets.cassandra.driver.frames import hook
 from wal_sink.targets.cassandra.driver.pipeline import PipelinedRequests
 from wal_sink.targets.cassandra.feature import Feature, Ints, Stamped
@@ -356,11 +361,7 @@ class Writer:
         except (InvalidRequest, TargetRefused) as error:
             self._drift.check(now=True)
             if lacks_schema(error):
-                raise TargetUnavailable(
-                    f"A node of Cassandra lacks what the schema of the cluster has: {error}",
-                    "The flush tries again. `nodetool describecluster` shows the nodes that disagree on the"
-                    " schema.",
-                ) from error
+                raise lagging_node(f"what the schema of the cluster has: {error}") from error
             raise
 
     def _without_indexed(self, planned: Planned, rows: Slice) -> Iterator[Slice]:
