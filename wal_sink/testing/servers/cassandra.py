@@ -215,9 +215,9 @@ VERSION = "5.0.9"
 _FLAGS = """
     -ea -Xss256k -XX:+ExitOnOutOfMemoryError -Djava.net.preferIPv4Stack=true
     -Djdk.attach.allowAttachSelf=true -Dio.netty.tryReflectionSetAccessible=true
-    -Dcassandra-foreground=yes
+    -Dcassandra-foreground=yes -Djava.security.manager=allow
 """
-_OPENED = """
+OPENED = """
     java.base/java.io java.base/java.lang java.base/java.lang.module java.base/java.lang.ref
     java.base/java.nio java.base/java.util java.base/java.util.concurrent
     java.base/java.util.concurrent.atomic java.base/jdk.internal.loader java.base/jdk.internal.math
@@ -279,7 +279,7 @@ class EmbeddedCassandra(Child, Node):
             folder.mkdir(parents=True, exist_ok=True)
         (conf / "cassandra.yaml").write_text(json.dumps(self._settings, indent=1))
         (conf / "logback.xml").write_text(_LOGBACK)
-        java = java_command("17", _OPENED.split())
+        java = java_command("17", OPENED.split())
         artifact = maven.Artifact("org.apache.cassandra", "cassandra-all", self.version)
         jars = maven.jars(artifact, f"cassandra-{self.version}", java)
         return [
