@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import collections
 import re
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from state_backends import StateBackend, open_backend
 from tests.protocol.aged_log import let_age
 from tests.protocol.engine import World
+from tests.protocol.several_world import CELLS, SeveralWorld
 from wal_sink.errors import SegmentNotVisible
 from wal_sink.model import paths
 from wal_sink.protocol.next_step import Idle
@@ -169,6 +171,26 @@ def test_a_commit_asks_nothing_for_what_its_manifest_holds(world: World, young: 
         "output segments/#/#.arrow": 2,
         "size segments/#/#.arrow": 2,
     }
+
+
+@pytest.mark.parametrize(("name", "commit", "flush"), [("", 11, 19), (CELLS, 15, 32)])
+def test_an_epoch_costs_a_log_of_named_targets_half_as_much_again(
+    tmp_path: Path, name: str, commit: int, flush: int
+) -> None:
+    """In the steady state, with one target: see `docs/decisions/0011-one-target-without-a-name.md`."""
+    store = World(open_backend("memory://ck-name"), open_backend("memory://log-name"))
+    world = SeveralWorld(tmp_path, name) if name else store
+    counting = world.log_backend = Counting(world.log_backend)
+    run, flusher = world.run(), world.flusher(name=name)
+    asked = []
+    for number in range(3):
+        counting.cost()
+        run.batch([("a", number)])
+        asked.append(len(counting.cost().requests))
+        while not isinstance(flusher.run_once(), Idle):
+            pass
+        asked.append(len(counting.cost().requests))
+    assert asked[-2:] == [commit, flush]
 
 
 @pytest.mark.parametrize("missing", [False, True])

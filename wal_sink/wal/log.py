@@ -15,7 +15,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -54,13 +54,21 @@ class Log:
     :param backend: a state backend whose root is the log's folder.
     :param target: the target's name where the log has several; empty where it has one.
     :param several: whether the log has targets with names, be it one. It is for ever so, or not.
+    :param read: what this process has read by `read_once`, by path; all views of a log have the same.
     """
 
-    def __init__(self, backend: StateBackend, target: str = "", *, several: bool = False) -> None:
+    def __init__(
+        self,
+        backend: StateBackend,
+        target: str = "",
+        *,
+        several: bool = False,
+        read: dict[str, Record] | None = None,
+    ) -> None:
         self.backend = backend
         self.target = target
         self.several = several or bool(target)
-        self._plans: dict[str, Plan] = {}
+        self._read_once = {} if read is None else read
 
     def __reduce__(self) -> tuple[object, ...]:
         # It travels to tasks, without what it remembers.
@@ -70,7 +78,7 @@ class Log:
         """Return the same log as one of its targets sees it; empty: as the publisher does."""
         if target == self.target:
             return self
-        return type(self)(self.backend, target, several=self.several)
+        return type(self)(self.backend, target, several=self.several, read=self._read_once)
 
     # --- objects ---
 
@@ -136,6 +144,14 @@ class Log:
         """List the paths of the records with the keys that are wanted."""
         return [kind.path(key) for key in self.keys(kind) if wanted(key)]
 
+    def read_once(self, kind: Kind[R, K], key: K) -> R | None:
+        """Read a record; one that this process has read already is not read again."""
+        place = self.own(kind.path(key))
+        record = cast("R | None", self._read_once.get(place)) or self.read(kind, key)
+        if record is not None:
+            self._read_once[place] = record
+        return record
+
     def _read(self, record: type[R], path: str) -> R | None:
         try:
             return record.from_json(self.backend.read(self.own(path)), self.where(path))
@@ -183,7 +199,7 @@ class Log:
         """Read all states of this one of several targets, oldest first."""
         listed = self.names(paths.target_states(self.target)) if self.target else []
         names = [name for name in map(paths.TARGET_STATE.parse, listed) if name is not None]
-        found = (self.read(paths.TARGET_STATE, name) for name in names)
+        found = (self.read_once(paths.TARGET_STATE, name) for name in names)
         return [state for state in found if state is not None]
 
     # --- who may publish (rule 3) ---
@@ -195,11 +211,8 @@ class Log:
     # --- what was agreed with the target ---
 
     def plan(self, key: str) -> Plan | None:
-        """Read a plan; once, as none ever changes."""
-        plan = self._plans.get(key) or self.read(paths.PLAN, key)
-        if plan is not None:
-            self._plans[key] = plan
-        return plan
+        """Read a plan."""
+        return self.read_once(paths.PLAN, key)
 
     def plans(self) -> Iterator[Plan]:
         """Read every plan by which rows of this log were ever published."""

@@ -56,7 +56,7 @@ def view_of(log: Log, target: str) -> Log:
 def state_of(log: Log) -> TargetState | None:
     """Return the newest state of the target whose view this is; None: it was never announced."""
     count = _numbers(log, log.target).get(log.target, 0)
-    return log.read(paths.TARGET_STATE, StateName(log.target, count - 1)) if count else None
+    return log.read_once(paths.TARGET_STATE, StateName(log.target, count - 1)) if count else None
 
 
 def absent(log: Log) -> str:
