@@ -20,9 +20,9 @@ from wal_sink.model.ledger import Owner
 from wal_sink.options import parse
 from wal_sink.targets.base import Slice
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget, fitness
+from wal_sink.targets.cassandra.ledger import create_ledger
 from wal_sink.targets.cassandra.names import TableName
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
-from wal_sink.targets.cassandra.schema.ledger_table import create_ledger
 from wal_sink.targets.cassandra.write import writer
 from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.servers.cassandra import EmbeddedCassandra

@@ -20,8 +20,8 @@ from wal_sink.options import parse
 from wal_sink.protocol import ledger
 from wal_sink.targets.base import Slice
 from wal_sink.targets.iceberg import IcebergTarget
-from wal_sink.targets.iceberg.creation import iceberg_schema
 from wal_sink.targets.iceberg.options import IcebergOptions
+from wal_sink.targets.iceberg.plan import iceberg_schema
 from wal_sink.targets.iceberg.session import IcebergSession
 from wal_sink.targets.iceberg.table import catalog_of
 from wal_sink.testing.contracts.ledger import begun_window, mark_of

@@ -10,6 +10,11 @@ import pytest
 
 from tests.cql_driver import plan_of, refuse_drift
 from wal_sink.errors import SchemaMismatch
+from wal_sink.targets.cassandra.ledger import (
+    LEDGER_COLUMNS,
+    create_ledger,
+    refuse_other_ledger,
+)
 from wal_sink.targets.cassandra.names import TableName
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, Lives
 from wal_sink.targets.cassandra.schema.compare import (
@@ -17,11 +22,6 @@ from wal_sink.targets.cassandra.schema.compare import (
     match_columns,
     refuse_changed,
     refuse_hidden,
-)
-from wal_sink.targets.cassandra.schema.ledger_table import (
-    LEDGER_COLUMNS,
-    create_ledger,
-    refuse_other_ledger,
 )
 from wal_sink.targets.cassandra.schema.table import ColumnMetadata, TableMetadata
 

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from wal_sink.targets.base import Slice
-from wal_sink.targets.cassandra.write import slices
-from wal_sink.targets.cassandra.write.slices import SliceBuffer
+from wal_sink.targets.cassandra.write import batches
+from wal_sink.targets.cassandra.write.batches import SliceBuffer
 
 ROWS = 100
 
@@ -59,15 +59,15 @@ def test_what_is_enough_is_due() -> None:
     waiting = SliceBuffer(clock)
     waiting.add(part(1))
     assert not waiting.is_due()
-    waiting.add(part(2, slices.MOST_ROWS - ROWS))
+    waiting.add(part(2, batches.MOST_ROWS - ROWS))
     assert waiting.is_due(), "rows"
     waiting.take()
-    waiting.add(Slice(1, pa.record_batch({"v": ["x" * slices.MOST_BYTES]}), 1))
+    waiting.add(Slice(1, pa.record_batch({"v": ["x" * batches.MOST_BYTES]}), 1))
     assert waiting.is_due(), "bytes"
     waiting.take()
     waiting.add(part(1))
-    clock.now += slices.MOST_S / 2
+    clock.now += batches.MOST_S / 2
     waiting.add(part(2))
     assert not waiting.is_due()
-    clock.now += slices.MOST_S / 2
+    clock.now += batches.MOST_S / 2
     assert waiting.is_due(), "time"

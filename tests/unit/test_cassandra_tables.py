@@ -25,7 +25,7 @@ from wal_sink.targets.cassandra.features.tables import SeveralTables, match_tabl
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
 from wal_sink.targets.cassandra.schema.compare import Wanted, refuse_changed
 from wal_sink.targets.cassandra.schema.table import ColumnMetadata, TableMetadata
-from wal_sink.targets.cassandra.write.slices import by_table
+from wal_sink.targets.cassandra.write.batches import by_table
 from wal_sink.targets.cassandra.write.statements import Statements
 
 GIVEN = {

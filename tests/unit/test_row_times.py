@@ -36,9 +36,8 @@ from wal_sink.targets.cassandra.features.lives import (
     seconds_left,
 )
 from wal_sink.targets.cassandra.row_plan import MOST_TTL_S, CassandraPlan, Lives
-from wal_sink.targets.cassandra.write.batches import Limits, Replicas
+from wal_sink.targets.cassandra.write.batches import Limits, Replicas, SliceBuffer
 from wal_sink.targets.cassandra.write.prepared import Planned, Prepared, ledger_us
-from wal_sink.targets.cassandra.write.slices import SliceBuffer
 from wal_sink.targets.cassandra.write.statements import Statements, upsert
 
 GIVEN = {

@@ -15,8 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import wal_sink
 from wal_sink.demo.queries import QUERIES, Query
-from wal_sink.demo.store import Store
-from wal_sink.demo.stores import Stores
+from wal_sink.demo.stores import Store, Stores
 from wal_sink.testing import flights
 from wal_sink.testing.crash import PausingDataSource, pause_at
 from wal_sink.testing.local_spark import local_session

@@ -12,7 +12,7 @@ from typing import Any, Self
 from pyspark.sql import Row
 
 from wal_sink.demo.queries import CONTROL, TENTH, Query
-from wal_sink.demo.store import Half, RowStore
+from wal_sink.demo.stores import Half, RowStore
 from wal_sink.testing import flights
 from wal_sink.testing.crash import PAUSING_TARGET
 from wal_sink.testing.servers.cassandra import EmbeddedCassandra

@@ -9,7 +9,7 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyspark.sql import DataFrame
 
 from wal_sink.demo.queries import Query
-from wal_sink.demo.store import FileStore, Half
+from wal_sink.demo.stores import FileStore, Half
 from wal_sink.targets.iceberg import IcebergTarget
 from wal_sink.testing.crash import Pausing
 

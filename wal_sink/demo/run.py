@@ -9,7 +9,6 @@ from pathlib import Path
 import pyarrow as pa
 
 from wal_sink.demo.kills import KILLS, Kill, discarded_rows, window_hit
-from wal_sink.demo.picture import draw
 from wal_sink.demo.queries import (
     FLIGHTS,
     QUERIES,
@@ -19,7 +18,7 @@ from wal_sink.demo.queries import (
     in_table,
     write_sources,
 )
-from wal_sink.demo.report import Comparison, Death, Report, comparison, report
+from wal_sink.demo.report import Comparison, Death, Report, comparison, draw, report
 from wal_sink.demo.stores import Stores
 from wal_sink.demo.watch import Sample, Watch
 from wal_sink.testing.crash import PAUSES, Driver, pauses

@@ -1,4 +1,4 @@
-"""Reads and replaces the ledger row of a query, by conditional updates of the whole row only (rule 13).
+"""The ledger's table; and the row of a query, replaced by conditional updates of it as a whole (rule 13).
 
 A cell that a plain write has dated in the future hides what an update writes to it, and to it alone (rule
 16). So a condition upon some cells would not tell that others are not what they were.
@@ -6,15 +6,31 @@ A cell that a plain write has dated in the future hides what an update writes to
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID, uuid5
 
-from wal_sink.errors import TargetUnavailable
+from cassandra import InvalidRequest, Unauthorized
+
+from wal_sink.errors import SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import LedgerRow, LedgerState, Outcome, Owner
 from wal_sink.targets.cassandra.driver.connection import LEDGER, LEDGER_READ
-from wal_sink.targets.cassandra.driver.errors import classify, effect_unknown, execute, retrying
+from wal_sink.targets.cassandra.driver.errors import (
+    classify,
+    effect_unknown,
+    execute,
+    lacks_schema,
+    lagging_node,
+    retrying,
+)
+from wal_sink.targets.cassandra.driver.internals import ConfigurationException, SyntaxException
 from wal_sink.targets.cassandra.names import TableName
-from wal_sink.targets.cassandra.schema.ledger_table import LEDGER_COLUMNS
+from wal_sink.targets.cassandra.schema import ddl
+from wal_sink.targets.cassandra.schema.compare import refuse_not_durable
+from wal_sink.targets.cassandra.schema.creation import CREATE_S, refuse_disagreement
+from wal_sink.targets.cassandra.schema.table import TableMetadata, read_table
 
 _COLUMNS = LedgerRow._fields
 """All but the key."""
@@ -68,7 +84,11 @@ class Ledger:
     ) -> Outcome:
         """Write the whole row, if it is exactly the one that was seen (rule 13)."""
         if seen is None:
-            return self._insert(new)
+            insert = (
+                f"INSERT INTO {self._table} ({', '.join(LEDGER_COLUMNS)}) "  # noqa: S608 -- quoted name
+                "VALUES (?, ?, ?, ?, ?, ?, ?) IF NOT EXISTS USING TTL 0"
+            )
+            return self._conditional(insert, (self._owner.query_id, *new.to_row()), _nothing)
         update = (
             f"UPDATE {self._table} USING TTL 0 "  # noqa: S608 -- quoted name
             f"SET {', '.join(f'{name} = ?' for name in _COLUMNS)} "
@@ -77,17 +97,10 @@ class Ledger:
         values = (*new.to_row(), self._owner.query_id, *seen.to_row())
         return self._conditional(update, values, meanwhile)
 
-    def _insert(self, new: LedgerState) -> Outcome:
-        insert = (
-            f"INSERT INTO {self._table} ({', '.join(LEDGER_COLUMNS)}) "  # noqa: S608 -- quoted name
-            "VALUES (?, ?, ?, ?, ?, ?, ?) IF NOT EXISTS USING TTL 0"
-        )
-        return self._conditional(insert, (self._owner.query_id, *new.to_row()))
-
     def _row(self, columns: str) -> Any:
         query = f"SELECT {columns} FROM {self._table} WHERE query_id = ?"  # noqa: S608 -- quoted name
         try:
-            return retrying()(self._read, query).one()
+            return retrying()(self._execute, query, (self._owner.query_id,), LEDGER_READ).one()
         except Exception as error:
             if classify(error) == "fatal":
                 raise
@@ -95,12 +108,8 @@ class Ledger:
                 f"The ledger {self._table} cannot be read: {error}", "See to the cluster."
             ) from error
 
-    def _read(self, query: str) -> Any:
-        values = (self._owner.query_id,)
-        return self._execute(query, values, LEDGER_READ)
-
     def _conditional(
-        self, statement: str, values: tuple[object, ...], meanwhile: Meanwhile = _nothing
+        self, statement: str, values: tuple[object, ...], meanwhile: Meanwhile
     ) -> Outcome:
         """Send one conditional statement, once.
 
@@ -135,3 +144,120 @@ class Ledger:
         if statement not in self._prepared:
             self._prepared[statement] = self._session.prepare(statement)
         return self._prepared[statement]
+
+
+log = logging.getLogger(__name__)
+
+LEDGER_COLUMNS = {
+    "query_id": "text",
+    "log_id": "text",
+    "checkpoint": "text",
+    "flushed": "bigint",
+    "last_us": "bigint",
+    "begun": "text",
+    "last": "text",
+}
+"""The first is the primary key; the others are in the order of `LedgerState`: see docs/cassandra.md."""
+
+
+_IDS = UUID("6d1c0f0a-5b3e-4c55-9d0e-0c8f4c3a7f21")
+"""The namespace of the ids of ledger tables (RFC 9562, version 5)."""
+_PROPERTY = "id"
+
+
+def create_ledger(name: TableName, *, with_id: bool = True) -> str:
+    """Return the CREATE TABLE of the ledger.
+
+    The table's id follows from its name. Before Cassandra 6 each node that is asked makes an id of its own:
+    of two queries that start for the first time at once, one could write to a table that the other's
+    replaces, and its row would be lost.
+
+    :param with_id: False for a server that lets nobody choose the id.
+    """
+    columns = ", ".join(
+        f"{column} {cql}" + (" PRIMARY KEY" if column == "query_id" else "")
+        for column, cql in LEDGER_COLUMNS.items()
+    )
+    create = f"CREATE TABLE IF NOT EXISTS {name} ({columns})"
+    return f"{create} WITH {_PROPERTY} = {ledger_id(name)}" if with_id else create
+
+
+def ledger_id(name: TableName) -> UUID:
+    """Return the id of the ledger's table: always the same for the same keyspace and table."""
+    return uuid5(_IDS, str(name))
+
+
+def ensure_ledger_table(session: Any, name: TableName, *, create: bool = True) -> None:
+    """Create the ledger's table unless it exists.
+
+    :param session: the driver's session.
+    :param create: False looks only, and passes over a table that is missing.
+    :raises SchemaMismatch: the role may not create it, or a table of that name has other columns.
+    :raises TargetUnavailable: it was created, but the nodes do not agree on it yet.
+    """
+    live = read_table(session, name)
+    if name.keyspace not in live.keyspaces:
+        raise SchemaMismatch(
+            f"Keyspace {name.keyspace} of cassandra.ledgerTable does not exist.",
+            f"Correct the option, or create it:\n{ddl.create_keyspace(name.keyspace)}",
+        )
+    if not live.exists and not create:
+        return
+    if not live.exists:
+        _create(session, name)
+        live = read_table(session, name)
+    refuse_other_ledger(live)
+
+
+def refuse_other_ledger(live: TableMetadata) -> None:
+    """Refuse a table that is missing, loses what it acknowledged, or has other columns than the ledger.
+
+    :raises SchemaMismatch: one of these.
+    """
+    refuse_not_durable(live)
+    if not live.exists:
+        raise SchemaMismatch(
+            f"The ledger table {live.name} does not exist. It holds how far each query is flushed.",
+            "If it was dropped, restore it from a backup. For the first query, create it:\n"
+            f"{create_ledger(live.name)};",
+        )
+    columns = {column.name: column.type for column in live.columns}
+    if [column.name for column in live.key] != [
+        "query_id"
+    ] or not LEDGER_COLUMNS.items() <= columns.items():
+        raise SchemaMismatch(
+            f"{live.name} is not a ledger of wal_sink: it has the columns "
+            f"{', '.join(f'{name} {cql}' for name, cql in columns.items())}.",
+            "Name another table in cassandra.ledgerTable. A ledger is created by\n"
+            f"{create_ledger(live.name)};",
+        )
+
+
+def _create(session: Any, name: TableName) -> None:
+    try:
+        result = _created(session, name)
+    except Unauthorized as error:
+        raise SchemaMismatch(
+            f"The ledger table {name} does not exist, and this role may not create it: {error}",
+            f"Have it created:\n{create_ledger(name)};",
+        ) from error
+    refuse_disagreement(result, name)
+
+
+def _created(session: Any, name: TableName) -> Any:
+    """Send the statement; once more without the id to a server that lets nobody choose it."""
+    try:
+        return session.execute(create_ledger(name), timeout=CREATE_S)
+    except (InvalidRequest, SyntaxException, ConfigurationException) as error:
+        if lacks_schema(error):
+            raise lagging_node(f"keyspace {name.keyspace}, which others have: {error}") from error
+        if not re.search(rf"\b{_PROPERTY}\b", str(error)):
+            raise
+        log.warning(
+            "the ledger table %s is created without an id of its own, since the server takes none"
+            " (%s). Start one query first. When two queries start for the first time at once, two"
+            " tables could be created under this name, and the row of one query be lost",
+            name,
+            error,
+        )
+        return session.execute(create_ledger(name, with_id=False), timeout=CREATE_S)

@@ -15,12 +15,12 @@ from wal_sink.targets.cassandra.features import FEATURES, about_column, used
 from wal_sink.targets.cassandra.features.collections import found_changes
 from wal_sink.targets.cassandra.features.tables import match_tables, of_several
 from wal_sink.targets.cassandra.fitness import inspect_server
+from wal_sink.targets.cassandra.ledger import ensure_ledger_table
 from wal_sink.targets.cassandra.names import primary_key
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan
 from wal_sink.targets.cassandra.schema.compare import Wanted, match_columns, used_types
 from wal_sink.targets.cassandra.schema.creation import NewTable, make_table, new_table
-from wal_sink.targets.cassandra.schema.ledger_table import ensure_ledger_table
 from wal_sink.targets.cassandra.schema.server import Server
 from wal_sink.targets.cassandra.schema.table import (
     TableMetadata,

@@ -37,10 +37,10 @@ from wal_sink.targets.postgresql.types import (
     included_of,
     is_document,
     is_text,
-    key_of,
     log_type,
     parse,
 )
+from wal_sink.targets.sql.columns import key_of, row_text
 
 _ENCODER = msgspec.json.Encoder(decimal_format="number")
 _MOST_FRACTION = 16_383
@@ -157,7 +157,7 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
     :raises InvalidRow: a row cannot be written; names the column and the first such row.
     """
     _refuse_other_schema(batch.schema, plan)
-    operations = planned_operations(batch, plan, functools.partial(_row_text, batch, plan))
+    operations = planned_operations(batch, plan, functools.partial(row_text, batch, plan))
     deletes = None if operations is None else are_deletes(operations)
     rows = batch if deletes is None else keys_of_deletes(batch, deletes, key_of(plan))
     stored = []
@@ -173,7 +173,7 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
             bad = error.bad
             raise InvalidRow(
                 f"Column {column.name} of {plan.table} ({shorten(plain(values[bad.row]))}) {bad.problem}, in"
-                f" {_row_text(batch, plan, bad.row)}.",
+                f" {row_text(batch, plan, bad.row)}.",
                 bad.remedy.replace("{name}", column.name),
                 column=column.name,
                 problem=f"Column {column.name} of {plan.table} {bad.problem}.",
@@ -202,13 +202,6 @@ def _refuse_other_schema(schema: pa.Schema, plan: Plan) -> None:
         for column, field in zip(plan.columns, schema, strict=True)
     ):
         raise other_columns(plan, got)
-
-
-def _row_text(batch: pa.RecordBatch, plan: Plan, row: int) -> str:
-    """Name a row by its key, or by the beginning of its values where the table has none."""
-    shown = key_of(plan) or [column.name for column in plan.columns][:3]
-    values = ", ".join(f"{name}={shorten(plain(batch.column(name)[row]))}" for name in shown)
-    return f"the row with {values}"
 
 
 def _refuse_null(column: Column, values: pa.Array, deletes: pa.Array | None, *, key: bool) -> None:
@@ -250,7 +243,7 @@ def _refuse_long_key(batch: pa.RecordBatch, plan: Plan, stored: pa.RecordBatch) 
         words = f"Key ({', '.join(key)}) of {plan.table} may be longer than its index takes"
         raise InvalidRow(
             f"{words}: {total[row].as_py():,} bytes of {MAX_INDEX_BYTES:,}, in"
-            f" {_row_text(batch, plan, row)}.",
+            f" {row_text(batch, plan, row)}.",
             "Use a digest of the value as the key: sha2(col, 256).",
             column=", ".join(key),
             problem=f"{words}.",

@@ -36,7 +36,8 @@ from wal_sink.targets.postgresql.options import (
     listed,
     quote,
 )
-from wal_sink.targets.postgresql.types import key_of, parse, staged_type
+from wal_sink.targets.postgresql.types import parse, staged_type
+from wal_sink.targets.sql.columns import key_of
 from wal_sink.targets.sql.refusals import COPY_STATES, ROW_STATES
 from wal_sink.targets.sql.target import refuse_pooler
 

@@ -38,10 +38,10 @@ from wal_sink.targets.postgresql.schema import (
     read_server,
 )
 from wal_sink.targets.postgresql.types import (
+    details_of,
     is_float,
     is_list,
     is_nested,
-    key_details,
     log_type,
     parse,
     postgresql_type,
@@ -412,7 +412,7 @@ def make_plan(connection: Any, options: PostgresqlOptions, schema: pa.Schema, ke
         index = upsert_key(live, columns)
         found = index.columns
         refuse_without_identity(live)
-        details = key_details(found, index.included)
+        details = details_of(found, index.included)
     else:
         refuse_unique(live, columns)
     if needs_staging(columns, found):

@@ -1,7 +1,6 @@
 """PostgreSQL's types as `format_type` prints them: what the log holds for each, and which Spark types fit.
 
-Pure. docs/postgresql.md has the same table; a test compares them. Also here: the columns by which an upsert
-finds the row to replace, and their index.
+Pure. docs/postgresql.md has the same table; a test compares them.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from wal_sink.model.plan import Plan
+from wal_sink.targets.sql.columns import key_details
 
 _FORM = re.compile(
     r"(?P<base>[a-z][a-z ]*?)(?:\((?P<first>\d+)(?:,(?P<second>-?\d+))?\))?(?P<rest> with(?:out)? time zone)?"
@@ -214,15 +214,8 @@ def is_nested(source: pa.DataType) -> bool:
     return is_document(source)
 
 
-_KEY = "key"
-"""The detail of a plan that holds them, as a JSON array."""
 _INCLUDED = "included"
-"""The detail with the columns that their index holds beside them, if there are any."""
-
-
-def key_of(plan: Plan) -> tuple[str, ...]:
-    """Return the key's columns; none where each row is added."""
-    return tuple(json.loads(plan.details.get(_KEY, "[]")))
+"""The detail of a plan with the columns that the index of its key holds beside them, if there are any."""
 
 
 def included_of(plan: Plan) -> tuple[str, ...]:
@@ -230,7 +223,7 @@ def included_of(plan: Plan) -> tuple[str, ...]:
     return tuple(json.loads(plan.details.get(_INCLUDED, "[]")))
 
 
-def key_details(key: Sequence[str], included: Sequence[str]) -> dict[str, str]:
+def details_of(key: Sequence[str], included: Sequence[str]) -> dict[str, str]:
     """Return what a plan holds of them."""
-    details = {_KEY: json.dumps(list(key))}
+    details = key_details(key)
     return details | {_INCLUDED: json.dumps(list(included))} if included else details

@@ -45,6 +45,14 @@ def _among(code: int | str, codes: frozenset[int | str]) -> bool:
     return code.startswith(tuple(each for each in codes if isinstance(each, str)))
 
 
+def _numbers(codes: str) -> frozenset[int | str]:
+    return frozenset(map(int, codes.split()))
+
+
+def _texts(codes: str) -> frozenset[int | str]:
+    return frozenset(codes.split())
+
+
 class Dialect(NamedTuple):
     """What is particular to a database."""
 
@@ -129,9 +137,9 @@ DUCKDB = Dialect(
     upsert="conflict",
     errors=Errors(
         _class_name,
-        passing=frozenset(
-            {"TransactionException", "IOException", "ConnectionException", "InterruptException"}
-            | {"OutOfMemoryException"}
+        passing=_texts(
+            "TransactionException IOException ConnectionException InterruptException"
+            " OutOfMemoryException"
         ),
         refusing=frozenset({"ConstraintException", "ConversionException", "OutOfRangeException"}),
     ),
@@ -147,47 +155,15 @@ MYSQL = Dialect(
     errors=Errors(
         _mysql_code,
         # Disk and memory, connections, shutdown, network, locks, deadlock, read-only, killed, lost.
-        passing=frozenset(
-            {
-                1021,
-                1037,
-                1038,
-                1040,
-                1042,
-                1053,
-                1077,
-                1079,
-                1080,
-                1105,
-                1152,
-                1158,
-                1159,
-                1160,
-                1161,
-            }
-            | {1184, 1203, 1205, 1213, 1226, 1290, 1317, 1792, 1836, 1927, 1969, 3024, 3572, 4031}
-            | {2002, 2003, 2006, 2012, 2013, 2014, 2027, 2055}
+        passing=_numbers(
+            "1021 1037 1038 1040 1042 1053 1077 1079 1080 1105 1152 1158 1159 1160 1161 1184 1203"
+            " 1205 1213 1226 1290 1317 1792 1836 1927 1969 3024 3572 4031 2002 2003 2006 2012"
+            " 2013 2014 2027 2055"
         ),
         # Null, duplicate, foreign key, range, length, value, partition, SIGNAL, CHECK, JSON.
-        refusing=frozenset(
-            {
-                1048,
-                1062,
-                1169,
-                1216,
-                1217,
-                1264,
-                1265,
-                1292,
-                1364,
-                1366,
-                1406,
-                1411,
-                1416,
-                1451,
-                1452,
-            }
-            | {1526, 1557, 1582, 1586, 1644, 1690, 1748, 3140, 3156, 3819, 4025}
+        refusing=_numbers(
+            "1048 1062 1169 1216 1217 1264 1265 1292 1364 1366 1406 1411 1416 1451 1452 1526 1557"
+            " 1582 1586 1644 1690 1748 3140 3156 3819 4025"
         ),
     ),
     settings=(
@@ -259,30 +235,13 @@ ORACLE = Dialect(
     errors=Errors(
         _oracle_code,
         # Deadlock, busy, serialization, sessions, shutdown, network; DPY-: the driver's own.
-        passing=frozenset(
-            {
-                "ORA-00060",
-                "ORA-00054",
-                "ORA-08177",
-                "ORA-00028",
-                "ORA-01012",
-                "ORA-01033",
-                "ORA-01034",
-            }
-            | {"ORA-01089", "ORA-03113", "ORA-03114", "ORA-03135", "ORA-121", "ORA-125", "ORA-126"}
-            | {"DPY-4", "DPY-6"}
+        passing=_texts(
+            "ORA-00060 ORA-00054 ORA-08177 ORA-00028 ORA-01012 ORA-01033 ORA-01034 ORA-01089"
+            " ORA-03113 ORA-03114 ORA-03135 ORA-121 ORA-125 ORA-126 DPY-4 DPY-6"
         ),
-        refusing=frozenset(
-            {
-                "ORA-00001",
-                "ORA-01400",
-                "ORA-01407",
-                "ORA-02290",
-                "ORA-02291",
-                "ORA-02292",
-                "ORA-12899",
-            }
-            | {"ORA-01438", "ORA-01461", "ORA-14400", "ORA-20"}
+        refusing=_texts(
+            "ORA-00001 ORA-01400 ORA-01407 ORA-02290 ORA-02291 ORA-02292 ORA-12899 ORA-01438"
+            " ORA-01461 ORA-14400 ORA-20"
         ),
     ),
     settings=("ALTER SESSION SET TIME_ZONE = 'UTC'",),

@@ -100,8 +100,7 @@ def was_not_sent(error: Exception) -> bool:
     The driver takes no request while the socket's send buffer is full, which it is whenever requests are
     made faster than the network takes them. That says nothing about the cluster.
     """
-    errors = _by_host(error) if isinstance(error, NoHostAvailable) else [error]
-    return bool(errors) and all(isinstance(each, ConnectionBusy) for each in errors)
+    return _is_each(error, lambda each: isinstance(each, ConnectionBusy))
 
 
 def is_refused(error: Exception) -> bool:
@@ -137,8 +136,7 @@ def lagging_node(what: str) -> TargetUnavailable:
 
 
 def _is_invalid(error: Exception) -> bool:
-    errors = _by_host(error) if isinstance(error, NoHostAvailable) else [error]
-    return bool(errors) and all(isinstance(each, InvalidRequest) for each in errors)
+    return _is_each(error, lambda each: isinstance(each, InvalidRequest))
 
 
 def may_be_a_row(error: Exception) -> bool:
@@ -147,8 +145,7 @@ def may_be_a_row(error: Exception) -> bool:
     What fails inside of a server while it writes, such as an index that cannot take a value, comes as
     WriteFailure of reason UNKNOWN from every replica that failed, or as a ServerError. A full disk does, too.
     """
-    errors = _by_host(error) if isinstance(error, NoHostAvailable) else [error]
-    return bool(errors) and all(_is_unexplained(each) for each in errors)
+    return _is_each(error, _is_unexplained)
 
 
 def _is_unexplained(error: Exception) -> bool:
@@ -183,16 +180,17 @@ def _is_cas_unknown(error: Exception) -> bool:
 
 def _of_hosts(error: NoHostAvailable) -> Kind:
     """Judge by the error of each host: an error is fatal for the cluster only if it is for every host."""
-    errors = _by_host(error)
-    if errors and all(isinstance(each, _FATAL) for each in errors):
+    if _is_each(error, lambda each: isinstance(each, _FATAL)):
         return "fatal"
-    if errors and all(isinstance(each, _THROTTLE) for each in errors):
-        return "throttle"
-    return "retry"
+    return "throttle" if _is_each(error, lambda each: isinstance(each, _THROTTLE)) else "retry"
 
 
-def _by_host(error: NoHostAvailable) -> list[Exception]:
-    return list(error.errors.values()) if isinstance(error.errors, dict) else []
+def _is_each(error: Exception, is_such: Callable[[Exception], bool]) -> bool:
+    """Whether an error is such a one; where there is one of each host, whether all of them are."""
+    if not isinstance(error, NoHostAvailable):
+        return is_such(error)
+    errors = list(error.errors.values()) if isinstance(error.errors, dict) else []
+    return bool(errors) and all(map(is_such, errors))
 
 
 _LOST_S = 10.0

@@ -189,6 +189,18 @@ class EncodedRowsHandler(ProtocolHandler):  # type: ignore[misc]  # the driver h
         return frame
 
 
+def framed(
+    cluster: Any, sent: Any, stream: int, compressor: Any = None, handler: Any = EncodedRowsHandler
+) -> bytes:
+    """Return the frame of a message of the driver.
+
+    :param cluster: the driver's.
+    """
+    version, beta = cluster.protocol_version, cluster.allow_beta_protocol_version
+    frame: bytes = handler.encode_message(sent, stream, version, compressor, beta)
+    return frame
+
+
 def message(session: Any, request: Any, profile: Any) -> Any:
     """Return the driver's message of a request; a future without timeout starts nothing."""
     statement = of_driver(request)
@@ -263,9 +275,7 @@ def _frame(session: Any, statement: Any, handler: Any) -> bytes:
     """Return the frame that would be sent."""
     sent = message(session, statement, EXEC_PROFILE_DEFAULT)
     sent.timestamp = _TIMESTAMP  # one for both
-    version = session.cluster.protocol_version
-    frame: bytes = handler.encode_message(sent, 1, version, None, False)
-    return frame
+    return framed(session.cluster, sent, 1, handler=handler)
 
 
 def _value(value: Any) -> bytes:
@@ -367,9 +377,7 @@ def envelope(sent: Any, rows: EncodedRows, cluster: Any) -> Envelope:
     :param cluster: the driver's.
     """
     version = cluster.protocol_version
-    frame = EncodedRowsHandler.encode_message(
-        sent, 0, version, None, cluster.allow_beta_protocol_version
-    )
+    frame = framed(cluster, sent, 0)
     _, flags, _, _, _ = _HEADER.unpack_from(frame)
     body = frame[_HEADER.size :]
     return Envelope(

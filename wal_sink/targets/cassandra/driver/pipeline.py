@@ -37,10 +37,10 @@ from wal_sink.targets.cassandra.driver.connection import ROWS
 from wal_sink.targets.cassandra.driver.frames import (
     EncodedBatch,
     EncodedRows,
-    EncodedRowsHandler,
     Envelope,
     Frames,
     envelope,
+    framed,
     message,
 )
 from wal_sink.targets.cassandra.driver.internals import (
@@ -88,7 +88,8 @@ def canary(session: Any, pool: Any, profile: str, timeout_s: float) -> str:
         if len(heard) >= _PUSHED or _is_of_the_connection(response):
             all_heard.set()
 
-    streams.push(b"".join(_options(session, each) for each in streams.ids), answered)
+    options = (framed(session.cluster, OptionsMessage(), each) for each in streams.ids)
+    streams.push(b"".join(options), answered)
     if not all_heard.wait(timeout_s):
         streams.returned(streams.abandoned(streams.ids))
         raise NoAnswer(f"no answer within {timeout_s:g} s")
@@ -125,31 +126,12 @@ def _left_behind(streams: Streams, before: int, timeout_s: float) -> str:
         time.sleep(_LOOK_EVERY_S)
 
 
-def _options(session: Any, stream: int) -> bytes:
-    cluster = session.cluster
-    return bytes(
-        EncodedRowsHandler.encode_message(
-            OptionsMessage(),
-            stream,
-            cluster.protocol_version,
-            None,
-            cluster.allow_beta_protocol_version,
-        )
-    )
-
-
 def _framed(session: Any, profile: str, connection: Any) -> str:
     """Return how a batch is framed otherwise than by the driver."""
     cluster, request = session.cluster, EncodedBatch(_ROWS, _KEYSPACE, b"key")
     sent = message(session, request, profile)
     around = envelope(sent, _ROWS, cluster)
-    expected = EncodedRowsHandler.encode_message(
-        sent,
-        _STREAM,
-        cluster.protocol_version,
-        connection.compressor,
-        cluster.allow_beta_protocol_version,
-    )
+    expected = framed(cluster, sent, _STREAM, connection.compressor)
     found = around.frames([request], [_STREAM]).on_wire(connection.compressor)
     return "" if found == expected else f"{found!r} instead of {expected!r}"
 

@@ -12,11 +12,10 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from wal_sink.targets.cassandra.feature import Feature
-from wal_sink.targets.cassandra.features.collections import Collections
+from wal_sink.targets.cassandra.features.collections import Collections, Lists
 from wal_sink.targets.cassandra.features.deletes import Deletes
 from wal_sink.targets.cassandra.features.event_time import EventTime
 from wal_sink.targets.cassandra.features.if_not_exists import IfNotExists
-from wal_sink.targets.cassandra.features.lists import Lists
 from wal_sink.targets.cassandra.features.lives import RowLives
 from wal_sink.targets.cassandra.features.tables import SeveralTables
 from wal_sink.targets.cassandra.features.totals import Totals

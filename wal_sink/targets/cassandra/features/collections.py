@@ -1,7 +1,8 @@
-"""Sets and maps whose elements are added or taken out one by one, by column; else they are written whole.
+"""Collections that are not frozen: sets and maps whose elements are added or taken out one by one; and lists.
 
 To add an element writes its cell, to take one out deletes its cell, each with the row's timestamp: either may
-be repeated, and changes nothing when it comes late.
+be repeated, and changes nothing when it comes late. The server gives each write of a list elements of its
+own, so its rows are sent once (rule 26).
 """
 
 from __future__ import annotations
@@ -12,15 +13,22 @@ import msgspec
 import pyarrow as pa
 
 from wal_sink.errors import SchemaMismatch
+from wal_sink.model.plan import WriteDemands
 from wal_sink.options import of_column
 from wal_sink.targets.cassandra.feature import Agreement, Feature
 from wal_sink.targets.cassandra.names import COLUMNS_OPTION, did_you_mean
 from wal_sink.targets.cassandra.options import CassandraOptions
-from wal_sink.targets.cassandra.row_options import COLLECTIONS
-from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan, Change
+from wal_sink.targets.cassandra.row_options import (
+    COLLECTIONS,
+    EVENT_COLUMN,
+    EXPIRES_COLUMN,
+    TTL,
+    TTL_COLUMN,
+)
+from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan, Change, Lives
 from wal_sink.targets.cassandra.schema.compare import Wanted
-from wal_sink.targets.cassandra.schema.table import ColumnMetadata
-from wal_sink.targets.cassandra.types import CqlType
+from wal_sink.targets.cassandra.schema.table import ColumnMetadata, TableMetadata
+from wal_sink.targets.cassandra.types import CqlType, has_lists
 
 
 class Collections(Feature):
@@ -106,3 +114,43 @@ def about_change(field: pa.Field, column: ColumnMetadata, tree: CqlType, change:
             f' .withColumn("{field.name}", map_keys("{field.name}")).'
         )
     return ""
+
+
+_FROZEN = "Make the columns frozen<list<…>>, leave them out of the DataFrame"
+
+
+class Lists(Feature):
+    """No option: the table's columns ask for it."""
+
+    def demands(self, plan: CassandraPlan) -> WriteDemands:
+        """Send each row once with a timestamp."""
+        return WriteDemands(sent_once=True)
+
+    def used(self, plan: CassandraPlan) -> bool:
+        """Whether a column is such a list."""
+        return has_lists(plan)
+
+    def refuse_drift(self, plan: CassandraPlan, live: TableMetadata) -> None:
+        """Refuse what hangs on a row's timestamp, which each attempt at its list raises; also at the start.
+
+        :raises SchemaMismatch: rows bring their timestamps along, or live for a number of seconds.
+        """
+        if plan.details.event_column:
+            raise SchemaMismatch(
+                f"{live.name} has lists that are not frozen, and {EVENT_COLUMN} is given: a row that is"
+                " written twice at the time of its event would have their elements twice.",
+                f"{_FROZEN}, or leave out the option.",
+            )
+        lives = plan.details.lives or Lives()
+        asked = {
+            TTL: lives.ttl_s,
+            TTL_COLUMN: lives.ttl_column,
+            f"default_time_to_live = {live.default_ttl}": live.default_ttl,
+        }
+        if seconds := ", ".join(name for name, value in asked.items() if value):
+            raise SchemaMismatch(
+                f"{live.name} has lists that are not frozen, and its rows live for a number of seconds"
+                f" ({seconds}): they count from a row's timestamp, which each attempt at its lists raises.",
+                f"{_FROZEN}; or say when rows expire by {EXPIRES_COLUMN} alone, and ALTER TABLE {live.name}"
+                " WITH default_time_to_live = 0.",
+            )

@@ -31,10 +31,10 @@ from wal_sink.targets.cassandra.schema.server import OLD_ROWS, is_too_old
 from wal_sink.targets.cassandra.write.batches import (
     Limits,
     Replicas,
+    SliceBuffer,
     encoded_requests,
     in_batches,
 )
-from wal_sink.targets.cassandra.write.slices import SliceBuffer
 from wal_sink.targets.cassandra.write.statements import (
     Part,
     Statement,

@@ -20,7 +20,7 @@ from wal_sink.targets.cassandra.features.totals import NOTHING, Adding, Current,
 from wal_sink.targets.cassandra.names import quote
 from wal_sink.targets.cassandra.options import CassandraOptions, read_level
 from wal_sink.targets.cassandra.row_plan import ADDED_COLUMN, CassandraPlan
-from wal_sink.targets.cassandra.write.slices import SliceBuffer
+from wal_sink.targets.cassandra.write.batches import SliceBuffer
 
 MOST_ROWS = 65_536
 MOST_BYTES = 32 * 1024 * 1024

@@ -37,7 +37,14 @@ from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, Lives
 from wal_sink.targets.cassandra.rules import first_refused, row_text
 from wal_sink.targets.cassandra.schema.table import TermLimits
-from wal_sink.targets.cassandra.write.batches import BYTES, ROWS, Replicas, limits
+from wal_sink.targets.cassandra.write.batches import (
+    BYTES,
+    ROWS,
+    Replicas,
+    SliceBuffer,
+    by_table,
+    limits,
+)
 from wal_sink.targets.cassandra.write.drift import DriftWatch
 from wal_sink.targets.cassandra.write.in_flight import MOST, Concurrency
 from wal_sink.targets.cassandra.write.prepared import (
@@ -51,7 +58,6 @@ from wal_sink.targets.cassandra.write.prepared import (
     row_of,
 )
 from wal_sink.targets.cassandra.write.sender import Sender
-from wal_sink.targets.cassandra.write.slices import SliceBuffer, by_table
 from wal_sink.targets.cassandra.write.statements import Statements, table_rows
 from wal_sink.targets.cassandra.write.totals import TotalsReader
 
