@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from wal_sink.testing.servers.cassandra import CassandraDidNotStart, Node
+from wal_sink.testing.servers.cassandra import Node
+from wal_sink.testing.servers.process import DidNotStart
 
 
 class NodeContract(ABC):
@@ -104,7 +105,7 @@ class NodeContract(ABC):
 
     def test_failure_to_start_shows_the_log(self, tmp_path: Any) -> None:
         node = self.new(tmp_path, no_such_setting=1)
-        with pytest.raises(CassandraDidNotStart, match="no_such_setting") as caught:
+        with pytest.raises(DidNotStart, match="no_such_setting") as caught:
             node.start()
         assert "first error in the lines above" in caught.value.remedy
         assert not node.running
@@ -114,7 +115,7 @@ class NodeContract(ABC):
         node = self.new(tmp_path)
         with (
             socket.create_server((node.host, node.port)),
-            pytest.raises(CassandraDidNotStart, match=str(node.port)),
+            pytest.raises(DidNotStart, match=str(node.port)),
         ):
             node.start()
         assert not node.running

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cassandra.node_contract import NodeContract
-from wal_sink.testing.servers.cassandra import CassandraDidNotStart, EmbeddedCassandra, Node
+from wal_sink.testing.servers.cassandra import EmbeddedCassandra, Node
 from wal_sink.testing.servers.maven import JavaNotFound
+from wal_sink.testing.servers.process import DidNotStart
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.cassandra
 # Starts a node in a thread that ends, and waits to be killed.
 _PARENT = """
 import sys, threading, time
-from wal_sink.testing.servers.cassandra import CassandraDidNotStart, EmbeddedCassandra
+from wal_sink.testing.servers.cassandra import EmbeddedCassandra
 node = EmbeddedCassandra(sys.argv[1])
 thread = threading.Thread(target=node.start)
 thread.start()
@@ -141,6 +142,6 @@ def test_further_options_for_java_are_the_environments(monkeypatch: pytest.Monke
     """By the variable of Cassandra's own scripts; one that Java refuses is named."""
     monkeypatch.setenv("JVM_EXTRA_OPTS", "-Dharmless='two words' -XX:+NoSuchOption")
     node = EmbeddedCassandra()
-    with pytest.raises(CassandraDidNotStart, match="Unrecognized VM option 'NoSuchOption'"):
+    with pytest.raises(DidNotStart, match="Unrecognized VM option 'NoSuchOption'"):
         node.start()
     node.close()

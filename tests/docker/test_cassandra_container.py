@@ -13,7 +13,8 @@ import pytest
 
 import docker
 from tests.cassandra.node_contract import NodeContract
-from wal_sink.testing.servers.cassandra import CassandraContainer, CassandraDidNotStart, Node
+from wal_sink.testing.servers.cassandra import CassandraContainer, Node
+from wal_sink.testing.servers.process import DidNotStart
 
 pytestmark = [pytest.mark.docker, pytest.mark.cassandra, pytest.mark.usefixtures("engine")]
 
@@ -108,7 +109,7 @@ def test_an_unclosed_one_ends_with_its_object() -> None:
 
 def test_an_image_that_does_not_exist_is_named() -> None:
     node = CassandraContainer("wal-sink.invalid/no-such-image:1")
-    with pytest.raises(CassandraDidNotStart, match=r"wal-sink\.invalid/no-such-image:1"):
+    with pytest.raises(DidNotStart, match=r"wal-sink\.invalid/no-such-image:1"):
         node.start()
     assert not node.running
     node.close()

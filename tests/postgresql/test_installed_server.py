@@ -18,13 +18,13 @@ from wal_sink.testing.servers.postgresql import (
     VERSION,
     InstalledPostgresql,
     PostgresqlContainer,
-    PostgresqlDidNotStart,
     PostgresqlNotInstalled,
     Server,
     choose,
     downloaded_programs,
     programs,
 )
+from wal_sink.testing.servers.process import DidNotStart
 
 
 @pytest.fixture(scope="module")
@@ -104,12 +104,12 @@ def test_it_stops_in_order_even_when_paused(server: InstalledPostgresql) -> None
 
 def test_a_failure_to_start_shows_the_log_and_a_taken_port_is_refused() -> None:
     server = InstalledPostgresql({"no_such_setting": 1})
-    with pytest.raises(PostgresqlDidNotStart, match="no_such_setting") as caught:
+    with pytest.raises(DidNotStart, match="no_such_setting") as caught:
         server.start()
     assert "first error in the lines above" in caught.value.remedy
     with (
         socket.create_server((server.host, server.port)),
-        pytest.raises(PostgresqlDidNotStart, match=str(server.port)),
+        pytest.raises(DidNotStart, match=str(server.port)),
     ):
         server.start()
     assert not server.running

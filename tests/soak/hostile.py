@@ -19,7 +19,7 @@ from tests.soak.backup import Backup
 from tests.soak.clocks import WrongClock, tidy
 from tests.soak.course import KEYSPACE, Outcome, Soak
 from wal_sink.testing.crash import Driver
-from wal_sink.testing.servers.cassandra import CassandraDidNotStart
+from wal_sink.testing.servers.process import DidNotStart
 
 _PATIENCE_S = 1_200.0
 _STUCK_S = 400.0
@@ -119,7 +119,7 @@ class HostileSoak(Soak):
             for left in reversed(range(5)):
                 try:
                     self._node.start()
-                except CassandraDidNotStart:
+                except DidNotStart:
                     if not left:
                         raise
                 else:

@@ -24,7 +24,6 @@ class MariaDb(Child):
     :param settings: of the server, such as `--log-bin`.
     """
 
-    did_not_start = DidNotStart
     patience_s = 60.0
 
     def __init__(self, *settings: str) -> None:

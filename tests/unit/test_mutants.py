@@ -110,7 +110,7 @@ def test_a_bug_without_its_tests_is_refused(tree: Path) -> None:
 
 NODE = """
 import pytest
-from wal_sink.testing.servers.cassandra import CassandraDidNotStart
+from wal_sink.testing.servers.process import DidNotStart
 
 @pytest.fixture
 def node():
@@ -126,6 +126,6 @@ def test_a_server_that_does_not_start_has_caught_no_bug(tmp_path: Path) -> None:
     test = tmp_path / "test_rows.py"
     test.write_text(NODE.format(error="ValueError"))
     assert first_failure(tmp_path, ("test_rows.py",)) == "test_rows.py::test_rows"
-    test.write_text(NODE.format(error="CassandraDidNotStart"))
+    test.write_text(NODE.format(error="DidNotStart"))
     with pytest.raises(SystemExit, match="did not start"):
         first_failure(tmp_path, ("test_rows.py",))

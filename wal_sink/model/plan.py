@@ -179,6 +179,18 @@ def is_array(source: pa.DataType) -> bool:
     return bool(pa.types.is_list(source) or pa.types.is_large_list(source))
 
 
+def is_text(source: pa.DataType) -> bool:
+    """Whether this is a string, in any of Arrow's layouts."""
+    kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    return any(kind(source) for kind in kinds)
+
+
+def is_blob(source: pa.DataType) -> bool:
+    """Whether this is binary, in any of Arrow's layouts."""
+    kinds = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
+    return any(kind(source) for kind in (*kinds, pa.types.is_fixed_size_binary))
+
+
 def fields(source: pa.DataType) -> list[pa.Field]:
     """Return the fields of a struct."""
     return [source.field(i) for i in range(source.num_fields)]

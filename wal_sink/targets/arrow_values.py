@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from wal_sink.errors import InvalidRow, SchemaMismatch
-from wal_sink.model.plan import Operation, Plan
+from wal_sink.model.plan import Operation, Plan, is_text
 from wal_sink.targets.operations import DELETE, OPERATION_COLUMN, OPERATIONS
 
 TRUE = pa.nulls(1).is_null()[0]
@@ -319,13 +319,13 @@ def refuse_text(batch: pa.RecordBatch) -> None:
     :raises InvalidRow: there is one; names the column, and flags its rows.
     """
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        if not _has(column.type, _is_text):
+        if not _has(column.type, is_text):
             continue
         try:
             column.validate(full=True)
         except pa.ArrowInvalid:
             # What lies under a null, or outside of a slice, is validated too: there may be none.
-            for part in _parts(name, column, _is_text):
+            for part in _parts(name, column, is_text):
                 _refuse_part(batch, part)
 
 
@@ -423,10 +423,6 @@ def _has(type_: pa.DataType, wanted: Callable[[pa.DataType], bool]) -> bool:
         return _has(type_.value_type, wanted)
     inner = (type_.field(i).type for i in range(type_.num_fields))
     return wanted(type_) or any(_has(each, wanted) for each in inner)
-
-
-def _is_text(type_: pa.DataType) -> bool:
-    return bool(pt.is_string(type_) or pt.is_large_string(type_) or pt.is_string_view(type_))
 
 
 def _is_date(type_: pa.DataType) -> bool:

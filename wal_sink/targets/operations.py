@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from wal_sink.errors import OptionError, SchemaMismatch
+from wal_sink.model import plan
 from wal_sink.model.plan import Column, Operation
 from wal_sink.options import SHAPES, Options, about
 from wal_sink.targets.create_table import TableOptions
@@ -81,7 +82,7 @@ def is_text(kind: pa.DataType) -> bool:
     """Whether values of an Arrow type can be words."""
     if pt.is_dictionary(kind):
         return is_text(kind.value_type)
-    return bool(pt.is_string(kind) or pt.is_large_string(kind))
+    return plan.is_text(kind)
 
 
 UPSERT: Operation = "upsert"

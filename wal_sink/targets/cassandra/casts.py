@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wal_sink.model import plan
 from wal_sink.targets import arrow_values
 from wal_sink.targets.arrow_values import FALSE, long
 
@@ -36,10 +37,7 @@ as_text = cast_to(pa.string())
 
 def is_text(column: pa.Array) -> bool:
     """Whether a column, which is no dictionary, has strings in some layout."""
-    kind = column.type
-    return bool(
-        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    )
+    return plan.is_text(column.type)
 
 
 def as_float(column: pa.Array) -> pa.Array:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from wal_sink.errors import InvalidRow
-from wal_sink.model.plan import Plan
+from wal_sink.model.plan import Plan, is_array, is_blob, is_text
 from wal_sink.targets.arrow_values import (
     are_deletes,
     beyond_python,
@@ -121,7 +121,7 @@ def from_arrow(type_: pa.DataType) -> Json | None:
     """Return the type that holds an Arrow type of Spark's; None: Delta has none."""
     if pt.is_decimal(type_):
         return f"decimal({type_.precision},{type_.scale})"
-    if pt.is_list(type_) or pt.is_large_list(type_):
+    if is_array(type_):
         inner = from_arrow(type_.value_type)
         return inner and {"type": "array", "elementType": inner, "containsNull": True}
     if pt.is_map(type_):
@@ -151,18 +151,6 @@ def holds(type_: pa.DataType, source: pa.DataType) -> bool:
     return type_ == source or bool(pt.is_integer(source) and pt.is_float64(type_))
 
 
-def _is_list(type_: pa.DataType) -> bool:
-    return bool(pt.is_list(type_) or pt.is_large_list(type_))
-
-
-def _is_text(type_: pa.DataType) -> bool:
-    return bool(pt.is_string(type_) or pt.is_large_string(type_))
-
-
-def _is_blob(type_: pa.DataType) -> bool:
-    return bool(pt.is_binary(type_) or pt.is_large_binary(type_))
-
-
 def _holds_struct(type_: pa.DataType, source: pa.DataType) -> bool:
     if [field.name for field in type_] != [field.name for field in source]:
         return False
@@ -177,12 +165,12 @@ _Kind = Callable[[pa.DataType], bool]
 _Rule = Callable[[pa.DataType, pa.DataType], bool]
 
 _RULES: tuple[tuple[_Kind, _Rule], ...] = (
-    (_is_list, lambda type_, source: holds(type_.value_type, source.value_type)),
+    (is_array, lambda type_, source: holds(type_.value_type, source.value_type)),
     (pt.is_map, lambda type_, source: bool(type_ == source)),
     (pt.is_struct, _holds_struct),
     (pt.is_floating, lambda type_, source: bool(type_.bit_width >= source.bit_width)),
     (pt.is_timestamp, lambda type_, source: (type_.tz is None) == (source.tz is None)),
-    *((kind, _always) for kind in (pt.is_integer, pt.is_decimal, _is_text, _is_blob)),
+    *((kind, _always) for kind in (pt.is_integer, pt.is_decimal, is_text, is_blob)),
 )
 """For two types of one kind, whether the first one holds the second."""
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from wal_sink.errors import InvalidRow
-from wal_sink.model.plan import Column, Plan
+from wal_sink.model.plan import Column, Plan, is_array, is_text
 from wal_sink.targets import arrow_values
 from wal_sink.targets.arrow_values import (
     TRUE,
@@ -36,7 +36,6 @@ from wal_sink.targets.postgresql.types import (
     PgType,
     included_of,
     is_document,
-    is_text,
     log_type,
     parse,
 )
@@ -112,7 +111,7 @@ def _json_value(value: Any, type_: pa.DataType) -> Any:
         return dict(
             zip(keys, (_json_value(item, type_.item_type) for _, item in value), strict=True)
         )
-    if pt.is_list(type_) or pt.is_large_list(type_):
+    if is_array(type_):
         return [_json_value(each, type_.value_type) for each in value]
     if isinstance(value, float) and not math.isfinite(value):
         raise NoJsonError(f"has a number that JSON has not ({value})")

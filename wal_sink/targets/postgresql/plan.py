@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from wal_sink.errors import OptionError, SchemaMismatch
-from wal_sink.model.plan import Column, Plan
+from wal_sink.model.plan import Column, Plan, is_array
 from wal_sink.targets.columns import TableColumn, TableRules, match_columns
 from wal_sink.targets.create_table import (
     CREATE_TABLE,
@@ -39,9 +39,8 @@ from wal_sink.targets.postgresql.schema import (
 )
 from wal_sink.targets.postgresql.types import (
     details_of,
+    is_document,
     is_float,
-    is_list,
-    is_nested,
     log_type,
     parse,
     postgresql_type,
@@ -115,9 +114,10 @@ def upsert_key(live: Relation, columns: Sequence[Column]) -> UniqueIndex:
     key = plain[0]
     others = [index for index in live.unique if index is not key]
     if others:
+        listed_others = ", ".join(f"{index.name} of {index.table}" for index in others)
         raise SchemaMismatch(
             f"{live.name} has more than one unique index: {key.name} finds the row to replace, and a row that"
-            f" {', '.join(map(_index_text, others))} refuses would stop the flush.",
+            f" {listed_others} refuses would stop the flush.",
             f"Drop the others: {' '.join(map(_drop, others))} (of a constraint: ALTER TABLE … DROP"
             " CONSTRAINT).",
         )
@@ -333,10 +333,6 @@ def _drop(index: UniqueIndex) -> str:
     return f"DROP INDEX {quote(index.table.schema)}.{quote(index.name)};"
 
 
-def _index_text(index: UniqueIndex) -> str:
-    return f"{index.name} of {index.table}"
-
-
 def few(names: Sequence[str], most: int = 5) -> str:
     """List names; of very many, such as those of partitions, the first ones and how many there are more."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
@@ -352,7 +348,7 @@ def _suggestion(live: Relation) -> str:
 
 def _remedy(field: pa.Field, words: str) -> str:
     type_ = parse(words)
-    if is_list(field.type) and is_nested(field.type.value_type):
+    if is_array(field.type) and is_document(field.type.value_type):
         return f"Write it as JSON: to_json({field.name}), into a column of type jsonb."
     if type_ is not None and type_.base == "numeric" and is_float(field.type):
         digits = type_.first or 38, type_.second or 0

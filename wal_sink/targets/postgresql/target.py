@@ -103,7 +103,6 @@ class PostgresqlTarget(SqlTarget):
     def load(self) -> None:
         """Import driver and encoder."""
         _connection()
-        import wal_sink.targets.postgresql.connection  # noqa: F401, PLC0415 -- the driver's encoder
 
     def for_tasks(self) -> PostgresqlTarget:
         """Fill in the password from this process's environment."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.types as pt
 
-from wal_sink.model.plan import Plan
+from wal_sink.model.plan import Plan, is_array, is_blob, is_text
 from wal_sink.targets.sql.columns import key_details
 
 _FORM = re.compile(
@@ -75,7 +75,7 @@ def log_type(words: str, source: pa.DataType) -> pa.DataType | None:
     if pt.is_dictionary(source):
         source = source.value_type
     if type_.is_array:
-        if not is_list(source) or is_nested(source.value_type):
+        if not is_array(source) or is_document(source.value_type):
             return None
         element = _scalar(type_.element, source.value_type, nested=True)
         return None if element is None else pa.list_(element)
@@ -163,9 +163,9 @@ def postgresql_type(source: pa.DataType) -> str:  # noqa: PLR0911 -- a case each
     """Return the type that a new column would have for a type of the DataFrame."""
     if pt.is_dictionary(source):
         source = source.value_type
-    if is_list(source):
+    if is_array(source):
         return (
-            "jsonb" if is_nested(source.value_type) else f"{postgresql_type(source.value_type)}[]"
+            "jsonb" if is_document(source.value_type) else f"{postgresql_type(source.value_type)}[]"
         )
     if is_document(source):
         return "jsonb"
@@ -183,35 +183,14 @@ def postgresql_type(source: pa.DataType) -> str:  # noqa: PLR0911 -- a case each
     return next((name for fits, name in names.items() if fits(source)), "text")
 
 
-def is_text(source: pa.DataType) -> bool:
-    """Whether this is a string, in any of Arrow's layouts."""
-    return bool(pt.is_string(source) or pt.is_large_string(source) or pt.is_string_view(source))
-
-
-def is_blob(source: pa.DataType) -> bool:
-    """Whether this is binary, in any of Arrow's layouts."""
-    kinds = (pt.is_binary, pt.is_large_binary, pt.is_fixed_size_binary, pt.is_binary_view)
-    return any(kind(source) for kind in kinds)
-
-
 def is_float(source: pa.DataType) -> bool:
     """Whether this is Spark's float or double."""
     return source in (pa.float32(), pa.float64())
 
 
-def is_list(source: pa.DataType) -> bool:
-    """Whether Spark calls the type an array."""
-    return bool(pt.is_list(source) or pt.is_large_list(source))
-
-
 def is_document(source: pa.DataType) -> bool:
-    """Whether JSON is made of it: a struct, a map, or an array."""
-    return bool(pt.is_struct(source) or pt.is_map(source) or is_list(source))
-
-
-def is_nested(source: pa.DataType) -> bool:
-    """Whether it cannot be an element of PostgreSQL's arrays."""
-    return is_document(source)
+    """Whether JSON is made of it: a struct, a map, or an array. None is an element of PostgreSQL's arrays."""
+    return bool(pt.is_struct(source) or pt.is_map(source) or is_array(source))
 
 
 _INCLUDED = "included"

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from wal_sink.errors import InvalidRow, TargetRefused
-from wal_sink.model.plan import Column, Plan, spark_ddl
+from wal_sink.model.plan import Column, Plan, is_array, is_blob, is_text, spark_ddl
 from wal_sink.targets.arrow_values import are_deletes, beyond_python, not_deleted, plain, shorten
 from wal_sink.targets.columns import TableColumn, TableRules, to_cast
 
@@ -60,7 +60,7 @@ class SqlRules(TableRules):
 
 def is_castable(source: pa.DataType, type_: pa.DataType) -> bool:
     """Whether a type may hold another's values: a cast keeps a value or refuses it, and never changes it."""
-    if pt.is_list(type_) and (pt.is_list(source) or pt.is_large_list(source)):
+    if pt.is_list(type_) and is_array(source):
         return is_castable(source.value_type, type_.value_type)
     if pt.is_floating(source) and pt.is_floating(type_):
         return bool(type_.bit_width >= source.bit_width)
@@ -69,21 +69,13 @@ def is_castable(source: pa.DataType, type_: pa.DataType) -> bool:
     return source == type_ or any(holds(source, type_) for holds in _HOLDS)
 
 
-def _is_text(type_: pa.DataType) -> bool:
-    return bool(pt.is_string(type_) or pt.is_large_string(type_))
-
-
-def _is_blob(type_: pa.DataType) -> bool:
-    return bool(pt.is_binary(type_) or pt.is_large_binary(type_) or pt.is_fixed_size_binary(type_))
-
-
 def _is_number(type_: pa.DataType) -> bool:
     return bool(pt.is_integer(type_) or pt.is_decimal(type_) or pt.is_float64(type_))
 
 
 _HOLDS: tuple[Callable[[pa.DataType, pa.DataType], bool], ...] = (
-    lambda source, type_: _is_text(source) and _is_text(type_),
-    lambda source, type_: _is_blob(source) and _is_blob(type_),
+    lambda source, type_: is_text(source) and is_text(type_),
+    lambda source, type_: is_blob(source) and is_blob(type_),
     lambda source, type_: pt.is_integer(source) and _is_number(type_),
     lambda source, type_: pt.is_decimal(source) and pt.is_decimal(type_),
     lambda source, type_: pt.is_boolean(source) and pt.is_integer(type_),

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from wal_sink.model.plan import is_array, is_blob, is_text
 from wal_sink.targets.arrow_values import PATTERN, long
 from wal_sink.targets.sql.columns import is_castable
 
@@ -386,7 +387,7 @@ def new_type(backend: str, source: pa.DataType, *, key: bool) -> str | None:
     """
     if pt.is_dictionary(source):
         source = source.value_type
-    if backend == "duckdb" and (pt.is_list(source) or pt.is_large_list(source)):
+    if backend == "duckdb" and is_array(source):
         element = new_type(backend, source.value_type, key=False)
         return None if element is None else f"{element}[]"
     words = NEW[backend].get(_kind(source, key=key))
@@ -396,9 +397,9 @@ def new_type(backend: str, source: pa.DataType, *, key: bool) -> str | None:
 
 
 def _kind(source: pa.DataType, *, key: bool) -> str:
-    if pt.is_string(source) or pt.is_large_string(source):
+    if is_text(source):
         return "key" if key else "string"
-    if pt.is_binary(source) or pt.is_large_binary(source):
+    if is_blob(source):
         return "binary"
     if pt.is_timestamp(source):
         return "instant" if source.tz else "time"

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from wal_sink.errors import OptionError
 from wal_sink.testing.servers import maven
-from wal_sink.testing.servers.docker import Container, DockerNotUsable
+from wal_sink.testing.servers.docker import Container, DockerNotUsable, no_wait
 from wal_sink.testing.servers.maven import java_command
-from wal_sink.testing.servers.process import AnyServer, Child, DidNotStart
+from wal_sink.testing.servers.process import AnyServer, Child
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,17 +48,12 @@ _ANSWER_S = 60.0
 """How long a test's own requests wait for an answer: the driver's ten seconds are few for a busy machine."""
 
 
-class CassandraDidNotStart(DidNotStart):
-    """The node did not come up; where it got that far, the text ends with the last lines of its log."""
-
-
 class Node(AnyServer):
     """One Cassandra node with durable data, for tests. `execute` and `session` may be called by any thread.
 
     :param port: the CQL port.
     """
 
-    did_not_start = CassandraDidNotStart
     patience_s = 180.0
 
     def __init__(self, title: str, host: str, port: int) -> None:
@@ -191,13 +186,6 @@ class CassandraContainer(Container, Node):
 def _configured(image: str, heap: str, yaml: str) -> DockerContainer:
     """Describe the container; nothing is started, and `start` waits for nothing."""
     from testcontainers.community.cassandra import CassandraContainer as Official  # noqa: PLC0415
-    from testcontainers.core.waiting_utils import WaitStrategy  # noqa: PLC0415
-
-    class Afterwards(WaitStrategy):
-        """`Node.start` waits, also when the container is started again."""
-
-        def wait_until_ready(self, container: object) -> None:
-            """Return."""
 
     return (
         Official(image)
@@ -205,11 +193,9 @@ def _configured(image: str, heap: str, yaml: str) -> DockerContainer:
             MAX_HEAP_SIZE=heap, HEAP_NEWSIZE="128M", JVM_OPTS="", JVM_EXTRA_OPTS=_CONTAINER_FLAGS
         )
         .with_copy_into_container(yaml.encode(), _YAML)
-        .waiting_for(Afterwards())
+        .waiting_for(no_wait())
     )
 
-
-__all__ = ["CassandraDidNotStart", "EmbeddedCassandra"]
 
 VERSION = "5.0.9"
 _FLAGS = """

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wal_sink.errors import WalSinkError
 from wal_sink.testing.servers import process
-from wal_sink.testing.servers.process import AnyServer
+from wal_sink.testing.servers.process import AnyServer, DidNotStart
 
 if TYPE_CHECKING:
     from testcontainers.core.container import DockerContainer
@@ -232,13 +232,24 @@ class Container(AnyServer):
             else:
                 self._docker.start()
         except docker.errors.APIError as error:
-            raise self.did_not_start(
+            raise DidNotStart(
                 f"Docker could not run {self.title.lower()} on port {self.port}: {error.explanation}",
                 "See to what Docker says; if the port is taken, find out what listens there.",
             ) from error
 
     def _printed(self) -> str:
         return str(self._docker.logs(tail=40).decode(errors="replace"))
+
+
+def no_wait() -> Any:
+    """Return what testcontainers waits for: nothing, as `AnyServer.start` waits, also at each later start."""
+    from testcontainers.core.waiting_utils import WaitStrategy  # noqa: PLC0415
+
+    class Afterwards(WaitStrategy):
+        def wait_until_ready(self, container: object) -> None:
+            """Return."""
+
+    return Afterwards()
 
 
 def _remove(container: DockerContainer) -> None:

@@ -11,16 +11,12 @@ from typing import Any
 
 from wal_sink.testing.servers import maven
 from wal_sink.testing.servers.maven import java_command
-from wal_sink.testing.servers.process import HOST, Child, DidNotStart
+from wal_sink.testing.servers.process import HOST, Child
 
 VERSION = "4.1.0"
 
 _ANSWER_S, _OPEN_S = 30.0, 1.0
 """How long a reader waits for a record, and for the end of a transaction."""
-
-
-class KafkaDidNotStart(DidNotStart):
-    """The broker did not come up; the text ends with the last lines of its log."""
 
 
 class Broker(Child):
@@ -32,7 +28,6 @@ class Broker(Child):
     :param settings: of server.properties; they override the choices made here.
     """
 
-    did_not_start = KafkaDidNotStart
     patience_s = 90.0
     ports = 2
     """For clients, and the next one for the controller."""

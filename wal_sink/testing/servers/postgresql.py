@@ -28,8 +28,8 @@ from urllib.parse import quote
 
 from wal_sink.errors import OptionError, WalSinkError
 from wal_sink.testing.servers import maven
-from wal_sink.testing.servers.docker import Container, DockerNotUsable
-from wal_sink.testing.servers.process import AnyServer, Child, DidNotStart
+from wal_sink.testing.servers.docker import Container, DockerNotUsable, no_wait
+from wal_sink.testing.servers.process import AnyServer, Child
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,14 +41,9 @@ DATABASE = "postgres"
 """What every new server has; the user may do everything."""
 
 
-class PostgresqlDidNotStart(DidNotStart):
-    """The server did not come up; where it got that far, the text ends with the last lines of its log."""
-
-
 class Server(AnyServer):
     """One PostgreSQL server with durable data, for tests. `execute` may be called by any thread."""
 
-    did_not_start = PostgresqlDidNotStart
     patience_s = 60.0
 
     def __init__(self, title: str, host: str, port: int) -> None:
@@ -123,7 +118,6 @@ class PostgresqlContainer(Container, Server):
 def _configured(image: str, password: str, settings: Mapping[str, object]) -> DockerContainer:
     """Describe the container; nothing is started, and `start` waits for nothing."""
     from testcontainers.community.postgres import PostgresContainer  # noqa: PLC0415
-    from testcontainers.core.waiting_utils import WaitStrategy  # noqa: PLC0415
 
     class Plain(PostgresContainer):
         """`Server.start` waits, also when the container is started again."""
@@ -131,15 +125,9 @@ def _configured(image: str, password: str, settings: Mapping[str, object]) -> Do
         def _connect(self) -> None:
             """Return."""
 
-    class Afterwards(WaitStrategy):
-        """As above."""
-
-        def wait_until_ready(self, container: object) -> None:
-            """Return."""
-
     container = Plain(image, username=USER, password=password, dbname=DATABASE)
     options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-    return container.with_command(["postgres", *options]).waiting_for(Afterwards())
+    return container.with_command(["postgres", *options]).waiting_for(no_wait())
 
 
 FOLDERS = "/usr/lib/postgresql/*/bin"

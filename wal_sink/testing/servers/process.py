@@ -40,8 +40,6 @@ class AnyServer(ABC):
     :param port: the same after each start.
     """
 
-    did_not_start: ClassVar[type[DidNotStart]]
-    """What `start` raises."""
     patience_s: ClassVar[float]
     """How long it may take until it answers."""
 
@@ -65,7 +63,7 @@ class AnyServer(ABC):
         """Start the server unless it runs, and return when it answers; on a terminal a line says how it goes.
 
         :raises DidNotStart: it ended, or gave no answer within `patience_s`, or its port was taken while it
-            was down. Each kind of server has an error of its own, `did_not_start`.
+            was down.
         """
         if self.running:
             return self
@@ -132,7 +130,7 @@ class AnyServer(ABC):
         how = f"gave no answer{said}" if self.running else "ended before it gave an answer"
         tail = "\n".join(self._printed().splitlines()[-40:])
         what = f"{self.title}, port {self.port}, {how}. Its log ends:\n{tail}"
-        return self.did_not_start(what, "Look for the first error in the lines above.")
+        return DidNotStart(what, "Look for the first error in the lines above.")
 
 
 def choose(host: str, count: int = 1) -> int:
@@ -244,7 +242,7 @@ class Child(AnyServer):
             last = self.port + self.ports - 1
             ports = f"Port {self.port}" + (f" or {last}" if last > self.port else "")
             what = f"{ports} was free before and is in use now."
-            raise self.did_not_start(what, "Find out what listens there, or make a new server.")
+            raise DidNotStart(what, "Find out what listens there, or make a new server.")
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self._begin = log.tell()
@@ -276,7 +274,7 @@ class Child(AnyServer):
         ).result()
         if done.returncode:
             said = (done.stderr + done.stdout).strip()
-            raise self.did_not_start(f"{what} failed: {said}", "See to what it says.")
+            raise DidNotStart(f"{what} failed: {said}", "See to what it says.")
 
     def _printed(self) -> str:
         return self.log.read_bytes()[self._begin :].decode(errors="replace")

@@ -288,14 +288,10 @@ class PipelinedRequests:
         """When to send it again over those that gave no answer."""
         self._envelopes: dict[str, Envelope] = {}
         self._next = 0
-        self._is_off = False
+        self.is_off = False
+        """Whether nothing goes this way, as the driver is built otherwise than this module assumes."""
         for pool in self._pools().values():
             self._may_use(pool)
-
-    @property
-    def is_off(self) -> bool:
-        """Whether nothing goes this way, as the driver is built otherwise than this module assumes."""
-        return self._is_off
 
     def send(
         self, requests: Sequence[EncodedBatch], node: Any, on_done: Callable[[Sent], None]
@@ -305,7 +301,7 @@ class PipelinedRequests:
         :param requests: at least one, of one keyspace; of more than one the frames have `MOST_BYTES` at most.
         :param node: the driver's host; None: any of the datacenter.
         """
-        if self._is_off:
+        if self.is_off:
             return False
         around = self._around(requests[0])
         if (streams := self._borrowed(node, len(requests))) is None:
@@ -361,7 +357,7 @@ class PipelinedRequests:
     def _may_use(self, pool: Any) -> bool:
         """Whether the canary of the pool's connection has lived; it is sent when that is first seen."""
         connection = connection_of(pool)
-        if connection is None or self._is_off:
+        if connection is None or self.is_off:
             return False
         if connection in self._tested:
             return True
@@ -382,7 +378,7 @@ class PipelinedRequests:
         return True
 
     def _turn_off(self, why: str) -> None:
-        self._is_off = True
+        self.is_off = True
         log.warning(
             "cassandra-driver %s with native protocol %d handles requests and answers in another"
             " way than the tested versions (%s). Rows are written by its futures, which takes"
