@@ -18,7 +18,6 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from wal_sink.model.plan import Column
-from wal_sink.targets.cassandra.driver.errors import classify, lagging_node
 from wal_sink.targets.cassandra.names import TableName
 from wal_sink.targets.cassandra.row_plan import IndexedPart, IndexRule
 from wal_sink.targets.cassandra.types import CqlType, UserTypes, parse
@@ -233,6 +232,8 @@ def read_table(session: Any, name: TableName, node: Any = None) -> TableMetadata
     }
     table = tables.get(name.table)
     if table is None and (other := _where_it_is(session, name)):
+        from wal_sink.targets.cassandra.driver.errors import lagging_node  # noqa: PLC0415 -- not in tasks
+
         raise lagging_node(f"table {name}, which {other} has")
     views = rows("view_name", "views", name.keyspace)
     columns = rows("column_name, kind, position, type", "columns", *name)
@@ -275,6 +276,8 @@ _MOST_ASKED = 3
 
 def _where_it_is(session: Any, name: TableName) -> Any:
     """Return a node that has the table; None where no node that answers has."""
+    from wal_sink.targets.cassandra.driver.errors import classify  # noqa: PLC0415 -- not in tasks
+
     query = "SELECT id FROM system_schema.tables WHERE keyspace_name = %s AND table_name = %s"
     for node in nodes(session):
         try:
