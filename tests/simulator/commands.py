@@ -101,7 +101,11 @@ class Commands:
         operator = self._operator()
         if recorded := site.recorded(operator.name):
             to = chance.choice([min(recorded) - 1, *recorded])
-            self.history.turn(operator.process, lambda: operator.rewind(to), calls=_CALLS)
+            reset = "clock jumps" in self.world.swarm and chance.random() < 0.5
+            to = max(recorded) if reset else to
+            self.history.turn(
+                operator.process, lambda: operator.rewind(to, reset=reset), calls=_CALLS
+            )
 
     def _moving(self) -> list[Thread]:
         """Return the threads of drivers and flushers that do not stand still."""

@@ -69,6 +69,7 @@ class Disasters:
         """Restore checkpoint and log; the target stays as it is."""
         self.history.stop_all()
         self.world.happened("backup restored")
+        self.world.judge.disasters.add("log")
         self.world.site.restore(self.world.chance.choice(self.backups))
         self.world.documented |= _OTHER_LOG
         self.world.offsets.clear()  # Spark may plan other data now
@@ -80,6 +81,7 @@ class Disasters:
         if not judge.cloned and world.site.log.has(paths.LOG):
             world.happened("clone")
             judge.cloned = True
+            judge.disasters.add("log")
             clone = Site(judge, world.query_id)
             clone.restore(world.site.backup())
             world.documented |= _OTHER_LOG
@@ -182,6 +184,7 @@ class Disasters:
         """Truncate the ledger's table; the rows are there."""
         if self.world.database.ledger.pop(self.world.query_id, None) is not None:
             self.world.happened("ledger lost")
+            self.world.judge.disasters.add("ledger")
             self.world.judge.timestamps_lost_us = MACHINE.true_us
             self.world.documented |= {"LedgerBehindLog", "LedgerShadowed"}
 
@@ -195,5 +198,6 @@ class Disasters:
             database.unshadow()
         else:
             self.world.happened("ledger shadowed")
+            self.world.judge.disasters.add("shadow")
             fields = self.world.chance.choice((LedgerState.__struct_fields__, ("flushed",)))
             database.shadow(query_id, fields)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from tests.simulator.process import Thread
 from tests.simulator.world import World
 from wal_sink.errors import WalSinkError
 from wal_sink.model import paths
+from wal_sink.wal import trim
 
 if TYPE_CHECKING:
     from tests.simulator.history import History
@@ -85,9 +87,10 @@ class _Last:
                 world.judge.violate(f"the flush rests at {reached} of {max(self.site.kept)}")
                 return
         self._judge(attached)
+        self._reports(attached)
         self._wake_late()
         if not world.judge.violations:
-            self._garbage([self._flusher(driver, target) for target in attached])
+            self._garbage(driver, [self._flusher(driver, target) for target in attached])
             self._judge(attached)
 
     def _judge(self, attached: list[str]) -> None:
@@ -100,6 +103,17 @@ class _Last:
                 database.refuses = database.checks = False
                 self._command(target, "retry")
             world.judge.complete(target, self.site, database.values(), world.mode)
+
+    def _reports(self, attached: list[str]) -> None:
+        """Let the commands that only look say what is true: all is flushed, and nothing stops."""
+        for target in attached:
+            found = self._command(target, "status").found
+            said = found and (found.flushed, found.pending_epochs, found.pending_rows)
+            if said != (self._mark(target), 0, 0):
+                self.world.judge.violate(f"status of {target} says {said}")
+            found = self._command(target, "verify").found
+            if found and found.findings:
+                self.world.judge.violate(f"verify of {target} finds {found.findings}")
 
     def _command(self, target: str, name: str) -> Operator:
         operator = Operator(self.world, self.site, target)
@@ -205,29 +219,45 @@ class _Last:
                     return
         self.world.judge.violate(f"no remedy for {error.summary}")
 
-    def _garbage(self, flushers: list[Flushing]) -> None:
+    def _garbage(self, driver: Driver, flushers: list[Flushing]) -> None:
         """After two hours nothing of a flushed epoch is left in the log; its time may be a day ahead."""
         wait_s = 2 * 3_600.0 + self.world.retention_s
         if self.world.retention_s and "clock jumps" in self.world.swarm:
             wait_s += 86_400.0
-        for _ in range(2):  # the first pass may flush an epoch, which is kept from then on
+        goal = (
+            max(self.site.kept) + 1
+        )  # what is aside goes when the ledger is read, for one more epoch
+        for _ in range(3):
             self.world.time_passes(wait_s)
+            for _ in range(_MOST_ROUNDS):
+                if max(self.site.kept) < goal and not driver.main.stands_still:
+                    driver.batch(3)  # the last run may give way to one that was late
             for flusher in (*flushers, *flushers[:-1]):
-                flusher.flush()
-                flusher.thread.finish()
-        log = self.site.log
-        # The ledger's may be that of a clone.
-        mark = min(max(self.site.recorded(each.target), default=-1) for each in flushers)
+                self._flush(driver, flusher)
+        for flusher in flushers:
+            self._kept(flusher.target)
+
+    def _kept(self, target: str) -> None:
+        """See that the log has nothing left of what is flushed to a target, but the newest records."""
+        log = self.site.open_log(self.world.process("reader"), target)
+        mark = max(self.site.recorded(target), default=-1)
+        bounds = {
+            **dict.fromkeys((paths.SEGMENT, paths.MANIFEST, paths.PROOF, paths.CHOICE), mark),
+            **dict.fromkeys((paths.RETAINED_RECORD, paths.TOMBSTONE), mark),
+            **dict.fromkeys((paths.FLUSHED, paths.RELEASED), mark - trim.RECORDS_KEPT),
+        }
         left = [
             path
-            for folder in (
-                paths.SEGMENT.folder,
-                paths.MANIFEST.folder,
-                paths.RETAINED_RECORD.folder,
-                paths.PROOF.folder,
-            )
-            for path in log.paths(folder)
-            if int(path.split("/")[1][:20]) <= mark
+            for kind, upto in bounds.items()
+            for path in log.names(kind.folder)
+            if (found := re.search(r"[0-9]{20}", path)) and int(found[0]) <= upto
         ]
+        records = self.site.records(target)
+        for path in log.names(paths.ASIDE):
+            us, epoch = (int(number) for number in re.findall(r"[0-9]{20}", path)[:2])
+            if epoch in records and records[epoch]["base_us"] > us and not self.world.was_reset:
+                left.append(path)  # it was flushed again since
+        claims = log.backend.list(paths.CLAIM.folder)
+        left += claims[trim.RUNS_KEPT + trim._FORGOTTEN_TOGETHER :]
         if left:
-            self.world.judge.violate(f"what is flushed is not trimmed: {left}")
+            self.world.judge.violate(f"what is flushed to {target} is not trimmed: {left}")

@@ -11,7 +11,8 @@ from wal_sink import clock
 from wal_sink.admin.flush import HeartbeatHistory
 from wal_sink.errors import WalSinkError
 from wal_sink.flush.flusher import Flusher, Pipeline
-from wal_sink.flush.report import Reporter, RunHistory
+from wal_sink.flush.report import HUNG_S, Reporter, RunHistory
+from wal_sink.progress.heartbeat import SILENT_S
 from wal_sink.protocol.next_step import Idle
 
 _MOST_STEPS = 100
@@ -57,6 +58,15 @@ class Flushing:
     def flush(self) -> None:
         """Flush until there is nothing to do, or an error stops it."""
         self.thread.start(self._pass)
+
+    @property
+    def reports(self) -> bool:
+        """Whether it lives, and has said what it does not so long ago that it counts as hung."""
+        if not self.process.alive or self.process.stalled or self._flusher is None:
+            return False
+        reporter = self._flusher.reporter
+        silent_s = MACHINE.monotonic_s() - reporter._said_s
+        return reporter._written is not None and silent_s < HUNG_S - SILENT_S
 
     def beat(self) -> None:
         """Do as the thread does that repeats the flusher's report (`Reporter.beating`)."""

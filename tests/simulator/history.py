@@ -109,6 +109,8 @@ class History:
         """Those in processes of their own."""
         if "trim delay" in world.swarm:
             world.retention_s = world.chance.choice((60.0, 3_600.0))
+            if "clock jumps" not in world.swarm:
+                world.judge.retention_s = world.retention_s
         if "stale listings" in world.swarm:
             world.site.log.caching = world.site.checkpoint.caching = True
         if "clock jumps" in world.swarm:

@@ -35,6 +35,8 @@ class Arrival:
     """When it was begun last."""
     flushed: bool = False
     """Whether the ledger says that it is flushed."""
+    flushed_us: int = 0
+    """When it said so last."""
 
 
 @dataclass(eq=False)
@@ -102,11 +104,21 @@ class Judge(logging.Handler):
         self.timestamps_lost_us = 0
         """When the ledger row was lost, or shadowed as an epoch was begun: a restored log does not know the
         timestamps used till then."""
+        self.reset_us = -1
+        """When an operator left the timestamps of the future behind, where older rows stay on top."""
         self.attempts: dict[tuple[int, str], Computed] = {}
         self._said: set[tuple[str, int]] = set()
         """Targets, each with an epoch that an operator was told it lacks, or has vouched for."""
         self._gone: set[tuple[str, str]] = set()
         """Targets, each with a key that is neither in quarantine nor in the backup that was restored."""
+        self.retention_s = 0.0
+        """For how long what is flushed has to stay in the log; 0: not at all, or clocks are wrong."""
+        self.disasters: set[str] = set()
+        """What was restored, lost or shadowed. Without log and ledger row no used timestamp is known."""
+        self._dated: dict[tuple[str, int], tuple[str, int]] = {}
+        """Which row a target has got with which timestamp."""
+        self._begun_last: dict[str, Window] = {}
+        """What each target's ledger row has named as begun last."""
         self._by_value: list[Computed] = []
         self._by_digest: dict[str, Computed] = {}
         self._by_segment: dict[str, Computed] = {}
@@ -196,17 +208,29 @@ class Judge(logging.Handler):
 
     # --- what the flushers do ---------------------------------------------------------------------
 
-    def written(self, target: str, key: str, value: int) -> None:
-        """Look at a row that the target has taken."""
+    def written(self, target: str, key: str, value: int, us: int) -> None:
+        """Look at a row that the target has taken, with its timestamp."""
         attempt = self._by_value[value]
+        other = self._dated.setdefault((target, us), (key, value))
+        if other != (key, value) and self._knows_dates:
+            self.violate(f"row {key} of {attempt.name} has the timestamp of row {other}")
         # Under a ledger that hid that it was begun, what is in quarantine is of an attempt that was left.
         sent_again = attempt.lost and key.startswith((INVALID, REFUSED))
         if not (attempt.committed or attempt.excused or sent_again):
             self.violate(f"row {key} of {attempt.name} is visible, which Spark has not completed")
+        looked_us = MACHINE.current.looked_us if MACHINE.current is not None else 0
+        if any(
+            (target, attempt.epoch) in site.given_up
+            and site.kept.get(attempt.epoch) is attempt
+            and looked_us > site.since_us.get((target, attempt.epoch), looked_us)
+            for site in self.sites
+        ):
+            self.violate(f"row {key} of {attempt.name} is written, which was given up before")
         attempt.at(target).keys.add(key)
 
     def begun(self, target: str, window: Window) -> None:
         """Look at a window that was begun: each epoch has to be the attempt that Spark kept."""
+        self._dates(target, window)
         for begun in window.epochs:
             ahead_s = (begun.base_us - MACHINE.true_us) / 1_000_000
             if ahead_s > _MOST_AHEAD_S:
@@ -220,9 +244,25 @@ class Judge(logging.Handler):
                 if not any(site.without_rows(target, begun.epoch) for site in self.sites):
                     self.violate(f"epoch {begun.epoch} was begun without rows, and has some")
             elif not any(site.kept.get(begun.epoch) is attempt for site in self.sites):
-                self._begun_of_another(attempt)
+                self._begun_of_another(target, attempt)
 
-    def _begun_of_another(self, attempt: Computed) -> None:
+    @property
+    def _knows_dates(self) -> bool:
+        return "shadow" not in self.disasters and not {"log", "ledger"} <= self.disasters
+
+    def _dates(self, target: str, window: Window) -> None:
+        """Look at the timestamps of a window: they grow, and none was used before, in quarantine either."""
+        last = self._begun_last.get(target)
+        used_us = last.last_us if last is not None else 0
+        for begun in window.epochs:
+            attempt = self._by_digest.get(begun.digest)
+            before = sum(key.startswith(INVALID) for key in attempt.rows) if attempt else 0
+            if begun.base_us - before <= used_us and self._knows_dates:
+                self.violate(f"epoch {begun.epoch} is begun with timestamps that were used before")
+            used_us = begun.last_us
+        self._begun_last[target] = window
+
+    def _begun_of_another(self, target: str, attempt: Computed) -> None:
         """An attempt was begun that Spark has not kept: allowed only where nothing could tell."""
         site = next((site for site in self.sites if attempt.epoch in site.kept), None)
         if site is None:
@@ -234,6 +274,9 @@ class Judge(logging.Handler):
                 f"{attempt.name} was begun, and Spark kept {kept.name if kept else 'none'}"
             )
             return
+        for other, arrival in kept.by_target.items() if kept is not None else ():
+            if other != target and arrival.begun_us:
+                self.violate(f"{attempt.name} was begun for {target}; {other} has {kept.name}")
         proven_us = kept.fenced_us if kept is not None else None
         if proven_us is not None and proven_us < self.doubted[attempt.epoch]:
             self.violate(
@@ -250,7 +293,7 @@ class Judge(logging.Handler):
             if attempt is None:
                 continue
             arrival = attempt.at(target)
-            arrival.flushed = True
+            arrival.flushed, arrival.flushed_us = True, MACHINE.true_us
             if any((target, begun.epoch) in site.given_up for site in self.sites):
                 continue
             if missing := set(attempt.rows) - arrival.keys:
@@ -285,6 +328,11 @@ class Judge(logging.Handler):
         if not target:
             self.conceded(target, site, flushed)
 
+    def reset(self, target: str) -> None:
+        """Learn that the timestamps of a target went back from the future to the present."""
+        self.reset_us = MACHINE.true_us
+        self._begun_last.pop(target, None)
+
     def conceded(self, target: str, site: Site, upto: int) -> None:
         """Learn that the operator vouches for the rows up to an epoch; what the target lacks is lost."""
         for epoch, attempt in site.kept.items():
@@ -307,7 +355,10 @@ class Judge(logging.Handler):
                 self._gone.update((target, key) for key in rows)
 
     def target_restored(self, target: str, table: Table) -> None:
-        """Learn that the table has lost rows."""
+        """Learn that the table has lost rows, and the ledger row what was begun since."""
+        self.disasters.add("ledger")
+        self._begun_last.pop(target, None)
+        self._dated = {dated: row for dated, row in self._dated.items() if dated[0] != target}
         for attempt in self._by_value:
             arrival = attempt.at(target)
             self._gone |= {
@@ -347,6 +398,9 @@ class Judge(logging.Handler):
         if attempt is None or site.kept.get(attempt.epoch) is not attempt:
             return
         lacking = lost_to & site.lacking(attempt)
+        since_us = max(attempt.at(target).flushed_us for target in lost_to)
+        if since_us and MACHINE.true_us < since_us + self.retention_s * 1_000_000:
+            self.violate(f"{path} is deleted before wal.retention is over")
         if lacking and not self._is_replay(site, attempt):
             self.violate(
                 f"{path} is deleted; Spark kept {attempt.name}, and it is not flushed"
@@ -467,6 +521,7 @@ class Judge(logging.Handler):
             (target, shown.epoch) in site.given_up
             or (shown.lost and shown.at(target).begun_us > last.at(target).begun_us)
             or (shown.lost and shown.at(target).begun_us <= self.timestamps_lost_us)
+            or shown.at(target).begun_us <= self.reset_us
         )
         if shown is not last and not stays:
             self.violate(f"the newest value of {key} is of {last.name}, not {shown}")

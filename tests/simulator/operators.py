@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+from tests.simulator.flushing import Flushing
 from tests.simulator.machine import MACHINE
 from tests.simulator.process import Process, Thread
 from tests.simulator.site import Site
@@ -36,6 +38,8 @@ class Operator:
         self.site = site
         self.process: Process = world.process("operator")
         self.thread = Thread(self.process, "command")
+        self.found: Any = None
+        """What the command has returned."""
         self.error: WalSinkError | None = None
         """With which the command was refused, or ended."""
         self.query = Query(
@@ -67,14 +71,29 @@ class Operator:
         """Give `wal-sink verify`."""
         self._command("verify", lambda: verify(self.query, lambda: self.target, clock.now_us()))
 
-    def rewind(self, to: int, *, restored: bool = False) -> None:
+    def _living(self) -> set[Flushing]:
+        """Return the flushers that report in time, where they can."""
+        log = self.site.log
+        reports = not (log.full or log.away)
+        return {
+            each
+            for each in self.world.flushing
+            if reports and each.site is self.site and each.target == self.name and each.reports
+        }
+
+    def rewind(self, to: int, *, restored: bool = False, reset: bool = False) -> None:
         """Give `wal-sink rewind --to`."""
-        judge = self.world.judge
-        target = SimulatedTarget(
-            self.world.databases[self.name],
-            self.process,
-            lambda flushed: judge.rewound(self.name, self.site, flushed),
-        )
+        judge, living = self.world.judge, self._living()
+
+        def replaced(flushed: int) -> None:
+            judge.rewound(self.name, self.site, flushed)
+            if reset:
+                judge.reset(self.name)
+            if beside := living & self._living():
+                names = ", ".join(each.process.name for each in beside)
+                judge.violate(f"a rewind is carried out beside a living flusher: {names}")
+
+        target = SimulatedTarget(self.world.databases[self.name], self.process, replaced)
 
         def act() -> None:
             plan = plan_rewind(
@@ -83,6 +102,7 @@ class Operator:
                 to,
                 clock.now_us(),
                 restored=restored,
+                reset_timestamps=reset,
                 patience=self.patience,
             )
             plan.carry_out(clock.now_us())
@@ -156,7 +176,7 @@ class Operator:
 
         def run() -> None:
             try:
-                act()
+                self.found = act()
             except (WalSinkError, OSError) as error:
                 self.error = error if isinstance(error, WalSinkError) else None
                 self.world.counts[f"operator: {verb} refused"] += 1

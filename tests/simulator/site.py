@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from tests.protocol.raw import manifest_digest
 from tests.simulator.judge import Computed, Judge, body_run, sources
+from tests.simulator.machine import MACHINE
 from tests.simulator.process import Process
 from tests.simulator.volume import Files, Mount, Volume
 from wal_sink.checkpoint.checkpoint import Checkpoint
@@ -46,6 +47,8 @@ class Site:
         """The epochs that an operator has given up, each with the target that lacks it."""
         self.states: dict[str, list[dict[str, Any]]] = {}
         """What the log says of each of several targets: announced, attached, detached."""
+        self.since_us: dict[tuple[str, int], int] = {}
+        """When a target was announced last, epoch -1, and when an epoch of it was given up."""
         self.is_copy = False
         """Whether it must not be used, as it is a copy of another one."""
         self._judge = judge
@@ -161,7 +164,7 @@ class Site:
 
     def record(self, epoch: int) -> dict[str, Any] | None:
         """Return what the log records of a flushed epoch, for any target."""
-        found = (self._records(target).get(epoch) for target in self._judge.targets)
+        found = (self.records(target).get(epoch) for target in self._judge.targets)
         return next((record for record in found if record is not None), None)
 
     def planned(self, epoch: int) -> str:
@@ -170,9 +173,9 @@ class Site:
 
     def recorded(self, target: str = "") -> list[int]:
         """Return the epochs that the log records as flushed to a target."""
-        return sorted(self._records(target))
+        return sorted(self.records(target))
 
-    def _records(self, target: str = "") -> dict[int, dict[str, Any]]:
+    def records(self, target: str = "") -> dict[int, dict[str, Any]]:
         """Return the records by epoch; of two, the one with the later timestamps."""
         folder = f"{paths.FLUSHED.folder}{target}/" if target else paths.FLUSHED.folder
         windows = [json.loads(self.log.get(path)) for path in self.log.paths(folder)]
@@ -198,11 +201,19 @@ class Site:
 
     def lacking(self, attempt: Computed) -> frozenset[str]:
         """Return the targets that are attached, and are still to get an attempt."""
+        process = MACHINE.current
+        looked_us = process.looked_us if process is not None else 0
         return frozenset(
             target
             for target in self._judge.targets
-            if self.state(target) == "attached"
-            and attempt.epoch >= self.first(target)
+            if (
+                (self.state(target) == "attached" and attempt.epoch >= self.first(target))
+                # What has looked before it was announced may delete something still.
+                or (
+                    (self.state(target) == "announced" and attempt.epoch > self.first(target))
+                    and looked_us > self.since_us.get((target, -1), 0)
+                )
+            )
             and not attempt.at(target).flushed
             and (target, attempt.epoch) not in self.given_up
         )
@@ -239,10 +250,14 @@ class Site:
             self._judge.published(data)
         elif path.startswith(paths.DECISION.folder):
             target = "" if path.count("/") == 1 else path.split("/")[1]
-            self.given_up.add((target, int(path.rpartition("/")[2][:20])))
+            epoch = int(path.rpartition("/")[2][:20])
+            self.given_up.add((target, epoch))
+            self.since_us[target, epoch] = MACHINE.true_us
         elif path.startswith(paths.TARGET_STATE.folder):
             target, state = path.split("/")[1], json.loads(data)
             self.states.setdefault(target, []).append(state)
+            if state["verb"] == "announced":
+                self.since_us[target, -1] = MACHINE.true_us
             if state["verb"] == "attached":
                 self._judge.attached(self, target, state["epoch"])
 
@@ -258,6 +273,10 @@ class Site:
             lost_to = self._lost_to(name, path, same)
             if lost_to:
                 self._judge.manifest_deleted(self, path, data, lost_to)
+        elif path.startswith((paths.CHOICE.folder, paths.PROOF.folder)):
+            attempt = self.kept.get(int(path.partition("/")[2][:20]))
+            if attempt is not None and self.log.has(attempt.manifest):
+                self._judge.violate(f"{path} is deleted before {attempt.manifest}")
         else:
             _, found, name = path.partition(paths.SEGMENT.folder)
             segment = f"{found}{name}"

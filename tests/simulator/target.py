@@ -142,7 +142,7 @@ class Database:
             self.table[row.key] = new._replace(values=there.values + new.values)
         elif new > there:
             self.table[row.key] = new
-        self.judge.written(self.target, row.key, row.value)
+        self.judge.written(self.target, row.key, row.value, row.us)
 
 
 class SimulatedTarget(Target):

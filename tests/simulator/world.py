@@ -61,6 +61,11 @@ class World:
         """Kinds of errors at which the flush may stop, after what was done to this history."""
 
     @property
+    def was_reset(self) -> bool:
+        """Whether an operator has left timestamps of the future behind."""
+        return self.judge.reset_us >= 0
+
+    @property
     def several(self) -> bool:
         """Whether the targets have names."""
         return self.targets != ("",)

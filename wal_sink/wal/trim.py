@@ -177,10 +177,11 @@ def trim(
         trimmed[epoch] = attempts
     log.delete(path for e in trimmed for path in log.backend.list(paths.segment_folder(e)))
     log.delete(paths.MANIFEST.path(each) for attempts in trimmed.values() for each in attempts)
-    if trimmed:  # as long as there are attempts, what tells them apart is there
-        log.delete(_notes(log, max(trimmed), paths.PROOF))
-        log.delete(_choices(log, max(trimmed)))
     remaining = [each for each in listed if each.epoch not in trimmed]
+    if trimmed:  # as long as there are attempts, what tells them apart is there
+        stays = {each.epoch for each in remaining}
+        log.delete(_notes(log, max(trimmed), paths.PROOF, but=stays))
+        log.delete(_choices(log, max(trimmed), stays))
     if retained is not None:
         log.delete(retained.paths_of(trimmed))
         retained.forget(trimmed)
@@ -195,7 +196,8 @@ def sweep(log: Log, trimmable: int | None = None) -> int:
     """Delete the half-written files of killed tasks, and what was written of an epoch after it was trimmed.
 
     Segments above the flushed mark stay, named by a manifest or not: their task may be alive. So do those of
-    an epoch that still has a manifest, waiting or retained: `trim` compares that first (rule 23).
+    an epoch that still has a manifest, waiting or retained: `trim` compares that first (rule 23); and what
+    tells its attempts apart, for a target that is attached again.
 
     :param trimmable: the highest epoch of which anything may be deleted; None: the flushed mark.
     :return: how many files were half written.
@@ -208,7 +210,7 @@ def sweep(log: Log, trimmable: int | None = None) -> int:
         if segments := _segments(log, upto, untrimmed):
             logger.info("deleting %d segments of epochs up to %d", len(segments), upto)
             log.delete(segments)
-        log.delete(_all_notes(log, upto))
+        log.delete(_all_notes(log, upto, untrimmed))
         for path in left_entries(log, mark.epoch - RECORDS_KEPT):
             log.delete([path])
     forget_runs(log, flushed_epoch(log.of("")))
@@ -270,19 +272,28 @@ def _segments(log: Log, upto: int, but: Collection[int] = ()) -> list[str]:
     return [path for epoch, path in log.segments() if epoch <= upto and epoch not in but]
 
 
-def _notes(log: Log, upto: int, *kinds: paths.Kind[Any, Attempt]) -> list[str]:
-    """List the notes about attempts at epochs up to `upto`."""
-    return [path for kind in kinds for path in log.paths_of(kind, lambda each: each.epoch <= upto)]
+def _notes(
+    log: Log, upto: int, *kinds: paths.Kind[Any, Attempt], but: Collection[int] = ()
+) -> list[str]:
+    """List the notes about attempts at epochs up to `upto`; those of some epochs left out."""
+    return [
+        path
+        for kind in kinds
+        for path in log.paths_of(kind, lambda each: each.epoch <= upto and each.epoch not in but)
+    ]
 
 
-def _all_notes(log: Log, upto: int) -> list[str]:
+def _all_notes(log: Log, upto: int, but: Collection[int] = ()) -> list[str]:
     """List the notes about epochs up to `upto`: what Spark kept, whose orphans went, and what was chosen."""
-    return [*_notes(log, upto, paths.PROOF, paths.TOMBSTONE), *_choices(log, upto)]
+    notes = _notes(log, upto, paths.PROOF, paths.TOMBSTONE, but=but)
+    return [*notes, *_choices(log, upto, but)]
 
 
-def _choices(log: Log, upto: int) -> list[str]:
+def _choices(log: Log, upto: int, but: Collection[int] = ()) -> list[str]:
     """List what was decided for all of several targets about epochs up to `upto`."""
-    return log.paths_of(paths.CHOICE, lambda epoch: epoch <= upto) if log.several else []
+    if not log.several:
+        return []
+    return log.paths_of(paths.CHOICE, lambda epoch: epoch <= upto and epoch not in but)
 
 
 def forget_records(log: Log, remaining: Iterable[Attempt], copied: Container[int] = ()) -> None:
