@@ -241,15 +241,21 @@ class _Last:
         """See that the log has nothing left of what is flushed to a target, but the newest records."""
         log = self.site.open_log(self.world.process("reader"), target)
         mark = max(self.site.recorded(target), default=-1)
+        records_upto = mark - trim.RECORDS_KEPT
         bounds = {
-            **dict.fromkeys((paths.SEGMENT, paths.MANIFEST, paths.PROOF, paths.CHOICE), mark),
-            **dict.fromkeys((paths.RETAINED_RECORD, paths.TOMBSTONE), mark),
-            **dict.fromkeys((paths.FLUSHED, paths.RELEASED), mark - trim.RECORDS_KEPT),
+            paths.SEGMENT.folder: mark,
+            paths.MANIFEST.folder: mark,
+            paths.RETAINED_RECORD.folder: mark,
+            paths.PROOF.folder: mark,
+            paths.TOMBSTONE.folder: mark,
+            paths.CHOICE.folder: mark,
+            paths.FLUSHED.folder: records_upto,
+            paths.RELEASED.folder: records_upto,
         }
         left = [
             path
-            for kind, upto in bounds.items()
-            for path in log.names(kind.folder)
+            for folder, upto in bounds.items()
+            for path in log.names(folder)
             if (found := re.search(r"[0-9]{20}", path)) and int(found[0]) <= upto
         ]
         records = self.site.records(target)

@@ -274,9 +274,9 @@ class Judge(logging.Handler):
                 f"{attempt.name} was begun, and Spark kept {kept.name if kept else 'none'}"
             )
             return
-        for other, arrival in kept.by_target.items() if kept is not None else ():
-            if other != target and arrival.begun_us:
-                self.violate(f"{attempt.name} was begun for {target}; {other} has {kept.name}")
+        others = {*kept.by_target} - {target} if kept is not None else set()
+        if kept is not None and any(kept.at(other).begun_us for other in others):
+            self.violate(f"{attempt.name} was begun for {target}; another target has {kept.name}")
         proven_us = kept.fenced_us if kept is not None else None
         if proven_us is not None and proven_us < self.doubted[attempt.epoch]:
             self.violate(
