@@ -15,13 +15,14 @@ from tests.protocol.test_rules import repartition
 from wal_sink.admin.query import Query
 from wal_sink.admin.verify import verify
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.errors import Fenced, LedgerBehindLog, LogUnavailable
+from wal_sink.errors import Fenced, LedgerBehindLog, LogUnavailable, MissingManifest
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.report import RunHistory
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
 from wal_sink.protocol.next_step import Idle
 from wal_sink.publish.fencing import claim_generation
+from wal_sink.publish.micro_batch import begin_log
 from wal_sink.wal.log import Log
 from wal_sink.wal.trim import RUNS_KEPT, forget_runs
 
@@ -225,6 +226,17 @@ def test_rule_5_a_listing_from_before_the_commit_lets_no_run_publish(world: Worl
     assert mount.list("commits/") == ["commits/0"]
     with pytest.raises(Fenced, match="checkpointed already"):
         late.commit(appended)
+
+
+def test_a_listing_from_before_a_batch_that_passed_the_sink_by_begins_no_run(world: World) -> None:
+    """Before anything is published: its host does not list `commits/0` yet, and would go on behind it."""
+    run = world.run()
+    mount = CachingMount(Path(world.checkpoint.url.removeprefix("file://")), asks_again=True)
+    mount.cache("commits/")
+    run.write_offsets()
+    run.checkpoint.create("commits/0", b'v1\n{"nextBatchWatermarkMs":0}')
+    with pytest.raises(MissingManifest, match="did not go through this sink"):
+        begin_log(run.log, Checkpoint(mount))
 
 
 def test_rule_23_records_that_are_not_listed_yet_do_not_stop_the_flush(world: World) -> None:

@@ -273,8 +273,7 @@ class History:
         driver = self._driver()
         driver.pass_by()
         passed = driver.run is not None and driver.run.next > 0
-        # Else the flush alone stops there.
-        passed &= not (world.site.log.paths(paths.CLAIM.folder) or world.site.log.caching)
+        passed &= not world.site.log.paths(paths.CLAIM.folder)  # else the flush alone stops there
         for _ in range(3):
             self._restart()
             driver = self._driver()

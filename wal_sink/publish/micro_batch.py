@@ -66,8 +66,11 @@ def begin_log(log: Log, checkpoint: Checkpoint) -> bool:
     :raises WrongOwner: log and checkpoint do not belong together.
     """
     first = own(log, checkpoint).first_epoch
-    last = checkpoint.last_commit()  # first: what is completed from here on does not count
-    if log.keys(paths.CLAIM, fresh=last >= first):  # a run that publishes has claimed before
+    if log.keys(paths.CLAIM):  # a run that publishes has claimed before
+        return False
+    # Before the claims are listed again: what is completed from here on does not count.
+    last = checkpoint.last_commit(fresh=True)
+    if log.keys(paths.CLAIM, fresh=last >= first):
         return False
     if last < first:
         return True
