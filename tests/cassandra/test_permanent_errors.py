@@ -25,6 +25,7 @@ from cassandra.io.libevreactor import LibevConnection
 from state_backends import open_backend
 from tests.cassandra.certificates import PASSWORD, Certificates
 from tests.cassandra.login import SETTINGS
+from tests.conftest import QUICK_SCHEMA
 from tests.protocol.engine import World
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable
@@ -72,7 +73,7 @@ def node(certificates: Certificates) -> Iterator[EmbeddedCassandra]:
         "credentials_validity": "0ms",
         **certificates.settings,
     }
-    with EmbeddedCassandra(settings=settings) as node:
+    with EmbeddedCassandra(settings=settings, java_options=QUICK_SCHEMA) as node:
         yield node
 
 

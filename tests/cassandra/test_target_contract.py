@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+
 import pyarrow as pa
 import pytest
 
@@ -19,7 +21,6 @@ from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.testing.contracts.cells import Table, TargetContract
 from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, RangeDeletesContract
 from wal_sink.testing.contracts.ledger import new_owner
-from wal_sink.testing.contracts.restart import RestartContract
 from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = pytest.mark.cassandra
@@ -36,17 +37,29 @@ def target_of(node: Node, keyspace: str, **more: str) -> CassandraTarget:
     return CassandraTarget(parse(raw, CassandraOptions))
 
 
-class TestCassandra(TargetContract, RestartContract):
-    """The real one."""
+@pytest.fixture(scope="module")
+def keyspace(cassandra: Node) -> str:
+    """Return one keyspace with one ledger for all of these tests, as a schema's changes cost most of one."""
+    name = f"contract_{uuid.uuid4().hex}"
+    cassandra.create_keyspace(name)
+    return name
+
+
+def new_table(node: Node, keyspace: str, columns: str = "v bigint, t text") -> str:
+    """Create a table with the key of the contracts; return its name."""
+    name = f"cells_{uuid.uuid4().hex[:16]}"
+    node.execute(f"CREATE TABLE {keyspace}.{name} (k text, n int, {columns}, PRIMARY KEY (k, n))")
+    return name
+
+
+class TestCassandra(TargetContract):
+    """The real one; `test_target_outage` restarts it."""
 
     @pytest.fixture
     def target(self, cassandra: Node, keyspace: str) -> CassandraTarget:
-        cassandra.execute(
-            f"CREATE TABLE {keyspace}.cells"
-            " (k text, n int, v bigint, t text, d double, PRIMARY KEY (k, n))"
-        )
-        self.node, self.table = cassandra, f"{keyspace}.cells"
-        return target_of(cassandra, keyspace)
+        table = new_table(cassandra, keyspace, "v bigint, t text, d double")
+        self.node, self.table = cassandra, f"{keyspace}.{table}"
+        return target_of(cassandra, keyspace, table=table)
 
     def rows(self, target: Target) -> Table:
         found = self.node.execute(f"SELECT k, n, v, t FROM {self.table}")
@@ -55,21 +68,16 @@ class TestCassandra(TargetContract, RestartContract):
     def doubles(self, target: Target) -> list[float | None]:
         return [row.d for row in self.node.execute(f"SELECT d FROM {self.table}")]
 
-    def restart(self, target: Target) -> None:
-        self.node.kill()
-        self.node.start()
-
 
 class TestCassandraDeletes(RangeDeletesContract):
     """Rows, ranges and partitions, in the same batches as upserts."""
 
     @pytest.fixture
     def target(self, cassandra: Node, keyspace: str) -> CassandraTarget:
-        cassandra.execute(
-            f"CREATE TABLE {keyspace}.cells (k text, n int, v bigint, t text, PRIMARY KEY (k, n))"
-        )
-        self.node, self.table = cassandra, f"{keyspace}.cells"
-        return target_of(cassandra, keyspace, operationColumn=COLUMN, operations=OPERATIONS)
+        table = new_table(cassandra, keyspace)
+        self.node, self.table = cassandra, f"{keyspace}.{table}"
+        more = {"operationColumn": COLUMN, "operations": OPERATIONS}
+        return target_of(cassandra, keyspace, table=table, **more)
 
     rows = TestCassandra.rows
 
@@ -79,11 +87,9 @@ class TestCassandraTimes(TimesContract):
 
     @pytest.fixture
     def make(self, cassandra: Node, keyspace: str) -> Make:
-        cassandra.execute(
-            f"CREATE TABLE {keyspace}.cells (k text, n int, v bigint, t text, PRIMARY KEY (k, n))"
-        )
-        self.node, self.table = cassandra, f"{keyspace}.cells"
-        return lambda options: target_of(cassandra, keyspace, **options)
+        table = new_table(cassandra, keyspace)
+        self.node, self.table = cassandra, f"{keyspace}.{table}"
+        return lambda options: target_of(cassandra, keyspace, table=table, **options)
 
     rows = TestCassandra.rows
 
@@ -96,20 +102,23 @@ class TestCassandraTables(TablesContract):
     """Each row to two tables of other keys, or to the one that it names."""
 
     @pytest.fixture
-    def target(self, cassandra: Node, keyspace: str) -> CassandraTarget:
-        return self.new(cassandra, keyspace)
+    def target(self, cassandra: Node) -> CassandraTarget:
+        return self.new(cassandra)
 
     @pytest.fixture
-    def naming(self, cassandra: Node, keyspace: str) -> CassandraTarget:
-        return self.new(cassandra, keyspace, tableColumn="goes")
+    def naming(self, cassandra: Node) -> CassandraTarget:
+        return self.new(cassandra, tableColumn="goes")
 
-    def new(self, node: Node, keyspace: str, **more: str) -> CassandraTarget:
+    def new(self, node: Node, **more: str) -> CassandraTarget:
+        """Make the tables; rows have their names, so each test has a keyspace of its own."""
+        keyspace = f"contract_{uuid.uuid4().hex}"
+        node.create_keyspace(keyspace)
         values = "k text, n int, v bigint"
         for table in (
             f"by_k ({values}, t text, PRIMARY KEY (k, n))",
             f"by_n ({values}, PRIMARY KEY (n, k))",
         ):
-            node.execute(f"CREATE TABLE IF NOT EXISTS {keyspace}.{table}")
+            node.execute(f"CREATE TABLE {keyspace}.{table}")
         self.node, self.keyspace = node, keyspace
         named = {"table": "", "tables": "by_k, by_n", "operationColumn": "op"}
         return target_of(node, keyspace, **named, **more)
@@ -125,11 +134,9 @@ class TestCassandraUpdates(UpdatesContract):
 
     @pytest.fixture
     def target(self, cassandra: Node, keyspace: str) -> CassandraTarget:
-        cassandra.execute(
-            f"CREATE TABLE {keyspace}.cells (k text, n int, v bigint, t text, PRIMARY KEY (k, n))"
-        )
-        self.node, self.table = cassandra, f"{keyspace}.cells"
-        return target_of(cassandra, keyspace, **{"cassandra.writeMode": "update"})
+        table = new_table(cassandra, keyspace)
+        self.node, self.table = cassandra, f"{keyspace}.{table}"
+        return target_of(cassandra, keyspace, table=table, **{"cassandra.writeMode": "update"})
 
     rows = TestCassandra.rows
 
@@ -164,12 +171,9 @@ class TestCassandraCollections(CollectionsContract):
 
     @pytest.fixture
     def make(self, cassandra: Node, keyspace: str) -> Make:
-        cassandra.execute(
-            f"CREATE TABLE {keyspace}.cells (k text, n int, s set<text>, m map<text, bigint>, v bigint,"
-            " PRIMARY KEY (k, n))"
-        )
-        self.node, self.table = cassandra, f"{keyspace}.cells"
-        return lambda options: target_of(cassandra, keyspace, **options)
+        table = new_table(cassandra, keyspace, "s set<text>, m map<text, bigint>, v bigint")
+        self.node, self.table = cassandra, f"{keyspace}.{table}"
+        return lambda options: target_of(cassandra, keyspace, table=table, **options)
 
     def read(self, target: Target) -> Collections:
         found = self.node.execute(f"SELECT k, n, s, m, v FROM {self.table}")

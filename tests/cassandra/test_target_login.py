@@ -15,6 +15,7 @@ from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, N
 from cassandra.policies import RoundRobinPolicy
 
 from tests.cassandra.login import SETTINGS
+from tests.conftest import QUICK_SCHEMA
 from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch, TargetRefused
 from wal_sink.model.ledger import Owner
 from wal_sink.options import parse
@@ -48,7 +49,8 @@ GUARDRAILS = {
 @pytest.fixture(scope="module")
 def node() -> Iterator[EmbeddedCassandra]:
     """A node that wants a login, checks permissions, and has guardrails."""
-    with EmbeddedCassandra(settings={**SETTINGS, **GUARDRAILS}) as node:
+    settings = {**SETTINGS, **GUARDRAILS}
+    with EmbeddedCassandra(settings=settings, java_options=QUICK_SCHEMA) as node:
         yield node
 
 

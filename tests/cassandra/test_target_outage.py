@@ -23,7 +23,7 @@ from wal_sink.model.plan import Plan
 from wal_sink.observer import Observer
 from wal_sink.options import parse
 from wal_sink.protocol import ledger as protocol
-from wal_sink.targets.base import Kind, Session, Slice
+from wal_sink.targets.base import Kind, Session, Slice, Target
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 from wal_sink.targets.cassandra.driver import connection as driver_connection
 from wal_sink.targets.cassandra.driver.connection import Connection, connect
@@ -34,6 +34,9 @@ from wal_sink.targets.cassandra.write.drift import DriftWatch
 from wal_sink.targets.cassandra.write.in_flight import MOST, Concurrency, InFlight
 from wal_sink.targets.cassandra.write.sender import Sender
 from wal_sink.testing.contracts.ledger import begin, create, finish
+from wal_sink.testing.contracts.restart import RestartContract
+from wal_sink.testing.contracts.rows import SCHEMA as CONTRACT_SCHEMA
+from wal_sink.testing.contracts.rows import Table
 from wal_sink.testing.servers.cassandra import EmbeddedCassandra
 
 pytestmark = pytest.mark.cassandra
@@ -518,6 +521,35 @@ def stand_still(connection: Connection, over: threading.Event) -> None:
         if reached.wait(1):
             return
     raise AssertionError("each answer came before its callback was added")
+
+
+class Restarted(RestartContract):
+    """The contract of a restart, over a node that may be killed."""
+
+    def __init__(self, node: EmbeddedCassandra) -> None:
+        self._node = node
+
+    def rows(self, target: Target) -> Table:
+        found = self._node.execute("SELECT k, n, v, t FROM ks.restarted")
+        return {(row.k, row.n): (row.v, row.t) for row in found}
+
+    def doubles(self, target: Target) -> list[float | None]:
+        return [row.d for row in self._node.execute("SELECT d FROM ks.restarted")]
+
+    def restart(self, target: Target) -> None:
+        self._node.kill()
+        self._node.start()
+
+
+def test_the_contract_of_a_restart(node: EmbeddedCassandra) -> None:
+    """A window that was finished is there; one half written is taken up."""
+    node.execute(
+        "CREATE TABLE ks.restarted (k text, n int, v bigint, t text, d double, PRIMARY KEY (k, n))"
+    )
+    target = CassandraTarget(
+        options(node, {"table": "restarted", "cassandra.requestTimeout": "10"})
+    )
+    Restarted(node).test_a_restart_of_the_server(target, target.plan(CONTRACT_SCHEMA, "k"))
 
 
 def test_rows_whose_requests_never_end_are_an_outage(

@@ -11,7 +11,9 @@ from tests.cassandra.test_target_contract import (  # noqa: F401
     TestCassandra,
     TestCassandraDeletes,
     TestCassandraUpdates,
+    keyspace,
 )
+from tests.cassandra.test_target_outage import test_the_contract_of_a_restart  # noqa: F401
 from wal_sink.testing.servers.cassandra import EmbeddedCassandra, Node
 
 pytestmark = [pytest.mark.test_all, pytest.mark.cassandra, pytest.mark.timeout(600)]
@@ -22,3 +24,10 @@ def cassandra() -> Iterator[Node]:
     """Cassandra 4.1."""
     with EmbeddedCassandra(version="4.1.10") as node:
         yield node
+
+
+@pytest.fixture
+def node(cassandra: Node) -> Node:
+    """Return the same; the test that restarts it is the last one."""
+    cassandra.create_keyspace("ks")
+    return cassandra

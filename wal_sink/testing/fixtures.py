@@ -14,7 +14,8 @@ and in a test, with a fixture `spark` of your own::
 
 `cassandra` is a started `wal_sink.testing.servers.cassandra.Node`, one for the whole run; `keyspace` is the
 name of a new keyspace in it, dropped after the test. Which node it is stands in pytest's header, with the
-reason. The environment variable WAL_SINK_TEST_CASSANDRA forces one: `docker`, which refuses the run
+reason. A fixture `cassandra_java_options` of your own, of the scope `session`, gives its Java more options.
+The environment variable WAL_SINK_TEST_CASSANDRA forces one: `docker`, which refuses the run
 where Docker cannot do it, or `embedded`; the default is `auto`. Nothing starts before a test
 asks for it.
 """
@@ -48,9 +49,15 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 @pytest.fixture(scope="session")
-def cassandra(pytestconfig: pytest.Config) -> Iterator[Node]:
+def cassandra_java_options() -> str:
+    """Return no further options for the node's Java."""
+    return ""
+
+
+@pytest.fixture(scope="session")
+def cassandra(pytestconfig: pytest.Config, cassandra_java_options: str) -> Iterator[Node]:
     """Start the one node; a test that leaves it stopped or paused takes one of its own."""
-    with pytestconfig.stash[_CHOICE].node() as node:
+    with pytestconfig.stash[_CHOICE].node(java_options=cassandra_java_options) as node:
         yield node
 
 

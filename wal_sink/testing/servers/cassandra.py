@@ -167,6 +167,7 @@ class CassandraContainer(Container, Node):
     :param heap: of the Java heap, in Java's notation.
     :param commitlog_sync: as for `EmbeddedCassandra`.
     :param settings: entries of cassandra.yaml; they override the choices made here.
+    :param java_options: further options of its Java, separated by blanks.
     :raises DockerNotUsable: no Docker engine answers.
     """
 
@@ -177,21 +178,21 @@ class CassandraContainer(Container, Node):
         heap: str = "512M",
         commitlog_sync: CommitlogSync = "batch",
         settings: Mapping[str, object] = {},
+        java_options: str = "",
     ) -> None:
         super().__init__(image)
         yaml = cassandra_yaml(commitlog_sync, rpc_address="0.0.0.0", port=9042, storage_port=7000)  # noqa: S104
-        self._is_to_run(_configured(image, heap, json.dumps({**yaml, **settings})), 9042)
+        flags = f"{_CONTAINER_FLAGS} {java_options}"
+        self._is_to_run(_configured(image, heap, flags, json.dumps({**yaml, **settings})), 9042)
 
 
-def _configured(image: str, heap: str, yaml: str) -> DockerContainer:
+def _configured(image: str, heap: str, flags: str, yaml: str) -> DockerContainer:
     """Describe the container; nothing is started, and `start` waits for nothing."""
     from testcontainers.community.cassandra import CassandraContainer as Official  # noqa: PLC0415
 
     return (
         Official(image)
-        .with_envs(
-            MAX_HEAP_SIZE=heap, HEAP_NEWSIZE="128M", JVM_OPTS="", JVM_EXTRA_OPTS=_CONTAINER_FLAGS
-        )
+        .with_envs(MAX_HEAP_SIZE=heap, HEAP_NEWSIZE="128M", JVM_OPTS="", JVM_EXTRA_OPTS=flags)
         .with_copy_into_container(yaml.encode(), _YAML)
         .waiting_for(no_wait())
     )
@@ -236,6 +237,7 @@ class EmbeddedCassandra(Child, Node):
     :param commitlog_sync: `batch` acknowledges a write when it is on the disk; `periodic`,
         Cassandra's default, up to 10 seconds earlier.
     :param settings: entries of cassandra.yaml; they override the choices made here.
+    :param java_options: further options of its Java, separated by blanks.
     """
 
     ports = 2
@@ -249,9 +251,11 @@ class EmbeddedCassandra(Child, Node):
         heap: str = "512m",
         commitlog_sync: CommitlogSync = "batch",
         settings: Mapping[str, object] = {},
+        java_options: str = "",
     ) -> None:
         super().__init__(f"Cassandra {version}", "cassandra", folder)
         self.version = version
+        self._java_options = java_options
         self._heap = heap
         yaml = cassandra_yaml(
             commitlog_sync, rpc_address=self.host, port=self.port, storage_port=self.port + 1
@@ -271,6 +275,7 @@ class EmbeddedCassandra(Child, Node):
         return [
             *(*java, f"-Xmx{self._heap}", *_FLAGS.split(), *QUICK_START.split()),
             *shlex.split(os.environ.get("JVM_EXTRA_OPTS", "")),
+            *shlex.split(self._java_options),
             *(f"-javaagent:{jar}" for jar in jars.glob("jamm-*.jar")),
             f"-Djava.io.tmpdir={self.folder}/scratch",  # native code unpacked there outlives a kill
             f"-Dcassandra.storagedir={self.folder}",
@@ -287,7 +292,7 @@ VARIABLE = "WAL_SINK_TEST_CASSANDRA"
 class Choice(NamedTuple):
     """Which node, and a line that says which and why."""
 
-    node: Callable[[], Node]
+    node: Callable[..., Node]
     said: str
 
 
