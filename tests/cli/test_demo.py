@@ -39,18 +39,30 @@ def wal_sink(*arguments: object, folder: Path) -> subprocess.CompletedProcess[st
 @pytest.mark.slow_first
 @pytest.mark.spark
 @pytest.mark.timeout(900)
-def test_each_row_once_and_the_control_has_doubles(tmp_path: Path) -> None:
-    """Three stores that need no server, from one log: most of the time goes into four starts of Spark.
+@pytest.mark.parametrize(
+    ("targets", "server"),
+    [
+        (["sql", "delta"], "SQLite and Delta Lake"),
+        pytest.param(
+            ["sql", "delta", "iceberg"],
+            "SQLite and Delta Lake and Apache Iceberg",
+            marks=pytest.mark.test_all,
+        ),
+    ],
+)
+def test_each_row_once_and_the_control_has_doubles(
+    tmp_path: Path, targets: list[str], server: str
+) -> None:
+    """Stores that need no server, from one log: most of the time goes into four starts of Spark.
 
     Those with a server, and the control of each store, are in tests/spark/test_demo_stores.py.
     """
-    targets = ["sql", "delta", "iceberg"]
     arguments = ("--json", "--targets", ",".join(targets), "--flights", FLIGHTS)
     done = wal_sink("demo", *arguments, folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
     assert found["target"] == ",".join(targets)
-    assert found["server"] == "SQLite and Delta Lake and Apache Iceberg"
+    assert found["server"] == server
     tables = [table for table in found["tables"] if table["sink"] == "wal_sink"]
     assert {table["target"] for table in tables} == {*targets}
     ours = len(targets) * (FLIGHTS + FLIGHTS // 10)

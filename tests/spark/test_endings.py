@@ -134,17 +134,14 @@ def endless(spark: SparkSession, source: str, table: Table, checkpoint: str) -> 
     )
 
 
-def test_killed_by_sigterm_then_run_in_a_notebook(application: Application) -> None:
-    """Killed, it cannot say anything: the next start says what was left, once.
+def test_a_script_that_just_ends_then_run_in_a_notebook(application: Application) -> None:
+    """Without `with` and `close()`, while the query runs: one line says what waits; the exit code is its own.
 
-    That next one stops Spark without `close()` and runs its cell again in a new session: one flusher
-    goes on, the old handle says nothing more, and closing the new one flushes everything.
+    The next start says what was left, once. It stops Spark without `close()` and runs its cell again in
+    a new session: one flusher goes on, the old handle says nothing more, and closing the new one flushes
+    everything.
     """
-    killed = application.start("block", closed=True)
-    os.kill(killed.process.pid, signal.SIGTERM)
-    killed.finish(-signal.SIGTERM)
-    assert none_left(killed.process.pid)
-    assert application.pending() == EPOCHS
+    says_what_waits(application, "exits", code=7, times=1)
     again = application.start("notebook", closed=True)
     again.finish()
     assert again.log().count(LEFT) == 1
@@ -155,21 +152,28 @@ def test_killed_by_sigterm_then_run_in_a_notebook(application: Application) -> N
     assert none_left(again.process.pid)
 
 
-def test_a_script_that_just_ends_says_what_waits(application: Application) -> None:
-    """Without `with` and `close()`: no work is started at exit, one line says what waits.
+def says_what_waits(application: Application, ending: str, code: int, times: int) -> None:
+    """See that a script starts no work at its exit, and says what waits; at its start, too, if it did."""
+    script = application.start(ending, closed=True)
+    script.finish(code)
+    assert script.log().count("start the query again") == 1
+    assert script.log().count(LEFT) == times
+    # An event that Spark delivers at that very moment makes the JVM print; Python's side is quiet.
+    for noise in ("Traceback", "requests failed"):
+        assert noise not in script.log()
+    assert application.pending() == EPOCHS
+    assert none_left(script.process.pid)
 
-    First the query still runs, and the exit code is the script's; then it has ended; the target is away.
-    """
-    for ending, code in (("exits", 7), ("ends", 0)):
-        script = application.start(ending, closed=True)
-        script.finish(code)
-        assert script.log().count("start the query again") == 1
-        assert script.log().count(LEFT) == 1 + (ending == "ends")  # at its start, and at its end
-        # An event that Spark delivers at that very moment makes the JVM print; Python's side is quiet.
-        for noise in ("Traceback", "requests failed"):
-            assert noise not in script.log()
-        assert application.pending() == EPOCHS
-        assert none_left(script.process.pid)
+
+@pytest.mark.test_all
+def test_killed_by_sigterm_then_at_its_end_says_what_waits(application: Application) -> None:
+    """Killed, it cannot say anything: the next start does; and again as the script ends after its query."""
+    killed = application.start("block", closed=True)
+    os.kill(killed.process.pid, signal.SIGTERM)
+    killed.finish(-signal.SIGTERM)
+    assert none_left(killed.process.pid)
+    assert application.pending() == EPOCHS
+    says_what_waits(application, "ends", code=0, times=2)
 
 
 def test_ctrl_c_flushes_and_a_second_one_leaves(application: Application) -> None:

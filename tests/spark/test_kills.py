@@ -23,51 +23,71 @@ from tests.spark.victims import (
 from wal_sink.testing.crash import PAUSES, Driver, pauses
 from wal_sink.testing.servers.cassandra import Node
 
-KILLS = (1, 2, 3)
-IN_JOB = 3
-"""The kill of the flush job: its tasks hold all slots but one, so no other task may stand still then."""
+Deaths = Mapping[str, tuple[type[Victim], dict[int, At]]]
+"""Each query by its table's name; where it stands still at each kill that hits it, by the kill's number."""
 
-FROM_THE_WRITE = {1: At("write", 1), 2: At("commit returned", 2), 3: At("committed", 2)}
-FROM_THE_COMMIT = {1: At("commit called", 1), 2: At("write", 2), 3: At("flushing", 2)}
-FROM_THE_MANIFEST = {1: At("commit returned", 1), 2: At("commit called", 2), 3: At("flushing", 2)}
-"""Where a query stands still at each of the three kills, by the kill's number."""
+AFTER_THE_MANIFEST = {1: At("commit returned", 1), 2: At("commit called", 2), 3: At("flushing", 2)}
+BEFORE_IT = {1: At("write", 1), 2: At("commit returned", 2), 3: At("committed", 2)}
+ONCE: Deaths = {
+    "replay": (WithoutRows, {1: At("commit returned", 1)}),
+    "read": (Read, {1: At("flushing", 1)}),
+    "control": (Control, {1: At("commit returned", 1)}),
+}
+# The flush job comes with the last kill: its tasks hold all slots but one, so no other task may stand still.
+TWICE: Deaths = {
+    "one": (Forgetful, {1: At("write", 1), 2: At("committed", 1)}),
+    "two": (ByBothApis, {1: At("commit called", 1), 2: At("flushing", 2)}),
+    "three": (Updating, {1: At("commit returned", 1), 2: At("commit called", 2)}),
+    **ONCE,
+    "job": (InJob, {2: At("flushing", 1)}),
+}
+THRICE: Deaths = {
+    "one": (Forgetful, BEFORE_IT),
+    "two": (Repeatedly, {1: At("commit called", 1), 2: At("write", 2), 3: At("flushing", 2)}),
+    "three": (Forgetful, AFTER_THE_MANIFEST),
+    "four": (Updating, BEFORE_IT),
+    "five": (ByBothApis, AFTER_THE_MANIFEST),
+    **ONCE,
+    "job": (InJob, {3: At("flushing", 1)}),
+}
 
 
 @pytest.mark.spark
 @pytest.mark.cassandra
 @pytest.mark.slow_first
 @pytest.mark.timeout(900)
-def test_every_window(cassandra: Node, keyspace: str, tmp_path: Path) -> None:
-    """Three deaths of one driver, which hit up to nine queries; whatever each promises is kept.
+@pytest.mark.parametrize(
+    ("kills", "deaths"),
+    [
+        pytest.param(2, TWICE, id="two kills"),
+        pytest.param(3, THRICE, id="three kills", marks=pytest.mark.test_all),
+    ],
+)
+def test_every_window(
+    cassandra: Node, keyspace: str, tmp_path: Path, kills: int, deaths: Deaths
+) -> None:
+    """Deaths of one driver, each of which hits several queries; whatever each promises is kept.
 
-    Five of the queries die three times, in each window at least once: after one in which Spark starts the
-    epoch again, and after one in which the flusher does. Two of them retain one batch only.
+    Each window is hit at least once: after one death Spark starts the epoch again, after another one the
+    flusher does. Forgetful queries retain one batch only.
     """
-
-    def victim(kind: type[Victim], name: str, deaths: Mapping[int, At]) -> Victim:
-        return kind(cassandra, keyspace, tmp_path, name, dict(deaths))
-
-    repeatedly = [
-        victim(Forgetful, "one", FROM_THE_WRITE),
-        victim(Repeatedly, "two", FROM_THE_COMMIT),
-        victim(Forgetful, "three", FROM_THE_MANIFEST),
-        victim(Updating, "four", FROM_THE_WRITE),
-        victim(ByBothApis, "five", FROM_THE_MANIFEST),
-    ]
-    once = [
-        victim(WithoutRows, "replay", {1: At("commit returned", 1)}),
-        victim(Read, "read", {1: At("flushing", 1)}),
-        victim(Control, "control", {1: At("commit returned", 1)}),
-    ]
-    in_job = victim(InJob, "job", {3: At("flushing", 1)})
-    for number in KILLS:
-        victims = [*repeatedly, *once, *([in_job] if number == IN_JOB else [])]
-        die(victims, number, tmp_path)
-    victims = [*repeatedly, *once, in_job]
-    with application(victims, KILLS[-1] + 1, tmp_path) as last:
+    queries = {
+        name: kind(cassandra, keyspace, tmp_path, name, where)
+        for name, (kind, where) in deaths.items()
+    }
+    for number in range(1, kills + 1):
+        # The job's query begins late: it would be done by then.
+        die([each for each in queries.values() if may_run(each, number)], number, tmp_path)
+    victims = list(queries.values())
+    with application(victims, kills + 1, tmp_path) as last:
         last.finish()
     for each in victims:
         each.judge()
+
+
+def may_run(victim: Victim, number: int) -> bool:
+    """Whether a query is started before the kill `number`."""
+    return not isinstance(victim, InJob) or number in victim.deaths
 
 
 def die(victims: Sequence[Victim], number: int, folder: Path) -> None:

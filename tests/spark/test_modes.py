@@ -186,7 +186,9 @@ def numbered(spark: SparkSession, table: Table, checkpoint: str) -> StreamingQue
 
 
 @pytest.mark.cassandra
-@pytest.mark.parametrize("where", ["the same session", "another session"])
+@pytest.mark.parametrize(
+    "where", [pytest.param("the same session", marks=pytest.mark.test_all), "another session"]
+)
 def test_a_query_that_is_started_twice_goes_on_once(
     spark: SparkSession,
     sibling: SparkSession,

@@ -28,7 +28,7 @@ from wal_sink.testing.servers.postgresql import Server
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
-FILES, ROWS = 8, 40
+FILES, ROWS = 5, 40
 BOOKINGS = [(f"a{n % 3}", n % 5) for n in range(ROWS)]
 
 Bookings = list[tuple[str, int]]
