@@ -66,7 +66,11 @@ BOTH = Rules(epochs=1, flushers=2, targets=2, patient=False, judged=False)
             "2 runs that may claim early, 1 epoch, orphans swept",
             Rules(epochs=1, sweeper=True, early=True),
         ),
-        ("3 runs, 1 epoch, orphans swept, a choice that waits for no proof", LATE),
+        pytest.param(
+            "3 runs, 1 epoch, orphans swept, a choice that waits for no proof",
+            LATE,
+            marks=pytest.mark.test_all,
+        ),
         (
             "rows by transaction, 2 runs, 1 epoch, 2 flushers",
             Rules(epochs=1, flushers=2, atomic=True),
@@ -86,9 +90,10 @@ BOTH = Rules(epochs=1, flushers=2, targets=2, patient=False, judged=False)
         ("refused rows, 2 runs, 1 epoch", replace(REFUSED, runs=2, epochs=1)),
         ("refused rows, 1 run, 2 epochs, a rewind", replace(REFUSED, rewinds=True)),
         ("lists, 1 run, 1 epoch, 2 flushers, late requests, 3 attempts", LISTS),
-        (
+        pytest.param(
             "lists, 1 run, 2 epochs, 2 flushers, late requests, 2 attempts",
             replace(LISTS, epochs=2, attempts=2),
+            marks=pytest.mark.test_all,
         ),
         (
             "one driver at a time, without rule 11's proof",

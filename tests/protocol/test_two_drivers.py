@@ -110,22 +110,29 @@ def third_takes_over(world: World, where: object) -> None:
 @pytest.mark.slow_first
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    "anywhere", [False, pytest.param(True, marks=pytest.mark.test_all)], ids=["changes", "anywhere"]
+    "looks",
+    [
+        "of neither",
+        *(pytest.param(whose, marks=pytest.mark.test_all) for whose in ("of B", "of both")),
+    ],
 )
-def test_all_pairs_of_stops_give_one_history(
-    caplog: pytest.LogCaptureFixture, *, anywhere: bool
-) -> None:
+def test_all_pairs_of_stops_give_one_history(caplog: pytest.LogCaptureFixture, looks: str) -> None:
     """Nothing lost or doubled, no epoch of two attempts, no row that Spark did not keep, at any stop.
 
-    :param anywhere: A stops before looks, too, not only before it changes something.
+    :param looks: which driver stops before looks, too, not only before it changes something.
     """
     endings: Counter[tuple[str, str]] = Counter()
 
     def play(k: int, j: int) -> History[tuple[str, str]]:
         world = new_world()
         open_ = open_operations(world)
-        stops = open_ if anywhere else lambda name: changes(name) and open_(name)
-        first, second, ended = drivers(world, (k,), (j,), (stops, open_))
+        changing = lambda name: changes(name) and open_(name)  # noqa: E731
+        counts = {
+            "of neither": (changing, changing),
+            "of B": (changing, open_),
+            "of both": (open_, open_),
+        }[looks]
+        first, second, ended = drivers(world, (k,), (j,), counts)
         third_takes_over(world, (first.turns.stopped_before, second.turns.stopped_before))
         return History(first.turns.steps, second.turns.steps, ended)
 
@@ -135,7 +142,7 @@ def test_all_pairs_of_stops_give_one_history(
         played += pair.is_new
     unproven = sum("unproven" in record.message for record in caplog.records)
     covered(
-        "two drivers, pairs of stops" + (" before looks, too" if anywhere else ""),
+        f"two drivers, pairs of stops, before looks {looks}, too",
         f"{endings.total()}, of which {said(endings)}; {played} histories, in which {unproven} choices"
         " unproven, all right",
     )

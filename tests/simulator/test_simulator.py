@@ -11,7 +11,7 @@ import pytest
 from tests.protocol.cases import covered
 
 SEED = int(os.environ.get("WAL_SINK_SEED") or 1)
-FEW, ALL = 150, 450
+FEW, ALL = 150, 300
 """Histories, each with the next seed: those of `make check`, and together with the others."""
 
 

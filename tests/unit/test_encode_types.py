@@ -57,7 +57,7 @@ def test_every_type_has_a_case() -> None:
 
 
 @pytest.mark.parametrize("case", SCALARS, ids=lambda case: f"{case.cql} {case.arrow}")
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), protocol=st.sampled_from([4, 5]), nulls=st.sampled_from(["unset", "write"]))
 def test_alone_and_as_a_part(case: Case, data: st.DataObject, protocol: int, nulls: str) -> None:
     """In collections, tuples and user-defined types, some frozen; with nulls and without."""

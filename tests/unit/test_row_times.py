@@ -369,7 +369,7 @@ _STATIC = [
 ]
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(changes, st.sampled_from(["unset", "write"]))
 @example(_LIVES, "unset")
 @example(_STATIC, "write")
