@@ -18,6 +18,7 @@ from tests.protocol.test_corruption import edit
 from wal_sink.errors import TargetUnavailable
 from wal_sink.flush.report import Reporter
 from wal_sink.model import paths
+from wal_sink.model.records import Claim
 from wal_sink.progress.heartbeat import ENDED
 
 
@@ -50,11 +51,14 @@ def test_a_live_query_that_lags(world: World, tmp_path: Path) -> None:
     batches.batch([("b", 2), ("c", 3)], [("d", 4)])
     batches.batch([("e", 5)])
     batches.publish([("f", 6)])
+    claim = Claim(run_id="later", options={"wal.maxBytes": "5000000"}, early=True, epoch=4)
+    world.log.create(paths.CLAIM, world.log.highest_generation() + 1, claim)
     reporter(world).say("writing", 1)
     shown = run(tmp_path, "status", "checkpoint", "--json").document
     assert [shown[name] for name in ("checkpointed", "published", "flushed")] == [2, 3, 0]
     assert (shown["pending_epochs"], shown["pending_rows"]) == (2, 4)
-    assert shown["pending_bytes"] > 0
+    assert 0 < shown["pending_bytes"] < shown["budget_bytes"] == 5_000_000
+    assert " of 5.0 MB (wal.maxBytes)" in run(tmp_path, "status", "checkpoint").out
     assert shown["oldest_pending_seconds"] > 0
     assert shown["flushed_as_of"].endswith("+00:00")
     assert (shown["doing"], shown["flusher_alive"]) == ("writing epoch 1", True)

@@ -32,6 +32,7 @@ STATUS = Status(
     pending_epochs=3,
     pending_rows=28_000,
     pending_bytes=1_200_000,
+    budget_bytes=10_000_000,
     oldest_pending_seconds=4.2,
     rows_per_second=20_000.0,
     catches_up_seconds=1.9,

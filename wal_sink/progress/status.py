@@ -95,6 +95,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Checkpointed and not flushed."""
     pending_rows: int
     pending_bytes: int
+    budget_bytes: int | None = None
+    """At so many pending bytes the next epoch waits, or the query fails: `wal.maxBytes` of the newest run."""
     oldest_pending_seconds: float
     """Since the oldest pending epoch was published; 0 for none."""
     rows_per_second: float | None = None
@@ -259,9 +261,10 @@ def _lag(found: Status) -> str:
         return "none: the checkpoint lies behind what is flushed (if it stays so, it was set back)"
     if not found.pending_epochs:
         return "none: everything checkpointed is flushed"
+    of = f" of {byte_count(found.budget_bytes)} (wal.maxBytes)" if found.budget_bytes else ""
     return (
         f"{counted(found.pending_epochs, 'epoch')}, {counted(found.pending_rows, 'row')},"
-        f" {byte_count(found.pending_bytes)}, {duration(found.oldest_pending_seconds)}"
+        f" {byte_count(found.pending_bytes)}{of}, {duration(found.oldest_pending_seconds)}"
     )
 
 
@@ -424,10 +427,12 @@ def _read(
     rate = read_rate(log)
     quarantined = quarantined_rows(log)
     unsafe = _unsafe(backlog.epochs, published, flushed, quarantined)
+    claim = log.read(paths.CLAIM, max(log.keys(paths.CLAIM), default=0))
+    options = {name.lower(): value for name, value in (claim.options if claim else {}).items()}
     return Status(
         query_id=query_id,
         target=log.target,
-        writes_to=_writes_to(log),
+        writes_to=_writes_to(log.target, options),
         checkpoint=checkpoint.url,
         log=log.url,
         checkpointed=checkpointed,
@@ -438,6 +443,7 @@ def _read(
         pending_epochs=backlog.epochs,
         pending_rows=backlog.rows,
         pending_bytes=backlog.bytes,
+        budget_bytes=int(options.get("wal.maxbytes", 0)) or None,
         oldest_pending_seconds=backlog.oldest_seconds(backlog.read_us),
         rows_per_second=rate.flushed,
         catches_up_seconds=rate.catches_up_s(backlog.rows),
@@ -456,13 +462,11 @@ def _read(
     )
 
 
-def _writes_to(log: Log) -> str:
-    """Say where the newest run writes; its claim has the options."""
-    claim = log.read(paths.CLAIM, max(log.keys(paths.CLAIM), default=0))
-    first = f"{log.target}." if log.target else ""
-    given = {name.lower(): value for name, value in (claim.options if claim else {}).items()}
+def _writes_to(target: str, options: Mapping[str, str]) -> str:
+    """Say where a run writes, by its options."""
+    first = f"{target}." if target else ""
     mine = {
-        name.removeprefix(first): value for name, value in given.items() if name.startswith(first)
+        name.removeprefix(first): value for name, value in options.items() if name.startswith(first)
     }
     names = ("tables", "table", "topic", "delta.path")
     place = next((mine[name] for name in names if mine.get(name)), "")

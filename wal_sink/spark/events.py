@@ -79,10 +79,9 @@ class Listener(CheckpointListener):
             self._handler.started(str(event.id), str(event.runId))
         except Exception as error:
             logger.error(  # noqa: TRY400 - what planning the query will raise needs no traceback
-                "query %s could not record its start in the log (its ticket), so its"
-                " first commit will fail: %s",
+                "query %s will fail at its first micro-batch: %s",
                 event.id,
-                error,
+                error.one_line if isinstance(error, WalSinkError) else error,
                 exc_info=None if isinstance(error, WalSinkError) else error,
             )
         # Last: the history remembers queries that a flusher of this process watches, as one does by now.

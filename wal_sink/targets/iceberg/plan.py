@@ -73,7 +73,8 @@ def agree_on(options: IcebergOptions, schema: pa.Schema, key: str, *, changes: b
             ) from error
         raise TargetUnavailable(
             f"The catalog of the Iceberg table {options.table} does not answer: {said}",
-            "See that catalog and store can be reached from here.",
+            "See that catalog and store can be reached from here; the folder of an SQLite catalog has to be"
+            " there.",
         ) from error
 
 

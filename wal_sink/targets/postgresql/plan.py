@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from wal_sink.errors import OptionError, SchemaMismatch
-from wal_sink.model.plan import Column, Plan, is_array
-from wal_sink.targets.columns import TableColumn, TableRules, match_columns
+from wal_sink.model.plan import Column, Plan, is_array, spark_ddl
+from wal_sink.targets.columns import TableColumn, TableRules, match_columns, to_cast
 from wal_sink.targets.create_table import (
     CREATE_TABLE,
     KEY_COLUMNS,
@@ -346,6 +346,19 @@ def _suggestion(live: Relation) -> str:
     return did_you_mean(table, live.others)
 
 
+_SPARK_TYPES = {
+    postgresql_type(type_): spark_ddl(type_)
+    for element in (
+        *(pa.bool_(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.date32()),
+        *(pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.string(), pa.binary()),
+    )
+    for type_ in (element, pa.list_(element))
+}
+"""To which type of Spark a column is cast that goes into one of PostgreSQL's types."""
+
+_TEXTS = ("character varying", "character", "citext")
+
+
 def _remedy(field: pa.Field, words: str) -> str:
     type_ = parse(words)
     if is_array(field.type) and is_document(field.type.value_type):
@@ -355,7 +368,11 @@ def _remedy(field: pa.Field, words: str) -> str:
         return f"Cast it: {field.name}.cast('decimal({min(digits[0], 38)},{digits[1]})')."
     if type_ is not None and type_.base == "real" and is_float(field.type):
         return "A double would lose digits: cast it to float, or make the table's type double precision."
-    return f"Cast it in the DataFrame, or make the table's type {postgresql_type(field.type)}."
+    if type_ is not None and type_.base in _TEXTS:
+        words = "text[]" if type_.is_array else "text"
+    ddl = _SPARK_TYPES.get(words)
+    cast = to_cast(field.name, ddl) if ddl else "Cast it in the DataFrame"
+    return f"{cast}, or make the table's type {postgresql_type(field.type)}."
 
 
 def warnings(live: Relation, server: ServerState) -> Iterator[str]:

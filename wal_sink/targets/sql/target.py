@@ -252,19 +252,19 @@ class SqlTarget(Target):
         """Connect.
 
         :raises TargetUnavailable: no connection.
-        :raises TargetRefused: the database refuses it, and would refuse it again.
+        :raises OptionError: the database refuses it, and would refuse it again.
         """
         try:
             return self.open()
         except Exception as error:
-            raise self._explained(error) from error
+            raise self._explained(error, OptionError) from error
 
-    def _explained(self, error: Exception) -> Exception:
+    def _explained(self, error: Exception, fatal: type[WalSinkError] = TargetRefused) -> Exception:
         """Say of a driver's error what to do: it passes, or it does not."""
         if isinstance(error, WalSinkError):
             return error
         if self.classify(error) == "fatal":
-            return TargetRefused(
+            return fatal(
                 f"{self.name} refuses: {type(error).__name__}: {error}",
                 "Correct the options that say where the database is and who connects, or the password, or"
                 " give that user the rights that are missing. A start takes the password's variable as it was"
