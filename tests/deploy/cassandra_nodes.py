@@ -1,13 +1,17 @@
-"""Three Cassandra nodes on this machine, each a process and a loopback address of its own, to be killed.
+"""Three Cassandra nodes on this machine, or four, each a process and a loopback address of its own.
 
 Clients reach each node through a `Proxy` at another address, which the node gives out as its own.
 """
 
 from __future__ import annotations
 
+import os
+import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Self
 
 from cassandra import ConsistencyLevel, DriverException
@@ -16,13 +20,15 @@ from cassandra.policies import WhiteListRoundRobinPolicy
 from cassandra.query import SimpleStatement
 
 from tests.deploy.proxy import Proxy
-from wal_sink.testing.servers.cassandra import VERSION, EmbeddedCassandra
+from wal_sink.testing.servers import maven
+from wal_sink.testing.servers.cassandra import OPENED, VERSION, EmbeddedCassandra
 from wal_sink.testing.servers.process import are_free, choose
 
 _MORE = """
     -Dcassandra.ring_delay_ms=5000 -Dcassandra.shutdown_announce_in_ms=500
 """
 """Nodes that have peers wait for them; the last one of two options holds."""
+FAKETIME = "faketime/libfaketimeMT.so.1"
 REPLICATION = "{'class': 'NetworkTopologyStrategy', 'replication_factor': 3}"
 
 
@@ -30,26 +36,73 @@ class ClusterNode(EmbeddedCassandra):
     """One node of the cluster.
 
     :param number: from 1 on; the node is at 127.0.0.<number>, and its proxy at 127.0.1.<number>.
+    :param datacenter: the second number of its address.
+    :param joins: whether it takes its share of the data from the others as it starts.
     """
 
     patience_s = 240.0
 
-    def __init__(self, number: int, port: int, seeds: str) -> None:
-        host = f"127.0.0.{number}"
-        super().__init__(commitlog_sync="periodic", settings=_settings(number, port, seeds))
+    def __init__(
+        self, number: int, port: int, seeds: str, datacenter: int = 0, *, joins: bool = False
+    ) -> None:
+        host, proxy = (f"127.{datacenter}.{third}.{number}" for third in (0, 1))
+        settings = _settings(host, proxy, port, seeds) | {"auto_bootstrap": joins}
+        super().__init__(commitlog_sync="periodic", settings=settings)
         self.number = number
         self.host, self.port = host, port
         self.title = f"Cassandra {VERSION} at {host}"
-        self.proxy = Proxy(f"127.0.1.{number}", port, host)
+        self.proxy = Proxy(proxy, port, host)
+        self.clock = ""
+        """How far the node's clock is ahead at its next start, in libfaketime's notation: `+30s`."""
+        self.flags: list[str] = []
+        """Of Java, at its next start."""
 
     def _command(self) -> list[str]:
         command = super()._command()
         more = [
             *_MORE.split(),
             f"-Dcassandra.jmx.local.port={self.port + 1 + self.number}",
+            *self.flags,
         ]
         at = command.index("-cp")
         return [*command[:at], *more, *command[at:]]
+
+    def _environment(self) -> Mapping[str, str] | None:
+        if not self.clock:
+            return None
+        library = next(Path("/usr/lib").glob(f"*/{FAKETIME}"), None)
+        assert library, "install the package libfaketime"
+        # The monotonic clock stays. Without the last one Java's waits would end at once.
+        faked = {
+            "FAKETIME": self.clock,
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            "FAKETIME_FORCE_MONOTONIC_FIX": "0",
+        }
+        return {**os.environ, "LD_PRELOAD": str(library), **faked}
+
+    @contextmanager
+    def restarted(self, *flags: str, clock: str = "", **settings: object) -> Iterator[None]:
+        """Run the node with these flags of Java, clock and settings, and then as before."""
+        before = self._settings
+        self.stop()
+        self.flags, self.clock, self._settings = [*flags], clock, {**before, **settings}
+        try:
+            self.start()
+            yield
+        finally:
+            self.stop()
+            self.flags, self.clock, self._settings = [], "", before
+            self.start()
+
+    def tool(self, *arguments: str) -> None:
+        """Run nodetool against the node."""
+        jars = maven.cache_folder() / f"cassandra-{self.version}"
+        java = [*maven.java_command("17", OPENED.split()), f"-Duser.home={self.folder}", "-Xmx64m"]
+        tool = ["-cp", f"{jars}/*", "org.apache.cassandra.tools.NodeTool"]
+        address = ["-h", "127.0.0.1", "-p", str(self.port + 1 + self.number)]
+        command = [*java, *tool, *address, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+        assert done.returncode == 0, done.stdout + done.stderr
 
     def _policy(self) -> Any:
         """Return the policy that asks this node alone, past its proxy."""
@@ -66,18 +119,17 @@ class ClusterNode(EmbeddedCassandra):
         return list(self.session().execute(query))
 
 
-def _settings(number: int, port: int, seeds: str) -> dict[str, object]:
+def _settings(host: str, proxy: str, port: int, seeds: str) -> dict[str, object]:
     provider = "org.apache.cassandra.locator.SimpleSeedProvider"
-    host = f"127.0.0.{number}"
     return {
         "num_tokens": 4,
         "listen_address": host,
         "rpc_address": host,
-        "broadcast_rpc_address": f"127.0.1.{number}",
+        "broadcast_rpc_address": proxy,
+        "endpoint_snitch": "RackInferringSnitch",  # the datacenter is the second number of the address
         "native_transport_port": port,
         "storage_port": port + 1,
         "seed_provider": [{"class_name": provider, "parameters": [{"seeds": seeds}]}],
-        "auto_bootstrap": False,
         "hinted_handoff_enabled": True,
         "memtable_heap_space": "96MiB",
         "memtable_offheap_space": "64MiB",
@@ -94,8 +146,8 @@ class CassandraCluster:
 
     def __init__(self) -> None:
         self._port = _choose_port()
-        seeds = ",".join(f"127.0.0.{each}:{self._port + 1}" for each in (1, 2))
-        self.nodes = [ClusterNode(number, self._port, seeds) for number in (1, 2, 3)]
+        self._seeds = ",".join(f"127.0.0.{each}:{self._port + 1}" for each in (1, 2))
+        self.nodes = [ClusterNode(number, self._port, self._seeds) for number in (1, 2, 3)]
 
     def __enter__(self) -> Self:
         try:
@@ -117,6 +169,22 @@ class CassandraCluster:
 
     def __exit__(self, *_: object) -> None:
         for node in self.nodes:
+            node.close()
+            node.proxy.stop()
+
+    @contextmanager
+    def joined(self, datacenter: int = 0) -> Iterator[ClusterNode]:
+        """Have a fourth node, which takes its share from the others, and hands it back at the end."""
+        node = ClusterNode(4, self._port, self._seeds, datacenter, joins=True)
+        self.nodes.append(node)
+        node.proxy.start()
+        try:
+            node.start()
+            self.await_up()
+            yield node
+            node.tool("decommission", "--force")
+        finally:
+            self.nodes.remove(node)
             node.close()
             node.proxy.stop()
 
@@ -158,6 +226,7 @@ def _choose_port() -> int:
 
 
 def _hosts() -> Iterator[str]:
-    for number in (1, 2, 3):
+    for number in (1, 2, 3, 4):
         yield f"127.0.0.{number}"
         yield f"127.0.1.{number}"
+    yield from ("127.1.0.4", "127.1.1.4")

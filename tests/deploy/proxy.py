@@ -8,6 +8,9 @@ import threading
 import time
 from collections.abc import Callable
 
+CONDITIONAL = b'"nonce"'
+"""Is in each `begin` and `finish` of a ledger in Cassandra, and in no other request."""
+
 
 class Proxy:
     """Passes bytes on between clients and a server, both at the same port of two addresses.
@@ -28,6 +31,8 @@ class Proxy:
         self._losing: set[socket.socket] = set()
         self.lost = 0
         """How many answers to marked requests were lost."""
+        self.conditional = 0
+        """How many requests had `CONDITIONAL` in them."""
 
     def start(self) -> None:
         """Listen."""
@@ -81,6 +86,7 @@ class Proxy:
     def _requests(self, client: socket.socket, server: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := client.recv(65_536):
+                self.conditional += CONDITIONAL in data
                 then = self._at_marked if self._marked and self._marked in data else None
                 if then is not None:
                     self._marked, self._at_marked = b"", None

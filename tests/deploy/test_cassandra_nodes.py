@@ -1,4 +1,4 @@
-"""Three Cassandra nodes at three replicas, killed, paused and cut off under a flush.
+"""Three Cassandra nodes at three replicas, which are killed, cut off, joined and more under a flush.
 
 `tests.protocol.engine` plays Spark without a pause, and kills its driver between publish and commit: rows of
 such attempts must never come. Each test has two queries, one of which adds to what the table holds.
@@ -7,10 +7,11 @@ such attempts must never come. Each test has two queries, one of which adds to w
 from __future__ import annotations
 
 import itertools
+import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from cassandra.query import SimpleStatement
 
 from state_backends import open_backend
 from tests.deploy.cassandra_nodes import REPLICATION, CassandraCluster, ClusterNode, until
+from tests.deploy.proxy import CONDITIONAL
 from tests.neighbours import Counted, Row
 from tests.protocol.engine import SCHEMA, World
 from wal_sink.checkpoint.checkpoint import Checkpoint
@@ -35,8 +37,6 @@ pytestmark = [pytest.mark.test_all, pytest.mark.cassandra, pytest.mark.timeout(9
 
 NEW, HOT = 60, 10
 """Rows of an epoch with keys of their own, and such with keys that every epoch has."""
-CONDITIONAL = b'"nonce"'
-"""Is in each `begin` and `finish`, and in no other request."""
 _numbers = itertools.count()
 
 
@@ -44,12 +44,21 @@ class Stream:
     """A query that never pauses, and its flusher.
 
     :param adds: whether values are added to those in the table.
+    :param options: of the target, beside those made here.
     """
 
-    def __init__(self, cluster: CassandraCluster, folder: Path, *, adds: bool) -> None:
+    def __init__(
+        self,
+        cluster: CassandraCluster,
+        folder: Path,
+        *,
+        adds: bool,
+        replication: str = REPLICATION,
+        options: Mapping[str, str] = {},
+    ) -> None:
         self.keyspace = f"ks{next(_numbers)}"
         self._node = cluster.nodes[0]
-        self._node.execute(f"CREATE KEYSPACE {self.keyspace} WITH replication = {REPLICATION}")
+        self._node.execute(f"CREATE KEYSPACE {self.keyspace} WITH replication = {replication}")
         self.ddl = f"CREATE TABLE {self.keyspace}.t (k text PRIMARY KEY, v bigint" + (
             ", wal_sink_added text)" if adds else ")"
         )
@@ -61,6 +70,7 @@ class Stream:
             "cassandra.port": str(cluster.port),
             "cassandra.requestTimeout": "8",
             **({"cassandra.addColumns": "v"} if adds else {}),
+            **options,
         }
         # Makes the ledger's table, which takes a busy machine more than a moment.
         patient = parse(raw | {"cassandra.requestTimeout": "60"}, CassandraOptions)
@@ -160,7 +170,14 @@ class Stream:
         """Read the table from all replicas."""
         query = f"SELECT k, v FROM {self.keyspace}.t"
         every = SimpleStatement(query, consistency_level=ConsistencyLevel.ALL, fetch_size=2_000)
-        return {row.k: row.v for row in self._node.session().execute(every)}
+        found: dict[str, int] = {}
+
+        def read() -> bool:
+            found.update({row.k: row.v for row in self._node.session().execute(every)})
+            return True
+
+        until(read)
+        return found
 
 
 Counting = Callable[[str], None]
@@ -180,15 +197,21 @@ def exact(cluster: CassandraCluster, streams: list[Stream], counted: Counted) ->
 
     def count(faults: str) -> None:
         cluster.await_up()
-        for stream, what in zip(streams, ("rows", "totals"), strict=True):
-            stream.drained()
-            expected, found = stream.expected(), stream.found()
-            right = sum(found.get(key) == value for key, value in expected.items())
-            assert found.keys() == expected.keys()
-            name = f"Cassandra, 3 nodes: {what}"
-            counted(Row(name, VERSION, faults, len(expected), right))
+        count_rows(streams, ("rows", "totals"), faults, counted)
 
     return count
+
+
+def count_rows(
+    streams: Sequence[Stream], names: Sequence[str], faults: str, counted: Counted
+) -> None:
+    """End the queries, and compare the tables with what was committed."""
+    for stream, name in zip(streams, names, strict=True):
+        stream.drained()
+        expected, found = stream.expected(), stream.found()
+        right = sum(found.get(key) == value for key, value in expected.items())
+        assert found.keys() == expected.keys()
+        counted(Row(f"Cassandra, 3 nodes: {name}", VERSION, faults, len(expected), right))
 
 
 def all_go_on(streams: list[Stream]) -> None:
@@ -291,3 +314,133 @@ def test_the_network_fails(
     all_go_on(streams)
     exact("answers of conditional updates lost, latency, resets, half-open")
     assert lost >= 10
+
+
+def test_tables_change(cluster: CassandraCluster, streams: list[Stream], counted: Counted) -> None:
+    """ALTER changes nothing, TRUNCATE takes what was there, DROP stops the flush until CREATE."""
+    rows, totals = streams
+    node = cluster.nodes[0]
+    for change in (
+        "ALTER TABLE {}.t ADD later int",
+        "ALTER TABLE {}.t WITH comment = 'altered'",
+        "ALTER KEYSPACE {} WITH replication = " + REPLICATION.replace("3", "2"),
+        "ALTER KEYSPACE {} WITH replication = " + REPLICATION,
+    ):
+        for stream in streams:
+            node.execute(change.replace("{}", stream.keyspace))
+        all_go_on(streams)
+    for change in ("TRUNCATE", "DROP TABLE"):
+        node.execute(f"{change} {rows.keyspace}.t")
+        if change == "TRUNCATE":
+            rows.goes_on()
+    rows.stops("the table is gone")
+    gone = rows.status().flushed
+    node.execute(rows.ddl)
+    all_go_on(streams)
+    rows.drained()
+    committed, found = rows.expected(), rows.found()
+    assert found.items() <= committed.items()
+    later = {key for key in committed if key.startswith("hot") or int(key.split("-")[0]) > gone}
+    faults = "ALTER of table and replication, TRUNCATE, DROP, CREATE; rows since DROP"
+    counted(Row("Cassandra, 3 nodes: rows", VERSION, faults, len(later), len(later & found.keys())))
+    count_rows([totals], ["totals"], "ALTER of table and replication", counted)
+
+
+def test_a_node_joins_and_leaves(
+    cluster: CassandraCluster, streams: list[Stream], exact: Counting
+) -> None:
+    """A fourth one takes its share while rows are written, and hands it back."""
+    with cluster.joined():
+        all_go_on(streams)
+    all_go_on(streams)
+    exact("a node joined, and decommissioned")
+
+
+def test_a_node_lacks_the_schema(
+    cluster: CassandraCluster,
+    tmp_path: Path,
+    counted: Counted,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A coordinator without keyspace, table and ledger is at most an outage; the flush goes on."""
+    monkeypatch.setattr("wal_sink.flush.loop._RETRY_MOST_S", 0.5)
+    node = cluster.nodes[2]
+    others = ",".join(f"{each.host}:{cluster.port + 1}" for each in cluster.nodes[:2])
+    node.stop()
+    with Stream(cluster, tmp_path, adds=False) as stream:
+        with node.restarted(f"-Dcassandra.skip_schema_check_for_endpoints={others}"):
+            stream.goes_on(30)
+        cluster.await_up()
+        stream.goes_on()
+        assert not re.search("is gone|refused for good", caplog.text)
+        count_rows([stream], ["rows"], "a node without the schema", counted)
+
+
+def test_two_datacenters(
+    cluster: CassandraCluster,
+    tmp_path: Path,
+    counted: Counted,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The other one and a node here are lost: SERIAL stops until one is back, LOCAL_SERIAL goes on."""
+    monkeypatch.setattr("wal_sink.flush.loop._RETRY_MOST_S", 0.5)
+    replication = "{'class': 'NetworkTopologyStrategy', '0': 3, '1': 1}"
+    levels = ("SERIAL", "LOCAL_SERIAL")
+    with cluster.joined(datacenter=1) as far, ExitStack() as stack:
+        streams = [
+            stack.enter_context(
+                Stream(
+                    cluster,
+                    tmp_path,
+                    adds=False,
+                    replication=replication,
+                    options={
+                        "cassandra.localDatacenter": "0",
+                        "cassandra.serialConsistencyLevel": level,
+                    },
+                )
+            )
+            for level in levels
+        ]
+        far.kill()
+        all_go_on(streams)
+        cluster.nodes[2].pause()
+        streams[0].stops("TargetUnavailable")
+        streams[1].goes_on()
+        cluster.nodes[2].resume()
+        all_go_on(streams)
+        far.start()
+        cluster.await_up()
+        count_rows(streams, levels, "the other datacenter and a node here lost, and back", counted)
+        for stream in streams:
+            cluster.nodes[0].execute(f"DROP KEYSPACE {stream.keyspace}")
+
+
+@pytest.mark.parametrize(
+    ("clock", "ahead_s", "takes_part"),
+    [("-1h", -3_600, False), ("+1m", 60, False), ("+1h", 3_600, True)],
+)
+def test_the_clock_of_a_node_is_wrong(
+    cluster: CassandraCluster,
+    streams: list[Stream],
+    exact: Counting,
+    clock: str,
+    ahead_s: int,
+    takes_part: bool,
+) -> None:
+    """Rows have timestamps of ours. A ballot of a node that is ahead is followed by higher ones.
+
+    By default a node drops requests that by its clock are late, so that nodes whose clocks differ have each
+    other for down; both take requests. The last tests of the cluster: a node whose clock was ahead shows an
+    old version of the schema until then.
+    """
+    node = cluster.nodes[2]
+    with node.restarted(clock=clock, internode_timeout=not takes_part):
+        if takes_part:
+            cluster.await_up()
+        now = "SELECT toUnixTimestamp(now()) AS ms FROM system.local"
+        until(lambda: abs(node.execute(now)[0].ms / 1_000 - time.time() - ahead_s) < 30)
+        all_go_on(streams)
+    all_go_on(streams)
+    exact(f"clock of a node {clock}, and right again" + (", taking part" if takes_part else ""))
