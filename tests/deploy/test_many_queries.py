@@ -1,0 +1,65 @@
+"""Fifty queries in one driver: what each costs, and that it stays flat."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from tests.deploy.many_app import EPOCHS, MEASURED
+from tests.deploy.proxy import Proxy
+from tests.neighbours import Counted, Row
+from tests.spark.conftest import write_source
+from wal_sink.testing.crash import Driver
+from wal_sink.testing.servers.cassandra import Node
+
+pytestmark = [
+    pytest.mark.test_all,
+    pytest.mark.spark,
+    pytest.mark.cassandra,
+    pytest.mark.timeout(900),
+]
+
+ROOT = Path(__file__).parents[2]
+ROWS = 5
+QUERIES = 50
+
+
+def test_many_queries_in_one_driver(
+    cassandra: Node, keyspace: str, tmp_path: Path, counted: Counted
+) -> None:
+    """Threads, sockets and memory are those of the first epoch; the ledger is written twice an epoch."""
+    cassandra.execute(f"CREATE TABLE {keyspace}.t (key uuid PRIMARY KEY, query int, id bigint)")
+    proxy = Proxy("127.0.1.9", cassandra.port, cassandra.host)
+    proxy.start()
+    config = {
+        "folder": str(tmp_path),
+        "queries": QUERIES,
+        "source": write_source(tmp_path / "source", 1, ROWS),
+        "options": {
+            "cassandra.contactPoints": proxy.host,
+            "cassandra.port": str(cassandra.port),
+            "keyspace": keyspace,
+            "table": "t",
+        },
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    arguments = ["-m", "tests.deploy.many_app", str(tmp_path / "config.json")]
+    try:
+        with Driver(arguments, tmp_path / "output", folder=ROOT, patience_s=600) as driver:
+            driver.finish()
+    finally:
+        proxy.stop()
+    lines = (tmp_path / MEASURED).read_text().splitlines()
+    first, *_, last, after = map(json.loads, lines)
+    assert last["threads"] <= first["threads"] + 5 <= 7 * QUERIES
+    assert last["sockets"] <= first["sockets"] + 5 <= 4 * QUERIES
+    assert last["megabytes"] <= first["megabytes"] * 1.2
+    assert proxy.conditional <= 2 * QUERIES * EPOCHS + 10
+    assert after["threads"] <= 2, "threads outlive their queries"
+    ((rows,),) = cassandra.execute(f"SELECT count(*) FROM {keyspace}.t")
+    faults = f"none; {last}, {proxy.conditional} ledger updates"
+    name = f"{QUERIES} queries in one driver"
+    counted(Row(name, pyspark.__version__, faults, QUERIES * EPOCHS * ROWS, rows))
