@@ -41,7 +41,7 @@ PACKAGES = {
     "targets": "model",
     "targets.cassandra": "targets model",
     "targets.sql": "targets model",
-    "targets.kafka": "targets model",
+    "targets.kafka": "targets targets.sql model",
     "targets.delta": "targets model",
     "targets.iceberg": "targets targets.sql model",
     "targets.postgresql": "targets targets.sql model",

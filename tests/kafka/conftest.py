@@ -7,6 +7,13 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
 from tests.protocol.engine import World, in_memory
 from wal_sink.model.ledger import LedgerState, Owner
@@ -58,6 +65,15 @@ class TopicWorld(World):
         """Read the ledger's topic."""
         with self.target.connect(Owner(self.query_id, "", "")) as session:
             return session.read_ledger()
+
+
+def altered(kafka: Broker, topic: str, name: str, value: str) -> None:
+    """Alter a setting of a topic."""
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": kafka.address})  # which lives as long as its request
+    (future,) = admin.incremental_alter_configs([resource]).values()
+    future.result()
 
 
 @pytest.fixture

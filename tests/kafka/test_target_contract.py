@@ -11,18 +11,21 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaException
 
+from tests.kafka.conftest import altered
+from wal_sink.model.ledger import Owner
 from wal_sink.model.plan import Plan
 from wal_sink.options import parse
-from wal_sink.targets.base import Slice, Target
+from wal_sink.targets.base import Session, Slice, Target
 from wal_sink.targets.kafka import KafkaTarget
 from wal_sink.targets.kafka.options import KafkaOptions
+from wal_sink.testing.contracts.refusals import RefusalsContract
 from wal_sink.testing.contracts.restart import RestartContract
 from wal_sink.testing.contracts.rows import BASE_US, DoubleRecord, Record
 from wal_sink.testing.contracts.transactional import TransactionalContract
 from wal_sink.testing.servers.kafka import Broker
 
 
-class TestKafka(TransactionalContract, RestartContract):
+class TestKafka(RefusalsContract, TransactionalContract, RestartContract):
     """A row is a record: its value is JSON, its key the text k."""
 
     unwritable_error = KafkaException
@@ -55,6 +58,20 @@ class TestKafka(TransactionalContract, RestartContract):
 
     def doubles(self, target: Target) -> list[float | None]:
         return [float(record[4]) for record in cast(list[Any], self.records(target))]
+
+    def refuse_long(self, target: Target) -> None:
+        altered(self.kafka, target.writes_to, "max.message.bytes", "2000")
+
+    def take_long(self, target: Target) -> None:
+        altered(self.kafka, target.writes_to, "max.message.bytes", "1000000")
+
+    @pytest.mark.test_all
+    @pytest.mark.parametrize("repaired", [False, True])
+    def test_a_kill_between_any_two_steps(
+        self, target: Target, plan: Plan, owner: Owner, session: Session, *, repaired: bool
+    ) -> None:
+        """A minute each: each step has five sessions, of some hundred milliseconds."""
+        super().test_a_kill_between_any_two_steps(target, plan, owner, session, repaired=repaired)
 
     def restart(self, target: Target) -> None:
         self.kafka.kill()

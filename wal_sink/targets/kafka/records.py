@@ -289,6 +289,16 @@ def _refuse_time(times: pa.Array, rows: _Rows, now_ms: int) -> None:
         "Filter such rows out, or leave it null: a record then has the time at which it is written.",
         "Kafka has no times before 1970.",
     )
+    rows.refuse(  # a plan is made for topics without this limit alone: one may have been set since
+        pc.greater(pc.subtract(pa.scalar(now_ms), ms), rows.limit("behind_ms")),
+        "timestamp",
+        lambda row: (
+            f"A record's time is {times[row]}, which lies further in the past than the topic"
+            f" {rows.topic(row)} takes, {rows.limits(row).behind_ms:,} ms."
+        ),
+        "Raise message.timestamp.before.max.ms of the topic.",
+        "The record's time lies further in the past than the topic takes.",
+    )
     ahead = pc.subtract(ms, pa.scalar(now_ms))
     most = pc.subtract(rows.limit("ahead_ms"), pa.scalar(_CLOCKS_MS))
     rows.refuse(

@@ -4,6 +4,9 @@ A producer whose `transactional.id` belongs to the query fences those before it:
 aborted, and they can commit nothing more. So what this session reads of the ledger after
 `init_transactions` stays true until it commits, or is fenced itself: that is its conditional update.
 
+A record that a topic refuses makes its whole transaction fail. So a session asks what the topics take before
+it sends, and leaves out what an altered topic would refuse (rule 24).
+
 The ledger is the last committed record of a query in a compacted topic. Each query has a topic of its own,
 unless the user names one: see `KafkaOptions.ledger_of`. Kafka acknowledges a commit before readers of
 committed records get it: the markers come a moment later. So a read takes the end of the topic, with what
@@ -17,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import (
@@ -30,14 +33,21 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import OffsetSpec
 
-from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch, TargetUnavailable
-from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
+from wal_sink.errors import (
+    InvalidRow,
+    OptionError,
+    SchemaMismatch,
+    TargetRefused,
+    TargetUnavailable,
+)
+from wal_sink.model.ledger import LedgerState, Outcome, Owner, PassedRow, Window
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import Slice, TransactionalSession
+from wal_sink.targets.base import OnRefused, Slice, TransactionalSession
 from wal_sink.targets.kafka import topics
 from wal_sink.targets.kafka.options import KafkaOptions
 from wal_sink.targets.kafka.records import Limits, planned_limits, records, refuse
 from wal_sink.targets.registry import published_elsewhere
+from wal_sink.targets.sql.refusals import WindowRefusals, refusal, without_note
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +57,7 @@ _SILENT = KafkaError(KafkaError._TIMED_OUT, "the ledger's records do not come") 
 
 
 class LedgerReader:
-    """Reads one query's mark, from where it read last.
+    """Reads one query's mark, and the notes of its rows, from where it read last.
 
     :param timeout_s: for each request.
     """
@@ -56,17 +66,18 @@ class LedgerReader:
         self.topic = options.ledger_of(query_id)
         self.admin = topics.admin_of(options)
         self.held_by = b""
-        """The query whose open transaction the last `read` waited for in vain."""
+        """The key of the record whose open transaction the last `read` waited for in vain."""
         self._client = options.client
         self._place = TopicPartition(self.topic, 0, 0)
-        self._query_id = query_id.encode()
+        self._query_id = query_id
         self._timeout_s = timeout_s
         self._consumer = self._made("read_committed")
         self._there = False
         """Whether the topic is known to be there, and the consumer reads it."""
         self._upto = 0
         """Everything before this offset is read."""
-        self._row: bytes | None = None
+        self._rows: dict[bytes, bytes | None] = {}
+        """The last record of each key."""
 
     def read(self, patience_s: float) -> LedgerState | None:
         """Read all that is in the topic when this is called; None when there is no record of the query.
@@ -91,17 +102,22 @@ class LedgerReader:
             error = message.error()
             if error is None:
                 until_s = time.monotonic() + patience_s  # much is there, and no one holds it
-                if message.key() == self._query_id:
-                    self._row = message.value()
+                self._rows[message.key()] = message.value()
             elif error.code() == _END:
                 at_open = True  # unless it is the end
                 self._upto = max(self._upto, message.offset())
             else:
                 raise KafkaException(error)
-        if self._row is None:
-            return None
-        where = f"query {self._query_id.decode()} in the topic {self.topic}"
-        return LedgerState.from_json(self._row, where)
+        return self.last(self._query_id)
+
+    def last(self, key: str) -> LedgerState | None:
+        """Return the last record of a key among those that `read` has met; None where it met none.
+
+        :raises CorruptLog: the record is not one that this version wrote.
+        """
+        record = self._rows.get(key.encode())
+        where = f"query {key} in the topic {self.topic}"
+        return None if record is None else LedgerState.from_json(record, where)
 
     def close(self) -> None:
         """Disconnect. Idempotent."""
@@ -112,7 +128,7 @@ class LedgerReader:
         if not self._there:
             if not topics.is_there(self.admin, self.topic):
                 topics.create_ledger(self.admin, self.topic, dry=True)  # raises if it may be there
-                self._row = None
+                self._rows.clear()
                 return None
             self._begin()
         (future,) = self.admin.list_offsets(
@@ -128,7 +144,8 @@ class LedgerReader:
 
     def _begin(self) -> None:
         """Read from the first record on."""
-        self._there, self._upto, self._row = True, 0, None
+        self._there, self._upto = True, 0
+        self._rows.clear()
         self._consumer.assign([self._place])
 
     def _held_up(self, patience_s: float) -> TargetUnavailable:
@@ -138,9 +155,8 @@ class LedgerReader:
             message = consumer.poll(self._timeout_s)
         found = None if message is None or message.error() else message.key()
         self.held_by = found or b""
-        of = (
-            f"query {found.decode(errors='replace')}" if found else "a program that is none of ours"
-        )
+        query_id = self.held_by.decode(errors="replace").split(" ")[0]
+        of = f"query {query_id}" if query_id else "a program that is none of ours"
         return TargetUnavailable(
             f"The ledger's topic {self.topic} cannot be read to its end for {patience_s:.0f} s: a transaction"
             f" of {of} is open there. Its flusher has died, or stands still",
@@ -148,7 +164,7 @@ class LedgerReader:
             " kafka.transaction.timeout.ms of that query."
             + (
                 ""
-                if self.held_by == self._query_id
+                if query_id == self._query_id
                 else " Without kafka.ledgerTopic each query has a topic of its own."
             ),
         )
@@ -181,7 +197,21 @@ _FENCED = {
     KafkaError.INVALID_PRODUCER_EPOCH,
     KafkaError.PRODUCER_FENCED,
 }
-_ABORTED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}  # noqa: SLF001 -- their public names
+_ABORTED = {
+    KafkaError._PURGE_QUEUE,  # noqa: SLF001 -- their public names
+    KafkaError._PURGE_INFLIGHT,  # noqa: SLF001
+    KafkaError._INVALID_DIFFERENT_RECORD,  # noqa: SLF001
+}
+"""What is reported of records that were not sent since another one was refused."""
+_REFUSED = {
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.INVALID_MSG,
+    KafkaError.INVALID_RECORD,
+    KafkaError.INVALID_TIMESTAMP,
+}
+
+_RESENDS = "-resend"
+"""Ends the name of a producer that sends rows of the quarantine: it fences others that do, and no flusher."""
 
 
 class KafkaSession(TransactionalSession):
@@ -194,9 +224,15 @@ class KafkaSession(TransactionalSession):
         self._limits: dict[str, Limits] | None = None
         """What each topic takes, asked once."""
         self._producer: Any = None
+        self._suffix = ""
+        """Of the producer's name."""
+        self._open = False
+        """Whether it has a transaction open."""
         self._window: Window | None = None
-        """Whose records the open transaction holds; None: no transaction is open."""
-        self._failed: list[KafkaError] = []
+        """Whose records that transaction holds."""
+        self._refusals = WindowRefusals()
+        self._failed: list[tuple[KafkaError, Any]] = []
+        """Records that were not delivered."""
 
     def read_ledger(self) -> LedgerState | None:
         """Read the ledger topic to its end; end a dead flusher's transaction if it holds that up."""
@@ -205,17 +241,21 @@ class KafkaSession(TransactionalSession):
         try:
             return self._ledger.read(_PATIENCE_S)
         except TargetUnavailable as error:
-            if self._ledger.held_by != self._owner.query_id.encode():
+            query_id, of_row, _ = self._ledger.held_by.decode(errors="replace").partition(" ")
+            if query_id != self._owner.query_id:
                 raise
             logger.info("%s. That transaction is ended now", error.what)
-            self._producer = self._made()
-            return self._ledger.read(TIMEOUT_S)
+            return self._alone(_RESENDS if of_row else "")
 
     def start(self, window: Window) -> None:
         """Open the window's transaction."""
         self._alone()
-        self._producer.begin_transaction()
-        self._window = window
+        self._begin()
+        self._window, self._refusals = window, WindowRefusals()
+
+    def pass_over(self, refused: OnRefused | None, passed: Sequence[PassedRow] = ()) -> None:
+        """Go on behind records that a topic refuses; note those that are passed over already."""
+        self._refusals = WindowRefusals(refused, passed)
 
     def compare(self, plan: Plan) -> None:
         """Compare the name of the topic, and see that both topics are still there and serve.
@@ -233,9 +273,10 @@ class KafkaSession(TransactionalSession):
         """Hand records to the producer, which sends them.
 
         :raises OptionError: they were published for another topic.
-        :raises SchemaMismatch: the topic was altered, and does not take them any more.
-        :raises TargetUnavailable: no transaction is open any more; the window is written again from `start`.
-        :raises KafkaException: the topic refuses a record of an earlier call.
+        :raises SchemaMismatch: the topic was altered, and takes none of them any more.
+        :raises TargetRefused: a topic refuses one, also of an earlier call.
+        :raises TargetUnavailable: the topic was altered meanwhile; or no transaction is open any more: the
+            window is written again from `start`.
         """
         if self._window is None:
             raise TargetUnavailable(
@@ -244,20 +285,29 @@ class KafkaSession(TransactionalSession):
             )
         try:
             self.compare(plan)
-            self._refuse_altered(plan, rows)
-            with _explained(self._options.transaction_timeout_ms):
+            if self._topic_limits() == planned_limits(plan):
                 self._send(rows)
+            else:
+                confirm = self._refuse_old_limits
+                self._refusals.find(plan, rows, self._window, self._send_taken, confirm)
         except BaseException:
             self._forget()  # a part of the rows must not be committed
             raise
 
     def drain(self) -> None:
-        """Wait until the brokers have all records."""
+        """Wait until the brokers have all records.
+
+        :raises TargetRefused, TargetUnavailable: see `write`; or the brokers take too long.
+        """
         if self._producer is None:
             return
-        with _explained(self._options.transaction_timeout_ms):
-            left = self._producer.flush(TIMEOUT_S)
+        try:
+            with _explained(self._options.transaction_timeout_ms):
+                left = self._producer.flush(TIMEOUT_S)
             self._raise_failed()
+        except BaseException:
+            self._forget()
+            raise
         if left:
             raise TargetUnavailable(
                 f"The brokers have not acknowledged {left} records within {TIMEOUT_S:.0f} s",
@@ -265,11 +315,45 @@ class KafkaSession(TransactionalSession):
             )
 
     def commit(self, seen: LedgerState, new: LedgerState) -> Outcome:
-        """Add the ledger record to the window's transaction, and commit it."""
+        """Add the ledger record to the window's transaction, with a note of each row left out; commit it."""
         if self._window is None or self._window != seen.begun or self.read_ledger() != seen:
             self._forget()
             return Outcome.CONFLICT
-        return self._commit(new)
+        owner = self._owner
+        notes = {_note_key(owner, row): row.note(owner) for row in self._refusals.passed}
+        return self._commit({owner.query_id: new, **notes})
+
+    def resend(self, plan: Plan, rows: Slice, *, noted: bool) -> None:
+        """Send a row of the quarantine, in one transaction with its note.
+
+        :raises TargetRefused: a topic refuses it; its epoch is not flushed; or its note is lost.
+        :raises TargetUnavailable: another command sends rows; or the answer is lost.
+        """
+        row = PassedRow(rows.epoch, rows.first_us)
+        mark = self._alone(_RESENDS)
+        if mark is None or mark.flushed < row.epoch:
+            raise TargetRefused(
+                f"Epoch {row.epoch} is not flushed", "Send its rows when it is flushed."
+            )
+        key, sent = _note_key(self._owner, row), row.note(self._owner, sent=True)
+        there = self._ledger.last(key)
+        if there == sent:
+            return  # the topic has the row
+        if there is None and noted:
+            raise without_note(row)
+        self.compare(plan)
+        self._begin()
+        try:
+            if (error := self._send_taken(rows)) is not None:
+                raise refusal(plan, rows, None, error) from error
+        except BaseException:
+            self._forget()
+            raise
+        if self._commit({key: sent}) is not Outcome.APPLIED:
+            raise TargetUnavailable(
+                f"It is not known whether a row of epoch {row.epoch} was sent",
+                "Run the command again: the ledger has a note of it, and the row comes once.",
+            )
 
     def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
         """Write a ledger record, in a transaction of its own, after the one that was seen."""
@@ -277,7 +361,8 @@ class KafkaSession(TransactionalSession):
             topics.create_ledger(self._ledger.admin, self._ledger.topic)
         if self._alone() != seen:
             return Outcome.CONFLICT
-        return self._commit(new)
+        self._begin()
+        return self._commit({self._owner.query_id: new})
 
     def close(self) -> None:
         """Abort what is open, and disconnect. Idempotent."""
@@ -287,57 +372,66 @@ class KafkaSession(TransactionalSession):
 
     # --- transactions ---
 
-    def _alone(self) -> LedgerState | None:
-        """Become the only one that writes for this query, with nothing open; return the mark since then."""
-        self._forget()
-        if self._producer is None:
-            self._producer = self._made()
-        return self._ledger.read(TIMEOUT_S)
+    def _alone(self, suffix: str = "") -> LedgerState | None:
+        """Become the only one that writes for this query, with nothing open; return the mark since then.
 
-    def _made(self) -> Any:
-        """Make the producer: those before it are fenced, and what they had open is aborted."""
-        limits = self._topic_limits()
-        return transactional(self._options, self._owner.query_id, limits, TIMEOUT_S)
+        Producers of the same name before it are fenced, and what they had open is aborted.
+
+        :param suffix: of the producer's name.
+        """
+        self._forget()
+        if self._producer is None or self._suffix != suffix:
+            name, limits = f"{self._owner.query_id}{suffix}", self._topic_limits()
+            self._producer = transactional(self._options, name, limits, TIMEOUT_S)
+            self._suffix = suffix
+        return self._ledger.read(TIMEOUT_S)
 
     def _topic_limits(self) -> dict[str, Limits]:
         if self._limits is None:
-            self._limits = topics.limits(
-                self._ledger.admin, self._options.topics, self._ledger.topic
-            )
+            self._limits = self._asked_limits()
         return self._limits
 
-    def _refuse_altered(self, plan: Plan, rows: Slice) -> None:
-        """Refuse records that the topic took when they were published, and that it would refuse by now.
+    def _asked_limits(self) -> dict[str, Limits]:
+        return topics.limits(self._ledger.admin, self._options.topics, self._ledger.topic)
 
-        :raises SchemaMismatch: there is one.
+    def _refuse_old_limits(self) -> None:
+        """See that the topics take what they took when this session began, before a record is called wrong.
+
+        :raises TargetUnavailable: they do not; the window is written again by what they take now.
         """
-        if (now := self._topic_limits()) == planned_limits(plan):
+        if self._asked_limits() == self._limits:
             return
-        try:
-            refuse(rows.batch, now, time.time_ns() // 1_000_000, "")
-        except InvalidRow as error:
-            raise _altered(self._options.topic, error.what) from error
+        self._forget()
+        self._limits = self._producer = None  # which is made by the limits
+        raise TargetUnavailable(
+            f"The topic {self._options.topic} was altered while its records were written",
+            "Nothing: all of them are written again.",
+        )
 
-    def _commit(self, new: LedgerState) -> Outcome:
-        """Write a ledger record, and commit the open transaction, or one of its own.
+    def _begin(self) -> None:
+        self._producer.begin_transaction()
+        self._open = True
 
-        :raises KafkaException: it certainly had no effect.
+    def _commit(self, records: Mapping[str, LedgerState]) -> Outcome:
+        """Write ledger records, by their keys, and commit the open transaction.
+
+        :raises Exception: it certainly had no effect.
         """
-        if self._window is None:
-            self._producer.begin_transaction()
         self._window = None
         try:
-            self._producer.produce(
-                self._ledger.topic,
-                key=self._owner.query_id.encode(),
-                value=new.to_json(),
-                partition=0,
-                on_delivery=self._not_delivered,
-            )
+            for key, record in records.items():
+                self._producer.produce(
+                    self._ledger.topic,
+                    key=key.encode(),
+                    value=record.to_json(),
+                    partition=0,
+                    on_delivery=self._not_delivered,
+                )
             self.drain()
         except BaseException:
             self._drop()
             raise
+        self._open = False
         try:
             self._producer.commit_transaction(TIMEOUT_S)
         except KafkaException as error:
@@ -351,9 +445,9 @@ class KafkaSession(TransactionalSession):
 
     def _forget(self) -> None:
         """Abort what is open."""
-        if self._window is None:
+        if not self._open:
             return
-        self._window = None
+        self._window, self._open = None, False
         self._failed.clear()
         try:
             self._producer.abort_transaction(TIMEOUT_S)
@@ -366,54 +460,76 @@ class KafkaSession(TransactionalSession):
 
     def _drop(self) -> None:
         """Give the producer up: the next one ends what it may have left open."""
-        self._producer = None
-        self._window = None
+        self._producer = self._window = None
+        self._open = False
         self._failed.clear()
+
+    def _send_taken(self, rows: Slice) -> Exception | None:
+        """Send records; return why a topic would refuse one, with none of them sent."""
+        try:
+            refuse(rows.batch, self._topic_limits(), time.time_ns() // 1_000_000, "")
+        except InvalidRow as error:
+            return error
+        self._send(rows)
+        return None
 
     def _send(self, rows: Slice) -> None:
         """Hand a slice's records to the producer.
 
-        :raises KafkaException: it refuses one, of this call or of an earlier one.
+        :raises TargetRefused, TargetUnavailable: see `write`; also for an earlier call.
+        :raises KafkaException: the client, or a broker, does not take them.
         """
         produce, poll, not_delivered = (
             self._producer.produce,
             self._producer.poll,
             self._not_delivered,
         )
-        for topic, key, value, headers, partition, ms in records(rows.batch, self._options.topic):
-            while True:
-                try:
-                    if headers is None:
-                        produce(topic, value, key, partition, not_delivered, timestamp=ms)
-                    else:
-                        produce(
-                            topic,
-                            value,
-                            key,
-                            partition,
-                            not_delivered,
-                            timestamp=ms,
-                            headers=headers,
-                        )
-                    break
-                except BufferError:  # as many are on their way as fit
-                    poll(_FULL_S)
-        poll(0)
+        with _explained(self._options.transaction_timeout_ms):
+            for topic, key, value, headers, partition, ms in records(
+                rows.batch, self._options.topic
+            ):
+                more = {} if headers is None else {"headers": headers}
+                while True:
+                    try:
+                        produce(topic, value, key, partition, not_delivered, timestamp=ms, **more)
+                        break
+                    except BufferError:  # as many are on their way as fit
+                        poll(_FULL_S)
+                    except KafkaException:  # it takes none after a refusal, which it reports later
+                        poll(_FULL_S)
+                        self._raise_failed()
+                        raise
+            poll(0)
         self._raise_failed()
 
-    def _not_delivered(self, error: KafkaError, _: object) -> None:
+    def _not_delivered(self, error: KafkaError, record: Any) -> None:
         if error.code() not in _ABORTED:
-            self._failed.append(error)
+            self._failed.append((error, record))
 
     def _raise_failed(self) -> None:
-        """Raise what a record met.
+        """Raise what a record met, by which the transaction cannot be committed any more.
 
-        :raises KafkaException: the transaction cannot be committed any more.
+        :raises TargetRefused, TargetUnavailable: see `write`.
+        :raises KafkaException: any other error.
         """
-        if self._failed:
-            error = self._failed[0]
-            self._forget()
+        if not self._failed:
+            return
+        error, record = self._failed[0]
+        self._forget()
+        if error.code() not in _REFUSED:
             raise KafkaException(error)
+        self._refuse_old_limits()
+        raise TargetRefused(
+            f"The topic {record.topic()} refuses the record with key={record.key()!r}, or one of those that"
+            f" were sent together with it: {error}",
+            "Change in the topic, or the brokers, what refuses it: the flush goes on by itself. Or give the"
+            " epoch up, and keep its rows in a file: docs/reference/errors.md, TargetRefused.",
+        )
+
+
+def _note_key(owner: Owner, row: PassedRow) -> str:
+    """Return the key of the record that says what became of a row; it begins with the query's own."""
+    return f"{owner.query_id} {row.epoch} {row.us}"
 
 
 def transactional(
@@ -453,9 +569,9 @@ def transactional(
 
 def _altered(topic: str, problem: str) -> SchemaMismatch:
     return SchemaMismatch(
-        f"The topic {topic} was altered, and refuses records that wait for it: {problem}",
-        "Set back its cleanup.policy, max.message.bytes or partitions until these are flushed; the flush"
-        " goes on by itself. Or leave their epoch out, by wal-sink skip, which keeps the rows in a file.",
+        f"The topic {topic} was altered, and refuses all records that wait for it: {problem}",
+        "Set back its cleanup.policy until these are flushed; the flush goes on by itself. Or leave their"
+        " epoch out, by wal-sink skip, which keeps the rows in a file.",
     )
 
 

@@ -25,6 +25,7 @@ class KafkaTarget(Target):
     name = "kafka"
     options_type: type[Options] = KafkaOptions
     delivery = Delivery.TRANSACTIONAL
+    resends = True
 
     options: KafkaOptions
 

@@ -13,7 +13,7 @@ from wal_sink.targets.names import unquoted
 from wal_sink.targets.sql.columns import row_text
 
 _REMEDY = (
-    "Change in the table what refuses it: the flush tries again, and goes on by itself. With"
+    "Change in the target what refuses it: the flush tries again, and goes on by itself. With"
     " onInvalidRow=quarantine such rows are kept, and the others go on. Or give the epoch up, and keep its"
     " rows in a file: docs/reference/errors.md, TargetRefused."
 )
