@@ -417,7 +417,7 @@ class KafkaSession(TransactionalSession):
 
         :raises Exception: it certainly had no effect.
         """
-        self._window = None
+        self._window, self._open = None, False
         try:
             for key, record in records.items():
                 self._producer.produce(
@@ -431,7 +431,6 @@ class KafkaSession(TransactionalSession):
         except BaseException:
             self._drop()
             raise
-        self._open = False
         try:
             self._producer.commit_transaction(TIMEOUT_S)
         except KafkaException as error:

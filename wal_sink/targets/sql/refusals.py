@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from wal_sink.errors import TargetRefused
+from wal_sink.errors import InvalidRow, TargetRefused
 from wal_sink.model.ledger import PassedRow, Window
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import OnRefused, Slice
@@ -142,7 +142,9 @@ def without_note(row: PassedRow) -> TargetRefused:
 
 
 def _said(error: Exception) -> str:
-    """Return what a driver's error says, with column and constraint where the driver knows them."""
+    """Return what a check or a driver's error says, with column and constraint where that is known."""
+    if isinstance(error, InvalidRow):
+        return f"{error.what.rstrip('.')}{error.column and f', column {error.column}'}"
     known: Any = getattr(error, "diag", None)  # of psycopg
     parts = [f"{type(error).__name__}: {' '.join(str(error).split())}"]
     for noun in ("column", "constraint"):
