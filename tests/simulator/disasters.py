@@ -184,7 +184,7 @@ class Disasters:
         """Truncate the ledger's table; the rows are there."""
         if self.world.database.ledger.pop(self.world.query_id, None) is not None:
             self.world.happened("ledger lost")
-            self.world.judge.disasters.add("ledger")
+            self.world.judge.row_lost("")
             self.world.judge.timestamps_lost_us = MACHINE.true_us
             self.world.documented |= {"LedgerBehindLog", "LedgerShadowed"}
 

@@ -354,11 +354,15 @@ class Judge(logging.Handler):
                 rows = {key for key in attempt.rows if key.startswith((INVALID, REFUSED))}
                 self._gone.update((target, key) for key in rows)
 
-    def target_restored(self, target: str, table: Table) -> None:
-        """Learn that the table has lost rows, and the ledger row what was begun since."""
+    def row_lost(self, target: str) -> None:
+        """Learn that nothing says any more what was begun, and not recorded, with which timestamps."""
         self.disasters.add("ledger")
         self._begun_last.pop(target, None)
         self._dated = {dated: row for dated, row in self._dated.items() if dated[0] != target}
+
+    def target_restored(self, target: str, table: Table) -> None:
+        """Learn that the table has lost rows."""
+        self.row_lost(target)
         for attempt in self._by_value:
             arrival = attempt.at(target)
             self._gone |= {
@@ -399,7 +403,11 @@ class Judge(logging.Handler):
             return
         lacking = lost_to & site.lacking(attempt)
         since_us = max(attempt.at(target).flushed_us for target in lost_to)
-        if since_us and MACHINE.true_us < since_us + self.retention_s * 1_000_000:
+        if (
+            since_us
+            and not self.disasters
+            and MACHINE.true_us < since_us + self.retention_s * 1_000_000
+        ):
             self.violate(f"{path} is deleted before wal.retention is over")
         if lacking and not self._is_replay(site, attempt):
             self.violate(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -72,13 +73,17 @@ class Operator:
         self._command("verify", lambda: verify(self.query, lambda: self.target, clock.now_us()))
 
     def _living(self) -> set[Flushing]:
-        """Return the flushers that report in time, where they can."""
-        log = self.site.log
-        reports = not (log.full or log.away)
+        """Return the flusher that reported last, if it lives and can: it may hide another one."""
+        log, path = self.site.log, f"flusher-{self.name}.json" if self.name else "flusher.json"
+        reports = not (log.full or log.away) and log.has(path)
+        last = json.loads(log.get(path))["flusher"] if reports else ""
         return {
             each
             for each in self.world.flushing
-            if reports and each.site is self.site and each.target == self.name and each.reports
+            if last == f"{each.process.host.name}:{each.process.pid}"
+            and each.site is self.site
+            and each.target == self.name
+            and each.reports
         }
 
     def rewind(self, to: int, *, restored: bool = False, reset: bool = False) -> None:
@@ -89,7 +94,7 @@ class Operator:
             judge.rewound(self.name, self.site, flushed)
             if reset:
                 judge.reset(self.name)
-            if beside := living & self._living():
+            if beside := {each for each in living if each.reports}:
                 names = ", ".join(each.process.name for each in beside)
                 judge.violate(f"a rewind is carried out beside a living flusher: {names}")
 
