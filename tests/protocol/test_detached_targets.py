@@ -536,7 +536,7 @@ def test_who_waits_for_a_target_that_is_not_attached_is_told(world: SeveralWorld
         wait_until_flushed(checkpoint, view.log, 1.0)
     with pytest.raises(NoFlusher, match="is detached"):
         FlushCommand(view, world.targets[ADDED]).drain()
-    announce(view.log, NOW_US, "operator", "an attach that was killed", 0)
+    announce(view.log, len(view.log.states()), NOW_US, "operator", "an attach that was killed", 0)
     for waits in (world.log, view.log):
         with pytest.raises(NoFlusher, match="is announced, and not attached yet"):
             wait_until_flushed(checkpoint, waits, 1.0)

@@ -155,6 +155,27 @@ def test_rule_11_of_two_flushers_that_choose_at_once_one_decides(world: SeveralW
     judged.complete(world, 1, "")
 
 
+def test_of_two_starts_that_attach_a_target_the_first_one_says_from_which_epoch(
+    world: SeveralWorld,
+) -> None:
+    """One stood still before it looked how far the query is; then an epoch was published for the target."""
+    turns = Turns(0, counts=lambda operation: operation.startswith("list commits/"))
+
+    def start(faults: Faults) -> None:
+        world.run(faults)
+
+    late = Process(turns, start)
+    late.turn()
+    assert turns.stopped_before
+    run = world.run()
+    run.batch([("a", 1)])
+    late.turn()
+    run = world.run()
+    run.batch([("b", 2)])
+    world.flush_all()
+    judged.complete(world, 2, "")
+
+
 def test_rule_22_an_epoch_is_given_up_for_one_target_alone(world: SeveralWorld) -> None:
     """The decision lies in the target's own folder, and the other one gets the epoch."""
     world.run().batch([("a", 1)])

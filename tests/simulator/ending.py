@@ -89,7 +89,9 @@ class _Last:
         self._judge(attached)
         self._reports(attached)
         self._wake_late()
-        if not world.judge.violations:
+        # One of those may have been about to detach a target.
+        attached = [target for target in attached if self.site.state(target) == "attached"]
+        if attached and not world.judge.violations:
             self._garbage(driver, [self._flusher(driver, target) for target in attached])
             self._judge(attached)
 

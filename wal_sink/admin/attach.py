@@ -17,7 +17,7 @@ import msgspec
 from wal_sink.admin.query import Query, is_foreign, ledger_row, user_and_host
 from wal_sink.admin.rewind import has_files, read_past
 from wal_sink.configuration import target_names
-from wal_sink.errors import CorruptLog, Diverged, OptionError
+from wal_sink.errors import CorruptLog, Diverged, FlusherAtWork, OptionError
 from wal_sink.flush.rows import plan_of
 from wal_sink.flush.window import WindowChooser
 from wal_sink.model import paths
@@ -62,6 +62,8 @@ class Detachment(NamedTuple):
     """The change that `detach` makes."""
 
     query: Query
+    seen: int
+    """How many states of the target this was decided from."""
 
     @property
     def consequences(self) -> str:
@@ -73,10 +75,15 @@ class Detachment(NamedTuple):
         )
 
     def carry_out(self, now_us: int, why: str = "") -> Attached:
-        """Detach it; can be repeated."""
+        """Detach it.
+
+        :raises FlusherAtWork: it was attached or detached meanwhile.
+        """
         log = self.query.log
-        state = detach(log, now_us, user_and_host(), why or "by an operator")
-        return Attached(query_id=self.query.query_id, target=log.target, state=state)
+        state = detach(log, self.seen, now_us, user_and_host(), why or "by an operator")
+        return Attached(
+            query_id=self.query.query_id, target=log.target, state=_standing(log, state)
+        )
 
 
 class _Standing(NamedTuple):
@@ -131,15 +138,18 @@ class Attachment(NamedTuple):
     def carry_out(self, now_us: int, why: str = "") -> Attached:
         """Attach it; can be repeated at any point.
 
-        :raises FlusherAtWork: the ledger row was moved meanwhile.
+        :raises FlusherAtWork: the ledger row was moved meanwhile, or the target attached or detached.
         :raises WrongOwner, Diverged: it is not of this log, see `_look`.
         """
         log, by = self.query.log, user_and_host()
         why = why or "by an operator"
+        states = log.states()
+        seen = len(states)
         standing = self._look(now_us)
-        before = state_of(log)
-        if before is None or (before.verb, before.epoch) != ("announced", standing.has):
-            announce(log, now_us, by, why, standing.has)  # from here on nothing more is trimmed
+        if not states or (states[-1].verb, states[-1].epoch) != ("announced", standing.has):
+            # From here on nothing more is trimmed.
+            _standing(log, announce(log, seen, now_us, by, why, standing.has))
+            seen += 1
         owner = self.query.owner(self.query.identity())
         new = standing.row(0, owner)
         first = self._first(standing.has, trimmable_unseen(log), new.last_us)
@@ -148,7 +158,7 @@ class Attachment(NamedTuple):
         with ledger_row(self.target, owner) as row:
             row.replace(standing.past.mark, standing.row(first, owner))
         _delete_records(log, first)
-        state = attach(log, first, now_us, by, why, rows)
+        state = _standing(log, attach(log, seen, first, now_us, by, why, rows))
         return Attached(
             query_id=self.query.query_id,
             target=log.target,
@@ -273,8 +283,8 @@ def plan_detach(query: Query) -> Detachment:
     :raises OptionError: it is detached, or the only one that is attached, or has no name.
     """
     _refuse_unnamed(query)
-    state = state_of(query.log)
-    if state is not None and state.verb == "detached":
+    states = query.log.states()
+    if states and (state := states[-1]).verb == "detached":
         raise OptionError(
             f"Target {query.log.target} is detached already, by {state.by}: {state.why}.",
             f"`wal-sink attach CHECKPOINT --target {query.log.target}` brings it back.",
@@ -284,7 +294,7 @@ def plan_detach(query: Query) -> Detachment:
             f"Target {query.log.target} is the only one that is attached.",
             "Stop the query instead: without a target its rows have nowhere to go.",
         )
-    return Detachment(query)
+    return Detachment(query, len(states))
 
 
 def plan_attach(query: Query, target: Target, *, restored: bool = False) -> Attachment:
@@ -309,6 +319,19 @@ def plan_attach(query: Query, target: Target, *, restored: bool = False) -> Atta
             "Start the query with it, and run the command again after its first micro-batch.",
         )
     return Attachment(query, target, restored)
+
+
+def _standing(log: Log, state: TargetState | None) -> TargetState:
+    """Return a state that was added.
+
+    :raises FlusherAtWork: it was not, since another process had added one.
+    """
+    if state is None:
+        raise FlusherAtWork(
+            f"Target {log.target} was attached or detached by another process meanwhile",
+            "See with `wal-sink status CHECKPOINT`; run the command again if it is still wanted.",
+        )
+    return state
 
 
 def _refuse_unnamed(query: Query) -> None:

@@ -99,10 +99,13 @@ class Backpressure:
         slowest = slowest_view(self._log)
         if self._budget.of_targets.get(slowest.target) != "detach":
             return False
+        seen = len(slowest.states())
         if len(list(flushed_limits(self._log))) < 2:
             return False
         why = f"the log was full when epoch {epoch} came, and onFull is detach"
-        state = detach(slowest, self._clock_us(), this_process(), why)
+        state = detach(slowest, seen, self._clock_us(), this_process(), why)
+        if state is None:
+            return False
         logger.warning(
             "target %s is detached: it gets no epoch after %d. Cause: %s. `wal-sink"
             " attach` attaches it again",

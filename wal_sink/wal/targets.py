@@ -202,15 +202,12 @@ def attach_targets(
     """
     for name in names:
         view = log.of(name)
-        state = state_of(view)
         why = "named in the option targets"
-        if state is None:
-            announce(view, now_us, by, why)
-        states = view.states()
-        if len(states) == 1:
+        if not view.states():
+            announce(view, 0, now_us, by, why)
+        if len(view.states()) == 1:
             first = first_for_new(log, checkpoint)
-            attach(view, first, now_us, by, why)
-            if first:
+            if attach(view, 1, first, now_us, by, why) and first:
                 logger.warning(
                     "target %s gets the epochs from %d on. Earlier epochs are not written to it",
                     name,
@@ -226,29 +223,35 @@ def first_for_new(log: Log, checkpoint: Checkpoint) -> int:
     return max(checkpoint.last_commit(fresh=True), newest.epoch if newest else -1) + 1
 
 
-def announce(log: Log, now_us: int, by: str, why: str, has: int = -1) -> None:
+def announce(
+    log: Log, seen: int, now_us: int, by: str, why: str, has: int = -1
+) -> TargetState | None:
     """Announce the target whose view this is: from now on nothing is trimmed until it is attached.
 
+    :param seen: how many states of it the caller has read before it decided.
     :param has: the last epoch that it has, -1 for none.
+    :return: the state; None: another process has added one meanwhile, and nothing is changed.
     """
-    _add(log, TargetState(verb="announced", epoch=has, by=by, at_us=now_us, why=why))
+    return _add(log, seen, TargetState(verb="announced", epoch=has, by=by, at_us=now_us, why=why))
 
 
-def attach(log: Log, first: int, now_us: int, by: str, why: str, rows: int = 0) -> TargetState:
-    """Attach the target whose view this is, which was announced; return the state that stands.
+def attach(
+    log: Log, seen: int, first: int, now_us: int, by: str, why: str, rows: int = 0
+) -> TargetState | None:
+    """Attach the target whose view this is, which was announced; else as `announce`.
 
     :param first: the first epoch that it gets.
     :param rows: how many rows it lacks of epochs before that one; -1: not known.
     """
-    _add(log, TargetState(verb="attached", epoch=first, by=by, at_us=now_us, why=why, rows=rows))
-    return _standing(log)
+    state = TargetState(verb="attached", epoch=first, by=by, at_us=now_us, why=why, rows=rows)
+    return _add(log, seen, state)
 
 
-def detach(log: Log, now_us: int, by: str, why: str) -> TargetState:
-    """Let the target whose view this is hold back nothing any more; return the state that stands."""
+def detach(log: Log, seen: int, now_us: int, by: str, why: str) -> TargetState | None:
+    """Let the target whose view this is hold back nothing any more; else as `announce`."""
     flushed = max(log.flushed_epochs(), default=-1)
-    _add(log, TargetState(verb="detached", epoch=flushed, by=by, at_us=now_us, why=why))
-    return _standing(log)
+    state = TargetState(verb="detached", epoch=flushed, by=by, at_us=now_us, why=why)
+    return _add(log, seen, state)
 
 
 def lacking(log: Log) -> list[Gap]:
@@ -256,16 +259,10 @@ def lacking(log: Log) -> list[Gap]:
     return gaps(log.states())
 
 
-def _standing(log: Log) -> TargetState:
-    state = state_of(log)
-    assert state is not None
-    return state
-
-
-def _add(log: Log, state: TargetState) -> None:
-    """Add a state, unless another process was faster: then that one stands."""
-    number = _numbers(log, log.target).get(log.target, 0)
-    log.create(paths.TARGET_STATE, StateName(log.target, number), state)
+def _add(log: Log, seen: int, state: TargetState) -> TargetState | None:
+    """Add a state behind those that were seen: what was decided from them holds only then."""
+    stands = log.settle(paths.TARGET_STATE, StateName(log.target, seen), state)
+    return state if stands == state else None
 
 
 def _numbers(log: Log, target: str = "", *, fresh: bool = False) -> dict[str, int]:
