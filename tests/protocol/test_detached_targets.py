@@ -239,6 +239,25 @@ def test_a_database_that_was_replaced_is_a_new_target(
     assert lacking(world.log.of(ADDED)) == [Gap(*done.missing, done.missing_rows)]
 
 
+def test_a_replaced_database_lacks_what_the_first_one_had_before_a_gap_too(
+    world: SeveralWorld,
+) -> None:
+    """Epoch 0 was there, 1 was a gap, 2 was there again; of these the new database has none."""
+    for gap in (1, 3):
+        plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
+        epochs(world, gap)
+        flush(world.flusher(name=CELLS))
+        if gap == 3:
+            world.end_sessions()
+            world.empty_database()
+        done = attach(world)
+        epochs(world, gap + 1)
+        world.flush_all()
+    assert (done.missing, done.missing_rows) == ((0, 3), 4)
+    assert lacking(world.log.of(ADDED)) == [Gap(0, 3, 4)]
+    assert world.rows(ADDED) == [("4", 4)]
+
+
 def test_a_database_that_was_replaced_gets_what_the_log_holds_for_others(
     world: SeveralWorld,
 ) -> None:

@@ -210,7 +210,8 @@ class Attachment(NamedTuple):
         states = self.query.log.states()
         attached = (state.epoch for state in states if state.verb == "attached")
         # It may have been attached before the log had a first epoch: another sink may have gone on then.
-        before = max(next(attached, 0), past.identity.first_epoch) - 1
+        whole = self.query.log.of("").identity()
+        before = max(next(attached, 0), whole.first_epoch if whole else 0) - 1
         if (mark := past.mark) is None:
             return before
         if past.foreign:

@@ -161,7 +161,7 @@ def first_epoch(states: Iterable[TargetState]) -> int:
     for state in states:
         if state.verb != "attached":
             has = state.epoch
-        elif first < 0 or state.epoch > has + 1:
+        elif first < 0 or state.epoch > has + 1 or state.epoch < first:
             first = state.epoch
     return first
 
