@@ -85,8 +85,9 @@ def mounted(world: World, *, asks_again: bool) -> CachingMount:
 
 def flusher_over(world: World, mount: StateBackend) -> Flusher:
     """Return a flusher that sees the log through a mount."""
+    checkpoint, kept_s = Checkpoint(world.checkpoint), world.retention_s
     return Flusher(
-        Pipeline(world.query_id, Log(mount), Checkpoint(world.checkpoint), world.target),
+        Pipeline(world.query_id, Log(mount), checkpoint, world.target, kept_s),
         clock_us=world.clock,
         run_history=RunHistory(),
     )
@@ -280,6 +281,21 @@ def test_rule_13_a_listing_without_the_records_lets_no_ledger_row_be_made(world:
         until_rest(flusher)
     assert world.store.ledger == {}
     assert world.table() == {"a": 1}
+
+
+def test_rule_18_a_listing_without_what_is_retained_lets_nothing_of_it_be_swept(
+    world: World,
+) -> None:
+    """Another flusher has moved a flushed epoch to `retained/`, and this one's host does not list it yet."""
+    world.retention_s = 86_400.0
+    mount = mounted(world, asks_again=True)
+    mount.cache(paths.RETAINED_RECORD.folder)
+    world.run().batch([("a", 1)])
+    world.flush()
+    kept = world.log_backend.list(paths.SEGMENT.folder)
+    until_rest(flusher_over(world, mount))
+    assert kept
+    assert world.log_backend.list(paths.SEGMENT.folder) == kept
 
 
 def test_a_fresh_listing_has_what_a_listing_has(world: World) -> None:

@@ -81,6 +81,7 @@ class Commands:
         self.world.happened("database replaced", name)
         self.world.databases[name].restore(Snapshot({}, {}))
         self.world.judge.database_replaced(name)
+        self.world.replaced.add(name)
 
     def _retry(self) -> None:
         """Send again what is in quarantine."""

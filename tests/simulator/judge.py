@@ -402,7 +402,8 @@ class Judge(logging.Handler):
         if attempt is None or site.kept.get(attempt.epoch) is not attempt:
             return
         lacking = lost_to & site.lacking(attempt)
-        since_us = max(attempt.at(target).flushed_us for target in lost_to)
+        held = [target for target in lost_to if (target, attempt.epoch) not in site.given_up]
+        since_us = max((attempt.at(target).flushed_us for target in held), default=0)
         if (
             since_us
             and not self.disasters

@@ -59,6 +59,9 @@ class World:
         """`wal.maxBytes`; None: no budget."""
         self.documented: set[str] = set()
         """Kinds of errors at which the flush may stop, after what was done to this history."""
+        self.replaced: set[str] = set()
+        """Targets whose database was replaced by an empty one, while they were detached: a flusher that stood
+        still since before, or lists the states as they were, finds no ledger row."""
 
     @property
     def was_reset(self) -> bool:

@@ -75,10 +75,13 @@ class RetainedEpochs:
         return self._paths
 
 
-def retained_paths(log: Log) -> dict[int, list[str]]:
-    """List the paths of what is retained, by epoch, ascending."""
+def retained_paths(log: Log, *, fresh: bool = False) -> dict[int, list[str]]:
+    """List the paths of what is retained, by epoch, ascending.
+
+    :param fresh: to conclude from what is missing, see `StateBackend.list_fresh`.
+    """
     found: dict[int, list[str]] = {}
-    for path in log.backend.list(paths.RETAINED_RECORD.folder):
+    for path in log.names(paths.RETAINED_RECORD.folder, fresh=fresh):
         if (epoch := paths.retained_epoch(path)) is not None:
             found.setdefault(epoch, []).append(path)
     return found

@@ -206,7 +206,9 @@ def sweep(log: Log, trimmable: int | None = None) -> int:
         logger.info("deleted %d unfinished files of killed writers", unfinished)
     if (mark := log.newest_flushed()) is not None:
         upto = mark.epoch if trimmable is None else min(trimmable, mark.epoch)
-        untrimmed = {attempt.epoch for attempt in log.attempts()}.union(retained_paths(log))
+        # Afresh: a segment goes because both lack its epoch. Manifests first, since they move to `retained/`.
+        untrimmed = {attempt.epoch for attempt in log.attempts(fresh=True)}
+        untrimmed |= retained_paths(log, fresh=True).keys()
         if segments := _segments(log, upto, untrimmed):
             logger.info("deleting %d segments of epochs up to %d", len(segments), upto)
             log.delete(segments)
