@@ -65,7 +65,7 @@ def test_a_check_shows_the_table_and_a_start_makes_it(cassandra: Node, keyspace:
         '  PRIMARY KEY (("shop", "Day"), "sold_at")\n);'
     )
     plans = [made.plan(SCHEMA, "key") for _ in range(2)]
-    assert plans[0] == plans[1]
+    assert plans[0].columns == plans[1].columns
     assert plans[0].creates == made.dry_plan(SCHEMA, "key").creates == ""
     assert tables(cassandra, keyspace) == {"sales", "wal_sink_ledger"}
     rows = made.check(pa.record_batch(ROW, schema=SCHEMA), plans[0])

@@ -314,10 +314,10 @@ def test_a_table_that_a_node_lacks_for_a_moment_is_an_outage(
 
 
 @pytest.mark.parametrize("name", ["wal_sink_lagging", "t"])
-def test_a_table_that_another_node_has_is_an_outage(
+def test_a_table_that_another_node_has_is_there(
     node: EmbeddedCassandra, admin: Any, role: str, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """The node that is asked lags behind. A second look, here at the same node, finds the table."""
+    """The node that is asked lags behind, or another start has just made the table."""
     given = {"username": role, "password": "first", "ledgerTable": "wal_sink_lagging"}
     target = CassandraTarget(options(node, **given))
     schema, nodes = pa.schema({"k": pa.string(), "v": pa.int64()}), table_module.nodes
@@ -339,8 +339,7 @@ def test_a_table_that_another_node_has_is_an_outage(
         monkeypatch.setattr(table_module, "nodes", other_nodes)
         owner = Owner(f"{role} {name}", "log", "checkpoint")
         look = {"t": partial(session.compare, plan)}.get(name, partial(target.connect, owner))
-        with pytest.raises(TargetUnavailable, match=f"lacks table .*{name}.*, which 127"):
-            look()
+        look()
         session.compare(plan)
 
 

@@ -170,6 +170,20 @@ def test_until_then_the_query_can_be_rewound(world: World) -> None:
     assert left(world) == [0, 1, 2]
 
 
+def test_what_is_flushed_again_stays_for_its_time_anew(world: World) -> None:
+    """Also where the flusher lives on, and has read when the epoch was flushed first."""
+    world.run().batch([("a", 1)])
+    flusher = world.flusher()
+    rest(flusher)
+    world.clock.us += DELAY_US // 2
+    assert rest(flusher) == []
+    plan_rewind(query(world), world.target, -1, world.clock()).carry_out(world.clock())
+    rest(flusher)
+    world.clock.us += 3 * DELAY_US // 4
+    assert rest(flusher) == []
+    assert left(world) == [0]
+
+
 def test_the_command_keeps_the_delay(world: World) -> None:
     """And deletes what is due; 0 deletes the rest."""
     world.clock.us = time.time_ns() // 1_000 - DELAY_US

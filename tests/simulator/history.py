@@ -274,6 +274,7 @@ class History:
         driver.pass_by()
         passed = driver.run is not None and driver.run.next > 0
         passed &= not world.site.log.paths(paths.CLAIM.folder)  # else the flush alone stops there
+        self.end_process(driver.process)  # a run that goes on publishes, and the flush stops
         for _ in range(3):
             self._restart()
             driver = self._driver()

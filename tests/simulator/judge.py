@@ -402,7 +402,11 @@ class Judge(logging.Handler):
         if attempt is None or site.kept.get(attempt.epoch) is not attempt:
             return
         lacking = lost_to & site.lacking(attempt)
-        held = [target for target in lost_to if (target, attempt.epoch) not in site.given_up]
+        held = [
+            target
+            for target in lost_to
+            if (target, attempt.epoch) not in site.given_up and site.state(target) != "detached"
+        ]
         since_us = max((attempt.at(target).flushed_us for target in held), default=0)
         if (
             since_us

@@ -154,7 +154,8 @@ class Retention:
     is safe, since an epoch that has a record is in the target. A record of the future, by a clock that was
     wrong, counts no later than the newest record: an epoch was flushed before those that follow it.
 
-    Remembers one record, so that a look costs no read while nothing is due.
+    Remembers one record, so that a look costs no read while nothing is due. It is read again before its epoch
+    counts as due: since a rewind the epoch may have been flushed anew.
 
     :param seconds: 0 lets every flushed epoch be trimmed at once.
     :param clock_us: microseconds since 1970.
@@ -164,6 +165,7 @@ class Retention:
         self.seconds = seconds
         self.clock_us = clock_us
         self._oldest = (-1, 0)
+        """An epoch, and when it was flushed as far as was read; 0: long ago."""
 
     def trimmable(
         self, log: Log, recorded: FlushedEpoch | None, epochs: Iterable[int]
@@ -177,17 +179,21 @@ class Retention:
             return None
         now_us = self.clock_us()
         for epoch in itertools.takewhile(lambda each: each <= recorded.epoch, epochs):
-            flushed_us = min(self._recorded_us(log, epoch), recorded.recorded_us)
-            if now_us < flushed_us + self.seconds * 1_000_000:
+            if not self._is_due(log, epoch, recorded, now_us):
                 return epoch - 1
         return None
 
-    def _recorded_us(self, log: Log, epoch: int) -> int:
-        if self._oldest[0] != epoch:
-            record = log.flushed(epoch)
-            # Without a record the epoch is due: `trim` then says what is wrong.
-            self._oldest = epoch, record.recorded_us if record else 0
-        return self._oldest[1]
+    def _is_due(self, log: Log, epoch: int, newest: FlushedEpoch, now_us: int) -> bool:
+        def is_over() -> bool:
+            flushed_us = min(self._oldest[1], newest.recorded_us)
+            return now_us >= flushed_us + self.seconds * 1_000_000
+
+        if self._oldest[0] == epoch and not is_over():
+            return False
+        record = log.flushed(epoch)
+        # Without a record the epoch is due: `trim` then says what is wrong.
+        self._oldest = epoch, record.recorded_us if record else 0
+        return is_over()
 
 
 class SharedRetention:

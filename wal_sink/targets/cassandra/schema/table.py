@@ -211,12 +211,20 @@ class TableMetadata(NamedTuple):
 def read_table(session: Any, name: TableName, node: Any = None) -> TableMetadata:
     """Read a table's metadata; also for one that does not exist.
 
+    Where the node that is asked lacks the table, one that has it answers in its place: the first one lags
+    behind, or another start has made the table just now.
+
     :param session: the driver's session.
     :param node: the driver's host to ask; None: any.
-    :raises TargetUnavailable: the node lacks the table, and another one has it.
     :raises Exception: of the driver.
     """
+    live = _read(session, name, node)
+    if not live.exists and (other := _where_it_is(session, name)) is not None:
+        return _read(session, name, other)
+    return live
 
+
+def _read(session: Any, name: TableName, node: Any) -> TableMetadata:
     def rows(what: str, source: str, *key: str) -> list[Any]:
         names = ("keyspace_name", "table_name")[: len(key)]
         where = " AND ".join(f"{column} = %s" for column in names)
@@ -231,10 +239,6 @@ def read_table(session: Any, name: TableName, node: Any = None) -> TableMetadata
         )
     }
     table = tables.get(name.table)
-    if table is None and (other := _where_it_is(session, name)):
-        from wal_sink.targets.cassandra.driver.errors import lagging_node  # noqa: PLC0415 -- not in tasks
-
-        raise lagging_node(f"table {name}, which {other} has")
     views = rows("view_name", "views", name.keyspace)
     columns = rows("column_name, kind, position, type", "columns", *name)
     # As a number: a column can be dropped at a time that Python's datetime cannot hold.
@@ -282,7 +286,7 @@ def _where_it_is(session: Any, name: TableName) -> Any:
     for node in nodes(session):
         try:
             if session.execute(query, name, host=node).one():
-                return node.address
+                return node
         except Exception as error:
             if classify(error) == "fatal":
                 raise
