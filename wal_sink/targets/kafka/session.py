@@ -47,7 +47,7 @@ from wal_sink.targets.kafka import topics
 from wal_sink.targets.kafka.options import KafkaOptions
 from wal_sink.targets.kafka.records import Limits, planned_limits, records, refuse
 from wal_sink.targets.registry import published_elsewhere
-from wal_sink.targets.sql.refusals import WindowRefusals, refusal, without_note
+from wal_sink.targets.sql.refusals import WindowRefusals, refusal, refuse_unflushed, without_note
 
 logger = logging.getLogger(__name__)
 
@@ -331,10 +331,7 @@ class KafkaSession(TransactionalSession):
         """
         row = PassedRow(rows.epoch, rows.first_us)
         mark = self._alone(_RESENDS)
-        if mark is None or mark.flushed < row.epoch:
-            raise TargetRefused(
-                f"Epoch {row.epoch} is not flushed", "Send its rows when it is flushed."
-            )
+        refuse_unflushed(mark, row)
         key, sent = _note_key(self._owner, row), row.note(self._owner, sent=True)
         there = self._ledger.last(key)
         if there == sent:

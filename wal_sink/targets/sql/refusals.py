@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from wal_sink.errors import InvalidRow, TargetRefused
-from wal_sink.model.ledger import PassedRow, Window
+from wal_sink.model.ledger import LedgerState, PassedRow, Window
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import OnRefused, Slice
 from wal_sink.targets.names import unquoted
@@ -129,6 +129,18 @@ def refusal(plan: Plan, rows: Slice, window: Window | None, error: Exception) ->
         f" {row_text(rows.batch, plan, 0)}: {_said(error)}",
         _REMEDY,
     )
+
+
+def refuse_unflushed(mark: LedgerState | None, row: PassedRow) -> None:
+    """Refuse to send a row of the quarantine before its epoch is flushed: the flush may still note it.
+
+    :param mark: the ledger row.
+    :raises TargetRefused: the epoch is not flushed.
+    """
+    if mark is None or mark.flushed < row.epoch:
+        raise TargetRefused(
+            f"Epoch {row.epoch} is not flushed", "Send its rows when it is flushed."
+        )
 
 
 def without_note(row: PassedRow) -> TargetRefused:

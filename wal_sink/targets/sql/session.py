@@ -22,7 +22,13 @@ from wal_sink.targets.columns import TableColumn, refuse_changed
 from wal_sink.targets.names import unquoted
 from wal_sink.targets.registry import published_elsewhere
 from wal_sink.targets.sql.columns import as_new_rows
-from wal_sink.targets.sql.refusals import Savepoints, WindowRefusals, refusal, without_note
+from wal_sink.targets.sql.refusals import (
+    Savepoints,
+    WindowRefusals,
+    refusal,
+    refuse_unflushed,
+    without_note,
+)
 
 COLUMNS = LedgerRow._fields
 """All but the key."""
@@ -311,10 +317,7 @@ class SqlSession(TransactionalSession):
         """
         row = PassedRow(rows.epoch, rows.first_us)
         mark = self.read_ledger()  # before the note, which comes with it
-        if mark is None or mark.flushed < row.epoch:
-            raise TargetRefused(
-                f"Epoch {row.epoch} is not flushed", "Send its rows when it is flushed."
-            )
+        refuse_unflushed(mark, row)
         self._forget()
         with self._transaction() as end:
             note = self._ledger_of(row)
