@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 AT_LEAST = {
     "tests.cassandra": 30,
-    "tests.docker": 10,
+    "tests.docker": 4,
     "tests.postgresql": 150,
     "tests.sql": 300,
     "tests.kafka": 50,
