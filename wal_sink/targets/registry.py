@@ -32,6 +32,15 @@ _OWN = {
 """Known without metadata, which a checkout on the path has not, and which takes time to read. No other
 distribution can take one of these names."""
 
+_CLIENTS = {
+    "postgresql": ("psycopg", "pgpq"),
+    "kafka": ("confluent_kafka",),
+    "sql": ("sqlalchemy",),
+    "delta": ("deltalake",),
+    "iceberg": ("pyiceberg", "pyiceberg_core"),
+}
+"""The modules that the extra of each target brings."""
+
 
 def is_installed(name: str) -> bool:
     """Whether a target is registered under this name by what is installed here; `module:Class` is not."""
@@ -135,11 +144,14 @@ def importing(target: str, where: str) -> Iterator[None]:
 
     :param target: its name, which is that of the extra, too.
     :param where: who needs the client, such as "the driver of Spark and every flusher run".
-    :raises OptionError: it is not installed.
+    :raises OptionError: it is not installed. That another module is missing is not what the extra mends, and
+        stays as it is.
     """
     try:
         yield
     except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] not in _CLIENTS[target]:
+            raise
         raise OptionError(
             f"Option target is {target}, and {error.name} is not installed.",
             f"pip install 'wal_sink[{target}]', where {where}.",
