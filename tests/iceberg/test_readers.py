@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.expressions import EqualTo, IsNaN
 from pyiceberg.table.sorting import NullOrder, SortDirection
@@ -127,3 +128,21 @@ def test_nested_values(tmp_path: Path) -> None:
     with query(options, schema) as running:
         running.add(rows)
     assert read(options) == rows
+
+
+def test_a_null_list_of_structs_is_not_an_empty_one(tmp_path: Path) -> None:
+    """Nor a null map to structs: pyiceberg writes, and reads, an empty one. Parquet's own reader tells."""
+    point = pa.struct([("x.y", pa.int32())])  # a name that is another one in files
+    schema = pa.schema([("points", pa.list_(point)), ("by", pa.map_(pa.string(), point))])
+    options = catalog_options(tmp_path)
+    make_table(options, schema)
+    rows: list[dict[str, Any]] = [
+        {"points": None, "by": None},
+        {"points": [], "by": []},
+        {"points": [None, {"x.y": None}], "by": [("a", None), ("b", {"x.y": 1})]},
+    ]
+    with query(options, schema) as running:
+        running.add(rows)
+    (file,) = tmp_path.rglob("*.parquet")
+    assert str(pq.read_table(file).to_pylist()).replace("_x2E", ".") == str(rows)
+    assert read(options)[2] == rows[2]  # by the ids of fields

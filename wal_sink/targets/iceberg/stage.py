@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import logging
 import uuid
+from collections.abc import Iterator
 
 import msgspec
 import pyarrow as pa
@@ -15,16 +16,22 @@ import pyarrow.compute as pc
 from pyiceberg.avro.decoder import new_decoder
 from pyiceberg.avro.encoder import BinaryEncoder
 from pyiceberg.avro.resolver import construct_writer, resolve_reader
+from pyiceberg.io.fileformat import FileFormatFactory
 from pyiceberg.io.pyarrow import (
-    _dataframe_to_data_files,
+    _determine_partitions,
     _get_field_from_arrow_table,
+    bin_pack_arrow_table,
     schema_to_pyarrow,
 )
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, data_file_with_partition
-from pyiceberg.table import Table
+from pyiceberg.partitioning import PartitionKey
+from pyiceberg.schema import sanitize_column_names
+from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.sorting import NullOrder, SortDirection
 from pyiceberg.typedef import Record
 from pyiceberg.types import StructType
+from pyiceberg.utils.concurrent import ExecutorFactory
+from pyiceberg.utils.properties import property_as_int
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.iceberg.table import FORMAT, IcebergTable, sync
@@ -112,9 +119,7 @@ class Stage:
             return
         rows = ordered(self._completed(pa.concat_tables(waiting)), self._table)
         written = 0
-        for file in _dataframe_to_data_files(
-            self._table.metadata, rows, self._table.io, uuid.uuid4()
-        ):
+        for file in write_files(self._table, rows):
             entry = io.BytesIO()
             construct_writer(_struct(self._table)).write(BinaryEncoder(entry), file)
             self._done.append(
@@ -137,13 +142,70 @@ class Stage:
         """Return rows with all columns of the table, those that the DataFrame lacks as nulls."""
         columns = []
         for field in self._arrow:
-            if field.name not in rows.column_names:
-                columns.append(pa.nulls(len(rows), field.type))
-            elif pa.types.is_nested(field.type):  # the names of their parts
+            if field.name in rows.column_names:
                 columns.append(rows.column(field.name).cast(field.type))
             else:
-                columns.append(rows.column(field.name))
+                columns.append(pa.nulls(len(rows), field.type))
         return pa.table(columns, names=self._arrow.names)
+
+
+def write_files(table: Table, rows: pa.Table) -> Iterator[DataFile]:
+    """Write rows to Parquet files, at least one for each partition, in threads.
+
+    pyiceberg's own `write_file` makes an empty list of a null one whose elements are structs, and an empty
+    map of a null one whose values are (`ArrowProjectionVisitor`). The rest here is as there.
+
+    :param rows: in the columns of `arrow_schema`.
+    """
+    properties, parts = table.metadata.properties, [(None, rows)]
+    if not table.spec().is_unpartitioned():
+        found = _determine_partitions(table.spec(), table.schema(), rows)
+        parts = [(each.partition_key, each.arrow_table_partition) for each in found]
+    largest = property_as_int(
+        properties,
+        TableProperties.WRITE_TARGET_FILE_SIZE_BYTES,
+        TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT,
+    )
+    tasks = [(key, each) for key, part in parts for each in bin_pack_arrow_table(part, largest)]
+    columns = sanitize_column_names(table.schema())
+    name, model = uuid.uuid4(), FileFormatFactory.get(FileFormat.PARQUET)
+    arrow = schema_to_pyarrow(columns)  # with the ids of fields
+
+    def write(number: int, task: tuple[PartitionKey | None, list[pa.RecordBatch]]) -> DataFile:
+        key, batches = task
+        location = table.location_provider().new_data_location(
+            f"00000-{number}-{name}.parquet", key
+        )
+        output = table.io.new_output(location)
+        writer = model.create_writer(output, columns, properties)
+        with writer:
+            writer.write(pa.Table.from_batches([pa.record_batch(_As(arrow, b)) for b in batches]))
+        return DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=location,
+            file_format=FileFormat.PARQUET,
+            partition=key.partition if key else Record(),
+            file_size_in_bytes=len(output),
+            sort_order_id=None,
+            spec_id=table.metadata.default_spec_id,
+            equality_ids=None,
+            key_metadata=None,
+            **writer.result().to_serialized_dict(),
+        )
+
+    files: Iterator[DataFile] = ExecutorFactory.get_or_create().map(write, range(len(tasks)), tasks)
+    return files
+
+
+class _As:
+    """A batch under other names and metadata of its columns, and of their parts; its layout is the same."""
+
+    def __init__(self, schema: pa.Schema, batch: pa.RecordBatch) -> None:
+        self._schema = schema
+        self._batch = batch
+
+    def __arrow_c_array__(self, _: object = None) -> tuple[object, object]:
+        return self._schema.__arrow_c_schema__(), self._batch.__arrow_c_array__()[1]
 
 
 def arrow_schema(table: Table) -> pa.Schema:
