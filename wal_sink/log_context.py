@@ -1,7 +1,7 @@
-"""Adds query and epoch to every log record of a flusher's thread.
+"""Adds query, target and epoch to every log record of a flusher's thread.
 
-The messages begin with `query <id>, epoch <n>:`, and the records have the attributes `query_id` and `epoch`,
-for handlers that write structured logs.
+The messages begin with `query <id>, target <name>, epoch <n>:`, without what does not apply. The records have
+the attributes `query_id`, `target` and `epoch`, for handlers that write structured logs.
 """
 
 from __future__ import annotations
@@ -13,17 +13,27 @@ from contextvars import ContextVar
 from typing import Any
 
 _QUERY: ContextVar[str] = ContextVar("wal_sink_query", default="")
+_TARGET: ContextVar[str] = ContextVar("wal_sink_target", default="")
 _EPOCH: ContextVar[int | None] = ContextVar("wal_sink_epoch", default=None)
 
 
+def query_name(query_id: str, target: str) -> str:
+    """Return what messages call a query, and its target where it has several."""
+    return f"query {query_id}, target {target}" if target else f"query {query_id}"
+
+
 @contextlib.contextmanager
-def logging_query(query_id: str, epoch: int | None = None) -> Iterator[None]:
-    """Within the block, let the log records of this thread be about a query and an epoch."""
-    query, number = _QUERY.set(query_id), _EPOCH.set(epoch)
+def logging_query(query_id: str, target: str) -> Iterator[None]:
+    """Within the block, let the log records of this thread be about a query and one of its targets.
+
+    :param target: the name of one of several; empty for the only one.
+    """
+    query, name, epoch = _QUERY.set(query_id), _TARGET.set(target), _EPOCH.set(None)
     try:
         yield
     finally:
-        _EPOCH.reset(number)
+        _EPOCH.reset(epoch)
+        _TARGET.reset(name)
         _QUERY.reset(query)
 
 
@@ -38,11 +48,12 @@ class _Placed(logging.LoggerAdapter[logging.Logger]):
         self, msg: Any, kwargs: MutableMapping[str, Any]
     ) -> tuple[Any, MutableMapping[str, Any]]:
         """Say what the record is about, where that is known."""
-        query_id, epoch = _QUERY.get(), _EPOCH.get()
+        query_id, target, epoch = _QUERY.get(), _TARGET.get(), _EPOCH.get()
         if not query_id:
             return msg, kwargs
-        place = f"query {query_id}" if epoch is None else f"query {query_id}, epoch {epoch}"
-        return f"{place}: {msg}", {**kwargs, "extra": {"query_id": query_id, "epoch": epoch}}
+        place = query_name(query_id, target) + ("" if epoch is None else f", epoch {epoch}")
+        extra = {"query_id": query_id, "target": target, "epoch": epoch}
+        return f"{place}: {msg}", {**kwargs, "extra": extra}
 
 
 def line_logger(name: str) -> logging.LoggerAdapter[logging.Logger]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, get_args
@@ -18,6 +19,7 @@ from tests.protocol.several_world import ADDED, CELLS, SeveralWorld
 from tests.protocol.test_crash_everywhere import fault, flush, injected_as_meant, partitions
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import Diverged, Fenced, WalSinkError
+from wal_sink.flush.loop import FlushLoop
 from wal_sink.flush.rows import as_written
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
@@ -304,3 +306,22 @@ def test_rows_are_cast_for_each_target_as_they_are_written(world: SeveralWorld) 
     written = as_written(world.log.of(ADDED), target, plan, given)
     assert written.batch.schema.field("v").type == pa.int64()
     assert as_written(Log(world.log_backend), target, plan, given) is given
+
+
+def test_log_lines_of_a_flush_name_the_target(
+    world: SeveralWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the text and as an attribute: the target that is down is not to be guessed."""
+    caplog.set_level(logging.INFO, "wal_sink")
+    run = world.run()
+    run.batch(*partitions(0, run.run_id))
+    loop = FlushLoop(world.flusher(name=ADDED))
+    loop.end()
+    loop.start()
+    loop.join(30)
+    said = [r for r in caplog.records if r.threadName == loop.name]
+    texts = [r.getMessage() for r in said]
+    place = f"query {world.query_id}, target {ADDED}"
+    assert any(t.startswith(f"{place}, epoch 0: flushed ") for t in texts), texts
+    assert [t for t in texts if not t.startswith(place)] == []
+    assert {getattr(r, "target", None) for r in said} == {ADDED}

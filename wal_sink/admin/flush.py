@@ -232,7 +232,7 @@ class FlushCommand:
                 while not self._stopping:
                     progress(self._tally.epochs, total)
                     self._run_history.undecided = False
-                    with logging_query(self._query.query_id):
+                    with logging_query(self._query.query_id, self._query.log.target):
                         step = tries(self._flusher.run_once)
                     self._reporter.succeeded()
                     self._tally.look()

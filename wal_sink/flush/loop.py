@@ -77,7 +77,7 @@ class FlushLoop(threading.Thread):
 
     def run(self) -> None:
         """Flush, rest, flush."""
-        with logging_query(self._pipeline.query_id):
+        with logging_query(self._pipeline.query_id, self._pipeline.log.target):
             self._reporter.observer.started()
             try:
                 with self._reporter.beating():

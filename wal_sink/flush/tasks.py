@@ -143,8 +143,9 @@ class FlushTask:
 
     def __call__(self, share: Iterable[Piece]) -> Answer:
         """Write a share; return when every row of it is acknowledged or staged, or what stopped it."""
+        query_id, _, target = self._owner.query_id.partition("/")  # see `ledger_key`
         try:
-            with store_errors(), logging_query(self._owner.query_id):
+            with store_errors(), logging_query(query_id, target):
                 return self._write(list(share))
         except FileGoneError as gone:
             return gone

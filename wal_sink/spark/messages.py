@@ -14,6 +14,7 @@ from wal_sink import errors
 from wal_sink.clock import now_us
 from wal_sink.configuration import Configuration, Destination, options_of
 from wal_sink.errors import OptionError, WalSinkError
+from wal_sink.log_context import query_name
 from wal_sink.options import parse
 from wal_sink.progress.backlog import waiting_epochs
 from wal_sink.progress.heartbeat import read_report, said_ago, seems_alive, this_process
@@ -191,7 +192,7 @@ def _log_visibly(text: str) -> None:
 
 def say_left(flush: QueryFlush) -> None:
     """At a start: say what an earlier run, perhaps killed, could not flush any more."""
-    query = f"query {flush.query_id}"
+    query = query_name(flush.query_id, flush.log.target)
     if waiting := _epochs(flush):
         logger.warning(
             "%s left in %s by an earlier run. The flush goes on now",
@@ -238,7 +239,7 @@ def say_waiting(flush: QueryFlush, *, flushes_here: bool) -> None:
     """
     if not (waiting := _epochs(flush)):
         return
-    checkpoint, query = flush.checkpoint.url, f"query {flush.query_id}"
+    checkpoint, query = flush.checkpoint.url, query_name(flush.query_id, flush.log.target)
     if flushes_here:
         how = (
             ". To flush them, start the query again under `with wal_sink.register(spark):`, which waits for"
