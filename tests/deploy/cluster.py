@@ -11,7 +11,7 @@ import signal
 import subprocess
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -52,6 +52,7 @@ class Cluster:
         self.url = f"spark://127.0.0.1:{self._port}"
         self._started = 0
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._workers: list[subprocess.Popen[bytes]] = []
         self.master: subprocess.Popen[bytes]
         self.workers = workers
 
@@ -81,7 +82,7 @@ class Cluster:
     def start_worker(self) -> None:
         """Start a further worker."""
         size = ["--cores", str(self._cores), "--memory", "2g", "--webui-port", "0"]
-        self._daemon("worker.Worker", "--host", "127.0.0.1", *size, self.url)
+        self._workers.append(self._daemon("worker.Worker", "--host", "127.0.0.1", *size, self.url))
 
     def await_workers(self) -> None:
         """Wait until as many workers as there should be are alive."""
@@ -114,6 +115,11 @@ class Cluster:
         self.master.wait()
         self.start_master()
 
+    @property
+    def worker_pids(self) -> list[int]:
+        """Of the workers that run."""
+        return [worker.pid for worker in self._workers if worker.poll() is None]
+
     def kill_worker(self, pid: int) -> None:
         """SIGKILL a worker, and start another one."""
         (process,) = (each for each in self._processes if each.pid == pid)
@@ -135,6 +141,17 @@ def executor_of(pid: int) -> tuple[int, int]:
         return pid, _parent(pid)
     except FileNotFoundError as error:
         raise ProcessLookupError(pid) from error
+
+
+def executors_of(workers: Sequence[int]) -> list[int]:
+    """Return the ids of the executors of these workers."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        pid = int(folder.name)
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ends as we look
+            if "CoarseGrainedExecutorBackend" in _command(pid) and _parent(pid) in workers:
+                found.append(pid)
+    return found
 
 
 def kill(pid: int) -> None:

@@ -3,6 +3,8 @@
 With `--hostile`: clocks, listings, disks, backups, rows and zombies are against it, for some minutes.
 With `--features`: another query, which uses ten features at once, and deaths for some minutes; each cell is
 compared, with its write time and the end of its life.
+With `--cluster`: a topic of Kafka, read by a standalone cluster of Spark into three nodes of Cassandra,
+PostgreSQL and Delta Lake, out of one log; each process is killed, and paused. It draws wal-sink-soak.svg.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from rich.table import Table
 
 from tests.class_archive import CASSANDRA, SPARK
 from tests.soak.cells import CellVerdict
+from tests.soak.cluster import ClusterSoak
+from tests.soak.cluster_report import draw, tables
 from tests.soak.course import Soak, Victim
 from tests.soak.features import FeaturesOutcome, FeaturesSoak
 from tests.soak.hostile import HostileSoak
@@ -39,10 +43,16 @@ def main() -> int:
     other = parser.add_mutually_exclusive_group()
     other.add_argument("--hostile", action="store_true", help="everything is against it")
     other.add_argument("--features", action="store_true", help="ten features at once, and deaths")
+    other.add_argument(
+        "--cluster", action="store_true", help="everything beside each other, and deaths"
+    )
+    parser.add_argument("--minutes", type=float, default=30.0, help="of each but the first")
+    parser.add_argument("--hours", type=float, help="the same, in hours")
     parser.add_argument(
-        "--minutes", type=float, default=30.0, help="of --hostile, or of --features"
+        "--picture", type=Path, default=Path("wal-sink-soak.svg"), help="of --cluster"
     )
     given = parser.parse_args()
+    seconds = 60 * given.minutes if given.hours is None else 3_600 * given.hours
     console = Console(highlight=False, width=max(_WIDTH, Console().width))
     console.print(f"seed {given.seed}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what is started here is ended
@@ -62,10 +72,17 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="wal_sink-soak-") as folder:
         if given.features:
             features = FeaturesSoak(Path(folder), given.seed, console.print)
-            return _tell(console, features.run_for(60 * given.minutes), time.monotonic() - began)
+            return _tell(console, features.run_for(seconds), time.monotonic() - began)
+        if given.cluster:
+            with ClusterSoak(Path(folder), given.seed, console.print) as soak:
+                found = soak.run_for(seconds)
+            draw(given.picture, found)
+            for table in tables(found):
+                console.print(table)
+            return 0 if found.exact else 1
         if given.hostile:
             hostile = HostileSoak(Path(folder), given.seed, console.print)
-            outcome = hostile.run_for(60 * given.minutes)
+            outcome = hostile.run_for(seconds)
         else:
             outcome = Soak(Path(folder), given.seed, console.print).run(victims)
     verdict = outcome.verdict

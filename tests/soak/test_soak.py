@@ -1,4 +1,4 @@
-"""Three deaths of a query with ten features, what its oracle sees, and the order of the hostile events."""
+"""Deaths of two queries and all under them; what oracle and readers notice; the order of hostile events."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ import secrets
 from collections import Counter
 from pathlib import Path
 
+import pyspark
 import pytest
 
+from tests.neighbours import Counted, Row
 from tests.soak.cells import Cell, Expected, compare
+from tests.soak.cluster import KINDS, TARGETS, VICTIMS, ClusterSoak
 from tests.soak.features import FeaturesSoak
 from tests.soak.hostile import deal
+from tests.soak.readers import Reader, Rows, Store
 
 
 @pytest.mark.test_all
@@ -29,6 +33,53 @@ def test_three_deaths(tmp_path: Path) -> None:
     assert outcome.left == outcome.wanted.bad > 0
     assert outcome.sent_again > outcome.wanted.refused_long > 0, "by the flush and by the tasks"
     assert outcome.starts >= 1 + 1 + 1, "each death of a driver, and the last run"
+
+
+@pytest.mark.test_all
+@pytest.mark.slow_first
+@pytest.mark.spark
+@pytest.mark.cassandra
+@pytest.mark.timeout(1800)
+def test_everything_dies_once(tmp_path: Path, counted: Counted) -> None:
+    """Driver, executor, worker, master, Cassandra, Kafka, PostgreSQL: each is killed, and paused."""
+    seed = secrets.randbelow(1_000_000)
+    with ClusterSoak(tmp_path, seed) as soak:
+        outcome = soak.run_for(0)
+    faults = {(fault.victim, fault.kind) for fault in outcome.faults}
+    assert len(faults) >= len(VICTIMS) * len(KINDS) - 1, "a process may end just before its turn"
+    for name, (verdict, *_) in outcome.found.items():
+        title = f"Kafka to {TARGETS[name]}, of three targets"
+        killed = f"{len(faults)} processes killed or paused"
+        counted(Row(title, pyspark.__version__, killed, verdict.expected, verdict.found))
+    assert outcome.exact, f"seed {seed}: {outcome._replace(samples=[])}"
+
+
+class Pages(Store):
+    """A store that has each of these in turn."""
+
+    def __init__(self, *pages: Rows) -> None:
+        self._pages = iter(pages)
+
+    def rows(self, bucket: int) -> Rows:
+        return next(self._pages)
+
+
+@pytest.mark.parametrize(
+    ("later", "wrong"),
+    [
+        ([(1, "a"), (2, "b")], ""),
+        ([(1, "a"), (1, "b")], "twice"),
+        ([(2, "b")], "gone or changed"),
+        ([(1, "c")], "gone or changed"),
+    ],
+)
+def test_a_reader_says_what_it_may_not_see(later: Rows, wrong: str) -> None:
+    """A row that comes twice, goes, or changes its key."""
+    reader = Reader("store", Pages([(1, "a")], later))
+    for _ in range(2):
+        reader.look(0)
+    assert bool(reader.wrong) == bool(wrong)
+    assert wrong in "".join(reader.wrong)
 
 
 KEY = (7,)

@@ -1,0 +1,480 @@
+"""The cluster's soak: all that people run beside each other; each of it is killed, and stands still.
+
+Spark on a standalone cluster reads a topic of Kafka into three nodes of Cassandra, PostgreSQL and Delta Lake,
+out of one log. Readers look at each target all the time. In the end each has exactly what the topic has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from confluent_kafka import KafkaException, Producer
+
+import wal_sink
+from tests.class_archive import SPARK
+from tests.deploy.cassandra_nodes import REPLICATION, CassandraCluster
+from tests.deploy.cluster import Cluster, executors_of
+from tests.soak.readers import CassandraStore, DeltaStore, PostgresqlStore, Reader, Store
+from tests.spark.kafka_jars import kafka_jars
+from wal_sink.errors import WalSinkError
+from wal_sink.progress.status import Status
+from wal_sink.testing.crash import Driver
+from wal_sink.testing.oracle import Verdict, judge
+from wal_sink.testing.servers.kafka import Broker
+from wal_sink.testing.servers.postgresql import InstalledPostgresql
+from wal_sink.testing.servers.process import AnyServer, DidNotStart
+
+VICTIMS = ("driver", "executor", "worker", "master", "Cassandra", "Kafka", "PostgreSQL")
+KINDS = ("killed", "paused")
+TARGETS = {"nodes": "Cassandra", "books": "PostgreSQL", "lake": "Delta Lake"}
+"""What the query calls them, and what they are."""
+
+ROOT = Path(__file__).parents[2]
+_TOPIC = "soak"
+_BETWEEN_S, _DOWN_S = (2, 8), (1, 10)
+"""Between two faults, and how long a server is left dead, or a process stands still."""
+_PATIENCE_S = 400.0
+"""How long the query may take to go on when all is up, on a busy machine."""
+_STARTS = 3
+"""How often a server is started that does not come in time."""
+
+
+class Fault(NamedTuple):
+    """What was done to one process; times in seconds since the soak began."""
+
+    victim: str
+    kind: str
+    began_s: float
+    ended_s: float
+
+
+class Sample(NamedTuple):
+    """How many rows there are at one moment."""
+
+    at_s: float
+    produced: int
+    visible: Mapping[str, int]
+    """By target."""
+
+
+class Found(NamedTuple):
+    """What one target has in the end, and what its reader saw meanwhile."""
+
+    verdict: Verdict
+    looks: int
+    rows_read: int
+    unanswered: int
+    wrong: Sequence[str]
+
+
+class ClusterOutcome(NamedTuple):
+    """What the cluster's soak found."""
+
+    found: Mapping[str, Found]
+    """By target."""
+    differ: int
+    """Rows that not all targets have with one key: they are of different attempts."""
+    aborted: int
+    """Numbers of transactions that were aborted."""
+    faults: Sequence[Fault]
+    recovered_s: Sequence[float]
+    """Of each round: until all targets went on, when all was up again."""
+    starts: int
+    ended: Counter[str]
+    """How applications ended by themselves: the last line of each."""
+    said: Counter[str]
+    """What status gave as the last error, in looks."""
+    samples: Sequence[Sample]
+
+    @property
+    def exact(self) -> bool:
+        """Whether each target has what the topic has, of one attempt, and no reader saw anything else."""
+        right = all(found.verdict.exact and not found.wrong for found in self.found.values())
+        return right and not self.differ and all(f.verdict.expected for f in self.found.values())
+
+
+class Feed(threading.Thread):
+    """Writes numbers in transactions, and aborts every fifth; no number comes back."""
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(name="soak-feed", daemon=True)
+        self._address = broker.address
+        self._left = threading.Event()
+        self.next = self.committed = 0
+        """The number that comes next, and how many are known to be committed."""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._left.set()
+        self.join()
+
+    def run(self) -> None:
+        """Write until told to end; the last transaction is complete, one way or the other."""
+        producer: Producer | None = None
+        transactions = 0
+        while producer is None or not self._left.wait(0.2):
+            try:
+                if producer is None:
+                    producer = self._producer()
+                producer.begin_transaction()
+                numbers = range(self.next, self.next + 20)
+                self.next += len(numbers)
+                for number in numbers:
+                    producer.produce(_TOPIC, str(number))
+                transactions += 1
+                if transactions % 5 == 0:
+                    producer.flush(10)
+                    producer.abort_transaction(10)
+                else:
+                    producer.commit_transaction(10)
+                    self.committed += len(numbers)
+            except KafkaException:
+                producer = None  # the next one ends the transaction of this one
+
+    def _producer(self) -> Producer:
+        producer = Producer(
+            {
+                "bootstrap.servers": self._address,
+                "transactional.id": _TOPIC,
+                "transaction.timeout.ms": 15_000,
+                "log_level": 0,
+            }
+        )
+        producer.init_transactions(15)
+        return producer
+
+
+class ClusterSoak:
+    """All servers, the application, the readers, and what kills them; a context manager.
+
+    :param folder: an empty one.
+    :param seed: of the order of faults and of what is left to chance; the timing of the machine is not.
+    """
+
+    def __init__(
+        self, folder: Path, seed: int, say: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self._folder = folder
+        self._random = random.Random(seed)
+        self._say = say
+        self._checkpoint = str(folder / "checkpoint")
+        self._driver: Driver | None = None
+        self._busy: dict[object, Future[None]] = {}
+        self._faults: list[Fault] = []
+        self._samples: list[Sample] = []
+        self._said: Counter[str] = Counter()
+        self._ended: Counter[str] = Counter()
+        self._starts = 0
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self._nodes = stack.enter_context(CassandraCluster())
+            self._broker = stack.enter_context(Broker())
+            self._books = stack.enter_context(InstalledPostgresql())
+            ours = {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
+            self._cluster = stack.enter_context(
+                Cluster(self._folder / "cluster", workers=2, cores=2, environment=ours)
+            )
+            self._broker.create_topic(_TOPIC, 2)
+            node = self._nodes.nodes[0]
+            node.execute(f"CREATE KEYSPACE soak WITH replication = {REPLICATION}")
+            node.execute(
+                "CREATE TABLE soak.rows (bucket int, key uuid, number bigint, PRIMARY KEY (bucket, key))"
+            )
+            self._books.execute("CREATE TABLE rows (number bigint, bucket int, key uuid)")
+            self._books.execute("CREATE INDEX ON rows (bucket)")
+            self._config = self._folder / "config.json"
+            self._config.write_text(json.dumps(self._configuration()))
+            stack.callback(self._end_driver)
+            self._pool = stack.enter_context(ThreadPoolExecutor(8, "soak-repair"))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _end_driver(self) -> None:
+        if self._driver is not None:
+            self._driver.__exit__(None, None, None)
+
+    def _configuration(self) -> dict[str, Mapping[str, str]]:
+        jars = ":".join(map(str, kafka_jars()))
+        return {
+            "settings": {
+                "spark.master": self._cluster.url,
+                "spark.driver.extraClassPath": jars,
+                "spark.executor.extraClassPath": jars,
+                "spark.executor.extraJavaOptions": SPARK.options,
+                "spark.executor.memory": "512m",
+                "spark.deploy.maxExecutorRetries": "-1",
+            },
+            "source": {
+                "kafka.bootstrap.servers": self._broker.address,
+                "kafka.isolation.level": "read_committed",
+                "subscribe": _TOPIC,
+                "startingOffsets": "earliest",
+                "maxOffsetsPerTrigger": "3000",
+            },
+            "options": {
+                "checkpointLocation": self._checkpoint,
+                "targets": ",".join(TARGETS),
+                "nodes.target": "cassandra",
+                "nodes.keyspace": "soak",
+                "nodes.table": "rows",
+                "nodes.cassandra.contactPoints": self._nodes.contact_points,
+                "nodes.cassandra.port": str(self._nodes.port),
+                "books.target": "postgresql",
+                "books.postgresql.uri": self._books.uri,
+                "books.table": "rows",
+                "lake.target": "delta",
+                "lake.delta.path": str(self._folder / "lake"),
+                "lake.createTable": "true",
+                # Larger windows are written by the tasks of jobs: those after an outage.
+                "flush.distributedAboveBytes": "20000",
+            },
+        }
+
+    def _stores(self) -> dict[str, Store]:
+        hosts = self._nodes.contact_points.split(",")
+        return {
+            "nodes": CassandraStore(hosts, self._nodes.port, "soak.rows"),
+            "books": PostgresqlStore(self._books.uri, "rows"),
+            "lake": DeltaStore(str(self._folder / "lake")),
+        }
+
+    def run_for(self, seconds: float) -> ClusterOutcome:
+        """Let faults come in rounds for so long, and one whole round at least; let the query end; compare."""
+        self._began_s = time.monotonic()
+        self._feed = Feed(self._broker)
+        self._start()
+        recovered: list[float] = []
+        with ExitStack() as stack:
+            stack.enter_context(self._feed)
+            self._goes_on()  # a table has to be there before it is read
+            self._readers = {
+                name: stack.enter_context(Reader(name, store))
+                for name, store in self._stores().items()
+            }
+            until_s = time.monotonic() + seconds
+            while not recovered or time.monotonic() < until_s:
+                self._round()
+                recovered.append(self._goes_on())
+                self._say(f"{self._now():.0f} s: all went on after {recovered[-1]:.0f} s")
+            self._feed.__exit__()
+            numbers = self._read_the_rest()
+            return self._outcome(numbers, recovered)
+
+    def _now(self) -> float:
+        return time.monotonic() - self._began_s
+
+    def _start(self) -> None:
+        self._starts += 1
+        self._driver = Driver(
+            ["-m", "tests.soak.cluster_app", str(self._config)],
+            self._folder / f"output-{self._starts}",
+            folder=ROOT,
+        )
+
+    def _round(self) -> None:
+        """Kill and pause one of each, in any order; then wait until all are up again."""
+        deck = [(victim, kind) for victim in VICTIMS for kind in KINDS]
+        self._random.shuffle(deck)
+        for victim, kind in deck:
+            self._pass(self._random.uniform(*_BETWEEN_S))
+            self._strike(victim, kind)
+        self._until(lambda: all(each.done() for each in self._busy.values()), "start servers again")
+        for each in self._busy.values():
+            each.result()
+
+    def _strike(self, victim: str, kind: str) -> None:
+        found: list[object] = []
+
+        def there() -> bool:
+            found[:] = [
+                each
+                for each in self._candidates(victim)
+                if each not in self._busy or self._busy[each].done()
+            ]
+            return bool(found)
+
+        self._until(there, f"have a {victim} to be {kind}")
+        chosen = self._random.choice(found)
+        self._say(f"{self._now():.0f} s: {victim} {kind}, {self._where()}")
+        began_s = self._now()
+        try:
+            repair = self._hit(chosen, kind, victim)
+        except ProcessLookupError:  # it ended just now
+            return
+        down_s = self._random.uniform(*_DOWN_S)
+        fault = Fault(victim, kind, began_s, 0)
+        self._busy[chosen] = self._pool.submit(self._repair, repair, down_s, fault)
+
+    def _candidates(self, victim: str) -> Sequence[object]:
+        """Return servers, or ids of processes, of which one is to be hit."""
+        driver = self._driver
+        assert driver is not None
+        processes: dict[str, Callable[[], Sequence[object]]] = {
+            "driver": lambda: [driver.process.pid],
+            "executor": lambda: executors_of(self._cluster.worker_pids),
+            "worker": lambda: self._cluster.worker_pids,
+            "master": lambda: [self._cluster.master.pid],
+            "Cassandra": lambda: self._nodes.nodes,
+            "Kafka": lambda: [self._broker],
+            "PostgreSQL": lambda: [self._books],
+        }
+        return processes[victim]()
+
+    def _hit(self, chosen: object, kind: str, victim: str) -> Callable[[], object]:
+        """Kill or pause it; return what brings it back."""
+        if isinstance(chosen, AnyServer):
+            (chosen.kill if kind == "killed" else chosen.pause)()
+            return (lambda: patiently(chosen)) if kind == "killed" else chosen.resume
+        assert isinstance(chosen, int)
+        send = os.killpg if victim == "driver" else os.kill
+        if kind == "paused":
+            send(chosen, signal.SIGSTOP)
+            return lambda: send(chosen, signal.SIGCONT)
+        match victim:
+            case "worker":
+                self._cluster.kill_worker(chosen)
+            case "master":
+                self._cluster.kill_master()
+            case _:
+                send(chosen, signal.SIGKILL)
+        return lambda: None  # who supervises it starts another one
+
+    def _repair(self, repair: Callable[[], object], down_s: float, fault: Fault) -> None:
+        time.sleep(down_s)
+        with contextlib.suppress(
+            ProcessLookupError
+        ):  # it was killed meanwhile, with what it belongs to
+            repair()
+        self._faults.append(fault._replace(ended_s=self._now()))
+
+    def _pass(self, seconds: float) -> None:
+        """Let time pass, and do what supervises the application."""
+        end_s = time.monotonic() + seconds
+        while True:
+            self._look()
+            left_s = end_s - time.monotonic()
+            if left_s <= 0:
+                return
+            time.sleep(min(1, left_s))
+
+    def _look(self) -> None:
+        """Take a sample; start the application again if it ended."""
+        assert self._driver is not None
+        if (code := self._driver.process.poll()) is not None:
+            if code != -signal.SIGKILL:
+                lines = [line for line in self._driver.log().splitlines() if line.strip()]
+                self._ended[f"{code}: {lines[-1][:200] if lines else ''}"] += 1
+                self._say(
+                    f"{self._now():.0f} s: the application ended by itself, output-{self._starts}"
+                )
+            self._start()
+        status = self._status()
+        for each in status.targets if status else ():
+            if each.last_error:
+                self._said[f"{each.target}: {each.last_error.splitlines()[0][:200]}"] += 1
+        readers = getattr(self, "_readers", {})
+        visible = {name: reader.visible for name, reader in readers.items()}
+        self._samples.append(Sample(self._now(), self._feed.committed, visible))
+
+    def _status(self) -> Status | None:
+        try:
+            return wal_sink.status(self._checkpoint)
+        except WalSinkError:  # the query has not begun
+            return None
+
+    def _where(self) -> str:
+        status = self._status()
+        return f"epoch {status.checkpointed}, flushed {status.flushed}" if status else "no epoch"
+
+    def _until(self, condition: Callable[[], bool], what: str) -> None:
+        end_s = time.monotonic() + _PATIENCE_S
+        while not condition():
+            assert self._driver is not None
+            assert time.monotonic() < end_s, (
+                f"it did not {what}: {self._status()}\n{self._driver.log()[-4_000:]}"
+            )
+            self._pass(0.5)
+
+    def _goes_on(self) -> float:
+        """Wait until each target has an epoch that is newer than all that there are; return the seconds."""
+        since_s = time.monotonic()
+        status = self._status()
+        newest = status.checkpointed if status else -1
+
+        def reached() -> bool:
+            now = self._status()
+            return now is not None and bool(now.targets) and now.flushed > newest
+
+        self._until(reached, "go on")
+        return time.monotonic() - since_s
+
+    def _read_the_rest(self) -> list[int]:
+        """Let the query read the topic to its end, flush and end in order; return the topic's numbers."""
+        numbers = [int(value or b"") for _, value in self._broker.records(_TOPIC)]
+        self._until(
+            lambda: all(len(rows) >= len(numbers) for rows in self._read_all().values()),
+            f"bring {len(numbers)} rows to each target",
+        )
+        assert self._driver is not None
+        self._driver.process.terminate()
+        self._driver.finish()
+        return numbers
+
+    def _read_all(self) -> dict[str, list[tuple[int, str]]]:
+        return {name: reader.read_all(self._feed.next) for name, reader in self._readers.items()}
+
+    def _outcome(self, numbers: list[int], recovered: list[float]) -> ClusterOutcome:
+        for reader in self._readers.values():
+            reader.end()
+        rows = self._read_all()
+        same = set.intersection(*map(set, rows.values()))
+        found = {
+            name: Found(
+                judge(numbers, [number for number, _ in rows[name]]),
+                *(reader.looks, reader.rows_read, reader.unanswered, sorted(reader.wrong)),
+            )
+            for name, reader in self._readers.items()
+        }
+        return ClusterOutcome(
+            found=found,
+            differ=len(set.union(*map(set, rows.values())) - same),
+            aborted=self._feed.next - len(numbers),
+            faults=self._faults,
+            recovered_s=recovered,
+            starts=self._starts,
+            ended=self._ended,
+            said=self._said,
+            samples=self._samples,
+        )
+
+
+def patiently(server: AnyServer) -> None:
+    """Start a server, which on a busy machine may take more than one go.
+
+    :raises DidNotStart: it does not come.
+    """
+    for _ in range(_STARTS - 1):
+        with contextlib.suppress(DidNotStart):
+            server.start()
+            return
+    server.start()

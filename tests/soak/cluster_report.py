@@ -1,0 +1,73 @@
+"""What the cluster's soak found, as tables and as a picture."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.table import Table
+
+from tests.benchmarks import drawing
+from tests.soak.cluster import KINDS, TARGETS, VICTIMS, ClusterOutcome
+
+_COLOURS = dict(zip(KINDS, ("#d62728", "#8c8c8c"), strict=True))
+
+
+def tables(outcome: ClusterOutcome) -> Iterator[Table]:
+    """Make the tables: targets, faults, and what applications and status said meanwhile."""
+    columns = ("expected", "found", "missing", "extra", "looks of readers", "rows they read")
+    targets = Table("target", *columns, "looks without an answer", "what no reader may see")
+    for name, found in outcome.found.items():
+        counts = (*found.verdict[:4], found.looks, found.rows_read, found.unanswered)
+        wrong = "; ".join(found.wrong[:5]) or "nothing"
+        targets.add_row(TARGETS[name], *(f"{count:,}" for count in counts), wrong)
+    yield targets
+    numbers = Counter((fault.victim, fault.kind) for fault in outcome.faults)
+    faults = Table("process", *KINDS)
+    for victim in VICTIMS:
+        faults.add_row(victim, *(str(numbers[victim, kind]) for kind in KINDS))
+    yield faults
+    recovered = outcome.recovered_s
+    said = Table("", "")
+    said.add_row("rows that targets have of different attempts", f"{outcome.differ:,}")
+    said.add_row("rows of aborted transactions, in no target", f"{outcome.aborted:,}")
+    said.add_row("starts of the application", f"{outcome.starts:,}")
+    median, most = statistics.median(recovered), max(recovered)
+    said.add_row(
+        "seconds until all targets went on, after a round", f"{median:.0f}, at most {most:.0f}"
+    )
+    for how, number in outcome.ended.most_common():
+        said.add_row("the application ended by itself", f"{number} times: {how}")
+    for error, number in outcome.said.most_common(10):
+        said.add_row("status said", f"in {number} looks: {error}")
+    yield said
+
+
+def draw(path: Path, outcome: ClusterOutcome) -> None:
+    """Draw the rows that were produced and those that are visible, over the faults."""
+    figure, (rows, faults) = drawing.grid(2, 1, (10, 6))
+    samples = outcome.samples
+    at_s = [sample.at_s for sample in samples]
+    drawing.curve(rows, "committed in the topic", at_s, [sample.produced for sample in samples])
+    for name, title in TARGETS.items():
+        visible = [sample.visible.get(name, 0) for sample in samples]
+        drawing.curve(rows, f"visible in {title}", at_s, visible)
+    drawing.legend(rows)
+    drawing.label(rows, "a query with three targets while everything under it dies", up="rows")
+    for kind, colour in _COLOURS.items():
+        of_kind = [fault for fault in outcome.faults if fault.kind == kind]
+        faults.barh(
+            [VICTIMS.index(fault.victim) for fault in of_kind],
+            [max(1.0, fault.ended_s - fault.began_s) for fault in of_kind],
+            left=[fault.began_s for fault in of_kind],
+            color=colour,
+            label=f"{kind}, until it is up again",
+        )
+    faults.set_xlabel("seconds", fontsize=9)
+    faults.set_yticks(range(len(VICTIMS)), VICTIMS, fontsize=9)
+    faults.invert_yaxis()
+    faults.spines[["top", "right"]].set_visible(False)
+    faults.legend(frameon=False, fontsize=9, ncols=2, loc="upper center", bbox_to_anchor=(0.5, 1.2))
+    drawing.save(figure, path)
