@@ -1,4 +1,4 @@
-"""The contracts of the Cassandra target over an older server."""
+"""The contracts of the Cassandra target over older servers."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from wal_sink.testing.servers.cassandra import EmbeddedCassandra, Node
 pytestmark = [pytest.mark.test_all, pytest.mark.cassandra, pytest.mark.timeout(600)]
 
 
-@pytest.fixture(scope="module")
-def cassandra() -> Iterator[Node]:
-    """Cassandra 4.1."""
-    with EmbeddedCassandra(version="4.1.10") as node:
+@pytest.fixture(scope="module", params=["4.0.18", "4.1.10"])
+def cassandra(request: pytest.FixtureRequest) -> Iterator[Node]:
+    """Start it; the tests of one version come together."""
+    with EmbeddedCassandra(version=request.param) as node:
         yield node
 
 

@@ -181,6 +181,7 @@ class ClusterSoak:
         self._said: Counter[str] = Counter()
         self._ended: Counter[str] = Counter()
         self._starts = 0
+        self._readers: dict[str, Reader] = {}
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -265,20 +266,16 @@ class ClusterSoak:
         self._start()
         recovered: list[float] = []
         with ExitStack() as stack:
-            stack.enter_context(self._feed)
-            self._goes_on()  # a table has to be there before it is read
-            self._readers = {
-                name: stack.enter_context(Reader(name, store))
-                for name, store in self._stores().items()
-            }
-            until_s = time.monotonic() + seconds
-            while not recovered or time.monotonic() < until_s:
-                self._round()
-                recovered.append(self._goes_on())
-                self._say(f"{self._now():.0f} s: all went on after {recovered[-1]:.0f} s")
-            self._feed.__exit__()
-            numbers = self._read_the_rest()
-            return self._outcome(numbers, recovered)
+            with self._feed:
+                self._goes_on()  # a table has to be there before it is read
+                for name, store in self._stores().items():
+                    self._readers[name] = stack.enter_context(Reader(name, store))
+                until_s = time.monotonic() + seconds
+                while not recovered or time.monotonic() < until_s:
+                    self._round()
+                    recovered.append(self._goes_on())
+                    self._say(f"{self._now():.0f} s: all went on after {recovered[-1]:.0f} s")
+            return self._outcome(self._read_the_rest(), recovered)
 
     def _now(self) -> float:
         return time.monotonic() - self._began_s
@@ -392,8 +389,7 @@ class ClusterSoak:
         for each in status.targets if status else ():
             if each.last_error:
                 self._said[f"{each.target}: {each.last_error.splitlines()[0][:200]}"] += 1
-        readers = getattr(self, "_readers", {})
-        visible = {name: reader.visible for name, reader in readers.items()}
+        visible = {name: reader.visible for name, reader in self._readers.items()}
         self._samples.append(Sample(self._now(), self._feed.committed, visible))
 
     def _status(self) -> Status | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import socket
 import threading
@@ -267,7 +268,8 @@ class EmbeddedCassandra(Child, Node):
         conf = self.folder / "conf"
         for folder in (conf, self.log.parent, self.folder / "scratch"):
             folder.mkdir(parents=True, exist_ok=True)
-        (conf / "cassandra.yaml").write_text(json.dumps(self._settings, indent=1))
+        settings = in_4_0(self._settings) if self.version.startswith("4.0.") else self._settings
+        (conf / "cassandra.yaml").write_text(json.dumps(settings, indent=1))
         (conf / "logback.xml").write_text(_LOGBACK)
         java = java_command("17", OPENED.split())
         artifact = maven.Artifact("org.apache.cassandra", "cassandra-all", self.version)
@@ -284,6 +286,18 @@ class EmbeddedCassandra(Child, Node):
             f"-Dlogback.configurationFile={conf / 'logback.xml'}",
             *("-cp", f"{jars}/*", "org.apache.cassandra.service.CassandraDaemon"),
         ]
+
+
+def in_4_0(settings: Mapping[str, object]) -> dict[str, object]:
+    """Return settings as Cassandra 4.0 takes them: a duration has its unit in its name."""
+    found: dict[str, object] = {}
+    for name, value in settings.items():
+        duration = re.fullmatch(r"(\d+)(ms|s)", str(value))
+        if duration:
+            found[f"{name}_in_ms"] = int(duration[1]) * (1 if duration[2] == "ms" else 1_000)
+        else:
+            found[name] = value
+    return found
 
 
 VARIABLE = "WAL_SINK_TEST_CASSANDRA"
