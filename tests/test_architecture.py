@@ -41,9 +41,9 @@ PACKAGES = {
     "targets": "model",
     "targets.cassandra": "targets model",
     "targets.sql": "targets model",
-    "targets.kafka": "targets targets.sql model",
+    "targets.kafka": "targets model",
     "targets.delta": "targets model",
-    "targets.iceberg": "targets targets.sql model",
+    "targets.iceberg": "targets model",
     "targets.postgresql": "targets targets.sql model",
     "targets.sqlalchemy": "targets targets.sql model",
     # What lies in the stores: Spark's checkpoint, and the log beside it. The log imports no target.

@@ -428,6 +428,7 @@ def test_a_lock_is_waited_for_and_passes(tmp_path: Path) -> None:
         ("DOUBLE", pa.float64(), 1e308, float("nan")),
         ("FLOAT", pa.float32(), 0.5, float("inf")),
         ("DECIMAL(5,2)", pa.decimal128(9, 2), Decimal("999.99"), Decimal("1000.00")),
+        ("DECIMAL(5,2)", pa.int64(), 999, 1000),
         ("VARCHAR(3)", pa.string(), "äöü", "äöüx"),
         ("CHAR(3)", pa.string(), "ab", "ab "),
         ("TINYTEXT", pa.string(), "x" * 255, "ä" * 128),
@@ -463,3 +464,13 @@ def test_a_value_arrives_as_it_is_or_is_refused_in_the_task(
     if pa.types.is_timestamp(source):
         expected = expected.cast(pa.timestamp("us"))
     assert found == expected[0].as_py()
+
+
+def test_a_float_that_rounds_is_refused(mariadb: MariaDb, database: str) -> None:
+    """MariaDB keeps two digits of it and says nothing."""
+    store = Maria(mariadb, database)
+    store.execute("CREATE TABLE t (v DOUBLE(10,2), w FLOAT(7,4))")
+    with pytest.raises(SchemaMismatch) as caught:
+        agreed(target(store), pa.schema([("v", pa.float64()), ("w", pa.float32())]))
+    for words in ("double(10,2), which cannot be written", "float(7,4), which cannot be written"):
+        assert words in str(caught.value)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from wal_sink.model.plan import Column, Plan
+from wal_sink.targets.arrow_values import cast_values
+from wal_sink.targets.casts import key_details
 from wal_sink.targets.names import quote
-from wal_sink.targets.sql.columns import key_details
 from wal_sink.targets.sqlalchemy.catalogue import unique_index
 from wal_sink.targets.sqlalchemy.dialects import DIALECTS
 from wal_sink.targets.sqlalchemy.types import arrow_type, parse, words_of
@@ -119,6 +121,8 @@ def test_types_are_read_as_catalogues_write_them() -> None:
             "timestamp(6) with time zone",
             "timestamp[us, tz=UTC]",
         ),
+        ("mysql", "FLOAT(7, 4)", "float(7,4)", "None"),
+        ("mysql", "DOUBLE", "double", "double"),
         ("mssql", "NVARCHAR(max)", "nvarchar(max)", "string"),
         ("mssql", "VARCHAR(20)", "varchar(20)", "None"),
         ("duckdb", "DECIMAL(5,2)[]", "decimal(5,2)[]", "list<item: decimal128(5, 2)>"),
@@ -127,3 +131,23 @@ def test_types_are_read_as_catalogues_write_them() -> None:
         assert words_of(text) == words
         assert str(arrow_type(backend, words)) == arrow
     assert parse("nvarchar(max)").first is None
+
+
+@pytest.mark.parametrize(
+    ("value", "fits"), [(999, True), (-999, True), (1000, False), (2**63 - 1, False)]
+)
+@pytest.mark.parametrize("nested", [False, True])
+def test_an_integer_goes_into_a_decimal_of_few_digits(
+    value: int, nested: bool, *, fits: bool
+) -> None:
+    """If it fits; Arrow alone would refuse all of its type."""
+    integers, decimals = pa.array([value, None], pa.int64()), pa.decimal128(5, 2)
+    values = pa.array([integers.to_pylist()], pa.list_(pa.int64())) if nested else integers
+    target = pa.list_(decimals) if nested else decimals
+    if not fits:
+        with pytest.raises(pa.ArrowInvalid, match="does not fit"):
+            cast_values(values, target)
+        return
+    found = cast_values(values, target)
+    assert found.type == target
+    assert (found.to_pylist()[0] if nested else found.to_pylist()) == [value, None]

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from wal_sink.errors import InvalidRow, SchemaMismatch
-from wal_sink.model.plan import Operation, Plan, is_text
+from wal_sink.model.plan import Operation, Plan, is_array, is_text
 from wal_sink.targets.operations import DELETE, OPERATION_COLUMN, OPERATIONS
 
 TRUE = pa.nulls(1).is_null()[0]
@@ -54,6 +54,27 @@ def blob(value: bytes) -> pa.Scalar:
     """Return a binary."""
     offsets = pa.py_buffer(struct.pack("=ii", 0, len(value)))
     return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(value)])[0]
+
+
+def cast_values(values: pa.Array, target: pa.DataType) -> pa.Array:
+    """Cast values, each of which fits or is refused, and is never altered.
+
+    Arrow casts an integer only to a decimal that has space for every one of its type. So a wider one is
+    between the two, that refuses single values.
+
+    :raises ArrowInvalid: one does not fit.
+    """
+    between = _between(values.type, target)
+    return (values if between is None else values.cast(between)).cast(target)
+
+
+def _between(source: pa.DataType, target: pa.DataType) -> pa.DataType | None:
+    if is_array(source) and is_array(target):
+        element = _between(source.value_type, target.value_type)
+        return None if element is None else pa.list_(element)
+    if pt.is_integer(source) and pt.is_decimal(target):
+        return pa.decimal256(76, target.scale)
+    return None
 
 
 _HEX = "[0-9a-fA-F]"

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Plan
-from wal_sink.targets.sql.columns import cast
+from wal_sink.targets.casts import cast
 
 ARROW, FOLDERS = "arrow", "folders"
 """Details of a plan: the columns as Arrow types, and the texts that name folders of partitions."""

@@ -42,12 +42,12 @@ from pyiceberg.types import (
 
 from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable, WalSinkError
 from wal_sink.model.plan import Plan, canonical, spark_ddl
+from wal_sink.targets.casts import CastRules
 from wal_sink.targets.columns import TableColumn, match_columns
 from wal_sink.targets.create_table import Layout, refuse_unknown_columns
 from wal_sink.targets.iceberg.check import to_details
 from wal_sink.targets.iceberg.options import IcebergOptions
 from wal_sink.targets.iceberg.table import FORMAT, catalog_of, classify, find, loaded, no_table
-from wal_sink.targets.sql.columns import SqlRules
 
 logger = logging.getLogger(__name__)
 
@@ -200,7 +200,7 @@ def agree(found: Schema, spec: PartitionSpec, name: str, schema: pa.Schema, key:
     columns = table_columns(found)
     types = {each.type: there.field(each.name).type for each in columns}
     given = pa.schema([field.with_type(canonical(field.type)) for field in schema])
-    agreed = match_columns(given, columns, name, SqlRules(types.get, name))
+    agreed = match_columns(given, columns, name, CastRules(types.get, name))
     names = [each.name for each in agreed]
     folders = [
         found.find_column_name(each.source_id) or ""

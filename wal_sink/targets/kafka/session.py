@@ -46,8 +46,8 @@ from wal_sink.targets.base import OnRefused, Slice, TransactionalSession
 from wal_sink.targets.kafka import topics
 from wal_sink.targets.kafka.options import KafkaOptions
 from wal_sink.targets.kafka.records import Limits, planned_limits, records, refuse
+from wal_sink.targets.refusals import WindowRefusals, refusal, refuse_unflushed, without_note
 from wal_sink.targets.registry import published_elsewhere
-from wal_sink.targets.sql.refusals import WindowRefusals, refusal, refuse_unflushed, without_note
 
 logger = logging.getLogger(__name__)
 

@@ -31,6 +31,7 @@ from wal_sink.targets.arrow_values import (
     planned_operations,
     shorten,
 )
+from wal_sink.targets.casts import key_of, row_text
 from wal_sink.targets.operations import is_text as is_words
 from wal_sink.targets.postgresql.types import (
     PgType,
@@ -39,7 +40,6 @@ from wal_sink.targets.postgresql.types import (
     log_type,
     parse,
 )
-from wal_sink.targets.sql.columns import key_of, row_text
 
 _ENCODER = msgspec.json.Encoder(decimal_format="number")
 _MOST_FRACTION = 16_383
@@ -322,13 +322,10 @@ def _stored_scalar(type_: PgType, words: str, target: pa.DataType, values: pa.Ar
 
 def _cast(values: pa.Array, target: pa.DataType, words: str) -> pa.Array:
     """Cast, and refuse the first value that the type cannot hold."""
-    if pt.is_integer(values.type) and pt.is_decimal(target):
-        # Arrow casts an integer only to a decimal that has room for every one of its type.
-        values = values.cast(pa.int64()).cast(pa.decimal128(19, 0))
     try:
-        return values.cast(target)
+        return arrow_values.cast_values(values, target)
     except pa.ArrowInvalid as error:
-        row = _first(values, lambda part: part.cast(target))
+        row = _first(values, lambda part: arrow_values.cast_values(part, target))
         raise _BadValueError(
             BadValue(
                 row,

@@ -28,6 +28,7 @@ from wal_sink.errors import OptionError, TargetUnavailable
 from wal_sink.model.plan import Column, Plan
 from wal_sink.targets.arrow_values import are_deletes
 from wal_sink.targets.base import Kind
+from wal_sink.targets.casts import key_of
 from wal_sink.targets.postgresql.options import (
     MAX_BYTES,
     PASSWORD_VARIABLE,
@@ -37,8 +38,7 @@ from wal_sink.targets.postgresql.options import (
     quote,
 )
 from wal_sink.targets.postgresql.types import parse, staged_type
-from wal_sink.targets.sql.columns import key_of
-from wal_sink.targets.sql.refusals import COPY_STATES, ROW_STATES
+from wal_sink.targets.refusals import COPY_STATES, ROW_STATES
 from wal_sink.targets.sql.target import refuse_pooler
 
 # For what the URI does not say. A host that is gone is noticed after half a minute; one that is there and

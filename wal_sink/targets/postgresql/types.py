@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from wal_sink.model.plan import Plan, is_array, is_blob, is_text
-from wal_sink.targets.sql.columns import key_details
+from wal_sink.targets.casts import key_details
 
 _FORM = re.compile(
     r"(?P<base>[a-z][a-z ]*?)(?:\((?P<first>\d+)(?:,(?P<second>-?\d+))?\))?(?P<rest> with(?:out)? time zone)?"

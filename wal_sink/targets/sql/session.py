@@ -18,17 +18,17 @@ from wal_sink.errors import TargetRefused, TargetUnavailable
 from wal_sink.model.ledger import LedgerRow, LedgerState, Outcome, Owner, PassedRow, Window
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Kind, OnRefused, Slice, TransactionalSession
+from wal_sink.targets.casts import as_new_rows
 from wal_sink.targets.columns import TableColumn, refuse_changed
 from wal_sink.targets.names import unquoted
-from wal_sink.targets.registry import published_elsewhere
-from wal_sink.targets.sql.columns import as_new_rows
-from wal_sink.targets.sql.refusals import (
+from wal_sink.targets.refusals import (
     Savepoints,
     WindowRefusals,
     refusal,
     refuse_unflushed,
     without_note,
 )
+from wal_sink.targets.registry import published_elsewhere
 
 COLUMNS = LedgerRow._fields
 """All but the key."""

@@ -23,10 +23,10 @@ from wal_sink.model.ledger import LedgerState, Owner
 from wal_sink.model.plan import Plan
 from wal_sink.options import SHAPES, Options, about
 from wal_sink.targets.base import Delivery, Session, Target
+from wal_sink.targets.casts import CastRules, cast
 from wal_sink.targets.columns import TableColumn, match_columns
 from wal_sink.targets.names import quote
-from wal_sink.targets.sql.columns import SqlRules, cast
-from wal_sink.targets.sql.refusals import Savepoints
+from wal_sink.targets.refusals import Savepoints
 from wal_sink.targets.sql.session import DDL, Ledger, SqlSession, with_values
 
 logger = logging.getLogger(__name__)
@@ -216,7 +216,7 @@ class SqlTarget(Target):
                 f"There is no table {self.options.table}.",
                 "Create it, or correct option table.",
             )
-        rules = SqlRules(self.arrow_type, self.options.table)
+        rules = CastRules(self.arrow_type, self.options.table)
         agreed = match_columns(schema, columns, self.options.table, rules)
         return Plan(key=key, target=self.name, table=self.table_name, columns=agreed)
 

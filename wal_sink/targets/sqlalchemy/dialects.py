@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
 from wal_sink.targets.base import Kind
-from wal_sink.targets.sql.refusals import COPY_STATES, ROW_STATES, Savepoints
+from wal_sink.targets.refusals import COPY_STATES, ROW_STATES, Savepoints
 
 Code = int | str | None
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.model.plan import Column, Plan
+from wal_sink.targets.casts import CastRules, key_details
 from wal_sink.targets.columns import TableColumn, match_columns
 from wal_sink.targets.create_table import (
     CREATE_TABLE,
@@ -21,7 +22,6 @@ from wal_sink.targets.create_table import (
 )
 from wal_sink.targets.names import did_you_mean
 from wal_sink.targets.operations import with_operation, without_operation
-from wal_sink.targets.sql.columns import SqlRules, key_details
 from wal_sink.targets.sqlalchemy import catalogue, types
 from wal_sink.targets.sqlalchemy.catalogue import Live, Unique
 from wal_sink.targets.sqlalchemy.connection import Connection
@@ -31,7 +31,7 @@ from wal_sink.targets.sqlalchemy.write import Quote
 logger = logging.getLogger(__name__)
 
 
-class Rules(SqlRules):
+class Rules(CastRules):
     """What a database says of types, by the name that its URL begins with."""
 
     def __init__(self, backend: str, table: str) -> None:

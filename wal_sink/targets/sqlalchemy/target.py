@@ -12,11 +12,11 @@ from wal_sink.model.plan import Plan
 from wal_sink.options import Options
 from wal_sink.targets.arrow_values import are_deletes, keys_of_deletes, planned_operations
 from wal_sink.targets.base import Kind
+from wal_sink.targets.casts import cast, key_of, row_text
 from wal_sink.targets.columns import TableColumn
 from wal_sink.targets.operations import BY_POSITION, described
 from wal_sink.targets.registry import importing
 from wal_sink.targets.sql import SqlTarget
-from wal_sink.targets.sql.columns import cast, key_of, row_text
 from wal_sink.targets.sqlalchemy import types
 from wal_sink.targets.sqlalchemy.options import SqlAlchemyOptions, TableName
 

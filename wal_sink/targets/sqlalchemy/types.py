@@ -16,7 +16,7 @@ import pyarrow.types as pt
 
 from wal_sink.model.plan import is_array, is_blob, is_text
 from wal_sink.targets.arrow_values import PATTERN, long
-from wal_sink.targets.sql.columns import is_castable
+from wal_sink.targets.casts import is_castable
 
 
 class SqlType(NamedTuple):
@@ -52,6 +52,15 @@ def parse(words: str) -> SqlType:
         None if first in (None, "max") else int(first),
         None if found["second"] is None else int(found["second"]),
     )
+
+
+def _float(type_: SqlType) -> pa.DataType | None:
+    """MySQL's `float(7,4)` rounds to so many digits, in either width."""
+    return None if type_.second is not None else pa.float32()
+
+
+def _double(type_: SqlType) -> pa.DataType | None:
+    return None if type_.second is not None else pa.float64()
 
 
 _Arrow = dict[str, Any]
@@ -107,7 +116,8 @@ _MYSQL: _Arrow = {
     "mediumint unsigned": pa.uint32(),
     **dict.fromkeys(("integer unsigned", "int unsigned"), pa.uint32()),
     "bigint unsigned": pa.uint64(),
-    "float": pa.float32(),
+    "float": _float,
+    **dict.fromkeys(("double", "double precision"), _double),
     **dict.fromkeys(("tinytext", "mediumtext", "longtext"), pa.string()),
     **dict.fromkeys(
         ("tinyblob", "blob", "mediumblob", "longblob", "varbinary", "binary"), pa.binary()

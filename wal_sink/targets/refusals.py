@@ -9,8 +9,8 @@ from wal_sink.errors import InvalidRow, TargetRefused
 from wal_sink.model.ledger import LedgerState, PassedRow, Window
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import OnRefused, Slice
+from wal_sink.targets.casts import row_text
 from wal_sink.targets.names import unquoted
-from wal_sink.targets.sql.columns import row_text
 
 _REMEDY = (
     "Change in the target what refuses it: the flush tries again, and goes on by itself. With"

@@ -1,4 +1,7 @@
-"""Which types of a DataFrame the columns of a SQL table hold, and the cast to them. No I/O."""
+"""Which types of a DataFrame the columns of a table hold, and the cast to them. No I/O.
+
+For targets whose types are held exactly by types of Arrow.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,14 @@ import pyarrow.types as pt
 
 from wal_sink.errors import InvalidRow, TargetRefused
 from wal_sink.model.plan import Column, Plan, is_array, is_blob, is_text, spark_ddl
-from wal_sink.targets.arrow_values import are_deletes, beyond_python, not_deleted, plain, shorten
+from wal_sink.targets.arrow_values import (
+    are_deletes,
+    beyond_python,
+    cast_values,
+    not_deleted,
+    plain,
+    shorten,
+)
 from wal_sink.targets.columns import TableColumn, TableRules, to_cast
 
 ArrowType = Callable[[str], pa.DataType | None]
@@ -22,8 +32,8 @@ Fits = Callable[[str, pa.Array], pa.BooleanArray | None]
 """Returns which values of a column of a database's type the server takes; None: all of them."""
 
 
-class SqlRules(TableRules):
-    """What holds for every SQL database.
+class CastRules(TableRules):
+    """What holds where an Arrow type holds each type of the database.
 
     :param arrow_type: of the database.
     :param table: its name, as errors write it.
@@ -105,7 +115,7 @@ def cast(
         type_ = arrow_type(column.type)
         assert type_ is not None, "the plan has only types that can be written"
         try:
-            values = array.cast(type_)
+            values = cast_values(array, type_)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             row = next(i for i in range(len(array)) if not _casts(array.slice(i, 1), type_))
             raise _invalid(batch, plan, column, row) from error
@@ -167,7 +177,7 @@ def as_new_rows(plan: Plan, batch: pa.RecordBatch) -> tuple[Plan, pa.RecordBatch
 
 def _casts(value: pa.Array, type_: pa.DataType) -> bool:
     try:
-        value.cast(type_)
+        cast_values(value, type_)
     except pa.ArrowInvalid:
         return False
     return True
