@@ -85,6 +85,7 @@ class Broker(Child):
                 "isolation.level": isolation,
                 "auto.offset.reset": "earliest",
                 "enable.partition.eof": True,
+                "fetch.wait.max.ms": 10,  # of an answer that there is no more
                 "enable.auto.commit": False,
             }
         )
