@@ -738,7 +738,7 @@ def _begin_again(rules: Rules, s: State, f: int, before: Window) -> Next:
     mark, seen = s.mark, s.fls[f].seen
     assert mark is not None
     assert seen is not None
-    again = next_attempt(before, f"flusher{f}")
+    again = next_attempt(before, NOW, f"flusher{f}")
     if not rules.above_all:
         epochs = (msgspec.structs.replace(e, base_us=e.base_us + 1) for e in before.epochs)
         again = msgspec.structs.replace(again, epochs=tuple(epochs))

@@ -21,7 +21,6 @@ from wal_sink.errors import CorruptLog, Diverged, FlusherAtWork, OptionError
 from wal_sink.flush.rows import plan_of
 from wal_sink.flush.window import WindowChooser
 from wal_sink.model import paths
-from wal_sink.model.ledger import LedgerState, Owner
 from wal_sink.model.manifest import Attempt, Published
 from wal_sink.model.records import TargetState
 from wal_sink.progress.backlog import given_up_since_begun
@@ -87,18 +86,11 @@ class Detachment(NamedTuple):
 
 
 class _Standing(NamedTuple):
-    """What the target has, and how its ledger row goes on."""
+    """What the target has."""
 
     past: Past
     has: int
     """The last epoch that it has."""
-    present_us: int
-    """The time, where each row may be sent once with its timestamp (rule 26); else 0."""
-
-    def row(self, first: int, owner: Owner) -> LedgerState:
-        """Return the ledger row of a target whose first epoch is `first`."""
-        new = rewound(self.past, first - 1, owner)
-        return msgspec.structs.replace(new, last_us=max(new.last_us, self.present_us))
 
 
 class Attachment(NamedTuple):
@@ -151,12 +143,12 @@ class Attachment(NamedTuple):
             _standing(log, announce(log, seen, now_us, by, why, standing.has))
             seen += 1
         owner = self.query.owner(self.query.identity())
-        new = standing.row(0, owner)
+        new = rewound(standing.past, -1, owner)
         first = self._first(standing.has, trimmable_unseen(log), new.last_us)
         missing = _missing(standing.has, first)
         rows = self._rows(missing)
         with ledger_row(self.target, owner) as row:
-            row.replace(standing.past.mark, standing.row(first, owner))
+            row.replace(standing.past.mark, rewound(standing.past, first - 1, owner))
         _delete_records(log, first)
         state = _standing(log, attach(log, seen, first, now_us, by, why, rows))
         return Attached(
@@ -179,8 +171,6 @@ class Attachment(NamedTuple):
         owner = query.owner(query.identity())
         with ledger_row(self.target, owner) as row:
             mark = row.read()
-            once = any(plan.demands.sent_once for plan in log.plans())
-            present_us = row.present_us(now_us) if once and now_us else 0
         refuse_other_owner(mark, owner)
         chooser = WindowChooser(log, query.checkpoint, query.query_id)
         foreign = is_foreign(query, chooser, mark, checkpointed)
@@ -199,7 +189,7 @@ class Attachment(NamedTuple):
             )  # a flusher died before its record (rule 17)
             log.record_flushed(flush_records(mark.last, now_us, given_up))
         past = read_past(query, mark, checkpointed)._replace(foreign=foreign)
-        return _Standing(past, self._has(past, recorded), present_us)
+        return _Standing(past, self._has(past, recorded))
 
     def _has(self, past: Past, recorded: int) -> int:
         """Return the last epoch that the target has.

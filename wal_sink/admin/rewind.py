@@ -395,11 +395,9 @@ def plan_rewind(
     chooser = WindowChooser(query.log, query.checkpoint, query.query_id)
     checkpointed = query.checkpoint.last_commit()
     refuse_flusher(query.log, now_us, unless_stopped=False, patience=patience)
-    once = any(plan.demands.sent_once for plan in query.log.plans())
     with ledger_row(target, owner) as row:
         mark = row.read()
-        present_us = row.present_us(now_us) if reset_timestamps or once else 0
-        reset_us = present_us if reset_timestamps else None
+        reset_us = row.present_us(now_us) if reset_timestamps else None
     past = read_past(query, mark, checkpointed)
     past = past._replace(foreign=restored or is_foreign(query, chooser, mark, checkpointed))
     refuse_rewind(past, to, owner, reset_us=reset_us)
@@ -413,8 +411,6 @@ def plan_rewind(
     rivals = tuple(attempt for attempt in query.log.attempts() if attempt.epoch == past.floor + 1)
     left = left_behind(past, to, reset_us) if reset_us is not None else None
     new = rewound(past, to, owner, reset_us=reset_us)
-    # A row that is lost may have named any attempt (rule 26).
-    new = msgspec.structs.replace(new, last_us=max(new.last_us, present_us)) if once else new
     needed = tuple(needed_attempts(query, past, above))
     stopping = tuple(epoch for epoch in above if stops_flush(query, chooser, past, epoch))
     return Rewind(query, target, past, to, new, rivals, left, needed, stopping)

@@ -388,13 +388,18 @@ class Attempts:
     Of two flushers that live, each would take the window from the other again and again. So one from which it
     was taken waits before it takes it back, twice as long each time: one of them comes to the end.
 
+    :param now_us: the time that `begin` uses, see `bounded_now`.
     :param clock_s: monotonic.
     """
 
     def __init__(
-        self, target: TargetConnection, clock_s: Callable[[], float] = time.monotonic
+        self,
+        target: TargetConnection,
+        now_us: Callable[[], int],
+        clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._target = target
+        self._now_us = now_us
         self._clock_s = clock_s
         self._mine: Window | None = None
         """What this flusher has begun, or was about to take, last."""
@@ -430,13 +435,13 @@ class Attempts:
 
         :param row: the ledger row that names the window.
         :returns: the same row where the window's rows may be sent again.
-        :raises TargetUnavailable: the row is what it was.
+        :raises TargetUnavailable: the row is what it was, or the target does not say what time it is.
         """
         window = row.begun
         assert window is not None
         if not window.sent_once:
             return row
-        again = ledger.next_attempt(window, uuid.uuid4().hex)
+        again = ledger.next_attempt(window, self._now_us(), uuid.uuid4().hex)
         if self._mine is None or self._mine.first != window.first:
             self._others, self._times = "", 0
         self._mine = again  # also if the answer is lost, and the update takes effect

@@ -301,7 +301,8 @@ class Flusher:
         self._ledger_key = ledger_key(pipeline.query_id, pipeline.log.target)
         owner = Owner(self._ledger_key, "", pipeline.checkpoint.url)
         self._target = TargetConnection(pipeline.target, owner, self.reporter, clock_us)
-        self._planner = WindowPlanner(pipeline.log, Clocks(self._target, clock_us))
+        clocks = Clocks(self._target, clock_us)
+        self._planner = WindowPlanner(pipeline.log, clocks)
         self._chooser = WindowChooser(
             pipeline.log, pipeline.checkpoint, pipeline.query_id, run_history
         )
@@ -314,7 +315,7 @@ class Flusher:
         )
         self._history = LineageCheck(pipeline.log, self._chooser)
         self._missing = Missing(pipeline.log, self._target)
-        self._attempts = Attempts(self._target)
+        self._attempts = Attempts(self._target, clocks.now_us)
         self.trimmer = Trimmer(pipeline.log, pipeline.retention_s, clock_us)
         self._looked_s, self._started = 0.0, False
         run_history.watch(pipeline.query_id)

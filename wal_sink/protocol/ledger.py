@@ -111,8 +111,9 @@ def plan_window(
 
     :param manifests: one an epoch, contiguous.
     :param now_us: the flusher's clock as `bounded_now` has it, microseconds since 1970.
-    :param demands: of the plans of all these epochs. Where rows may be sent once, the flusher that resumes
-        the window takes another attempt at it, see `next_attempt` (rule 26).
+    :param demands: of the plans of all these epochs. Where rows may be sent once, `published` does not count:
+        a row that was restored may lack an attempt with it. The flusher that resumes such a window takes
+        another attempt at it, see `next_attempt` (rule 26).
 
     `base = max(min(published, now), last + 1)`: near the time when the rows were computed, and above every
     timestamp used before; `docs/protocol/rules.md#rule-14` says why. Refused rows have the timestamps right
@@ -121,6 +122,7 @@ def plan_window(
     epochs: list[BegunEpoch] = []
     last_us = mark.last_us
     for manifest, digest in manifests:
+        near_us = now_us if demands.sent_once else min(manifest.published_us, now_us)
         epochs.append(
             BegunEpoch(
                 epoch=manifest.epoch,
@@ -128,9 +130,7 @@ def plan_window(
                 manifest=paths.MANIFEST.path(manifest.attempt),
                 digest=digest,
                 offsets_digest=manifest.offsets_digest,
-                base_us=max(
-                    min(manifest.published_us, now_us), last_us + 1 + manifest.refused_rows
-                ),
+                base_us=max(near_us, last_us + 1 + manifest.refused_rows),
                 rows=manifest.rows,
                 bytes=manifest.bytes,
                 published_us=manifest.published_us,
@@ -146,14 +146,13 @@ def plan_window(
     )
 
 
-def next_attempt(window: Window, nonce: str) -> Window:
+def next_attempt(window: Window, now_us: int, nonce: str) -> Window:
     """Fix the write timestamps of another attempt at a begun window: above all of those before (rule 26).
 
-    Its rows follow each other without gaps, so that an attempt takes no more than a microsecond a row, also
-    where the epochs of a backlog lie hours apart.
+    :param now_us: see `plan_window`. A row that was restored may lack attempts below it.
     """
     epochs: list[BegunEpoch] = []
-    used_us = window.last_us
+    used_us = max(window.last_us, now_us - 1)
     for begun in window.epochs:
         epochs.append(msgspec.structs.replace(begun, base_us=used_us + 1))
         used_us = epochs[-1].last_us
