@@ -81,6 +81,19 @@ def test_what_is_certain_needs_no_second_look() -> None:
     assert Observer().look(report(flusher=f"{host}:{os.getpid()}")) is None
 
 
+def test_the_end_of_one_says_nothing_of_another() -> None:
+    """Two write one report: what the second one writes last hides the first one until its next beat."""
+    ended = report(flusher="elsewhere:2", doing=ENDED)
+    observer = Observer()
+    assert observer.look(report(1)) is None
+    assert observer.look(ended, 1) is None
+    assert observer.look(report(2), BEAT_BILLED_S) is True
+    assert observer.look(ended, 1) is None
+    assert observer.look(ended, SILENT_S) is False
+    assert observer.look(report(flusher="elsewhere:2", doing="resting"), 1) is True
+    assert observer.look(ended, 1) is False, "the first one is silent for long"
+
+
 def test_one_look_guesses() -> None:
     """For people: near now, on either side."""
     for age_s, alive in ((0, True), (119, True), (-119, True), (121, False), (-121, False)):

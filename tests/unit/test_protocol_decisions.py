@@ -727,6 +727,18 @@ def test_another_log_has_come_to_the_same_epoch(ledger: LedgerState, became: str
             look()
 
 
+@pytest.mark.parametrize("last_us", [7, 8])
+def test_a_row_that_a_rewind_made_is_not_the_one_before(last_us: int) -> None:
+    """Neither names a window; but the rewind has counted the timestamps of the window that was begun."""
+    before = mark(4, last_us=7, begun=window(5, 6))
+    if last_us > before.last_us:
+        rewound = mark(4, last_us=last_us)
+        assert after_finish(window(5, 6), rewound, applied=False, before=before) == "overtaken"
+    else:
+        with pytest.raises(LedgerShadowed):
+            after_finish(window(5, 6), mark(4, last_us=7), applied=False, before=before)
+
+
 @pytest.mark.parametrize("applied", [True, False])
 def test_the_ledger_row_vanished(*, applied: bool) -> None:
     """The row was deleted: it is not made anew."""

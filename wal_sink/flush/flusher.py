@@ -25,7 +25,7 @@ from wal_sink import errors
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.checkpoint.watcher import EarlySync
 from wal_sink.clock import now_us
-from wal_sink.errors import LogUnavailable, MissingSegment, WrongOwner
+from wal_sink.errors import LogUnavailable, MissingSegment, WalSinkError, WrongOwner
 from wal_sink.flush.connection import Attempts, TargetConnection
 from wal_sink.flush.report import RUN_HISTORY, Reporter, RunHistory
 from wal_sink.flush.rows import (
@@ -42,7 +42,7 @@ from wal_sink.log_context import line_logger
 from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerState, Owner, PassedRow, Window, ledger_key
 from wal_sink.model.manifest import Attempt
-from wal_sink.model.records import FlushedEpoch
+from wal_sink.model.records import FlushedEpoch, TargetState
 from wal_sink.observer import Delivered
 from wal_sink.progress.backlog import given_up_since_begun
 from wal_sink.protocol.attempts import refuse_missing_manifest
@@ -71,7 +71,7 @@ from wal_sink.wal.location import owned, unflushed
 from wal_sink.wal.log import Log
 from wal_sink.wal.quarantine import bring_back, droppable
 from wal_sink.wal.retention import RetainedEpochs, Retention, SharedRetention
-from wal_sink.wal.targets import absent
+from wal_sink.wal.targets import state_of, why_left
 from wal_sink.wal.trim import forget_records, sweep, trim
 
 logger = line_logger(__name__)
@@ -318,6 +318,8 @@ class Flusher:
         self._attempts = Attempts(self._target, clocks.now_us)
         self.trimmer = Trimmer(pipeline.log, pipeline.retention_s, clock_us)
         self._looked_s, self._started = 0.0, False
+        self._state: TargetState | None = None
+        """Of a target that has a name: what the last look has found."""
         run_history.watch(pipeline.query_id)
         pipeline.target.load()
 
@@ -328,24 +330,41 @@ class Flusher:
         """
         self._looked_s = time.monotonic()
         try:
-            view = self._look()
-            step = next_step(view, self._target.owner)
-            if isinstance(step, Stale):
-                return step
-            if not view.absent:
-                self.trimmer.sweep(view.trimmable)
-                self.trimmer.drop_aside(agreed=view.agreed)
-            if isinstance(step, Choose):
-                step = self._chooser.window(step, view)
-            elif isinstance(step, Resume):
-                step = self._attempts.due(step)
-            self._do(step, view)
+            try:
+                return self._pass()
+            except WalSinkError as error:
+                if error.transient or not self._is_overtaken():
+                    raise
+                logger.info("the target was detached or attached meanwhile: %s", error.summary)
+                self.close()
+                return Stale()
         except (OSError, StateBackendError) as error:
             raise LogUnavailable(
                 f"The log or the checkpoint cannot be used: {error!r}",
                 f"See to {self._log.url} and {self._checkpoint.url}; the flush goes on by itself.",
             ) from error
+
+    def _pass(self) -> Step:
+        view = self._look()
+        step = next_step(view, self._target.owner)
+        if isinstance(step, Stale):
+            return step
+        if not view.absent:
+            self.trimmer.sweep(view.trimmable)
+            self.trimmer.drop_aside(agreed=view.agreed)
+        if isinstance(step, Choose):
+            step = self._chooser.window(step, view)
+        elif isinstance(step, Resume):
+            step = self._attempts.due(step)
+        self._do(step, view)
         return step
+
+    def _is_overtaken(self) -> bool:
+        """Whether an operator, or a start, has detached or attached the target since the look.
+
+        Then log, ledger row and database may be others than those that the pass began with.
+        """
+        return bool(self._log.target) and state_of(self._log, fresh=True) != self._state
 
     def interrupt(self) -> None:
         """Stop before the next slice; called from another thread. What is begun stays begun."""
@@ -367,10 +386,12 @@ class Flusher:
                 "The checkpoint was deleted and made anew, and its new query has a log of its own. "
                 + errors.left_behind(self._log.url, unflushed(self._log)),
             )
-        if why := absent(self._log):
-            return Observation(
-                checkpointed, None, None, asked=False, mark=None, attempts=(), absent=why
-            )
+        if self._log.target:
+            self._state = state_of(self._log)
+            if (why := why_left(self._log, self._state)) is not None:
+                return Observation(
+                    checkpointed, None, None, asked=False, mark=None, attempts=(), absent=why.what
+                )
         recorded = self._log.newest_flushed()
         identity = owned(self._log, self._checkpoint)
         mark, asked, known = None, False, False

@@ -234,8 +234,12 @@ def after_finish(
         return "overtaken"
     if mark.flushed != window.first - 1 or mark.begun not in (None, window):
         return "overtaken"  # neither as before `begin` nor as after it: it was rewound meanwhile
-    if before is not None and mark.last not in (before.last, window):
-        return "overtaken"  # the same, and another log has brought it to the same epoch since
+    if before is not None and mark.last != window:
+        seen = (before.last, before.last_us)
+        if (mark.last, mark.last_us) != seen:
+            return (
+                "overtaken"  # the same: a rewind, or another log, has brought it to the same epoch
+            )
     raise LedgerShadowed(
         f"The ledger acknowledged an update for epoch {window.last}, but its row still says that"
         f" epoch {mark.flushed} is flushed",

@@ -53,23 +53,22 @@ def view_of(log: Log, target: str) -> Log:
     return log.of(target) if target else log
 
 
-def state_of(log: Log) -> TargetState | None:
-    """Return the newest state of the target whose view this is; None: it was never announced."""
-    count = _numbers(log, log.target).get(log.target, 0)
+def state_of(log: Log, *, fresh: bool = False) -> TargetState | None:
+    """Return the newest state of the target whose view this is; None: it was never announced.
+
+    :param fresh: see `target_names`.
+    """
+    count = _numbers(log, log.target, fresh=fresh).get(log.target, 0)
     return log.read_once(paths.TARGET_STATE, StateName(log.target, count - 1)) if count else None
-
-
-def absent(log: Log) -> str:
-    """Say why nothing is flushed for a target; empty if it is attached."""
-    found = why_absent(log)
-    return found.what if found else ""
 
 
 def why_absent(log: Log) -> NoFlusher | None:
     """Return the error for those who want a target flushed that is not attached; None if it is."""
-    if not log.target:
-        return None
-    state = state_of(log)
+    return why_left(log, state_of(log)) if log.target else None
+
+
+def why_left(log: Log, state: TargetState | None) -> NoFlusher | None:
+    """Return the same, from the state of a target that has a name."""
     if state is not None and state.verb == "attached":
         return None
     attach = f"`wal-sink attach CHECKPOINT --target {log.target}`"
