@@ -263,7 +263,10 @@ class _Last:
         records = self.site.records(target)
         for path in log.names(paths.ASIDE):
             us, epoch = (int(number) for number in re.findall(r"[0-9]{20}", path)[:2])
-            if epoch in records and records[epoch]["base_us"] > us and not self.world.was_reset:
+            # Of the newest epoch it goes as the ledger is read for the next one.
+            if epoch == mark or self.world.was_reset or epoch not in records:
+                continue
+            if records[epoch]["base_us"] > us:
                 left.append(path)  # it was flushed again since
         claims = log.backend.list(paths.CLAIM.folder)
         left += claims[trim.RUNS_KEPT + trim._FORGOTTEN_TOGETHER :]

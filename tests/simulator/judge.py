@@ -219,12 +219,13 @@ class Judge(logging.Handler):
         if not (attempt.committed or attempt.excused or sent_again):
             self.violate(f"row {key} of {attempt.name} is visible, which Spark has not completed")
         looked_us = MACHINE.current.looked_us if MACHINE.current is not None else 0
-        if any(
+        given_up = [
             (target, attempt.epoch) in site.given_up
-            and site.kept.get(attempt.epoch) is attempt
             and looked_us > site.since_us.get((target, attempt.epoch), looked_us)
             for site in self.sites
-        ):
+            if site.kept.get(attempt.epoch) is attempt
+        ]
+        if given_up and all(given_up):  # a clone does not have the other one's decisions
             self.violate(f"row {key} of {attempt.name} is written, which was given up before")
         attempt.at(target).keys.add(key)
 
