@@ -103,6 +103,8 @@ def test_a_target_is_attached_where_it_was_if_nothing_went(world: SeveralWorld) 
     plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
     done = plan_attach(query(world).of(ADDED), world.targets[ADDED]).carry_out(NOW_US)
     assert (done.missing, done.state.epoch) == ((), 1)
+    verbs = [state.verb for state in world.log.of(ADDED).states()]
+    assert verbs[-3:] == ["detached", "announced", "attached"]
     world.flush_all()
     assert sorted(world.rows(ADDED)) == sorted(world.rows(CELLS)) == [("0", 0), ("1", 1)]
     assert lacking(world.log.of(ADDED)) == []
