@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+from collections.abc import Sequence
 from pathlib import Path
 
 from cryptography import x509
@@ -27,10 +28,10 @@ Key = ec.EllipticCurvePrivateKey
 class Certificates:
     """Writes them into a folder.
 
-    :param address: what the node's certificate names.
+    :param addresses: what the node's certificate names.
     """
 
-    def __init__(self, folder: Path, address: str) -> None:
+    def __init__(self, folder: Path, *addresses: str) -> None:
         self.ca, self.stranger = folder / "ca.pem", folder / "stranger.pem"
         self.client, self.client_key = folder / "client.pem", folder / "client.key"
         self.encrypted_key = folder / "encrypted.key"
@@ -38,14 +39,14 @@ class Certificates:
         authority, key = _authority("wal_sink test")
         self.ca.write_bytes(_pem(authority))
         self.stranger.write_bytes(_pem(_authority("another authority")[0]))
-        node, node_key = _signed("node", key, authority, address)
+        node, node_key = _signed("node", key, authority, addresses)
         encryption = BestAvailableEncryption(PASSWORD.encode())
         self.keystore.write_bytes(
             pkcs12.serialize_key_and_certificates(b"node", node_key, node, [authority], encryption)
         )
         trusted = pkcs12.PKCS12Certificate(authority, b"ca")
         self.truststore.write_bytes(pkcs12.serialize_java_truststore([trusted], encryption))
-        client, client_key = _signed("client", key, authority, address)
+        client, client_key = _signed("client", key, authority, addresses)
         self.client.write_bytes(_pem(client))
         self.client_key.write_bytes(_key_pem(client_key, NoEncryption()))
         self.encrypted_key.write_bytes(_key_pem(client_key, encryption))
@@ -84,10 +85,12 @@ def _authority(name: str) -> tuple[x509.Certificate, Key]:
 
 
 def _signed(
-    name: str, by: Key, authority: x509.Certificate, address: str
+    name: str, by: Key, authority: x509.Certificate, addresses: Sequence[str]
 ) -> tuple[x509.Certificate, Key]:
     key = ec.generate_private_key(ec.SECP256R1())
-    named = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])
+    named = x509.SubjectAlternativeName(
+        [x509.IPAddress(ipaddress.ip_address(each)) for each in addresses]
+    )
     builder = _builder(_name(name), authority.subject, key).add_extension(named, critical=False)
     return builder.sign(by, hashes.SHA256()), key
 

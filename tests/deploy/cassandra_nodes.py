@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from cassandra import ConsistencyLevel, DriverException
+from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import NoHostAvailable
 from cassandra.policies import WhiteListRoundRobinPolicy
 from cassandra.query import SimpleStatement
@@ -38,15 +39,23 @@ class ClusterNode(EmbeddedCassandra):
     :param number: from 1 on; the node is at 127.0.0.<number>, and its proxy at 127.0.1.<number>.
     :param datacenter: the second number of its address.
     :param joins: whether it takes its share of the data from the others as it starts.
+    :param more: entries of cassandra.yaml.
     """
 
     patience_s = 240.0
 
     def __init__(
-        self, number: int, port: int, seeds: str, datacenter: int = 0, *, joins: bool = False
+        self,
+        number: int,
+        port: int,
+        seeds: str,
+        datacenter: int = 0,
+        *,
+        joins: bool = False,
+        more: Mapping[str, object] = {},
     ) -> None:
         host, proxy = (f"127.{datacenter}.{third}.{number}" for third in (0, 1))
-        settings = _settings(host, proxy, port, seeds) | {"auto_bootstrap": joins}
+        settings = {**_settings(host, proxy, port, seeds), "auto_bootstrap": joins, **more}
         super().__init__(commitlog_sync="periodic", settings=settings)
         self.number = number
         self.host, self.port = host, port
@@ -108,6 +117,10 @@ class ClusterNode(EmbeddedCassandra):
         """Return the policy that asks this node alone, past its proxy."""
         return WhiteListRoundRobinPolicy([self.host])
 
+    def _auth(self) -> Any:
+        """Return the login of the superuser, of which a node that wants none takes no notice."""
+        return PlainTextAuthProvider("cassandra", "cassandra")
+
     def read_all(self) -> list[Any]:
         """Read what has three replicas from all of them.
 
@@ -142,12 +155,17 @@ def _settings(host: str, proxy: str, port: int, seeds: str) -> dict[str, object]
 
 
 class CassandraCluster:
-    """Three nodes. A context manager, which ends them and their proxies."""
+    """Three nodes. A context manager, which ends them and their proxies.
 
-    def __init__(self) -> None:
+    :param settings: entries of cassandra.yaml.
+    """
+
+    def __init__(self, settings: Mapping[str, object] = {}) -> None:
         self._port = _choose_port()
         self._seeds = ",".join(f"127.0.0.{each}:{self._port + 1}" for each in (1, 2))
-        self.nodes = [ClusterNode(number, self._port, self._seeds) for number in (1, 2, 3)]
+        self.nodes = [
+            ClusterNode(number, self._port, self._seeds, more=settings) for number in (1, 2, 3)
+        ]
 
     def __enter__(self) -> Self:
         try:
@@ -163,7 +181,8 @@ class CassandraCluster:
         self.nodes[0].start()
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(lambda node: node.start(), self.nodes[1:]))
-        self.nodes[0].execute(f"CREATE KEYSPACE probe WITH replication = {REPLICATION}")
+        make = f"CREATE KEYSPACE IF NOT EXISTS probe WITH replication = {REPLICATION}"
+        until(lambda: self.nodes[0].execute(make) is not None)  # the superuser may not be there yet
         self.nodes[0].execute("CREATE TABLE probe.t (k int PRIMARY KEY)")
         self.await_up()
 

@@ -26,11 +26,15 @@ class Proxy:
         self._mute = threading.Event()
         self.latency_s = 0.0
         """How long each piece of an answer is held back."""
+        self.bytes_per_s = 0
+        """How fast each connection is, either way; 0: as fast as it goes."""
         self._marked = b""
         self._at_marked: Callable[[], None] | None = None
         self._losing: set[socket.socket] = set()
         self.lost = 0
         """How many answers to marked requests were lost."""
+        self.requests = 0
+        """How many pieces of requests passed."""
         self.conditional = 0
         """How many requests had `CONDITIONAL` in them."""
 
@@ -86,21 +90,28 @@ class Proxy:
     def _requests(self, client: socket.socket, server: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := client.recv(65_536):
+                self.requests += 1
                 self.conditional += CONDITIONAL in data
                 then = self._at_marked if self._marked and self._marked in data else None
                 if then is not None:
                     self._marked, self._at_marked = b"", None
                     self._losing.add(server)
+                self._pace(data)
                 server.sendall(data)
                 if then is not None:
                     self.lost += 1
                     then()
         self._end(client, server)
 
+    def _pace(self, data: bytes) -> None:
+        if self.bytes_per_s:
+            time.sleep(len(data) / self.bytes_per_s)
+
     def _answers(self, client: socket.socket, server: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := server.recv(65_536):
                 time.sleep(self.latency_s)
+                self._pace(data)
                 if server in self._losing:
                     break
                 if not self._mute.is_set():

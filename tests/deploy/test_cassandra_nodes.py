@@ -45,6 +45,7 @@ class Stream:
 
     :param adds: whether values are added to those in the table.
     :param options: of the target, beside those made here.
+    :param prepare: called with the keyspace when the table is there.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Stream:
         adds: bool,
         replication: str = REPLICATION,
         options: Mapping[str, str] = {},
+        prepare: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.keyspace = f"ks{next(_numbers)}"
         self._node = cluster.nodes[0]
@@ -63,6 +65,7 @@ class Stream:
             ", wal_sink_added text)" if adds else ")"
         )
         self._node.execute(self.ddl)
+        prepare(self.keyspace)
         raw = {
             "keyspace": self.keyspace,
             "table": "t",
@@ -286,7 +289,7 @@ def test_the_coordinator_dies_in_the_conditional_update(
 def test_the_network_fails(
     cluster: CassandraCluster, streams: list[Stream], exact: Counting
 ) -> None:
-    """Lost answers to conditional updates, latency, resets, and connections that bring no answer."""
+    """Lost answers to conditional updates, latency, slow links, resets, connections that bring no answer."""
     lost = sum(node.proxy.lost for node in cluster.nodes)
     for _ in range(10):
         for node in cluster.nodes:
@@ -299,7 +302,10 @@ def test_the_network_fails(
         node.proxy.latency_s = 0.2
     all_go_on(streams)
     for node in cluster.nodes:
-        node.proxy.latency_s = 0
+        node.proxy.latency_s, node.proxy.bytes_per_s = 0, 10_000
+    all_go_on(streams)
+    for node in cluster.nodes:
+        node.proxy.bytes_per_s = 0
     for _ in range(5):
         for node in cluster.nodes:
             node.proxy.reset()
@@ -312,7 +318,7 @@ def test_the_network_fails(
         for stream in streams:
             stream.stops("TargetUnavailable")
     all_go_on(streams)
-    exact("answers of conditional updates lost, latency, resets, half-open")
+    exact("answers of conditional updates lost, latency, 10 kB a second, resets, half-open")
     assert lost >= 10
 
 

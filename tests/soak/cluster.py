@@ -11,6 +11,7 @@ import json
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -18,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -38,7 +40,9 @@ from wal_sink.testing.servers.postgresql import InstalledPostgresql
 from wal_sink.testing.servers.process import AnyServer, DidNotStart
 
 VICTIMS = ("driver", "executor", "worker", "master", "Cassandra", "Kafka", "PostgreSQL")
-KINDS = ("killed", "paused")
+KINDS = ("killed", "paused", "overtaken")
+"""The last one is for drivers alone: one stands still until another one has gone on, and then wakes up."""
+FAULTS = [*((each, kind) for each in VICTIMS for kind in KINDS[:2]), ("driver", "overtaken")]
 TARGETS = {"nodes": "Cassandra", "books": "PostgreSQL", "lake": "Delta Lake"}
 """What the query calls them, and what they are."""
 
@@ -48,6 +52,7 @@ _BETWEEN_S, _DOWN_S = (2, 8), (1, 10)
 """Between two faults, and how long a server is left dead, or a process stands still."""
 _PATIENCE_S = 400.0
 """How long the query may take to go on when all is up, on a busy machine."""
+_OVERTAKEN_S = 60.0
 _STARTS = 3
 """How often a server is started that does not come in time."""
 
@@ -94,7 +99,7 @@ class ClusterOutcome(NamedTuple):
     """Of each round: until all targets went on, when all was up again."""
     starts: int
     ended: Counter[str]
-    """How applications ended by themselves: the last line of each."""
+    """How applications ended by themselves: the last line of each, and how often."""
     said: Counter[str]
     """What status gave as the last error, in looks."""
     samples: Sequence[Sample]
@@ -175,12 +180,12 @@ class ClusterSoak:
         self._say = say
         self._checkpoint = str(folder / "checkpoint")
         self._driver: Driver | None = None
+        self._drivers: list[Driver] = []
         self._busy: dict[object, Future[None]] = {}
         self._faults: list[Fault] = []
         self._samples: list[Sample] = []
         self._said: Counter[str] = Counter()
         self._ended: Counter[str] = Counter()
-        self._starts = 0
         self._readers: dict[str, Reader] = {}
 
     def __enter__(self) -> Self:
@@ -202,7 +207,7 @@ class ClusterSoak:
             self._books.execute("CREATE INDEX ON rows (bucket)")
             self._config = self._folder / "config.json"
             self._config.write_text(json.dumps(self._configuration()))
-            stack.callback(self._end_driver)
+            stack.callback(self._end_drivers)
             self._pool = stack.enter_context(ThreadPoolExecutor(8, "soak-repair"))
             self._stack = stack.pop_all()
         return self
@@ -210,9 +215,9 @@ class ClusterSoak:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def _end_driver(self) -> None:
-        if self._driver is not None:
-            self._driver.__exit__(None, None, None)
+    def _end_drivers(self) -> None:
+        for driver in self._drivers:
+            driver.__exit__(None, None, None)
 
     def _configuration(self) -> dict[str, Mapping[str, str]]:
         jars = ":".join(map(str, kafka_jars()))
@@ -223,6 +228,7 @@ class ClusterSoak:
                 "spark.executor.extraClassPath": jars,
                 "spark.executor.extraJavaOptions": SPARK.options,
                 "spark.executor.memory": "512m",
+                "spark.cores.max": "2",  # the others are for a driver that overtakes this one
                 "spark.deploy.maxExecutorRetries": "-1",
             },
             "source": {
@@ -281,18 +287,14 @@ class ClusterSoak:
         return time.monotonic() - self._began_s
 
     def _start(self) -> None:
-        self._starts += 1
-        self._driver = Driver(
-            ["-m", "tests.soak.cluster_app", str(self._config)],
-            self._folder / f"output-{self._starts}",
-            folder=ROOT,
-        )
+        output = self._folder / f"output-{len(self._drivers) + 1}"
+        command = ["-m", "tests.soak.cluster_app", str(self._config)]
+        self._driver = Driver(command, output, folder=ROOT)
+        self._drivers.append(self._driver)
 
     def _round(self) -> None:
-        """Kill and pause one of each, in any order; then wait until all are up again."""
-        deck = [(victim, kind) for victim in VICTIMS for kind in KINDS]
-        self._random.shuffle(deck)
-        for victim, kind in deck:
+        """Let each fault come once, in any order; then wait until all are up again."""
+        for victim, kind in self._random.sample(FAULTS, len(FAULTS)):
             self._pass(self._random.uniform(*_BETWEEN_S))
             self._strike(victim, kind)
         self._until(lambda: all(each.done() for each in self._busy.values()), "start servers again")
@@ -344,17 +346,43 @@ class ClusterSoak:
             return (lambda: patiently(chosen)) if kind == "killed" else chosen.resume
         assert isinstance(chosen, int)
         send = os.killpg if victim == "driver" else os.kill
-        if kind == "paused":
+        if kind != "killed":
             send(chosen, signal.SIGSTOP)
-            return lambda: send(chosen, signal.SIGCONT)
-        match victim:
-            case "worker":
+        match victim, kind:
+            case _, "paused":
+                return lambda: send(chosen, signal.SIGCONT)
+            case _, "overtaken":
+                assert self._driver is not None
+                return partial(self._wake, self._driver, self._overtake())
+            case "worker", _:
                 self._cluster.kill_worker(chosen)
-            case "master":
+            case "master", _:
                 self._cluster.kill_master()
             case _:
                 send(chosen, signal.SIGKILL)
         return lambda: None  # who supervises it starts another one
+
+    def _overtake(self) -> int:
+        """Start another application beside the one that stands still; return which epoch was the last."""
+        status = self._status()
+        self._start()
+        return status.checkpointed if status else -1
+
+    def _wake(self, overtaken: Driver, last: int) -> None:
+        """Let an application go on when another one has completed an epoch; end it if it does not end.
+
+        It does not where the master has given its executors away: Spark waits for others for ever.
+        """
+        end_s = time.monotonic() + _PATIENCE_S
+        while (status := self._status()) is None or status.checkpointed <= last:
+            assert time.monotonic() < end_s, f"the other one does not go on: {status}"
+            time.sleep(0.5)
+        os.killpg(overtaken.process.pid, signal.SIGCONT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            overtaken.process.wait(_OVERTAKEN_S)
+            self._ended_by_itself(overtaken, "an application that was overtaken")
+            return
+        overtaken.kill()
 
     def _repair(self, repair: Callable[[], object], down_s: float, fault: Fault) -> None:
         time.sleep(down_s)
@@ -379,11 +407,7 @@ class ClusterSoak:
         assert self._driver is not None
         if (code := self._driver.process.poll()) is not None:
             if code != -signal.SIGKILL:
-                lines = [line for line in self._driver.log().splitlines() if line.strip()]
-                self._ended[f"{code}: {lines[-1][:200] if lines else ''}"] += 1
-                self._say(
-                    f"{self._now():.0f} s: the application ended by itself, output-{self._starts}"
-                )
+                self._ended_by_itself(self._driver, "the application")
             self._start()
         status = self._status()
         for each in status.targets if status else ():
@@ -391,6 +415,11 @@ class ClusterSoak:
                 self._said[f"{each.target}: {each.last_error.splitlines()[0][:200]}"] += 1
         visible = {name: reader.visible for name, reader in self._readers.items()}
         self._samples.append(Sample(self._now(), self._feed.committed, visible))
+
+    def _ended_by_itself(self, driver: Driver, what: str) -> None:
+        lines = [line for line in driver.log().splitlines() if line.strip()]
+        self._ended[f"{what}: {lines[-1][:200] if lines else ''}"] += 1
+        self._say(f"{self._now():.0f} s: {what} ended by itself, {driver.output.name}")
 
     def _status(self) -> Status | None:
         try:
@@ -457,7 +486,7 @@ class ClusterSoak:
             aborted=self._feed.next - len(numbers),
             faults=self._faults,
             recovered_s=recovered,
-            starts=self._starts,
+            starts=len(self._drivers),
             ended=self._ended,
             said=self._said,
             samples=self._samples,

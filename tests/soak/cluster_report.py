@@ -12,7 +12,7 @@ from rich.table import Table
 from tests.benchmarks import drawing
 from tests.soak.cluster import KINDS, TARGETS, VICTIMS, ClusterOutcome
 
-_COLOURS = dict(zip(KINDS, ("#d62728", "#8c8c8c"), strict=True))
+_COLOURS = dict(zip(KINDS, ("#d62728", "#8c8c8c", "#1f6fb4"), strict=True))
 
 
 def tables(outcome: ClusterOutcome) -> Iterator[Table]:
@@ -27,7 +27,7 @@ def tables(outcome: ClusterOutcome) -> Iterator[Table]:
     numbers = Counter((fault.victim, fault.kind) for fault in outcome.faults)
     faults = Table("process", *KINDS)
     for victim in VICTIMS:
-        faults.add_row(victim, *(str(numbers[victim, kind]) for kind in KINDS))
+        faults.add_row(victim, *(str(numbers[victim, kind] or "") for kind in KINDS))
     yield faults
     recovered = outcome.recovered_s
     said = Table("", "")
@@ -39,7 +39,7 @@ def tables(outcome: ClusterOutcome) -> Iterator[Table]:
         "seconds until all targets went on, after a round", f"{median:.0f}, at most {most:.0f}"
     )
     for how, number in outcome.ended.most_common():
-        said.add_row("the application ended by itself", f"{number} times: {how}")
+        said.add_row("ended by itself", f"{number} times: {how}")
     for error, number in outcome.said.most_common(10):
         said.add_row("status said", f"in {number} looks: {error}")
     yield said
@@ -69,5 +69,5 @@ def draw(path: Path, outcome: ClusterOutcome) -> None:
     faults.set_yticks(range(len(VICTIMS)), VICTIMS, fontsize=9)
     faults.invert_yaxis()
     faults.spines[["top", "right"]].set_visible(False)
-    faults.legend(frameon=False, fontsize=9, ncols=2, loc="upper center", bbox_to_anchor=(0.5, 1.2))
+    faults.legend(frameon=False, fontsize=9, ncols=3, loc="upper center", bbox_to_anchor=(0.5, 1.2))
     drawing.save(figure, path)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.neighbours import Counted, Row
 from tests.soak.cells import Cell, Expected, compare
-from tests.soak.cluster import KINDS, TARGETS, VICTIMS, ClusterSoak
+from tests.soak.cluster import FAULTS, TARGETS, ClusterSoak
 from tests.soak.features import FeaturesSoak
 from tests.soak.hostile import deal
 from tests.soak.readers import Reader, Rows, Store
@@ -41,15 +41,15 @@ def test_three_deaths(tmp_path: Path) -> None:
 @pytest.mark.cassandra
 @pytest.mark.timeout(1800)
 def test_everything_dies_once(tmp_path: Path, counted: Counted) -> None:
-    """Driver, executor, worker, master, Cassandra, Kafka, PostgreSQL: each is killed, and paused."""
+    """Driver, executor, worker, master, Cassandra, Kafka, PostgreSQL: killed, paused; a driver overtaken."""
     seed = secrets.randbelow(1_000_000)
     with ClusterSoak(tmp_path, seed) as soak:
         outcome = soak.run_for(0)
     faults = {(fault.victim, fault.kind) for fault in outcome.faults}
-    assert len(faults) >= len(VICTIMS) * len(KINDS) - 1, "a process may end just before its turn"
+    assert len(faults) >= len(FAULTS) - 1, "a process may end just before its turn"
     for name, (verdict, *_) in outcome.found.items():
         title = f"Kafka to {TARGETS[name]}, of three targets"
-        killed = f"{len(faults)} processes killed or paused"
+        killed = f"{len(faults)} processes killed, paused, overtaken"
         counted(Row(title, pyspark.__version__, killed, verdict.expected, verdict.found))
     assert outcome.exact, f"seed {seed}: {outcome._replace(samples=[])}"
 

@@ -89,7 +89,11 @@ class Node(AnyServer):
                 profiles = {EXEC_PROFILE_DEFAULT: profile}
                 # The driver would ask for a newer protocol first, which fills the node's log.
                 cluster = Cluster(
-                    [self.host], self.port, protocol_version=5, execution_profiles=profiles
+                    [self.host],
+                    self.port,
+                    auth_provider=self._auth(),
+                    protocol_version=5,
+                    execution_profiles=profiles,
                 )
                 try:
                     self._session = cluster.connect()
@@ -103,6 +107,9 @@ class Node(AnyServer):
         from cassandra.policies import RoundRobinPolicy  # noqa: PLC0415 - a node needs no driver
 
         return RoundRobinPolicy()
+
+    def _auth(self) -> Any:
+        """Return the driver's provider of the login of `session`; None: no login."""
 
     def _disconnect(self) -> None:
         with self._session_lock:
