@@ -144,6 +144,9 @@ def test_an_engine_without_transactions_is_refused(
     assert store.execute("SELECT * FROM t") == []
     store.execute(caught.value.remedy.removeprefix("Run: "))
     agreed(of)
+    store.execute(f"ALTER TABLE {table} ENGINE=Aria, ADD SYSTEM VERSIONING")
+    with pytest.raises(SchemaMismatch, match="Aria, which has no transactions"):
+        agreed(of)
 
 
 @pytest.mark.parametrize(
@@ -191,6 +194,36 @@ def test_a_key_that_changes_under_a_session_stops_the_flush(
             with pytest.raises(SchemaMismatch, match=f"its key was id, .*{said}"):
                 deliver(session, plan, Slice(0, pa.record_batch([[1], ["x"]], SCHEMA), 0))
     assert store.execute("SELECT * FROM t") == []
+
+
+@pytest.mark.parametrize("kind", [Sqlite, DuckDb])
+def test_a_file_that_is_replaced_under_a_session_takes_no_row(
+    tmp_path: Path, kind: type[Sqlite | DuckDb]
+) -> None:
+    """Rows in the open one, which has no name any more, would be lost, and trimmed from the log."""
+    store = kind(tmp_path)
+    store.execute(TABLE.format(key=""))
+    if kind is Sqlite:
+        store.execute("PRAGMA journal_mode = WAL")  # without it SQLite finds that out, at a write
+    of = target(store)
+    plan = agreed(of)
+    store.path.with_suffix(".backup").write_bytes(store.path.read_bytes())
+    rows = Slice(0, pa.record_batch([[1], ["x"]], SCHEMA), 0)
+    with of.connect(Owner("query", "log", "checkpoint")) as session:
+        create(session)
+        store.path.with_suffix(".backup").replace(store.path)
+        with pytest.raises(TargetUnavailable, match="another file than the one that was opened"):
+            deliver(session, plan, rows)
+
+
+def test_what_postgresql_refuses_for_ever_is_no_outage(postgresql: Server, schema: str) -> None:
+    """An upsert by a key that is deferrable: of class 55 few errors pass."""
+    store = Postgresql(postgresql, schema)
+    store.execute(TABLE.format(key=", PRIMARY KEY (id) DEFERRABLE"))
+    of = target(store, mode="upsert")
+    with pytest.raises(Exception, match="does not support deferrable") as caught:
+        bring(of, pa.record_batch([[1], ["x"]], SCHEMA))
+    assert of.classify(caught.value) == "fatal"
 
 
 def test_a_server_that_replicates_by_statement_is_refused(mariadb: MariaDb, database: str) -> None:
@@ -256,6 +289,35 @@ def test_a_column_that_does_not_hold_every_text_is_refused(mariadb: MariaDb, dat
     )
     with pytest.raises(SchemaMismatch, match=r"varchar\(20\) of character set latin1"):
         agreed(target(Maria(mariadb, database)))
+
+
+def test_a_number_that_mariadb_would_change(mariadb: MariaDb, database: str) -> None:
+    """A zero stays one under AUTO_INCREMENT; a type that rounds is refused."""
+    store = Maria(mariadb, database)
+    store.execute("CREATE TABLE t (id BIGINT AUTO_INCREMENT PRIMARY KEY, name TEXT, d DOUBLE(9,2))")
+    bring(target(store, mode="upsert"), pa.record_batch([[0, 0], ["a", "b"]], SCHEMA))
+    assert store.execute("SELECT id, name FROM t") == [(0, "b")]
+    with pytest.raises(SchemaMismatch, match=r"d: the table's type is double\(9,2\)"):
+        agreed(target(store, mode="upsert"), pa.schema([*SCHEMA, ("d", pa.float64())]))
+
+
+def test_keys_are_equal_as_duckdb_says(tmp_path: Path) -> None:
+    """By collation and type of the table: of two rows of a key the last one stays, and a delete finds it."""
+    store = DuckDb(tmp_path)
+    store.execute(
+        "CREATE TABLE t (id UUID, name VARCHAR COLLATE NOCASE, v INT, PRIMARY KEY (id, name))"
+    )
+    of = target(store, mode="upsert", operation_column="op")
+    schema = pa.schema(
+        [("id", pa.string()), ("name", pa.string()), ("v", pa.int32()), ("op", pa.string())]
+    )
+    small = "abcdefab-0000-0000-0000-000000000000"
+    keys = [(small, "a"), (small.upper(), "A"), (small, "gone"), (small.upper(), "GONE")] * 50
+    rows = [(*key, v, "upsert") for v, key in enumerate(keys)] + [
+        (small.upper(), "Gone", None, "delete")
+    ]
+    bring(of, pa.record_batch([*zip(*rows, strict=True)], schema))
+    assert store.execute("SELECT v FROM t") == [(197,)]
 
 
 # --- a table that is made ---

@@ -176,9 +176,10 @@ _CHARSETS = """
     SELECT column_name, character_set_name FROM information_schema.columns
     WHERE table_schema = COALESCE(%s, DATABASE()) AND table_name = %s AND character_set_name IS NOT NULL"""
 _ENGINES = """
-    SELECT t.engine, COALESCE(e.transactions, 'NO') FROM information_schema.tables t
+    SELECT t.engine, COALESCE(e.transactions, 'NO'), t.table_type FROM information_schema.tables t
     LEFT JOIN information_schema.engines e ON e.engine = t.engine
-    WHERE t.table_schema = COALESCE(%s, DATABASE()) AND t.table_name = %s AND t.table_type = 'BASE TABLE'"""
+    WHERE t.table_schema = COALESCE(%s, DATABASE()) AND t.table_name = %s AND t.engine IS NOT NULL"""
+"""A table with system versioning is of a type of its own; a view has no engine."""
 
 _STATISTICS = """
     SELECT index_name, column_name, sub_part FROM information_schema.statistics
@@ -221,11 +222,13 @@ def storage_refusal(connection: Connection, name: TableName, text: str) -> tuple
     """
     if connection.dialect.upsert == "duplicate key":
         found = connection.query(_ENGINES, (name.schema or None, name.table))
-        for engine in (engine for engine, transactions in found if transactions != "YES"):
+        for engine, kind in ((each[0], each[2]) for each in found if each[1] != "YES"):
             what = (
                 f"{text} has the storage engine {engine}, which has no transactions: after a crash a part of"
                 " a window would be there, or come twice."
             )
+            if kind == "SYSTEM VERSIONED":  # MariaDB does not change its engine
+                return what, "Make another table with ENGINE=InnoDB, and copy the rows."
             return what, f"Run: ALTER TABLE {text} ENGINE=InnoDB;"
     elif connection.dialect.title == "PostgreSQL":
         quoted = ".".join('"' + part.replace('"', '""') + '"' for part in name if part)

@@ -36,15 +36,31 @@ class Connection:
     for the rows that this one has written, or not see them.
 
     :param raw: the driver's.
+    :param file: the database, where it is a file.
     """
 
-    def __init__(self, raw: Any, dialect: Dialect, over: sa.Connection | None) -> None:
+    def __init__(
+        self, raw: Any, dialect: Dialect, over: sa.Connection | None, file: str = ""
+    ) -> None:
         self.raw = raw
         self.dialect = dialect
         self.over = over
+        self._file = file
+        self._opened = _identity(file)
 
     def cursor(self) -> Any:
-        """Return a cursor of the driver."""
+        """Return a cursor of the driver.
+
+        :raises TargetUnavailable: the file was replaced: what is committed to the open one, no reader finds.
+        """
+        if _identity(self._file) != self._opened:
+            raise TargetUnavailable(
+                f"{self._file} is gone, or another file than the one that was opened",
+                "If a backup was put in its place: nothing, the flush goes on with that. Else put it back.",
+            )
+        return self._cursor()
+
+    def _cursor(self) -> Any:
         cursor = self.raw.cursor()
         if hasattr(cursor, "fast_executemany"):  # pyodbc's, else a round trip for each row
             cursor.fast_executemany = True
@@ -110,8 +126,7 @@ class DuckDbConnection(Connection):
 
     _is_open = False
 
-    def cursor(self) -> Any:
-        """Return a cursor in a transaction."""
+    def _cursor(self) -> Any:
         if not self._is_open:
             self.raw.execute("BEGIN TRANSACTION")
             self._is_open = True
@@ -129,6 +144,17 @@ class DuckDbConnection(Connection):
         if self._is_open:
             self._is_open = False
             self.raw.execute(statement)
+
+
+def _identity(file: str) -> tuple[int, int] | None:
+    """Return what tells a file from another one of its name; None: there is none."""
+    if not file:
+        return None
+    try:
+        found = os.stat(file)  # noqa: PTH116 -- for each statement
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def connect(options: SqlAlchemyOptions) -> Connection:
@@ -149,7 +175,8 @@ def connect(options: SqlAlchemyOptions) -> Connection:
         over.detach()
     except sa.exc.DBAPIError as error:
         raise driver_error(error) from error
-    connection = Connection(over.connection.dbapi_connection, dialect, over)
+    file = str(url.database) if dialect.is_file else ""
+    connection = Connection(over.connection.dbapi_connection, dialect, over, file)
     try:
         # The driver has what was said at the login: psycopg and psycopg2 do.
         told = getattr(getattr(connection.raw, "info", None), "backend_pid", None)
@@ -181,7 +208,8 @@ def _duckdb(options: SqlAlchemyOptions) -> Connection:
         raise _missing(options, error) from error
     url = sa.make_url(options.url)
     config: Any = {name: value for name, value in url.query.items() if isinstance(value, str)}
-    return DuckDbConnection(duckdb.connect(str(url.database), config=config), options.dialect, None)
+    file = str(url.database)
+    return DuckDbConnection(duckdb.connect(file, config=config), options.dialect, None, file)
 
 
 def _url(options: SqlAlchemyOptions) -> sa.URL:

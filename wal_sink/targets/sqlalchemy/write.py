@@ -167,19 +167,38 @@ def arrow_statements(quote: Quote, plan: Plan, *, deletes: bool) -> Iterator[str
         yield f"INSERT INTO {plan.table} ({names}) SELECT {names} FROM {_BATCH}"  # noqa: S608 -- quoted names
         return
     listed = ", ".join(map(quote, key))
+    rows = _as_in_table(quote, plan, deletes=deletes)
     if deletes:
         same = " AND ".join(f"there.{quote(name)} = gone.{quote(name)}" for name in key)
         yield (
             f"DELETE FROM {plan.table} AS there USING"  # noqa: S608
-            f" (SELECT DISTINCT {listed} FROM {_BATCH} WHERE {quote(_DELETED)}) AS gone WHERE {same}"
+            f" (SELECT DISTINCT {listed} FROM ({rows}) WHERE {quote(_DELETED)}) AS gone WHERE {same}"
         )
     others = [column.name for column in plan.columns if column.name not in key]
     last = (
-        f"SELECT * FROM {_BATCH} QUALIFY"  # noqa: S608
+        f"SELECT * FROM ({rows}) QUALIFY"  # noqa: S608
         f" row_number() OVER (PARTITION BY {listed} ORDER BY {quote(_ORDINAL)} DESC) = 1"
     )
     kept = f" WHERE NOT {quote(_DELETED)}" if deletes else ""
     yield (
         f"INSERT INTO {plan.table} ({names}) SELECT {names} FROM ({last}){kept}"  # noqa: S608
         + _on_duplicate("conflict", quote, key, others)
+    )
+
+
+def _as_in_table(quote: Quote, plan: Plan, *, deletes: bool) -> str:
+    """Return the query of the registered batch whose columns have the table's types and collations.
+
+    By these two keys are equal or not: a uuid in small letters or capitals, a text without case. A collation
+    comes from the table by UNION alone.
+    """
+    added = {_ORDINAL: "BIGINT"} | ({_DELETED: "BOOLEAN"} if deletes else {})
+    given = [(quote(column.name), column.type) for column in plan.columns]
+    cast = ", ".join(f"CAST({name} AS {type_}) AS {name}" for name, type_ in given)
+    names = ", ".join(name for name, _ in given)
+    none = ", ".join(f"CAST(NULL AS {type_}) AS {quote(name)}" for name, type_ in added.items())
+    others = ", ".join(map(quote, added))
+    return (
+        f"SELECT {names}, {none} FROM {plan.table} WHERE false"  # noqa: S608 -- quoted names
+        f" UNION ALL SELECT {cast}, {others} FROM {_BATCH}"
     )
