@@ -1134,8 +1134,24 @@ def test_rule_12_an_epoch_of_another_sink_between_two_starts_is_asked_about(worl
     with pytest.raises(errors.MissingManifest, match=r"Epoch 0 .* did not go through this sink"):
         world.run()
     world.log_backend.delete(world.log_backend.list())
+    world.checkpoint.delete([Checkpoint.LOG_URL])
     assert world.run().batch([("a", 1)]) == 1
     assert CreateLedger(0) in world.flush()
+    assert world.table() == {"a": 1}
+
+
+def test_rule_1_a_log_that_has_vanished_is_not_begun_anew(world: World) -> None:
+    """What was pending in it would be lost without a word, where nothing was flushed yet."""
+    run = world.run()
+    run.batch([("a", 1)])
+    kept = {path: world.log_backend.read(path) for path in world.log_backend.list()}
+    world.log_backend.delete(kept)
+    for act in (world.flush, world.run, lambda: run.batch([("b", 2)])):
+        with pytest.raises(errors.CorruptLog, match="not mounted"):
+            act()
+    for path, data in kept.items():
+        world.log_backend.create(path, data)
+    world.flush()
     assert world.table() == {"a": 1}
 
 
@@ -1143,6 +1159,7 @@ def test_rule_12_a_repartition_before_the_first_publish_is_not_missed(world: Wor
     """Spark has made the epoch, from none of the source's data."""
     world.run().batch([("a", 1)])
     world.log_backend.delete(world.log_backend.list())
+    world.checkpoint.delete([Checkpoint.LOG_URL])
     world.run()
     repartition(world, last_kept=0, batch=1, partitions=8)
     assert world.run().batch([("b", 2)]) == 2

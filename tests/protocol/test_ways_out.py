@@ -802,6 +802,7 @@ def test_a_ledger_row_of_a_log_that_was_deleted(world: World) -> None:
     run.batch([("a", 0)])
     world.flush()
     world.log_backend.delete(world.log_backend.list())
+    world.checkpoint.delete([Checkpoint.LOG_URL])
     world.run().batch([("b", 1)])
     stuck(world, errors.WrongOwner)
     assert [finding.kind for finding in look(world).findings] == ["WrongOwner"]

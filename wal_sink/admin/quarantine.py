@@ -60,7 +60,8 @@ class Retry(NamedTuple):
         rows = sum(len(entry.left) for entry in self.found)
         place = self.target.writes_to or self.target.name
         how = (
-            "added, each once; where it has keys, a row whose key has one by now stays in quarantine"
+            "added, each once; where it has keys, a row whose key has one by now stays in quarantine, and one"
+            " whose key was deleted since comes back"
             if self.target.resends
             else "sent as of their epochs: what was written or deleted since then stays, unless the table has"
             " forgotten the delete (gc_grace_seconds)"

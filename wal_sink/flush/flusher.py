@@ -67,7 +67,7 @@ from wal_sink.protocol.next_step import (
 )
 from wal_sink.protocol.windows import to_sync
 from wal_sink.targets.base import Target
-from wal_sink.wal.location import owned, unflushed
+from wal_sink.wal.location import owned, refuse_lost, unflushed
 from wal_sink.wal.log import Log
 from wal_sink.wal.quarantine import bring_back, droppable
 from wal_sink.wal.retention import RetainedEpochs, Retention, SharedRetention
@@ -393,7 +393,7 @@ class Flusher:
                     checkpointed, None, None, asked=False, mark=None, attempts=(), absent=why.what
                 )
         recorded = self._log.newest_flushed()
-        identity = owned(self._log, self._checkpoint)
+        identity = owned(self._log, self._checkpoint) or refuse_lost(self._log, self._checkpoint)
         mark, asked, known = None, False, False
         if identity is not None:
             self._target.owner = Owner(self._ledger_key, identity.log_id, identity.checkpoint)

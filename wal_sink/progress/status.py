@@ -21,7 +21,7 @@ from wal_sink.model.records import Backlog, ErrorReport, FlushedEpoch, FlusherRe
 from wal_sink.progress.backlog import BacklogReader, outdated, unnamed_segments
 from wal_sink.progress.heartbeat import ENDED, FlusherWatch, age_s, read_report, seems_alive
 from wal_sink.text import counted, printable
-from wal_sink.wal.location import owned, store_errors
+from wal_sink.wal.location import owned, refuse_lost, store_errors
 from wal_sink.wal.log import Log
 from wal_sink.wal.quarantine import quarantined_rows
 from wal_sink.wal.targets import flushed_epoch, flushed_limits, target_names, why_absent
@@ -414,7 +414,7 @@ def _read(
     backlog, found = BacklogReader(checkpoint, log).count(checkpointed, flushed, attempts)
     damaged = next((e for a, e in found.damaged.items() if a.epoch <= checkpointed), None)
     left = why_absent(log)
-    ahead = left or _not_owned(log, checkpoint) or damaged
+    ahead = left or _not_owned(log, checkpoint, in_reset=in_reset) or damaged
     published = max([flushed, *(attempt.epoch for attempt in attempts)])
     report = read_report(log)
     watch = watches.setdefault(log.target, FlusherWatch()) if watches is not None else None
@@ -492,10 +492,14 @@ def _unsafe(waiting: int, published: int, flushed: int, quarantined: int) -> str
     return None
 
 
-def _not_owned(log: Log, checkpoint: Checkpoint) -> WalSinkError | None:
-    """Return the error at which any flusher stops where checkpoint or log were moved or copied (rule 1)."""
+def _not_owned(log: Log, checkpoint: Checkpoint, *, in_reset: bool) -> WalSinkError | None:
+    """Return the error at which any flusher stops where checkpoint or log were moved or copied (rule 1).
+
+    :param in_reset: the log may be deleted already.
+    """
     try:
-        owned(log, checkpoint)
+        if owned(log, checkpoint) is None and not in_reset:
+            refuse_lost(log, checkpoint)
     except (WrongOwner, CorruptLog) as error:
         return error
     return None

@@ -84,8 +84,8 @@ def begin_log(log: Log, checkpoint: Checkpoint) -> bool:
             f" first start, while nothing was ever published in {log.url}",
             "A function for foreachBatch has to call the writer for every batch, and let its errors go"
             " through. To have that data computed again, start with a new checkpoint. If another sink has"
-            f" written their rows, or they may be lost: delete {log.url}, and start the query again; it goes"
-            " on behind them.",
+            f" written their rows, or they may be lost: delete {log.url} and"
+            f" {checkpoint.url}/{checkpoint.LOG_URL}, and start the query again; it goes on behind them.",
         )
     return True
 

@@ -240,15 +240,9 @@ def own(log: Log, checkpoint: Checkpoint) -> LogIdentity:
     first one. The checkpoint names its log last: a location in which nothing can be written ties nothing.
 
     :raises WrongOwner: another log or checkpoint was faster.
-    :raises CorruptLog: the log says that runs have published in it, and no longer whose it is.
+    :raises CorruptLog: see `refuse_lost`.
     """
-    identity = owned(log, checkpoint)
-    if (
-        identity is None
-        and log.keys(paths.CLAIM, fresh=True)
-        and (identity := log.identity()) is None
-    ):
-        raise lost_identity(log)
+    identity = owned(log, checkpoint) or refuse_lost(log, checkpoint)
     if identity is None:
         first = checkpoint.last_commit(fresh=True) + 1
         made = LogIdentity(log_id=uuid.uuid4().hex, checkpoint=checkpoint.url, first_epoch=first)
@@ -257,6 +251,28 @@ def own(log: Log, checkpoint: Checkpoint) -> LogIdentity:
     checkpoint.create_log_url(log.url)
     _refuse_other_log(log, checkpoint)
     return identity
+
+
+def refuse_lost(log: Log, checkpoint: Checkpoint) -> LogIdentity | None:
+    """Refuse a log that has vanished with all that was pending in it: a new one would begin behind that.
+
+    :returns: the identity, if the first start was quicker; None before it.
+    :raises CorruptLog: the log says that runs have published in it, and no longer whose it is; or the
+        checkpoint names it, which the first start does last, and there is none.
+    """
+    published = log.keys(paths.CLAIM, fresh=True)
+    if checkpoint.log_url() is None and not published:
+        return None
+    if (identity := log.identity()) is not None:
+        return identity
+    if published:
+        raise lost_identity(log)
+    raise CorruptLog(
+        f"{checkpoint.url} has the log {log.url}, and there is none: it was deleted or moved, or its file"
+        " system is not mounted",
+        "Mount it, or restore it from a copy. If it is lost, with all epochs that were pending in it: delete"
+        f" {checkpoint.url}/{checkpoint.LOG_URL}, and start the query again; it goes on behind them.",
+    )
 
 
 def lost_identity(log: Log) -> CorruptLog:
