@@ -114,41 +114,61 @@ def test_every_order_of_steps_is_safe(what: str, rules: Rules) -> None:
 @pytest.mark.parametrize(
     ("rules", "breaks"),
     [
-        pytest.param(Rules(proof=False), KEPT, id="11-no-proof"),
-        pytest.param(Rules(purges=True, relists=False), KEPT, id="11-manifests-listed-once"),
-        pytest.param(Rules(lowest=True, zombie=False), KEPT, id="11-lowest-generation"),
-        pytest.param(Rules(ticket="lazy", proof=False, zombie=False), KEPT, id="2-no-ticket"),
+        pytest.param(Rules(proof=False), KEPT, id="11-no-proof-is-waited-for"),
         pytest.param(
-            Rules(ticket="planned", proof=False, zombie=False), KEPT, id="2-ticket-of-the-planner"
+            Rules(purges=True, relists=False),
+            KEPT,
+            id="11-manifests-are-not-listed-again-after-the-notes",
         ),
         pytest.param(
-            Rules(publish_empty=False, empties=True, zombie=False), KEPT, id="6-nothing-published"
+            Rules(lowest=True, zombie=False), KEPT, id="11-the-lowest-generation-is-flushed"
         ),
-        pytest.param(Rules(commits_first=False, zombie=False), KEPT, id="9-manifests-first"),
         pytest.param(
-            Rules(commits_first=False, zombie=False), "no manifest", id="9-manifests-first-missing"
+            Rules(ticket="lazy", proof=False, zombie=False),
+            KEPT,
+            id="2-claimed-at-the-first-commit-without-a-ticket",
+        ),
+        pytest.param(
+            Rules(ticket="planned", proof=False, zombie=False),
+            KEPT,
+            id="2-the-planner-takes-the-ticket",
+        ),
+        pytest.param(
+            Rules(publish_empty=False, empties=True, zombie=False),
+            KEPT,
+            id="6-epochs-without-rows-are-not-published",
+        ),
+        pytest.param(
+            Rules(commits_first=False, zombie=False),
+            KEPT,
+            id="9-manifests-are-listed-before-commits",
+        ),
+        pytest.param(
+            Rules(commits_first=False, zombie=False),
+            "no manifest",
+            id="9-manifests-are-listed-before-commits-too",
         ),
         pytest.param(
             replace(SWALLOWED, begins=False), "lost", id="12-the-log-begins-with-the-first-publish"
         ),
         pytest.param(Rules(begin=False, proof=False), MIXED, id="14-no-begin"),
         pytest.param(
-            Rules(chained=False), "an old value wins", id="14-timestamps-of-the-publisher"
+            Rules(chained=False), "an old value wins", id="14-timestamps-are-fixed-at-publish"
         ),
         pytest.param(
             Rules(clocks=(10**15, 9), flusher_us=10**15, bounded=False, zombie=False),
             "a row of the future",
-            id="14-clock-not-bounded",
+            id="14-clock-not-bounded-by-the-targets",
         ),
         pytest.param(
             Rules(window=2, flushers=2, names_all=False, proof=False),
             MIXED,
-            id="14-only-the-first-of-a-window",
+            id="14-begin-names-only-the-first-of-a-window",
         ),
         pytest.param(
             replace(KNOWN, whole=False),
             "an old value wins",
-            id="14-not-all-of-the-row-is-compared",
+            id="14-begin-compares-not-all-of-the-row",
         ),
         pytest.param(
             Rules(atomic=True, one_transaction=False, zombie=False),
@@ -158,24 +178,32 @@ def test_every_order_of_steps_is_safe(what: str, rules: Rules) -> None:
         pytest.param(
             Rules(atomic=True, starts=False, zombie=False), "lost", id="15-no-start-before-the-rows"
         ),
-        pytest.param(replace(STAGED, kept_apart=False), DOUBLED, id="15-receipts-of-a-try-before"),
+        pytest.param(
+            replace(STAGED, kept_apart=False),
+            DOUBLED,
+            id="15-receipts-of-a-try-before-are-committed",
+        ),
         pytest.param(replace(STAGED, conditional=False), DOUBLED, id="16-finish-from-any-state"),
         pytest.param(
-            replace(STAGED, keeps_unknown=False), "lost", id="16-what-may-come-late-is-deleted"
+            replace(STAGED, keeps_unknown=False),
+            "lost",
+            id="16-staged-rows-are-deleted-without-an-answer",
         ),
         pytest.param(
             replace(HIDDEN, reads_back=False),
             "recorded, and the ledger does not say so",
-            id="16-an-answer-is-believed",
+            id="16-the-row-is-not-read-after-finish",
         ),
         pytest.param(replace(HIDDEN, torn=False), MIXED, id="16-begun-from-a-part-of-an-update"),
         pytest.param(
-            Rules(trim_after_finish=False, zombie=False), "missing segment", id="17-trim-first"
+            Rules(trim_after_finish=False, zombie=False),
+            "missing segment",
+            id="17-trim-before-finish",
         ),
         pytest.param(
             Rules(epochs=1, sweeper=True, fence=False),
             "no manifest",
-            id="18-orphans-of-a-run-that-is-not-fenced",
+            id="18-orphans-of-a-run-that-is-not-fenced-go",
         ),
         pytest.param(
             replace(LATE, note=False), "missing segment", id="18-no-note-of-what-was-swept"
@@ -190,7 +218,9 @@ def test_every_order_of_steps_is_safe(what: str, rules: Rules) -> None:
             replace(REFUSED, kept_first=False), "lost", id="24-passed-over-before-its-entry"
         ),
         pytest.param(
-            replace(REFUSED, rewinds=True, by_timestamp=False), "lost", id="24-named-by-its-place"
+            replace(REFUSED, rewinds=True, by_timestamp=False),
+            "lost",
+            id="24-the-entry-names-no-timestamp",
         ),
         pytest.param(
             replace(REFUSED, rewinds=True, old_ones=False),
@@ -204,21 +234,21 @@ def test_every_order_of_steps_is_safe(what: str, rules: Rules) -> None:
             replace(REFUSED, acknowledged=False), "lost", id="24-released-before-it-is-taken"
         ),
         pytest.param(
-            replace(LATE, second_look=False), "missing segment", id="18-no-look-after-the-note"
+            replace(LATE, second_look=False), "missing segment", id="18-no-listing-after-the-note"
         ),
         pytest.param(
             replace(LISTS, raised=False), TWICE, id="26-a-window-is-resumed-with-its-timestamps"
         ),
         pytest.param(
-            replace(LISTS, above_all=False), TWICE, id="26-timestamps-one-above-those-before"
+            replace(LISTS, above_all=False), TWICE, id="26-timestamps-of-an-attempt-lie-one-above"
         ),
         pytest.param(
-            replace(LISTS, announced=False), TWICE, id="26-an-attempt-that-the-ledger-lacks"
+            replace(LISTS, announced=False), TWICE, id="26-rows-before-the-ledger-has-their-attempt"
         ),
         pytest.param(
             replace(LISTS, newest_finishes=False),
             "an old value wins",
-            id="26-an-older-attempt-finishes",
+            id="26-an-attempt-that-was-overtaken-is-finished",
         ),
         pytest.param(replace(LISTS, sends_once=False), TWICE, id="26-a-request-is-sent-again"),
     ],
