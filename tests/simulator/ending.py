@@ -226,10 +226,9 @@ class _Last:
         wait_s = 2 * 3_600.0 + self.world.retention_s
         if self.world.retention_s and "clock jumps" in self.world.swarm:
             wait_s += 86_400.0
-        goal = (
-            max(self.site.kept) + 1
-        )  # what is aside goes when the ledger is read, for one more epoch
-        for _ in range(3):
+        goal = max(self.site.kept)
+        for more in (1, 1, 0, 0):
+            goal += more  # what is aside goes as the ledger is read, for one more epoch
             self.world.time_passes(wait_s)
             for _ in range(_MOST_ROUNDS):
                 if max(self.site.kept) < goal and not driver.main.stands_still:
@@ -269,6 +268,9 @@ class _Last:
             if records[epoch]["base_us"] > us:
                 left.append(path)  # it was flushed again since
         claims = log.backend.list(paths.CLAIM.folder)
-        left += claims[trim.RUNS_KEPT + trim._FORGOTTEN_TOGETHER :]
+        if not any(
+            attempt.epoch > mark for attempt in log.attempts()
+        ):  # its run may have to prove something
+            left += claims[trim.RUNS_KEPT + trim._FORGOTTEN_TOGETHER :]
         if left:
             self.world.judge.violate(f"what is flushed to {target} is not trimmed: {left}")

@@ -104,5 +104,6 @@ class World:
             self.trace.say(f"=== {what} {detail}".rstrip())
 
     def time_passes(self, seconds: float) -> None:
-        """Let time pass."""
+        """Let time pass, in which the living report."""
         MACHINE.true_us += int(seconds * 1_000_000)
+        self._beat()

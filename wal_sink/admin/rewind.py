@@ -264,7 +264,7 @@ class Rewind(NamedTuple):
                 f" Before that, what {counted(len(self.needed), 'manifest names', 'manifests name')}"
                 f" ({size:,} bytes) gets a second name in"
                 f" {self._aside}, so that no flusher that stands still can delete the last copy. These names"
-                " go within an hour after their epoch is flushed."
+                " go an hour after their epoch is flushed, as a later one is."
             )
         if self.left:
             until = iso(self.left.last_us)
