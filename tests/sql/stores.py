@@ -25,6 +25,10 @@ class Store:
     def execute(self, sql: str) -> list[Any]:
         """Run a statement by the driver alone."""
 
+    def paste(self, sql: str) -> None:
+        """Run a statement as it is."""
+        self.execute(sql)
+
     @abstractmethod
     def refuse_long(self) -> None:
         """Refuse new rows whose text is long; a table in which there are some stays."""
@@ -99,6 +103,9 @@ class Maria(Store):
         if sql.startswith("CREATE TABLE"):
             sql = sql.replace(" TEXT", " LONGTEXT") + " CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
         return self.server.execute(sql, database=self.database)
+
+    def paste(self, sql: str) -> None:
+        self.server.execute(sql, database=self.database)
 
     def refuse_long(self) -> None:
         self.execute(

@@ -64,14 +64,39 @@ def test_everything_that_does_not_fit_is_in_one_error(tmp_path: Path) -> None:
         assert words in str(caught.value)
 
 
-def test_a_missing_table_comes_with_its_ddl(tmp_path: Path) -> None:
-    """Which can be run as it is."""
-    store = DuckDb(tmp_path)
-    store.execute("CREATE TABLE tt (id BIGINT)")
+ODD_NAMES = pa.schema([*SCHEMA, *((name, pa.string()) for name in ("select", 'a"b', "50%", "%s"))])
+
+
+@pytest.mark.parametrize("kind", [Sqlite, DuckDb, Maria, Postgresql])
+def test_a_missing_table_comes_with_ddl_that_can_be_pasted(
+    kind: type[Store], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """What the error has, and what a check shows of createTable: a start makes none then, and rows arrive."""
+    store = made(kind, tmp_path, request)
+    append = target(store)
+    upsert = target(store, mode="upsert", create_table=True, key_columns="id,name")
     with pytest.raises(SchemaMismatch, match="There is no table t") as caught:
-        agreed(target(store))
-    store.execute(caught.value.remedy.partition("\n")[2])
-    agreed(target(store))
+        agreed(append, ODD_NAMES)
+    said = caught.value.remedy.partition("\n")[2]
+    shown = upsert.dry_plan(ODD_NAMES, "key").creates
+    row = pa.record_batch([[1], *[["x"]] * (len(ODD_NAMES) - 1)], schema=ODD_NAMES)
+    for ddl, of in ((said, append), (shown, upsert)):
+        store.paste(ddl)
+        assert of.dry_plan(ODD_NAMES, "key").creates == ""
+        bring(of, row)
+        assert len(store.execute("SELECT id FROM t")) == 1
+        store.execute("DROP TABLE t")
+        store.execute("DROP TABLE wal_sink_ledger")
+
+
+def made(kind: type[Store], tmp_path: Path, request: pytest.FixtureRequest) -> Store:
+    """Make a database."""
+    if kind is Maria:
+        return Maria(request.getfixturevalue("mariadb"), request.getfixturevalue("database"))
+    if kind is Postgresql:
+        return Postgresql(request.getfixturevalue("postgresql"), request.getfixturevalue("schema"))
+    assert kind is Sqlite or kind is DuckDb
+    return kind(tmp_path)
 
 
 @pytest.mark.parametrize(
