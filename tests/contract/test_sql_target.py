@@ -6,8 +6,11 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
+import sqlalchemy as sa
+from sqlalchemy.pool import NullPool
 
 from sqlite_target import SqliteOptions, SqliteTarget
 from wal_sink.errors import (
@@ -19,7 +22,7 @@ from wal_sink.errors import (
 from wal_sink.model.ledger import Outcome, Owner
 from wal_sink.protocol import ledger
 from wal_sink.targets.base import Kind, Slice
-from wal_sink.targets.sql import SqlTarget
+from wal_sink.targets.sql import SqlTarget, TableColumn
 from wal_sink.testing.contracts.ledger import begin, begun_window, create, finish
 from wal_sink.testing.contracts.rows import deliver
 
@@ -289,3 +292,42 @@ def test_rows_go_to_the_table_that_the_options_name(path: Path) -> None:
             session.compare_and_set(session.read_ledger(), ledger.create(owner, -1))
     assert execute(path, "SELECT Id FROM t") == [(1,)]
     assert execute(path, "SELECT Id FROM other") == []
+
+
+class ReflectingTarget(SqliteTarget):
+    """Reads the catalogue by SQLAlchemy, over the connection that the driver has, as docs/targets.md says."""
+
+    def open(self) -> Any:
+        over = sa.create_engine(f"sqlite:///{self.options.path}", poolclass=NullPool).connect()
+        over.connection.info["over"] = over
+        return over.connection
+
+    def columns(self, connection: Any) -> list[TableColumn]:
+        found = sa.inspect(connection.info["over"])
+        table = self.options.table
+        return [
+            TableColumn(each["name"], str(each["type"]), required=not each["nullable"])
+            for each in (found.get_columns(table) if found.has_table(table) else ())
+        ]
+
+
+def test_a_target_reads_its_columns_by_an_inspector(path: Path) -> None:
+    """Also those of a table that its own transaction has altered; and rows arrive."""
+    target = ReflectingTarget(options(path))
+    plan = target.plan(PRICES, "key")
+    assert [column.type for column in plan.columns] == ["INTEGER", "REAL"]
+    rows = target.check(pa.record_batch([[1], [0.5]], schema=PRICES), plan)
+    with target.connect(Owner("query", "log", "checkpoint")) as session:
+        create(session)
+        deliver(session, plan, Slice(0, rows, 0))
+    assert execute(path, "SELECT Id, price FROM t") == [(1, 0.5)]
+    connection = target.open()
+    connection.cursor().execute("BEGIN")
+    connection.cursor().execute("ALTER TABLE t ADD COLUMN late TEXT")
+    assert "late" in [column.name for column in target.columns(connection)]
+    connection.rollback()
+    assert "late" not in [column.name for column in target.columns(connection)]
+    connection.close()
+    missing = ReflectingTarget(msgspec.structs.replace(options(path), table="no"))
+    with pytest.raises(SchemaMismatch, match="There is no table no"):
+        missing.plan(PRICES, "key")
