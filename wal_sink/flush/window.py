@@ -1,6 +1,6 @@
 """Chooses the window that a flusher begins next, and gives it timestamps.
 
-The decisions are pure: `choose_attempt` for each epoch (rules 11, 12 and 22), `windows` for those that
+The decisions are pure: `attempts` for each epoch (rules 11, 12 and 22), `windows` for those that
 share a window (rule 10). Each manifest is read once and goes with the choice. Timestamps lie above all
 before, and not after the target's clock (rule 14); clocks that differ are warned of.
 

@@ -133,7 +133,7 @@ class Resume(NamedTuple):
 
 
 class Choose(NamedTuple):
-    """Begin an epoch: `choose_attempt.choose` says from which of its attempts.
+    """Begin an epoch: `attempts.choose` says from which of its attempts.
 
     Those that follow it may share its window: `windows.joined`.
     """

@@ -25,7 +25,7 @@ from wal_sink.model.plan import Plan
 from wal_sink.protocol.next_step import Begin, Choose, Idle, ManifestMissing, PassOver
 
 Choice = Begin | PassOver | ManifestMissing | Idle
-"""What `choose_attempt.choose` says of one epoch, and `joined` of several."""
+"""What `attempts.choose` says of one epoch, and `joined` of several."""
 
 MOST_EPOCHS = 64
 """The ledger's row names each epoch of a window in about 500 bytes."""
