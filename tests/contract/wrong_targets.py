@@ -21,7 +21,8 @@ from wal_sink.errors import SchemaMismatch, TargetRefused
 from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Session, Slice, Target
-from wal_sink.targets.sql.session import Ledger, SqlSession
+from wal_sink.targets.sql.ledger import Ledger
+from wal_sink.targets.sql.session import SqlSession
 from wal_sink.testing.contracts.rows import RACERS, RowsContract
 from wal_sink.testing.memory_target import MemorySession, MemoryTarget
 

@@ -10,7 +10,8 @@ from tests.protocol.engine import World
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import WalSinkError
 from wal_sink.flush.flusher import Flusher, Pipeline
-from wal_sink.flush.report import Reporter, RunHistory
+from wal_sink.flush.report import Reporter
+from wal_sink.flush.run_history import RunHistory
 from wal_sink.metrics.prometheus import Metrics, QueryObserver
 from wal_sink.protocol.next_step import Idle
 from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget

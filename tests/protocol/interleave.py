@@ -14,7 +14,7 @@ from greenlet import getcurrent, greenlet
 from tests.protocol import raw
 from tests.protocol.engine import World
 from tests.protocol.test_crash_everywhere import flush
-from wal_sink.flush.report import RunHistory
+from wal_sink.flush.run_history import RunHistory
 from wal_sink.testing.faults import Faults
 
 

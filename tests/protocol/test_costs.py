@@ -18,7 +18,8 @@ from wal_sink.errors import SegmentNotVisible
 from wal_sink.model import paths
 from wal_sink.protocol.next_step import Idle
 from wal_sink.testing.faults import Faults, FaultyBackend
-from wal_sink.wal.trim import RECORDS_KEPT, RUNS_KEPT
+from wal_sink.wal.runs import RUNS_KEPT
+from wal_sink.wal.trim import RECORDS_KEPT
 
 _FORGETS = "delete flushed/#.json"
 """From the thousandth epoch on each one lets the oldest record go."""

@@ -35,7 +35,7 @@ from wal_sink.errors import (
     WalSinkError,
     WrongOwner,
 )
-from wal_sink.flush.flusher import Trimmer
+from wal_sink.flush.trimmer import Trimmer
 from wal_sink.model import paths
 from wal_sink.model.records import CommitProof, Gap
 from wal_sink.progress.heartbeat import wait_until_flushed

@@ -14,7 +14,7 @@ from tests.protocol.engine import World
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import Diverged, Fenced
 from wal_sink.flush.flusher import Flusher, Pipeline
-from wal_sink.flush.report import RunHistory
+from wal_sink.flush.run_history import RunHistory
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import Stop
@@ -84,7 +84,7 @@ def test_rule_18_garbage_that_cannot_be_deleted_holds_up_no_epoch(
     assert "cannot be deleted" in caplog.text
 
     backend.denied = False
-    monkeypatch.setattr("wal_sink.flush.flusher.AGAIN_S", -1.0)
+    monkeypatch.setattr("wal_sink.flush.trimmer.AGAIN_S", -1.0)
     until_rest(flusher)
     assert world.log.attempts() == ()
     assert world.log.segments() == []
@@ -149,7 +149,7 @@ def test_what_comes_late_is_swept_while_the_flusher_lives(
     os.utime(half, (1, 1))
     until_rest(flusher)
     assert half.exists(), "not yet"
-    monkeypatch.setattr("wal_sink.flush.flusher.SWEEP_EVERY_S", -1.0)
+    monkeypatch.setattr("wal_sink.flush.trimmer.SWEEP_EVERY_S", -1.0)
     until_rest(flusher)
     assert not half.exists()
     assert world.log.segments() == []
@@ -161,7 +161,7 @@ def test_a_year_of_killed_and_late_tasks_leaves_nothing(
 ) -> None:
     """One flusher that never starts again: half-written files, late segments, and their folders go."""
     world = World(open_backend(str(tmp_path / "checkpoint")), open_backend(str(tmp_path / "log")))
-    monkeypatch.setattr("wal_sink.flush.flusher.SWEEP_EVERY_S", -1.0)
+    monkeypatch.setattr("wal_sink.flush.trimmer.SWEEP_EVERY_S", -1.0)
     flusher = world.flusher()
     run = world.run()
     segments = tmp_path / "log" / paths.SEGMENT.folder

@@ -11,7 +11,7 @@ from wal_sink.errors import Fenced, NotRegistered
 from wal_sink.model import paths
 from wal_sink.model.records import Claim, Stop, Ticket
 from wal_sink.testing.faults import Faults
-from wal_sink.wal.trim import RUNS_KEPT, ticketed
+from wal_sink.wal.runs import RUNS_KEPT, ticketed
 
 STORES = ("memory", "local")
 
@@ -61,7 +61,7 @@ def test_tickets_of_starts_that_never_published_go(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another start claims their generation, so they can neither publish nor prove anything."""
-    monkeypatch.setattr("wal_sink.wal.trim.VOID_KEPT", 20)
+    monkeypatch.setattr("wal_sink.wal.runs.VOID_KEPT", 20)
     world.run().batch([("a", 1)])
     late = world.run()
     die_at_once(world, 17)

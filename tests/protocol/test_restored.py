@@ -321,7 +321,7 @@ def test_rule_23_a_lost_record_is_made_from_the_ledger(world: World) -> None:
     flusher = world.flusher()
     flusher._record = lambda *args: None  # type: ignore[method-assign]  # it dies after finish
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("wal_sink.flush.flusher.trim", lambda *args: ())
+        patch.setattr("wal_sink.flush.trimmer.trim", lambda *args: ())
         for _ in range(2):
             flusher.run_once()
     assert world.log.flushed_epochs() == []

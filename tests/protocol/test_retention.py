@@ -227,7 +227,7 @@ def test_what_is_kept_is_not_listed_with_what_waits(world: World) -> None:
 
 def test_what_another_flusher_keeps_stays(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A flusher that listed what is kept long ago sweeps: the newer epochs are not its garbage."""
-    monkeypatch.setattr("wal_sink.flush.flusher.SWEEP_EVERY_S", -1.0)
+    monkeypatch.setattr("wal_sink.flush.trimmer.SWEEP_EVERY_S", -1.0)
     fill(world, 1)
     older = world.flusher()
     assert rest(older) == []

@@ -17,14 +17,14 @@ from wal_sink.admin.verify import verify
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import Fenced, LedgerBehindLog, LogUnavailable, MissingManifest
 from wal_sink.flush.flusher import Flusher, Pipeline
-from wal_sink.flush.report import RunHistory
+from wal_sink.flush.run_history import RunHistory
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
 from wal_sink.protocol.next_step import Idle
 from wal_sink.publish.fencing import claim_generation
 from wal_sink.publish.micro_batch import begin_log
 from wal_sink.wal.log import Log
-from wal_sink.wal.trim import RUNS_KEPT, forget_runs
+from wal_sink.wal.runs import RUNS_KEPT, forget_runs
 
 STORES = ("local",)
 MOST_STEPS = 100

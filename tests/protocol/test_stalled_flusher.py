@@ -18,7 +18,8 @@ from wal_sink.admin.rewind import Rewound, plan_rewind
 from wal_sink.admin.skip import plan_skip
 from wal_sink.admin.verify import verify
 from wal_sink.errors import LedgerBehindLog, MissingManifest, MissingSegment, OptionError
-from wal_sink.flush.flusher import Flusher, Trimmer
+from wal_sink.flush.flusher import Flusher
+from wal_sink.flush.trimmer import Trimmer
 from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerState, Window
 from wal_sink.model.manifest import Attempt

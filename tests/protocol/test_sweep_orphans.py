@@ -18,7 +18,7 @@ from wal_sink.admin.query import sink_options
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import Fenced
-from wal_sink.flush.report import RunHistory
+from wal_sink.flush.run_history import RunHistory
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import OrphanTombstone

@@ -29,7 +29,7 @@ from tests.protocol.operations import changes
 from tests.protocol.pairs_of_stops import History, pairs_of_stops
 from tests.protocol.test_crash_everywhere import flush, new_world
 from wal_sink.errors import Fenced
-from wal_sink.flush.report import RunHistory
+from wal_sink.flush.run_history import RunHistory
 from wal_sink.testing.faults import Faults
 
 EPOCHS = 2

@@ -20,7 +20,8 @@ from tests.protocol.test_ways_out import faulty, set_up_rewind
 from wal_sink import errors
 from wal_sink.admin.query import PATIENCE
 from wal_sink.admin.rewind import plan_rewind
-from wal_sink.flush.report import Reporter, RunHistory
+from wal_sink.flush.report import Reporter
+from wal_sink.flush.run_history import RunHistory
 from wal_sink.model import paths
 from wal_sink.testing.faults import Faults, FaultyTarget
 

@@ -23,7 +23,7 @@ from tests.simulator.target import SimulatedTarget
 from tests.simulator.volume import Mount
 from tests.simulator.world import World
 from wal_sink import clock, errors
-from wal_sink.flush.report import RunHistory
+from wal_sink.flush.run_history import RunHistory
 from wal_sink.model import paths
 from wal_sink.model.manifest import Task
 from wal_sink.model.plan import several_plans_key

@@ -14,6 +14,7 @@ from tests.simulator.process import Thread
 from tests.simulator.world import World
 from wal_sink.errors import WalSinkError
 from wal_sink.model import paths
+from wal_sink.wal import runs as wal_runs
 from wal_sink.wal import trim
 
 if TYPE_CHECKING:
@@ -271,6 +272,6 @@ class _Last:
         if not any(
             attempt.epoch > mark for attempt in log.attempts()
         ):  # its run may have to prove something
-            left += claims[trim.RUNS_KEPT + trim._FORGOTTEN_TOGETHER :]
+            left += claims[wal_runs.RUNS_KEPT + wal_runs._FORGOTTEN_TOGETHER :]
         if left:
             self.world.judge.violate(f"what is flushed to {target} is not trimmed: {left}")

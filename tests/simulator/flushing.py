@@ -11,7 +11,8 @@ from wal_sink import clock
 from wal_sink.admin.flush import HeartbeatHistory
 from wal_sink.errors import WalSinkError
 from wal_sink.flush.flusher import Flusher, Pipeline
-from wal_sink.flush.report import HUNG_S, Reporter, RunHistory
+from wal_sink.flush.report import HUNG_S, Reporter
+from wal_sink.flush.run_history import RunHistory
 from wal_sink.progress.heartbeat import SILENT_S
 from wal_sink.protocol.next_step import Idle
 

@@ -22,9 +22,10 @@ from tests.simulator.site import Site
 from tests.simulator.swarm import FAULTS, Operation, Swarm
 from tests.simulator.trace import Trace
 from tests.simulator.world import World
-from wal_sink.flush import report
+from wal_sink.flush import run_history
 from wal_sink.model import paths
 from wal_sink.protocol import windows
+from wal_sink.wal import runs as wal_runs
 from wal_sink.wal import trim
 
 _MOST_DRIVERS = 4
@@ -82,21 +83,23 @@ def _heard(world: World) -> Iterator[None]:
 @contextlib.contextmanager
 def _limits(world: World) -> Iterator[None]:
     """Let some histories have few records and small windows: then a thousand epochs are soon over."""
-    records, epochs, void = trim.RECORDS_KEPT, windows.MOST_EPOCHS, trim.VOID_KEPT
-    runs = trim.RUNS_KEPT, trim._FORGOTTEN_TOGETHER
-    seen = report._RUNS_KEPT
+    records, epochs, void = trim.RECORDS_KEPT, windows.MOST_EPOCHS, wal_runs.VOID_KEPT
+    runs = wal_runs.RUNS_KEPT, wal_runs._FORGOTTEN_TOGETHER
+    seen = run_history._RUNS_KEPT
     if "few records" in world.swarm:
-        trim.VOID_KEPT, report._RUNS_KEPT = world.chance.choice(((1, 1), (3, 2), (void, seen)))
+        wal_runs.VOID_KEPT, run_history._RUNS_KEPT = world.chance.choice(
+            ((1, 1), (3, 2), (void, seen))
+        )
         trim.RECORDS_KEPT = world.chance.choice((2, 4))
-        trim.RUNS_KEPT, trim._FORGOTTEN_TOGETHER = world.chance.choice(((2, 1), (3, 2)))
+        wal_runs.RUNS_KEPT, wal_runs._FORGOTTEN_TOGETHER = world.chance.choice(((2, 1), (3, 2)))
     if "small windows" in world.swarm:
         windows.MOST_EPOCHS = world.chance.choice((1, 2, 3))
     try:
         yield
     finally:
-        trim.RECORDS_KEPT, windows.MOST_EPOCHS, trim.VOID_KEPT = records, epochs, void
-        report._RUNS_KEPT = seen
-        trim.RUNS_KEPT, trim._FORGOTTEN_TOGETHER = runs
+        trim.RECORDS_KEPT, windows.MOST_EPOCHS, wal_runs.VOID_KEPT = records, epochs, void
+        run_history._RUNS_KEPT = seen
+        wal_runs.RUNS_KEPT, wal_runs._FORGOTTEN_TOGETHER = runs
 
 
 class History:

@@ -23,7 +23,7 @@ from tests.spark.app import writer
 from tests.spark.remains import remains
 from tests.spark.tables import wait_for
 from wal_sink.errors import TargetUnavailable
-from wal_sink.flush.report import RUN_HISTORY
+from wal_sink.flush.run_history import RUN_HISTORY
 from wal_sink.model.ledger import Owner
 from wal_sink.targets.base import Session
 from wal_sink.targets.cassandra import CassandraTarget

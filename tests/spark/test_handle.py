@@ -31,7 +31,7 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import FlushTimeout, NotDrained, OptionError, UnsupportedSpark
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.loop import FlushLoop, FlushLoops
-from wal_sink.flush.report import RUN_HISTORY
+from wal_sink.flush.run_history import RUN_HISTORY
 from wal_sink.spark import internals
 from wal_sink.spark.api import WORKER_PATH
 from wal_sink.spark.arrow_batching import ArrowBatching

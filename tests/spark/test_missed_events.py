@@ -16,7 +16,7 @@ from tests.spark.driver import Driver
 from tests.spark.tables import Table, options, start, stream, wait_for
 from wal_sink.errors import OptionError
 from wal_sink.flush.flusher import Flusher
-from wal_sink.flush.report import RUN_HISTORY
+from wal_sink.flush.run_history import RUN_HISTORY
 from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra]

@@ -16,7 +16,7 @@ from wal_sink import errors
 from wal_sink.admin.flush import FlushCommand
 from wal_sink.admin.query import Query, refuse_flusher
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.flush.report import RunHistory
+from wal_sink.flush.run_history import RunHistory
 from wal_sink.model.records import FlusherReport
 from wal_sink.testing.faults import Faults, FaultyTarget
 

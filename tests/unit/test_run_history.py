@@ -12,7 +12,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
-from wal_sink.flush.report import RunHistory
+from wal_sink.flush.run_history import RunHistory
 from wal_sink.spark.events import Listener
 
 QUERY, FIRST, SECOND = (str(uuid.UUID(int=number)) for number in (1, 2, 3))

@@ -21,7 +21,8 @@ from wal_sink.clock import now_us
 from wal_sink.errors import NoFlusher, NotDrained, WalSinkError
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.loop import FlushLoop
-from wal_sink.flush.report import Reporter, RunHistory
+from wal_sink.flush.report import Reporter
+from wal_sink.flush.run_history import RunHistory
 from wal_sink.log_context import logging_query
 from wal_sink.model import paths
 from wal_sink.model.records import FlusherReport

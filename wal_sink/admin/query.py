@@ -35,8 +35,10 @@ from wal_sink.configuration import (
     storage_options,
 )
 from wal_sink.errors import FlusherAtWork, LedgerShadowed, OptionError, TargetUnavailable
+from wal_sink.flush.clocks import ask_for_time
 from wal_sink.flush.connection import target_errors
-from wal_sink.flush.window import LineageCheck, WindowChooser, ask_for_time
+from wal_sink.flush.lineage import LineageCheck
+from wal_sink.flush.window import WindowChooser
 from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window, ledger_key
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import FlusherReport, LogIdentity

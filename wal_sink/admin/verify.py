@@ -29,8 +29,9 @@ from wal_sink.errors import (
     skip_lost,
 )
 from wal_sink.flush.connection import target_errors
+from wal_sink.flush.lineage import LineageCheck
 from wal_sink.flush.rows import FileGoneError, begun_manifest, plan_of
-from wal_sink.flush.window import LineageCheck, WindowChooser
+from wal_sink.flush.window import WindowChooser
 from wal_sink.model import paths
 from wal_sink.model.ledger import BegunEpoch, LedgerState, Owner, Window
 from wal_sink.model.manifest import Attempt, Manifest, SegmentRef

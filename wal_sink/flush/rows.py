@@ -2,40 +2,31 @@
 
 A begun epoch is read as the ledger says, in its order: from its manifest to slices. Items are read ahead;
 an error comes where its item would have come. A log of several targets keeps Spark's own types, so rows are
-cast here for one of them. `flush.maxRowsPerSecond` bounds the whole flush.
-
-Refused rows are in quarantine before the mark moves over them (rule 24). What the tasks have refused lies
-in segments, which get a second name. What the target refuses in the flush is found by its write timestamp,
-which no other row of the window has.
+cast here for one of them.
 """
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-import pyarrow as pa
-
 from state_backends import StateBackend
 from wal_sink import errors
-from wal_sink.errors import CorruptLog, TargetRefused
+from wal_sink.errors import CorruptLog
 from wal_sink.flush.connection import TargetConnection
+from wal_sink.flush.rate_limit import RateLimit
 from wal_sink.flush.report import Reporter
-from wal_sink.log_context import line_logger
 from wal_sink.model import paths
 from wal_sink.model.ledger import BegunEpoch, Window
 from wal_sink.model.manifest import Attempt, Manifest, Published
 from wal_sink.model.plan import Plan
 from wal_sink.protocol.windows import Piece
 from wal_sink.targets.base import Slice, Target, without
-from wal_sink.text import counted
-from wal_sink.wal.location import store_errors
 from wal_sink.wal.log import Log
-from wal_sink.wal.quarantine import keep, keep_row, passed_us
-from wal_sink.wal.segment import CheckedSegments, check_segment, read_segment, refused_rows
+from wal_sink.wal.quarantine import passed_us
+from wal_sink.wal.segment import CheckedSegments, read_segment
 
 
 class FileGoneError(Exception):
@@ -197,62 +188,6 @@ def as_written(log: Log, target: Target, plan: Plan, rows: Slice) -> Slice:
     return rows._replace(batch=target.check(rows.batch, plan))
 
 
-_PIECE_S = 0.25
-"""The longest wait, unless a single row takes longer: a flush can be interrupted after it."""
-
-
-def divided(rows_per_second: int | None, tasks: int) -> int | None:
-    """Return the rate of each of several tasks that write at once: together they keep the whole one.
-
-    Each gets at least one row a second. So where there are more tasks than rows a second, they are together
-    faster than the bound.
-    """
-    return None if rows_per_second is None else max(rows_per_second // tasks, 1)
-
-
-class RateLimit:
-    """Lets rows through at a rate; used by one flusher, for all that it flushes.
-
-    The generic cell rate algorithm (ITU-T I.371) without tolerance: each piece of n rows makes the
-    next one due n / rate seconds later, and time that was not used is lost. So no burst follows a pause.
-
-    :param rows_per_second: None lets everything through as it is.
-    :param clock: seconds, never backwards.
-    :param sleep: waits for seconds.
-    """
-
-    def __init__(
-        self,
-        rows_per_second: int | None,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._rate = rows_per_second
-        self._clock = clock
-        self._sleep = sleep
-        self._due = float("-inf")
-
-    def paced(self, slices: Iterable[Slice]) -> Iterator[Slice]:
-        """Yield the same rows in pieces, each when it is due."""
-        if self._rate is None:
-            yield from (rows for rows in slices if rows.batch.num_rows)
-            return
-        most = max(int(self._rate * _PIECE_S), 1)
-        for rows in slices:
-            for begin in range(0, rows.batch.num_rows, most):
-                piece = Slice(rows.epoch, rows.batch.slice(begin, most), rows.first_us + begin)
-                self._wait(piece.batch.num_rows / self._rate)
-                # The same object where it is whole: it may be encoded already.
-                yield rows if rows.batch.num_rows <= most else piece
-
-    def _wait(self, seconds: float) -> None:
-        """Wait until the next piece is due, which then makes the one behind it due so much later."""
-        wait_s = self._due - self._clock()
-        if wait_s > 0:
-            self._sleep(wait_s)
-        self._due = max(self._due, self._clock()) + seconds
-
-
 @dataclass(frozen=True)
 class WindowWrite:
     """What is to be written, and what its writer gets from the flusher."""
@@ -277,14 +212,14 @@ class WindowWrite:
     def pieces(self, begun: BegunEpoch) -> list[Piece]:
         """Return an epoch's segments, whole and in order.
 
-        :raises FileGoneError, CorruptLog: see `read_window.pieces`.
+        :raises FileGoneError, CorruptLog: see `pieces`.
         """
         return pieces(self.log, begun, self.manifests.get(begun.epoch), self.passed)
 
     def rows(self, begun: BegunEpoch) -> ReadAhead[tuple[Plan, Slice]]:
         """Return an epoch's rows, slice by slice, as the target takes them; each slice comes once.
 
-        :raises FileGoneError, CorruptLog: as they are read, see `read_window.pieces` and `read_piece`.
+        :raises FileGoneError, CorruptLog: as they are read, see `pieces` and `read_piece`.
         """
         return self._rows.setdefault(begun.epoch, ReadAhead(self._read(begun)))
 
@@ -339,39 +274,6 @@ class WriteInThread:
         return True
 
 
-logger = line_logger(__name__)
-
-
-def keep_refused(log: Log, epochs: Iterable[BegunEpoch], manifests: Mapping[int, Manifest]) -> None:
-    """Give the refused rows of begun epochs a place that no trim reaches; can be repeated at any point.
-
-    Refused row j of an epoch with r of them has the write timestamp base - r + j.
-
-    :param epochs: those of a window that are not given up.
-    :param manifests: by epoch.
-    :raises FileGoneError: a segment is missing.
-    :raises CorruptLog: it is not what its task wrote.
-    """
-    for begun in epochs:
-        manifest = manifests.get(begun.epoch)
-        if manifest is None or not manifest.refused:
-            continue
-        first_us = begun.base_us - manifest.refused_rows
-        for segment in manifest.refused:
-            try:
-                check_segment(log.backend, segment)
-                keep(log, begun.epoch, segment, first_us)
-            except FileNotFoundError as error:
-                raise FileGoneError(begun.epoch, segment.path) from error
-            first_us += segment.rows
-        logger.warning(
-            "the tasks refused %s of epoch %d, now in quarantine. To see them: wal-sink"
-            " quarantine CHECKPOINT",
-            counted(manifest.refused_rows, "row"),
-            begun.epoch,
-        )
-
-
 def passed_over(log: Log, epochs: Sequence[BegunEpoch]) -> frozenset[int]:
     """List the write timestamps of the rows of begun epochs that are, or were, in quarantine.
 
@@ -381,52 +283,6 @@ def passed_over(log: Log, epochs: Sequence[BegunEpoch]) -> frozenset[int]:
         return frozenset()
     numbers = {begun.epoch for begun in epochs}
     return passed_us(log, numbers, epochs[0].base_us, epochs[-1].last_us)
-
-
-class RowsRefused:
-    """Puts each row that the target refuses into quarantine; a `targets.base.OnRefused`.
-
-    Memory: one batch of a segment, as refused rows often lie beside each other.
-
-    :param pieces: what is written meanwhile, with the timestamps of the begun window.
-    """
-
-    def __init__(self, log: Log, pieces: Sequence[Piece]) -> None:
-        self._log = log
-        self._pieces = pieces
-        self._last: tuple[str, int, pa.RecordBatch] | None = None
-
-    def __call__(self, us: int, error: TargetRefused) -> None:
-        """Decide that the flush passes over a row, durably; the same decision again changes nothing.
-
-        :raises TargetRefused: `error`, where no row of the window has this timestamp.
-        """
-        for piece in self._pieces:
-            row = us - piece.first_us + piece.start
-            if piece.start <= row < piece.stop:
-                break
-        else:
-            raise error
-        with store_errors():
-            texts = ("TargetRefused", self._log.target, "", error.what, error.remedy)
-            rows = refused_rows(self._row(piece, row), texts, piece.plan.key)
-            keep_row(self._log, piece.epoch, us, piece.segment.path, rows)
-        logger.warning(
-            "the target refused a row of epoch %d. The row is in quarantine, and the"
-            " flush goes on without it. Cause: %s",
-            piece.epoch,
-            error.what,
-        )
-
-    def _row(self, piece: Piece, row: int) -> pa.RecordBatch:
-        """Read one row, counted in its segment."""
-        if self._last is not None:
-            path, first, batch = self._last
-            if path == piece.segment.path and first <= row < first + batch.num_rows:
-                return batch.slice(row - first, 1)
-        found = next(read_segment(self._log.backend, piece.segment, row, piece.stop))
-        self._last = piece.segment.path, row, found
-        return found.slice(0, 1)
 
 
 class WindowRows:

@@ -3,44 +3,31 @@
 The decisions are pure: `attempts` for each epoch (rules 11, 12 and 22), `windows` for those that
 share a window (rule 10). Each manifest is read once and goes with the choice. Timestamps lie above all
 before, and not after the target's clock (rule 14); clocks that differ are warned of.
-
-`LineageCheck` refuses to act on what the ledger row says of another log (rule 23). A log that was restored
-from a backup, and a clone of a log, have the names of the first one: query id, log id, checkpoint, and
-generations that new runs claim again. So what the row says was begun or flushed is compared by the digest
-of its manifests, which no other run can make: `docs/protocol/rules.md#rule-23`.
 """
 
 from __future__ import annotations
 
-import contextlib
-import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
-from statistics import median_low
 from typing import NamedTuple
 
-from wal_sink import errors
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.clock import iso
-from wal_sink.errors import CorruptLog, WalSinkError
-from wal_sink.flush.connection import TargetConnection
-from wal_sink.flush.report import RunHistory
+from wal_sink.errors import WalSinkError
+from wal_sink.flush.clocks import Clocks
 from wal_sink.flush.rows import plan_of
+from wal_sink.flush.run_history import RunHistory
 from wal_sink.log_context import line_logger
 from wal_sink.model import paths
-from wal_sink.model.ledger import BegunEpoch, LedgerState, Window
+from wal_sink.model.ledger import LedgerState, Window
 from wal_sink.model.manifest import Attempt, Manifest, Published
 from wal_sink.model.plan import WriteDemands
 from wal_sink.model.records import Chosen, Decision, WithoutSink
-from wal_sink.progress.backlog import given_up_since_begun, in_force, newest_decision
+from wal_sink.progress.backlog import in_force, newest_decision
 from wal_sink.protocol.attempts import as_chosen, choose, doubts
 from wal_sink.protocol.ledger import (
-    CLOCKS_DIFFER_US,
     after_dated,
-    bounded_now,
-    clocks_differ,
     plan_window,
     plan_without_rows,
     refuse_dated_early,
@@ -53,11 +40,6 @@ from wal_sink.protocol.next_step import (
     ManifestMissing,
     Observation,
     PassOver,
-    RecordFlushed,
-    RecordsBehind,
-    Resume,
-    refuse_foreign,
-    refuse_missing_records,
 )
 from wal_sink.protocol.windows import Choice, fits, following, is_final, joined, named
 from wal_sink.wal.log import Log
@@ -275,111 +257,6 @@ class WindowChooser:
         return True
 
 
-_ASK_AGAIN = 2
-"""How often the target is asked again when its clock differs: it may be that of a single node."""
-
-_RECKON_S = 10.0
-"""For so long the target's time is reckoned on from its last answer: a question costs as much as the rows of
-a small epoch."""
-
-_SAY_EVERY_S = 60.0
-
-
-def ask_for_time(ask: Callable[[], int | None], clock_us: Callable[[], int]) -> list[int]:
-    """Ask a target for its time, once; some times more if it is far from this host's.
-
-    :param ask: returns None if the target has no clock; then nothing is told.
-    """
-    told_us: list[int] = []
-    for _ in range(1 + _ASK_AGAIN):
-        if (target_us := ask()) is None:
-            return []
-        told_us.append(target_us)
-        if not clocks_differ(clock_us(), told_us):
-            break
-    return told_us
-
-
-class Clocks:
-    """The clocks of one flusher: this host's, and that of its target, asked every ten seconds at most.
-
-    :param clock_us: this host's, microseconds since 1970.
-    :param clock_s: monotonic; by it the target's time is reckoned on.
-    """
-
-    def __init__(
-        self,
-        target: TargetConnection,
-        clock_us: Callable[[], int],
-        clock_s: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._target = target
-        self._clock_us = clock_us
-        self._clock_s = clock_s
-        self._told_us: list[int] = []
-        self._told_s = float("-inf")
-        self._said_s: dict[str, float] = {}
-
-    def now_us(self) -> int:
-        """Return the time that `begin` uses, see `bounded_now`.
-
-        :raises TargetUnavailable, TargetRefused: the target does not say.
-        """
-        told_us = self._told()
-        now_us = self._clock_us()
-        if clocks_differ(now_us, told_us):
-            self._say(
-                "differ",
-                "clocks differ: this host says %s, the target %s. Rows are written as of the earlier one;"
-                " set the wrong clock right (NTP)",
-                iso(now_us),
-                ", ".join(map(iso, told_us)),
-            )
-        return bounded_now(now_us, told_us)
-
-    def _told(self) -> list[int]:
-        """Return the target's time, reckoned on from an answer that agreed with this host; else ask."""
-        elapsed_s = self._clock_s() - self._told_s
-        if elapsed_s < _RECKON_S:
-            reckoned_us = [told_us + int(elapsed_s * 1_000_000) for told_us in self._told_us]
-            if not clocks_differ(self._clock_us(), reckoned_us):
-                return reckoned_us
-        self._told_us = ask_for_time(self._target.now_us, self._clock_us)
-        self._told_s = self._clock_s()
-        return self._told_us
-
-    def target_us(self) -> int:
-        """Return what the target's clock says, by which it dates rows itself; this host's where it has none.
-
-        :raises TargetUnavailable, TargetRefused: the target does not say.
-        """
-        told_us = self._told()
-        return median_low(told_us) if told_us else self._clock_us()
-
-    def look_ahead(self, window: Window, now_us: int) -> None:
-        """Warn of a window whose timestamps lie in the future, since those before them did.
-
-        :param now_us: what `now_us` said.
-        """
-        if window.epochs[0].base_us > now_us + CLOCKS_DIFFER_US:
-            self._say(
-                "ahead",
-                "rows are written as of %s, %.0f s ahead of the clocks: an earlier flusher used such"
-                " timestamps, and each epoch's lie above those before. Until then no other writer can"
-                " change these rows. To go back to the present, %s",
-                iso(window.epochs[0].base_us),
-                (window.epochs[0].base_us - now_us) / 1_000_000,
-                errors.reset_timestamps(window.first - 1),
-            )
-
-    def _say(self, what: str, text: str, *values: object) -> None:
-        """Warn, once a minute."""
-        now_s = time.monotonic()
-        if now_s - self._said_s.get(what, -_SAY_EVERY_S) >= _SAY_EVERY_S:
-            self._said_s[what] = now_s
-            logger.warning(text, *values)
-
-
 class Planned(NamedTuple):
     """A window, and what it is made of."""
 
@@ -437,116 +314,3 @@ def are_dated(log: Log, mark: LedgerState) -> bool:
     return mark.target_dated or (
         mark.last is None and any(plan.demands.target_dated for plan in log.plans())
     )
-
-
-class LineageCheck:
-    """What this log knows of the epochs that the ledger row names."""
-
-    def __init__(self, log: Log, chooser: WindowChooser) -> None:
-        self._log = log
-        self._chooser = chooser
-
-    def refuse_other_log(
-        self, step: RecordFlushed | RecordsBehind | Resume, view: Observation
-    ) -> None:
-        """Refuse a step that follows from the ledger row, if that is about another log; reads manifests.
-
-        :raises Diverged: it is.
-        :raises CorruptLog: records are missing, see `refuse_missing_records`.
-        """
-        foreign = self.foreign_epoch(step.window, view.attempts, view.checkpointed)
-        newest = self._log.newest_flushed(fresh=True) if foreign is not None else None
-        if newest is not None and newest.epoch >= step.window.last:
-            return  # others have flushed on since the look, and deleted what was compared
-        if isinstance(step, RecordsBehind):
-            newest = self._log.newest_flushed(fresh=True)
-            refuse_missing_records(step.window, newest, foreign, view)
-        else:
-            refuse_foreign(foreign, view)
-
-    def refuse_left(self, step: Resume, view: Observation) -> None:
-        """Refuse to finish a begun window of another log, or behind which Spark went back; seldom reads.
-
-        The flusher compares manifests as it reads them. An epoch that is passed over has none, and no attempt
-        is taken at a window of another log (rule 26).
-
-        :raises Diverged: it is, or Spark did.
-        """
-        window = step.window
-        if window.sent_once or not window.epochs[0].manifest:
-            self.refuse_other_log(step, view)
-        for begun in window.epochs:
-            rivals = [each for each in view.attempts if each.epoch == begun.epoch]
-            left = self._is_left(begun, rivals)
-            if left and begun.epoch not in given_up_since_begun(self._log, window):
-                refuse_foreign(begun.epoch, view)
-
-    def foreign_epoch(
-        self, window: Window, attempts: Sequence[Attempt], checkpointed: int
-    ) -> int | None:
-        """Return the first epoch of a window of the ledger row that is not of this log; None when all are.
-
-        :param attempts: the manifests there are, listed after the ledger was read.
-        :param checkpointed: the highest epoch that `commits/` covers, read before.
-        """
-        given_up = given_up_since_begun(self._log, window)
-        for begun in window.epochs:
-            rivals = [attempt for attempt in attempts if attempt.epoch == begun.epoch]
-            if begun.epoch in given_up or self._is_here(begun, rivals, checkpointed):
-                continue
-            return begun.epoch
-        return None
-
-    def _is_here(self, begun: BegunEpoch, attempts: Sequence[Attempt], checkpointed: int) -> bool:
-        """Whether an epoch is of this log.
-
-        It is if its manifest is here, to the byte, and Spark has not gone back behind it; or if a record here
-        says that it was flushed, or a decision that is in force that it was given up. Without any of them, an
-        epoch that Spark has not reached here is not. One that is checkpointed and has no attempt left was
-        flushed and trimmed here (rule 12), though its record is lost; but not if it has a manifest in the
-        ledger, and would be passed over here. Beside attempts, an epoch without manifest is of this log only
-        if it would be passed over here, too.
-        """
-        if begun.manifest:
-            published = self._log.manifest(Attempt(begun.epoch, begun.generation))
-            if published is not None:
-                return published.digest == begun.digest and not self._is_left(begun, attempts)
-        # The record is read after the manifest: a flusher creates the one before it deletes the other.
-        if self._is_recorded(begun) or self._was_given_up(begun, attempts):
-            return True
-        if begun.epoch > checkpointed or (attempts and begun.manifest):
-            return False
-        if not (attempts or begun.manifest):
-            return True
-        choice = self._chooser.epoch(Choose(begun.epoch, tuple(attempts)))
-        if begun.manifest:
-            return not isinstance(choice, PassOver)
-        return isinstance(choice, PassOver) and choice.offsets_digest == begun.offsets_digest
-
-    def _is_recorded(self, begun: BegunEpoch) -> bool:
-        """Whether a record of this log says that exactly this was flushed."""
-        record = self._log.flushed(begun.epoch)
-        return record is not None and record.names(begun.digest, begun.offsets_digest)
-
-    def _was_given_up(self, begun: BegunEpoch, attempts: Sequence[Attempt]) -> bool:
-        """Whether an epoch was begun without rows by a decision of this log that is still in force."""
-        if begun.manifest:
-            return False
-        decision, _ = self._chooser.since_decided(Choose(begun.epoch, tuple(attempts)))
-        return decision is not None and (decision.generation, decision.offsets_digest) == (
-            begun.generation,
-            begun.offsets_digest,
-        )
-
-    def _is_left(self, begun: BegunEpoch, attempts: Sequence[Attempt]) -> bool:
-        """Whether a later run has computed an epoch from other source offsets: Spark went back behind it.
-
-        A replay from the same offsets is no other history. An attempt that cannot be read tells nothing.
-        """
-        later = (each for each in attempts if begun.manifest and each.generation > begun.generation)
-        for attempt in later:
-            with contextlib.suppress(CorruptLog):
-                published = self._log.manifest(attempt)
-                if published and published.manifest.offsets_digest != begun.offsets_digest:
-                    return True
-        return False

@@ -16,7 +16,7 @@ from wal_sink.model.manifest import Attempt, Execution
 from wal_sink.model.records import Claim, CommitProof, Ticket
 from wal_sink.text import counted
 from wal_sink.wal.log import Log
-from wal_sink.wal.trim import RUNS_KEPT
+from wal_sink.wal.runs import RUNS_KEPT
 
 logger = logging.getLogger(__name__)
 

@@ -31,8 +31,8 @@ from wal_sink.protocol.budget import Budget, has_to_sweep
 from wal_sink.protocol.orphans import Fate, Writer, fate
 from wal_sink.publish.fencing import claim_generation
 from wal_sink.wal.log import Log
+from wal_sink.wal.runs import forget_void, is_crowded
 from wal_sink.wal.targets import newest_anywhere
-from wal_sink.wal.trim import forget_void, is_crowded
 
 logger = logging.getLogger(__name__)
 

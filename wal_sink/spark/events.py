@@ -36,7 +36,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from state_backends import StateBackendError
 from wal_sink.errors import WalSinkError
-from wal_sink.flush.report import RUN_HISTORY, RunHistory
+from wal_sink.flush.run_history import RUN_HISTORY, RunHistory
 from wal_sink.model import paths
 from wal_sink.model.records import Stop
 from wal_sink.spark import internals

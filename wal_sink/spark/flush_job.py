@@ -16,7 +16,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from wal_sink.flush.rows import WindowWrite, WriteInThread, divided
+from wal_sink.flush.rate_limit import divided
+from wal_sink.flush.rows import WindowWrite, WriteInThread
 from wal_sink.flush.tasks import Answer, FlushTask, gravest
 from wal_sink.log_context import line_logger
 from wal_sink.protocol.windows import Piece, is_large, share_out
@@ -40,7 +41,7 @@ class WriteByJob:
     """Writes the rows of one query's windows, by a job or in this thread; a `WriteRows`.
 
     :param above_bytes: of a window's segments; this thread writes windows up to that size. See
-        `split_window.is_large`.
+        `protocol.windows.is_large`.
     :param rows_per_second: of the whole flush; None: as fast as the target takes them.
     """
 

@@ -24,7 +24,8 @@ from wal_sink.configuration import Configuration, configure
 from wal_sink.errors import CorruptLog, MissingManifest, OptionError, WalSinkError, WrongOwner
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.loop import FlushLoop, FlushLoops
-from wal_sink.flush.report import RUN_HISTORY, Reporter
+from wal_sink.flush.report import Reporter
+from wal_sink.flush.run_history import RUN_HISTORY
 from wal_sink.metrics.server import Exposition
 from wal_sink.observer import Observer
 from wal_sink.options import SinkOptions

@@ -46,7 +46,7 @@ from wal_sink.targets.postgresql.types import (
     postgresql_type,
     staged_type,
 )
-from wal_sink.targets.sql.session import COLUMNS
+from wal_sink.targets.sql.ledger import COLUMNS
 
 MOST_COLUMNS = 1_600
 """Of a table, also of the temporary one through which rows go."""

@@ -27,7 +27,8 @@ from wal_sink.targets.casts import CastRules, cast
 from wal_sink.targets.columns import TableColumn, match_columns
 from wal_sink.targets.names import quote
 from wal_sink.targets.refusals import Savepoints
-from wal_sink.targets.sql.session import DDL, Ledger, SqlSession, with_values
+from wal_sink.targets.sql.ledger import DDL, Ledger, with_values
+from wal_sink.targets.sql.session import SqlSession
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from wal_sink.model.plan import Plan
 from wal_sink.targets.arrow_values import are_deletes
 from wal_sink.targets.casts import key_of
-from wal_sink.targets.sql.session import with_values
+from wal_sink.targets.sql.ledger import with_values
 from wal_sink.targets.sqlalchemy.dialects import Dialect
 from wal_sink.targets.sqlalchemy.types import driver_values
 

@@ -32,7 +32,7 @@ from wal_sink.model.plan import Plan
 from wal_sink.protocol import ledger as protocol
 from wal_sink.targets.base import Delivery, Session, Target
 from wal_sink.targets.sql import SqlTarget
-from wal_sink.targets.sql.session import Ledger
+from wal_sink.targets.sql.ledger import Ledger
 from wal_sink.testing.contracts.ledger import begin, begun_window, commit, finish, mark_of
 from wal_sink.testing.contracts.rows import (
     ROWS,

@@ -321,7 +321,7 @@ def choose(wanted: str, find: Callable[[str], str]) -> Choice:
     """Choose the container where Docker can run it, and the embedded node otherwise.
 
     :param wanted: `auto`, or `docker` or `embedded` to force one.
-    :param find: `docker_engine.find`.
+    :param find: `docker.find`.
     :raises DockerNotUsable: a container is forced and there is none to be had.
     :raises OptionError: anything else is wanted.
     """

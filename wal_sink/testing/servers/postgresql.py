@@ -374,7 +374,7 @@ def choose(wanted: str, programs: Callable[[], Path], find: Callable[[str], str]
 
     :param wanted: `auto`, or `installed` or `docker` to force one.
     :param programs: `installed.programs`.
-    :param find: `docker_engine.find`.
+    :param find: `docker.find`.
     :raises PostgresqlNotInstalled: the package is forced, or wanted and no container is to be had either.
     :raises DockerNotUsable: a container is forced and there is none to be had.
     :raises OptionError: anything else is wanted.

@@ -1,0 +1,141 @@
+"""Refuses to act on what the ledger row says of another log (rule 23).
+
+A log that was restored from a backup, and a clone of a log, have the names of the first one: query id, log
+id, checkpoint, and generations that new runs claim again. So what the row says was begun or flushed is
+compared by the digest of its manifests, which no other run can make: `docs/protocol/rules.md#rule-23`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from wal_sink.errors import CorruptLog
+from wal_sink.flush.window import WindowChooser
+from wal_sink.model.ledger import BegunEpoch, Window
+from wal_sink.model.manifest import Attempt
+from wal_sink.progress.backlog import given_up_since_begun
+from wal_sink.protocol.next_step import (
+    Choose,
+    Observation,
+    PassOver,
+    RecordFlushed,
+    RecordsBehind,
+    Resume,
+    refuse_foreign,
+    refuse_missing_records,
+)
+from wal_sink.wal.log import Log
+
+
+class LineageCheck:
+    """What this log knows of the epochs that the ledger row names."""
+
+    def __init__(self, log: Log, chooser: WindowChooser) -> None:
+        self._log = log
+        self._chooser = chooser
+
+    def refuse_other_log(
+        self, step: RecordFlushed | RecordsBehind | Resume, view: Observation
+    ) -> None:
+        """Refuse a step that follows from the ledger row, if that is about another log; reads manifests.
+
+        :raises Diverged: it is.
+        :raises CorruptLog: records are missing, see `refuse_missing_records`.
+        """
+        foreign = self.foreign_epoch(step.window, view.attempts, view.checkpointed)
+        newest = self._log.newest_flushed(fresh=True) if foreign is not None else None
+        if newest is not None and newest.epoch >= step.window.last:
+            return  # others have flushed on since the look, and deleted what was compared
+        if isinstance(step, RecordsBehind):
+            newest = self._log.newest_flushed(fresh=True)
+            refuse_missing_records(step.window, newest, foreign, view)
+        else:
+            refuse_foreign(foreign, view)
+
+    def refuse_left(self, step: Resume, view: Observation) -> None:
+        """Refuse to finish a begun window of another log, or behind which Spark went back; seldom reads.
+
+        The flusher compares manifests as it reads them. An epoch that is passed over has none, and no attempt
+        is taken at a window of another log (rule 26).
+
+        :raises Diverged: it is, or Spark did.
+        """
+        window = step.window
+        if window.sent_once or not window.epochs[0].manifest:
+            self.refuse_other_log(step, view)
+        for begun in window.epochs:
+            rivals = [each for each in view.attempts if each.epoch == begun.epoch]
+            left = self._is_left(begun, rivals)
+            if left and begun.epoch not in given_up_since_begun(self._log, window):
+                refuse_foreign(begun.epoch, view)
+
+    def foreign_epoch(
+        self, window: Window, attempts: Sequence[Attempt], checkpointed: int
+    ) -> int | None:
+        """Return the first epoch of a window of the ledger row that is not of this log; None when all are.
+
+        :param attempts: the manifests there are, listed after the ledger was read.
+        :param checkpointed: the highest epoch that `commits/` covers, read before.
+        """
+        given_up = given_up_since_begun(self._log, window)
+        for begun in window.epochs:
+            rivals = [attempt for attempt in attempts if attempt.epoch == begun.epoch]
+            if begun.epoch in given_up or self._is_here(begun, rivals, checkpointed):
+                continue
+            return begun.epoch
+        return None
+
+    def _is_here(self, begun: BegunEpoch, attempts: Sequence[Attempt], checkpointed: int) -> bool:
+        """Whether an epoch is of this log.
+
+        It is if its manifest is here, to the byte, and Spark has not gone back behind it; or if a record here
+        says that it was flushed, or a decision that is in force that it was given up. Without any of them, an
+        epoch that Spark has not reached here is not. One that is checkpointed and has no attempt left was
+        flushed and trimmed here (rule 12), though its record is lost; but not if it has a manifest in the
+        ledger, and would be passed over here. Beside attempts, an epoch without manifest is of this log only
+        if it would be passed over here, too.
+        """
+        if begun.manifest:
+            published = self._log.manifest(Attempt(begun.epoch, begun.generation))
+            if published is not None:
+                return published.digest == begun.digest and not self._is_left(begun, attempts)
+        # The record is read after the manifest: a flusher creates the one before it deletes the other.
+        if self._is_recorded(begun) or self._was_given_up(begun, attempts):
+            return True
+        if begun.epoch > checkpointed or (attempts and begun.manifest):
+            return False
+        if not (attempts or begun.manifest):
+            return True
+        choice = self._chooser.epoch(Choose(begun.epoch, tuple(attempts)))
+        if begun.manifest:
+            return not isinstance(choice, PassOver)
+        return isinstance(choice, PassOver) and choice.offsets_digest == begun.offsets_digest
+
+    def _is_recorded(self, begun: BegunEpoch) -> bool:
+        """Whether a record of this log says that exactly this was flushed."""
+        record = self._log.flushed(begun.epoch)
+        return record is not None and record.names(begun.digest, begun.offsets_digest)
+
+    def _was_given_up(self, begun: BegunEpoch, attempts: Sequence[Attempt]) -> bool:
+        """Whether an epoch was begun without rows by a decision of this log that is still in force."""
+        if begun.manifest:
+            return False
+        decision, _ = self._chooser.since_decided(Choose(begun.epoch, tuple(attempts)))
+        return decision is not None and (decision.generation, decision.offsets_digest) == (
+            begun.generation,
+            begun.offsets_digest,
+        )
+
+    def _is_left(self, begun: BegunEpoch, attempts: Sequence[Attempt]) -> bool:
+        """Whether a later run has computed an epoch from other source offsets: Spark went back behind it.
+
+        A replay from the same offsets is no other history. An attempt that cannot be read tells nothing.
+        """
+        later = (each for each in attempts if begun.manifest and each.generation > begun.generation)
+        for attempt in later:
+            with contextlib.suppress(CorruptLog):
+                published = self._log.manifest(attempt)
+                if published and published.manifest.offsets_digest != begun.offsets_digest:
+                    return True
+        return False

@@ -1,0 +1,136 @@
+"""When the flusher deletes what is flushed, and garbage (rules 17 and 18); `wal.trim` says what.
+
+Garbage that cannot be deleted (a bucket's policy, a folder of another user) makes the log grow, and never
+keeps committed rows from the target: it is left for a minute, with a warning, and the flush goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+from state_backends import StateBackendError
+from wal_sink.log_context import line_logger
+from wal_sink.model.ledger import Window
+from wal_sink.model.manifest import Attempt
+from wal_sink.model.records import FlushedEpoch
+from wal_sink.wal.log import Log
+from wal_sink.wal.quarantine import droppable
+from wal_sink.wal.retention import RetainedEpochs, Retention, SharedRetention
+from wal_sink.wal.trim import forget_records, sweep, trim
+
+logger = line_logger(__name__)
+
+
+SWEEP_EVERY_S = 3_600.0
+
+
+AGAIN_S = 60.0
+"""After so many seconds the trimmer tries again to delete what could not be deleted."""
+
+
+class Trimmer:
+    """Trims and sweeps one query's log. Used by one thread.
+
+    :param delay_s: seconds that a flushed epoch stays in the log (`wal.retention`).
+    :param clock_us: microseconds since 1970.
+    """
+
+    def __init__(self, log: Log, delay_s: float, clock_us: Callable[[], int]) -> None:
+        self._log = log
+        self._delay = Retention(delay_s, clock_us)
+        self._shared = SharedRetention(delay_s, clock_us) if log.several else None
+        self._retained = RetainedEpochs(log)
+        self._failed_s = self._swept_s = self._dropped_s = float("-inf")
+        self.half_written: int | None = None
+        """Files of killed writers that were deleted; None before the first sweep."""
+
+    def at_once(self, window: Window) -> list[int]:
+        """Return the epochs of a window that need not stay, for some time or for another target."""
+        if self._delay.seconds:
+            return []
+        epochs, limit = [begun.epoch for begun in window.epochs], window.last
+        if self._shared is not None:
+            limit = self._shared.trimmable(self._log, epochs)
+        return [epoch for epoch in epochs if epoch <= limit]
+
+    def trimmable(self, recorded: FlushedEpoch | None, attempts: Iterable[Attempt]) -> int | None:
+        """Return the highest epoch that may be trimmed, with those before it; None: all that are flushed."""
+        if time.monotonic() < self._failed_s + AGAIN_S:
+            return -1
+        epochs = sorted({attempt.epoch for attempt in attempts})
+        if self._shared is not None:
+            due = recorded is not None and bool(epochs) and epochs[0] <= recorded.epoch
+            return self._shared.trimmable(self._log, epochs) if due else -1
+        return self._delay.trimmable(self._log, recorded, heapq.merge(epochs, self._retained))
+
+    def due(self, recorded: FlushedEpoch | None, trimmable: int | None) -> tuple[int, ...]:
+        """Return the retained epochs whose time is over.
+
+        :param trimmable: what `trimmable` has returned.
+        """
+        flushed = recorded.epoch if recorded else -1
+        return self._retained.upto(flushed if trimmable is None else min(trimmable, flushed))
+
+    def retain(self, window: Window, records: Sequence[FlushedEpoch]) -> None:
+        """Move what is flushed to `retained/` for `wal.retention`; without one there is nothing to do."""
+        if not self._delay.seconds or self._shared is not None:
+            return  # the manifest stays for those that list it
+        with self._leaving_garbage():
+            self._retained.retain(window.epochs, records)
+            forget_records(self._log, self._log.attempts(), self._retained)
+
+    def trim(self, epochs: Sequence[int], flushed: Collection[Attempt] = ()) -> None:
+        """Delete flushed epochs; see `wal.trim.trim`.
+
+        :raises Diverged: what is left of one of them is of another history.
+        """
+        with self._leaving_garbage():
+            for why in trim(self._log, epochs, flushed, self._retained):
+                self._failed_s = time.monotonic()
+                logger.warning("objects of a flushed epoch are not deleted: %s", why)
+
+    def sweep(self, trimmable: int | None) -> None:
+        """Delete what killed tasks and late ones have left, at the first call and then every hour.
+
+        Called once the ledger is found to agree: `rewind` may need what is there.
+        """
+        if time.monotonic() < self._swept_s + SWEEP_EVERY_S:
+            return
+        with self._leaving_garbage():
+            self._retained.look()
+            if self._shared is not None:
+                # Read before the targets are listed: what is flushed later may be kept for a new one.
+                flushed = self._log.newest_flushed_epoch()
+                trimmable = self._shared.trimmable(self._log, ())
+                trimmable = min(trimmable, -1 if flushed is None else flushed)
+            self.half_written = (self.half_written or 0) + sweep(self._log, trimmable)
+        self._swept_s = time.monotonic()
+
+    def drop_aside(self, *, agreed: bool) -> None:
+        """Delete what a rewind has set aside and is flushed again, at the first call and then every hour.
+
+        :param agreed: ledger and log were read, and say that the same epoch is flushed. A record that a
+            flusher wrote late, after it had stood still, says otherwise.
+        """
+        if not agreed or time.monotonic() < self._dropped_s + SWEEP_EVERY_S:
+            return
+        with self._leaving_garbage():
+            self._log.delete(droppable(self._log))
+        self._dropped_s = time.monotonic()
+
+    @contextlib.contextmanager
+    def _leaving_garbage(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, StateBackendError) as error:
+            self._failed_s = time.monotonic()
+            logger.warning(
+                "flushed epochs cannot be deleted from %s, so the log grows. The"
+                " deletion is tried again every %.0f s. Cause: %r",
+                self._log.url,
+                AGAIN_S,
+                error,
+            )

@@ -1,0 +1,113 @@
+"""Deletes old tickets and claims of runs (rule 3).
+
+Each start of a query leaves a ticket and perhaps a claim. The highest claim always stays, so a listing of
+`runs/` says what it said before. A run that comes back has no ticket any more, or finds a higher claim, and
+stops. A run may still have to prove that Spark kept its last epoch (rule 11), for which it needs its
+ticket: so the tickets stay as long as a manifest of that generation, or of a lower one, is pending. A start
+that fails before its first `commit()` leaves a ticket and no claim. Once another run has claimed the
+generation of that ticket, its run can neither publish nor have anything to prove.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+from wal_sink.errors import CorruptLog
+from wal_sink.log_context import line_logger
+from wal_sink.model import paths
+from wal_sink.model.codec import Record
+from wal_sink.wal.log import Log, read_many
+
+logger = line_logger(__name__)
+
+K = TypeVar("K")
+R = TypeVar("R", bound=Record)
+
+RUNS_KEPT = 100
+"""So many of the newest claims stay, with the tickets of their runs. A listing of `runs/` that takes its time
+finds the highest claim of its beginning, unless so many runs claim a generation meanwhile."""
+
+
+_FORGOTTEN_TOGETHER = 100
+"""Tickets are read to tell whose they are: once for so many starts."""
+
+
+VOID_KEPT = 1_000
+"""So many tickets without a claim stay: as many as one page of a bucket's listing."""
+
+
+_READ_AT_ONCE = 2_000
+"""So many tickets are read at the most: who reads them has a query to start, or to flush."""
+
+
+def forget_runs(log: Log, flushed: int) -> int:
+    """Delete what runs have left that can neither publish nor prove anything; return how many claims.
+
+    :param flushed: the log's mark: what is published above it waits.
+    """
+    claimed = log.keys(paths.CLAIM, fresh=True)
+    if len(claimed) < RUNS_KEPT + _FORGOTTEN_TOGETHER:
+        return 0
+    waiting = (each.generation for each in log.attempts(fresh=True) if each.epoch > flushed)
+    oldest = min([claimed[-RUNS_KEPT], *waiting])
+    gone = [generation for generation in claimed if generation < oldest]
+    if gone:
+        runs = _runs_before(log, oldest, ticketed(log))
+        log.delete(path for run in runs for path in (paths.TICKET.path(run), paths.STOP.path(run)))
+        log.delete(map(paths.CLAIM.path, gone))
+        logger.debug("deleted %d claims and %d tickets of old runs", len(gone), len(runs))
+    return len(gone)
+
+
+def ticketed(log: Log) -> list[str]:
+    """List the runs that have a ticket."""
+    found = map(paths.TICKET.parse, log.backend.list(paths.TICKET.folder))
+    return [run_id for run_id in found if run_id is not None]
+
+
+def is_crowded(log: Log) -> bool:
+    """Whether starts that claimed nothing have left too many tickets; one listing while there are few."""
+    tickets = len(ticketed(log))
+    return tickets >= VOID_KEPT and tickets - len(log.keys(paths.CLAIM)) >= VOID_KEPT
+
+
+def forget_void(log: Log) -> int:
+    """Delete the tickets of runs whose generation another run has claimed; return how many."""
+    runs = ticketed(log)[:_READ_AT_ONCE]
+    tickets = dict(
+        zip(runs, read_many(log, lambda run: _readable(log, paths.TICKET, run), runs), strict=True)
+    )
+    generations = sorted({ticket.generation + 1 for ticket in tickets.values() if ticket})
+    claims = read_many(log, lambda each: _readable(log, paths.CLAIM, each), generations)
+    owners = {
+        generation: claim.run_id
+        for generation, claim in zip(generations, claims, strict=True)
+        if claim is not None
+    }
+    void = [
+        run
+        for run, ticket in tickets.items()
+        if ticket is not None and owners.get(ticket.generation + 1, run) != run
+    ]
+    log.delete(path for run in void for path in (paths.TICKET.path(run), paths.STOP.path(run)))
+    return len(void)
+
+
+def _readable(log: Log, kind: paths.Kind[R, K], key: K) -> R | None:
+    try:
+        return log.read(kind, key)
+    except CorruptLog:
+        return None
+
+
+def _runs_before(log: Log, oldest: int, runs: Iterable[str]) -> list[str]:
+    """Return the runs whose generation lies before `oldest`; one whose ticket is damaged is left alone."""
+
+    def is_before(run_id: str) -> bool:
+        ticket = _readable(log, paths.TICKET, run_id)
+        return ticket is not None and ticket.generation + 1 < oldest
+
+    runs = list(runs)[:_READ_AT_ONCE]
+    gone = read_many(log, is_before, runs)
+    return [run for run, is_gone in zip(runs, gone, strict=True) if is_gone]
