@@ -52,7 +52,8 @@ _BETWEEN_S, _DOWN_S = (2, 8), (1, 10)
 """Between two faults, and how long a server is left dead, or a process stands still."""
 _PATIENCE_S = 400.0
 """How long the query may take to go on when all is up, on a busy machine."""
-_OVERTAKEN_S = 60.0
+_OVERTAKEN_S = 20.0
+"""How long an application that was overtaken may take to end."""
 _STARTS = 3
 """How often a server is started that does not come in time."""
 

@@ -56,14 +56,14 @@ def draw(path: Path, outcome: ClusterOutcome) -> None:
         drawing.curve(rows, f"visible in {title}", at_s, visible)
     drawing.legend(rows)
     drawing.label(rows, "a query with three targets while everything under it dies", up="rows")
-    for kind, colour in _COLOURS.items():
+    for kind, colour in reversed(_COLOURS.items()):  # the last one lasts long, so it lies below
         of_kind = [fault for fault in outcome.faults if fault.kind == kind]
         faults.barh(
             [VICTIMS.index(fault.victim) for fault in of_kind],
             [max(1.0, fault.ended_s - fault.began_s) for fault in of_kind],
             left=[fault.began_s for fault in of_kind],
             color=colour,
-            label=f"{kind}, until it is up again",
+            label=f"{kind}, until it is over",
         )
     faults.set_xlabel("seconds", fontsize=9)
     faults.set_yticks(range(len(VICTIMS)), VICTIMS, fontsize=9)
