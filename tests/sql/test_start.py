@@ -241,6 +241,35 @@ def test_a_file_that_is_replaced_under_a_session_takes_no_row(
             deliver(session, plan, rows)
 
 
+class Overtaken(SqlAlchemyTarget):
+    """Lets another command act once, when a session has read the note of a row and compares the table."""
+
+    act: Any = None
+
+    def columns(self, connection: Any) -> Any:
+        act, self.act = self.act, None
+        if act is not None:
+            act()
+        return super().columns(connection)
+
+
+def test_two_commands_send_a_row_of_the_quarantine(postgresql: Server, schema: str) -> None:
+    """One that a task refused, without a note: it comes once, and the later one says why it does not."""
+    store = Postgresql(postgresql, schema)
+    store.execute(TABLE.format(key=""))
+    quick = target(store)
+    of, owner = Overtaken(quick.options), Owner("query", "log", "checkpoint")
+    plan = agreed(of)
+    with of.connect(owner) as late, quick.connect(owner) as first:
+        create(late, flushed=0)
+        row = Slice(0, pa.record_batch([[1], ["x"]], SCHEMA), 5)
+        of.act = lambda: first.resend(plan, row, noted=False)
+        with pytest.raises(TargetUnavailable, match="is sent by another command, too"):
+            late.resend(plan, row, noted=False)
+        late.resend(plan, row, noted=False)
+    assert store.execute("SELECT * FROM t") == [(1, "x")]
+
+
 def test_what_postgresql_refuses_for_ever_is_no_outage(postgresql: Server, schema: str) -> None:
     """An upsert by a key that is deferrable: of class 55 few errors pass."""
     store = Postgresql(postgresql, schema)

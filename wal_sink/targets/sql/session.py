@@ -200,7 +200,7 @@ class SqlSession(TransactionalSession):
                 raise without_note(row)
             self._compare(plan)
             new_plan, batch = as_new_rows(plan, rows.batch)
-            if not (note.insert(sent) if there is None else note.replace(there, sent)):
+            if not self._noted(note, there, sent):
                 raise TargetUnavailable(
                     f"A row of epoch {row.epoch} is sent by another command, too", "Try again."
                 )
@@ -318,6 +318,18 @@ class SqlSession(TransactionalSession):
             ledger.insert(note)
         else:
             ledger.replace(there, note)
+
+    def _noted(self, note: Ledger, there: LedgerState | None, new: LedgerState) -> bool:
+        """Write a note in the open transaction; False: another command was quicker."""
+        if there is not None:
+            return note.replace(there, new)
+        try:
+            return note.insert(new)
+        except Exception:
+            self._connection.rollback()
+            if note.read() is None:
+                raise
+            return False
 
     def _ledger_of(self, row: PassedRow) -> Ledger:
         database = self._database
