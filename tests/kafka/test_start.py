@@ -150,6 +150,12 @@ def test_an_option_that_names_no_topic_is_refused(given: str) -> None:
         target("localhost:1", given)
 
 
+def test_the_ledger_is_in_no_topic_of_the_records() -> None:
+    """Their readers would get its records."""
+    with pytest.raises(OptionError, match="both name b"):
+        target("localhost:9092", "a, b", **{"kafka.ledgerTopic": "b"})
+
+
 def test_a_word_that_is_none_of_an_option_is_refused() -> None:
     with pytest.raises(OptionError, match=r"kafka\.compression\.type"):
         target("127.0.0.1:1", "t", **{"kafka.compression.type": "zip"})

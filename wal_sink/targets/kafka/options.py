@@ -99,13 +99,19 @@ class KafkaOptions(Options, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Keep the names of the topics alone: the start checks them, and the records go to them.
 
-        :raises OptionError: option `topic` has no name in it.
+        :raises OptionError: option `topic` has no name in it, or that of the ledger.
         """
         names = dict.fromkeys(filter(None, map(str.strip, self.topic.split(","))))
         if not names:
             raise OptionError(
                 f"Option topic is {self.topic!r}, which names no topic.",
                 "Write the name of a topic; or several, comma-separated.",
+            )
+        if self.ledger_topic in names:
+            raise OptionError(
+                f"Options topic and kafka.ledgerTopic both name {self.ledger_topic}: its readers would get"
+                " the ledger's records.",
+                "Give the ledger a topic of its own, or leave kafka.ledgerTopic out.",
             )
         msgspec.structs.force_setattr(self, "topic", ",".join(names))
 
