@@ -247,6 +247,7 @@ class Overtaken(SqlAlchemyTarget):
     act: Any = None
 
     def columns(self, connection: Any) -> Any:
+        """Look them up, after the other command."""
         act, self.act = self.act, None
         if act is not None:
             act()
@@ -261,6 +262,8 @@ def test_two_commands_send_a_row_of_the_quarantine(postgresql: Server, schema: s
     of, owner = Overtaken(quick.options), Owner("query", "log", "checkpoint")
     plan = agreed(of)
     with of.connect(owner) as late, quick.connect(owner) as first:
+        assert isinstance(late, SqlSession)
+        assert isinstance(first, SqlSession)
         create(late, flushed=0)
         row = Slice(0, pa.record_batch([[1], ["x"]], SCHEMA), 5)
         of.act = lambda: first.resend(plan, row, noted=False)
