@@ -15,7 +15,7 @@ from wal_sink.options import parse
 from wal_sink.protocol import ledger
 from wal_sink.targets.base import Session
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
-from wal_sink.testing.contracts.ledger import begin, create, finish, mark_of
+from wal_sink.testing.contracts.ledger import begin, create, finish, row_of
 from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = pytest.mark.cassandra
@@ -126,7 +126,7 @@ def test_a_row_with_nulls(cassandra: Node, keyspace: str, session: Session) -> N
 def test_too_few_replicas(cassandra: Node, keyspace: str, session: Session) -> None:
     """A coordinator says `Unavailable` before it starts, and also after a proposal was accepted."""
     create(session)
-    mine, seen = window(0), mark_of(session)
+    mine, seen = window(0), row_of(session)
     cassandra.execute(
         f"ALTER KEYSPACE {keyspace} WITH replication = "
         "{'class': 'SimpleStrategy', 'replication_factor': 3}"
@@ -136,9 +136,9 @@ def test_too_few_replicas(cassandra: Node, keyspace: str, session: Session) -> N
         f"ALTER KEYSPACE {keyspace} WITH replication = "
         "{'class': 'SimpleStrategy', 'replication_factor': 1}"
     )
-    mark = session.read_ledger()
-    assert mark is not None
-    assert mark.begun is None
+    row = session.read_ledger()
+    assert row is not None
+    assert row.begun is None
     assert begin(session, mine) is Outcome.APPLIED
 
 

@@ -133,9 +133,9 @@ def test_permissions(node: EmbeddedCassandra, admin: Any) -> None:
     plan = flusher.plan(SCHEMA, "k")
     with flusher.connect(Owner("q", "l", "c")) as session:
         create(session)
-        mark = session.read_ledger()
-        assert mark is not None
-        assert mark.flushed == -1
+        row = session.read_ledger()
+        assert row is not None
+        assert row.flushed == -1
         batch = flusher.check(pa.record_batch({"id": pa.array([1], pa.int32())}), plan)
         session.write(plan, Slice(0, batch, NOW_US))
         session.drain()

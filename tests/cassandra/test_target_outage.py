@@ -133,10 +133,10 @@ def eventually(session: Session, expected: Window | None, seconds: float = 30) -
     """Read until `begun` is what is expected, as a flusher's next passes would."""
     deadline = time.monotonic() + seconds
     while True:
-        mark = session.read_ledger()
-        assert mark is not None
-        if mark.begun == expected or time.monotonic() > deadline:
-            return mark
+        row = session.read_ledger()
+        assert row is not None
+        if row.begun == expected or time.monotonic() > deadline:
+            return row
         time.sleep(0.1)
 
 
@@ -159,8 +159,8 @@ def test_a_lost_answer_is_unknown_and_a_read_tells(
         assert session.compare_and_set(begun, finished) is Outcome.UNKNOWN
     finally:
         node.resume()
-    mark = eventually(session, None)
-    assert (mark.flushed, mark.begun, mark.last) == (0, None, mine)
+    row = eventually(session, None)
+    assert (row.flushed, row.begun, row.last) == (0, None, mine)
     assert session.compare_and_set(begun, finished) is Outcome.CONFLICT
 
 
@@ -176,8 +176,8 @@ def test_create_may_be_lost_too(node: EmbeddedCassandra, target: CassandraTarget
         resume.start()
         create(session, 3)
         resume.join()
-        mark = eventually(session, None)
-    assert mark.flushed == 3
+        row = eventually(session, None)
+    assert row.flushed == 3
 
 
 class Retries(Observer):
@@ -466,9 +466,9 @@ def test_a_crash_and_a_restart(
         target.connect(Owner("q", "l", "c"))
     assert begin_in_vain(target, session) in ("retry", "throttle", Outcome.UNKNOWN)
     node.start()
-    mark = session.read_ledger()
-    assert mark is not None
-    assert (mark.flushed, mark.begun, mark.last) == (0, None, first)
+    row = session.read_ledger()
+    assert row is not None
+    assert (row.flushed, row.begun, row.last) == (0, None, first)
     write(session, plan, rows(target, plan, 100, 20_100))
     assert begin(session, window(1)) is Outcome.APPLIED
     got = node.execute("SELECT id FROM ks.t")

@@ -23,7 +23,7 @@ from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.model.ledger import Outcome, Owner
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Session, Slice, Target
-from wal_sink.testing.contracts.ledger import begin, begun_window, mark_of
+from wal_sink.testing.contracts.ledger import begin, begun_window, row_of
 from wal_sink.testing.contracts.restart import RestartContract
 from wal_sink.testing.contracts.rows import ROWS, SCHEMA, Record
 from wal_sink.testing.contracts.transactional import TransactionalContract
@@ -115,7 +115,7 @@ class TestRedis(TransactionalContract, RestartContract):
         begin(session, window := begun_window(0, rows=len(ROWS)))
         session.start(window)
         session.write(plan, self.slice(target, plan, ROWS))
-        seen = mark_of(session)
+        seen = row_of(session)
         real = session.client.connection_pool.connection_class.read_response
 
         def lost(self: Any, *arguments: Any, **named: Any) -> Any:

@@ -12,7 +12,7 @@ from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Slice, Target
 from wal_sink.testing.contracts.cells import SequentialContract, Table
 from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, CellDeletesContract
-from wal_sink.testing.contracts.ledger import begun_window, mark_of, new_owner
+from wal_sink.testing.contracts.ledger import begun_window, new_owner, row_of
 from wal_sink.testing.memory_target import MemoryOptions, MemoryTarget
 
 
@@ -88,4 +88,4 @@ def test_a_suite_shows_the_values_of_what_fails() -> None:
     """Also to the author of a plug-in, in whose tests pytest would say "AssertionError" and no more."""
     unknown = MemoryTarget(MemoryOptions(keys="k")).connect(new_owner())
     with pytest.raises(AssertionError, match="assert None is not None"):
-        mark_of(unknown)
+        row_of(unknown)

@@ -19,7 +19,7 @@ from wal_sink.targets.delta import DeltaTarget
 from wal_sink.targets.delta.options import DeltaOptions
 from wal_sink.targets.delta.session import DeltaSession
 from wal_sink.targets.delta.table import Files, Table
-from wal_sink.testing.contracts.ledger import begin, begun_window, create, finish, mark_of
+from wal_sink.testing.contracts.ledger import begin, begun_window, create, finish, row_of
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
 
@@ -56,7 +56,7 @@ class Query:
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Bring rows into the table, as the next epoch."""
-        window = begun_window(mark_of(self.session).flushed + 1)
+        window = begun_window(row_of(self.session).flushed + 1)
         assert begin(self.session, window) is Outcome.APPLIED
         self.session.start(window)
         assert finish(self.session, window, self.stage(rows)) is Outcome.APPLIED

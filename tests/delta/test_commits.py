@@ -23,7 +23,7 @@ from wal_sink.targets.base import Slice
 from wal_sink.targets.delta import DeltaTarget
 from wal_sink.targets.delta.session import LedgerFiles
 from wal_sink.targets.delta.table import Files, Table
-from wal_sink.testing.contracts.ledger import begin, begun_window, finish, mark_of
+from wal_sink.testing.contracts.ledger import begin, begun_window, finish, row_of
 from wal_sink.testing.contracts.rows import drained
 from wal_sink.testing.contracts.storage import together
 
@@ -34,7 +34,7 @@ def test_two_flushers_in_two_processes_deliver_once(query: Query) -> None:
     """Each begins what it can, resumes what the other has begun, and finishes what it can."""
     work = (query.target, query.owner, query.plan())
     delivered = together("processes", [(_flush, work), (_flush, work)])
-    assert mark_of(query.session).flushed == WINDOWS - 1
+    assert row_of(query.session).flushed == WINDOWS - 1
     assert sorted(row["v"] for row in table_of(query.path)) == sorted([*range(WINDOWS)] * ROWS)
     assert sum(delivered) <= WINDOWS
     ledger = [*(Path(query.path) / "_wal_sink" / query.owner.query_id).iterdir()]
@@ -46,11 +46,11 @@ def _flush(target: DeltaTarget, owner: Owner, plan: Plan) -> int:
     delivered = 0
     while True:
         with target.connect(owner) as session, contextlib.suppress(TargetUnavailable):
-            mark = mark_of(session)
-            if mark.flushed == WINDOWS - 1:
+            row = row_of(session)
+            if row.flushed == WINDOWS - 1:
                 return delivered
-            window = mark.begun or begun_window(mark.flushed + 1, ROWS)
-            if mark.begun is None and begin(session, window) is not Outcome.APPLIED:
+            window = row.begun or begun_window(row.flushed + 1, ROWS)
+            if row.begun is None and begin(session, window) is not Outcome.APPLIED:
                 continue
             session.start(window)
             rows = batch([("a", window.first)] * ROWS)
@@ -72,11 +72,11 @@ def between(monkeypatch: pytest.MonkeyPatch, does: Callable[[], object]) -> None
     real = LedgerFiles.write
     done: list[int] = []
 
-    def write(self: LedgerFiles, mark: LedgerState, table: Table) -> int:
+    def write(self: LedgerFiles, row: LedgerState, table: Table) -> int:
         if not done:
             done.append(1)
             does()
-        return real(self, mark, table)
+        return real(self, row, table)
 
     monkeypatch.setattr(LedgerFiles, "write", write)
 
@@ -117,7 +117,7 @@ def test_other_writers_do_not_hold_up_a_commit(
     assert finish(query.session, window, receipts) is Outcome.APPLIED
     others = [row for row in table_of(query.path) if row["k"] == "b"]
     assert len(others) == (2 if writer == "appends" else 0)
-    assert mark_of(query.session).flushed == 0
+    assert row_of(query.session).flushed == 0
 
 
 def test_a_table_that_is_altered_after_rows_were_staged(
@@ -152,9 +152,9 @@ def test_a_commit_whose_answer_is_lost(query: Query, monkeypatch: pytest.MonkeyP
     with monkeypatch.context() as patch:
         patch.setattr(Table, "commit", lossy)
         assert finish(query.session, window, receipts) is Outcome.UNKNOWN
-    assert (mark_of(query.session).begun, table_of(query.path)) == (window, [])
+    assert (row_of(query.session).begun, table_of(query.path)) == (window, [])
     late[0]()
-    assert mark_of(query.connect()).flushed == 0
+    assert row_of(query.connect()).flushed == 0
     assert table_of(query.path) == [{"k": "a", "v": 1}]
 
 
@@ -177,7 +177,7 @@ def test_an_error_that_is_no_conflict_leaves_the_files(
             finish(query.session, window, receipts)
     assert query.target.classify(caught.value) == "fatal"
     late[0]()
-    assert mark_of(query.connect()).flushed == 0
+    assert row_of(query.connect()).flushed == 0
 
 
 @pytest.mark.parametrize("cleaned_up", [False, True])
@@ -206,7 +206,7 @@ def test_a_begin_that_met_itself_when_the_row_had_moved_on(
     conflict_after_commit(monkeypatch, landed)
     outcome = begin(query.session, window)
     assert outcome is (Outcome.UNKNOWN if cleaned_up else Outcome.APPLIED)
-    assert mark_of(query.session).flushed == 0
+    assert row_of(query.session).flushed == 0
 
 
 def test_a_table_that_was_made_again_has_no_ledger(query: Query) -> None:
@@ -289,7 +289,7 @@ def test_what_is_not_committed_goes_with_vacuum(query: Query) -> None:
     DeltaTable(query.path).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
     left = {path.name for path in Path(query.path).glob("*.parquet")}
     assert len(files - left) == 1
-    assert mark_of(query.session).begun == window
+    assert row_of(query.session).begun == window
     with pytest.raises(TargetUnavailable, match="VACUUM"):
         finish(query.session, window, [receipt])
     query.session.start(window)

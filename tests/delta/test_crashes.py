@@ -15,7 +15,7 @@ from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.targets.delta.table import Files, Output, Table
-from wal_sink.testing.contracts.ledger import begin, begun_window, finish, mark_of
+from wal_sink.testing.contracts.ledger import begin, begun_window, finish, row_of
 from wal_sink.testing.faults import Crash, Faults
 
 ACCESSES: dict[type, tuple[str, ...]] = {
@@ -42,12 +42,12 @@ def flush(query: Query, plan: Plan) -> None:
     """Flush an epoch as a flusher does, over a session of its own, which a crash leaves open."""
     session = query.connect()
     for _ in range(10):
-        mark = mark_of(session)
-        if mark.flushed == 0:
+        row = row_of(session)
+        if row.flushed == 0:
             session.close()
             return
-        window = mark.begun or begun_window(0)
-        if mark.begun is None and begin(session, window) is not Outcome.APPLIED:
+        window = row.begun or begun_window(0)
+        if row.begun is None and begin(session, window) is not Outcome.APPLIED:
             continue
         session.start(window)
         session.write(plan, query.slice(batch([("a", 1), ("a", 7)]), plan))
@@ -77,7 +77,7 @@ def test_a_crash_at_every_access(
         assert sorted(row["v"] for row in table_of(path)) in ([], [1, 7]), (k, faults.injected)
         flush(query, plan)
         assert sorted(row["v"] for row in table_of(path)) == [1, 7], (k, faults.injected)
-        assert (mark_of(query.session).flushed, mark_of(query.session).begun) == (0, None)
+        assert (row_of(query.session).flushed, row_of(query.session).begun) == (0, None)
         ledger = [*(Path(path) / "_wal_sink" / query.owner.query_id).iterdir()]
         assert len(ledger) <= 2, "a crash leaves one file at most"
         if faults.injected is None:
@@ -108,6 +108,6 @@ def test_a_store_that_fails_at_every_access(
                     continue
                 break
         assert sorted(row["v"] for row in table_of(path)) == [1, 7], (k, faults.injected)
-        assert mark_of(query.session).flushed == 0
+        assert row_of(query.session).flushed == 0
         if faults.injected is None:
             break

@@ -14,7 +14,7 @@ from wal_sink.model.ledger import Outcome
 from wal_sink.options import parse
 from wal_sink.targets.delta import DeltaTarget
 from wal_sink.targets.delta.options import DeltaOptions
-from wal_sink.testing.contracts.ledger import begin, begun_window, finish, mark_of
+from wal_sink.testing.contracts.ledger import begin, begun_window, finish, row_of
 
 pytestmark = pytest.mark.s3
 
@@ -52,6 +52,6 @@ def test_a_table_in_a_bucket(s3: S3) -> None:
         assert finish(other, window, staged) is Outcome.APPLIED
     assert finish(query.session, window, again) is Outcome.CONFLICT
     query.session.discard(again)
-    assert mark_of(query.session).flushed == 1
+    assert row_of(query.session).flushed == 1
     found: pa.Table = DeltaTable(path, storage_options=storage).to_pyarrow_table()
     assert sorted(found["v"].to_pylist()) == [1, 2]

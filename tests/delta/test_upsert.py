@@ -20,7 +20,7 @@ from wal_sink.targets.base import Slice
 from wal_sink.targets.delta import DeltaTarget
 from wal_sink.targets.delta.options import DeltaOptions
 from wal_sink.targets.delta.table import Table
-from wal_sink.testing.contracts.ledger import begin, begun_window, finish, mark_of
+from wal_sink.testing.contracts.ledger import begin, begun_window, finish, row_of
 
 NEW_YEAR = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
 Pairs = list[tuple[str, int]]
@@ -138,7 +138,7 @@ def test_others_commit_between_look_and_commit(
     monkeypatch.setattr(Table, "merge", merge)
     assert finish(query.session, window, receipts) is Outcome.APPLIED
     assert pairs(query.path) == [("a", 7), ("new", 7), ("x0", 0), ("x1", 1)]
-    assert mark_of(query.session).flushed == 2
+    assert row_of(query.session).flushed == 2
 
 
 def test_rows_that_were_published_for_an_append_are_added(tmp_path: Path) -> None:

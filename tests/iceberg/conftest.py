@@ -24,7 +24,7 @@ from wal_sink.targets.iceberg.options import IcebergOptions
 from wal_sink.targets.iceberg.plan import iceberg_schema
 from wal_sink.targets.iceberg.session import IcebergSession
 from wal_sink.targets.iceberg.table import catalog_of
-from wal_sink.testing.contracts.ledger import begun_window, mark_of
+from wal_sink.testing.contracts.ledger import begun_window, row_of
 
 PartitionBy = Sequence[tuple[str, Transform[Any, Any]]]
 
@@ -77,7 +77,7 @@ class Query:
 
     @property
     def state(self) -> LedgerState:
-        return mark_of(self.session)
+        return row_of(self.session)
 
     def begin(self) -> Window:
         """Begin the next epoch."""

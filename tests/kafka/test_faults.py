@@ -80,10 +80,10 @@ def test_a_transaction_left_open_on_the_ledger_is_ended_by_the_next_flusher(
     world.run().batch(ROWS)
 
     def dies(self: KafkaSession, seen: LedgerState, new: LedgerState) -> object:
-        mark = self.read_ledger()
-        assert mark is not None
+        row = self.read_ledger()
+        assert row is not None
         key = self._owner.query_id.encode()
-        self._producer.produce(self._ledger.topic, mark.to_json(), key, 0)
+        self._producer.produce(self._ledger.topic, row.to_json(), key, 0)
         self._producer.flush()
         self._window = None  # nothing of it is aborted by this process
         raise Crash
@@ -120,9 +120,9 @@ def test_a_dead_flusher_holds_up_no_other_query(kafka: Broker) -> None:
         open_.produce(target.options.ledger_of(dead.query_id), b"{}", dead.query_id, 0)
     assert open_.flush(30) == 0
     with own.connect(alive) as session:
-        mark = session.read_ledger()
-        assert mark is not None
-        assert mark.flushed == -1
+        row = session.read_ledger()
+        assert row is not None
+        assert row.flushed == -1
     with shared.connect(alive) as session:
         with pytest.raises(TargetUnavailable, match=f"a transaction of query dead-{topic} is open"):
             session.read_ledger()
@@ -167,9 +167,9 @@ def test_the_ledger_stays_short() -> None:
         while len(broker.records(topic)) > 50:
             assert time.monotonic() < until_s, "nothing was compacted"
         with made.connect(owner) as session:
-            mark = session.read_ledger()
-            assert mark is not None
-            assert mark.flushed == 99
+            row = session.read_ledger()
+            assert row is not None
+            assert row.flushed == 99
 
 
 def test_of_two_flushers_each_fences_the_other(
@@ -229,9 +229,9 @@ def test_a_ledger_topic_that_was_made_anew_is_read_anew(
     flush(world.flusher())
     owner = Owner(world.query_id, "", "")
     with world.target.connect(owner) as session:
-        mark = session.read_ledger()
-        assert mark is not None
-        assert mark.flushed == 0
+        row = session.read_ledger()
+        assert row is not None
+        assert row.flushed == 0
         topic = world.target.options.ledger_of(world.query_id)
         admin = AdminClient({"bootstrap.servers": kafka.address})
         (future,) = admin.delete_topics([topic], operation_timeout=30).values()

@@ -81,9 +81,9 @@ def test_a_server_that_dies_in_a_transaction_shows_nothing_of_it(
     assert killed == [0]
     mortal.start()
     assert world.visible() == []
-    mark = world.ledger()
-    assert mark is not None
-    assert mark.begun is not None, "begin is durable"
+    row = world.ledger()
+    assert row is not None
+    assert row.begun is not None, "begin is durable"
     flush(world.flusher())
     raw.complete(world, 1, "")
     world.end_sessions()

@@ -26,8 +26,8 @@ from wal_sink.testing.contracts.ledger import (
     begun_window,
     create,
     finish,
-    mark_of,
     new_owner,
+    row_of,
 )
 from wal_sink.testing.contracts.rows import deliver
 from wal_sink.testing.servers.postgresql import Server
@@ -500,7 +500,7 @@ def test_rule_15_a_table_that_is_altered_behind_the_comparison_takes_no_rows(
         assert "Change the table back" in caught.value.remedy
         assert postgresql.execute(f"SELECT id FROM {table}") == []
         postgresql.execute(f"ALTER TABLE {table} ALTER COLUMN id TYPE bigint")
-        window = mark_of(session).begun
+        window = row_of(session).begun
         assert window is not None
         session.start(window)
         session.write(plan, Slice(0, target.check(BATCH, plan), 0))

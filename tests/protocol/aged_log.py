@@ -84,8 +84,8 @@ def _add_epochs(world: World, write: Write, epochs: int) -> None:
     if epochs > RECORDS_KEPT:
         backend.delete(recorded_in(world.log, 0))
     last = epochs - 1
-    mark = world.store.ledger[world.query_id]
-    world.store.ledger[world.query_id] = msgspec.structs.replace(mark, flushed=last, last=None)
+    row = world.store.ledger[world.query_id]
+    world.store.ledger[world.query_id] = msgspec.structs.replace(row, flushed=last, last=None)
     if last:
         for folder in ("offsets", "commits"):
             world.checkpoint.create(f"{folder}/{last}", world.checkpoint.read(f"{folder}/0"))

@@ -227,7 +227,7 @@ class Fl(NamedTuple):
     at: str = "idle"
     com: int = -1
     recorded: FlushedEpoch | None = None
-    mark: LedgerState | None = None
+    ledger: LedgerState | None = None
     listed: frozenset[tuple[int, int, int]] = frozenset()
     notes: Notes | None = None
     window: Window | None = None
@@ -272,7 +272,7 @@ class Side(NamedTuple):
     """What a target has for itself: see `State`."""
 
     recorded: FlushedEpoch | None
-    mark: LedgerState | None
+    ledger: LedgerState | None
     seen: tuple[frozenset[tuple[int, int]], ...]
     cells: tuple[tuple[int, int], ...]
 
@@ -295,7 +295,7 @@ class State(NamedTuple):
     swept: frozenset[tuple[int, int]]
     """Epoch and generation of attempts without manifest whose segments may be gone."""
     recorded: FlushedEpoch | None
-    mark: LedgerState | None
+    ledger: LedgerState | None
     seen: tuple[frozenset[tuple[int, int]], ...]
     """Rows in the table by epoch, as run and number."""
     cells: tuple[tuple[int, int], ...]
@@ -346,7 +346,7 @@ def start(rules: Rules) -> State:
         kept=frozenset(),
         swept=frozenset(),
         recorded=None,
-        mark=None,
+        ledger=None,
         seen=(frozenset(),) * rules.epochs,
         cells=((0, -1),) * ROWS,
         runs=(Run(),) * rules.runs,
@@ -360,7 +360,7 @@ def start(rules: Rules) -> State:
 def swapped(s: State) -> State:
     """Return the state as the other target has it."""
     assert s.other is not None
-    mine = Side(s.recorded, s.mark, s.seen, s.cells)
+    mine = Side(s.recorded, s.ledger, s.seen, s.cells)
     return s._replace(**s.other._asdict(), other=mine)
 
 
@@ -545,8 +545,8 @@ def _fl_steps(rules: Rules, s: State, f: int) -> Next:  # noqa: C901, PLR0912 - 
     match me.at:
         case "idle":
             if (
-                s.mark is not None
-                and s.mark.flushed == rules.epochs - 1 == _recorded(s)
+                s.ledger is not None
+                and s.ledger.flushed == rules.epochs - 1 == _recorded(s)
                 and not s.man
             ):
                 return
@@ -556,10 +556,10 @@ def _fl_steps(rules: Rules, s: State, f: int) -> Next:  # noqa: C901, PLR0912 - 
             yield f"flusher{f} reads commits/", to(me._replace(at="ledger", com=committed(s)))
         case "ledger":
             at = "list" if rules.sweeper or rules.purges else "decide"
-            seen = me._replace(at=at, recorded=s.recorded, mark=s.mark)
+            seen = me._replace(at=at, recorded=s.recorded, ledger=s.ledger)
             yield f"flusher{f} reads the ledger", to(seen._replace(known=None))
             if me.known is not None and me.known.flushed == _recorded(s):
-                yield f"flusher{f} knows the ledger", to(seen._replace(mark=me.known))
+                yield f"flusher{f} knows the ledger", to(seen._replace(ledger=me.known))
         case "list":
             at = "notes" if rules.purges else "decide"
             yield f"flusher{f} lists the manifests", to(me._replace(at=at, listed=s.man))
@@ -609,7 +609,7 @@ def _decide(  # noqa: C901, PLR0912 - a list of steps
     who = f"flusher{f}"
     told, limit = _told(rules, s, me, listed), _limit(rules, s)
     try:
-        step = decide(rules, me.com, me.recorded, me.mark, told, s.gens, limit)
+        step = decide(rules, me.com, me.recorded, me.ledger, told, s.gens, limit)
     except LedgerShadowed:
         assert s.hidden
         yield f"{who} stops at the ledger row", to(Fl(), s)
@@ -622,7 +622,7 @@ def _decide(  # noqa: C901, PLR0912 - a list of steps
                 raise BrokenError("lost")
             yield (
                 f"{who} creates the ledger",
-                to(Fl(), s._replace(mark=s.mark or new_mark(flushed))),
+                to(Fl(), s._replace(ledger=s.ledger or new_row(flushed))),
             )
         case RecordFlushed(window):
             begun = next(
@@ -632,7 +632,7 @@ def _decide(  # noqa: C901, PLR0912 - a list of steps
             newest = max(s.recorded, record, key=lambda r: r.epoch) if s.recorded else record
             yield (
                 f"{who} records {begun.epoch}",
-                to(Fl(known=me.mark if rules.knows else None), s._replace(recorded=newest)),
+                to(Fl(known=me.ledger if rules.knows else None), s._replace(recorded=newest)),
             )
         case Trim(epochs):
             n = epochs[0]
@@ -650,16 +650,16 @@ def _decide(  # noqa: C901, PLR0912 - a list of steps
             if not rules.attempts or window.attempt != rules.attempts:
                 at = "again" if window.sent_once and rules.raised else "write"
                 at = "pass" if rules.refuses else at
-                yield f"{who} resumes {window.first}", to(Fl(at, window=window, seen=me.mark), s)
+                yield f"{who} resumes {window.first}", to(Fl(at, window=window, seen=me.ledger), s)
         case ManifestMissing(n):
             if not rules.swallows:
                 yield from _without_manifest(rules, s, f, n)
         case Begin(attempts):
-            assert me.mark is not None
-            window = plan(rules, attempts, me.mark, s.gens, listed, s.emp, f)
+            assert me.ledger is not None
+            window = plan(rules, attempts, me.ledger, s.gens, listed, s.emp, f)
             at = "begin" if rules.begin else "write"
             at = "settle" if s.other is not None and rules.chosen else at
-            taken = Fl(at, window=window, seen=me.mark)
+            taken = Fl(at, window=window, seen=me.ledger)
             yield f"{who} takes {[*map(tuple, attempts)]}", to(taken, s)
         case _:
             raise AssertionError(step)
@@ -683,8 +683,8 @@ def _again(
     rules: Rules, me: Fl, listed: frozenset[tuple[int, int, int]], s: State
 ) -> Window | None:
     """Choose the epochs of a window anew, as if nothing was begun: what `begin` has to prevent."""
-    assert me.mark is not None
-    unbegun = msgspec.structs.replace(me.mark, begun=None)
+    assert me.ledger is not None
+    unbegun = msgspec.structs.replace(me.ledger, begun=None)
     step = decide(rules, me.com, me.recorded, unbegun, _told(rules, s, me, listed), s.gens)
     return (
         plan(rules, step.attempts, unbegun, s.gens, listed, s.emp, 9)
@@ -695,67 +695,67 @@ def _again(
 
 def _without_manifest(rules: Rules, s: State, f: int, n: int) -> Next:
     try:
-        refuse_missing_manifest(n, s.mark)
+        refuse_missing_manifest(n, s.ledger)
     except MissingManifest as error:
         if rules.publish_empty:
             raise BrokenError("no manifest") from error
-        mark = s.mark
-        assert mark is not None
+        ledger = s.ledger
+        assert ledger is not None
         if s.com[n] is not None and (n, s.com[n]) not in s.emp:
             raise BrokenError("lost") from error
-        if mark.flushed == n - 1 and mark.begun is None:
-            last = plan(rules, (Attempt(n, 0),), mark, s.gens, frozenset(), s.emp, f)
-            mark = msgspec.structs.replace(mark, flushed=n, last=last)
-        s = s._replace(mark=mark)
+        if ledger.flushed == n - 1 and ledger.begun is None:
+            last = plan(rules, (Attempt(n, 0),), ledger, s.gens, frozenset(), s.emp, f)
+            ledger = msgspec.structs.replace(ledger, flushed=n, last=last)
+        s = s._replace(ledger=ledger)
     yield f"flusher{f} takes {n} for empty", s._replace(fls=(*s.fls[:f], Fl(), *s.fls[f + 1 :]))
 
 
 def _updated(rules: Rules, s: State, new: LedgerState) -> LedgerState:
     """Return the row as it is seen after an update that took effect."""
-    if s.hidden and s.mark is not None:
-        return msgspec.structs.replace(new, **{rules.hides: getattr(s.mark, rules.hides)})
+    if s.hidden and s.ledger is not None:
+        return msgspec.structs.replace(new, **{rules.hides: getattr(s.ledger, rules.hides)})
     return new
 
 
 def _begin(rules: Rules, s: State, f: int, window: Window) -> Next:
-    mark, outcome, seen = s.mark, Outcome.CONFLICT, s.fls[f].seen
-    assert mark is not None
+    ledger, outcome, seen = s.ledger, Outcome.CONFLICT, s.fls[f].seen
+    assert ledger is not None
     assert seen is not None
     named = window if rules.names_all else msgspec.structs.replace(window, epochs=window.epochs[:1])
     new = begin(seen, named)
-    free = mark.flushed == window.first - 1 and mark.begun is None
-    if mark == seen if rules.whole else free:
-        mark, outcome = _updated(rules, s, new), Outcome.APPLIED
+    free = ledger.flushed == window.first - 1 and ledger.begun is None
+    if ledger == seen if rules.whole else free:
+        ledger, outcome = _updated(rules, s, new), Outcome.APPLIED
     fl = Fl()
-    if is_mine(outcome, window, mark):
-        fl = Fl("write", window=window, seen=new if outcome is Outcome.APPLIED else mark)
-    state = s._replace(mark=mark, fls=(*s.fls[:f], fl, *s.fls[f + 1 :]))
+    if is_mine(outcome, window, ledger):
+        fl = Fl("write", window=window, seen=new if outcome is Outcome.APPLIED else ledger)
+    state = s._replace(ledger=ledger, fls=(*s.fls[:f], fl, *s.fls[f + 1 :]))
     yield f"flusher{f} begins {window.first}: {outcome.value}", state
 
 
 def _begin_again(rules: Rules, s: State, f: int, before: Window) -> Next:
     """Take another attempt at a window, as long as the ledger says what was seen (rule 26)."""
-    mark, seen = s.mark, s.fls[f].seen
-    assert mark is not None
+    ledger, seen = s.ledger, s.fls[f].seen
+    assert ledger is not None
     assert seen is not None
     again = next_attempt(before, NOW, f"flusher{f}")
     if not rules.above_all:
         epochs = (msgspec.structs.replace(e, base_us=e.base_us + 1) for e in before.epochs)
         again = msgspec.structs.replace(again, epochs=tuple(epochs))
-    outcome = Outcome.APPLIED if mark == seen else Outcome.CONFLICT
+    outcome = Outcome.APPLIED if ledger == seen else Outcome.CONFLICT
     new = begin(seen, again)
     if outcome is Outcome.APPLIED and rules.announced:
-        mark = new
-    won = is_mine(outcome, again, mark) or not rules.announced
+        ledger = new
+    won = is_mine(outcome, again, ledger) or not rules.announced
     fl = Fl("write", window=again, seen=new) if won else Fl()
-    state = s._replace(mark=mark, fls=(*s.fls[:f], fl, *s.fls[f + 1 :]))
+    state = s._replace(ledger=ledger, fls=(*s.fls[:f], fl, *s.fls[f + 1 :]))
     yield f"flusher{f} takes attempt {again.attempt}: {outcome.value}", state
 
 
 def _write(rules: Rules, s: State, f: int, window: Window) -> Next:
     me = s.fls[f]
-    mark = s.mark
-    assert mark is not None
+    ledger = s.ledger
+    assert ledger is not None
 
     def to(fl: Fl, state: State = s) -> State:
         return state._replace(fls=(*state.fls[:f], fl, *state.fls[f + 1 :]))
@@ -769,19 +769,19 @@ def _write(rules: Rules, s: State, f: int, window: Window) -> Next:
     row, begun = _next_row(window, me.row)
     n, run = begun.epoch, s.gens[begun.generation - 1]
     if row == begun.rows:
-        if not rules.trim_after_finish and any(x[0] == n for x in s.seg) and mark.flushed < n:
+        if not rules.trim_after_finish and any(x[0] == n for x in s.seg) and ledger.flushed < n:
             rest = frozenset(x for x in s.seg if x[0] != n)
             yield f"flusher{f} trims {n} before finish", to(me, s._replace(seg=rest))
             return
         if rules.staged and not s.was_late:
             late = s._replace(late=Late(window, not rules.keeps_unknown), was_late=True)
-            became = after_finish(window, mark, applied=False, atomic=True)
-            fl = Fl("write", window=window, seen=mark) if became == "again" else Fl()
+            became = after_finish(window, ledger, applied=False, atomic=True)
+            fl = Fl("write", window=window, seen=ledger) if became == "again" else Fl()
             yield f"flusher{f} gets no answer to finish {window.last}: {became}", to(fl, late)
         yield from _finish(rules, s, f, window)
         return
     if (n, run) not in s.seg:
-        if mark.flushed < n:
+        if ledger.flushed < n:
             raise BrokenError("missing segment")
         yield f"flusher{f} finds {n} flushed", to(Fl())
         return
@@ -834,11 +834,11 @@ def _arrived(rules: Rules, s: State, sent: Listed) -> State:
 
 def _see_list(rules: Rules, s: State) -> None:
     """See that the list is that of what is flushed, or of what is being written."""
-    mark = s.mark
-    if not rules.attempts or mark is None or mark.flushed < 0:
+    ledger = s.ledger
+    if not rules.attempts or ledger is None or ledger.flushed < 0:
         return
-    last = [each for each in s.listed if each.epoch == mark.flushed and each.row == ROWS - 1]
-    if not last and (mark.begun is None or any(e.epoch <= mark.flushed for e in s.listed)):
+    last = [each for each in s.listed if each.epoch == ledger.flushed and each.row == ROWS - 1]
+    if not last and (ledger.begun is None or any(e.epoch <= ledger.flushed for e in s.listed)):
         raise BrokenError("an old value wins")
 
 
@@ -883,35 +883,35 @@ def _next_row(window: Window, written: int) -> tuple[int, BegunEpoch]:
 
 
 def _finish(rules: Rules, s: State, f: int, window: Window) -> Next:
-    mark, outcome, seen = s.mark, Outcome.CONFLICT, s.fls[f].seen
-    assert mark is not None
-    same = mark == seen
+    ledger, outcome, seen = s.ledger, Outcome.CONFLICT, s.fls[f].seen
+    assert ledger is not None
+    same = ledger == seen
     if not (rules.begin and rules.names_all and rules.newest_finishes and rules.announced):
-        begun = mark.begun is not None and mark.begun.first == window.first
-        same = mark.flushed == window.first - 1 and (begun or not rules.begin)
+        begun = ledger.begun is not None and ledger.begun.first == window.first
+        same = ledger.flushed == window.first - 1 and (begun or not rules.begin)
     if same or not rules.conditional:
         outcome = Outcome.APPLIED
         if rules.atomic:
             s = _committed(rules, s, window, s.fls[f].lost)
             if s.fls[f].twice:
                 raise BrokenError("a row is doubled")
-        new = finish(msgspec.structs.replace(mark, begun=window))
-        mark = _updated(
-            rules, s, msgspec.structs.replace(new, last_us=max(new.last_us, mark.last_us))
+        new = finish(msgspec.structs.replace(ledger, begun=window))
+        ledger = _updated(
+            rules, s, msgspec.structs.replace(new, last_us=max(new.last_us, ledger.last_us))
         )
         _look_at_finished(rules, s, window)
     label = f"flusher{f} finishes {window.last}: {outcome.value}"
     if rules.begin and rules.names_all and rules.announced:
         applied = outcome is Outcome.APPLIED
         try:
-            became = after_finish(window, mark, applied=applied, atomic=rules.atomic)
+            became = after_finish(window, ledger, applied=applied, atomic=rules.atomic)
         except LedgerShadowed:
             assert s.hidden or s.rewind is not None, "also where it stood still over a rewind"
             became = "overtaken"
             if applied and not rules.reads_back:
                 raise BrokenError("recorded, and the ledger does not say so") from None
-        assert s.hidden or became == ("finished" if mark.last == window else "overtaken")
-    done = s._replace(mark=mark, fls=(*s.fls[:f], Fl(), *s.fls[f + 1 :]))
+        assert s.hidden or became == ("finished" if ledger.last == window else "overtaken")
+    done = s._replace(ledger=ledger, fls=(*s.fls[:f], Fl(), *s.fls[f + 1 :]))
     _see_list(rules, done)
     yield label, done
 
@@ -935,17 +935,17 @@ def _look_at_finished(rules: Rules, s: State, window: Window) -> None:
 
 def late_steps(rules: Rules, s: State) -> Next:
     """What may become of a `finish` that its flusher no longer waits for: it arrives, at any time."""
-    mark, late = s.mark, s.late
-    if late is None or mark is None:
+    ledger, late = s.ledger, s.late
+    if late is None or ledger is None:
         return
     s = s._replace(late=None)
-    if mark.begun != late.window and rules.conditional:
+    if ledger.begun != late.window and rules.conditional:
         yield "a late finish is refused", s
         return
     if late.gone:
         raise BrokenError("lost")
     s = _committed(rules, s, late.window, 0)
-    yield "a late finish takes effect", s._replace(mark=finish(mark))
+    yield "a late finish takes effect", s._replace(ledger=finish(ledger))
 
 
 def _committed(rules: Rules, s: State, window: Window, lost: int) -> State:
@@ -981,7 +981,7 @@ def operator_steps(rules: Rules, s: State) -> Next:
         yield from _retry(rules, s, s.retry)
     if rules.rewinds:
         yield from _rewind(rules, s)
-    if rules.hides and not s.hidden and s.mark is not None:
+    if rules.hides and not s.hidden and s.ledger is not None:
         yield f"a write of the future hides {rules.hides}", s._replace(hidden=True)
 
 
@@ -990,15 +990,15 @@ def _retry(rules: Rules, s: State, refused: Row) -> Next:
     yield "retry dies", s._replace(retry=None)
     if s.sent == rules.acknowledged:
         rest = s._replace(quarantine=s.quarantine - {refused}, sent=not s.sent)
-        if s.mark is not None and s.mark.flushed >= refused.n:
+        if s.ledger is not None and s.ledger.flushed >= refused.n:
             _look_for(rest, refused.n, refused.run)
             others = any(x[:3] == refused[:3] for x in rest.quarantine)
             if s.cells[refused.row][1] < refused.n and not others:
                 raise BrokenError("an old value wins")
         yield f"retry releases {refused}", rest._replace(retry=None if s.sent else refused)
     elif s.repaired:
-        assert s.mark is not None
-        us = refused.us if rules.of_its_epoch else s.mark.last_us + 1
+        assert s.ledger is not None
+        us = refused.us if rules.of_its_epoch else s.ledger.last_us + 1
         shown = _shown(rules, s, refused._replace(us=us))
         newest = max(n for n, seen in enumerate(shown.seen) if (s.com[n], refused.row) in seen)
         if shown.cells[refused.row][1] < newest and s.rewind is None:
@@ -1008,17 +1008,17 @@ def _retry(rules: Rules, s: State, refused: Row) -> Next:
 
 def _rewind(rules: Rules, s: State) -> Next:
     """Set the ledger back to the begin, where all is in the log; then delete what was in quarantine."""
-    mark, rewind = s.mark, s.rewind
+    ledger, rewind = s.ledger, s.rewind
     if rewind is not None and not rewind.done:
         gone = rewind.deletes if rules.old_ones else s.quarantine
         emptied = s._replace(rewind=Rewind(frozenset(), done=True), quarantine=s.quarantine - gone)
         yield "rewind empties the quarantine", emptied
-    if rewind is not None or mark is None or mark.flushed < 0 or mark.begun is not None:
+    if rewind is not None or ledger is None or ledger.flushed < 0 or ledger.begun is not None:
         return
-    whole = all(any(n == x[0] for x in s.man) for n in range(mark.flushed + 1))
+    whole = all(any(n == x[0] for x in s.man) for n in range(ledger.flushed + 1))
     if whole and all(fl.at in ("idle", "pass", "write") for fl in s.fls):
-        back = msgspec.structs.replace(mark, flushed=-1, last=None)
-        set_back = s._replace(mark=back, recorded=None, rewind=Rewind(s.quarantine))
+        back = msgspec.structs.replace(ledger, flushed=-1, last=None)
+        set_back = s._replace(ledger=back, recorded=None, rewind=Rewind(s.quarantine))
         yield "rewind sets the ledger back", set_back
 
 
@@ -1047,7 +1047,7 @@ def decide(
     rules: Rules,
     com: int,
     recorded: FlushedEpoch | None,
-    mark: LedgerState | None,
+    ledger: LedgerState | None,
     told: Told,
     gens: tuple[int, ...],
     trimmable: int | None = None,
@@ -1056,11 +1056,11 @@ def decide(
     attempts = _attempts(told.listed)
     identity = None if told.first is None else _identity(told.first)
     view = Observation(
-        com, recorded, identity, identity is not None, mark, attempts, trimmable=trimmable
+        com, recorded, identity, identity is not None, ledger, attempts, trimmable=trimmable
     )
-    if not rules.torn and mark is not None and mark.last is not None:
-        last = mark.last if mark.last.last == mark.flushed else None
-        view = replace(view, mark=msgspec.structs.replace(mark, last=last))
+    if not rules.torn and ledger is not None and ledger.last is not None:
+        last = ledger.last if ledger.last.last == ledger.flushed else None
+        view = replace(view, row=msgspec.structs.replace(ledger, last=last))
     step = next_step(view, OWNER)
     if not isinstance(step, Choose):
         return step
@@ -1108,7 +1108,7 @@ def _chosen(rules: Rules, step: Choose, told: Told, gens: tuple[int, ...]) -> Ch
 def plan(
     rules: Rules,
     attempts: tuple[Attempt, ...],
-    mark: LedgerState,
+    ledger: LedgerState,
     gens: tuple[int, ...],
     listed: frozenset[tuple[int, int, int]],
     emp: frozenset[tuple[int, int]],
@@ -1116,7 +1116,7 @@ def plan(
 ) -> Window:
     """Ask `plan_window`."""
     manifests = [Published(_manifest(attempt, gens, listed, emp), "digest") for attempt in attempts]
-    before = mark if rules.chained else msgspec.structs.replace(mark, last_us=0)
+    before = ledger if rules.chained else msgspec.structs.replace(ledger, last_us=0)
     now_us = bounded_now(rules.flusher_us, [NOW] if rules.bounded else [])
     demands = WriteDemands(sent_once=rules.attempts > 0)
     return plan_window(manifests, before, now_us, f"flusher{f}", demands)
@@ -1147,7 +1147,7 @@ def _manifest(
 
 
 @cache
-def new_mark(flushed: int) -> LedgerState:
+def new_row(flushed: int) -> LedgerState:
     """Return the ledger row as it is created."""
     return LedgerState(
         log_id="log", checkpoint="checkpoint", flushed=flushed, last_us=0, begun=None, last=None
@@ -1188,7 +1188,7 @@ def _explore(rules: Rules, most: int, until: str | None) -> Found:
     flushed = 0
     while todo and len(came_from) < most and until not in broken:
         state = todo.popleft()
-        flushed += state.mark is not None and state.mark.flushed == rules.epochs - 1
+        flushed += state.ledger is not None and state.ledger.flushed == rules.epochs - 1
         for actor in (
             *(run_steps(rules, state, r) for r in range(rules.runs)),
             *(fl_steps(rules, state, f) for f in range(rules.flushers)),

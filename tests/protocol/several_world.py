@@ -50,7 +50,7 @@ class SeveralWorld(World):
         finally:
             connection.close()
 
-    def mark(self, name: str) -> LedgerState | None:
+    def row(self, name: str) -> LedgerState | None:
         """Return a target's ledger row, as it lies in the target."""
         key = ledger_key(self.query_id, name)
         if name == CELLS:
@@ -113,8 +113,8 @@ def safe(world: SeveralWorld, why: object) -> None:
 
 
 def _needed_is_there(world: SeveralWorld, name: str, whose: dict[int, str], why: object) -> None:
-    mark = world.mark(name)
-    flushed = max([mark.flushed if mark else -1, *(r["epoch"] for r in world.records(name))])
+    row = world.row(name)
+    flushed = max([row.flushed if row else -1, *(r["epoch"] for r in world.records(name))])
     there = {
         (manifest["epoch"], manifest["run_id"]): manifest
         for manifest in raw.objects(world.log_backend, "manifests/").values()
@@ -140,9 +140,9 @@ def complete(world: SeveralWorld, epochs: int, why: object) -> None:
         assert verdict.exact, f"{name}: {verdict} ({why})"
         records = world.records(name)
         assert [record["epoch"] for record in records] == list(range(epochs)), (name, why)
-        mark = world.mark(name)
-        assert mark is not None
-        assert (mark.flushed, mark.begun) == (epochs - 1, None), (name, why)
+        row = world.row(name)
+        assert row is not None
+        assert (row.flushed, row.begun) == (epochs - 1, None), (name, why)
         for older, newer in pairwise(records):
             assert newer["base_us"] > older["base_us"] + max(older["rows"], 1) - 1, (name, why)
         histories.append([(r["epoch"], r["generation"], r.get("digest")) for r in records])

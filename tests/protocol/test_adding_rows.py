@@ -44,9 +44,9 @@ def steps_until_begun(world: AddingWorld) -> Flusher:
     with pytest.raises(TargetUnavailable):
         flush_all(flusher)
     flusher.close()
-    mark = world.ledger()
-    assert mark is not None
-    assert mark.begun is not None
+    row = world.ledger()
+    assert row is not None
+    assert row.begun is not None
     return flusher
 
 
@@ -193,9 +193,9 @@ def test_a_commit_that_fails_for_good_is_refused_with_its_reason(world: AddingWo
     target.open = strict  # type: ignore[attr-defined]
     with pytest.raises(Exception, match="FOREIGN KEY constraint failed"):
         flush_all(world.flusher())
-    mark = world.ledger()
-    assert mark is not None
-    assert (mark.flushed, world.visible()) == (-1, [])
+    row = world.ledger()
+    assert row is not None
+    assert (row.flushed, world.visible()) == (-1, [])
 
 
 def test_a_row_that_does_not_fit_is_refused_in_the_task(world: AddingWorld) -> None:

@@ -150,9 +150,9 @@ def test_what_is_flushed_again_by_a_rewind_ends_the_same() -> None:
         history = History(seed)
         history.retention_s = 3_600.0
         history.play([kind for kind in KINDS if kind != "total"])
-        mark = history.ledger()
-        assert mark is not None
-        rewind(history, history.chance.randint(-1, mark.flushed - 1))
+        row = history.ledger()
+        assert row is not None
+        rewind(history, history.chance.randint(-1, row.flushed - 1))
         history.clock.us += 1_200 * SECOND
         history.flush_all()
         assert history.table() == history.in_turn(), f"seed {seed}"

@@ -355,9 +355,9 @@ def truncate_ledger(world: World) -> None:
 
 def restore_old_ledger(world: World) -> None:
     """The row as it was after epoch 0, while epoch 1 was being flushed."""
-    mark = world.store.ledger[world.query_id]
-    assert mark.last is not None
-    old = msgspec.structs.replace(mark, flushed=0, begun=mark.last, last=None)
+    row = world.store.ledger[world.query_id]
+    assert row.last is not None
+    old = msgspec.structs.replace(row, flushed=0, begun=row.last, last=None)
     world.store.ledger[world.query_id] = old
 
 
@@ -398,8 +398,8 @@ def test_rewind_to_the_mark_when_the_table_is_whole(world: World, name: str) -> 
     LEDGERS[name][0](world)
     done = go_back(world, 1)
     assert done.again == 0
-    mark = world.store.ledger[world.query_id]
-    assert (mark.flushed, mark.last_us, mark.begun) == (1, used, None)
+    row = world.store.ledger[world.query_id]
+    assert (row.flushed, row.last_us, row.begun) == (1, used, None)
     goes_on_without(world, {})
 
 
@@ -449,8 +449,8 @@ def goes_on_without(world: World, lost: dict[str, int]) -> None:
     verdict = judge(everything.items(), world.table().items())
     assert (verdict.missing, verdict.extra) == (len(lost), 0), verdict
     assert {key: value for key, value in everything.items() if key not in world.table()} == lost
-    mark = world.store.ledger[world.query_id]
-    assert (mark.flushed, mark.begun) == (EPOCHS - 1, None)
+    row = world.store.ledger[world.query_id]
+    assert (row.flushed, row.begun) == (EPOCHS - 1, None)
     assert world.log.flushed_epochs() == list(range(EPOCHS))
     assert world.log.attempts() == ()
     assert world.log_backend.list(paths.SEGMENT.folder) == []

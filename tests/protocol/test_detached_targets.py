@@ -183,10 +183,10 @@ def test_rule_1_a_ledger_row_that_names_another_place_is_not_moved(world: Severa
         old.delete(old.list())
     world.checkpoint, world.log_backend = moved
     plan_adopt(query(world).of(CELLS), world.targets[CELLS], NOW_US).carry_out(NOW_US)
-    before = world.mark(ADDED)
+    before = world.row(ADDED)
     with pytest.raises(WrongOwner):
         attach(world)
-    assert world.mark(ADDED) == before
+    assert world.row(ADDED) == before
     assert "detached" in str(why_absent(world.log.of(ADDED)))
     plan_adopt(query(world).of(ADDED), world.targets[ADDED], NOW_US).carry_out(NOW_US)
     everything(world, attach(world))
@@ -206,11 +206,11 @@ def test_rule_23_a_target_of_another_history_is_attached_only_if_that_is_said(
             place.create(path, data)
     world.run().batch([("new", 1)], offset="other")
     plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
-    before = world.mark(ADDED)
+    before = world.row(ADDED)
     with pytest.raises(Diverged, match="follows another log") as caught:
         attach(world)
     assert "--restored" in caught.value.remedy
-    assert world.mark(ADDED) == before
+    assert world.row(ADDED) == before
     done = attach(world, restored=True)
     assert (done.state.epoch, done.missing) == (1, ())
     world.flush_all()
@@ -404,7 +404,7 @@ def test_timestamps_go_on_growing_in_a_target_that_is_attached_again(world: Seve
     world.end_sessions()
     world.empty_database()
     attach(world)
-    moved = world.mark(ADDED)
+    moved = world.row(ADDED)
     assert moved is not None
     assert (moved.flushed, moved.last_us, moved.begun) == (0, used, None)
     epochs(world, 1)

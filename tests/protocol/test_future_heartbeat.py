@@ -79,11 +79,11 @@ def test_a_rewind_goes_on_when_nothing_changes(world: World) -> None:
     world.retention_s = 10**6
     report(world)
     looks = Looks()
-    mark = world.store.ledger.pop(world.query_id)
-    plan = plan_rewind(query(world), world.target, mark.flushed, NOW_US, patience=looks.patience)
+    row = world.store.ledger.pop(world.query_id)
+    plan = plan_rewind(query(world), world.target, row.flushed, NOW_US, patience=looks.patience)
     plan.carry_out(NOW_US)
     assert looks.now_s == SILENT_S
-    assert world.store.ledger[world.query_id].flushed == mark.flushed
+    assert world.store.ledger[world.query_id].flushed == row.flushed
 
 
 def test_status_says_what_it_knows(world: World) -> None:

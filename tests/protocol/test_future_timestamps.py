@@ -95,9 +95,9 @@ def test_a_later_rewind_does_not_go_back_to_the_future(world: World) -> None:
     run.batch([("e", 5)])
     world.flush()
     newest_us = at_us(world, "e")
-    mark = world.store.ledger.pop(world.query_id)
+    row = world.store.ledger.pop(world.query_id)
     plan_rewind(query(world), world.target, 3, world.clock()).carry_out(world.clock())
-    assert world.store.ledger[world.query_id].last_us == mark.last_us == newest_us
+    assert world.store.ledger[world.query_id].last_us == row.last_us == newest_us
     world.flush()
     assert newest_us < at_us(world, "e") < NOW_US + SECOND_US
 
@@ -134,8 +134,8 @@ def test_a_reset_that_dies_is_run_again(world: World) -> None:
     """Its record is there and the row is not replaced: timestamps still grow, until it is."""
     glitch(world)
     record = plan_rewind(query(world), world.target, 2, world.clock(), reset_timestamps=True)
-    mark = world.store.ledger[world.query_id]
-    moved = msgspec.structs.replace(mark, last_us=mark.last_us + 1)
+    row = world.store.ledger[world.query_id]
+    moved = msgspec.structs.replace(row, last_us=row.last_us + 1)
     world.store.ledger[world.query_id] = moved
     with pytest.raises(Exception, match="moved meanwhile"):
         record.carry_out(world.clock())

@@ -53,10 +53,10 @@ class ListWorld(World):
 
     def begun(self) -> Window:
         """Return the window that is begun."""
-        mark = self.ledger()
-        assert mark is not None
-        assert mark.begun is not None
-        return mark.begun
+        row = self.ledger()
+        assert row is not None
+        assert row.begun is not None
+        return row.begun
 
 
 @pytest.fixture
@@ -101,11 +101,11 @@ def test_rule_26_a_window_that_is_resumed_has_higher_timestamps(lists: ListWorld
     assert (second.attempt, second.epochs[0].base_us) == (2, first.last_us + 1)
     run.batch([("a", 3)])
     lists.flush()
-    mark = lists.ledger()
-    assert mark is not None
-    assert mark.last is not None
-    assert (mark.last.first, mark.last.attempt) == (1, 1)
-    assert mark.last.epochs[0].base_us > second.last_us + 2
+    row = lists.ledger()
+    assert row is not None
+    assert row.last is not None
+    assert (row.last.first, row.last.attempt) == (1, 1)
+    assert row.last.epochs[0].base_us > second.last_us + 2
     assert lists.visible() == [("a", 3), ("b", 2)]
 
 
@@ -115,16 +115,16 @@ def test_rule_26_a_table_without_lists_is_written_as_ever(world: World) -> None:
     flusher = world.flusher(Faults(at=0, error=ConnectionError, matching="write"))
     with pytest.raises(TargetUnavailable):
         flush_until_error(flusher)
-    mark = world.ledger()
-    assert mark is not None
-    assert mark.begun is not None
-    assert (mark.begun.attempt, mark.begun.sent_once) == (0, False)
-    base_us = mark.begun.epochs[0].base_us
+    row = world.ledger()
+    assert row is not None
+    assert row.begun is not None
+    assert (row.begun.attempt, row.begun.sent_once) == (0, False)
+    base_us = row.begun.epochs[0].base_us
     world.flush()
-    mark = world.ledger()
-    assert mark is not None
-    assert mark.last is not None
-    assert mark.last.epochs[0].base_us == base_us
+    row = world.ledger()
+    assert row is not None
+    assert row.last is not None
+    assert row.last.epochs[0].base_us == base_us
     assert b"once" not in world.log_backend.read(world.log_backend.list("plans/")[0])
 
 
@@ -161,10 +161,10 @@ def test_rule_26_the_window_is_not_taken_back_at_once(
     assert lists.begun().attempt == 2
     monkeypatch.setattr(connection, "_PATIENCE_S", 0.0)
     assert isinstance(flusher.run_once(), Resume)
-    mark = lists.ledger()
-    assert mark is not None
-    assert mark.last is not None
-    assert mark.last.attempt == 3
+    row = lists.ledger()
+    assert row is not None
+    assert row.last is not None
+    assert row.last.attempt == 3
     assert lists.visible() == [("a", 1)]
 
 
@@ -229,11 +229,11 @@ def test_rule_26_epochs_with_lists_share_a_window_with_no_others() -> None:
     run.batch([("c", 3)])
     begun = [step for step in world.flush() if isinstance(step, Begin)]
     assert len(begun) == 2
-    mark = world.ledger()
-    assert mark is not None
-    assert mark.last is not None
-    assert [each.epoch for each in mark.last.epochs] == [1, 2]
-    assert mark.last.attempt == 1
+    row = world.ledger()
+    assert row is not None
+    assert row.last is not None
+    assert [each.epoch for each in row.last.epochs] == [1, 2]
+    assert row.last.attempt == 1
     assert world.log.plan(run.plan.key) == run.plan
     assert run.plan.demands.sent_once
 

@@ -181,9 +181,9 @@ def test_rule_24_a_damaged_segment_of_refused_rows_stops_the_flush() -> None:
     world.log_backend.delete([segment.path])
     with pytest.raises(errors.MissingSegment):
         world.flush()
-    mark = world.ledger()
-    assert mark is not None
-    assert mark.flushed == -1
+    row = world.ledger()
+    assert row is not None
+    assert row.flushed == -1
 
 
 def test_rule_24_what_is_flushed_again_after_a_rewind_is_listed_once() -> None:

@@ -57,8 +57,8 @@ from wal_sink.testing.memory_target import MemorySession, Shadow
 
 def set_mark(world: World, **changes: object) -> None:
     """Edit the ledger row by hand."""
-    mark = world.store.ledger[world.query_id]
-    world.store.ledger[world.query_id] = msgspec.structs.replace(mark, **changes)
+    row = world.store.ledger[world.query_id]
+    world.store.ledger[world.query_id] = msgspec.structs.replace(row, **changes)
 
 
 # --- identity -------------------------------------------------------------------------------------
@@ -1189,8 +1189,8 @@ def test_rule_13_a_lost_answer_is_read_back(world: World, operation: str) -> Non
     world.flush(faults)
     assert faults.injected == operation
     assert world.table() == {"a": 1}
-    mark = world.store.ledger[world.query_id]
-    assert (mark.flushed, mark.begun) == (0, None)
+    row = world.store.ledger[world.query_id]
+    assert (row.flushed, row.begun) == (0, None)
 
 
 @pytest.mark.parametrize("operation", ["begin 0", "create ledger"])
@@ -1345,9 +1345,9 @@ def test_rule_14_timestamps_of_the_future_are_told(
     world.flusher().run_once()
     run.batch([("k", 1)])
     world.flusher().run_once()
-    mark = world.store.ledger[world.query_id]
+    seen = world.store.ledger[world.query_id]
     future_us = NOW_US + 10**14
-    world.store.ledger[world.query_id] = msgspec.structs.replace(mark, last_us=future_us)
+    world.store.ledger[world.query_id] = msgspec.structs.replace(seen, last_us=future_us)
     world.flush()
     (row,) = world.store.table.values()
     assert row.cells["v"].us == future_us + 1
@@ -1699,7 +1699,7 @@ def test_rule_20_a_segment_trimmed_by_another_flusher_is_no_error(world: World) 
     slow.run_once()
     view = slow._look()
     world.flush()
-    assert view.mark is not None
+    assert view.row is not None
     slow._do(slow._chooser.window(Choose(0, view.attempts), view), view)
     assert isinstance(slow.run_once(), Idle)
     assert world.table() == {"a": 1}

@@ -477,9 +477,9 @@ def lost_rows(world: World) -> None:
 def restore_ledger(world: World, flushed: int) -> None:
     record = world.log.flushed(flushed)
     assert record is not None
-    mark = world.store.ledger[world.query_id]
+    row = world.store.ledger[world.query_id]
     world.store.ledger[world.query_id] = msgspec.structs.replace(
-        mark, flushed=flushed, last_us=record_last_us(world, flushed), last=None
+        row, flushed=flushed, last_us=record_last_us(world, flushed), last=None
     )
 
 
@@ -830,8 +830,8 @@ def test_other_verbs_want_the_owner(places: Places) -> None:
         go_back(copy, 0)
     world = places.world
     tear_manifest(world)
-    mark = world.store.ledger[world.query_id]
-    world.store.ledger[world.query_id] = msgspec.structs.replace(mark, log_id="another")
+    row = world.store.ledger[world.query_id]
+    world.store.ledger[world.query_id] = msgspec.structs.replace(row, log_id="another")
     with pytest.raises(errors.WrongOwner, match="adopt"):
         give_up(world)
     with pytest.raises(errors.WrongOwner, match="adopt"):

@@ -46,7 +46,7 @@ class Commands:
         """Give some command at some time; most of them are refused."""
         chance, site = self.world.chance, self.world.site
         operator = self._operator()
-        mark = self.world.mark(operator.name)
+        row = self.world.row(operator.name)
         upto = max(site.kept, default=0)
         act = chance.choice(
             (
@@ -54,7 +54,7 @@ class Commands:
                 operator.verify,
                 lambda: operator.rewind(chance.randint(-1, upto)),
                 lambda: operator.skip(
-                    (mark.flushed if mark else -1) + 1, begun=chance.random() < 0.5, copied=True
+                    (row.flushed if row else -1) + 1, begun=chance.random() < 0.5, copied=True
                 ),
             )
         )

@@ -174,11 +174,11 @@ class Disasters:
         self.world.happened("target restored")
         self.world.database.restore(self.world.chance.choice(self.snapshots))
         self.world.documented |= {"LedgerBehindLog", "LedgerShadowed"}
-        mark = self.world.mark("")
-        if mark is not None and mark.flushed > max(self.world.site.recorded(), default=-1):
+        row = self.world.row("")
+        if row is not None and row.flushed > max(self.world.site.recorded(), default=-1):
             self.world.documented |= {"CorruptLog"}  # the log was rewound since that backup
             recorded = max(self.world.site.recorded(), default=-1)
-            self.world.judge.restored_before_rewind("", range(recorded + 1, mark.flushed + 1))
+            self.world.judge.restored_before_rewind("", range(recorded + 1, row.flushed + 1))
 
     def _lose_ledger(self) -> None:
         """Truncate the ledger's table; the rows are there."""

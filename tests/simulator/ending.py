@@ -194,8 +194,8 @@ class _Last:
         return None
 
     def _mark(self, target: str) -> int:
-        mark = self.world.mark(target)
-        return mark.flushed if mark is not None else -1
+        row = self.world.row(target)
+        return row.flushed if row is not None else -1
 
     def _mend(self, error: WalSinkError, target: str) -> None:
         """Do as the error says: rewind to the log's own mark, or to the ledger's."""

@@ -145,9 +145,9 @@ class Site:
         marks = [(target, self._judge.read_ledger(target)) for target in self._judge.targets]
         windows = [
             (target, window)
-            for target, mark in marks
-            if mark is not None
-            for window in (mark.begun, mark.last)
+            for target, row in marks
+            if row is not None
+            for window in (row.begun, row.last)
         ]
         manifests = {
             manifest_digest(self.log.get(path)) for path in self.log.paths(paths.MANIFEST.folder)

@@ -36,7 +36,7 @@ class World:
         self.judge.targets = self.targets
         self.databases = {name: Database(self.judge, name, self.mode) for name in self.targets}
         self.query_id = str(chance.getrandbits(64))
-        self.judge.read_ledger = self.mark
+        self.judge.read_ledger = self.row
         self.site = Site(self.judge, self.query_id)
         """Where the query lives."""
         self.hosts = [Host("one"), Host("two")]
@@ -78,7 +78,7 @@ class World:
         """The first target's."""
         return self.databases[self.targets[0]]
 
-    def mark(self, target: str) -> LedgerState | None:
+    def row(self, target: str) -> LedgerState | None:
         """Return a target's ledger row."""
         key = f"{self.query_id}/{target}" if target else self.query_id
         return self.databases[target].ledger.get(key)

@@ -21,7 +21,7 @@ from wal_sink.protocol import ledger
 from wal_sink.targets.base import Slice
 from wal_sink.targets.sql.session import SqlSession
 from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
-from wal_sink.testing.contracts.ledger import begin, begun_window, create, mark_of
+from wal_sink.testing.contracts.ledger import begin, begun_window, create, row_of
 from wal_sink.testing.contracts.rows import deliver
 from wal_sink.testing.servers.postgresql import Server
 
@@ -318,10 +318,10 @@ def test_a_dirty_read_is_not_inherited(mariadb: MariaDb, database: str) -> None:
             window = begun_window(0, 1)
             assert begin(session, window) is Outcome.APPLIED
             session.start(window)
-            seen = mark_of(session)
+            seen = row_of(session)
             assert session._ledger.replace(seen, ledger.finish(seen), session._proof)
             assert store.execute("SELECT flushed FROM wal_sink_ledger") == [(0,)], "no dirty read"
-            assert mark_of(other) == seen
+            assert row_of(other) == seen
     finally:
         mariadb.execute("SET GLOBAL TRANSACTION ISOLATION LEVEL REPEATABLE READ")
 

@@ -123,7 +123,7 @@ def it_is_complete(options: PaperOptions, owner: Owner) -> None:
     """No class is abstract any more, and a session is its own context manager."""
     target: Target = PaperTarget(options)
     with target.connect(owner) as session:
-        mark: LedgerState | None = session.read_ledger()
-        assert mark
+        row: LedgerState | None = session.read_ledger()
+        assert row
     for made in (PaperTransaction(), PaperStage()):
         made.close()

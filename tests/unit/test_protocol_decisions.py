@@ -85,7 +85,7 @@ def window(*epochs: int, nonce: str = "mine") -> Window:
     return Window(nonce=nonce, begun_us=NOW, epochs=tuple(begun(epoch) for epoch in epochs))
 
 
-def mark(flushed: int, **changes: object) -> LedgerState:
+def row(flushed: int, **changes: object) -> LedgerState:
     plain = LedgerState(
         log_id=OWNER.log_id,
         checkpoint=OWNER.checkpoint,
@@ -219,27 +219,27 @@ def test_records_without_an_owner_are_refused() -> None:
         # the ledger does not know the query yet (rule 13)
         (0, ABSENT, ABSENT, [(0, 1)], CreateLedger(-1)),
         # the next epoch, and nothing else (rule 10); of several attempts the highest (rule 11)
-        (0, ABSENT, mark(-1), [(0, 1)], Begin((Attempt(0, 1),))),
-        (9, 4, mark(4), [(5, 1), (6, 1)], Begin((Attempt(5, 1),))),
-        (9, 4, mark(4), [(5, 1), (5, 9), (5, 10), (6, 10)], Begin((Attempt(5, 10),))),
-        (9, 4, mark(4), [(5, 1), (5, 9), (6, 10)], Begin((Attempt(5, 9),), proven=False)),
+        (0, ABSENT, row(-1), [(0, 1)], Begin((Attempt(0, 1),))),
+        (9, 4, row(4), [(5, 1), (6, 1)], Begin((Attempt(5, 1),))),
+        (9, 4, row(4), [(5, 1), (5, 9), (5, 10), (6, 10)], Begin((Attempt(5, 10),))),
+        (9, 4, row(4), [(5, 1), (5, 9), (6, 10)], Begin((Attempt(5, 9),), proven=False)),
         # what is begun is finished first, whatever was published since (rules 10 and 14)
-        (9, 4, mark(4, begun=window(5)), [(5, 1), (5, 2)], Resume(window(5))),
-        (9, 4, mark(4, begun=window(5, 6)), [], Resume(window(5, 6))),
+        (9, 4, row(4, begun=window(5)), [(5, 1), (5, 2)], Resume(window(5))),
+        (9, 4, row(4, begun=window(5, 6)), [], Resume(window(5, 6))),
         # the ledger is ahead of the log: a flusher died before it wrote the record (rule 17)
-        (0, ABSENT, mark(0, last=window(0)), [(0, 1)], RecordFlushed(window(0))),
-        (9, 4, mark(5, last=window(5)), [(5, 1), (6, 1)], RecordFlushed(window(5))),
-        (9, 4, mark(7, last=window(5, 6, 7)), [], RecordFlushed(window(5, 6, 7))),
-        (9, 5, mark(7, last=window(5, 6, 7)), [], RecordFlushed(window(5, 6, 7))),
+        (0, ABSENT, row(0, last=window(0)), [(0, 1)], RecordFlushed(window(0))),
+        (9, 4, row(5, last=window(5)), [(5, 1), (6, 1)], RecordFlushed(window(5))),
+        (9, 4, row(7, last=window(5, 6, 7)), [], RecordFlushed(window(5, 6, 7))),
+        (9, 5, row(7, last=window(5, 6, 7)), [], RecordFlushed(window(5, 6, 7))),
         # the record comes before what is begun after it
-        (9, 4, mark(5, last=window(5), begun=window(6)), [], RecordFlushed(window(5))),
+        (9, 4, row(5, last=window(5), begun=window(6)), [], RecordFlushed(window(5))),
         # what is flushed leaves the log before the next epoch begins (rule 18)
-        (9, 4, mark(4), [(4, 1), (5, 1)], Trim((4,))),
-        (9, 4, mark(4), [(2, 7), (4, 1), (5, 1)], Trim((2, 4))),
-        (9, 4, mark(4, begun=window(5)), [(4, 1), (5, 1)], Trim((4,))),
+        (9, 4, row(4), [(4, 1), (5, 1)], Trim((4,))),
+        (9, 4, row(4), [(2, 7), (4, 1), (5, 1)], Trim((2, 4))),
+        (9, 4, row(4, begun=window(5)), [(4, 1), (5, 1)], Trim((4,))),
         # a checkpointed epoch has no manifest (rule 12)
-        (9, 4, mark(4), [], ManifestMissing(5)),
-        (9, 4, mark(4), [(6, 1), (7, 1)], ManifestMissing(5)),
+        (9, 4, row(4), [], ManifestMissing(5)),
+        (9, 4, row(4), [(6, 1), (7, 1)], ManifestMissing(5)),
     ],
 )
 def test_what_comes_next(
@@ -256,13 +256,13 @@ def test_what_comes_next(
 def test_a_sink_that_joins_late_starts_at_its_first_epoch() -> None:
     """Epochs before the first publish are not ours: neither missing nor flushed by us."""
     assert step(7, None, None, [(7, 1)], first=7) == CreateLedger(6)
-    assert step(7, None, mark(6), [(7, 1)], first=7) == Begin((Attempt(7, 1),))
+    assert step(7, None, row(6), [(7, 1)], first=7) == Begin((Attempt(7, 1),))
 
 
 def test_the_remedy_for_a_log_that_was_made_anew_can_be_carried_out() -> None:
     """Epochs before its first one cannot be flushed from it, so no `rewind` to before them is named."""
     with pytest.raises(LedgerBehindLog, match="never had epochs 5 to 6") as caught:
-        step(7, None, mark(4), [(7, 1)], first=7)
+        step(7, None, row(4), [(7, 1)], first=7)
     assert "`wal-sink rewind CHECKPOINT --to 6`" in caught.value.remedy
     assert "--to 4" not in caught.value.remedy
 
@@ -284,16 +284,16 @@ def test_what_is_not_checkpointed_is_left_alone() -> None:
     ("record", "ledger", "error", "match"),
     [
         (4, ABSENT, LedgerBehindLog, "no row for query query, .* epoch 4 is flushed"),
-        (4, mark(3), LedgerBehindLog, "epoch 3 is flushed, the log says 4"),
-        (ABSENT, mark(-2), LedgerBehindLog, "begins with epoch 0: it never had epochs -1 to -1"),
-        (4, mark(4, log_id="other"), WrongOwner, "log other, and the log of .* is another one"),
-        (4, mark(4, checkpoint="file:///copy"), WrongOwner, "of checkpoint file:///copy"),
+        (4, row(3), LedgerBehindLog, "epoch 3 is flushed, the log says 4"),
+        (ABSENT, row(-2), LedgerBehindLog, "begins with epoch 0: it never had epochs -1 to -1"),
+        (4, row(4, log_id="other"), WrongOwner, "log other, and the log of .* is another one"),
+        (4, row(4, checkpoint="file:///copy"), WrongOwner, "of checkpoint file:///copy"),
         # whose row it is comes before what it says
-        (4, mark(3, log_id="other"), WrongOwner, "belongs to log other"),
+        (4, row(3, log_id="other"), WrongOwner, "belongs to log other"),
         # a gap between the records and the ledger's last window
         # a ledger row that contradicts itself
-        (4, mark(6), CorruptLog, "epoch 6 is flushed, and its last window is None"),
-        (4, mark(6, last=window(5)), CorruptLog, "epoch 6 is flushed, and its last window is"),
+        (4, row(6), CorruptLog, "epoch 6 is flushed, and its last window is None"),
+        (4, row(6, last=window(5)), CorruptLog, "epoch 6 is flushed, and its last window is"),
     ],
 )
 def test_what_stops_the_line(
@@ -494,7 +494,7 @@ def test_batches_that_spark_makes_without_a_sink(known: dict[str, Any], *, expec
 @pytest.mark.parametrize(("now", "last", "base"), [(200, 0, 200), (200, 199, 200), (200, 500, 501)])
 def test_an_epoch_without_manifest_uses_up_a_timestamp(now: int, last: int, base: int) -> None:
     """So that the timestamps of what follows still grow."""
-    planned = plan_without_rows(PassOver(5, 3, "digest"), mark(4, last_us=last), now, "nonce")
+    planned = plan_without_rows(PassOver(5, 3, "digest"), row(4, last_us=last), now, "nonce")
     (begun_,) = planned.epochs
     assert (begun_.epoch, begun_.generation, begun_.manifest, begun_.rows) == (5, 3, "", 0)
     assert (planned.nonce, begun_.base_us, planned.last_us) == ("nonce", base, base)
@@ -546,7 +546,7 @@ def manifest(epoch: int, rows: int, published_us: int) -> Published:
 )
 def test_the_base_of_an_epoch(published: int, now: int, last: int, base: int) -> None:
     """Rule 14: max(min(published, now), last + 1)."""
-    planned = plan_window([manifest(5, 10, published)], mark(4, last_us=last), now, "nonce")
+    planned = plan_window([manifest(5, 10, published)], row(4, last_us=last), now, "nonce")
     assert [epoch.base_us for epoch in planned.epochs] == [base]
 
 
@@ -578,7 +578,7 @@ def test_a_window_says_all_that_is_decided() -> None:
     """Attempt, file, digests and sizes of each epoch; chained timestamps; empty ones use up one."""
     planned = plan_window(
         [manifest(5, 10, 100), manifest(6, 0, 100), manifest(7, 3, 100), manifest(8, 1, 150)],
-        mark(4, last_us=99),
+        row(4, last_us=99),
         200,
         "nonce",
     )
@@ -619,7 +619,7 @@ def test_timestamps_grow_over_epochs(
         for rows, published in contents:
             manifests.append(manifest(epoch, rows, published))
             epoch += 1
-        planned = plan_window(manifests, mark(epoch, last_us=used), now, "nonce")
+        planned = plan_window(manifests, row(epoch, last_us=used), now, "nonce")
         for planned_epoch, (rows, published) in zip(planned.epochs, contents, strict=True):
             assert planned_epoch.base_us == max(min(published, now), used + 1)
             assert planned_epoch.last_us >= planned_epoch.base_us + rows - 1
@@ -634,17 +634,17 @@ def test_timestamps_grow_over_epochs(
     ("outcome", "read_back", "mine"),
     [
         (Outcome.APPLIED, ABSENT, True),
-        (Outcome.APPLIED, mark(4, begun=window(5, nonce="theirs")), True),
+        (Outcome.APPLIED, row(4, begun=window(5, nonce="theirs")), True),
         *[
             (outcome, ledger, mine)
             for outcome in (Outcome.CONFLICT, Outcome.UNKNOWN)
             for ledger, mine in [
                 (ABSENT, False),
-                (mark(4), False),
-                (mark(4, begun=window(5)), True),
-                (mark(4, begun=window(5, nonce="theirs")), False),
-                (mark(4, begun=window(5, 6)), False),
-                (mark(5, last=window(5)), False),
+                (row(4), False),
+                (row(4, begun=window(5)), True),
+                (row(4, begun=window(5, nonce="theirs")), False),
+                (row(4, begun=window(5, 6)), False),
+                (row(5, last=window(5)), False),
             ]
         ],
     ],
@@ -658,10 +658,10 @@ def test_whose_begin_it_was(outcome: Outcome, read_back: LedgerState | None, *, 
 @pytest.mark.parametrize(
     ("ledger", "named"),
     [
-        (mark(6, last=window(5, 6)), True),
-        (mark(6, last=window(5, 6), begun=window(7)), True),
-        (mark(9, last=window(9)), False),
-        (mark(6, last=window(5, 6, nonce="theirs")), False),
+        (row(6, last=window(5, 6)), True),
+        (row(6, last=window(5, 6), begun=window(7)), True),
+        (row(9, last=window(9)), False),
+        (row(6, last=window(5, 6, nonce="theirs")), False),
     ],
 )
 def test_finished_by_whomever(ledger: LedgerState, *, named: bool, applied: bool) -> None:
@@ -672,17 +672,17 @@ def test_finished_by_whomever(ledger: LedgerState, *, named: bool, applied: bool
 
 def test_not_finished_yet() -> None:
     """Still begun, and no answer says that it is not: try again."""
-    assert after_finish(window(5, 6), mark(4, begun=window(5, 6)), applied=False) == "again"
+    assert after_finish(window(5, 6), row(4, begun=window(5, 6)), applied=False) == "again"
 
 
 @pytest.mark.parametrize("applied", [True, False])
 @pytest.mark.parametrize(
     "ledger",
     [
-        mark(3),
-        mark(5, last=window(5)),
-        mark(4, begun=window(5, 6, nonce="theirs")),
-        mark(4, begun=window(5)),
+        row(3),
+        row(5, last=window(5)),
+        row(4, begun=window(5, 6, nonce="theirs")),
+        row(4, begun=window(5)),
     ],
 )
 def test_the_ledger_was_rewound_meanwhile(ledger: LedgerState, *, applied: bool) -> None:
@@ -692,7 +692,7 @@ def test_the_ledger_was_rewound_meanwhile(ledger: LedgerState, *, applied: bool)
 
 @pytest.mark.parametrize(
     ("applied", "ledger"),
-    [(True, mark(4, begun=window(5, 6))), (True, mark(4)), (False, mark(4))],
+    [(True, row(4, begun=window(5, 6))), (True, row(4)), (False, row(4))],
 )
 def test_a_shadowed_ledger(ledger: LedgerState, *, applied: bool) -> None:
     """Rule 16: an update of `finish` or of `begin` was acknowledged and does not show."""
@@ -707,15 +707,15 @@ def test_a_shadowed_ledger(ledger: LedgerState, *, applied: bool) -> None:
 @pytest.mark.parametrize(
     ("ledger", "became"),
     [
-        (mark(4, last=window(4, nonce="theirs")), "overtaken"),
-        (mark(4), "overtaken"),
-        (mark(4, last=window(4)), "shadowed"),
-        (mark(4, last=window(5, 6)), "shadowed"),
+        (row(4, last=window(4, nonce="theirs")), "overtaken"),
+        (row(4), "overtaken"),
+        (row(4, last=window(4)), "shadowed"),
+        (row(4, last=window(5, 6)), "shadowed"),
     ],
 )
 def test_another_log_has_come_to_the_same_epoch(ledger: LedgerState, became: str) -> None:
     """It names a window that was not there before this one. A write may hide a part of the row alone."""
-    before = mark(4, last=window(4), begun=window(5, 6))
+    before = row(4, last=window(4), begun=window(5, 6))
 
     def look() -> str:
         return after_finish(window(5, 6), ledger, applied=False, before=before)
@@ -730,13 +730,13 @@ def test_another_log_has_come_to_the_same_epoch(ledger: LedgerState, became: str
 @pytest.mark.parametrize("last_us", [7, 8])
 def test_a_row_that_a_rewind_made_is_not_the_one_before(last_us: int) -> None:
     """Neither names a window; but the rewind has counted the timestamps of the window that was begun."""
-    before = mark(4, last_us=7, begun=window(5, 6))
+    before = row(4, last_us=7, begun=window(5, 6))
     if last_us > before.last_us:
-        rewound = mark(4, last_us=last_us)
+        rewound = row(4, last_us=last_us)
         assert after_finish(window(5, 6), rewound, applied=False, before=before) == "overtaken"
     else:
         with pytest.raises(LedgerShadowed):
-            after_finish(window(5, 6), mark(4, last_us=7), applied=False, before=before)
+            after_finish(window(5, 6), row(4, last_us=7), applied=False, before=before)
 
 
 @pytest.mark.parametrize("applied", [True, False])
@@ -749,10 +749,10 @@ def test_the_ledger_row_vanished(*, applied: bool) -> None:
 @pytest.mark.parametrize("flushed", [5, 6, 99])
 def test_a_manifest_that_was_trimmed_meanwhile_is_no_error(flushed: int) -> None:
     """Another flusher was faster, says the ledger, read again."""
-    refuse_missing_manifest(5, mark(flushed))
+    refuse_missing_manifest(5, row(flushed))
 
 
-@pytest.mark.parametrize("ledger", [ABSENT, mark(4), mark(4, begun=window(5))])
+@pytest.mark.parametrize("ledger", [ABSENT, row(4), row(4, begun=window(5))])
 def test_a_manifest_that_is_needed_is_missed(ledger: LedgerState | None) -> None:
     """Rule 12: the epoch is never taken for an empty one."""
     with pytest.raises(MissingManifest, match="Epoch 5") as caught:
@@ -765,7 +765,7 @@ def test_a_gap_between_records_and_ledger_is_looked_at_again(
     record: int | None, first: int
 ) -> None:
     """The records are read before the ledger: another flusher may have been quick in between."""
-    ledger = mark(first, last=window(first))
+    ledger = row(first, last=window(first))
     assert step(9, record, ledger, []) == RecordsBehind(window(first))
     seen = view(9, record, ledger, [])
     refuse_missing_records(window(first), recorded(first - 1), None, seen)
@@ -778,7 +778,7 @@ def test_records_that_another_log_has_are_not_asked_for(
     checkpointed: int, attempts: list[tuple[int, int]]
 ) -> None:
     """Rule 23: Spark has published again what the ledger says is flushed, or has yet to."""
-    seen = view(checkpointed, 4, mark(6, last=window(6)), attempts)
+    seen = view(checkpointed, 4, row(6, last=window(6)), attempts)
     with pytest.raises(Diverged, match="epoch 6 is not in this one") as caught:
         refuse_missing_records(window(6), recorded(4), 6, seen)
     assert "rewind CHECKPOINT --to 4" in caught.value.remedy

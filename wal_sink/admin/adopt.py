@@ -23,7 +23,7 @@ from wal_sink.admin.query import (
     PATIENCE,
     Patience,
     Query,
-    ledger_row,
+    open_ledger,
     refuse_flusher,
     user_and_host,
 )
@@ -153,7 +153,7 @@ class Adoption(NamedTuple):
     noted: str | None
     """The log that the checkpoint names."""
     old: LogIdentity
-    mark: LedgerState | None
+    row: LedgerState | None
     originals: tuple[Original, ...] = ()
     """The places to which the old names lead, and what was seen there."""
 
@@ -163,10 +163,10 @@ class Adoption(NamedTuple):
         return msgspec.structs.replace(self.old, checkpoint=self.query.checkpoint.url)
 
     @property
-    def new_mark(self) -> LedgerState | None:
+    def new_row(self) -> LedgerState | None:
         """What the ledger row will say; a row that is not there is not made."""
-        return self.mark and msgspec.structs.replace(
-            self.mark, log_id=self.new.log_id, checkpoint=self.new.checkpoint
+        return self.row and msgspec.structs.replace(
+            self.row, log_id=self.new.log_id, checkpoint=self.new.checkpoint
         )
 
     @property
@@ -189,12 +189,12 @@ class Adoption(NamedTuple):
     @property
     def before(self) -> dict[str, str]:
         """The places that checkpoint, log and ledger row name now."""
-        return _names(self.noted or "", self.old.checkpoint, self.mark)
+        return _names(self.noted or "", self.old.checkpoint, self.row)
 
     @property
     def after(self) -> dict[str, str]:
         """The places that they will name."""
-        return _names(self.query.log.url, self.new.checkpoint, self.new_mark)
+        return _names(self.query.log.url, self.new.checkpoint, self.new_row)
 
     def carry_out(self, now_us: int, why: str = "") -> Adopted:
         """Write the new names; can be repeated at any point.
@@ -213,9 +213,9 @@ class Adoption(NamedTuple):
                 after=self.after,
             )
         )
-        if self.mark is not None and self.new_mark is not None and self.mark != self.new_mark:
-            with ledger_row(self.target, query.owner(self.new)) as row:
-                row.replace(self.mark, self.new_mark)
+        if self.row is not None and self.new_row is not None and self.row != self.new_row:
+            with open_ledger(self.target, query.owner(self.new)) as ledger:
+                ledger.replace(self.row, self.new_row)
         if self.old != self.new:
             query.log.replace_identity(self.new)
         if self.noted != query.log.url:
@@ -255,9 +255,9 @@ def plan_adopt(
             "Restore log.json from a copy; if the log is elsewhere, pass --wal.",
         )
     owner = query.owner(old)._replace(checkpoint=query.checkpoint.url)
-    with ledger_row(target, owner) as row:
-        mark = row.read()
-    plan = Adoption(query, target, noted, old, mark)
+    with open_ledger(target, owner) as ledger:
+        row = ledger.read()
+    plan = Adoption(query, target, noted, old, row)
     if plan.before == plan.after:
         raise OptionError(
             f"{query.checkpoint.url}, its log and its ledger row belong together",
@@ -270,17 +270,17 @@ def plan_adopt(
     return plan
 
 
-def _names(noted: str, checkpoint: str, mark: LedgerState | None) -> dict[str, str]:
+def _names(noted: str, checkpoint: str, row: LedgerState | None) -> dict[str, str]:
     names = {Checkpoint.LOG_URL: noted, paths.LOG: checkpoint}
-    if mark is not None:
-        names |= {"ledger.log_id": mark.log_id, "ledger.checkpoint": mark.checkpoint}
+    if row is not None:
+        names |= {"ledger.log_id": row.log_id, "ledger.checkpoint": row.checkpoint}
     return names
 
 
 def _originals(plan: Adoption) -> tuple[Original, ...]:
     """Look for checkpoint and log at the places that the old names give."""
     query = plan.query
-    checkpoints = {plan.old.checkpoint, plan.mark.checkpoint if plan.mark else ""}
+    checkpoints = {plan.old.checkpoint, plan.row.checkpoint if plan.row else ""}
     found = [
         look_for_checkpoint(url, query) for url in sorted(checkpoints - {query.checkpoint.url, ""})
     ]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from wal_sink.admin.query import Query, is_foreign, ledger_row, user_and_host
+from wal_sink.admin.query import Query, is_foreign, open_ledger, user_and_host
 from wal_sink.admin.rewind import has_files, read_past
 from wal_sink.configuration import target_names
 from wal_sink.errors import CorruptLog, Diverged, FlusherAtWork, OptionError
@@ -123,8 +123,8 @@ class Attachment(NamedTuple):
                     f" {table} must be set back to epoch {standing.has}: what it has of those epochs counts"
                     " for this log's, whose rows are passed over then."
                 )
-        if (mark := standing.past.mark) is not None and mark.begun is not None:
-            text += f" Rows of epochs {mark.begun.first} to {mark.begun.last} may be in the table."
+        if (row := standing.past.row) is not None and row.begun is not None:
+            text += f" Rows of epochs {row.begun.first} to {row.begun.last} may be in the table."
         return text
 
     def carry_out(self, now_us: int, why: str = "") -> Attached:
@@ -147,8 +147,8 @@ class Attachment(NamedTuple):
         first = self._first(standing.has, trimmable_unseen(log), new.last_us)
         missing = _missing(standing.has, first)
         rows = self._rows(missing)
-        with ledger_row(self.target, owner) as row:
-            row.replace(standing.past.mark, rewound(standing.past, first - 1, owner))
+        with open_ledger(self.target, owner) as ledger:
+            ledger.replace(standing.past.row, rewound(standing.past, first - 1, owner))
         _delete_records(log, first)
         state = _standing(log, attach(log, seen, first, now_us, by, why, rows))
         return Attached(
@@ -169,11 +169,11 @@ class Attachment(NamedTuple):
         query, log = self.query, self.query.log
         checkpointed = query.checkpoint.last_commit()
         owner = query.owner(query.identity())
-        with ledger_row(self.target, owner) as row:
-            mark = row.read()
-        refuse_other_owner(mark, owner)
+        with open_ledger(self.target, owner) as ledger:
+            row = ledger.read()
+        refuse_other_owner(row, owner)
         chooser = WindowChooser(log, query.checkpoint, query.query_id)
-        foreign = is_foreign(query, chooser, mark, checkpointed)
+        foreign = is_foreign(query, chooser, row, checkpointed)
         recorded = max(log.flushed_epochs(), default=-1)
         if foreign and not self.restored:
             raise Diverged(
@@ -183,12 +183,12 @@ class Attachment(NamedTuple):
                 " the other log's epochs stays there, unless you set it back before. If they are a copy:"
                 " start the copy with a new checkpoint.",
             )
-        if now_us and not foreign and mark is not None and mark.last and mark.flushed > recorded:
+        if now_us and not foreign and row is not None and row.last and row.flushed > recorded:
             given_up = given_up_since_begun(
-                log, mark.last
+                log, row.last
             )  # a flusher died before its record (rule 17)
-            log.record_flushed(flush_records(mark.last, now_us, given_up))
-        past = read_past(query, mark, checkpointed)._replace(foreign=foreign)
+            log.record_flushed(flush_records(row.last, now_us, given_up))
+        past = read_past(query, row, checkpointed)._replace(foreign=foreign)
         return _Standing(past, self._has(past, recorded))
 
     def _has(self, past: Past, recorded: int) -> int:
@@ -202,11 +202,11 @@ class Attachment(NamedTuple):
         # It may have been attached before the log had a first epoch: another sink may have gone on then.
         whole = self.query.log.of("").identity()
         before = max(next(attached, 0), whole.first_epoch if whole else 0) - 1
-        if (mark := past.mark) is None:
+        if (row := past.row) is None:
             return before
         if past.foreign:
             return max(before, recorded)
-        return max(before, mark.flushed if mark.last else min(mark.flushed, states[-1].epoch))
+        return max(before, row.flushed if row.last else min(row.flushed, states[-1].epoch))
 
     def _first(self, has: int, unseen: Trimmable, us: int | None) -> int:
         """Return the first epoch from which on the log holds all that is checkpointed, above what it has.

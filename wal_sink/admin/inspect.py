@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import msgspec
 import pyarrow as pa
 
-from wal_sink.admin.query import Query, ledger_row
+from wal_sink.admin.query import Query, open_ledger
 from wal_sink.clock import iso
 from wal_sink.errors import MissingSegment, OptionError, WalSinkError, lost_segment
 from wal_sink.flush.rows import plan_of
@@ -122,9 +122,9 @@ def begun_window(query: Query, target: Target) -> Window | None:
     :raises TargetUnavailable, SchemaMismatch: it cannot be asked.
     :raises WrongOwner, OptionError: see `Query.identity`.
     """
-    with ledger_row(target, query.owner(query.identity())) as row:
-        mark = row.read()
-    return mark.begun if mark else None
+    with open_ledger(target, query.owner(query.identity())) as ledger:
+        row = ledger.read()
+    return row.begun if row else None
 
 
 def read_standing(query: Query, checkpointed: int, begun: Window | None) -> Standing:

@@ -377,7 +377,7 @@ def _stands(report: FlusherReport) -> bool:
     return report.error is not None and not report.error.transient and not rewinds
 
 
-class LedgerRow:
+class LedgerAccess:
     """The row of one query."""
 
     def __init__(self, target: Target, session: Session) -> None:
@@ -442,7 +442,7 @@ def _moved(found: LedgerState | None) -> FlusherAtWork:
 
 
 @contextmanager
-def ledger_row(target: Target, owner: Owner) -> Iterator[LedgerRow]:
+def open_ledger(target: Target, owner: Owner) -> Iterator[LedgerAccess]:
     """Connect to the ledger.
 
     :raises TargetUnavailable, SchemaMismatch: no connection, or no ledger table.
@@ -450,16 +450,16 @@ def ledger_row(target: Target, owner: Owner) -> Iterator[LedgerRow]:
     with target_errors(target):
         session = target.connect(owner)
     with session:
-        yield LedgerRow(target, session)
+        yield LedgerAccess(target, session)
 
 
 def is_foreign(
-    query: Query, chooser: WindowChooser, mark: LedgerState | None, checkpointed: int
+    query: Query, chooser: WindowChooser, row: LedgerState | None, checkpointed: int
 ) -> bool:
     """Whether what the ledger row names was begun or flushed from another log than this one (rule 23)."""
     log = query.log
     recorded, attempts = max(log.flushed_epochs(), default=-1), log.attempts()
-    begun, last = (mark.begun, mark.last) if mark else (None, None)
+    begun, last = (row.begun, row.last) if row else (None, None)
     history, foreign = LineageCheck(log, chooser), False
     for window in (begun, last):
         if window is None or window.last <= recorded:

@@ -20,7 +20,7 @@ from wal_sink.admin.query import (
     Patience,
     Query,
     is_foreign,
-    ledger_row,
+    open_ledger,
     refuse_flusher,
     user_and_host,
 )
@@ -169,15 +169,15 @@ def _without_rows(record: FlushedEpoch, now_us: int, highest: int) -> Decision:
     )
 
 
-def read_past(query: Query, mark: LedgerState | None, checkpointed: int) -> Past:
+def read_past(query: Query, row: LedgerState | None, checkpointed: int) -> Past:
     """Read the past, but for what is usable of it, and whether the ledger row follows another log.
 
-    :param mark: the ledger row.
+    :param row: the ledger row.
     :param checkpointed: the last epoch that `commits/` covers.
     """
     log = query.log
     records = all_records(log)
-    floor = max(log.flushed_epochs(), default=-1)  # the flusher's mark
+    floor = max(log.flushed_epochs(), default=-1)  # the log's mark
     late = {epoch: records.pop(epoch) for epoch in list(records) if epoch > floor}
     decisions = {epoch: log.decisions(epoch) for epoch in log.decided()}
     earlier = [done.after for done in log.interventions("rewind")]
@@ -187,7 +187,7 @@ def read_past(query: Query, mark: LedgerState | None, checkpointed: int) -> Past
     published = {*log.attempts(), *(Attempt(e, record.generation) for e, record in flushed)}
     return Past(
         query.identity(),
-        mark,
+        row,
         records,
         late,
         frozenset(
@@ -276,7 +276,7 @@ class Rewind(NamedTuple):
         if given_up := [epoch for epoch in self.again if epoch in self.past.given_up]:
             listed = ", ".join(map(str, given_up))
             text += f" Without the rows of these epochs, which were given up and stay so: {listed}."
-        known = self.past.mark.flushed if self.past.mark else None
+        known = self.past.row.flushed if self.past.row else None
         if known is None or known < self.to:
             text += (
                 f" The ledger {'has no row' if known is None else f'says {known}'}: the table must hold"
@@ -323,7 +323,7 @@ class Rewind(NamedTuple):
 
     def _carry_out(self, now_us: int, why: str, reporter: Reporter) -> Rewound:
         query, past = self.query, self.past
-        before, after = _row(past.mark), _row(self.new)
+        before, after = _row(past.row), _row(self.new)
         if self.left:
             after |= {LEFT_FIRST: str(self.left.first_us), LEFT_LAST: str(self.left.last_us)}
         record = query.log.record_intervention(
@@ -353,11 +353,11 @@ class Rewind(NamedTuple):
             if entry.epoch > self.to and entry.epoch not in past.given_up
         ]
         above = query.log.recorded_above(self.to, (*past.records, *past.late))
-        with ledger_row(self.target, query.owner(past.identity)) as row:
-            row.replace(past.mark, self.new)
+        with open_ledger(self.target, query.owner(past.identity)) as ledger:
+            ledger.replace(past.row, self.new)
             for epoch, objects in above:
                 reporter.say(REWINDING, epoch)
-                row.refuse_moved(self.new)  # what is there now may be about a later flush
+                ledger.refuse_moved(self.new)  # what is there now may be about a later flush
                 query.log.delete(objects)
         query.log.delete(refused)  # the flush keeps them again, with newer timestamps
         return Rewound(
@@ -395,11 +395,11 @@ def plan_rewind(
     chooser = WindowChooser(query.log, query.checkpoint, query.query_id)
     checkpointed = query.checkpoint.last_commit()
     refuse_flusher(query.log, now_us, unless_stopped=False, patience=patience)
-    with ledger_row(target, owner) as row:
-        mark = row.read()
-        reset_us = row.present_us(now_us) if reset_timestamps else None
-    past = read_past(query, mark, checkpointed)
-    past = past._replace(foreign=restored or is_foreign(query, chooser, mark, checkpointed))
+    with open_ledger(target, owner) as ledger:
+        row = ledger.read()
+        reset_us = ledger.present_us(now_us) if reset_timestamps else None
+    past = read_past(query, row, checkpointed)
+    past = past._replace(foreign=restored or is_foreign(query, chooser, row, checkpointed))
     refuse_rewind(past, to, owner, reset_us=reset_us)
     refuse_unsaid(past, to, restored=restored)
     above = range(to + 1, past.upper + 1)
@@ -416,13 +416,13 @@ def plan_rewind(
     return Rewind(query, target, past, to, new, rivals, left, needed, stopping)
 
 
-def _row(mark: LedgerState | None) -> dict[str, str]:
+def _row(row: LedgerState | None) -> dict[str, str]:
     """Return the ledger row as texts."""
-    if mark is None:
+    if row is None:
         return {}
     return {
-        "flushed": str(mark.flushed),
-        "last_us": str(mark.last_us),
-        "begun": mark.begun.to_text() if mark.begun else "",
-        "last": mark.last.to_text() if mark.last else "",
+        "flushed": str(row.flushed),
+        "last_us": str(row.last_us),
+        "begun": row.begun.to_text() if row.begun else "",
+        "last": row.last.to_text() if row.last else "",
     }

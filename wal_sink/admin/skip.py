@@ -18,10 +18,10 @@ import msgspec
 from state_backends import StateBackend
 from wal_sink.admin.query import (
     PATIENCE,
-    LedgerRow,
+    LedgerAccess,
     Patience,
     Query,
-    ledger_row,
+    open_ledger,
     refuse_flusher,
     user_and_host,
 )
@@ -156,7 +156,7 @@ class Skip(NamedTuple):
         # Another target may need them: of several, they are trimmed with the epoch.
         if not self.query.log.several:
             self.query.log.delete(path for path in self.files if path in copied)
-        with ledger_row(self.target, self.query.owner(self.query.identity())) as row:
+        with open_ledger(self.target, self.query.owner(self.query.identity())) as ledger:
             return Skipped(
                 query_id=self.query.query_id,
                 record=self.query.log.where(
@@ -164,7 +164,7 @@ class Skip(NamedTuple):
                 ),
                 decision=decision,
                 # Read after the decision is durable: a flusher may have begun the epoch before.
-                rows_possibly_in_target=_may_count(decision.epoch, row.read(), self.target),
+                rows_possibly_in_target=_may_count(decision.epoch, ledger.read(), self.target),
             )
 
     @property
@@ -182,8 +182,8 @@ class Skip(NamedTuple):
         )
         # Before the look: the decision does not cover a run that comes later.
         highest = query.log.highest_generation()
-        with ledger_row(self.target, query.owner(query.identity())) as row:
-            now = _look(query, row, seen.epoch, begun=seen.begun is not None)
+        with open_ledger(self.target, query.owner(query.identity())) as ledger:
+            now = _look(query, ledger, seen.epoch, begun=seen.begun is not None)
         if now._replace(checkpointed=seen.checkpointed) != seen:
             raise FlusherAtWork(
                 f"Epoch {seen.epoch} was changed since it was looked at",
@@ -232,8 +232,8 @@ def plan_skip(
     :raises FlusherAtWork: a flusher is alive and has not stopped at an error.
     :raises WrongOwner, LedgerBehindLog, TargetUnavailable: see `protocol.repair`.
     """
-    with ledger_row(target, query.owner(query.identity())) as row:
-        seen = _look(query, row, epoch, begun=begun or not _counts_in_part(target))
+    with open_ledger(target, query.owner(query.identity())) as ledger:
+        seen = _look(query, ledger, epoch, begun=begun or not _counts_in_part(target))
     decisions, present = query.log.decisions(epoch), None
     if decisions and in_force(query.log, decisions[-1], seen.attempts, query.checkpoint):
         present = decisions.pop()
@@ -254,7 +254,7 @@ def plan_skip(
     return plan
 
 
-def _look(query: Query, row: LedgerRow, epoch: int, *, begun: bool) -> Situation:
+def _look(query: Query, ledger: LedgerAccess, epoch: int, *, begun: bool) -> Situation:
     """Look at an epoch, in the order of rule 9, and refuse one that may not be given up.
 
     :raises OptionError, WrongOwner, LedgerBehindLog: see `protocol.repair`.
@@ -263,17 +263,17 @@ def _look(query: Query, row: LedgerRow, epoch: int, *, begun: bool) -> Situation
     checkpointed = query.checkpoint.last_commit()
     identity = query.identity()
     recorded = max([identity.first_epoch - 1, *query.log.flushed_epochs()])
-    mark = row.read()
+    row = ledger.read()
     seen = Situation(
         epoch=epoch,
         checkpointed=checkpointed,
         floor=recorded,
-        mark=mark,
+        row=row,
         attempts=tuple(a for a in query.log.attempts() if a.epoch == epoch),
         segments=tuple(query.log.backend.list(paths.segment_folder(epoch))),
     )
     refuse_to_skip(seen, query.owner(identity), identity.first_epoch, begun=begun)
-    if row.read() != mark:  # else what was trimmed meanwhile would look like lost
+    if ledger.read() != row:  # else what was trimmed meanwhile would look like lost
         raise FlusherAtWork(
             f"The ledger moved while epoch {epoch} was looked at",
             "A flusher is at work; run the command again if the flush stops at the same epoch.",
@@ -315,11 +315,11 @@ def _counts_in_part(target: Target) -> bool:
     return target.delivery is Delivery.IDEMPOTENT
 
 
-def _may_count(epoch: int, mark: LedgerState | None, target: Target) -> bool:
+def _may_count(epoch: int, row: LedgerState | None, target: Target) -> bool:
     """Whether readers may see rows of an epoch: a flusher has begun it, or finished it meanwhile."""
-    if mark is None:
+    if row is None:
         return False
-    begun_now = mark.begun if _counts_in_part(target) else None
-    windows = (begun_now, mark.last if mark.flushed >= epoch else None)
+    begun_now = row.begun if _counts_in_part(target) else None
+    windows = (begun_now, row.last if row.flushed >= epoch else None)
     begun = [each for window in windows if window for each in window.epochs]
     return any(each.epoch == epoch and each.manifest for each in begun)

@@ -371,14 +371,14 @@ class _Verification:
         checkpointed = self._checkpointed()
         flushed, recorded = self._recorded()
         identity = self._identity()
-        asked, mark = False, None
+        asked, row = False, None
         if target is not None and identity is not None:
-            asked, mark = self._ledger(target, identity)
+            asked, row = self._ledger(target, identity)
         attempts = self._log.attempts()
         if flushed < 0 or recorded is not None:  # else its record is unreadable: found already
-            self._agreement(Observation(checkpointed, recorded, identity, asked, mark, attempts))
+            self._agreement(Observation(checkpointed, recorded, identity, asked, row, attempts))
         self._left_over(flushed, attempts)
-        floor = max(flushed, mark.flushed if mark else -1)
+        floor = max(flushed, row.flushed if row else -1)
         if identity is not None:
             floor = max(floor, identity.first_epoch - 1)
         needed = range(floor + 1, checkpointed + 1 if identity else 0)
@@ -392,9 +392,7 @@ class _Verification:
                 if (left := why_absent(self._log)) and state.verb == "announced":
                     raise left
         epoch_check = EpochCheck(self._query, attempts, self._findings, self._progress)
-        epoch_check.check(
-            epochs, checkpointed, mark.begun if mark and mark.flushed == floor else None
-        )
+        epoch_check.check(epochs, checkpointed, row.begun if row and row.flushed == floor else None)
         if target is not None and identity is not None and asked:
             self._tables(target, identity, epoch_check.plans)
         if report is not None and report.error is not None:
@@ -407,7 +405,7 @@ class _Verification:
             checkpointed=checkpointed,
             published=max([flushed, *(attempt.epoch for attempt in attempts)]),
             flushed=flushed,
-            ledger=mark.flushed if mark else None,
+            ledger=row.flushed if row else None,
             epochs=len(epochs),
             segments=epoch_check.segments,
             bytes=epoch_check.bytes,
@@ -453,12 +451,12 @@ class _Verification:
         with self._unreached.noting():
             made = target()
             with target_errors(made), made.connect(self._query.owner(identity)) as session:
-                mark = session.read_ledger()
-                written = session.written_us() if mark else None
-            if mark is not None:
+                row = session.read_ledger()
+                written = session.written_us() if row else None
+            if row is not None:
                 with self._findings.noting():
-                    refuse_shadowed(mark, written, self._now_us)
-            return True, mark
+                    refuse_shadowed(row, written, self._now_us)
+            return True, row
         return False, None
 
     def _tables(

@@ -175,10 +175,10 @@ class TargetConnection:
     def read_ledger(self) -> LedgerState | None:
         """Read the ledger row; None when there is none."""
         with self.session() as session:
-            mark = session.read_ledger()
+            row = session.read_ledger()
         self._looked_us = self._clock_us()
-        self._seen = mark if mark is not None and mark.begun is None else None
-        return mark
+        self._seen = row if row is not None and row.begun is None else None
+        return row
 
     def now_us(self) -> int | None:
         """Ask for the target's time, microseconds since 1970; None when it has no clock."""
@@ -327,18 +327,18 @@ class TargetConnection:
         if abs(self._clock_us() - self._looked_us) < _LEDGER_LOOK_US:  # the clock may be set back
             return False
         try:
-            mark = self.read_ledger()
+            row = self.read_ledger()
         except TargetUnavailable:
             self._looked_us = self._clock_us()
             return False
-        if mark is None:
+        if row is None:
             return False
-        return mark.flushed >= window.last or (window.sent_once and mark.begun != window)
+        return row.flushed >= window.last or (window.sent_once and row.begun != window)
 
     def is_finished(self, window: Window) -> bool:
         """Whether the ledger, read now, says that the window is flushed."""
-        mark = self.read_ledger()
-        return mark is not None and mark.flushed >= window.last
+        row = self.read_ledger()
+        return row is not None and row.flushed >= window.last
 
 
 def connected(target: Target, owner: Owner) -> Session:

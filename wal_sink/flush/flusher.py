@@ -78,12 +78,12 @@ class Missing:
 
         :raises MissingManifest: neither.
         """
-        mark = self._target.read_ledger()
+        row = self._target.read_ledger()
         if self._is_recorded(epoch):
             return
-        if mark is not None and mark.flushed < epoch and self._brought_back([epoch]):
+        if row is not None and row.flushed < epoch and self._brought_back([epoch]):
             return
-        refuse_missing_manifest(epoch, mark)
+        refuse_missing_manifest(epoch, row)
 
     def segment(self, gone: FileGoneError, window: Window) -> None:
         """See that the window was finished by another flusher, or bring its segments back; then look again.
@@ -268,11 +268,11 @@ class Flusher:
             self._state = state_of(self._log)
             if (why := why_left(self._log, self._state)) is not None:
                 return Observation(
-                    checkpointed, None, None, asked=False, mark=None, attempts=(), absent=why.what
+                    checkpointed, None, None, asked=False, row=None, attempts=(), absent=why.what
                 )
         recorded = self._log.newest_flushed()
         identity = owned(self._log, self._checkpoint) or refuse_lost(self._log, self._checkpoint)
-        mark, asked, known = None, False, False
+        row, asked, known = None, False, False
         if identity is not None:
             self._target.owner = Owner(self._ledger_key, identity.log_id, identity.checkpoint)
             # At start-up the ledger may be ahead of the records (rule 17), once there is an epoch to flush.
@@ -280,15 +280,13 @@ class Flusher:
             asked = at_start or not resting(checkpointed, recorded, identity)
             if asked:
                 self.sync.start(checkpointed)
-                mark, known = self._target.row(
-                    mark_of_log(recorded, identity) if recorded else None
-                )
+                row, known = self._target.row(mark_of_log(recorded, identity) if recorded else None)
             self._started = True
         attempts = self._log.attempts(fresh=asked)
         # After the manifests: a flusher makes the record before it deletes the manifest.
         newest = self._log.newest_flushed_epoch(fresh=True) if asked else None
         overtaken = newest is not None and newest > (recorded.epoch if recorded else -1)
-        fresh = asked and mark is None and recorded is None
+        fresh = asked and row is None and recorded is None
         rewound = fresh and bool(self._log.interventions("rewind"))
         trimmable = self.trimmer.trimmable(recorded, attempts)
         return Observation(
@@ -296,7 +294,7 @@ class Flusher:
             recorded,
             identity,
             asked,
-            mark,
+            row,
             attempts,
             rewound,
             trimmable,
@@ -323,8 +321,8 @@ class Flusher:
                 self.reporter.say("resuming", window.first)
                 logger.info("resuming epochs %d to %d", window.first, window.last)
                 self._history.refuse_left(step, view)
-                assert view.mark is not None
-                if (taken := self._attempts.take(view.mark)) is not None:
+                assert view.row is not None
+                if (taken := self._attempts.take(view.row)) is not None:
                     self._flush(taken, given_up=given_up_since_begun(self._log, window))
             case Begin() | PassOver():
                 self._begin(step, view)
@@ -342,17 +340,17 @@ class Flusher:
 
     def _begin(self, step: Begin | PassOver, view: Observation) -> None:
         """Begin a window from the row that was seen; if the ledger has moved on, nothing is begun."""
-        assert view.mark is not None
+        assert view.row is not None
         if isinstance(step, PassOver) and self._missing.was_deleted(step.epoch, view):
             return  # the record that passes it over may be about an older attempt
-        window, chosen = self._planner.plan(step, view.mark)
+        window, chosen = self._planner.plan(step, view.row)
         self._attempts.begins(window)
         self.reporter.say("beginning", window.first)
         rows = self._rows.chosen(window, chosen)
         self.sync.make_durable(to_sync(window.first, window.last, view.checkpointed))  # rule 8
         if not self._chooser.settle(step, chosen):
             return
-        if (begun := self._target.begin(window, view.mark, rows.ahead())) is not None:
+        if (begun := self._target.begin(window, view.row, rows.ahead())) is not None:
             self._flush(begun, rows)
 
     def _flush(

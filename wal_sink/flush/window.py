@@ -272,33 +272,33 @@ class WindowPlanner:
         self._log = log
         self._clocks = clocks
 
-    def plan(self, step: Begin | PassOver, mark: LedgerState) -> Planned:
+    def plan(self, step: Begin | PassOver, row: LedgerState) -> Planned:
         """Fix attempts and write timestamps of the window that is about to be begun.
 
         :param step: what was chosen. The window has the first of these epochs, and those after it that are
             written in the same way.
-        :param mark: the ledger row as it was seen.
+        :param row: the ledger row as it was seen.
         :raises CorruptLog: a plan is gone.
         :raises TargetUnavailable: rows that the target dates itself might be hidden by those that are there.
         """
         begun_us, nonce = self._clocks.now_us(), uuid.uuid4().hex
         if isinstance(step, PassOver):
-            dated = are_dated(self._log, mark)
-            window = plan_without_rows(step, mark, begun_us, nonce, target_dated=dated)
+            dated = are_dated(self._log, row)
+            window = plan_without_rows(step, row, begun_us, nonce, target_dated=dated)
             planned = Planned(window)
         else:
-            planned = self._with_rows(step, mark, begun_us, nonce)
+            planned = self._with_rows(step, row, begun_us, nonce)
         self._clocks.look_ahead(planned.window, begun_us)
         return planned
 
-    def _with_rows(self, step: Begin, mark: LedgerState, begun_us: int, nonce: str) -> Planned:
+    def _with_rows(self, step: Begin, row: LedgerState, begun_us: int, nonce: str) -> Planned:
         demands = self._demands(step.manifests[0])
         chosen = [*takewhile(lambda each: self._demands(each) == demands, step.manifests)]
         if demands.target_dated:
-            refuse_dated_early(mark, self._clocks.target_us())
-        elif are_dated(self._log, mark):
-            mark = after_dated(mark, self._clocks.target_us())
-        window = plan_window(chosen, mark, begun_us, nonce, demands)
+            refuse_dated_early(row, self._clocks.target_us())
+        elif are_dated(self._log, row):
+            row = after_dated(row, self._clocks.target_us())
+        window = plan_window(chosen, row, begun_us, nonce, demands)
         return Planned(window, chosen)
 
     def _demands(self, published: Published) -> WriteDemands:
@@ -306,11 +306,11 @@ class WindowPlanner:
         return plan_of(self._log, published.manifest).demands
 
 
-def are_dated(log: Log, mark: LedgerState) -> bool:
+def are_dated(log: Log, row: LedgerState) -> bool:
     """Whether the target may have dated rows itself, which are then newer than the ledger row says.
 
     A row that is new, or was made anew, does not say what was written before.
     """
-    return mark.target_dated or (
-        mark.last is None and any(plan.demands.target_dated for plan in log.plans())
+    return row.target_dated or (
+        row.last is None and any(plan.demands.target_dated for plan in log.plans())
     )

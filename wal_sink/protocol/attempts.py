@@ -88,12 +88,12 @@ def as_chosen(
     return Begin((attempt,), manifests=(found,))
 
 
-def refuse_missing_manifest(epoch: int, mark: LedgerState | None) -> None:
+def refuse_missing_manifest(epoch: int, row: LedgerState | None) -> None:
     """After `ManifestMissing`: raise unless the ledger, read again, says that the epoch is done (rule 12).
 
     :raises MissingManifest: the manifest is needed and not there.
     """
-    if mark is not None and mark.flushed >= epoch:
+    if row is not None and row.flushed >= epoch:
         return
     raise MissingManifest(
         f"Epoch {epoch} is checkpointed but has no manifest in the log",

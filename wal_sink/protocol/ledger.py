@@ -74,35 +74,35 @@ def bounded_now(now_us: int, told_us: Sequence[int]) -> int:
     return min(now_us, median_low(told_us) + CLOCKS_DIFFER_US) if told_us else now_us
 
 
-def after_dated(mark: LedgerState, target_us: int) -> LedgerState:
+def after_dated(row: LedgerState, target_us: int) -> LedgerState:
     """Return the ledger row from which a window is planned after rows that the target has dated (rule 14).
 
     Its `last_us` lies above all that the target can have given to rows that it has acknowledged.
 
     :param target_us: what the target's clock says, now.
     """
-    return msgspec.structs.replace(mark, last_us=max(mark.last_us, target_us + NODES_DIFFER_US))
+    return msgspec.structs.replace(row, last_us=max(row.last_us, target_us + NODES_DIFFER_US))
 
 
-def refuse_dated_early(mark: LedgerState, target_us: int) -> None:
+def refuse_dated_early(row: LedgerState, target_us: int) -> None:
     """Refuse to begin rows that the target dates, while it may date them before those that are there.
 
     :param target_us: what the target's clock says, now.
     :raises TargetUnavailable: it may; this passes by itself.
     """
-    early_us = mark.last_us + NODES_DIFFER_US - target_us
-    if mark.last_us and not mark.target_dated and early_us > 0:
+    early_us = row.last_us + NODES_DIFFER_US - target_us
+    if row.last_us and not row.target_dated and early_us > 0:
         raise TargetUnavailable(
-            f"The target dates the rows of epoch {mark.flushed + 1} itself, and what is there may be newer by"
+            f"The target dates the rows of epoch {row.flushed + 1} itself, and what is there may be newer by"
             f" up to {early_us / 1_000_000:.0f} s: it might hide them",
             "Nothing: the flush goes on by itself after that time. If it is too long, as a clock was wrong,"
-            f" {errors.reset_timestamps(mark.flushed)}",
+            f" {errors.reset_timestamps(row.flushed)}",
         )
 
 
 def plan_window(
     manifests: Sequence[Published],
-    mark: LedgerState,
+    row: LedgerState,
     now_us: int,
     nonce: str,
     demands: WriteDemands = NO_DEMANDS,
@@ -120,7 +120,7 @@ def plan_window(
     before it, which then lie above those used before, too (rule 24).
     """
     epochs: list[BegunEpoch] = []
-    last_us = mark.last_us
+    last_us = row.last_us
     for manifest, digest in manifests:
         near_us = now_us if demands.sent_once else min(manifest.published_us, now_us)
         epochs.append(
@@ -162,7 +162,7 @@ def next_attempt(window: Window, now_us: int, nonce: str) -> Window:
 
 
 def plan_without_rows(
-    step: PassOver, mark: LedgerState, now_us: int, nonce: str, *, target_dated: bool = False
+    step: PassOver, row: LedgerState, now_us: int, nonce: str, *, target_dated: bool = False
 ) -> Window:
     """Fix the window of an epoch that is passed over (rules 12 and 22): it uses up a timestamp.
 
@@ -175,7 +175,7 @@ def plan_without_rows(
         manifest="",
         digest="",
         offsets_digest=step.offsets_digest,
-        base_us=max(now_us, mark.last_us + 1),
+        base_us=max(now_us, row.last_us + 1),
         rows=0,
         bytes=0,
         published_us=now_us,
@@ -200,7 +200,7 @@ def is_mine(outcome: Outcome, window: Window, read_back: LedgerState | None) -> 
 
 def after_finish(
     window: Window,
-    mark: LedgerState | None,
+    row: LedgerState | None,
     *,
     applied: bool,
     atomic: bool = False,
@@ -221,28 +221,28 @@ def after_finish(
     :raises LedgerShadowed: an update was acknowledged, of `finish` or of `begin`, but is not there.
     :raises LedgerBehindLog: the row is gone.
     """
-    if mark is None:
+    if row is None:
         raise LedgerBehindLog(
             f"The ledger row vanished while epoch {window.last} was flushed",
             f"Restore the ledger table, or make the row anew: {errors.rewind(window.first - 1)}.",
         )
-    if mark.flushed >= window.last:
-        return "finished" if applied or mark.last == window else "overtaken"
-    if mark.begun == window and (atomic or not applied):
+    if row.flushed >= window.last:
+        return "finished" if applied or row.last == window else "overtaken"
+    if row.begun == window and (atomic or not applied):
         return "again"
     if atomic:
         return "overtaken"
-    if mark.flushed != window.first - 1 or mark.begun not in (None, window):
+    if row.flushed != window.first - 1 or row.begun not in (None, window):
         return "overtaken"  # neither as before `begin` nor as after it: it was rewound meanwhile
-    if before is not None and mark.last != window:
+    if before is not None and row.last != window:
         seen = (before.last, before.last_us)
-        if (mark.last, mark.last_us) != seen:
+        if (row.last, row.last_us) != seen:
             return (
                 "overtaken"  # the same: a rewind, or another log, has brought it to the same epoch
             )
     raise LedgerShadowed(
         f"The ledger acknowledged an update for epoch {window.last}, but its row still says that"
-        f" epoch {mark.flushed} is flushed",
+        f" epoch {row.flushed} is flushed",
         errors.shadow_remedy(window.first - 1),
     )
 
@@ -283,7 +283,7 @@ def flush_record(
     )
 
 
-def refuse_shadowed(mark: LedgerState, written_us: int | None, now_us: int) -> None:
+def refuse_shadowed(row: LedgerState, written_us: int | None, now_us: int) -> None:
     """See that the row can still be updated, before an update is lost.
 
     :param written_us: when the target says that the row's newest cell was written.
@@ -291,8 +291,8 @@ def refuse_shadowed(mark: LedgerState, written_us: int | None, now_us: int) -> N
     """
     if written_us is not None and written_us > now_us + CLOCKS_DIFFER_US:
         raise LedgerShadowed(
-            f"The ledger row, which says that epoch {mark.flushed} is flushed, was written"
+            f"The ledger row, which says that epoch {row.flushed} is flushed, was written"
             f" {(written_us - now_us) // 1_000_000} seconds in the future: until then no conditional"
             " update of it counts",
-            errors.shadow_remedy(mark.flushed),
+            errors.shadow_remedy(row.flushed),
         )

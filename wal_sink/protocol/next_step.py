@@ -31,7 +31,7 @@ class Observation:
     identity: LogIdentity | None
     asked: bool
     """Whether the ledger was read; not while `resting` says that it need not be."""
-    mark: LedgerState | None
+    row: LedgerState | None
     """The ledger row; None when there is none, or when it was not read."""
     attempts: tuple[Attempt, ...]
     """The manifests there are."""
@@ -45,16 +45,16 @@ class Observation:
     """Whether there are newer records than `recorded`, looked for after `attempts` were listed: of what they
     are about, the manifests may be gone already."""
     known: bool = False
-    """Whether `mark` is what this flusher saw last, and was not read in this pass (rule 14)."""
+    """Whether `row` is what this flusher saw last, and was not read in this pass (rule 14)."""
     absent: str = ""
     """Why nothing is flushed for this target of several; then nothing else was looked at."""
 
     @property
     def agreed(self) -> bool:
         """Whether ledger and records were read, and say that the same epoch is flushed."""
-        if self.mark is None or self.known or self.recorded is None:
+        if self.row is None or self.known or self.recorded is None:
             return False
-        return self.mark.flushed == self.recorded.epoch
+        return self.row.flushed == self.recorded.epoch
 
 
 class Contender(NamedTuple):
@@ -265,10 +265,10 @@ def _trim_step(view: Observation) -> Trim | None:
 
 
 def _flush_step(view: Observation) -> Resume | Choose | Idle:
-    assert view.mark is not None
-    if view.mark.begun is not None:  # rule 10
-        return Resume(view.mark.begun)
-    following = view.mark.flushed + 1
+    assert view.row is not None
+    if view.row.begun is not None:  # rule 10
+        return Resume(view.row.begun)
+    following = view.row.flushed + 1
     # Implied by `resting`; checked again, so that no change there can break it.
     if following > view.checkpointed:
         return Idle("everything checkpointed is flushed")
@@ -280,9 +280,9 @@ def _ledger_step(
 ) -> CreateLedger | RecordFlushed | RecordsBehind | None:
     """Bring ledger and `flushed/` records together before anything else is done."""
     assert view.identity is not None
-    mark, recorded, first = view.mark, view.recorded, view.identity.first_epoch
+    row, recorded, first = view.row, view.recorded, view.identity.first_epoch
     floor = mark_of_log(recorded, view.identity)
-    if mark is None:
+    if row is None:
         if recorded is None and not view.rewound:  # rule 13
             return CreateLedger(floor)
         if recorded is None:  # its records are gone, but not the timestamps that were used
@@ -296,33 +296,33 @@ def _ledger_step(
             "Restore the ledger table. If the rows are all there, make its row anew:"
             f" {errors.rewind(floor)}. If not, start the query with a new checkpoint.",
         )
-    refuse_other_owner(mark, owner)
-    if mark.flushed < first - 1:  # rule 19; the row was adopted from a log that is gone
+    refuse_other_owner(row, owner)
+    if row.flushed < first - 1:  # rule 19; the row was adopted from a log that is gone
         raise LedgerBehindLog(
-            f"The ledger says that epoch {mark.flushed} is flushed, and this log begins with epoch {first}:"
-            f" it never had epochs {mark.flushed + 1} to {first - 1}",
+            f"The ledger says that epoch {row.flushed} is flushed, and this log begins with epoch {first}:"
+            f" it never had epochs {row.flushed + 1} to {first - 1}",
             "They were in a log that was deleted or replaced, or the target was attached behind them. What"
             " the table lacks of them has to be loaded from a copy of that log, from another target or from"
             f" the source. Then {errors.rewind(first - 1)}: the flush goes on behind them.",
         )
-    if mark.flushed < floor:  # rule 19
+    if row.flushed < floor:  # rule 19
         raise LedgerBehindLog(
-            f"The ledger says that epoch {mark.flushed} is flushed, the log says {floor}",
+            f"The ledger says that epoch {row.flushed} is flushed, the log says {floor}",
             "The target was restored from a backup, or the ledger table truncated. If the rows are gone,"
-            f" too, {errors.rewind(mark.flushed)}: the epochs that the log still holds are flushed"
+            f" too, {errors.rewind(row.flushed)}: the epochs that the log still holds are flushed"
             f" again. If the table holds all of them, {errors.rewind(floor)}.",
         )
-    if mark.flushed > floor:  # rule 17
-        if mark.last is None or mark.last.last != mark.flushed:
+    if row.flushed > floor:  # rule 17
+        if row.last is None or row.last.last != row.flushed:
             raise CorruptLog(
-                f"The ledger says that epoch {mark.flushed} is flushed, and its last window is"
-                f" {mark.last}",
+                f"The ledger says that epoch {row.flushed} is flushed, and its last window is"
+                f" {row.last}",
                 "Restore the ledger row from a backup; it was edited by hand.",
             )
-        if mark.last.first > floor + 1:
-            return RecordsBehind(mark.last)
-        return RecordFlushed(mark.last)
-    _refuse_torn(mark)
+        if row.last.first > floor + 1:
+            return RecordsBehind(row.last)
+        return RecordFlushed(row.last)
+    _refuse_torn(row)
     return None
 
 
@@ -346,24 +346,24 @@ def _epochs(window: Window | None) -> str:
     return "nothing" if window is None else f"{window.first} to {window.last}"
 
 
-def refuse_other_owner(mark: LedgerState | None, owner: Owner) -> None:
+def refuse_other_owner(row: LedgerState | None, owner: Owner) -> None:
     """Refuse a ledger row that belongs to another log or checkpoint (rule 1).
 
     :raises WrongOwner: it does.
     """
-    if mark is None or (mark.log_id, mark.checkpoint) == (owner.log_id, owner.checkpoint):
+    if row is None or (row.log_id, row.checkpoint) == (owner.log_id, owner.checkpoint):
         return
-    if mark.checkpoint == owner.checkpoint:
+    if row.checkpoint == owner.checkpoint:
         raise WrongOwner(
-            f"The ledger row of query {owner.query_id} belongs to log {mark.log_id}, and the log of"
+            f"The ledger row of query {owner.query_id} belongs to log {row.log_id}, and the log of"
             f" {owner.checkpoint} is another one, {owner.log_id}: the former one was deleted or replaced",
             f"Epochs that waited in it are not in this one. To go on with this one: {errors.ADOPT}, then"
             " `wal-sink verify CHECKPOINT` names the epochs that neither log nor ledger has. A copied"
             " checkpoint must not flush: start the copy with a new one.",
         )
     raise WrongOwner(
-        f"The ledger row of query {owner.query_id} belongs to log {mark.log_id} of checkpoint"
-        f" {mark.checkpoint}, not to log {owner.log_id} of {owner.checkpoint}",
+        f"The ledger row of query {owner.query_id} belongs to log {row.log_id} of checkpoint"
+        f" {row.checkpoint}, not to log {owner.log_id} of {owner.checkpoint}",
         "A copied checkpoint must not flush: start the copy with a new checkpoint, or give it a"
         f" ledger table of its own ({errors.LEDGER_TABLE}). If it was moved: {errors.ADOPT}.",
     )

@@ -27,7 +27,7 @@ class Situation(NamedTuple):
     checkpointed: int
     floor: int
     """The log's mark: the newest `flushed/` record, or the epoch before the first one."""
-    mark: LedgerState | None
+    row: LedgerState | None
     """The ledger row; None: the target does not know the query yet."""
     attempts: tuple[Attempt, ...]
     """Manifests of the epoch."""
@@ -37,7 +37,7 @@ class Situation(NamedTuple):
     @property
     def begun(self) -> BegunEpoch | None:
         """The epoch, as the ledger says that it is begun."""
-        window = self.mark.begun if self.mark else None
+        window = self.row.begun if self.row else None
         epochs = window.epochs if window else ()
         return next((begun for begun in epochs if begun.epoch == self.epoch), None)
 
@@ -50,15 +50,15 @@ def refuse_to_skip(situation: Situation, owner: Owner, first_epoch: int, *, begu
     :raises WrongOwner, LedgerBehindLog: log and ledger have to be brought together first.
     :raises OptionError: it is another epoch, or begun.
     """
-    epoch, mark = situation.epoch, situation.mark
-    refuse_other_owner(mark, owner)
-    if mark is None and situation.floor >= first_epoch:  # what was begun is lost with it
+    epoch, row = situation.epoch, situation.row
+    refuse_other_owner(row, owner)
+    if row is None and situation.floor >= first_epoch:  # what was begun is lost with it
         raise LedgerBehindLog(
             f"The ledger has no row for query {owner.query_id}, but the log says that epoch"
             f" {situation.floor} is flushed: so nothing tells whether epoch {epoch} is begun",
             f"Make the row anew first: {errors.rewind(situation.floor)}.",
         )
-    flushed = situation.floor if mark is None else mark.flushed
+    flushed = situation.floor if row is None else row.flushed
     if flushed < situation.floor:
         raise LedgerBehindLog(
             f"The ledger says that epoch {flushed} is flushed, the log says {situation.floor}",
@@ -123,7 +123,7 @@ class Past(NamedTuple):
     """What was seen of the epochs that are flushed."""
 
     identity: LogIdentity
-    mark: LedgerState | None
+    row: LedgerState | None
     """The ledger row; None: there is none."""
     records: Mapping[int, FlushedEpoch]
     """The records of flushed epochs, by epoch; the newest is the log's mark."""
@@ -151,7 +151,7 @@ class Past(NamedTuple):
     @property
     def upper(self) -> int:
         """The highest epoch that log or ledger say is flushed; of another log, none that Spark lacks here."""
-        flushed = max(self.floor, self.mark.flushed if self.mark else self.floor)
+        flushed = max(self.floor, self.row.flushed if self.row else self.floor)
         return max(self.floor, min(flushed, self.checkpointed)) if self.foreign else flushed
 
     def unflushed_here(self, epoch: int) -> bool:
@@ -169,8 +169,8 @@ class Past(NamedTuple):
         A flusher stood still before it. The ledger row tells: it knows the timestamps of what it says is
         flushed, and this one is higher.
         """
-        mark = self.mark
-        known = mark is not None and epoch <= mark.flushed and mark.last_us < us
+        row = self.row
+        known = row is not None and epoch <= row.flushed and row.last_us < us
         return known and not self.foreign and any(left.covers(us) for left in self.left_behind)
 
     def used_us(self) -> list[int]:
@@ -185,9 +185,9 @@ class Past(NamedTuple):
         used += [
             us for us in self.rewound_us if not any(left.covers(us) for left in self.left_behind)
         ]
-        if self.mark is not None:
-            windows = (self.mark.begun, self.mark.last)
-            used += [self.mark.last_us, *(window.last_us for window in windows if window)]
+        if self.row is not None:
+            windows = (self.row.begun, self.row.last)
+            used += [self.row.last_us, *(window.last_us for window in windows if window)]
         return used
 
 
@@ -198,8 +198,8 @@ def refuse_rewind(past: Past, to: int, owner: Owner, *, reset_us: int | None = N
     :raises WrongOwner: the row has to be adopted first.
     :raises OptionError: there is nothing to set back, or something is begun.
     """
-    mark, floor = past.mark, past.floor
-    refuse_other_owner(mark, owner)
+    row, floor = past.row, past.floor
+    refuse_other_owner(row, owner)
     if not past.identity.first_epoch - 1 <= to <= floor:
         raise OptionError(
             f"--to {to} is not between {past.identity.first_epoch - 1}, before the first epoch of the"
@@ -218,12 +218,12 @@ def refuse_rewind(past: Past, to: int, owner: Owner, *, reset_us: int | None = N
             "The write timestamps of this query do not lie in the future",
             "There is nothing to reset: leave --reset-timestamps out.",
         )
-    if mark is None:
+    if row is None:
         return
     if past.foreign:
         return  # what was flushed or begun from the other log cannot be finished from this one
-    if mark.begun is not None and mark.begun.first > floor:
-        first, last = mark.begun.first, mark.begun.last
+    if row.begun is not None and row.begun.first > floor:
+        first, last = row.begun.first, row.begun.last
         alone = first == last
         raise OptionError(
             (f"Epoch {first} is begun" if alone else f"Epochs {first} to {last} are begun")
@@ -232,7 +232,7 @@ def refuse_rewind(past: Past, to: int, owner: Owner, *, reset_us: int | None = N
             f" {errors.skip(first if alone else None, begun=True)}, and let a flusher pass over it. If"
             " checkpoint and log were restored from a backup, pass --restored.",
         )
-    if mark.flushed == floor == to and reset_us is None:
+    if row.flushed == floor == to and reset_us is None:
         raise OptionError(
             f"Ledger and log both say that epoch {to} is flushed", "There is nothing to set back."
         )
@@ -276,8 +276,8 @@ def refuse_lost(past: Past, to: int) -> None:
 
 def _possible(past: Past, least: int) -> int | None:
     """Return the first epoch from `least` on that `refuse_rewind` lets become the mark; None for none."""
-    mark, floor = past.mark, past.floor
-    stands = floor if mark is not None and mark.flushed == floor else None
+    row, floor = past.row, past.floor
+    stands = floor if row is not None and row.flushed == floor else None
     return min((e for e in past.records if e >= least and e != stands), default=None)
 
 

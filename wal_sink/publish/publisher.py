@@ -234,15 +234,15 @@ class Publisher:
 
         Rule 5: a replay of what is flushed is passed over if it is the same, else refused.
         """
-        mark = newest_anywhere(self._log)
-        if mark is None or epoch > mark.epoch:
-            return mark.epoch if mark else -1
+        newest = newest_anywhere(self._log)
+        if newest is None or epoch > newest.epoch:
+            return newest.epoch if newest else -1
         record = record_anywhere(self._log, epoch)
         if record is None or record.offsets_digest != offsets.digest:
             raise Diverged(
                 f"Epoch {epoch} was flushed"
                 + (" long ago" if record is None else " with other source offsets")
-                + f" and Spark computes it again; {self._log.url} is flushed up to {mark.epoch}",
+                + f" and Spark computes it again; {self._log.url} is flushed up to {newest.epoch}",
                 "The checkpoint was set back. Restore the newer checkpoint, or start with a new one;"
                 " what is in the table stays.",
             )
@@ -253,7 +253,7 @@ class Publisher:
             epoch,
             self._checkpoint.url,
         )
-        return mark.epoch
+        return newest.epoch
 
     def _see_files(self, segments: Sequence[SegmentRef], attempt: Attempt) -> None:
         """See that what the tasks wrote is there (rule 4), unless a newer run has deleted it (rule 18)."""

@@ -131,13 +131,13 @@ def refusal(plan: Plan, rows: Slice, window: Window | None, error: Exception) ->
     )
 
 
-def refuse_unflushed(mark: LedgerState | None, row: PassedRow) -> None:
+def refuse_unflushed(ledger_row: LedgerState | None, row: PassedRow) -> None:
     """Refuse to send a row of the quarantine before its epoch is flushed: the flush may still note it.
 
-    :param mark: the ledger row.
+    :param ledger_row: the ledger row.
     :raises TargetRefused: the epoch is not flushed.
     """
-    if mark is None or mark.flushed < row.epoch:
+    if ledger_row is None or ledger_row.flushed < row.epoch:
         raise TargetRefused(
             f"Epoch {row.epoch} is not flushed", "Send its rows when it is flushed."
         )

@@ -109,8 +109,8 @@ def sweep(log: Log, trimmable: int | None = None) -> int:
     """
     if unfinished := log.backend.sweep_unfinished(_UNFINISHED_S):
         logger.info("deleted %d unfinished files of killed writers", unfinished)
-    if (mark := log.newest_flushed()) is not None:
-        upto = mark.epoch if trimmable is None else min(trimmable, mark.epoch)
+    if (newest := log.newest_flushed()) is not None:
+        upto = newest.epoch if trimmable is None else min(trimmable, newest.epoch)
         # Afresh: a segment goes because both lack its epoch. Manifests first, since they move to `retained/`.
         untrimmed = {attempt.epoch for attempt in log.attempts(fresh=True)}
         untrimmed |= retained_paths(log, fresh=True).keys()
@@ -118,7 +118,7 @@ def sweep(log: Log, trimmable: int | None = None) -> int:
             logger.info("deleting %d segments of epochs up to %d", len(segments), upto)
             log.delete(segments)
         log.delete(_all_notes(log, upto, untrimmed))
-        for path in left_entries(log, mark.epoch - RECORDS_KEPT):
+        for path in left_entries(log, newest.epoch - RECORDS_KEPT):
             log.delete([path])
     forget_runs(log, flushed_epoch(log.of("")))
     return unfinished
@@ -131,15 +131,15 @@ def list_trimmable(log: Log, delay: Retention) -> tuple[str, ...]:
 
     :raises Diverged: as `trim` raises it.
     """
-    mark = log.newest_flushed()
-    if mark is None:
+    newest = log.newest_flushed()
+    if newest is None:
         return ()
     listed, retained = log.attempts(), retained_paths(log)
     epochs = sorted({*retained, *(attempt.epoch for attempt in listed)})
-    trimmable = delay.trimmable(log, mark, epochs)
+    trimmable = delay.trimmable(log, newest, epochs)
     if log.several:
         trimmable = SharedRetention(delay.seconds, delay.clock_us).trimmable(log, epochs)
-    upto = mark.epoch if trimmable is None else trimmable
+    upto = newest.epoch if trimmable is None else trimmable
     attempts = [attempt for attempt in listed if attempt.epoch <= upto]
     for epoch, attempts_of_epoch in _by_epoch(attempts).items():
         refuse_diverged(log, epoch, attempts_of_epoch)
@@ -148,7 +148,7 @@ def list_trimmable(log: Log, delay: Retention) -> tuple[str, ...]:
     records = _old_records(log, later) if attempts else []
     manifests = map(paths.MANIFEST.path, attempts)
     notes = _all_notes(log, upto)
-    left = left_entries(log, mark.epoch - RECORDS_KEPT)
+    left = left_entries(log, newest.epoch - RECORDS_KEPT)
     return (*_segments(log, upto), *notes, *left, *manifests, *kept, *records, *droppable(log))
 
 

@@ -39,11 +39,11 @@ from wal_sink.targets.registry import published_elsewhere
 _NUMBERS = random.SystemRandom()
 
 
-class Row(NamedTuple):
-    """The row, and the number of its file; no mark: there is no row."""
+class RowFile(NamedTuple):
+    """The ledger row, and the number of its file; both are None where there is none."""
 
     number: int | None
-    mark: LedgerState | None
+    row: LedgerState | None
 
 
 class _Kept(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +51,7 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
 
     table: str
     """Id of the table for which the row was written. One that is replaced keeps its log under another id."""
-    mark: LedgerState
+    row: LedgerState
 
 
 class LedgerFiles:
@@ -67,24 +67,24 @@ class LedgerFiles:
         """The transaction whose version is the number of the row's file."""
         return f"wal_sink/{self._query_id}"
 
-    def row(self, table: Table) -> Row:
-        """Return the row as of the table's version that was looked at; no mark, if that is of another table.
+    def row(self, table: Table) -> RowFile:
+        """Return the row as of the table's version that was looked at; none, if that is of another table.
 
         :raises FileNotFoundError: its file is gone, as it is when another flusher has changed the row since.
         :raises CorruptLog: it is not what this version writes.
         """
         number = table.transaction_version(self.app_id)
         if number is None:
-            return Row(None, None)
+            return RowFile(None, None)
         if self._read is None or number != self._read[0]:
             self._read = number, self._kept(self._files.read(self._path(number)))
         kept = self._read[1]
-        return Row(number, kept.mark if kept.table == table.id else None)
+        return RowFile(number, kept.row if kept.table == table.id else None)
 
-    def write(self, mark: LedgerState, table: Table) -> int:
+    def write(self, row: LedgerState, table: Table) -> int:
         """Write a file; return its number. Nothing points to it yet."""
         number = _NUMBERS.getrandbits(62)
-        self._files.write(self._path(number), msgspec.json.encode(_Kept(table=table.id, mark=mark)))
+        self._files.write(self._path(number), msgspec.json.encode(_Kept(table=table.id, row=row)))
         return number
 
     def delete(self, number: int | None) -> None:
@@ -139,9 +139,9 @@ class DeltaSession(StagedSession):
 
     def read_ledger(self) -> LedgerState | None:
         """Read the row of the table's newest version, and make that version durable."""
-        mark = self._row().mark
+        row = self._row().row
         self._table().sync()
-        return mark
+        return row
 
     # --- rows -------------------------------------------------------------------------------------
 
@@ -183,7 +183,7 @@ class DeltaSession(StagedSession):
         """
         staged = [Receipt.from_bytes(receipt) for receipt in receipts]
         there = self._row()
-        if there.mark != seen:
+        if there.row != seen:
             return Outcome.CONFLICT
         if new.begun is not None:
             self._table().refuse_unfit(replaces=bool(self._options.keys))
@@ -206,21 +206,21 @@ class DeltaSession(StagedSession):
 
     # --- commits ----------------------------------------------------------------------------------
 
-    def _move(self, seen: Row, new: LedgerState, staged: Sequence[Receipt] = ()) -> Outcome:
+    def _move(self, seen: RowFile, new: LedgerState, staged: Sequence[Receipt] = ()) -> Outcome:
         """Commit a row after the one that was seen, with files.
 
         :raises Exception: of delta-rs, which would come again.
         """
         number = self._ledger.write(new, self._table())
         transactions = {self._ledger.app_id: number}
-        if _finished(seen.mark, new):
+        if _finished(seen.row, new):
             transactions[self._owner.query_id] = new.flushed
         files, rows = self._changes(staged)
         for _ in range(_TRIES):
             if any(receipt.table != self._table().fingerprint for receipt in staged):
                 outcome: Outcome | None = Outcome.CONFLICT
             else:
-                outcome = self._commit(seen, files, rows, transactions, _reason(seen.mark, new))
+                outcome = self._commit(seen, files, rows, transactions, _reason(seen.row, new))
             if outcome is Outcome.CONFLICT:
                 self._ledger.delete(number)
             if outcome is Outcome.APPLIED:
@@ -236,7 +236,7 @@ class DeltaSession(StagedSession):
 
     def _commit(
         self,
-        seen: Row,
+        seen: RowFile,
         files: list[AddAction],
         rows: pa.Table | None,
         transactions: dict[str, int],
@@ -264,7 +264,7 @@ class DeltaSession(StagedSession):
             return Outcome.UNKNOWN
         return Outcome.APPLIED
 
-    def _met(self, seen: Row, number: int, since: int) -> Outcome | None:
+    def _met(self, seen: RowFile, number: int, since: int) -> Outcome | None:
         """Say what became of a commit that delta-rs calls a conflict; None: it may be tried again.
 
         delta-rs repeats a request whose answer was lost, and then meets its own commit; meanwhile another
@@ -284,7 +284,7 @@ class DeltaSession(StagedSession):
                 return Outcome.CONFLICT
         return Outcome.UNKNOWN
 
-    def _after_commit(self, seen: Row, merged: Sequence[str]) -> None:
+    def _after_commit(self, seen: RowFile, merged: Sequence[str]) -> None:
         """Make the commit durable; delete what no commit needs. An error changes nothing any more.
 
         :param merged: files whose rows are in the table.
@@ -299,7 +299,7 @@ class DeltaSession(StagedSession):
             with contextlib.suppress(OSError):
                 self._files.delete(path)
 
-    def _row(self) -> Row:
+    def _row(self) -> RowFile:
         """Read the row of the newest version."""
         for _ in range(_TRIES):
             with contextlib.suppress(FileNotFoundError):  # another flusher has moved the row on

@@ -35,7 +35,7 @@ it; the default is half a second."""
 
 
 class LedgerReader:
-    """Reads one query's mark, and the notes of its rows, from where it read last.
+    """Reads one query's ledger row, and the notes of its rows, from where it read last.
 
     :param timeout_s: for each request.
     """

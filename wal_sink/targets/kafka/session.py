@@ -184,8 +184,8 @@ class KafkaSession(TransactionalSession):
         :raises TargetUnavailable: another command sends rows; or the answer is lost.
         """
         row = PassedRow(rows.epoch, rows.first_us)
-        mark = self._alone(_RESENDS)
-        refuse_unflushed(mark, row)
+        ledger_row = self._alone(_RESENDS)
+        refuse_unflushed(ledger_row, row)
         key, sent = _note_key(self._owner, row), row.note(self._owner, sent=True)
         there = self._ledger.last(key)
         if there == sent:
@@ -224,7 +224,7 @@ class KafkaSession(TransactionalSession):
     # --- transactions ---
 
     def _alone(self, suffix: str = "") -> LedgerState | None:
-        """Become the only one that writes for this query, with nothing open; return the mark since then.
+        """Become the only one that writes for this query, with nothing open; return its ledger row.
 
         Producers of the same name before it are fenced, and what they had open is aborted.
 

@@ -98,9 +98,9 @@ class SqlSession(TransactionalSession):
     def read_ledger(self) -> LedgerState | None:
         """Read the row: in the window's transaction, which holds it, or in one of its own."""
         with self._transaction() as end:
-            mark = self._ledger.read()
+            row = self._ledger.read()
             end(self._connection.rollback)
-        return mark
+        return row
 
     def start(self, window: Window) -> None:
         """Open the window's transaction, and hold the ledger row in it, so that no other flusher writes.
@@ -186,8 +186,8 @@ class SqlSession(TransactionalSession):
             lost.
         """
         row = PassedRow(rows.epoch, rows.first_us)
-        mark = self.read_ledger()  # before the note, which comes with it
-        refuse_unflushed(mark, row)
+        ledger_row = self.read_ledger()  # before the note, which comes with it
+        refuse_unflushed(ledger_row, row)
         self._forget()
         with self._transaction() as end:
             note = self._ledger_of(row)

@@ -66,7 +66,7 @@ class LedgerContract:
 
     def test_a_row_is_replaced_whole(self, target: Target, session: Session, owner: Owner) -> None:
         """Every field, and to and from nothing begun; other sessions read each row."""
-        there = mark_of(session)
+        there = row_of(session)
         window, elsewhere = (
             begun_window(0, rows=3),
             Owner(owner.query_id, "another", "file:///moved"),
@@ -80,19 +80,19 @@ class LedgerContract:
             assert session.compare_and_set(there, new) is Outcome.APPLIED
             with target.connect(owner) as other:
                 assert other.read_ledger() == new
-            there = mark_of(session)
+            there = row_of(session)
 
     def test_the_longest_windows_are_kept_whole(self, session: Session) -> None:
         """Both that the row holds, `begun` and `last`, at once; and they are compared whole."""
         windows = [_long_window(0), _long_window(MOST_EPOCHS)]
         for window in windows:
             assert begin(session, window) is Outcome.APPLIED
-            seen = mark_of(session)
+            seen = row_of(session)
             assert seen.begun == window
             assert session.compare_and_set(seen, seen) is Outcome.APPLIED
             session.start(window)
             assert finish(session, window) is Outcome.APPLIED
-            assert mark_of(session).last == window
+            assert row_of(session).last == window
 
     @pytest.mark.parametrize("last_update", [False, True])
     @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ class LedgerContract:
             session.start(window)
             if epoch == 0:
                 finish(session, window)
-        present = mark_of(session)
+        present = row_of(session)
         seen = msgspec.structs.replace(present, **other)
         if last_update and seen.begun is not None:
             assert commit(session, seen) is Outcome.CONFLICT
@@ -127,7 +127,7 @@ class LedgerContract:
     def test_a_row_is_replaced_by_itself(self, session: Session) -> None:
         """It was as it was seen, though nothing changes: a driver may count changed rows only."""
         begin(session, begun_window(0))
-        seen = mark_of(session)
+        seen = row_of(session)
         assert session.compare_and_set(seen, seen) is Outcome.APPLIED
         assert session.read_ledger() == seen
 
@@ -149,7 +149,7 @@ class LedgerContract:
         session.start(other := begun_window(0))
         assert finish(session, other) is Outcome.CONFLICT
         session.start(window)
-        seen = mark_of(session)
+        seen = row_of(session)
         assert commit(session, seen) is Outcome.APPLIED
         session.start(window)
         assert commit(session, seen) is Outcome.CONFLICT
@@ -158,16 +158,16 @@ class LedgerContract:
         """Of many that race from one row, one takes effect at most, and answers so."""
         for epoch in range(3):
             windows = [begun_window(epoch) for _ in range(_RACERS)]
-            seen = mark_of(session)
+            seen = row_of(session)
             states = [msgspec.structs.replace(seen, begun=window) for window in windows]
             with ThreadPoolExecutor(_RACERS) as pool:
                 outcomes = list(pool.map(partial(_alone, target, owner, seen), states))
             assert outcomes.count(Outcome.APPLIED) <= 1
-            there = mark_of(session)
+            there = row_of(session)
             if there == seen:  # each has kept another one from it: the next one to try wins
                 assert Outcome.APPLIED not in outcomes
                 outcomes[0] = _alone(target, owner, seen, states[0])
-                there = mark_of(session)
+                there = row_of(session)
             assert there in states
             for new, outcome in zip(states, outcomes, strict=True):
                 if outcome is not Outcome.UNKNOWN:
@@ -183,7 +183,7 @@ class LedgerContract:
         """A flusher holds the row, and an operator's command comes in the middle: one of them has its way."""
         begin(session, window := begun_window(0))
         session.start(window)
-        seen = mark_of(session)
+        seen = row_of(session)
         moved, finished = _state(owner, 7), ledger.finish(seen)
         with target.connect(owner) as other, ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(outcome_of, target, lambda: other.compare_and_set(seen, moved))
@@ -191,11 +191,11 @@ class LedgerContract:
             committed = outcome_of(target, lambda: commit(session, seen))
             replaced = waiting.result()
         with target.connect(owner) as third:
-            mark = mark_of(third)
-        assert mark in (seen, moved, finished)
+            row = row_of(third)
+        assert row in (seen, moved, finished)
         for outcome, after in ((replaced, moved), (committed, finished)):
             if outcome is not Outcome.UNKNOWN:
-                assert (outcome is Outcome.APPLIED) == (mark == after)
+                assert (outcome is Outcome.APPLIED) == (row == after)
 
     def test_queries_do_not_share_a_row(self, target: Target, session: Session) -> None:
         """Each query has a ledger row of its own."""
@@ -207,10 +207,10 @@ class LedgerContract:
         """A row is linearizable over sessions."""
         begin(session, window := begun_window(0))
         with target.connect(owner) as other:
-            assert mark_of(other).begun == window
+            assert row_of(other).begun == window
             other.start(window)
             assert finish(other, window) is Outcome.APPLIED
-        assert mark_of(session).flushed == 0
+        assert row_of(session).flushed == 0
 
     def test_a_session_closes_twice(self, target: Target, session: Session, owner: Owner) -> None:
         """Whether or not a window is under way; the next session goes on."""
@@ -219,7 +219,7 @@ class LedgerContract:
         session.close()
         session.close()
         with target.connect(owner) as other:
-            assert mark_of(other).begun == window
+            assert row_of(other).begun == window
 
     def test_when_the_row_was_written_is_past(self, session: Session) -> None:
         """Where the target can tell at all: a time of the future is what `LedgerShadowed` is about."""
@@ -270,11 +270,11 @@ def _taken_for(session: Session, window: Window, begun: Window | None) -> Ledger
     return msgspec.structs.replace(there, flushed=window.first - 1, begun=begun)
 
 
-def mark_of(session: Session) -> LedgerState:
+def row_of(session: Session) -> LedgerState:
     """Read the ledger row, which has to be there."""
-    mark = session.read_ledger()
-    assert mark is not None
-    return mark
+    row = session.read_ledger()
+    assert row is not None
+    return row
 
 
 def begun_window(epoch: int, rows: int = 1) -> Window:

@@ -20,7 +20,7 @@ from wal_sink.model.ledger import Outcome, Owner, PassedRow, Window
 from wal_sink.model.plan import Plan
 from wal_sink.protocol import ledger as protocol
 from wal_sink.targets.base import Session, Slice, Target, TransactionalSession, without
-from wal_sink.testing.contracts.ledger import begin, begun_window, commit, mark_of
+from wal_sink.testing.contracts.ledger import begin, begun_window, commit, row_of
 from wal_sink.testing.contracts.rows import BASE_US, Record
 from wal_sink.testing.contracts.transactional import CountedContract
 
@@ -95,7 +95,7 @@ class RefusalsContract(CountedContract):
             for each in (rows._replace(batch=rows.batch.slice(0, 0)), rows):
                 other.write(plan, each)
             other.drain()
-            assert commit(other, mark_of(other)) is Outcome.APPLIED
+            assert commit(other, row_of(other)) is Outcome.APPLIED
         assert sorted(log.kept) == [BASE_US + n for n in refused]
         assert {k for k, *_ in self.records(target)} == {
             f"k{n}" for n in range(7) if n not in refused
@@ -156,7 +156,7 @@ class RefusalsContract(CountedContract):
             if repaired:
                 self.take_long(target)
             with target.connect(owner) as other:
-                if mark_of(other).flushed < steps:
+                if row_of(other).flushed < steps:
                     _write(other, window, plan, rows, log)
             self.take_long(target)
             with target.connect(owner) as other:
@@ -187,7 +187,7 @@ class RefusalsContract(CountedContract):
             other.start(window)
             other.write(plan, rows)
             other.drain()
-            assert commit(other, mark_of(other)) is Outcome.APPLIED
+            assert commit(other, row_of(other)) is Outcome.APPLIED
         with (
             target.connect(owner) as other,
             pytest.raises(TargetRefused, match="has no note of a row of epoch 0"),
@@ -244,7 +244,7 @@ def _resend(session: Session, plan: Plan, row: Slice) -> None:
 
 
 def _begun(session: Session) -> Window:
-    window = begun_window(mark_of(session).flushed + 1, rows=0)
+    window = begun_window(row_of(session).flushed + 1, rows=0)
     assert begin(session, window) is Outcome.APPLIED
     return window
 
@@ -272,6 +272,6 @@ def _write(session: Session, window: Window, plan: Plan, rows: Slice, log: _Log)
     for step in steps:
         step()
         log.step()
-    seen = mark_of(session)
+    seen = row_of(session)
     assert session.commit(seen, protocol.finish(seen)) is Outcome.APPLIED
     log.step()

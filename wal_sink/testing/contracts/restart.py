@@ -28,9 +28,9 @@ from wal_sink.testing.contracts.ledger import (
     begun_window,
     create,
     finish,
-    mark_of,
     new_owner,
     outcome_of,
+    row_of,
 )
 from wal_sink.testing.contracts.rows import (
     BASE_US,
@@ -78,20 +78,20 @@ class RestartContract(RowsContract):
             assert begin(other, window) is Outcome.APPLIED
             receipts = write_window(other, window, plan, parts[0])
             self.restart(target)
-            mark = _patiently(target, finished, mark_of)
-            assert mark.flushed == 0, "finish has answered before it was durable"
-            mark = _patiently(target, halfway, mark_of)
-            assert mark.begun == window, "begin has answered before it was durable"
+            row = _patiently(target, finished, row_of)
+            assert row.flushed == 0, "finish has answered before it was durable"
+            row = _patiently(target, halfway, row_of)
+            assert row.begun == window, "begin has answered before it was durable"
             outcome = Outcome.CONFLICT
             with refused(target):
                 receipts += write_and_drain(other, plan, parts[1])
                 outcome = outcome_of(target, lambda: finish(other, window, receipts))
-        moved = _patiently(target, halfway, mark_of).flushed == 0
+        moved = _patiently(target, halfway, row_of).flushed == 0
         if outcome is not Outcome.UNKNOWN:
             assert moved == (outcome is Outcome.APPLIED)
 
         def deliver_whole(again: Session) -> None:
-            if mark_of(again).flushed != 0:
+            if row_of(again).flushed != 0:
                 again.start(window)
                 for each in parts:
                     again.write(plan, each)

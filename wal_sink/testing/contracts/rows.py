@@ -22,8 +22,8 @@ from wal_sink.testing.contracts.ledger import (
     begin,
     begun_window,
     finish,
-    mark_of,
     outcome_of,
+    row_of,
 )
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int32()), ("v", pa.int64()), ("t", pa.string())])
@@ -209,11 +209,11 @@ class RowsContract(LedgerContract, ABC):
         with target.connect(owner) as last:
             applied = outcomes.count(Outcome.APPLIED)
             assert applied <= 1
-            if mark_of(last).begun is not None:  # each has kept another one from it
+            if row_of(last).begun is not None:  # each has kept another one from it
                 assert applied == 0
                 receipts = write_window(last, window, plan, rows)
                 assert finish(last, window, receipts) is Outcome.APPLIED
-            assert mark_of(last).last == window
+            assert row_of(last).last == window
         assert self.rows(target) == {("a", 1): (10, "x"), ("b", 2): (None, "y")}
 
     # --- what travels ---
@@ -243,7 +243,7 @@ def _agreed(target: Target, schema: pa.Schema) -> Plan:
 def deliver(session: Session, plan: Plan, *slices: Slice) -> None:
     """Bring slices into the target as a flusher does, as the window after the mark."""
     rows = sum(each.batch.num_rows for each in slices)
-    window = begun_window(mark_of(session).flushed + 1, rows)
+    window = begun_window(row_of(session).flushed + 1, rows)
     assert begin(session, window) is Outcome.APPLIED
     session.start(window)
     for each in slices:

@@ -31,7 +31,7 @@ import pytest
 from wal_sink.model.ledger import Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Delivery, Session, Slice, StagedSession, Target
-from wal_sink.testing.contracts.ledger import begin, begun_window, finish, mark_of
+from wal_sink.testing.contracts.ledger import begin, begun_window, finish, row_of
 from wal_sink.testing.contracts.rows import (
     ROWS,
     Record,
@@ -158,7 +158,7 @@ class StagedContract(CountedContract):
             outcome = finish(session, window, receipts)
         assert outcome is not Outcome.CONFLICT
         with target.connect(owner) as other:
-            assert mark_of(other).flushed == 0
+            assert row_of(other).flushed == 0
         assert sorted(map(str, self.records(target))) == sorted(map(str, ROWS))
 
     def test_finish_is_refused_when_another_window_is_begun(
@@ -170,7 +170,7 @@ class StagedContract(CountedContract):
         with refused(target):
             assert finish(session, other, receipts) is Outcome.CONFLICT
         assert self.records(target) == []
-        assert mark_of(session).begun == window
+        assert row_of(session).begun == window
 
     def test_what_is_discarded_does_not_count(
         self, target: Target, plan: Plan, session: Session, window: Window
@@ -198,7 +198,7 @@ class StagedContract(CountedContract):
         with refused(target):
             assert finish(session, window, sum(drains, ())) is Outcome.CONFLICT
         assert self.records(target) == []
-        assert mark_of(session).begun == window
+        assert row_of(session).begun == window
 
     @pytest.mark.parametrize("point", KILLED_AT)
     def test_a_flusher_is_killed(
@@ -229,11 +229,11 @@ class StagedContract(CountedContract):
             flusher.kill()
             flusher.join()
         if point != "finished":
-            assert mark_of(session).begun == window
+            assert row_of(session).begun == window
             assert self.records(target) == []
             receipts = write_window(session, window, plan, rows)
             assert finish(session, window, receipts) is Outcome.APPLIED
-        assert mark_of(session).last == window
+        assert row_of(session).last == window
         assert sorted(map(str, self.records(target))) == sorted(map(str, ROWS))
 
 

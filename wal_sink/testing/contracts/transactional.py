@@ -33,7 +33,7 @@ from wal_sink.protocol import ledger as protocol
 from wal_sink.targets.base import Delivery, Session, Target
 from wal_sink.targets.sql import SqlTarget
 from wal_sink.targets.sql.ledger import Ledger
-from wal_sink.testing.contracts.ledger import begin, begun_window, commit, finish, mark_of
+from wal_sink.testing.contracts.ledger import begin, begun_window, commit, finish, row_of
 from wal_sink.testing.contracts.rows import (
     ROWS,
     Record,
@@ -98,7 +98,7 @@ class CountedContract(RowsContract):
         session.close()
         with target.connect(owner) as other:
             assert self.records(target) == []
-            assert mark_of(other).begun == window
+            assert row_of(other).begun == window
             receipts = write_window(other, window, plan, self.slice(target, plan, ROWS))
             assert finish(other, window, receipts) is Outcome.APPLIED
         assert len(self.records(target)) == len(ROWS)
@@ -124,7 +124,7 @@ class CountedContract(RowsContract):
             delivered = [_finished(target, both[i], window) for i in (first, 1 - first)]
             assert sorted(delivered) == [False, True]
             with target.connect(owner) as third:
-                assert mark_of(third).flushed == 0
+                assert row_of(third).flushed == 0
         assert len(self.records(target)) == len(ROWS)
 
     def test_a_window_is_finished_once(
@@ -132,14 +132,14 @@ class CountedContract(RowsContract):
     ) -> None:
         """A flusher that wakes after the window was finished, and another one begun, adds nothing."""
         deliver(session, plan, self.slice(target, plan, ROWS))
-        first = mark_of(session).last
+        first = row_of(session).last
         assert first is not None
         begin(session, begun_window(1, rows=len(ROWS)))
         with target.connect(owner) as late, refused(target):
             receipts = write_window(late, first, plan, self.slice(target, plan, ROWS))
             assert finish(late, first, receipts) is Outcome.CONFLICT
         assert len(self.records(target)) == len(ROWS)
-        assert mark_of(session).flushed == 0
+        assert row_of(session).flushed == 0
 
 
 def _finished(target: Target, session: Session, window: Window) -> bool:
@@ -177,7 +177,7 @@ class TransactionalContract(CountedContract):
         with target.connect(owner) as other:
             with refused(target):
                 assert finish(other, window) is Outcome.CONFLICT
-            assert mark_of(other).flushed == -1
+            assert row_of(other).flushed == -1
         assert self.records(target) == []
 
     def test_another_update_commits_no_rows(
@@ -185,14 +185,14 @@ class TransactionalContract(CountedContract):
     ) -> None:
         """The rows belong to `commit`; an update of the row in between gives them up."""
         write_window(session, window, plan, self.slice(target, plan, ROWS))
-        seen = mark_of(session)
+        seen = row_of(session)
         moved = protocol.create(owner, 7)
         assert session.compare_and_set(seen, moved) is Outcome.APPLIED
         assert self.records(target) == []
         with refused(target):
             assert commit(session, seen) is Outcome.CONFLICT
         assert self.records(target) == []
-        assert mark_of(session) == moved
+        assert row_of(session) == moved
 
     def test_rows_without_start_never_count(
         self, target: Target, plan: Plan, session: Session, window: Window
@@ -251,7 +251,7 @@ class SqlContract(TransactionalContract):
     ) -> Any:
         """Return the connection with all that finishes a window, but COMMIT."""
         assert isinstance(target, SqlTarget)
-        seen = mark_of(session)
+        seen = row_of(session)
         assert ledger.lock(window, PROOF)
         target.insert(connection, plan, self.slice(target, plan, ROWS).batch)
         assert ledger.replace(seen, protocol.finish(seen), PROOF)
@@ -267,8 +267,8 @@ class SqlContract(TransactionalContract):
     ) -> None:
         """The connection is lost between the last statement and COMMIT: ledger and table are as before."""
         uncommitted.close()
-        mark = mark_of(session)
-        assert (mark.flushed, mark.begun) == (-1, window), "the ledger's table has no transactions"
+        row = row_of(session)
+        assert (row.flushed, row.begun) == (-1, window), "the ledger's table has no transactions"
         assert self.records(target) == [], "the table has no transactions"
         write_window(session, window, plan, self.slice(target, plan, ROWS))
         assert finish(session, window) is Outcome.APPLIED
@@ -284,9 +284,9 @@ class SqlContract(TransactionalContract):
         monkeypatch.setattr(target, "open", lambda: _Connection(open_(), commits))
         for before in itertools.count():
             with target.connect(owner) as session:
-                mark = mark_of(session)
-                if (window := mark.begun) is None:
-                    window = begun_window(mark.flushed + 1, rows=len(ROWS))
+                row = row_of(session)
+                if (window := row.begun) is None:
+                    window = begun_window(row.flushed + 1, rows=len(ROWS))
                     assert begin(session, window) is Outcome.APPLIED
                 commits.left = before
                 with contextlib.suppress(_ConnectionLost):
@@ -294,7 +294,7 @@ class SqlContract(TransactionalContract):
                     finish(session, window)
                 lost, commits.left = commits.left < 0, None
             with target.connect(owner) as other:
-                flushed = mark_of(other).flushed
+                flushed = row_of(other).flushed
             assert len(self.records(target)) == len(ROWS) * (flushed + 1)
             if not lost:
                 break
@@ -314,27 +314,27 @@ class SqlContract(TransactionalContract):
     ) -> None:
         """The same on a connection that goes on."""
         uncommitted.rollback()
-        assert mark_of(session).begun == window
+        assert row_of(session).begun == window
         assert self.records(target) == []
 
     def test_an_update_counts_the_rows_that_it_finds(self, window: Window, ledger: Ledger) -> None:
         """Where it changes nothing, too: an operator's command may write the row as it is."""
-        mark = ledger.read()
-        assert mark is not None
-        assert mark.begun == window
-        assert ledger.touch(mark) == 1
+        row = ledger.read()
+        assert row is not None
+        assert row.begun == window
+        assert ledger.touch(row) == 1
 
     def test_only_the_transaction_that_holds_the_row_finishes(
         self, window: Window, connection: Any, ledger: Ledger
     ) -> None:
         """It alone reads the proof that it has written; `begun` is read as ever."""
         assert ledger.lock(window, PROOF)
-        mark = ledger.read()
-        assert mark is not None
-        assert mark.begun == window
-        assert not ledger.replace(mark, protocol.finish(mark), "1" + PROOF)
+        row = ledger.read()
+        assert row is not None
+        assert row.begun == window
+        assert not ledger.replace(row, protocol.finish(row), "1" + PROOF)
         connection.rollback()
-        assert not ledger.replace(mark, protocol.finish(mark), PROOF)
+        assert not ledger.replace(row, protocol.finish(row), PROOF)
 
 
 class _ConnectionLost(Exception):
