@@ -20,9 +20,11 @@ from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.run_history import RunHistory
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
+from wal_sink.protocol.budget import Budget
 from wal_sink.protocol.next_step import Idle
 from wal_sink.publish.fencing import claim_generation
 from wal_sink.publish.micro_batch import begin_log
+from wal_sink.publish.orphans import make_room
 from wal_sink.wal.log import Log
 from wal_sink.wal.runs import RUNS_KEPT, forget_runs
 
@@ -227,6 +229,24 @@ def test_rule_5_a_listing_from_before_the_commit_lets_no_run_publish(world: Worl
     assert mount.list("commits/") == ["commits/0"]
     with pytest.raises(Fenced, match="checkpointed already"):
         late.commit(appended)
+
+
+def test_rule_22_a_listing_from_before_the_commit_lets_no_run_claim_from_that_epoch(
+    world: World,
+) -> None:
+    """A claim from an epoch at or before one that is given up ends that decision."""
+    run = world.run()
+    mount = CachingMount(Path(world.checkpoint.url.removeprefix("file://")), asks_again=True)
+    mount.cache("commits/")
+    run.batch([("a", 1)])
+    late = world.run()
+    late.write_offsets()
+    late.tasks([("of a killed run", 1)])
+    starts = world.run()
+    make_room(starts.log, Checkpoint(mount), starts.run_id, Budget(1, "block"), {})
+    claim = world.log.read(paths.CLAIM, 2)
+    assert claim is not None
+    assert (claim.run_id, claim.epoch) == (starts.run_id, 1)
 
 
 def test_a_listing_from_before_a_batch_that_passed_the_sink_by_begins_no_run(world: World) -> None:

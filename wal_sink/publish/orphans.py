@@ -79,7 +79,9 @@ def make_room(
     """
     began_s = time.monotonic()
     try:
-        checkpointed = checkpoint.last_commit()
+        checkpointed = checkpoint.last_commit(
+            fresh=True
+        )  # the claim says from where the run goes on
         left = _bytes_left(log, checkpointed + 1)
         crowded = is_crowded(log)
         if not crowded and not (left and _is_filled(log, checkpoint, left, budget)):
