@@ -5,6 +5,7 @@ The statements commit nothing: the session's transaction does.
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 from wal_sink.model.ledger import LedgerRow, LedgerState, Owner, Window
@@ -57,12 +58,9 @@ class Ledger:
         :raises CorruptLog: it is not one that this version wrote.
         """
         statement = f"SELECT {', '.join(COLUMNS)} FROM {self._table} WHERE query_id = {self._p}"  # noqa: S608
-        cursor = self._connection.cursor()
-        try:
+        with closing(self._connection.cursor()) as cursor:
             cursor.execute(statement, (self._owner.query_id,))
             row = cursor.fetchone()
-        finally:
-            cursor.close()
         if row is None:
             return None
         *others, begun, last = ("" if cell == _NOTHING else cell for cell in row)
@@ -71,7 +69,7 @@ class Ledger:
         return LedgerState.from_row((*others, begun, last), where)
 
     def insert(self, new: LedgerState) -> bool:
-        """Create the row; return True.
+        """Create the row; return whether the driver counts one.
 
         :raises Exception: of the driver; also when there is a row.
         """
@@ -125,12 +123,9 @@ class Ledger:
         )
 
     def _execute(self, statement: str, values: tuple[object, ...]) -> int:
-        cursor = self._connection.cursor()
-        try:
+        with closing(self._connection.cursor()) as cursor:
             cursor.execute(statement, values)
             return int(cursor.rowcount)
-        finally:
-            cursor.close()
 
 
 def _cells(state: LedgerState) -> dict[str, object]:

@@ -344,11 +344,8 @@ class SqlSession(TransactionalSession):
         )
 
     def _execute(self, statement: str) -> None:
-        cursor = self._connection.cursor()
-        try:
+        with contextlib.closing(self._connection.cursor()) as cursor:
             cursor.execute(statement)
-        finally:
-            cursor.close()
 
     # --- transactions ---
 

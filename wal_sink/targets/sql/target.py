@@ -167,15 +167,10 @@ class SqlTarget(Target):
         into = with_values(f"{self.table_name} ({names})", self.parameter)
         values = ", ".join([self.parameter] * len(plan.columns))
         rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
-        cursor = connection.cursor()
-        try:
-            cursor.executemany(
-                f"INSERT INTO {into} VALUES ({values})",  # noqa: S608 -- quoted names
-                list(rows),
-            )
+        statement = f"INSERT INTO {into} VALUES ({values})"  # noqa: S608 -- quoted names
+        with contextlib.closing(connection.cursor()) as cursor:
+            cursor.executemany(statement, list(rows))
             return int(cursor.rowcount)
-        finally:
-            cursor.close()
 
     def quote(self, name: str) -> str:
         """Quote a name as it is, by the SQL standard. A `%` stays one: the class knows when to double it."""
@@ -362,8 +357,5 @@ class SqlTarget(Target):
 
 
 def _run(connection: Any, statement: str) -> None:
-    cursor = connection.cursor()
-    try:
+    with contextlib.closing(connection.cursor()) as cursor:
         cursor.execute(statement)
-    finally:
-        cursor.close()
