@@ -21,6 +21,8 @@ from tests.protocol.aged_log import record_each, recorded_in
 from tests.protocol.engine import NOW_US, Run, World
 from tests.protocol.test_corruption import edit
 from wal_sink import errors
+from wal_sink.admin.query import Query
+from wal_sink.admin.verify import verify
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.checkpoint.watcher import EarlySync
 from wal_sink.flush.clocks import Clocks
@@ -1150,6 +1152,8 @@ def test_rule_1_a_log_that_has_vanished_is_not_begun_anew(world: World) -> None:
     for act in (world.flush, world.run, lambda: run.batch([("b", 2)])):
         with pytest.raises(errors.CorruptLog, match="not mounted"):
             act()
+    query = Query(world.query_id, Checkpoint(world.checkpoint), world.log)
+    assert [each.kind for each in verify(query, None, NOW_US).findings] == ["CorruptLog"]
     for path, data in kept.items():
         world.log_backend.create(path, data)
     world.flush()
