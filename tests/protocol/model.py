@@ -26,7 +26,13 @@ from wal_sink.model.ledger import BegunEpoch, LedgerState, Outcome, Owner, Windo
 from wal_sink.model.manifest import Attempt, Manifest, Published, SegmentRef
 from wal_sink.model.plan import WriteDemands
 from wal_sink.model.records import Chosen, CommitProof, FlushedEpoch, LogIdentity
-from wal_sink.protocol.attempts import as_chosen, choose, refuse_missing_manifest
+from wal_sink.protocol.attempts import (
+    Contender,
+    Evidence,
+    as_chosen,
+    choose,
+    refuse_missing_manifest,
+)
 from wal_sink.protocol.ledger import (
     CLOCKS_DIFFER_US,
     after_finish,
@@ -35,15 +41,13 @@ from wal_sink.protocol.ledger import (
     finish,
     flush_record,
     is_mine,
-    next_attempt,
-    plan_window,
+    new_window,
+    next_sending,
 )
 from wal_sink.protocol.next_step import (
     Begin,
     Choose,
-    Contender,
     CreateLedger,
-    Evidence,
     Idle,
     ManifestMissing,
     Observation,
@@ -155,17 +159,17 @@ class Rules:
     """11. Off: the flusher of each target chooses for itself."""
     slowest: bool = True
     """18. Off: an epoch is trimmed when one of two targets has it."""
-    attempts: int = 0
+    sendings: int = 0
     """The rows of all epochs are of one key, each with a list that is not frozen: what is written twice with
-    one timestamp is there twice. So many attempts at a window are explored; 0: there is no list."""
+    one timestamp is there twice. So many sendings of a window are explored; 0: there is no list."""
     raised: bool = True
     """26. Off: a flusher that resumes a window writes it with its timestamps."""
     above_all: bool = True
-    """26. Off: an attempt's timestamps lie above the same rows' of the one before, not above all of them."""
+    """26. Off: a sending's timestamps lie above the same rows' of the one before, not above all of them."""
     announced: bool = True
-    """26. Off: a flusher writes an attempt that the ledger does not have."""
+    """26. Off: a flusher writes a sending that the ledger does not have."""
     newest_finishes: bool = True
-    """26. Off: an attempt that was overtaken may finish the window."""
+    """26. Off: a sending that was overtaken may finish the window."""
     sends_once: bool = True
     """26. Off: a request that is not answered is sent again as it is."""
     postcheck: bool = True
@@ -647,7 +651,7 @@ def _decide(  # noqa: C901, PLR0912 - a list of steps
         case Resume(window):
             if not rules.names_all and (chosen := _again(rules, me, listed, s)) is not None:
                 window = chosen
-            if not rules.attempts or window.attempt != rules.attempts:
+            if not rules.sendings or window.sending != rules.sendings:
                 at = "again" if window.sent_once and rules.raised else "write"
                 at = "pass" if rules.refuses else at
                 yield f"{who} resumes {window.first}", to(Fl(at, window=window, seen=me.ledger), s)
@@ -734,11 +738,11 @@ def _begin(rules: Rules, s: State, f: int, window: Window) -> Next:
 
 
 def _begin_again(rules: Rules, s: State, f: int, before: Window) -> Next:
-    """Take another attempt at a window, as long as the ledger says what was seen (rule 26)."""
+    """Begin another sending of a window, as long as the ledger says what was seen (rule 26)."""
     ledger, seen = s.ledger, s.fls[f].seen
     assert ledger is not None
     assert seen is not None
-    again = next_attempt(before, NOW, f"flusher{f}")
+    again = next_sending(before, NOW, f"flusher{f}")
     if not rules.above_all:
         epochs = (msgspec.structs.replace(e, base_us=e.base_us + 1) for e in before.epochs)
         again = msgspec.structs.replace(again, epochs=tuple(epochs))
@@ -749,7 +753,7 @@ def _begin_again(rules: Rules, s: State, f: int, before: Window) -> Next:
     won = is_mine(outcome, again, ledger) or not rules.announced
     fl = Fl("write", window=again, seen=new) if won else Fl()
     state = s._replace(ledger=ledger, fls=(*s.fls[:f], fl, *s.fls[f + 1 :]))
-    yield f"flusher{f} takes attempt {again.attempt}: {outcome.value}", state
+    yield f"flusher{f} begins sending {again.sending}: {outcome.value}", state
 
 
 def _write(rules: Rules, s: State, f: int, window: Window) -> Next:
@@ -786,7 +790,7 @@ def _write(rules: Rules, s: State, f: int, window: Window) -> Next:
         yield f"flusher{f} finds {n} flushed", to(Fl())
         return
     written = Row(n, run, row, begun.base_us + row)
-    if rules.attempts:
+    if rules.sendings:
         yield from _send(rules, s, f, written)
         return
     did, reached = _row(rules, s, me, written)
@@ -835,7 +839,7 @@ def _arrived(rules: Rules, s: State, sent: Listed) -> State:
 def _see_list(rules: Rules, s: State) -> None:
     """See that the list is that of what is flushed, or of what is being written."""
     ledger = s.ledger
-    if not rules.attempts or ledger is None or ledger.flushed < 0:
+    if not rules.sendings or ledger is None or ledger.flushed < 0:
         return
     last = [each for each in s.listed if each.epoch == ledger.flushed and each.row == ROWS - 1]
     if not last and (ledger.begun is None or any(e.epoch <= ledger.flushed for e in s.listed)):
@@ -1056,7 +1060,13 @@ def decide(
     attempts = _attempts(told.listed)
     identity = None if told.first is None else _identity(told.first)
     view = Observation(
-        com, recorded, identity, identity is not None, ledger, attempts, trimmable=trimmable
+        com,
+        recorded,
+        identity,
+        asked=identity is not None,
+        row=ledger,
+        attempts=attempts,
+        trimmable=trimmable,
     )
     if not rules.torn and ledger is not None and ledger.last is not None:
         last = ledger.last if ledger.last.last == ledger.flushed else None
@@ -1114,12 +1124,12 @@ def plan(
     emp: frozenset[tuple[int, int]],
     f: int,
 ) -> Window:
-    """Ask `plan_window`."""
+    """Ask `new_window`."""
     manifests = [Published(_manifest(attempt, gens, listed, emp), "digest") for attempt in attempts]
     before = ledger if rules.chained else msgspec.structs.replace(ledger, last_us=0)
     now_us = bounded_now(rules.flusher_us, [NOW] if rules.bounded else [])
-    demands = WriteDemands(sent_once=rules.attempts > 0)
-    return plan_window(manifests, before, now_us, f"flusher{f}", demands)
+    demands = WriteDemands(sent_once=rules.sendings > 0)
+    return new_window(manifests, before, now_us, f"flusher{f}", demands)
 
 
 def _manifest(
@@ -1199,7 +1209,7 @@ def _explore(rules: Rules, most: int, until: str | None) -> Found:
                 if rules.refuses or rules.rewinds or rules.hides
                 else ()
             ),
-            *((arriving_steps(rules, state),) if rules.attempts else ()),
+            *((arriving_steps(rules, state),) if rules.sendings else ()),
         ):
             try:
                 for label, reached in actor:

@@ -84,7 +84,7 @@ def test_rule_18_garbage_that_cannot_be_deleted_holds_up_no_epoch(
     assert "cannot be deleted" in caplog.text
 
     backend.denied = False
-    monkeypatch.setattr("wal_sink.flush.trimmer.AGAIN_S", -1.0)
+    monkeypatch.setattr("wal_sink.flush.trimmer.DELETE_AGAIN_S", -1.0)
     until_rest(flusher)
     assert world.log.attempts() == ()
     assert world.log.segments() == []

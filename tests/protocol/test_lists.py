@@ -89,28 +89,28 @@ def test_rule_26_every_fault_is_recovered_from(role: str, when: When) -> None:
 
 
 def test_rule_26_a_window_that_is_resumed_has_higher_timestamps(lists: ListWorld) -> None:
-    """They lie above all of the attempt before, also if clocks went back, and the next epoch's above both."""
+    """They lie above all of the sending before, also if clocks went back, and the next epoch's above both."""
     run = lists.run()
     run.batch([("a", 1), ("b", 2)])
     interrupted(lists)
     first = lists.begun()
-    assert first.attempt == 1
+    assert first.sending == 1
     lists.clock.us -= 60_000_000
     interrupted(lists)
     second = lists.begun()
-    assert (second.attempt, second.epochs[0].base_us) == (2, first.last_us + 1)
+    assert (second.sending, second.epochs[0].base_us) == (2, first.last_us + 1)
     run.batch([("a", 3)])
     lists.flush()
     row = lists.ledger()
     assert row is not None
     assert row.last is not None
-    assert (row.last.first, row.last.attempt) == (1, 1)
+    assert (row.last.first, row.last.sending) == (1, 1)
     assert row.last.epochs[0].base_us > second.last_us + 2
     assert lists.visible() == [("a", 3), ("b", 2)]
 
 
 def test_rule_26_a_table_without_lists_is_written_as_ever(world: World) -> None:
-    """Its windows have no attempts: a window that is resumed keeps its timestamps."""
+    """Its windows have no sendings: a window that is resumed keeps its timestamps."""
     world.run().batch([("a", 1)])
     flusher = world.flusher(Faults(at=0, error=ConnectionError, matching="write"))
     with pytest.raises(TargetUnavailable):
@@ -118,7 +118,7 @@ def test_rule_26_a_table_without_lists_is_written_as_ever(world: World) -> None:
     row = world.ledger()
     assert row is not None
     assert row.begun is not None
-    assert (row.begun.attempt, row.begun.sent_once) == (0, False)
+    assert (row.begun.sending, row.begun.sent_once) == (0, False)
     base_us = row.begun.epochs[0].base_us
     world.flush()
     row = world.ledger()
@@ -128,7 +128,7 @@ def test_rule_26_a_table_without_lists_is_written_as_ever(world: World) -> None:
     assert b"once" not in world.log_backend.read(world.log_backend.list("plans/")[0])
 
 
-def test_rule_26_late_rows_of_an_attempt_that_was_overtaken_change_nothing(
+def test_rule_26_late_rows_of_a_sending_that_was_overtaken_change_nothing(
     lists: ListWorld,
 ) -> None:
     """A flusher stands still before its rows; another one finishes, and then the first one sends them."""
@@ -156,15 +156,15 @@ def test_rule_26_the_window_is_not_taken_back_at_once(
     flusher = lists.flusher(Faults(at=0, error=ConnectionError, matching="write"))
     with pytest.raises(TargetUnavailable):
         flush_until_error(flusher)
-    interrupted(lists)  # another flusher takes the second attempt, and dies
+    interrupted(lists)  # another flusher begins the second sending, and dies
     assert isinstance(flusher.run_once(), Idle)
-    assert lists.begun().attempt == 2
+    assert lists.begun().sending == 2
     monkeypatch.setattr(connection, "_PATIENCE_S", 0.0)
     assert isinstance(flusher.run_once(), Resume)
     row = lists.ledger()
     assert row is not None
     assert row.last is not None
-    assert row.last.attempt == 3
+    assert row.last.sending == 3
     assert lists.visible() == [("a", 1)]
 
 
@@ -190,7 +190,7 @@ def test_rule_26_a_flusher_stops_when_another_one_has_taken_the_window(lists: Li
         patched.setattr(session_type, "write", overtaken)
         slow.run_once()
     assert not any(name.startswith("finish") for name in faults.operations)
-    assert lists.begun().attempt == 2
+    assert lists.begun().sending == 2
     lists.flush()
     assert lists.visible() == [("a", 1), ("b", 2)]
 
@@ -233,13 +233,13 @@ def test_rule_26_epochs_with_lists_share_a_window_with_no_others() -> None:
     assert row is not None
     assert row.last is not None
     assert [each.epoch for each in row.last.epochs] == [1, 2]
-    assert row.last.attempt == 1
+    assert row.last.sending == 1
     assert world.log.plan(run.plan.key) == run.plan
     assert run.plan.demands.sent_once
 
 
 def test_rule_26_a_lost_ledger_row_does_not_double_what_was_begun(lists: ListWorld) -> None:
-    """What is begun again after a rewind lies above every attempt that the row may have named."""
+    """What is begun again after a rewind lies above every sending that the row may have named."""
     run = lists.run()
     run.batch([("a", 1)])
     lists.flush()
@@ -252,16 +252,16 @@ def test_rule_26_a_lost_ledger_row_does_not_double_what_was_begun(lists: ListWor
     assert lists.visible() == [("a", 1), ("b", 2), ("c", 3)]
 
 
-@pytest.mark.parametrize("attempts", [0, 1])
+@pytest.mark.parametrize("sendings", [0, 1])
 def test_rule_26_a_restored_ledger_row_does_not_double_what_was_begun_since(
-    lists: ListWorld, attempts: int
+    lists: ListWorld, sendings: int
 ) -> None:
-    """The row lacks an attempt of which rows are in the table; what is begun again lies above it."""
+    """The row lacks a sending of which rows are in the table; what is begun again lies above it."""
     run = lists.run()
     run.batch([("a", 1)])
     lists.flush()
     run.batch([("b", 2), ("c", 3)])
-    for _ in range(attempts):
+    for _ in range(sendings):
         interrupted(lists)
     backup = dict(lists.store.ledger)
     interrupted(lists)
@@ -271,7 +271,7 @@ def test_rule_26_a_restored_ledger_row_does_not_double_what_was_begun_since(
 
 
 def test_rows_of_such_a_table_are_not_kept_in_quarantine() -> None:
-    """An entry is known by its timestamp, which each attempt raises; refused at the start."""
+    """An entry is known by its timestamp, which each sending raises; refused at the start."""
     plan = ListWorld().run().plan
     refuse_quarantine([plan], "fail")
     with pytest.raises(OptionError, match="lists that are not frozen"):
@@ -294,7 +294,7 @@ def test_rule_26_of_two_flushers_that_take_one_attempt_one_writes(
 
     monkeypatch.setattr(session_type, "compare_and_set", late)
     lists.flusher().run_once()
-    assert lists.begun().attempt == 2
+    assert lists.begun().sending == 2
     assert lists.visible() == [("a", 1)]
     lists.flush()
     assert lists.visible() == [("a", 1), ("b", 2)]

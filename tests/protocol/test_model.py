@@ -15,7 +15,7 @@ DOUBLED = "a row is doubled"
 
 STAGED = Rules(epochs=1, runs=1, flushers=2, atomic=True, staged=True)
 
-LISTS = Rules(epochs=1, runs=1, flushers=2, attempts=3)
+LISTS = Rules(epochs=1, runs=1, flushers=2, sendings=3)
 
 TWICE = "a list is doubled"
 
@@ -92,7 +92,7 @@ BOTH = Rules(epochs=1, flushers=2, targets=2, patient=False, judged=False)
         ("lists, 1 run, 1 epoch, 2 flushers, late requests, 3 attempts", LISTS),
         pytest.param(
             "lists, 1 run, 2 epochs, 2 flushers, late requests, 2 attempts",
-            replace(LISTS, epochs=2, attempts=2),
+            replace(LISTS, epochs=2, sendings=2),
             marks=pytest.mark.test_all,
         ),
         (

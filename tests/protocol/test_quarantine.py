@@ -23,7 +23,13 @@ from tests.protocol.several_world import ADDED, CELLS, SeveralWorld
 from tests.protocol.test_crash_everywhere import EPOCHS, When, every_fault, partitions
 from wal_sink import errors
 from wal_sink.admin.flush import FlushCommand
-from wal_sink.admin.quarantine import Retried, json_value, list_quarantine, plan_retry, refused_rows
+from wal_sink.admin.quarantine import (
+    Retried,
+    json_value,
+    list_quarantine,
+    plan_retry,
+    read_quarantine,
+)
 from wal_sink.admin.query import Patience, Query
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.skip import plan_skip
@@ -84,7 +90,7 @@ def listed(world: World, target: str = "") -> list[tuple[int, int, object]]:
     """Return epoch, write timestamp and row of what is in quarantine."""
     return [
         (row.entry.epoch, row.entry.first_us + row.number, json_value(row.row))
-        for row in refused_rows(query_of(world, target))
+        for row in read_quarantine(query_of(world, target))
     ]
 
 

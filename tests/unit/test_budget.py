@@ -9,7 +9,7 @@ from wal_sink.model.records import Backlog, ErrorReport, FlusherReport
 from wal_sink.progress.heartbeat import stopping_error
 from wal_sink.protocol.budget import (
     ALONE_S,
-    SILENT_S,
+    SILENT_PATIENCE_S,
     Budget,
     Flushing,
     has_room,
@@ -105,11 +105,11 @@ def test_a_flusher_that_is_not_there_is_waited_for_a_while() -> None:
         refuse_full(7, FULL, BLOCK, ALONE._replace(alone_s=ALONE_S), "file:///c")
     assert "`wal-sink flush file:///c --follow`" in str(caught.value)
     assert caught.value.exit_code == 4
-    silent = ALONE._replace(alone_s=SILENT_S - 1, silent=True)
+    silent = ALONE._replace(alone_s=SILENT_PATIENCE_S - 1, silent=True)
     refuse_full(7, FULL, BLOCK, silent, "file:///c")
     assert "within 900 s" in waiting(7, FULL, BLOCK, silent)
     with pytest.raises(NoFlusher):
-        refuse_full(7, FULL, BLOCK, silent._replace(alone_s=SILENT_S), "file:///c")
+        refuse_full(7, FULL, BLOCK, silent._replace(alone_s=SILENT_PATIENCE_S), "file:///c")
 
 
 def test_the_error_that_stopped_the_flush_is_raised() -> None:

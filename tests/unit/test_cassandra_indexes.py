@@ -33,8 +33,8 @@ from wal_sink.targets.cassandra.schema.table import (
 )
 from wal_sink.targets.cassandra.write.prepared import (
     Refusals,
+    find_refused,
     refusal,
-    refused_rows,
 )
 
 FLOATS = pa.list_(pa.float32())
@@ -289,7 +289,7 @@ def test_the_row_is_found(bad: int) -> None:
         sent.append(keys(request))
         return failure(0) if bad in sent[-1] else None
 
-    found = next(refused_rows(encoded(*range(600)), failure(0), send))
+    found = next(find_refused(encoded(*range(600)), failure(0), send))
     assert found is not None
     assert keys(found.request) == [bad]
     assert found.others_are_taken
@@ -305,7 +305,7 @@ def test_no_row_is_taken() -> None:
         sent.append(request)
         return failure(0)
 
-    found = next(refused_rows(encoded(*range(600)), failure(0), send))
+    found = next(find_refused(encoded(*range(600)), failure(0), send))
     assert found is not None
     assert (keys(found.request), found.others_are_taken) == ([0], False)
     assert len(sent) <= 2 * 10
@@ -324,13 +324,13 @@ def test_no_row_is_to_blame() -> None:
         sent.extend(keys(request))
         return None
 
-    assert list(refused_rows(encoded(*range(600)), TOO_LARGE, small)) == []
+    assert list(find_refused(encoded(*range(600)), TOO_LARGE, small)) == []
     assert sent == list(range(600))
-    alone = next(refused_rows(encoded(5), failure(0), small))
+    alone = next(find_refused(encoded(5), failure(0), small))
     assert alone is not None
     assert (keys(alone.request), alone.others_are_taken) == ([5], False)
     with pytest.raises(OperationTimedOut):
-        list(refused_rows(encoded(1, 2), failure(0), lambda _: OperationTimedOut()))
+        list(find_refused(encoded(1, 2), failure(0), lambda _: OperationTimedOut()))
 
 
 def test_what_is_said_of_the_row() -> None:

@@ -23,20 +23,18 @@ from wal_sink.errors import (
 from wal_sink.model.ledger import BegunEpoch, LedgerState, Outcome, Owner, Window
 from wal_sink.model.manifest import Attempt, Manifest, Offsets, Published, SegmentRef, parse_offsets
 from wal_sink.model.records import CommitProof, FlushedEpoch, LogIdentity
-from wal_sink.protocol.attempts import choose, doubts, refuse_missing_manifest
+from wal_sink.protocol.attempts import Contender, Evidence, choose, doubts, refuse_missing_manifest
 from wal_sink.protocol.ledger import (
     after_finish,
     bounded_now,
     is_mine,
-    plan_window,
-    plan_without_rows,
+    new_window,
+    new_window_without_rows,
 )
 from wal_sink.protocol.next_step import (
     Begin,
     Choose,
-    Contender,
     CreateLedger,
-    Evidence,
     Idle,
     ManifestMissing,
     Observation,
@@ -145,7 +143,9 @@ def view(
 ) -> Observation:
     seen = tuple(Attempt(*attempt) for attempt in attempts)
     asked = resting(checkpointed, recorded(record), identity(first)) is None
-    return Observation(checkpointed, recorded(record), identity(first), asked, ledger, seen)
+    return Observation(
+        checkpointed, recorded(record), identity(first), asked=asked, row=ledger, attempts=seen
+    )
 
 
 def evidence(epoch: int, *attempts: Attempt, **changes: Any) -> Evidence:
@@ -494,7 +494,7 @@ def test_batches_that_spark_makes_without_a_sink(known: dict[str, Any], *, expec
 @pytest.mark.parametrize(("now", "last", "base"), [(200, 0, 200), (200, 199, 200), (200, 500, 501)])
 def test_an_epoch_without_manifest_uses_up_a_timestamp(now: int, last: int, base: int) -> None:
     """So that the timestamps of what follows still grow."""
-    planned = plan_without_rows(PassOver(5, 3, "digest"), row(4, last_us=last), now, "nonce")
+    planned = new_window_without_rows(PassOver(5, 3, "digest"), row(4, last_us=last), now, "nonce")
     (begun_,) = planned.epochs
     assert (begun_.epoch, begun_.generation, begun_.manifest, begun_.rows) == (5, 3, "", 0)
     assert (planned.nonce, begun_.base_us, planned.last_us) == ("nonce", base, base)
@@ -510,7 +510,7 @@ def test_offsets_that_do_not_tell_their_partitions(line: str) -> None:
     assert not PLANNED.repartitions(odd)
 
 
-# --- plan_window ----------------------------------------------------------------------------------
+# --- new_window ----------------------------------------------------------------------------------
 
 
 def manifest(epoch: int, rows: int, published_us: int) -> Published:
@@ -546,7 +546,7 @@ def manifest(epoch: int, rows: int, published_us: int) -> Published:
 )
 def test_the_base_of_an_epoch(published: int, now: int, last: int, base: int) -> None:
     """Rule 14: max(min(published, now), last + 1)."""
-    planned = plan_window([manifest(5, 10, published)], row(4, last_us=last), now, "nonce")
+    planned = new_window([manifest(5, 10, published)], row(4, last_us=last), now, "nonce")
     assert [epoch.base_us for epoch in planned.epochs] == [base]
 
 
@@ -576,7 +576,7 @@ def test_the_present_is_bounded_by_the_targets_clock(
 
 def test_a_window_says_all_that_is_decided() -> None:
     """Attempt, file, digests and sizes of each epoch; chained timestamps; empty ones use up one."""
-    planned = plan_window(
+    planned = new_window(
         [manifest(5, 10, 100), manifest(6, 0, 100), manifest(7, 3, 100), manifest(8, 1, 150)],
         row(4, last_us=99),
         200,
@@ -619,7 +619,7 @@ def test_timestamps_grow_over_epochs(
         for rows, published in contents:
             manifests.append(manifest(epoch, rows, published))
             epoch += 1
-        planned = plan_window(manifests, row(epoch, last_us=used), now, "nonce")
+        planned = new_window(manifests, row(epoch, last_us=used), now, "nonce")
         for planned_epoch, (rows, published) in zip(planned.epochs, contents, strict=True):
             assert planned_epoch.base_us == max(min(published, now), used + 1)
             assert planned_epoch.last_us >= planned_epoch.base_us + rows - 1

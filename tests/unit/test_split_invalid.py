@@ -12,7 +12,7 @@ from tests.cql_driver import plan_of
 from wal_sink.errors import InvalidRow
 from wal_sink.publish.append import split_invalid
 from wal_sink.targets.cassandra.check import check
-from wal_sink.wal.segment import ROW, TEXTS, refused_rows, rows_of
+from wal_sink.wal.segment import ROW, TEXTS, rows_of, with_reasons
 
 PLAN = plan_of(
     ("k", "partition", "text", pa.string()),
@@ -103,7 +103,7 @@ def test_refused_rows_keep_their_types_and_their_bytes() -> None:
     """Also a text that is not UTF-8, and a column that is named as ours."""
     bad = pa.array([b"\xff"], pa.binary()).view(pa.string())
     rows = pa.RecordBatch.from_arrays([bad, pa.array([1])], names=[ROW, "reason"])
-    stored = refused_rows(rows, ("InvalidRow", "", "row", "is not UTF-8", "Mend it."))
+    stored = with_reasons(rows, ("InvalidRow", "", "row", "is not UTF-8", "Mend it."))
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, stored.schema) as writer:
         writer.write(stored)

@@ -145,7 +145,7 @@ def preview(
     """
     started_s = time.monotonic()
     found = read_status(query.checkpoint, query.log)
-    files = _left_over(query.log, retention_s)
+    files = _trimmable_files(query.log, retention_s)
     progress(len(files), len(files))
     return FlushDone(
         query_id=query.query_id,
@@ -193,7 +193,7 @@ class FlushCommand:
             run_history=self._run_history,
         )
         self._retention_s = retention_s
-        self._left_over: tuple[LogFile, ...] = ()
+        self._trimmed: tuple[LogFile, ...] = ()
         self._tally = _Tally(query.log)
         self._started_s = time.monotonic()
         # No Event: a signal handler calls `stop` while this thread may hold the lock of it.
@@ -229,7 +229,7 @@ class FlushCommand:
         )
         try:
             with self._reporter.beating():
-                self._left_over = tries(_left_over, self._query.log, self._retention_s)
+                self._trimmed = tries(_trimmable_files, self._query.log, self._retention_s)
                 while not self._stopping:
                     progress(self._tally.epochs, total)
                     self._run_history.undecided = False
@@ -304,8 +304,8 @@ class FlushCommand:
             rows=self._tally.rows,
             bytes=self._tally.bytes,
             pending_epochs=self._waiting(),
-            trimmed=self._left_over,
-            trimmed_bytes=sum(file.bytes for file in self._left_over),
+            trimmed=self._trimmed,
+            trimmed_bytes=sum(file.bytes for file in self._trimmed),
             half_written=self._flusher.trimmer.half_written,
             seconds=time.monotonic() - self._started_s,
             why=why,
@@ -330,7 +330,7 @@ class _Tally:
 
 
 @store_errors()
-def _left_over(log: Log, retention_s: float) -> tuple[LogFile, ...]:
+def _trimmable_files(log: Log, retention_s: float) -> tuple[LogFile, ...]:
     """List what a flusher trims when it starts, with its sizes, which listings tell.
 
     :raises Diverged: a manifest of a flushed epoch has another history.

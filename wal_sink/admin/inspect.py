@@ -354,7 +354,7 @@ def inspect_epoch(
             problems.append(error.summary)
             continue
         if found is not None:
-            state = _left_over(attempt, record) if record else known.get(attempt)
+            state = _flushed_state(attempt, record) if record else known.get(attempt)
             views.append(_view(query, found[0], state, rows, progress))
     if not (record or decision or views or problems):
         _nothing_there(query, epoch, checkpointed)
@@ -390,8 +390,8 @@ def _nothing_there(query: Query, epoch: int, checkpointed: int) -> None:
     )
 
 
-def _left_over(attempt: Attempt, record: FlushedEpoch) -> State:
-    """Tell the state of a manifest that will be trimmed."""
+def _flushed_state(attempt: Attempt, record: FlushedEpoch) -> State:
+    """Return the state of a manifest whose epoch is flushed."""
     return "flushed" if attempt.generation == record.generation else "superseded"
 
 

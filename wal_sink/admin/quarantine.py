@@ -26,7 +26,7 @@ from wal_sink.targets.arrow_values import refuse_text
 from wal_sink.targets.base import Delivery, Session, Slice, Target, TransactionalSession
 from wal_sink.text import counted
 from wal_sink.wal.quarantine import Entry, entries, read_entry, release, runs
-from wal_sink.wal.segment import ROW, TEXTS, plan_of, rows_of
+from wal_sink.wal.segment import ROW, TEXTS, plan_key_of, rows_of
 
 _BY_HAND = (
     "Write them to a file, `wal-sink quarantine CHECKPOINT --export FILE`, and bring them in by the"
@@ -121,7 +121,7 @@ class _Sender:
         table = read_entry(self._query.log, entry)
         (batch,) = table.combine_chunks().to_batches()
         if isinstance(self._session, TransactionalSession):
-            return self._resend(self._session, entry, batch, plan_of(table.schema), refused)
+            return self._resend(self._session, entry, batch, plan_key_of(table.schema), refused)
         again: set[int] = set()
 
         def stays(us: int, error: TargetRefused) -> None:
@@ -130,7 +130,7 @@ class _Sender:
 
         self._session.pass_over(stays)
         written: list[int] = []
-        rows, key = rows_of(batch), plan_of(table.schema)
+        rows, key = rows_of(batch), plan_key_of(table.schema)
         for first, number in runs(entry.left):
             for part, plan in self._parts(rows.slice(first, number), key, refused):
                 begin = first + part.first
@@ -336,7 +336,7 @@ def list_quarantine(query: Query) -> Quarantined:
     :raises CorruptLog: an entry cannot be read.
     """
     groups: dict[tuple[int, tuple[str, ...]], int] = {}
-    for row in refused_rows(query):
+    for row in read_quarantine(query):
         key = row.entry.epoch, row.texts
         groups[key] = groups.get(key, 0) + 1
     return Quarantined(
@@ -359,7 +359,7 @@ def list_quarantine(query: Query) -> Quarantined:
     )
 
 
-def refused_rows(query: Query) -> Iterator[RefusedRow]:
+def read_quarantine(query: Query) -> Iterator[RefusedRow]:
     """Yield the rows in quarantine, in the order of their write timestamps; memory: one entry."""
     for entry in entries(query.log):
         found = read_entry(query.log, entry)
@@ -381,7 +381,7 @@ def export(queries: Sequence[Query], file: str) -> Exported:
             f"--export {file} is no file of a known kind.",
             f"End its name with {_PARQUET} for Parquet, or with {_LINES[0]} for JSON lines.",
         )
-    lines = [_line(query, row) for query in queries for row in refused_rows(query)]
+    lines = [_line(query, row) for query in queries for row in read_quarantine(query)]
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with contextlib.ExitStack() as stack:

@@ -378,7 +378,7 @@ def _stands(report: FlusherReport) -> bool:
 
 
 class LedgerAccess:
-    """The row of one query."""
+    """Reads and replaces the ledger row of one query, for a command."""
 
     def __init__(self, target: Target, session: Session) -> None:
         self._target = target

@@ -194,7 +194,7 @@ class EpochCheck:
 
         :param begun: what the ledger says is begun: then only that attempt counts (rule 10).
         """
-        decided = {epoch.epoch: epoch for epoch in begun.epochs} if begun else {}
+        begun_epochs = {epoch.epoch: epoch for epoch in begun.epochs} if begun else {}
         needed: list[tuple[Manifest, bool]] = []
         missing: list[int] = []
         given_up = set(self._log.decided())
@@ -202,12 +202,12 @@ class EpochCheck:
         for epoch in epochs:
             if epoch in given_up and self._is_given_up(epoch, begun):
                 continue
-            if epoch in decided:
-                needed += self._without_data(self._begun(decided[epoch]), begun=True)
+            if epoch in begun_epochs:
+                needed += self._check_inline_segments(self._begun(begun_epochs[epoch]), begun=True)
             else:
                 found = self._manifests(epoch, missing if epoch <= checkpointed else None)
-                needed += self._without_data(found, begun=False)
-        self._missing(missing)
+                needed += self._check_inline_segments(found, begun=False)
+        self._report_missing(missing)
         self._read(needed)
 
     def _is_given_up(self, epoch: int, begun: Window | None) -> bool:
@@ -274,7 +274,7 @@ class EpochCheck:
                 found.append(read[0])
         return found if whole else None
 
-    def _missing(self, epochs: list[int]) -> None:
+    def _report_missing(self, epochs: list[int]) -> None:
         """Report epochs without a manifest; a whole folder that is lost is one finding."""
         for _, run in groupby(enumerate(epochs), key=lambda item: item[1] - item[0]):
             first, *others = [epoch for _, epoch in run]
@@ -288,7 +288,7 @@ class EpochCheck:
                     )
                 refuse_missing_manifest(first, None)
 
-    def _without_data(
+    def _check_inline_segments(
         self, manifests: list[Manifest], *, begun: bool
     ) -> list[tuple[Manifest, bool]]:
         """Check the rows that manifests hold, and let them go: thousands may wait."""
@@ -355,7 +355,7 @@ def verify(
 
 
 class _Verification:
-    """One run of `verify`."""
+    """Collects the findings of one call, and drops those of epochs that are flushed meanwhile."""
 
     def __init__(self, query: Query, now_us: int, progress: Progress) -> None:
         self._query = query
@@ -376,8 +376,12 @@ class _Verification:
             asked, row = self._ledger(target, identity)
         attempts = self._log.attempts()
         if flushed < 0 or recorded is not None:  # else its record is unreadable: found already
-            self._agreement(Observation(checkpointed, recorded, identity, asked, row, attempts))
-        self._left_over(flushed, attempts)
+            self._agreement(
+                Observation(
+                    checkpointed, recorded, identity, asked=asked, row=row, attempts=attempts
+                )
+            )
+        self._check_flushed_manifests(flushed, attempts)
         floor = max(flushed, row.flushed if row else -1)
         if identity is not None:
             floor = max(floor, identity.first_epoch - 1)
@@ -517,7 +521,7 @@ class _Verification:
         recorded = view.recorded.epoch if view.recorded else -1
         return self._query.checkpoint.last_commit() < recorded
 
-    def _left_over(self, flushed: int, attempts: tuple[Attempt, ...]) -> None:
+    def _check_flushed_manifests(self, flushed: int, attempts: tuple[Attempt, ...]) -> None:
         """See that manifests of flushed epochs, which a flusher trims first, may go."""
         for attempt in attempts:
             if attempt.epoch <= flushed:
@@ -544,7 +548,7 @@ class _Verification:
         if given_up := self._log.decided():
             listed = ", ".join(map(str, given_up))
             notes.append(f"operators gave up these epochs, see decisions/ in the log: {listed}")
-        notes += self._missing()
+        notes += self._say_missing()
         if again := outdated(self._log, self._query.checkpoint, flushed, self._log.attempts()):
             listed = ", ".join(map(str, again))
             notes.append(
@@ -572,7 +576,7 @@ class _Verification:
             )
         return notes
 
-    def _missing(self) -> list[str]:
+    def _say_missing(self) -> list[str]:
         """Say what targets lack since they were detached."""
         return [
             f"target {view.target} was detached, and lacks these epochs: {said_missing(*gap)}"

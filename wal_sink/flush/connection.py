@@ -1,7 +1,7 @@
 """A flusher's connection to the target: made when it is needed; an answer that may be lost is read back.
 
 It carries out, by compare-and-set, what `protocol.ledger` decides: to create the ledger row, to begin a
-window or another attempt at one (rule 26), and to finish it, with the receipts of staged rows (rules 15 and
+window or another sending of one (rule 26), and to finish it, with the receipts of staged rows (rules 15 and
 16).
 """
 
@@ -34,7 +34,7 @@ logger = line_logger(__name__)
 
 
 class Receipts:
-    """Those of one try at one window; empty for a target that does not stage."""
+    """Keeps the receipts of staged rows, of one try at one window; none for a target that does not stage."""
 
     def __init__(self) -> None:
         self._kept: list[bytes] = []
@@ -48,7 +48,7 @@ class Receipts:
         self._of = window
 
     def add(self, receipts: Sequence[bytes]) -> None:
-        """Keep further ones."""
+        """Keep what the target, or a task, has returned for staged rows."""
         self._kept += receipts
 
     def commit(self, session: StagedSession, seen: LedgerState, new: LedgerState) -> Outcome:
@@ -199,7 +199,7 @@ class TargetConnection:
     def begin(
         self, window: Window, seen: LedgerState, rows: Iterator[tuple[Plan, Slice]] | None = None
     ) -> LedgerState | None:
-        """Begin a window, or another attempt at the one that is begun (rules 14 and 26).
+        """Begin a window, or another sending of the one that is begun (rules 14 and 26).
 
         :param seen: the row from which the window was planned; if it has moved on, nothing is begun.
         :param rows: of the window; the session may encode some meanwhile. All come by `write` as well.
@@ -382,8 +382,8 @@ def target_errors(target: Target) -> Iterator[None]:
 _PATIENCE_S = 15.0
 
 
-class Attempts:
-    """The attempts of one flusher.
+class Takeovers:
+    """Takes begun windows whose rows may be sent once with each timestamp (rule 26), for one flusher.
 
     Of two flushers that live, each would take the window from the other again and again. So one from which it
     was taken waits before it takes it back, twice as long each time: one of them comes to the end.
@@ -404,7 +404,7 @@ class Attempts:
         self._mine: Window | None = None
         """What this flusher has begun, or was about to take, last."""
         self._others = ""
-        """The nonce of another flusher's attempt, seen after that."""
+        """The nonce of another flusher's sending, seen after that."""
         self._since_s = 0.0
         self._times = 0
         """How often the window was taken from this flusher."""
@@ -431,7 +431,7 @@ class Attempts:
         )
 
     def take(self, row: LedgerState) -> LedgerState | None:
-        """Take the next attempt at a begun window; return the row that names it, None when it has moved on.
+        """Begin the next sending of a begun window; return the row that names it, None when it has moved on.
 
         :param row: the ledger row that names the window.
         :returns: the same row where the window's rows may be sent again.
@@ -441,15 +441,15 @@ class Attempts:
         assert window is not None
         if not window.sent_once:
             return row
-        again = ledger.next_attempt(window, self._now_us(), uuid.uuid4().hex)
+        again = ledger.next_sending(window, self._now_us(), uuid.uuid4().hex)
         if self._mine is None or self._mine.first != window.first:
             self._others, self._times = "", 0
         self._mine = again  # also if the answer is lost, and the update takes effect
         if (taken := self._target.begin(again, row)) is None:
             return None
         logger.info(
-            "began attempt %s at epochs %d to %d, with new timestamps",
-            again.attempt,
+            "began sending %s of epochs %d to %d, with new timestamps",
+            again.sending,
             again.first,
             again.last,
         )

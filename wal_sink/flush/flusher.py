@@ -21,14 +21,14 @@ from wal_sink.checkpoint.watcher import EarlySync
 from wal_sink.clock import now_us
 from wal_sink.errors import LogUnavailable, MissingSegment, WalSinkError, WrongOwner
 from wal_sink.flush.clocks import Clocks
-from wal_sink.flush.connection import Attempts, TargetConnection
+from wal_sink.flush.connection import Takeovers, TargetConnection
 from wal_sink.flush.lineage import LineageCheck
 from wal_sink.flush.quarantine import RowsRefused, keep_refused
 from wal_sink.flush.report import Reporter
 from wal_sink.flush.rows import FileGoneError, WindowRows, WindowWrite, WriteInThread, WriteRows
 from wal_sink.flush.run_history import RUN_HISTORY, RunHistory
 from wal_sink.flush.trimmer import Trimmer
-from wal_sink.flush.window import WindowChooser, WindowPlanner
+from wal_sink.flush.window import WindowChooser, WindowMaker
 from wal_sink.log_context import line_logger
 from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerState, Owner, PassedRow, Window, ledger_key
@@ -180,7 +180,7 @@ class Flusher:
         owner = Owner(self._ledger_key, "", pipeline.checkpoint.url)
         self._target = TargetConnection(pipeline.target, owner, self.reporter, clock_us)
         clocks = Clocks(self._target, clock_us)
-        self._planner = WindowPlanner(pipeline.log, clocks)
+        self._maker = WindowMaker(pipeline.log, clocks)
         self._chooser = WindowChooser(
             pipeline.log, pipeline.checkpoint, pipeline.query_id, run_history
         )
@@ -193,7 +193,7 @@ class Flusher:
         )
         self._history = LineageCheck(pipeline.log, self._chooser)
         self._missing = Missing(pipeline.log, self._target)
-        self._attempts = Attempts(self._target, clocks.now_us)
+        self._takeovers = Takeovers(self._target, clocks.now_us)
         self.trimmer = Trimmer(pipeline.log, pipeline.retention_s, clock_us)
         self._looked_s, self._started = 0.0, False
         self._state: TargetState | None = None
@@ -233,7 +233,7 @@ class Flusher:
         if isinstance(step, Choose):
             step = self._chooser.window(step, view)
         elif isinstance(step, Resume):
-            step = self._attempts.due(step)
+            step = self._takeovers.due(step)
         self._do(step, view)
         return step
 
@@ -322,7 +322,7 @@ class Flusher:
                 logger.info("resuming epochs %d to %d", window.first, window.last)
                 self._history.refuse_left(step, view)
                 assert view.row is not None
-                if (taken := self._attempts.take(view.row)) is not None:
+                if (taken := self._takeovers.take(view.row)) is not None:
                     self._flush(taken, given_up=given_up_since_begun(self._log, window))
             case Begin() | PassOver():
                 self._begin(step, view)
@@ -343,8 +343,8 @@ class Flusher:
         assert view.row is not None
         if isinstance(step, PassOver) and self._missing.was_deleted(step.epoch, view):
             return  # the record that passes it over may be about an older attempt
-        window, chosen = self._planner.plan(step, view.row)
-        self._attempts.begins(window)
+        window, chosen = self._maker.make(step, view.row)
+        self._takeovers.begins(window)
         self.reporter.say("beginning", window.first)
         rows = self._rows.chosen(window, chosen)
         self.sync.make_durable(to_sync(window.first, window.last, view.checkpointed))  # rule 8

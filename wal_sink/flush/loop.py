@@ -76,7 +76,7 @@ class FlushLoop(threading.Thread):
         self.wake()
 
     def run(self) -> None:
-        """Flush, rest, flush."""
+        """Flush until told to end, and wait while there is nothing to flush."""
         with logging_query(self._pipeline.query_id, self._pipeline.log.target):
             self._reporter.observer.started()
             try:

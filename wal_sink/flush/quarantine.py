@@ -20,7 +20,7 @@ from wal_sink.text import counted
 from wal_sink.wal.location import store_errors
 from wal_sink.wal.log import Log
 from wal_sink.wal.quarantine import keep, keep_row
-from wal_sink.wal.segment import check_segment, read_segment, refused_rows
+from wal_sink.wal.segment import check_segment, read_segment, with_reasons
 
 logger = line_logger(__name__)
 
@@ -81,7 +81,7 @@ class RowsRefused:
             raise error
         with store_errors():
             texts = ("TargetRefused", self._log.target, "", error.what, error.remedy)
-            rows = refused_rows(self._row(piece, row), texts, piece.plan.key)
+            rows = with_reasons(self._row(piece, row), texts, piece.plan.key)
             keep_row(self._log, piece.epoch, us, piece.segment.path, rows)
         logger.warning(
             "the target refused a row of epoch %d. The row is in quarantine, and the"

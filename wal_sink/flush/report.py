@@ -28,7 +28,7 @@ from wal_sink.wal.log import Log
 
 logger = line_logger(__name__)
 
-AGAIN_S = 60.0
+_SAY_AGAIN_S = 60.0
 """How often the same error is logged again; a weekend's outage would be fifty thousand lines."""
 
 HUNG_S = 900.0
@@ -240,7 +240,7 @@ class FailureLog:
         kind = type(error).__name__
         if self._kind is None:
             self._since_s = now_s
-        elif kind == self._kind and now_s - self._said_s < AGAIN_S:
+        elif kind == self._kind and now_s - self._said_s < _SAY_AGAIN_S:
             return
         new, self._kind, self._said_s = kind != self._kind, kind, now_s
         logger.warning(

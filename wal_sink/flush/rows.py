@@ -286,7 +286,7 @@ def passed_over(log: Log, epochs: Sequence[BegunEpoch]) -> frozenset[int]:
 
 
 class WindowRows:
-    """The rows of one query's windows.
+    """Makes of each window of one query what writes its rows: a `WindowWrite`.
 
     :param quarantine: whether rows that the target refuses go into quarantine, where they can.
     :param checked: segments that were read when a window was chosen.
@@ -306,7 +306,7 @@ class WindowRows:
         self._checked = checked
 
     def chosen(self, window: Window, chosen: Sequence[Published]) -> WindowWrite:
-        """Return those of a window that was chosen just now; reads nothing yet.
+        """Return the write of a window that was chosen just now; reads nothing yet.
 
         :param chosen: its manifests; none of an epoch that is passed over.
         """
@@ -314,7 +314,7 @@ class WindowRows:
         return self._of(window, window.epochs, manifests)
 
     def begun(self, window: Window, given_up: frozenset[int]) -> WindowWrite:
-        """Return those of a window that was found begun.
+        """Return the write of a window that was found begun; reads its manifests.
 
         :param given_up: epochs that an operator has given up since (rule 22).
         :raises FileGoneError, CorruptLog: see `begun_manifest`.

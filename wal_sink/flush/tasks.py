@@ -101,8 +101,8 @@ def _close(session: Session) -> None:
         logger.warning("a task could not close its connection to the target cleanly", exc_info=True)
 
 
-SESSIONS = SessionPool()
-"""Those of a Python worker."""
+POOL = SessionPool()
+"""The sessions of a Python worker."""
 
 
 FlushError = WalSinkError | FileGoneError
@@ -156,7 +156,7 @@ class FlushTask:
 
     def _write(self, share: Sequence[Piece]) -> tuple[bytes, ...]:
         pace = RateLimit(self._rows_per_second)
-        with SESSIONS.session((self._session_key, self._owner), self._connect) as session:
+        with POOL.session((self._session_key, self._owner), self._connect) as session:
             # It may be another window's.
             session.pass_over(RowsRefused(self._log, share) if self._quarantine else None)
             for piece in share:

@@ -27,7 +27,7 @@ logger = line_logger(__name__)
 SWEEP_EVERY_S = 3_600.0
 
 
-AGAIN_S = 60.0
+DELETE_AGAIN_S = 60.0
 """After so many seconds the trimmer tries again to delete what could not be deleted."""
 
 
@@ -58,7 +58,7 @@ class Trimmer:
 
     def trimmable(self, recorded: FlushedEpoch | None, attempts: Iterable[Attempt]) -> int | None:
         """Return the highest epoch that may be trimmed, with those before it; None: all that are flushed."""
-        if time.monotonic() < self._failed_s + AGAIN_S:
+        if time.monotonic() < self._failed_s + DELETE_AGAIN_S:
             return -1
         epochs = sorted({attempt.epoch for attempt in attempts})
         if self._shared is not None:
@@ -131,6 +131,6 @@ class Trimmer:
                 "flushed epochs cannot be deleted from %s, so the log grows. The"
                 " deletion is tried again every %.0f s. Cause: %r",
                 self._log.url,
-                AGAIN_S,
+                DELETE_AGAIN_S,
                 error,
             )

@@ -25,18 +25,16 @@ from wal_sink.model.manifest import Attempt, Manifest, Published
 from wal_sink.model.plan import WriteDemands
 from wal_sink.model.records import Chosen, Decision, WithoutSink
 from wal_sink.progress.backlog import in_force, newest_decision
-from wal_sink.protocol.attempts import as_chosen, choose, doubts
+from wal_sink.protocol.attempts import Contender, Evidence, as_chosen, choose, doubts
 from wal_sink.protocol.ledger import (
     after_dated,
-    plan_window,
-    plan_without_rows,
+    new_window,
+    new_window_without_rows,
     refuse_dated_early,
 )
 from wal_sink.protocol.next_step import (
     Begin,
     Choose,
-    Contender,
-    Evidence,
     ManifestMissing,
     Observation,
     PassOver,
@@ -50,7 +48,7 @@ logger = line_logger(__name__)
 
 
 class WindowChooser:
-    """Chooses for one query.
+    """Chooses which epochs a query's next window has, and of each the attempt (rules 10 to 12).
 
     :param run_history: what this process saw of the query's runs; None: nothing.
     """
@@ -257,7 +255,7 @@ class WindowChooser:
         return True
 
 
-class Planned(NamedTuple):
+class NewWindow(NamedTuple):
     """A window, and what it is made of."""
 
     window: Window
@@ -265,14 +263,14 @@ class Planned(NamedTuple):
     """The manifests of its epochs; none for an epoch that is passed over."""
 
 
-class WindowPlanner:
-    """Plans for one flusher."""
+class WindowMaker:
+    """Makes windows of what was chosen: fixes their write timestamps (rule 14)."""
 
     def __init__(self, log: Log, clocks: Clocks) -> None:
         self._log = log
         self._clocks = clocks
 
-    def plan(self, step: Begin | PassOver, row: LedgerState) -> Planned:
+    def make(self, step: Begin | PassOver, row: LedgerState) -> NewWindow:
         """Fix attempts and write timestamps of the window that is about to be begun.
 
         :param step: what was chosen. The window has the first of these epochs, and those after it that are
@@ -284,22 +282,22 @@ class WindowPlanner:
         begun_us, nonce = self._clocks.now_us(), uuid.uuid4().hex
         if isinstance(step, PassOver):
             dated = are_dated(self._log, row)
-            window = plan_without_rows(step, row, begun_us, nonce, target_dated=dated)
-            planned = Planned(window)
+            window = new_window_without_rows(step, row, begun_us, nonce, target_dated=dated)
+            made = NewWindow(window)
         else:
-            planned = self._with_rows(step, row, begun_us, nonce)
-        self._clocks.look_ahead(planned.window, begun_us)
-        return planned
+            made = self._with_rows(step, row, begun_us, nonce)
+        self._clocks.look_ahead(made.window, begun_us)
+        return made
 
-    def _with_rows(self, step: Begin, row: LedgerState, begun_us: int, nonce: str) -> Planned:
+    def _with_rows(self, step: Begin, row: LedgerState, begun_us: int, nonce: str) -> NewWindow:
         demands = self._demands(step.manifests[0])
         chosen = [*takewhile(lambda each: self._demands(each) == demands, step.manifests)]
         if demands.target_dated:
             refuse_dated_early(row, self._clocks.target_us())
         elif are_dated(self._log, row):
             row = after_dated(row, self._clocks.target_us())
-        window = plan_window(chosen, row, begun_us, nonce, demands)
-        return Planned(window, chosen)
+        window = new_window(chosen, row, begun_us, nonce, demands)
+        return NewWindow(window, chosen)
 
     def _demands(self, published: Published) -> WriteDemands:
         """Return what the rows of an epoch demand; a window has epochs that demand the same."""

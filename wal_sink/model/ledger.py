@@ -41,8 +41,8 @@ class Window(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     nonce: str
     begun_us: int
     epochs: tuple[BegunEpoch, ...]
-    attempt: int = 0
-    """Which attempt at its rows this is, from 1 on, where no row may be sent twice with one timestamp (rule
+    sending: int = 0
+    """Which sending of its rows this is, from 1 on, where no row may be sent twice with one timestamp (rule
     26); 0 where rows may be: every flusher then writes the same ones."""
     target_dated: bool = False
     """Whether the target dates rows itself: those of this window; or earlier ones, if this has none and is
@@ -51,7 +51,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     @property
     def sent_once(self) -> bool:
         """Whether each of its rows may be sent once with its timestamp (rule 26)."""
-        return self.attempt > 0
+        return self.sending > 0
 
     @property
     def first(self) -> int:

@@ -37,8 +37,7 @@ from wal_sink.model import paths
 from wal_sink.model.ledger import Window
 from wal_sink.model.manifest import Attempt, Manifest
 from wal_sink.model.records import Backlog, Decision
-from wal_sink.protocol.attempts import proven_attempts, still_covers
-from wal_sink.protocol.next_step import Contender, Evidence
+from wal_sink.protocol.attempts import Contender, Evidence, proven_attempts, still_covers
 from wal_sink.wal.log import Log, read_many
 from wal_sink.wal.quarantine import quarantined_rows
 from wal_sink.wal.targets import flushed_epoch

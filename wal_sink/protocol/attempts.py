@@ -15,14 +15,55 @@ checkpointed (rule 5).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from wal_sink import errors
 from wal_sink.errors import Diverged, MissingManifest
 from wal_sink.model.ledger import LedgerState
-from wal_sink.model.manifest import Attempt, Published
-from wal_sink.model.records import Chosen, FlushedEpoch
-from wal_sink.protocol.next_step import Begin, Contender, Evidence, Idle, ManifestMissing, PassOver
+from wal_sink.model.manifest import Attempt, Offsets, Published
+from wal_sink.model.records import Chosen, CommitProof, Decision, FlushedEpoch, WithoutSink
+from wal_sink.protocol.next_step import Begin, Idle, ManifestMissing, PassOver
+
+
+class Contender(NamedTuple):
+    """A manifest of the epoch that is flushed next, as far as it is needed to choose."""
+
+    attempt: Attempt
+    run_id: str
+    offsets_digest: str
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a flusher knows of the epoch that is flushed next; read after the `Observation`."""
+
+    epoch: int
+    attempts: tuple[Attempt, ...]
+    """The manifests there are, as listed for the `Observation`; of several contenders, listed again after
+    all that may prove one of them."""
+    contenders: tuple[Contender, ...] = ()
+    """Those of the epoch itself."""
+    before: tuple[Offsets | None, Offsets | None] = (None, None)
+    """From what the two epochs before were planned, nearest first; None: purged, or cannot matter."""
+    planned: Offsets | None = None
+    after: Offsets | None = None
+    without_sink: WithoutSink | None = None
+    """That Spark made the epoch, or passed over it, without a sink; looked at only where `before`, `planned`
+    and `after` cannot tell, as Spark has purged them."""
+    kept: tuple[CommitProof, ...] = ()
+    """What fenced runs have left about the epoch."""
+    swept: frozenset[Attempt] = frozenset()
+    """Those that were published late, after their segments were deleted: Spark has kept none of them."""
+    committed: str | None = None
+    """The run whose progress event for the epoch this process saw."""
+    lost: frozenset[str] = frozenset()
+    """Runs that ended in this process because another run had written the file that they were to write."""
+    running: str | None = None
+    """The run of the query that lives in this process."""
+    decision: Decision | None = None
+    """That an operator has given the epoch up; then nothing else is looked at."""
 
 
 def still_covers(

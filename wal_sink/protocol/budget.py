@@ -18,7 +18,7 @@ ALONE_S = 60.0
 """How long an epoch waits while no flusher is alive: an operator, or what supervises the process that
 flushes, may start it again."""
 
-SILENT_S = 900.0
+SILENT_PATIENCE_S = 900.0
 """The same while the process that flushed last is there, on this host, and says nothing: where the target is
 slow, it may be in the middle of a slice."""
 
@@ -50,7 +50,7 @@ class Flushing(NamedTuple):
     @property
     def patience_s(self) -> float:
         """How long to be alone."""
-        return SILENT_S if self.silent else ALONE_S
+        return SILENT_PATIENCE_S if self.silent else ALONE_S
 
 
 def has_room(backlog: Backlog, budget: Budget) -> bool:

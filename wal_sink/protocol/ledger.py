@@ -40,7 +40,7 @@ def create(owner: Owner, flushed: int) -> LedgerState:
 
 
 def begin(state: LedgerState, window: Window) -> LedgerState:
-    """Return the row that begins a window, or another attempt at the begun one (rules 14 and 26)."""
+    """Return the row that begins a window, or another sending of the begun one (rules 14 and 26)."""
     assert window.first == state.flushed + 1
     assert state.begun is None or (window.sent_once and state.begun.first == window.first)
     return msgspec.structs.replace(state, begun=window)
@@ -100,7 +100,7 @@ def refuse_dated_early(row: LedgerState, target_us: int) -> None:
         )
 
 
-def plan_window(
+def new_window(
     manifests: Sequence[Published],
     row: LedgerState,
     now_us: int,
@@ -112,8 +112,8 @@ def plan_window(
     :param manifests: one an epoch, contiguous.
     :param now_us: the flusher's clock as `bounded_now` has it, microseconds since 1970.
     :param demands: of the plans of all these epochs. Where rows may be sent once, `published` does not count:
-        a row that was restored may lack an attempt with it. The flusher that resumes such a window takes
-        another attempt at it, see `next_attempt` (rule 26).
+        a row that was restored may lack a sending with it. The flusher that resumes such a window begins
+        another sending of it, see `next_sending` (rule 26).
 
     `base = max(min(published, now), last + 1)`: near the time when the rows were computed, and above every
     timestamp used before; `docs/protocol/rules.md#rule-14` says why. Refused rows have the timestamps right
@@ -141,15 +141,15 @@ def plan_window(
         nonce=nonce,
         begun_us=now_us,
         epochs=tuple(epochs),
-        attempt=1 if demands.sent_once else 0,
+        sending=1 if demands.sent_once else 0,
         target_dated=demands.target_dated,
     )
 
 
-def next_attempt(window: Window, now_us: int, nonce: str) -> Window:
-    """Fix the write timestamps of another attempt at a begun window: above all of those before (rule 26).
+def next_sending(window: Window, now_us: int, nonce: str) -> Window:
+    """Fix the write timestamps of another sending of a begun window: above all of those before (rule 26).
 
-    :param now_us: see `plan_window`. A row that was restored may lack attempts below it.
+    :param now_us: see `new_window`. A row that was restored may lack sendings below it.
     """
     epochs: list[BegunEpoch] = []
     used_us = max(window.last_us, now_us - 1)
@@ -157,11 +157,11 @@ def next_attempt(window: Window, now_us: int, nonce: str) -> Window:
         epochs.append(msgspec.structs.replace(begun, base_us=used_us + 1))
         used_us = epochs[-1].last_us
     return msgspec.structs.replace(
-        window, nonce=nonce, epochs=tuple(epochs), attempt=window.attempt + 1
+        window, nonce=nonce, epochs=tuple(epochs), sending=window.sending + 1
     )
 
 
-def plan_without_rows(
+def new_window_without_rows(
     step: PassOver, row: LedgerState, now_us: int, nonce: str, *, target_dated: bool = False
 ) -> Window:
     """Fix the window of an epoch that is passed over (rules 12 and 22): it uses up a timestamp.

@@ -16,8 +16,8 @@ from typing import NamedTuple, TypeAlias
 from wal_sink import errors
 from wal_sink.errors import CorruptLog, Diverged, LedgerBehindLog, LedgerShadowed, WrongOwner
 from wal_sink.model.ledger import LedgerState, Owner, Window
-from wal_sink.model.manifest import Attempt, Offsets, Published
-from wal_sink.model.records import CommitProof, Decision, FlushedEpoch, LogIdentity, WithoutSink
+from wal_sink.model.manifest import Attempt, Published
+from wal_sink.model.records import FlushedEpoch, LogIdentity
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,12 @@ class Observation:
     """The highest epoch that `commits/` covers, -1 for none."""
     recorded: FlushedEpoch | None
     """The newest `flushed/` record; read before the ledger, which may only be ahead of it."""
-    identity: LogIdentity | None
-    asked: bool
+    identity: LogIdentity | None = None
+    asked: bool = False
     """Whether the ledger was read; not while `resting` says that it need not be."""
-    row: LedgerState | None
+    row: LedgerState | None = None
     """The ledger row; None when there is none, or when it was not read."""
-    attempts: tuple[Attempt, ...]
+    attempts: tuple[Attempt, ...] = ()
     """The manifests there are."""
     rewound: bool = False
     """Whether an operator has rewound the log; looked at only where neither row nor record is there."""
@@ -55,45 +55,6 @@ class Observation:
         if self.row is None or self.known or self.recorded is None:
             return False
         return self.row.flushed == self.recorded.epoch
-
-
-class Contender(NamedTuple):
-    """A manifest of the epoch that is flushed next, as far as it is needed to choose."""
-
-    attempt: Attempt
-    run_id: str
-    offsets_digest: str
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """What a flusher knows of the epoch that is flushed next; read after the `Observation`."""
-
-    epoch: int
-    attempts: tuple[Attempt, ...]
-    """The manifests there are, as listed for the `Observation`; of several contenders, listed again after
-    all that may prove one of them."""
-    contenders: tuple[Contender, ...] = ()
-    """Those of the epoch itself."""
-    before: tuple[Offsets | None, Offsets | None] = (None, None)
-    """From what the two epochs before were planned, nearest first; None: purged, or cannot matter."""
-    planned: Offsets | None = None
-    after: Offsets | None = None
-    without_sink: WithoutSink | None = None
-    """That Spark made the epoch, or passed over it, without a sink; looked at only where `before`, `planned`
-    and `after` cannot tell, as Spark has purged them."""
-    kept: tuple[CommitProof, ...] = ()
-    """What fenced runs have left about the epoch."""
-    swept: frozenset[Attempt] = frozenset()
-    """Those that were published late, after their segments were deleted: Spark has kept none of them."""
-    committed: str | None = None
-    """The run whose progress event for the epoch this process saw."""
-    lost: frozenset[str] = frozenset()
-    """Runs that ended in this process because another run had written the file that they were to write."""
-    running: str | None = None
-    """The run of the query that lives in this process."""
-    decision: Decision | None = None
-    """That an operator has given the epoch up; then nothing else is looked at."""
 
 
 class Idle(NamedTuple):

@@ -30,7 +30,7 @@ from wal_sink.model.manifest import Appended, SegmentRef, Task
 from wal_sink.model.paths import SegmentName
 from wal_sink.targets.arrow_values import refuse_text
 from wal_sink.wal.location import log_errors
-from wal_sink.wal.segment import Compression, SegmentWriter, refused_rows
+from wal_sink.wal.segment import Compression, SegmentWriter, with_reasons
 
 Check = Callable[[pa.RecordBatch], pa.RecordBatch]
 
@@ -148,7 +148,7 @@ def append(
                 split = split_invalid(batch, check_all)
                 for rows, error in split.refused:
                     texts = ("InvalidRow", error.target, error.column, error.problem, error.remedy)
-                    refused.write(refused_rows(rows, texts))
+                    refused.write(with_reasons(rows, texts))
                 yield from split.taken
 
         for batch in coalesced(checked()):

@@ -37,9 +37,8 @@ from wal_sink.model import paths
 from wal_sink.model.manifest import Appended, Execution, Task
 from wal_sink.model.plan import Plan, several_plans_key
 from wal_sink.model.records import WithoutSink
-from wal_sink.protocol.attempts import without_rows
+from wal_sink.protocol.attempts import Evidence, without_rows
 from wal_sink.protocol.budget import Budget
-from wal_sink.protocol.next_step import Evidence
 from wal_sink.publish.backpressure import Backpressure
 from wal_sink.publish.orphans import discard, discard_call
 from wal_sink.publish.publisher import Publisher

@@ -63,7 +63,7 @@ class WindowRefusals:
     ) -> None:
         """Insert rows, and report those that the server refuses.
 
-        :param attempt: see `refused_rows`.
+        :param attempt: see `find_refused`.
         :param compare: raises where the table is wrong, and not the rows.
         :raises TargetRefused: a row, where there is no report; or too many, where the server takes none.
         """
@@ -74,7 +74,7 @@ class WindowRefusals:
             return error
 
         found: list[tuple[int, TargetRefused]] = []
-        for part, error in refused_rows(rows, tried):
+        for part, error in find_refused(rows, tried):
             found.append((part.first_us, refusal(plan, part, window, error)))
             alone = 0 if self._takes_others else self._alone + len(found)
             if self.report is None or alone > MOST_REFUSED:
@@ -89,7 +89,7 @@ class WindowRefusals:
             self.passed.append(PassedRow(rows.epoch, us))
 
 
-def refused_rows(
+def find_refused(
     rows: Slice, attempt: Callable[[Slice], Exception | None]
 ) -> Iterator[tuple[Slice, Exception]]:
     """Insert rows in their order, and yield each that is refused by itself; the others are there at the end.

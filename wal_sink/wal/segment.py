@@ -274,7 +274,7 @@ TEXTS = ("kind", "target", "column", "reason", "remedy")
 refuses, else empty; the column, empty where none alone is to blame; what is wrong; and what to do."""
 
 
-def refused_rows(rows: pa.RecordBatch, texts: tuple[str, ...], plan: str = "") -> pa.RecordBatch:
+def with_reasons(rows: pa.RecordBatch, texts: tuple[str, ...], plan: str = "") -> pa.RecordBatch:
     """Return rows with why they are refused, as a segment holds them.
 
     :param texts: one for each of `TEXTS`, the same for all rows.
@@ -286,14 +286,14 @@ def refused_rows(rows: pa.RecordBatch, texts: tuple[str, ...], plan: str = "") -
     return found.replace_schema_metadata({_PLAN: plan}) if plan else found
 
 
-def plan_of(schema: pa.Schema) -> str:
+def plan_key_of(schema: pa.Schema) -> str:
     """Return the key of the plan by which the rows of a segment were cast; empty for none."""
     found: bytes = (schema.metadata or {}).get(_PLAN.encode(), b"")
     return found.decode()
 
 
 def rows_of(refused: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the rows as they were before `refused_rows`."""
+    """Return the rows as they were before `with_reasons`."""
     structs = refused.column(ROW)
     return pa.RecordBatch.from_arrays(structs.flatten(), schema=pa.schema(list(structs.type)))
 

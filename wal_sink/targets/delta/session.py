@@ -55,7 +55,7 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LedgerFiles:
-    """Those of one query."""
+    """The files that hold one query's ledger row: each change writes a new one."""
 
     def __init__(self, files: Files, query_id: str) -> None:
         self._files = files

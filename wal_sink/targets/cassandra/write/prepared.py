@@ -90,7 +90,7 @@ class Refusals:
             again for this row, and takes others.
         """
         number = 0
-        found = refused_rows(request, error, self._send)
+        found = find_refused(request, error, self._send)
         while True:
             try:
                 refused = next(found, None)
@@ -121,7 +121,7 @@ class Refusals:
         self.on_refused(refused.request, error)
 
 
-def refused_rows(request: Any, error: Exception, send: Send) -> Iterator[RefusedRow]:
+def find_refused(request: Any, error: Exception, send: Send) -> Iterator[RefusedRow]:
     """Yield each row that is refused by itself; at the end all others of the request are taken.
 
     Sends ever smaller parts, twice the logarithm of the rows for each that is refused. Rows are idempotent,
