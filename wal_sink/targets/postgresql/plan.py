@@ -32,7 +32,6 @@ from wal_sink.targets.postgresql.schema import (
     PgColumn,
     Relation,
     ServerState,
-    UniqueIndex,
     read_lacking,
     read_relation,
     read_server,
@@ -47,6 +46,7 @@ from wal_sink.targets.postgresql.types import (
     staged_type,
 )
 from wal_sink.targets.sql.ledger import COLUMNS
+from wal_sink.targets.sql.unique import refuse_unique, upsert_key
 
 MOST_COLUMNS = 1_600
 """Of a table, also of the temporary one through which rows go."""
@@ -96,57 +96,6 @@ def table_column(column: PgColumn) -> TableColumn:
         default=column.default,
         computed=column.always,
     )
-
-
-def upsert_key(live: Relation, columns: Sequence[Column]) -> UniqueIndex:
-    """Return the index whose columns decide which row is replaced.
-
-    The primary key, or the only unique index: every other one could refuse a row.
-
-    :raises SchemaMismatch: there is none, or several; or a key's column is not in the DataFrame.
-    """
-    plain = [index for index in live.unique if index.plain]
-    if not plain:
-        raise SchemaMismatch(
-            f"{live.name} has no primary key, by which postgresql.mode = upsert finds the row to replace.",
-            f"Run: ALTER TABLE {live.name} ADD PRIMARY KEY (…); or set postgresql.mode to append.",
-        )
-    key = plain[0]
-    others = [index for index in live.unique if index is not key]
-    if others:
-        listed_others = ", ".join(f"{index.name} of {index.table}" for index in others)
-        raise SchemaMismatch(
-            f"{live.name} has more than one unique index: {key.name} finds the row to replace, and a row that"
-            f" {listed_others} refuses would stop the flush.",
-            f"Drop the others: {' '.join(map(_drop, others))} (of a constraint: ALTER TABLE … DROP"
-            " CONSTRAINT).",
-        )
-    given = {column.name for column in columns}
-    if missing := [name for name in key.columns if name not in given]:
-        raise SchemaMismatch(
-            f"{', '.join(missing)}: in the key {key.name} of {live.name} and not in the DataFrame.",
-            "Add it to the DataFrame, or make a key of columns that it has.",
-        )
-    return key
-
-
-def refuse_unique(live: Relation, columns: Sequence[Column]) -> None:
-    """Refuse to append where a unique index could refuse a row: a task cannot know, and the flush would stop.
-
-    An index with a column that the database fills in, such as an identity, refuses nothing.
-
-    :raises SchemaMismatch: there is such an index.
-    """
-    given = {column.name for column in columns}
-    filled = {column.name for column in live.columns if column.default} - given
-    for index in live.unique:
-        if not filled & set(index.columns):
-            raise SchemaMismatch(
-                f"{index.table} is unique by {index.name} ({', '.join(index.columns) or 'an expression'}): a"
-                " second row of the same key would be refused by the server, and stop the flush.",
-                "Set postgresql.mode to upsert, which replaces the row of the key; or run:"
-                f" {_drop(index)}",
-            )
 
 
 def refuse_table(schema: pa.Schema, live: Relation, server: ServerState) -> None:
@@ -327,12 +276,6 @@ def needs_staging(columns: Sequence[Column], key: Sequence[str]) -> bool:
     return bool(key) or any(staged_type(column.type) for column in columns)
 
 
-def _drop(index: UniqueIndex) -> str:
-    if index.primary:
-        return f"ALTER TABLE {index.table} DROP CONSTRAINT {quote(index.name)};"
-    return f"DROP INDEX {quote(index.table.schema)}.{quote(index.name)};"
-
-
 def few(names: Sequence[str], most: int = 5) -> str:
     """List names; of very many, such as those of partitions, the first ones and how many there are more."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
@@ -422,12 +365,13 @@ def make_plan(connection: Any, options: PostgresqlOptions, schema: pa.Schema, ke
     details: dict[str, str] = {}
     found: tuple[str, ...] = ()
     if options.mode == "upsert":
-        index = upsert_key(live, columns)
+        index = upsert_key(live.name, live.unique, columns, "postgresql.mode")
         found = index.columns
         refuse_without_identity(live)
         details = details_of(found, index.included)
     else:
-        refuse_unique(live, columns)
+        filled = {column.name for column in live.columns if column.default}
+        refuse_unique(live.name, live.unique, columns, filled, "postgresql.mode")
     if needs_staging(columns, found):
         refuse_many_columns(live, len(columns) + (2 if operation else 1))
     needed = privileges(columns, found, deletes=bool(operation))

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from wal_sink.targets.names import quote
 from wal_sink.targets.postgresql.options import TableName
 
 
@@ -38,6 +39,19 @@ class UniqueIndex(NamedTuple):
     """The table itself, or the one of its partitions that alone has this index."""
     included: tuple[str, ...] = ()
     """Columns that it holds beside its key: INCLUDE."""
+
+    @property
+    def text(self) -> str:
+        """As errors name it."""
+        return f"{self.name} of {self.table} ({', '.join(self.columns) or 'an expression'})"
+
+    @property
+    def drop(self) -> str:
+        """The statement that drops it."""
+        if self.primary:
+            return f"ALTER TABLE {self.table} DROP CONSTRAINT {quote(self.name)};"
+        index = f"{quote(self.table.schema)}.{quote(self.name)}"
+        return f"DROP INDEX {index}; (of a constraint: ALTER TABLE {self.table} DROP CONSTRAINT)"
 
 
 class Relation(NamedTuple):

@@ -24,6 +24,17 @@ class Unique(NamedTuple):
     plain: bool = True
     """On whole columns alone, of all rows: it can decide what a row replaces."""
 
+    @property
+    def text(self) -> str:
+        """As errors name it."""
+        parts = [*self.columns, *([] if self.plain else ["by a part or an expression"])]
+        return f"{self.name} ({', '.join(parts)})"
+
+    @property
+    def drop(self) -> str:
+        """Its name: the statement is another one in each database."""
+        return f"{self.name}."
+
 
 class Live(NamedTuple):
     """A table as it is; without columns: there is none."""

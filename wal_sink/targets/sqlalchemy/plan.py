@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from wal_sink.errors import OptionError, SchemaMismatch
-from wal_sink.model.plan import Column, Plan
+from wal_sink.model.plan import Plan
 from wal_sink.targets.casts import CastRules, key_details
 from wal_sink.targets.columns import TableColumn, match_columns
 from wal_sink.targets.create_table import (
@@ -22,6 +22,7 @@ from wal_sink.targets.create_table import (
 )
 from wal_sink.targets.names import did_you_mean
 from wal_sink.targets.operations import with_operation, without_operation
+from wal_sink.targets.sql.unique import refuse_unique, upsert_key
 from wal_sink.targets.sqlalchemy import catalogue, types
 from wal_sink.targets.sqlalchemy.catalogue import Live, Unique
 from wal_sink.targets.sqlalchemy.connection import Connection
@@ -94,9 +95,10 @@ def agree(
     columns = match_columns(written, live.columns, options.table, Rules(backend, options.table))
     found: tuple[str, ...] = ()
     if options.mode == "upsert":
-        found = upsert_key(options.table, live.unique, columns)
+        found = upsert_key(options.table, live.unique, columns, "sql.mode").columns
     else:
-        refuse_unique(options.table, live, columns)
+        filled = {each.name for each in live.columns if each.default or each.computed}
+        refuse_unique(options.table, live.unique, columns, filled, "sql.mode")
     return Plan(
         key=key,
         target="sql",
@@ -107,66 +109,16 @@ def agree(
     )
 
 
-def upsert_key(table: str, unique: Sequence[Unique], columns: Sequence[Column]) -> tuple[str, ...]:
-    """Return the columns that decide which row is replaced: of the primary key, or of the only unique index.
-
-    An index on expressions, on the beginning of a text, or of some rows only decides nothing.
-
-    :raises SchemaMismatch: there is none, or several: each would decide, or refuse; or one of its columns is
-        not in the DataFrame.
-    """
-    plain = [index for index in unique if index.plain]
-    if not plain:
-        raise SchemaMismatch(
-            f"{table} has no primary key, by which sql.mode = upsert finds the row to replace.",
-            "Give it one; or set sql.mode to append.",
-        )
-    first = plain[0]
-    others = [index for index in unique if index is not first]
-    if others:
-        raise SchemaMismatch(
-            f"{table} has more than one unique index: {_text(first)} finds the row to replace, and"
-            f" {', '.join(map(_text, others))} would find another one, or refuse the row.",
-            "Drop the others.",
-        )
-    given = {column.name for column in columns}
-    if missing := [name for name in first.columns if name not in given]:
-        raise SchemaMismatch(
-            f"{', '.join(missing)}: in the key of {table} and not in the DataFrame.",
-            "Add it to the DataFrame, or make a key of columns that it has.",
-        )
-    return first.columns
-
-
 def changes_of_key(key: Sequence[str], unique: Sequence[Unique]) -> list[str]:
     """Return how a table's unique indexes differ from the only one that `upsert_key` took."""
     if [{*index.columns} for index in unique if index.plain] == [{*key}] and len(unique) == 1:
         return []
-    now = f"is unique by {', '.join(map(_text, unique))}" if unique else "has no unique index"
+    now = (
+        f"is unique by {', '.join(index.text for index in unique)}"
+        if unique
+        else "has no unique index"
+    )
     return [f"its key was {', '.join(key)}, and it {now} now"]
-
-
-def refuse_unique(table: str, live: Live, columns: Sequence[Column]) -> None:
-    """Refuse to append where a unique index could refuse a row.
-
-    An index with a column that the database fills in, such as a number of its own, refuses nothing.
-
-    :raises SchemaMismatch: there is such an index.
-    """
-    given = {column.name for column in columns}
-    filled = {column.name for column in live.columns if column.default or column.computed} - given
-    for index in live.unique:
-        if not filled & {*index.columns}:
-            raise SchemaMismatch(
-                f"{table} is unique by {_text(index)}: a second row of the same key would be refused by the"
-                " server, and stop the flush.",
-                "Set sql.mode to upsert, which replaces the row of the key; or drop the index.",
-            )
-
-
-def _text(index: Unique) -> str:
-    parts = [*index.columns, *([] if index.plain else ["by a part or an expression"])]
-    return f"{index.name} ({', '.join(parts)})"
 
 
 def refuse_storage(connection: Connection, options: SqlAlchemyOptions) -> None:

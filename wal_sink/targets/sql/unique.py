@@ -1,0 +1,93 @@
+"""Unique indexes of a table: which one decides what a row replaces, and which could refuse a row. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Protocol, TypeVar
+
+from wal_sink.errors import SchemaMismatch
+from wal_sink.model.plan import Column
+
+
+class UniqueIndex(Protocol):
+    """A unique index, also of a primary key or a constraint, as a database describes it."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Its columns; of one on expressions some or none."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is on whole columns alone, of all rows: it can decide what a row replaces."""
+
+    @property
+    def text(self) -> str:
+        """As errors name it, with its columns."""
+
+    @property
+    def drop(self) -> str:
+        """What is to be dropped, or the statement for that."""
+
+
+Index = TypeVar("Index", bound=UniqueIndex)
+
+
+def upsert_key(
+    table: object, unique: Sequence[Index], columns: Sequence[Column], mode: str
+) -> Index:
+    """Return the index whose columns decide which row is replaced: the primary key, or the only one.
+
+    An index on expressions, on the beginning of a text, or of some rows only decides nothing. Every other one
+    would find another row, or refuse the row.
+
+    :param unique: those of the table, the primary key first.
+    :param columns: of the plan.
+    :param mode: the option, such as `sql.mode`.
+    :raises SchemaMismatch: there is none, or several; or one of its columns is not in the DataFrame.
+    """
+    key = next((index for index in unique if index.plain), None)
+    if key is None:
+        raise SchemaMismatch(
+            f"{table} has no primary key, by which {mode} = upsert finds the row to replace.",
+            f"Give it one; or set {mode} to append.",
+        )
+    others = [index for index in unique if index is not key]
+    if others:
+        raise SchemaMismatch(
+            f"{table} has more than one unique index: {key.text} finds the row to replace, and"
+            f" {', '.join(index.text for index in others)} would find another one, or refuse the row.",
+            f"Drop the others: {' '.join(index.drop for index in others)}",
+        )
+    given = {column.name for column in columns}
+    if missing := [name for name in key.columns if name not in given]:
+        raise SchemaMismatch(
+            f"{', '.join(missing)}: in the key of {table} and not in the DataFrame.",
+            "Add it to the DataFrame, or make a key of columns that it has.",
+        )
+    return key
+
+
+def refuse_unique(
+    table: object,
+    unique: Sequence[UniqueIndex],
+    columns: Sequence[Column],
+    filled: Collection[str],
+    mode: str,
+) -> None:
+    """Refuse to append where a unique index could refuse a row: a task cannot know, and the flush would stop.
+
+    An index with a column that the database fills in, such as a number of its own, refuses nothing.
+
+    :param columns: of the plan.
+    :param filled: the columns that the database fills in, where a row has none.
+    :param mode: the option, such as `sql.mode`.
+    :raises SchemaMismatch: there is such an index.
+    """
+    free = {*filled} - {column.name for column in columns}
+    for index in unique:
+        if not free & {*index.columns}:
+            raise SchemaMismatch(
+                f"{table} is unique by {index.text}: a second row of the same key would be refused by the"
+                " server, and stop the flush.",
+                f"Set {mode} to upsert, which replaces the row of the key; or drop the index: {index.drop}",
+            )
