@@ -348,12 +348,16 @@ class Judge(logging.Handler):
     def restored_before_rewind(self, target: str, epochs: range) -> None:
         """Learn that a backup of the target was restored from before a rewind of these epochs.
 
-        The rewind has taken their rows out of the quarantine: they were to come again.
+        The rewind has taken their rows out of the quarantine: they were to come again. What the backup has,
+        with a ledger row that says so, is flushed.
         """
         for attempt in self._by_value:
             if attempt.epoch in epochs:
                 rows = {key for key in attempt.rows if key.startswith((INVALID, REFUSED))}
                 self._gone.update((target, key) for key in rows)
+                arrival = attempt.at(target)
+                there = arrival.keys.issuperset(attempt.rows.keys() - rows)
+                arrival.flushed |= bool(arrival.begun_us) and there
 
     def row_lost(self, target: str) -> None:
         """Learn that nothing says any more what was begun, and not recorded, with which timestamps."""
@@ -453,8 +457,9 @@ class Judge(logging.Handler):
 
     def listed(self, site: Site, target: str, rows: int) -> None:
         """Look at how many rows are said to be in quarantine, once all is flushed."""
+        gone = {key for other, key in self._gone if other == target}
         lacking = sum(
-            len(set(attempt.rows) - attempt.at(target).keys)
+            len(set(attempt.rows) - attempt.at(target).keys - gone)
             for epoch, attempt in site.kept.items()
             if attempt is not None
             and attempt.at(target).flushed
