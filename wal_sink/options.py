@@ -74,6 +74,8 @@ SHAPES = {"shapes": True}
 SECONDS, MILLISECONDS, BYTES = ({"unit": unit} for unit in ("seconds", "milliseconds", "bytes"))
 """`extra` of an option that counts in this unit, and takes a suffix beside: `10s`, `64m`."""
 
+_CENTURY = {"seconds": 100 * 365 * 86_400, "milliseconds": 100 * 365 * 86_400_000}
+
 
 COLUMN = "<column>"
 """How the name of an option ends that is given by columns: of `a.b.<column>` a user writes `a.b.price`. Its
@@ -98,11 +100,13 @@ def about(description: str, *extras: Mapping[str, object], **bounds: Any) -> Met
     """Return what stands beside an option's type.
 
     :param extras: `SECRET`, `SHAPES` and the like.
-    :param bounds: of its value, by the names of `msgspec.Meta`.
+    :param bounds: of its value, by the names of `msgspec.Meta`. A duration with a lower one is at most a
+        century, too: drivers cannot wait for `inf`.
     """
-    return Meta(
-        description=description, extra={k: v for e in extras for k, v in e.items()}, **bounds
-    )
+    extra = {k: v for e in extras for k, v in e.items()}
+    if bounds and (century := _CENTURY.get(str(extra.get("unit")))) is not None:
+        bounds = {"le": century, **bounds}
+    return Meta(description=description, extra=extra, **bounds)
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,9 +114,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({public(self)})"
-
-
-_CENTURY_S = 100 * 365 * 86_400
 
 
 class SinkOptions(Options, frozen=True, kw_only=True):
@@ -196,7 +197,6 @@ class SinkOptions(Options, frozen=True, kw_only=True):
             "How long a flushed epoch stays in the log, 0 or more. rewind can flush it again",
             SECONDS,
             ge=0,
-            le=_CENTURY_S,
         ),
     ] = msgspec.field(name="wal.retention", default=0.0)
     max_rows_per_second: Annotated[

@@ -86,6 +86,8 @@ def test_required(missing: str) -> None:
         ("cassandra.port", "65536", "cassandra.port"),
         ("cassandra.port", "cql", "cassandra.port"),
         ("cassandra.requestTimeout", "0", "cassandra.requestTimeout"),
+        ("cassandra.requestTimeout", "inf", "cassandra.requestTimeout"),
+        ("cassandra.requestTimeout", "nan", "cassandra.requestTimeout"),
         ("cassandra.requestTimeout", "soon", "cassandra.requestTimeout"),
         ("cassandra.nulls", "tombstone", "unset.*write"),
         ("cassandra.batchBytes", "1023", "auto, or 1024 to 1048576"),
