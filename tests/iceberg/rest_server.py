@@ -6,61 +6,26 @@ upon the library of Iceberg. Nothing is compiled: this process drives a Java wit
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pyspark
-import pytest
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
-from wal_sink.testing.servers.maven import cache_folder, java_command
+from tests.maven_jars import maven_jars
+from wal_sink.testing.servers.maven import java_command
 from wal_sink.testing.servers.process import HOST
 
 VERSION = "1.10.1"
 """Of Iceberg; the newest with a jar of its tests."""
 
-_POM = """\
-<project><modelVersion>4.0.0</modelVersion><groupId>x</groupId><artifactId>x</artifactId><version>1</version>
-<dependencies>
-{dependencies}
-</dependencies></project>
-"""
 _JARS = (
-    ("org.apache.iceberg", "iceberg-core", VERSION, ""),
-    ("org.apache.iceberg", "iceberg-core", VERSION, "tests"),
-    ("org.eclipse.jetty", "jetty-servlet", "11.0.25", ""),
-    ("org.xerial", "sqlite-jdbc", "3.49.1.0", ""),
-    ("org.slf4j", "slf4j-nop", "2.0.17", ""),
+    f"org.apache.iceberg:iceberg-core:{VERSION}",
+    f"org.apache.iceberg:iceberg-core:{VERSION}:tests",
+    "org.eclipse.jetty:jetty-servlet:11.0.25",
+    "org.xerial:sqlite-jdbc:3.49.1.0",
+    "org.slf4j:slf4j-nop:2.0.17",
 )
-
-
-def jars() -> Path:
-    """Return the folder of the jars, which Maven downloads once."""
-    folder = cache_folder() / f"iceberg-rest-{VERSION}"
-    if not folder.is_dir():
-        maven = shutil.which("mvn")
-        if maven is None:
-            pytest.skip("Iceberg's REST catalog comes by Maven (`mvn`), which is not installed")
-        work = folder.with_name(f".{folder.name}-{id(folder)}")
-        work.mkdir(parents=True)
-        dependencies = [
-            f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId>"
-            f"<version>{version}</version>"
-            + (f"<classifier>{classifier}</classifier>" if classifier else "")
-            + "</dependency>"
-            for group, name, version, classifier in _JARS
-        ]
-        (work / "pom.xml").write_text(_POM.format(dependencies="\n".join(dependencies)))
-        subprocess.run(
-            [maven, "-B", "-q", "dependency:copy-dependencies", "-DoutputDirectory=jars"],
-            cwd=work,
-            check=True,
-        )
-        (work / "jars").rename(folder)
-        shutil.rmtree(work)
-    return folder
 
 
 class RestCatalog:
@@ -71,9 +36,10 @@ class RestCatalog:
         hadoop = [str(jar) for jar in spark.glob("hadoop-client-*.jar")]
         (py4j,) = spark.glob("py4j-*.jar")
         java = java_command("17")
+        jars = maven_jars(f"iceberg-rest-{VERSION}", _JARS)
         port = launch_gateway(
             jarpath=str(py4j),
-            classpath=":".join([f"{jars()}/*", *hadoop]),
+            classpath=":".join([f"{jars}/*", *hadoop]),
             java_path=java[-1],
             die_on_exit=True,
         )

@@ -1,0 +1,227 @@
+"""Engines of users read the tables that a stream writes, and change them while it does."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from tests.delta import conftest as delta
+from tests.deploy.engines import DELTA, DUCKDB, ICEBERG, SparkSql, duckdb_rows
+from tests.iceberg import conftest as iceberg
+from tests.iceberg.rest_server import RestCatalog
+from tests.iceberg.test_readers import ROWS, SCHEMA
+from tests.neighbours import Counted, Row
+from wal_sink.errors import TargetUnavailable
+from wal_sink.model.ledger import Outcome
+from wal_sink.options import parse
+from wal_sink.targets.delta import DeltaTarget
+from wal_sink.targets.delta.options import DeltaOptions
+from wal_sink.targets.iceberg import IcebergTarget
+from wal_sink.targets.iceberg.options import IcebergOptions
+from wal_sink.testing.contracts.ledger import begin, begun_window, finish, row_of
+
+pytestmark = [pytest.mark.test_all, pytest.mark.spark, pytest.mark.timeout(1_200)]
+
+# Of each column a value that Spark's and DuckDB's SQL can write; the rows are those of tests/iceberg.
+LITERALS = {
+    "text": "'a/b=c%é'",
+    "flag": "false",
+    "day": "DATE '1969-12-31'",
+    "at": "TIMESTAMP '1969-12-31 23:59:59.999999+00:00'",
+    "price": "CAST('-12345678901234567890.123456789' AS DECIMAL(38, 9))",
+    "small": "32767",
+    "large": "9007199254740993",
+    "real": "CAST('5e-324' AS DOUBLE)",
+}
+
+
+def found_by_filters(table: str, quote: str = '"', but: str = "") -> str:
+    """Return a query that counts the rows with a value of each column: one of each epoch.
+
+    :param but: a column that is left out.
+    """
+    each = [
+        f"SELECT count(*) AS n FROM {table} WHERE {quote}{name}{quote} = {value}"
+        for name, value in LITERALS.items()
+        if name != but
+    ]
+    return " UNION ALL ".join(each)
+
+
+def by_spark(spark: SparkSql, table: str) -> list[int]:
+    return [row["n"] for row in spark.rows(found_by_filters(table, "`"))]
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalog]:
+    made = RestCatalog(tmp_path_factory.mktemp("rest"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory, catalog: RestCatalog) -> Iterator[SparkSql]:
+    lake = {
+        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.lake.type": "rest",
+        "spark.sql.catalog.lake.uri": catalog.uri,
+        "spark.sql.catalog.lake.cache-enabled": "false",
+    }
+    made = SparkSql(tmp_path_factory.mktemp("spark"), lake)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def options(catalog: RestCatalog) -> dict[str, str]:
+    return {
+        "table": f"s{uuid.uuid4().hex}.orders",
+        "iceberg.catalog.type": "rest",
+        "iceberg.catalog.uri": catalog.uri,
+    }
+
+
+def test_an_iceberg_table(spark: SparkSql, options: dict[str, str], counted: Counted) -> None:
+    """Spark makes it as a check shows, reads it, also as of the first epoch, and does its calls meanwhile."""
+    name = options["table"]
+    table = f"lake.{name}"
+    asked = options | {"createTable": "true", "partitionColumns": "days(at)"}
+    shown = IcebergTarget(parse(asked, IcebergOptions)).dry_plan(SCHEMA, "key").creates
+    settings = "'write.delete.mode' = 'merge-on-read', 'commit.retry.num-retries' = '10'"
+    for statement in (
+        "USE lake",
+        f"CREATE NAMESPACE {name.partition('.')[0]}",
+        shown,
+        f"ALTER TABLE {name} SET TBLPROPERTIES ({settings})",
+        "USE spark_catalog.default",
+    ):
+        spark.rows(statement)
+    with iceberg.query(options, SCHEMA) as running:
+        running.add(ROWS)
+        first = iceberg.load(options).current_snapshot()
+        running.add(ROWS)
+        assert first is not None
+        then = f"{table} VERSION AS OF {first.snapshot_id}"
+        for of, epochs in ((table, 2), (then, 1)):
+            assert spark.number(f"SELECT count(*) AS n FROM {of}") == epochs * len(ROWS)
+            assert by_spark(spark, of) == [epochs] * len(LITERALS)
+        summaries = spark.rows(
+            f"SELECT operation, summary FROM {table}.snapshots ORDER BY committed_at"
+        )
+        epochs_of = [each["summary"].get("wal-sink.epochs") for each in summaries]
+        assert [each for each in epochs_of if each] == ["0", "1"], summaries
+
+        scan = f"iceberg_scan('{iceberg.load(options).metadata_location}')"
+        # By `at` it skips a file: its day of a moment before 1970 is the one after.
+        count = f"SELECT count(*) AS n FROM {scan}"
+        found = duckdb_rows(count, found_by_filters(scan, but="at"))
+        assert found == [[[2 * len(ROWS)]], [[2]] * (len(LITERALS) - 1)]
+
+        for statement in (
+            f"DELETE FROM {table} WHERE small = 32767",  # a row of each epoch
+            f"CALL lake.system.rewrite_data_files(table => '{name}', options => map('rewrite-all', 'true'))",
+            f"CALL lake.system.rewrite_manifests('{name}')",
+            (
+                f"CALL lake.system.expire_snapshots(table => '{name}', retain_last => 1,"
+                " older_than => TIMESTAMP '2100-01-01')"
+            ),
+            f"CALL lake.system.remove_orphan_files(table => '{name}')",
+        ):
+            running.begin()
+            receipts = running.stage(ROWS)
+            spark.rows(statement)
+            assert running.commit(receipts) is Outcome.APPLIED, statement
+    expected = 7 * len(ROWS) - 2
+    assert len(iceberg.read(options)) == expected
+    found_now = spark.number(f"SELECT count(*) AS n FROM {table}")
+    counted(Row("Spark with Iceberg", ICEBERG, "5 calls", expected, found_now))
+    of_deleted_row = {"flag", "day", "at", "small", "large"}
+    assert by_spark(spark, table) == [5 if name in of_deleted_row else 7 for name in LITERALS]
+
+
+class Upserting(delta.Query):
+    """A query that upserts by `k`."""
+
+    def made(self) -> DeltaTarget:
+        options = {"delta.path": self.path, "delta.mode": "upsert", "keyColumns": "k"}
+        return DeltaTarget(parse(options, DeltaOptions))
+
+
+def staged(query: delta.Query, *rows: tuple[str, int]) -> tuple[Any, tuple[bytes, ...]]:
+    """Begin the next epoch and stage its rows."""
+    window = begun_window(row_of(query.session).flushed + 1)
+    assert begin(query.session, window) is Outcome.APPLIED
+    query.session.start(window)
+    return window, query.stage(delta.batch(rows))
+
+
+@pytest.mark.parametrize("kind", [delta.Query, Upserting])
+def test_a_delta_table(spark: SparkSql, tmp_path: Path, kind: Any, counted: Counted) -> None:
+    """delta-spark makes it as a check shows, reads it, compacts it, merges into it and cleans it up."""
+    path = str(tmp_path / "t")
+    table = f"delta.`{path}`"
+    asked = parse({"delta.path": path, "createTable": "true"}, DeltaOptions)
+    spark.rows(DeltaTarget(asked).dry_plan(delta.SCHEMA, "key").creates)
+    query = kind(path)
+    query.add(delta.batch([("a", 0), ("b", 0)]))
+    version = spark.rows(f"DESCRIBE HISTORY {table} LIMIT 1")[0]["version"]
+    expected = {"a": 0, "b": 0}
+    merge = (
+        f"MERGE INTO {table} t USING (SELECT 'mine' AS k, 7L AS v UNION ALL SELECT 'a', 8L) s ON t.k = s.k"
+        " WHEN MATCHED THEN UPDATE SET v = s.v WHEN NOT MATCHED THEN INSERT *"
+    )
+    for i, statement in enumerate(
+        (f"OPTIMIZE {table}", merge, f"VACUUM {table}", f"DELETE FROM {table} WHERE k = 'b'")
+    ):
+        window, receipts = staged(query, (f"n{i}", i))
+        spark.rows(statement)
+        assert finish(query.session, window, receipts) is Outcome.APPLIED, statement
+        expected[f"n{i}"] = i
+    expected |= {"mine": 7, "a": 8}
+    del expected["b"]
+    # Without its time of grace VACUUM deletes what is staged: it is staged again, and committed.
+    window, receipts = staged(query, ("late", 9))
+    spark.rows(f"VACUUM {table} RETAIN 0 HOURS")
+    with pytest.raises(TargetUnavailable, match="All rows are staged again"):
+        finish(query.session, window, receipts)
+    query.session.start(window)
+    assert finish(query.session, window, query.stage(delta.batch([("late", 9)]))) is Outcome.APPLIED
+    expected["late"] = 9
+
+    read = [
+        spark.rows(f"SELECT k, v FROM {table} ORDER BY k, v"),
+        *(
+            [{"k": k, "v": v} for k, v in found]
+            for found in duckdb_rows(f"SELECT k, v FROM delta_scan('{path}') ORDER BY k, v")
+        ),
+    ]
+    assert read == [[{"k": k, "v": v} for k, v in sorted(expected.items())]] * 2
+    assert sorted((row["k"], row["v"]) for row in delta.table_of(path)) == sorted(expected.items())
+    counted(Row("delta-spark", DELTA, "5 statements", len(expected), len(read[0])))
+    counted(Row("DuckDB with delta", DUCKDB, "none", len(expected), len(read[1])))
+    assert spark.number(f"SELECT v FROM {table} WHERE k = 'late'") == 9
+    assert version == 3
+
+
+def test_values_in_a_delta_table(spark: SparkSql, tmp_path: Path, counted: Counted) -> None:
+    """delta-spark and DuckDB find each value by its column, now and as of the first epoch."""
+    path = str(tmp_path / "t")
+    DeltaTable.create(path, SCHEMA, partition_by=["day"])
+    query = delta.Query(path)
+    rows = pa.RecordBatch.from_pylist(ROWS, SCHEMA)
+    query.add(rows)
+    first = DeltaTable(path).version()
+    query.add(rows)
+    for of, epochs in ((f"delta.`{path}`", 2), (f"delta.`{path}` VERSION AS OF {first}", 1)):
+        assert by_spark(spark, of) == [epochs] * len(LITERALS)
+    scan = f"delta_scan('{path}')"
+    found = duckdb_rows(f"SELECT count(*) FROM {scan}", found_by_filters(scan))
+    assert found == [[[2 * len(ROWS)]], [[2]] * len(LITERALS)]
+    found_now = spark.number(f"SELECT count(*) AS n FROM delta.`{path}`")
+    counted(Row("delta-spark", DELTA, "filters", 2 * len(ROWS), found_now))

@@ -1,0 +1,53 @@
+"""Jars of several Maven artifacts and of all that they need, downloaded once by Maven."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from wal_sink.testing.servers.maven import cache_folder
+
+_POM = """\
+<project><modelVersion>4.0.0</modelVersion><groupId>x</groupId><artifactId>x</artifactId><version>1</version>
+<dependencies>
+{dependencies}
+</dependencies></project>
+"""
+
+
+def maven_jars(name: str, artifacts: Sequence[str]) -> Path:
+    """Return the folder of the jars, below the user's cache; the test is skipped without Maven.
+
+    :param name: of the folder, with the versions.
+    :param artifacts: each `group:name:version` or `group:name:version:classifier`.
+    """
+    folder = cache_folder() / name
+    if folder.is_dir():
+        return folder
+    maven = shutil.which("mvn")
+    if maven is None:
+        pytest.skip(f"the jars of {name} come by Maven (`mvn`), which is not installed")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=folder.parent) as work:
+        wanted = "\n".join(map(_dependency, artifacts))
+        Path(work, "pom.xml").write_text(_POM.format(dependencies=wanted))
+        command = [maven, "-B", "-q", "dependency:copy-dependencies", "-DoutputDirectory=jars"]
+        subprocess.run(command, cwd=work, check=True)
+        try:
+            Path(work, "jars").rename(folder)
+        except OSError:
+            if not folder.is_dir():  # otherwise another process was faster: the same jars
+                raise
+    return folder
+
+
+def _dependency(artifact: str) -> str:
+    tags = zip(
+        ("groupId", "artifactId", "version", "classifier"), artifact.split(":"), strict=False
+    )
+    return f"<dependency>{''.join(f'<{tag}>{text}</{tag}>' for tag, text in tags)}</dependency>"
