@@ -188,3 +188,22 @@ def test_a_flusher_that_gives_way_lets_a_living_one_report(
         last = log.last_report()
         assert last is not None
         assert last.flusher == this_process()
+
+
+def test_two_flushers_of_a_query_are_said(caplog: pytest.LogCaptureFixture) -> None:
+    """An overtaken driver may hang and flush on for days: rows are exact, and nothing else would tell."""
+    log = Log(open_backend(f"memory://{uuid.uuid4()}"))
+    log.report(report(flusher="elsewhere:1"))
+    mine = Reporter(log)
+    mine.say("starting", None)
+    mine.say("looking", None)
+    assert not caplog.messages, "who reported before this one may have ended"
+    log.report(report(flusher="elsewhere:1", beat=2, doing=ENDED))
+    mine = Reporter(log)
+    mine.say("starting", None)
+    log.report(report(flusher="elsewhere:1", beat=3))
+    mine.say("looking", None)
+    log.report(report(flusher="elsewhere:1", beat=4))
+    mine.say("resting", None)
+    (said,) = caplog.messages
+    assert "another process flushes this query, too: elsewhere:1" in said

@@ -75,6 +75,7 @@ class Reporter:
         self._written_s = 0.0
         self._written: FlusherReport | None = None
         self._another = FlusherWatch()
+        self._looked_s = float("-inf")
         self._failures = FailureLog()
 
     @contextlib.contextmanager
@@ -196,6 +197,7 @@ class Reporter:
         )
         try:
             if not (self._gives_way and self._another_reports(self._log)):
+                self._warn_of_another(self._log)
                 self._log.report(report)
                 self._written = report
         except (OSError, StateBackendError) as error:
@@ -205,6 +207,20 @@ class Reporter:
                 self._log.where(paths.FLUSHER),
                 error,
             )
+
+    def _warn_of_another(self, log: Log) -> None:
+        """Say, once a minute, that another process has reported since this one did."""
+        if self._written is None or time.monotonic() - self._looked_s < _SAY_AGAIN_S:
+            return
+        self._looked_s = time.monotonic()
+        last = read_report(log)
+        if last is None or last.doing == ENDED or last.flusher == self._written.flusher:
+            return
+        logger.warning(
+            "another process flushes this query, too: %s (host:process). Each row still comes once. If it is"
+            " an earlier driver of the query, which hangs, end it: Spark may not do so by itself",
+            last.flusher,
+        )
 
     def _another_reports(self, log: Log) -> bool:
         """Whether another process does; at the first look, whether it may, by the time of its report.
