@@ -15,11 +15,14 @@ from wal_sink.admin.inspect import inspect
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.skip import plan_skip
 from wal_sink.admin.verify import verify
+from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import Diverged, MissingManifest, OptionError
 from wal_sink.model import paths
 from wal_sink.model.records import Decision
 from wal_sink.progress.backlog import newest_decision
 from wal_sink.progress.status import read_status
+from wal_sink.protocol.budget import Budget
+from wal_sink.publish.orphans import make_room
 
 STORES = ("memory", "local")
 
@@ -102,6 +105,30 @@ def test_rule_22_what_was_given_up_stays_so_beside_what_came_later(world: World)
     assert states == [(1, "damaged"), (2, "waiting")]
     world.flush()
     assert world.table() == {"a": 0, "b": 2}
+
+
+def test_rule_22_a_run_that_goes_on_behind_a_decision_does_not_end_it(world: World) -> None:
+    """Only `commits/` was set back: Spark goes on with the newest plan, and computes nothing before it."""
+    killed, run = world.run(), world.run()
+    run.batch([("a", 0)])
+    world.flush()
+    killed.next = 1
+    killed.tasks([("killed", 1)])
+    run.batch([("b", 1)])
+    world.log.delete(world.log_backend.list(paths.MANIFEST.folder))
+    run.batch([("c", 2)])
+    run.write_offsets()
+    run.tasks([("killed", 3)])
+    run.end()
+    skip(world, 1)
+    world.checkpoint.delete(["commits/1", "commits/2"])
+    later = world.run()
+    make_room(later.log, Checkpoint(later.checkpoint), later.run_id, Budget(1, "block"), {})
+    later.next = 3
+    later.batch([("d", 3)])
+    assert world.log.highest_generation() == 2
+    world.flush()
+    assert world.table() == {"a": 0, "c": 2, "d": 3}
 
 
 def test_rule_22_an_epoch_is_given_up_again(world: World) -> None:

@@ -228,14 +228,22 @@ class Checkpoint:
             `StateBackend.list_fresh`.
         """
         listed = self._backend.list_fresh if fresh else self._backend.list
-        names = [path.rpartition("/")[2] for path in listed("commits/")]
-        for epoch in sorted([int(name) for name in names if name.isdecimal()], reverse=True):
+        for epoch in sorted(_epochs(listed("commits/")), reverse=True):
             try:
                 if _well_formed(self._backend.read(f"commits/{epoch}")):
                     return epoch
             except FileNotFoundError:
                 continue  # purged since it was listed
         return -1
+
+    def next_epoch(self) -> int:
+        """Return the epoch with which a run that starts goes on, from fresh listings.
+
+        Spark runs the newest epoch that is planned and not checkpointed. Where `commits/` was set back and
+        `offsets/` was not, that is not the one after the last commit: those between are not computed again.
+        """
+        planned = max(_epochs(self._backend.list_fresh("offsets/")), default=-1)
+        return max(planned, self.last_commit(fresh=True) + 1)
 
     def offsets(self, epoch: int) -> Offsets:
         """Read `offsets/<epoch>` of an epoch that Spark is committing.
@@ -269,6 +277,12 @@ def _one_name(query_id: object) -> str:
     if not re.fullmatch(r"[0-9A-Za-z_-]+", str(query_id)):
         raise ValueError(query_id)
     return str(query_id)
+
+
+def _epochs(listed: Iterable[str]) -> list[int]:
+    """Return the epochs of listed files; Spark's temporary ones have other names."""
+    names = (path.rpartition("/")[2] for path in listed)
+    return [int(name) for name in names if name.isdecimal()]
 
 
 def _well_formed(commit: bytes) -> bool:

@@ -79,15 +79,13 @@ def make_room(
     """
     began_s = time.monotonic()
     try:
-        checkpointed = checkpoint.last_commit(
-            fresh=True
-        )  # the claim says from where the run goes on
-        left = _bytes_left(log, checkpointed + 1)
+        epoch = checkpoint.next_epoch()  # the claim says from where the run goes on
+        left = _bytes_left(log, epoch)
         crowded = is_crowded(log)
         if not crowded and not (left and _is_filled(log, checkpoint, left, budget)):
             return
-        claim_generation(log, run_id, options, checkpointed + 1, early=True)
-        sweep_orphans(log, run_id, checkpointed=checkpointed)
+        claim_generation(log, run_id, options, epoch, early=True)
+        sweep_orphans(log, run_id, checkpointed=epoch - 1)
         halves = log.backend.sweep_unfinished(time.monotonic() - began_s, paths.SEGMENT.folder)
         tickets = forget_void(log) if crowded else 0  # last: they tell of which run an orphan is
         logger.warning(
@@ -96,7 +94,7 @@ def make_room(
             " files and %d tickets",
             log.url,
             left,
-            checkpointed + 1,
+            epoch,
             halves,
             tickets,
         )
