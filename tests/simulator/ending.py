@@ -14,6 +14,7 @@ from tests.simulator.process import Thread
 from tests.simulator.world import World
 from wal_sink.errors import WalSinkError
 from wal_sink.model import paths
+from wal_sink.model.records import LEFT_FIRST, LEFT_LAST
 from wal_sink.wal import runs as wal_runs
 from wal_sink.wal import trim
 
@@ -261,12 +262,16 @@ class _Last:
             if (found := re.search(r"[0-9]{20}", path)) and int(found[0]) <= upto
         ]
         records = self.site.records(target)
+        resets = [each.after for each in log.interventions("rewind") if LEFT_FIRST in each.after]
+        behind = [(int(after[LEFT_FIRST]), int(after[LEFT_LAST])) for after in resets]
         for path in log.names(paths.ASIDE):
             us, epoch = (int(number) for number in re.findall(r"[0-9]{20}", path)[:2])
             # Of the newest epoch it goes as the ledger is read for the next one.
-            if epoch == mark or self.world.was_reset or epoch not in records:
+            if epoch == mark or epoch not in records:
                 continue
-            if records[epoch]["base_us"] > us:
+            used_us = records[epoch]["base_us"] + max(records[epoch]["rows"], 1) - 1
+            # What a reset leaves behind proves nothing, be the reset given up: the name goes with the record.
+            if used_us > us and not any(first <= used_us <= last for first, last in behind):
                 left.append(path)  # it was flushed again since
         claims = log.backend.list(paths.CLAIM.folder)
         if not any(

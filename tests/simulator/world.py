@@ -64,11 +64,6 @@ class World:
         still since before, or lists the states as they were, finds no ledger row."""
 
     @property
-    def was_reset(self) -> bool:
-        """Whether an operator has left timestamps of the future behind."""
-        return self.judge.reset_us >= 0
-
-    @property
     def several(self) -> bool:
         """Whether the targets have names."""
         return self.targets != ("",)
