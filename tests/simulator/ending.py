@@ -63,6 +63,8 @@ class _Last:
         """What stands still until all is flushed."""
         self._outside = world.chance.random() < 0.3
         """Whether `wal-sink flush` brings it to the end, in a process that has seen no runs."""
+        self._flushers: dict[str, Flushing] = {}
+        """Those processes, by target."""
 
     def drain(self) -> None:
         """Flush everything to each target; an error that is documented for this history gets its remedy."""
@@ -84,18 +86,24 @@ class _Last:
             driver = self._reach_the_end(driver, target)
             if world.judge.violations:
                 return
-        for target in attached:
-            if (reached := self._mark(target)) != max(self.site.kept):
-                world.judge.violate(f"the flush rests at {reached} of {max(self.site.kept)}")
-                return
+        if not self._all_flushed(attached):
+            return
         self._judge(attached)
         self._reports(attached)
         self._wake_late()
         # One of those may have been about to detach a target.
         attached = [target for target in attached if self.site.state(target) == "attached"]
         if attached and not world.judge.violations:
-            self._garbage(driver, [self._flusher(driver, target) for target in attached])
+            self._garbage(driver, attached)
             self._judge(attached)
+
+    def _all_flushed(self, attached: list[str]) -> bool:
+        """Whether each target has everything; what it lacks is a violation."""
+        for target in attached:
+            if (reached := self._mark(target)) != max(self.site.kept):
+                self.world.judge.violate(f"the flush rests at {reached} of {max(self.site.kept)}")
+                return False
+        return True
 
     def _judge(self, attached: list[str]) -> None:
         """Send what is in quarantine, then look at every table."""
@@ -162,7 +170,11 @@ class _Last:
     def _flusher(self, driver: Driver, target: str) -> Flushing:
         if not self._outside:
             return driver.flushings[target]
-        return Flushing(self.world, self.site, self.world.process("flusher"), target=target)
+        known = self._flushers.get(target)
+        if known is None or not known.process.alive:
+            process = self.world.process("flusher")
+            known = self._flushers[target] = Flushing(self.world, self.site, process, target=target)
+        return known
 
     def _wake_late(self) -> None:
         """Let what stands still go on, long after its time, to its end."""
@@ -223,8 +235,11 @@ class _Last:
                     return
         self.world.judge.violate(f"no remedy for {error.summary}")
 
-    def _garbage(self, driver: Driver, flushers: list[Flushing]) -> None:
-        """After two hours nothing of a flushed epoch is left in the log; its time may be a day ahead."""
+    def _garbage(self, driver: Driver, attached: list[str]) -> None:
+        """After two hours nothing of a flushed epoch is left in the log; its time may be a day ahead.
+
+        What woke late, of a clone, may have taken the ledger row: that gets its remedy as before.
+        """
         wait_s = 2 * 3_600.0 + self.world.retention_s
         if self.world.retention_s and "clock jumps" in self.world.swarm:
             wait_s += 86_400.0
@@ -235,10 +250,13 @@ class _Last:
             for _ in range(_MOST_ROUNDS):
                 if max(self.site.kept) < goal and not driver.main.stands_still:
                     driver.batch(3)  # the last run may give way to one that was late
-            for flusher in (*flushers, *flushers[:-1]):
-                self._flush(driver, flusher)
-        for flusher in flushers:
-            self._kept(flusher.target)
+            for target in (*attached, *attached[:-1]):
+                driver = self._reach_the_end(driver, target)
+                if self.world.judge.violations:
+                    return
+        if self._all_flushed(attached):
+            for target in attached:
+                self._kept(target)
 
     def _kept(self, target: str) -> None:
         """See that the log has nothing left of what is flushed to a target, but the newest records."""
