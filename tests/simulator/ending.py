@@ -91,8 +91,8 @@ class _Last:
         self._judge(attached)
         self._reports(attached)
         self._wake_late()
-        # One of those may have been about to detach a target.
-        attached = [target for target in attached if self.site.state(target) == "attached"]
+        # One of those may have been about to detach a target, or to attach one.
+        attached = [name for name in world.targets if self.site.state(name) == "attached"]
         if attached and not world.judge.violations:
             self._garbage(driver, attached)
             self._judge(attached)
