@@ -279,6 +279,13 @@ class _Last:
             for path in log.names(folder)
             if (found := re.search(r"[0-9]{20}", path)) and int(found[0]) <= upto
         ]
+        # No trim deletes an entry of which no row has left the quarantine (rule 24).
+        sent = {path.split(".released-")[0] for path in left if ".released-" in path}
+        left = [
+            path
+            for path in left
+            if not path.startswith(paths.RELEASED.folder) or path.split(".released-")[0] in sent
+        ]
         records = self.site.records(target)
         resets = [each.after for each in log.interventions("rewind") if LEFT_FIRST in each.after]
         behind = [(int(after[LEFT_FIRST]), int(after[LEFT_LAST])) for after in resets]
