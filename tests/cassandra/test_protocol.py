@@ -9,6 +9,7 @@ import pytest
 
 from state_backends import open_backend
 from tests.protocol.engine import World
+from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import LedgerBehindLog, LedgerShadowed, TargetUnavailable, WrongOwner
 from wal_sink.options import parse
 from wal_sink.protocol.next_step import Idle, Resume
@@ -118,11 +119,12 @@ def test_rule_13_a_truncated_ledger_stops_the_line(
 def test_rule_1_another_log_does_not_continue_the_mark(
     world: World, cassandra: Node, keyspace: str
 ) -> None:
-    """The log was deleted by hand and made anew by the query."""
+    """The log was given up by hand, and made anew by the query."""
     run = world.run()
     run.batch([("a", 1)])
     world.flush()
     world.log_backend.delete(world.log_backend.list())
+    world.checkpoint.delete([Checkpoint.LOG_URL])
     again = world.run()
     again.batch([("b", 2)])
     with pytest.raises(WrongOwner):

@@ -16,6 +16,8 @@ from wal_sink.targets.registry import _CLIENTS, importing
 
 
 def test_a_missing_client_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in [name for name in sys.modules if name.startswith("deltalake.")]:
+        monkeypatch.delitem(sys.modules, module)  # of another test
     monkeypatch.setitem(sys.modules, "deltalake", None)  # import says then that there is none
     with (
         pytest.raises(OptionError, match=r"target is delta, and deltalake.* not(.|\n)*\[delta\]"),
