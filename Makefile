@@ -17,7 +17,7 @@ help: ## Show this list
 demo: $(READY) ## Real flights under SIGKILL, beside foreachBatch (ARGS="--target postgresql": not into Cassandra)
 	$(BIN)/wal-sink demo $(ARGS)
 
-check: lint ## Lint, and the tests without servers, in less than 3 minutes (ARGS=… go to pytest)
+check: lint ## Lint, and the tests without servers, in less than 5 minutes (ARGS=… go to pytest)
 	$(BIN)/python -m pytest --numprocesses $(CHECK_JOBS) --dist worksteal \
 		-m 'not (long or s3 or cassandra or postgresql or mariadb or kafka or spark or docker or prometheus)' \
 		tests/unit tests/protocol tests/simulator tests/contract tests/test_architecture.py $(ARGS)

@@ -150,6 +150,7 @@ def test_all_pairs_of_stops_give_one_history(caplog: pytest.LogCaptureFixture, l
         assert endings[ending], f"{ending} was never seen: {endings}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("deaf", [pytest.param(False, marks=pytest.mark.test_all), True])
 def test_two_stops_of_each_driver_where_they_meet(*, deaf: bool) -> None:
     """A, B, A, B: only at the operations at which one can see the other.
