@@ -296,7 +296,11 @@ class Run:
         """Call the writer with the batch once more, as a function may that is wrong: that is refused."""
         with contextlib.suppress(errors.AlreadyPublished):
             refuse_published(self.driver.log, task.execution)
-            if attempt.published:  # else it repeats what is flushed, and is not published
+            overtaken = any(
+                other.epoch == task.epoch and other.committed
+                for other in self.world.judge.attempts.values()
+            )  # then the publisher fences it, and its manifest may be trimmed
+            if attempt.published and not overtaken:  # else it repeats what is flushed
                 self.world.judge.violate(f"epoch {task.epoch} can be written a second time")
 
     def was_fenced(self) -> None:
