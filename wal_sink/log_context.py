@@ -1,4 +1,4 @@
-"""Adds query, target and epoch to every log record of a flusher's thread.
+"""What the log lines of a flusher's thread begin with, and how often those of a long trouble come.
 
 The messages begin with `query <id>, target <name>, epoch <n>:`, without what does not apply. The records have
 the attributes `query_id`, `target` and `epoch`, for handlers that write structured logs.
@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, MutableMapping
+import time
+from collections.abc import Callable, Iterator, MutableMapping
 from contextvars import ContextVar
 from typing import Any
+
+_EVERY_S = 60.0
 
 _QUERY: ContextVar[str] = ContextVar("wal_sink_query", default="")
 _TARGET: ContextVar[str] = ContextVar("wal_sink_target", default="")
@@ -41,6 +44,25 @@ def log_epoch(epoch: int | None) -> None:
     """Let what follows in the block of `logging_query` be about this epoch; None: about none."""
     if _QUERY.get():
         _EPOCH.set(epoch)
+
+
+class Seldom:
+    """Lets one message of each kind through a minute, while what it says lasts.
+
+    :param now_s: seconds, never backwards.
+    """
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        self._said_s: dict[str, float] = {}
+
+    def is_due(self, kind: str = "") -> bool:
+        """Whether to say it now; then it counts as said."""
+        now_s = self._now_s()
+        if now_s - self._said_s.get(kind, float("-inf")) < _EVERY_S:
+            return False
+        self._said_s[kind] = now_s
+        return True
 
 
 class _Placed(logging.LoggerAdapter[logging.Logger]):

@@ -61,7 +61,7 @@ from wal_sink.protocol.next_step import (
 )
 from wal_sink.targets.base import Target
 from wal_sink.text import counted
-from wal_sink.wal.location import owned, refuse_lost
+from wal_sink.wal.location import owned, refuse_vanished
 from wal_sink.wal.quarantine import names_aside
 from wal_sink.wal.segment import check_segment
 from wal_sink.wal.targets import lacking, state_of, views, why_absent
@@ -444,11 +444,9 @@ class _Verification:
             file = location if moved else f"{self._log.url}/{paths.LOG}"
             with self._findings.noting(file=file):
                 found = owned(self._log, self._query.checkpoint)
-                if found is None and not self._log.keys(
-                    paths.CLAIM
-                ):  # else `resting` finds it lost
-                    return refuse_lost(self._log, self._query.checkpoint)
-                return found
+                if found is not None or self._log.keys(paths.CLAIM):
+                    return found  # where claims are left without it, `resting` finds it lost
+                return refuse_vanished(self._log, self._query.checkpoint)
         with Findings().noting():  # what is unreadable is a finding already
             return self._log.identity()
         return None

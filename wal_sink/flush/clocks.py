@@ -9,27 +9,18 @@ from statistics import median_low
 from wal_sink import errors
 from wal_sink.clock import iso
 from wal_sink.flush.connection import TargetConnection
-from wal_sink.log_context import line_logger
+from wal_sink.log_context import Seldom, line_logger
 from wal_sink.model.ledger import Window
-from wal_sink.protocol.ledger import (
-    CLOCKS_DIFFER_US,
-    bounded_now,
-    clocks_differ,
-)
+from wal_sink.protocol.ledger import CLOCKS_DIFFER_US, bounded_now, clocks_differ
 
 logger = line_logger(__name__)
-
 
 _ASK_AGAIN = 2
 """How often the target is asked again when its clock differs: it may be that of a single node."""
 
-
 _RECKON_S = 10.0
 """For so long the target's time is reckoned on from its last answer: a question costs as much as the rows of
 a small epoch."""
-
-
-_SAY_EVERY_S = 60.0
 
 
 def ask_for_time(ask: Callable[[], int | None], clock_us: Callable[[], int]) -> list[int]:
@@ -65,7 +56,7 @@ class Clocks:
         self._clock_s = clock_s
         self._told_us: list[int] = []
         self._told_s = float("-inf")
-        self._said_s: dict[str, float] = {}
+        self._seldom = Seldom()
 
     def now_us(self) -> int:
         """Return the time that `begin` uses, see `bounded_now`.
@@ -121,7 +112,5 @@ class Clocks:
 
     def _say(self, what: str, text: str, *values: object) -> None:
         """Warn, once a minute."""
-        now_s = time.monotonic()
-        if now_s - self._said_s.get(what, -_SAY_EVERY_S) >= _SAY_EVERY_S:
-            self._said_s[what] = now_s
+        if self._seldom.is_due(what):
             logger.warning(text, *values)

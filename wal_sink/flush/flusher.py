@@ -58,7 +58,7 @@ from wal_sink.protocol.next_step import (
 )
 from wal_sink.protocol.windows import to_sync
 from wal_sink.targets.base import Target
-from wal_sink.wal.location import owned, refuse_lost, unflushed
+from wal_sink.wal.location import owned, refuse_vanished, unflushed
 from wal_sink.wal.log import Log
 from wal_sink.wal.quarantine import bring_back
 from wal_sink.wal.targets import state_of, why_left
@@ -191,7 +191,7 @@ class Flusher:
             quarantine=pipeline.quarantine,
             checked=self._chooser.checked,
         )
-        self._history = LineageCheck(pipeline.log, self._chooser)
+        self._lineage = LineageCheck(pipeline.log, self._chooser)
         self._missing = Missing(pipeline.log, self._target)
         self._takeovers = Takeovers(self._target, clocks.now_us)
         self.trimmer = Trimmer(pipeline.log, pipeline.retention_s, clock_us)
@@ -271,7 +271,9 @@ class Flusher:
                     checkpointed, None, None, asked=False, row=None, attempts=(), absent=why.what
                 )
         recorded = self._log.newest_flushed()
-        identity = owned(self._log, self._checkpoint) or refuse_lost(self._log, self._checkpoint)
+        identity = owned(self._log, self._checkpoint) or refuse_vanished(
+            self._log, self._checkpoint
+        )
         row, asked, known = None, False, False
         if identity is not None:
             self._target.owner = Owner(self._ledger_key, identity.log_id, identity.checkpoint)
@@ -312,7 +314,7 @@ class Flusher:
             case CreateLedger(flushed):
                 self._target.create(flushed)
             case RecordFlushed(window):
-                self._history.refuse_other_log(step, view)
+                self._lineage.refuse_other_log(step, view)
                 self._record(window, given_up_since_begun(self._log, window))
             case Trim(epochs):
                 self.reporter.say("trimming", epochs[0])
@@ -320,7 +322,7 @@ class Flusher:
             case Resume(window):
                 self.reporter.say("resuming", window.first)
                 logger.info("resuming epochs %d to %d", window.first, window.last)
-                self._history.refuse_left(step, view)
+                self._lineage.refuse_left(step, view)
                 assert view.row is not None
                 if (taken := self._takeovers.take(view.row)) is not None:
                     self._flush(taken, given_up=given_up_since_begun(self._log, window))
@@ -329,7 +331,7 @@ class Flusher:
             case ManifestMissing(epoch):
                 self._missing.manifest(epoch)
             case RecordsBehind():
-                self._history.refuse_other_log(step, view)
+                self._lineage.refuse_other_log(step, view)
 
     def _rest(self, rest: Idle, view: Observation) -> None:
         if rest.odd and self._checkpoint.last_commit() > view.checkpointed:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from state_backends import StateBackendError
 from wal_sink.clock import now_us
 from wal_sink.errors import WalSinkError
-from wal_sink.log_context import line_logger, log_epoch
+from wal_sink.log_context import Seldom, line_logger, log_epoch
 from wal_sink.model import paths
 from wal_sink.model.records import ErrorReport, FlusherReport
 from wal_sink.observer import Observer
@@ -75,7 +75,7 @@ class Reporter:
         self._written_s = 0.0
         self._written: FlusherReport | None = None
         self._another = FlusherWatch()
-        self._looked_s = float("-inf")
+        self._seldom = Seldom()
         self._failures = FailureLog()
 
     @contextlib.contextmanager
@@ -210,9 +210,8 @@ class Reporter:
 
     def _warn_of_another(self, log: Log) -> None:
         """Say, once a minute, that another process has reported since this one did."""
-        if self._written is None or time.monotonic() - self._looked_s < _SAY_AGAIN_S:
+        if self._written is None or not self._seldom.is_due():
             return
-        self._looked_s = time.monotonic()
         last = read_report(log)
         if last is None or last.doing == ENDED or last.flusher == self._written.flusher:
             return

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 _EPOCHS_KEPT = 100
 """Newest events of a query that are remembered; an older doubt is settled by the epochs after it."""
 
-
 _RUNS_KEPT = 100
 """Newest runs of a query that are remembered: a supervisor may start it again every minute for a year."""
 

@@ -23,9 +23,7 @@ from wal_sink.wal.trim import forget_records, sweep, trim
 
 logger = line_logger(__name__)
 
-
 SWEEP_EVERY_S = 3_600.0
-
 
 DELETE_AGAIN_S = 60.0
 """After so many seconds the trimmer tries again to delete what could not be deleted."""

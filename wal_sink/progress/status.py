@@ -21,7 +21,7 @@ from wal_sink.model.records import Backlog, ErrorReport, FlushedEpoch, FlusherRe
 from wal_sink.progress.backlog import BacklogReader, outdated, unnamed_segments
 from wal_sink.progress.heartbeat import ENDED, FlusherWatch, age_s, read_report, seems_alive
 from wal_sink.text import counted, printable
-from wal_sink.wal.location import owned, refuse_lost, store_errors
+from wal_sink.wal.location import owned, refuse_vanished, store_errors
 from wal_sink.wal.log import Log
 from wal_sink.wal.quarantine import quarantined_rows
 from wal_sink.wal.targets import flushed_epoch, flushed_limits, target_names, why_absent
@@ -499,7 +499,7 @@ def _not_owned(log: Log, checkpoint: Checkpoint, *, in_reset: bool) -> WalSinkEr
     """
     try:
         if owned(log, checkpoint) is None and not in_reset:
-            refuse_lost(log, checkpoint)
+            refuse_vanished(log, checkpoint)
     except (WrongOwner, CorruptLog) as error:
         return error
     return None

@@ -234,12 +234,9 @@ def after_finish(
         return "overtaken"
     if row.flushed != window.first - 1 or row.begun not in (None, window):
         return "overtaken"  # neither as before `begin` nor as after it: it was rewound meanwhile
-    if before is not None and row.last != window:
-        seen = (before.last, before.last_us)
-        if (row.last, row.last_us) != seen:
-            return (
-                "overtaken"  # the same: a rewind, or another log, has brought it to the same epoch
-            )
+    moved = before is not None and (row.last, row.last_us) != (before.last, before.last_us)
+    if moved and row.last != window:
+        return "overtaken"  # a rewind, or another log, has brought it to the same epoch
     raise LedgerShadowed(
         f"The ledger acknowledged an update for epoch {window.last}, but its row still says that"
         f" epoch {row.flushed} is flushed",

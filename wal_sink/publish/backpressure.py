@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.log_context import Seldom
 from wal_sink.model.manifest import Attempt, Manifest
 from wal_sink.model.records import Backlog
 from wal_sink.progress.backlog import BACKLOGS, BacklogReaders
@@ -26,8 +27,6 @@ logger = logging.getLogger(__name__)
 
 _LOOK_S, _LOOK_BILLED_S = 0.5, 5.0
 """How long a pause is, after which there may be room."""
-
-_SAY_EVERY_S = 60.0
 
 
 class Backpressure:
@@ -59,7 +58,7 @@ class Backpressure:
         self._flushers: dict[str, FlusherWatch] = {}
         self._since_s: float | None = None
         self._seen_s = 0.0
-        self._said_s = 0.0
+        self._seldom = Seldom(now_s)
         self._flushed = -1
 
     def has_room(
@@ -137,6 +136,5 @@ class Backpressure:
         fails = self._budget.of_targets.get(slowest.target, self._budget.on_full) == "fail"
         budget = self._budget._replace(on_full="fail" if fails else "block")
         refuse_full(epoch, backlog, budget, flushing, self._checkpoint.url)
-        if first or now_s - self._said_s >= _SAY_EVERY_S:
-            self._said_s = now_s
+        if self._seldom.is_due():
             logger.warning("%s", waiting(epoch, backlog, self._budget, flushing))

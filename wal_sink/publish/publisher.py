@@ -38,7 +38,7 @@ from wal_sink.model.records import LogIdentity
 from wal_sink.publish.backpressure import Backpressure
 from wal_sink.publish.fencing import claim_generation, fenced, note_kept, refuse_overtaken
 from wal_sink.publish.orphans import discard, sweep_orphans
-from wal_sink.wal.location import lost_identity, owned, refuse_lost
+from wal_sink.wal.location import lost_identity, owned, refuse_vanished
 from wal_sink.wal.log import Log
 from wal_sink.wal.targets import flushed_epoch, newest_anywhere, record_anywhere
 
@@ -135,7 +135,9 @@ class Publisher:
         """See that this run may publish the epoch, but for room in the log."""
         self._see_checkpoint(batch.query_id)
         # Before the claim: a copy must not fence the original.
-        identity = owned(self._log, self._checkpoint) or refuse_lost(self._log, self._checkpoint)
+        identity = owned(self._log, self._checkpoint) or refuse_vanished(
+            self._log, self._checkpoint
+        )
         try:
             generation, is_new = claim_generation(
                 self._log, batch.run_id, self._options, batch.epoch

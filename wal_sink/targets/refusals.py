@@ -134,7 +134,6 @@ def refusal(plan: Plan, rows: Slice, window: Window | None, error: Exception) ->
 def refuse_unflushed(ledger_row: LedgerState | None, row: PassedRow) -> None:
     """Refuse to send a row of the quarantine before its epoch is flushed: the flush may still note it.
 
-    :param ledger_row: the ledger row.
     :raises TargetRefused: the epoch is not flushed.
     """
     if ledger_row is None or ledger_row.flushed < row.epoch:

@@ -240,9 +240,9 @@ def own(log: Log, checkpoint: Checkpoint) -> LogIdentity:
     first one. The checkpoint names its log last: a location in which nothing can be written ties nothing.
 
     :raises WrongOwner: another log or checkpoint was faster.
-    :raises CorruptLog: see `refuse_lost`.
+    :raises CorruptLog: see `refuse_vanished`.
     """
-    identity = owned(log, checkpoint) or refuse_lost(log, checkpoint)
+    identity = owned(log, checkpoint) or refuse_vanished(log, checkpoint)
     if identity is None:
         first = checkpoint.last_commit(fresh=True) + 1
         made = LogIdentity(log_id=uuid.uuid4().hex, checkpoint=checkpoint.url, first_epoch=first)
@@ -253,7 +253,7 @@ def own(log: Log, checkpoint: Checkpoint) -> LogIdentity:
     return identity
 
 
-def refuse_lost(log: Log, checkpoint: Checkpoint) -> LogIdentity | None:
+def refuse_vanished(log: Log, checkpoint: Checkpoint) -> LogIdentity | None:
     """Refuse a log that has vanished with all that was pending in it: a new one would begin behind that.
 
     :returns: the identity, if the first start was quicker; None before it.

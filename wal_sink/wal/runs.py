@@ -28,14 +28,11 @@ RUNS_KEPT = 100
 """So many of the newest claims stay, with the tickets of their runs. A listing of `runs/` that takes its time
 finds the highest claim of its beginning, unless so many runs claim a generation meanwhile."""
 
-
 _FORGOTTEN_TOGETHER = 100
 """Tickets are read to tell whose they are: once for so many starts."""
 
-
 VOID_KEPT = 1_000
 """So many tickets without a claim stay: as many as one page of a bucket's listing."""
-
 
 _READ_AT_ONCE = 2_000
 """So many tickets are read at the most: who reads them has a query to start, or to flush."""

@@ -42,7 +42,6 @@ def read_tombstones(log: Log, runs: Mapping[Attempt, str]) -> frozenset[Attempt]
 
 logger = line_logger(__name__)
 
-
 RECORDS_KEPT = 1_000
 """Newest `flushed/` records that stay, so that replays can be compared with what was flushed."""
 

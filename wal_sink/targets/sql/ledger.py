@@ -13,13 +13,10 @@ from wal_sink.model.ledger import LedgerRow, LedgerState, Owner, Window
 COLUMNS = LedgerRow._fields
 """All but the key."""
 
-
 _NOTHING = "-"
 """What the table has for an empty text, which Oracle would take for null."""
 
-
 _HEX = "0123456789abcdef"
-
 
 DDL = (
     "CREATE TABLE {table} (query_id {key} PRIMARY KEY, log_id {key} NOT NULL,"

@@ -186,8 +186,7 @@ class SqlSession(TransactionalSession):
             lost.
         """
         row = PassedRow(rows.epoch, rows.first_us)
-        ledger_row = self.read_ledger()  # before the note, which comes with it
-        refuse_unflushed(ledger_row, row)
+        refuse_unflushed(self.read_ledger(), row)  # before the note, which comes with it
         self._forget()
         with self._transaction() as end:
             note = self._ledger_of(row)

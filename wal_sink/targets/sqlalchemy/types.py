@@ -54,13 +54,9 @@ def parse(words: str) -> SqlType:
     )
 
 
-def _float(type_: SqlType) -> pa.DataType | None:
-    """MySQL's `float(7,4)` rounds to so many digits, in either width."""
-    return None if type_.second is not None else pa.float32()
-
-
-def _double(type_: SqlType) -> pa.DataType | None:
-    return None if type_.second is not None else pa.float64()
+def _unrounded(held_by: pa.DataType) -> Callable[[SqlType], pa.DataType | None]:
+    """Return what refuses MySQL's `float(7,4)` and `double(10,2)`, which round to so many digits."""
+    return lambda type_: held_by if type_.second is None else None
 
 
 _Arrow = dict[str, Any]
@@ -116,8 +112,8 @@ _MYSQL: _Arrow = {
     "mediumint unsigned": pa.uint32(),
     **dict.fromkeys(("integer unsigned", "int unsigned"), pa.uint32()),
     "bigint unsigned": pa.uint64(),
-    "float": _float,
-    **dict.fromkeys(("double", "double precision"), _double),
+    "float": _unrounded(pa.float32()),
+    **dict.fromkeys(("double", "double precision"), _unrounded(pa.float64())),
     **dict.fromkeys(("tinytext", "mediumtext", "longtext"), pa.string()),
     **dict.fromkeys(
         ("tinyblob", "blob", "mediumblob", "longblob", "varbinary", "binary"), pa.binary()
