@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -80,11 +79,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, catalog: RestCatalog) -> Ite
 
 @pytest.fixture
 def options(catalog: RestCatalog) -> dict[str, str]:
-    return {
-        "table": f"s{uuid.uuid4().hex}.orders",
-        "iceberg.catalog.type": "rest",
-        "iceberg.catalog.uri": catalog.uri,
-    }
+    return catalog.new_table()
 
 
 def test_an_iceberg_table(spark: SparkSql, options: dict[str, str], counted: Counted) -> None:

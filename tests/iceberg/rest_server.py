@@ -6,6 +6,7 @@ upon the library of Iceberg. Nothing is compiled: this process drives a Java wit
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,14 @@ class RestCatalog:
         self._server.setHandler(context)
         self._server.start()
         self.uri = str(self._server.getURI().toString()).rstrip("/")
+
+    def new_table(self) -> dict[str, str]:
+        """Return the options of a table that is not there yet, in a namespace of its own."""
+        return {
+            "table": f"s{uuid.uuid4().hex}.orders",
+            "iceberg.catalog.type": "rest",
+            "iceberg.catalog.uri": self.uri,
+        }
 
     def close(self) -> None:
         """End the server, and its Java."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -34,11 +33,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalog]:
 
 @pytest.fixture
 def options(server: RestCatalog) -> dict[str, str]:
-    return {
-        "table": f"s{uuid.uuid4().hex}.orders",
-        "iceberg.catalog.type": "rest",
-        "iceberg.catalog.uri": server.uri,
-    }
+    return server.new_table()
 
 
 @pytest.mark.test_all

@@ -13,7 +13,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +28,7 @@ import wal_sink
 from tests.class_archive import SPARK
 from tests.deploy.cassandra_nodes import REPLICATION, CassandraCluster
 from tests.deploy.cluster import Cluster, executors_of
+from tests.soak.feed import Background
 from tests.soak.readers import CassandraStore, DeltaStore, PostgresqlStore, Reader, Store
 from tests.spark.kafka_jars import kafka_jars
 from wal_sink.errors import WalSinkError
@@ -112,23 +112,14 @@ class ClusterOutcome(NamedTuple):
         return right and not self.differ and all(f.verdict.expected for f in self.found.values())
 
 
-class Feed(threading.Thread):
+class Feed(Background):
     """Writes numbers in transactions, and aborts every fifth; no number comes back."""
 
     def __init__(self, broker: Broker) -> None:
-        super().__init__(name="soak-feed", daemon=True)
+        super().__init__("soak-feed")
         self._address = broker.address
-        self._left = threading.Event()
         self.next = self.committed = 0
         """The number that comes next, and how many are known to be committed."""
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._left.set()
-        self.join()
 
     def run(self) -> None:
         """Write until told to end; the last transaction is complete, one way or the other."""

@@ -27,21 +27,12 @@ Window = tuple[datetime, int, int, int]
 """When it opened (UTC, naive), the device, how many events, the sum of their values."""
 
 
-class Feed(threading.Thread):
-    """Writes a file now and then until the `with` block is left.
+class Background(threading.Thread):
+    """Runs until its `with` block is left, which sets `_left`."""
 
-    :param seed: of what is in the files.
-    """
-
-    def __init__(self, folder: Path, seed: int) -> None:
-        super().__init__(name="soak-feed", daemon=True)
-        folder.mkdir(parents=True)
-        self._folder = folder
-        self._random = random.Random(seed)
-        self._minute = 0
-        self._windows: dict[tuple[datetime, int], list[int]] = defaultdict(list)
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name, daemon=True)
         self._left = threading.Event()
-        self.write()  # Spark wants to see a file
 
     def __enter__(self) -> Self:
         self.start()
@@ -50,6 +41,22 @@ class Feed(threading.Thread):
     def __exit__(self, *_: object) -> None:
         self._left.set()
         self.join()
+
+
+class Feed(Background):
+    """Writes a file now and then until the `with` block is left.
+
+    :param seed: of what is in the files.
+    """
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        super().__init__("soak-feed")
+        folder.mkdir(parents=True)
+        self._folder = folder
+        self._random = random.Random(seed)
+        self._minute = 0
+        self._windows: dict[tuple[datetime, int], list[int]] = defaultdict(list)
+        self.write()  # Spark wants to see a file
 
     def run(self) -> None:
         """Write until told to end."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import psycopg
 from cassandra import DriverException, OperationTimedOut, RequestExecutionException
@@ -19,6 +18,8 @@ from cassandra.policies import (
 )
 from cassandra.query import ConsistencyLevel
 from deltalake import DeltaTable
+
+from tests.soak.feed import Background
 
 BUCKET = 500
 """How many numbers share a bucket, which is what a reader asks for."""
@@ -109,23 +110,18 @@ class DeltaStore(Store):
         return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
-class Reader(threading.Thread):
+class Reader(Background):
     """Looks at buckets where rows come, and at older ones in turn, until the `with` block is left."""
 
     def __init__(self, name: str, store: Store) -> None:
-        super().__init__(name=f"soak-reader-{name}", daemon=True)
+        super().__init__(f"soak-reader-{name}")
         self._store = store
         self._newest = 0
         self._seen: dict[int, dict[int, str]] = defaultdict(dict)
-        self._left = threading.Event()
         self._failed: BaseException | None = None
         self.looks = self.unanswered = self.rows_read = 0
         self.wrong: set[str] = set()
         """What no reader may see."""
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.end()
@@ -136,8 +132,7 @@ class Reader(threading.Thread):
 
         :raises Exception: a look failed, other than for a store that is down.
         """
-        self._left.set()
-        self.join()
+        super().__exit__()
         if self._failed is not None:
             raise self._failed
 
