@@ -1059,7 +1059,7 @@ def decide(
     """Ask `next_step`, and `choose`, about what a flusher has read."""
     attempts = _attempts(told.listed)
     identity = None if told.first is None else _identity(told.first)
-    view = Observation(
+    observed = Observation(
         com,
         recorded,
         identity,
@@ -1070,8 +1070,8 @@ def decide(
     )
     if not rules.torn and ledger is not None and ledger.last is not None:
         last = ledger.last if ledger.last.last == ledger.flushed else None
-        view = replace(view, row=msgspec.structs.replace(ledger, last=last))
-    step = next_step(view, OWNER)
+        observed = replace(observed, row=msgspec.structs.replace(ledger, last=last))
+    step = next_step(observed, OWNER)
     if not isinstance(step, Choose):
         return step
     steps = islice(following(step, com), rules.window)

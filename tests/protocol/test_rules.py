@@ -1701,10 +1701,10 @@ def test_rule_20_a_segment_trimmed_by_another_flusher_is_no_error(world: World) 
     world.run().batch([("a", 1)])
     slow = world.flusher()
     slow.run_once()
-    view = slow._look()
+    observed = slow._look()
     world.flush()
-    assert view.row is not None
-    slow._do(slow._chooser.window(Choose(0, view.attempts), view), view)
+    assert observed.row is not None
+    slow._do(slow._chooser.window(Choose(0, observed.attempts), observed), observed)
     assert isinstance(slow.run_once(), Idle)
     assert world.table() == {"a": 1}
 

@@ -499,24 +499,24 @@ class _Verification:
         if not (decision and in_force(self._log, decision, attempts, self._query.checkpoint)):
             self._findings.add(TargetRefused(error.what, error.remedy), epoch)
 
-    def _agreement(self, view: Observation) -> None:
+    def _agreement(self, observed: Observation) -> None:
         """See that checkpoint, records and ledger fit together, as a flusher does."""
-        identity = view.identity
+        identity = observed.identity
         owner = Owner(self._query.query_id, "", "")
         if identity is not None:
             owner = self._query.owner(identity)
         with self._findings.noting():
-            step = next_step(view, owner) if view.asked else None
+            step = next_step(observed, owner) if observed.asked else None
             if isinstance(step, RecordFlushed | RecordsBehind):
                 chooser = WindowChooser(self._log, self._query.checkpoint, self._query.query_id)
-                LineageCheck(self._log, chooser).refuse_other_log(step, view)
-            rest = resting(view.checkpointed, view.recorded, identity, view.attempts)
-            if rest is not None and rest.odd and self._still_behind(view):
+                LineageCheck(self._log, chooser).refuse_other_log(step, observed)
+            rest = resting(observed.checkpointed, observed.recorded, identity, observed.attempts)
+            if rest is not None and rest.odd and self._still_behind(observed):
                 self._set_back = rest.why
 
-    def _still_behind(self, view: Observation) -> bool:
+    def _still_behind(self, observed: Observation) -> bool:
         """Whether the checkpoint is behind for good: a query that runs commits and flushes meanwhile."""
-        recorded = view.recorded.epoch if view.recorded else -1
+        recorded = observed.recorded.epoch if observed.recorded else -1
         return self._query.checkpoint.last_commit() < recorded
 
     def _check_flushed_manifests(self, flushed: int, attempts: tuple[Attempt, ...]) -> None:

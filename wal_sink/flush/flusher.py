@@ -104,9 +104,11 @@ class Missing:
             f"{errors.lost_segment(gone.epoch, begun=True)} {errors.restored(window.first - 1)}",
         ) from gone
 
-    def was_deleted(self, epoch: int, view: Observation) -> bool:
+    def was_deleted(self, epoch: int, observed: Observation) -> bool:
         """Whether no attempt at an epoch was there, but in `aside/`; it is back, and may be the newer one."""
-        return all(each.epoch != epoch for each in view.attempts) and self._brought_back([epoch])
+        return all(each.epoch != epoch for each in observed.attempts) and self._brought_back(
+            [epoch]
+        )
 
     def _is_recorded(self, epoch: int) -> bool:
         """Whether the log's mark has passed an epoch since the look, though the ledger row may not say so.
@@ -223,18 +225,18 @@ class Flusher:
             ) from error
 
     def _pass(self) -> Step:
-        view = self._look()
-        step = next_step(view, self._target.owner)
+        observed = self._look()
+        step = next_step(observed, self._target.owner)
         if isinstance(step, Stale):
             return step
-        if not view.absent:
-            self.trimmer.sweep(view.trimmable)
-            self.trimmer.drop_aside(agreed=view.agreed)
+        if not observed.absent:
+            self.trimmer.sweep(observed.trimmable)
+            self.trimmer.drop_aside(agreed=observed.agreed)
         if isinstance(step, Choose):
-            step = self._chooser.window(step, view)
+            step = self._chooser.window(step, observed)
         elif isinstance(step, Resume):
             step = self._takeovers.due(step)
-        self._do(step, view)
+        self._do(step, observed)
         return step
 
     def _is_overtaken(self) -> bool:
@@ -307,14 +309,14 @@ class Flusher:
 
     # --- do ---------------------------------------------------------------------------------------
 
-    def _do(self, step: Step, view: Observation) -> None:
+    def _do(self, step: Step, observed: Observation) -> None:
         match step:
             case Idle():
-                self._rest(step, view)
+                self._rest(step, observed)
             case CreateLedger(flushed):
                 self._target.create(flushed)
             case RecordFlushed(window):
-                self._lineage.refuse_other_log(step, view)
+                self._lineage.refuse_other_log(step, observed)
                 self._record(window, given_up_since_begun(self._log, window))
             case Trim(epochs):
                 self.reporter.say("trimming", epochs[0])
@@ -322,37 +324,37 @@ class Flusher:
             case Resume(window):
                 self.reporter.say("resuming", window.first)
                 logger.info("resuming epochs %d to %d", window.first, window.last)
-                self._lineage.refuse_left(step, view)
-                assert view.row is not None
-                if (taken := self._takeovers.take(view.row)) is not None:
+                self._lineage.refuse_left(step, observed)
+                assert observed.row is not None
+                if (taken := self._takeovers.take(observed.row)) is not None:
                     self._flush(taken, given_up=given_up_since_begun(self._log, window))
             case Begin() | PassOver():
-                self._begin(step, view)
+                self._begin(step, observed)
             case ManifestMissing(epoch):
                 self._missing.manifest(epoch)
             case RecordsBehind():
-                self._lineage.refuse_other_log(step, view)
+                self._lineage.refuse_other_log(step, observed)
 
-    def _rest(self, rest: Idle, view: Observation) -> None:
-        if rest.odd and self._checkpoint.last_commit() > view.checkpointed:
+    def _rest(self, rest: Idle, observed: Observation) -> None:
+        if rest.odd and self._checkpoint.last_commit() > observed.checkpointed:
             return  # another flusher was quick since the look: nothing is odd
         self.reporter.say(rest.why, None)
         if rest.odd:
             logger.warning("%s: %s", self._checkpoint.url, rest.why)
 
-    def _begin(self, step: Begin | PassOver, view: Observation) -> None:
+    def _begin(self, step: Begin | PassOver, observed: Observation) -> None:
         """Begin a window from the row that was seen; if the ledger has moved on, nothing is begun."""
-        assert view.row is not None
-        if isinstance(step, PassOver) and self._missing.was_deleted(step.epoch, view):
+        assert observed.row is not None
+        if isinstance(step, PassOver) and self._missing.was_deleted(step.epoch, observed):
             return  # the record that passes it over may be about an older attempt
-        window, chosen = self._maker.make(step, view.row)
+        window, chosen = self._maker.make(step, observed.row)
         self._takeovers.begins(window)
         self.reporter.say("beginning", window.first)
         rows = self._rows.chosen(window, chosen)
-        self.sync.make_durable(to_sync(window.first, window.last, view.checkpointed))  # rule 8
+        self.sync.make_durable(to_sync(window.first, window.last, observed.checkpointed))  # rule 8
         if not self._chooser.settle(step, chosen):
             return
-        if (begun := self._target.begin(window, view.row, rows.ahead())) is not None:
+        if (begun := self._target.begin(window, observed.row, rows.ahead())) is not None:
             self._flush(begun, rows)
 
     def _flush(

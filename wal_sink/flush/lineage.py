@@ -36,24 +36,24 @@ class LineageCheck:
         self._chooser = chooser
 
     def refuse_other_log(
-        self, step: RecordFlushed | RecordsBehind | Resume, view: Observation
+        self, step: RecordFlushed | RecordsBehind | Resume, observed: Observation
     ) -> None:
         """Refuse a step that follows from the ledger row, if that is about another log; reads manifests.
 
         :raises Diverged: it is.
         :raises CorruptLog: records are missing, see `refuse_missing_records`.
         """
-        foreign = self.foreign_epoch(step.window, view.attempts, view.checkpointed)
+        foreign = self.foreign_epoch(step.window, observed.attempts, observed.checkpointed)
         newest = self._log.newest_flushed(fresh=True) if foreign is not None else None
         if newest is not None and newest.epoch >= step.window.last:
             return  # others have flushed on since the look, and deleted what was compared
         if isinstance(step, RecordsBehind):
             newest = self._log.newest_flushed(fresh=True)
-            refuse_missing_records(step.window, newest, foreign, view)
+            refuse_missing_records(step.window, newest, foreign, observed)
         else:
-            refuse_foreign(foreign, view)
+            refuse_foreign(foreign, observed)
 
-    def refuse_left(self, step: Resume, view: Observation) -> None:
+    def refuse_left(self, step: Resume, observed: Observation) -> None:
         """Refuse to finish a begun window of another log, or behind which Spark went back; seldom reads.
 
         The flusher compares manifests as it reads them. An epoch that is passed over has none, and no attempt
@@ -63,12 +63,12 @@ class LineageCheck:
         """
         window = step.window
         if window.sent_once or not window.epochs[0].manifest:
-            self.refuse_other_log(step, view)
+            self.refuse_other_log(step, observed)
         for begun in window.epochs:
-            rivals = [each for each in view.attempts if each.epoch == begun.epoch]
+            rivals = [each for each in observed.attempts if each.epoch == begun.epoch]
             left = self._is_left(begun, rivals)
             if left and begun.epoch not in given_up_since_begun(self._log, window):
-                refuse_foreign(begun.epoch, view)
+                refuse_foreign(begun.epoch, observed)
 
     def foreign_epoch(
         self, window: Window, attempts: Sequence[Attempt], checkpointed: int

@@ -70,19 +70,19 @@ class WindowChooser:
         self.checked = CheckedSegments()
         """The segments of the window that was chosen last, as far as they were read."""
 
-    def window(self, first: Choose, view: Observation) -> Choice:
+    def window(self, first: Choose, observed: Observation) -> Choice:
         """Choose the next window; log a choice that something speaks against.
 
         :raises CorruptLog, Diverged: at which the flush stops.
         """
         self.checked.clear()
         self._noted = None
-        first = first._replace(checkpointed=view.checkpointed)
-        choice = joined(self._choices(first, view.checkpointed))
+        first = first._replace(checkpointed=observed.checkpointed)
+        choice = joined(self._choices(first, observed.checkpointed))
         if isinstance(choice, PassOver):
             logger.warning("epoch %d is flushed without rows: %s", choice.epoch, choice.why)
         if isinstance(choice, Begin):
-            for doubt in doubts(choice, view.recorded):
+            for doubt in doubts(choice, observed.recorded):
                 logger.warning("%s: %s", self._log.url, doubt)
         return choice
 

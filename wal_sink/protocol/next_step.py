@@ -196,55 +196,55 @@ def mark_of_log(recorded: FlushedEpoch | None, identity: LogIdentity) -> int:
     return max(recorded.epoch if recorded else -1, identity.first_epoch - 1)
 
 
-def next_step(view: Observation, owner: Owner) -> Step:
+def next_step(observed: Observation, owner: Owner) -> Step:
     """Decide from this pass alone.
 
     :param owner: to whom the ledger row has to belong.
     :raises WrongOwner: the ledger row belongs to another log or checkpoint (rule 1).
     :raises LedgerBehindLog: the ledger knows less than the log (rules 13, 19).
     """
-    if view.absent:
-        return Idle(view.absent)
-    if view.overtaken:  # rule 9
+    if observed.absent:
+        return Idle(observed.absent)
+    if observed.overtaken:  # rule 9
         return Stale()
     return (
-        (_ledger_step(view, owner) if view.asked else None)
-        or _trim_step(view)
-        or resting(view.checkpointed, view.recorded, view.identity, view.attempts)
-        or _flush_step(view)
+        (_ledger_step(observed, owner) if observed.asked else None)
+        or _trim_step(observed)
+        or resting(observed.checkpointed, observed.recorded, observed.identity, observed.attempts)
+        or _flush_step(observed)
     )
 
 
-def _trim_step(view: Observation) -> Trim | None:
+def _trim_step(observed: Observation) -> Trim | None:
     """Rule 18: what is flushed goes when its time is over, late manifests of zombies too."""
-    recorded = view.recorded.epoch if view.recorded else -1
-    upto = recorded if view.trimmable is None else min(view.trimmable, recorded)
-    left = {attempt.epoch for attempt in view.attempts if attempt.epoch <= upto}.union(
-        view.retained
+    recorded = observed.recorded.epoch if observed.recorded else -1
+    upto = recorded if observed.trimmable is None else min(observed.trimmable, recorded)
+    left = {attempt.epoch for attempt in observed.attempts if attempt.epoch <= upto}.union(
+        observed.retained
     )
     return Trim(tuple(sorted(left))) if left else None
 
 
-def _flush_step(view: Observation) -> Resume | Choose | Idle:
-    assert view.row is not None
-    if view.row.begun is not None:  # rule 10
-        return Resume(view.row.begun)
-    following = view.row.flushed + 1
+def _flush_step(observed: Observation) -> Resume | Choose | Idle:
+    assert observed.row is not None
+    if observed.row.begun is not None:  # rule 10
+        return Resume(observed.row.begun)
+    following = observed.row.flushed + 1
     # Implied by `resting`; checked again, so that no change there can break it.
-    if following > view.checkpointed:
+    if following > observed.checkpointed:
         return Idle("everything checkpointed is flushed")
-    return Choose(following, view.attempts)  # rules 11 and 12
+    return Choose(following, observed.attempts)  # rules 11 and 12
 
 
 def _ledger_step(
-    view: Observation, owner: Owner
+    observed: Observation, owner: Owner
 ) -> CreateLedger | RecordFlushed | RecordsBehind | None:
     """Bring ledger and `flushed/` records together before anything else is done."""
-    assert view.identity is not None
-    row, recorded, first = view.row, view.recorded, view.identity.first_epoch
-    floor = mark_of_log(recorded, view.identity)
+    assert observed.identity is not None
+    row, recorded, first = observed.row, observed.recorded, observed.identity.first_epoch
+    floor = mark_of_log(recorded, observed.identity)
     if row is None:
-        if recorded is None and not view.rewound:  # rule 13
+        if recorded is None and not observed.rewound:  # rule 13
             return CreateLedger(floor)
         if recorded is None:  # its records are gone, but not the timestamps that were used
             raise LedgerBehindLog(
@@ -330,15 +330,15 @@ def refuse_other_owner(row: LedgerState | None, owner: Owner) -> None:
     )
 
 
-def refuse_foreign(foreign: int | None, view: Observation) -> None:
+def refuse_foreign(foreign: int | None, observed: Observation) -> None:
     """Refuse to act on a window of the ledger row that is not of this log (rule 23).
 
     :param foreign: the first epoch of the window that is not of this log; None when all are.
     :raises Diverged: the ledger row follows another log.
     """
     if foreign is not None:
-        assert view.identity is not None
-        mark = mark_of_log(view.recorded, view.identity)
+        assert observed.identity is not None
+        mark = mark_of_log(observed.recorded, observed.identity)
         raise Diverged(
             f"The ledger row follows another log: what it says of epoch {foreign} is not in this one, or"
             f" Spark has computed it here from other source offsets; this log is flushed up to {mark}",
@@ -347,7 +347,7 @@ def refuse_foreign(foreign: int | None, view: Observation) -> None:
 
 
 def refuse_missing_records(
-    last: Window, recorded: FlushedEpoch | None, foreign: int | None, view: Observation
+    last: Window, recorded: FlushedEpoch | None, foreign: int | None, observed: Observation
 ) -> None:
     """After `RecordsBehind`: raise unless the records, read again after the ledger, join its last window.
 
@@ -357,11 +357,11 @@ def refuse_missing_records(
     :raises Diverged: the log was restored, or is a clone (rule 23).
     :raises CorruptLog: records are missing.
     """
-    assert view.identity is not None
-    newest = mark_of_log(recorded, view.identity)
+    assert observed.identity is not None
+    newest = mark_of_log(recorded, observed.identity)
     if newest >= last.first - 1:
         return
-    refuse_foreign(foreign, view)
+    refuse_foreign(foreign, observed)
     raise CorruptLog(
         f"The ledger says that epoch {last.last} is flushed, the log records only {newest}",
         f"Restore the log's flushed/ folder from its newest copy. {errors.restored(newest)}",
