@@ -227,7 +227,7 @@ _OWN = {
 _KNOWN = {"x86_64", "aarch64"}
 """Where `struct statfs` is known to begin with the kind, in eight bytes."""
 
-_ROOM = 512
+_STATFS_BYTES = 512
 """Bytes; the structure has 120."""
 
 
@@ -239,7 +239,7 @@ def is_on_own_disk(folder: str) -> bool:
     statfs = _statfs()
     if statfs is None:
         return False
-    found = ctypes.create_string_buffer(_ROOM)
+    found = ctypes.create_string_buffer(_STATFS_BYTES)
     while statfs(os.fsencode(folder), found) != 0:
         if folder in {"/", ""}:
             return False
@@ -268,7 +268,7 @@ _NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV}
 
 
 class LocalBackend(StateBackend):
-    """Files below the folder `root`, which is made when the first object is; for their modes see `folders`.
+    """Files below the folder `root`, which is made when the first object is; the module says their modes.
 
     Without fsspec, for the reasons given beside each method; and to import it takes longer than to write a
     small segment, in each of Spark's Python workers. A writer works in a hidden file
