@@ -206,7 +206,7 @@ class StateBackend(ABC):
 
     @abstractmethod
     def delete(self, paths: Iterable[str]) -> None:
-        """Delete the objects. Those that do not exist are passed over, so it can be repeated.
+        """Delete the objects. Those that do not exist are ignored, so it can be repeated.
 
         All paths are checked before the first is deleted. An error leaves some undeleted.
         """

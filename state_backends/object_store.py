@@ -310,7 +310,7 @@ class ObjectStoreBackend(StateBackend):
             return []
 
     def _remove(self, keys: builtins.list[str]) -> None:
-        """Delete objects; those that do not exist are passed over."""
+        """Delete objects; those that do not exist are ignored."""
         for key in keys:
             try:
                 self._fs.rm_file(key)  # not rm(), which takes `*` in a name for a pattern

@@ -208,7 +208,7 @@ class S3Backend(ObjectStoreBackend):
         )
 
     def _remove(self, keys: builtins.list[str]) -> None:
-        # Not s3fs's rm(): it takes `*` for a pattern, and passes over what could not be deleted.
+        # Not s3fs's rm(): it takes `*` for a pattern, and ignores what could not be deleted.
         for start in range(0, len(keys), _DELETED_AT_ONCE):
             objects = [
                 {"Key": key.partition("/")[2]} for key in keys[start : start + _DELETED_AT_ONCE]

@@ -478,7 +478,7 @@ def restored(flushed: int | None) -> str:
     )
 
 
-def left_behind(log: str, epochs: Sequence[int]) -> str:
+def abandoned_log(log: str, epochs: Sequence[int]) -> str:
     """Say what to do about the log of a checkpoint that was deleted.
 
     :param epochs: those that are published in it and not flushed.

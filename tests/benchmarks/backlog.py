@@ -90,7 +90,7 @@ class Query:
                 run_id=self._run_id,
                 epoch=epoch,
                 partition=partition,
-                attempt=0,
+                task_attempt=0,
             )
             appended.append(micro_batch.append(rows, task))
         micro_batch.publish(Execution(self._query_id, self._run_id, epoch), appended)

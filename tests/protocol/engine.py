@@ -291,7 +291,7 @@ class Run:
                     run_id=self.run_id,
                     epoch=self.next,
                     partition=number,
-                    attempt=0,
+                    task_attempt=0,
                 ),
                 backend=self.log.backend,
                 check=self._check,

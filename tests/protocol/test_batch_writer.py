@@ -55,7 +55,7 @@ def append(
         run_id=run_id,
         epoch=epoch,
         partition=partition,
-        attempt=attempt,
+        task_attempt=attempt,
         call=call,
     )
     return batch.append([run.world.frame(rows)], task)
@@ -167,7 +167,9 @@ def test_rule_25_a_call_that_failed_leaves_nothing_and_takes_nothing(
 
 def _task(run: Run) -> Task:
     query_id, run_id, epoch = run.execution
-    return Task(query_id=query_id, run_id=run_id, epoch=epoch, partition=2, attempt=0, call=CALL)
+    return Task(
+        query_id=query_id, run_id=run_id, epoch=epoch, partition=2, task_attempt=0, call=CALL
+    )
 
 
 @pytest.mark.usefixtures("files_only")

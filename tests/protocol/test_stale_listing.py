@@ -26,7 +26,7 @@ from wal_sink.publish.fencing import claim_generation
 from wal_sink.publish.micro_batch import begin_log
 from wal_sink.publish.orphans import make_room
 from wal_sink.wal.log import Log
-from wal_sink.wal.runs import RUNS_KEPT, forget_runs
+from wal_sink.wal.runs import RUNS_KEPT, sweep_runs
 
 STORES = ("local",)
 MOST_STEPS = 100
@@ -330,5 +330,5 @@ def test_rule_3_a_listing_without_a_manifest_lets_no_claim_be_deleted(world: Wor
     world.run().publish([("a", 1)])
     starts(world, 2 * RUNS_KEPT)
     with pytest.raises(StateBackendError):
-        forget_runs(Log(mount), -1)
+        sweep_runs(Log(mount), -1)
     assert 1 in world.log.keys(paths.CLAIM, fresh=True)

@@ -28,7 +28,7 @@ from wal_sink.model.records import LEFT_FIRST, LEFT_LAST, FlushedEpoch, Interven
 from wal_sink.protocol.ledger import flush_records
 from wal_sink.targets.base import Slice
 from wal_sink.wal import trim
-from wal_sink.wal.quarantine import droppable, names_aside
+from wal_sink.wal.quarantine import names_aside, needless_aside
 from wal_sink.wal.retention import Retention, all_records
 from wal_sink.wal.trim import list_trimmable
 
@@ -276,7 +276,7 @@ def test_rule_22_what_is_aside_goes_when_its_epoch_is_flushed_again(world: World
     assert done.aside.startswith(f"{world.log.url}/aside/")
     assert len(names_aside(world.log)) == 3 * (2 + 1)
     world.log.record_flushed([record for record in records.values() if record is not None])
-    assert droppable(world.log) == []
+    assert needless_aside(world.log) == []
     world.log.delete(recorded_in(world.log, *records))
 
     world.retention_s = 0
@@ -286,7 +286,7 @@ def test_rule_22_what_is_aside_goes_when_its_epoch_is_flushed_again(world: World
     assert set(aside) <= set(list_trimmable(world.log, Retention(0, world.clock)))
     record_each(world.log, lost=range(3))  # forgotten, as the oldest ones are
     resting = Trimmer(world.log, 0, world.clock)
-    resting.drop_aside(agreed=False)  # it has not asked the ledger
+    resting.sweep_aside(agreed=False)  # it has not asked the ledger
     assert world.log_backend.list(paths.ASIDE) == aside
     world.run().batch([("f", 5)])
     world.flush()
@@ -313,7 +313,7 @@ def test_rule_22_a_timestamp_that_was_left_behind_proves_nothing(
     world.log.record_intervention(
         Intervention(verb="rewind", by="me", at_us=1, why="", before={}, after=after)
     )
-    assert droppable(world.log) == ([name] if goes else [])
+    assert needless_aside(world.log) == ([name] if goes else [])
 
 
 def test_rule_22_attempts_that_were_not_flushed_are_set_aside_before_they_go(world: World) -> None:

@@ -241,7 +241,7 @@ class Run:
             run_id=self.run_id,
             epoch=epoch,
             partition=0,
-            attempt=0,
+            task_attempt=0,
             call=f"{MACHINE.random.getrandbits(64):016x}" if self.world.batch_writer else "",
         )
         if self.world.batch_writer:

@@ -117,7 +117,7 @@ def _written(
 
 def _name(task: Task) -> SegmentName:
     nonce = f"{task.call}{MACHINE.random.getrandbits(128):032x}"[:32]
-    return SegmentName(task.epoch, task.partition, task.attempt, task.run_id, nonce)
+    return SegmentName(task.epoch, task.partition, task.task_attempt, task.run_id, nonce)
 
 
 def _encoding(rows: dict[str, int]) -> _Segments:
@@ -127,7 +127,7 @@ def _encoding(rows: dict[str, int]) -> _Segments:
         known = dict(MACHINE.processes)
         process = Process("encoder", Host("scratch"), Trace(), lambda _what: None)
         MACHINE.processes = known
-        task = Task(query_id="q", run_id="r", epoch=0, partition=0, attempt=0)
+        task = Task(query_id="q", run_id="r", epoch=0, partition=0, task_attempt=0)
         random, MACHINE.random = MACHINE.random, type(MACHINE.random)(0)
         true_us = MACHINE.true_us
         try:

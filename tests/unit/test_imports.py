@@ -29,7 +29,7 @@ from wal_sink.wal.location import own
 
 SCHEMA = StructType().add("id", "long").add("text", "string")
 ROWS = pa.record_batch({"id": [1], "text": ["a"]}, internals.arrow_schema(SCHEMA))
-TASK = Task(query_id="q", run_id="r", epoch=0, partition=0, attempt=0)
+TASK = Task(query_id="q", run_id="r", epoch=0, partition=0, task_attempt=0)
 OWN = {"wal_sink", "state_backends"}
 
 

@@ -255,7 +255,7 @@ def test_a_missing_segment_is_missing(backend: StateBackend) -> None:
 
 # --- append ---------------------------------------------------------------------------------------
 
-TASK = Task(query_id="query", run_id="run", epoch=7, partition=3, attempt=1)
+TASK = Task(query_id="query", run_id="run", epoch=7, partition=3, task_attempt=1)
 
 
 def as_is(batch: pa.RecordBatch) -> pa.RecordBatch:

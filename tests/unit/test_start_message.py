@@ -40,10 +40,16 @@ SOCKET = Source("TextSocketMicroBatchStream", "TextSocketV2[host: here, port: 9]
 FILES = Source("FileStreamSource", "FileStreamSource[file:/TextSocketMicroBatchStream]")
 
 
-def said(given: dict[str, str], *, flush: bool = True) -> str:
+def said(given: dict[str, str], *, flushes_here: bool = True) -> str:
     return block(
         "q-1",
-        in_force(configure(GIVEN | given), "file:///log/q-1", [], "as Spark is", flush=flush),
+        in_force(
+            configure(GIVEN | given),
+            "file:///log/q-1",
+            [],
+            "as Spark is",
+            flushes_here=flushes_here,
+        ),
     )
 
 
@@ -70,7 +76,7 @@ def test_the_block_says_what_is_in_force() -> None:
 def test_the_block_follows_the_options() -> None:
     """What the user chose, not what is usual."""
     text = said(
-        {"cassandra.nulls": "write", "wal.onFull": "fail", "wal.maxBytes": "5"}, flush=False
+        {"cassandra.nulls": "write", "wal.onFull": "fail", "wal.maxBytes": "5"}, flushes_here=False
     )
     for words in (
         "write: a null clears",
@@ -101,7 +107,7 @@ def test_only_what_cannot_replay_is_warned_of() -> None:
     text = unreplayable([SOCKET.description])
     for words in (SOCKET.description, "at-most-once", "Kafka"):
         assert words in text
-    lines = in_force(configure(GIVEN), "log", [SOCKET.description], "", flush=True)
+    lines = in_force(configure(GIVEN), "log", [SOCKET.description], "", flushes_here=True)
     assert lines["guarantee"].startswith(f"at-most-once from {SOCKET.description}")
 
 
@@ -119,7 +125,7 @@ def start(folder: Path, max_bytes: int, *sources: Source) -> None:
     """Say what is said at a start."""
     plain = configure(GIVEN | {"checkpointLocation": str(folder), "wal.maxBytes": str(max_bytes)})
     log = Log(open_backend(str(folder / "not" / "there" / "yet")))
-    say_in_force("q-1", plain, log, sources, "", flush=True)
+    say_in_force("q-1", plain, log, sources, "", flushes_here=True)
 
 
 def test_each_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -142,7 +148,9 @@ def test_a_log_that_every_user_can_read_is_warned_of(caplog: pytest.LogCaptureFi
         for mode in (0o700, 0o755):
             Path(folder).chmod(0o755)
             Path(folder, "a log").chmod(mode)
-            say_in_force("q-1", configure(GIVEN | {"wal.maxBytes": "1"}), log, [], "", flush=True)
+            say_in_force(
+                "q-1", configure(GIVEN | {"wal.maxBytes": "1"}), log, [], "", flushes_here=True
+            )
     (warning,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     assert warning.startswith(
         f"query q-1: every user of this host can get into file://{folder}/a log"
@@ -212,7 +220,7 @@ def test_another_table_is_warned_of_until_a_run_has_published(
     def said_to(table: str) -> list[str]:
         caplog.clear()
         given = GIVEN | {"table": table, "wal.maxBytes": "1"}
-        say_in_force("q-1", configure(given), log, [], "", flush=True)
+        say_in_force("q-1", configure(given), log, [], "", flushes_here=True)
         return [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
 
     def claim(generation: int, table: str, *, early: bool = False) -> None:
@@ -240,7 +248,7 @@ def test_a_path_that_is_passed_over_is_warned_of(caplog: pytest.LogCaptureFixtur
     log = Log(open_backend("memory://path"))
     for name in ("path", "PATH"):
         caplog.clear()
-        say_in_force("q-1", configure({**GIVEN, name: "/x"}), log, [], "", flush=True)
+        say_in_force("q-1", configure({**GIVEN, name: "/x"}), log, [], "", flushes_here=True)
         (warning,) = [each.message for each in caplog.records if each.levelname == "WARNING"]
         assert warning.startswith("query q-1: nothing is written to the path /x: its rows go to")
 
@@ -257,7 +265,7 @@ def test_whatever_goes_wrong_the_query_starts(caplog: pytest.LogCaptureFixture) 
     target = Silent(MemoryOptions(keys="k"))
     silent = given.destinations[0]._replace(target=target)
     odd = Configuration(SinkOptions(checkpoint="/c"), (silent,), given.location)
-    say_in_force("q-1", odd, Log(open_backend("memory://odd")), [], "", flush=True)
+    say_in_force("q-1", odd, Log(open_backend("memory://odd")), [], "", flushes_here=True)
     assert "its settings could not be shown" in caplog.text
 
 

@@ -27,7 +27,7 @@ from wal_sink.log_context import logging_query
 from wal_sink.model import paths
 from wal_sink.model.records import FlusherReport
 from wal_sink.observer import Observer
-from wal_sink.progress.backlog import waiting_epochs
+from wal_sink.progress.backlog import pending_epochs
 from wal_sink.progress.heartbeat import SILENT_S, FlusherWatch, read_report, this_process
 from wal_sink.progress.status import read_status
 from wal_sink.protocol.next_step import Begin, Idle, PassOver, Resume, Step
@@ -252,7 +252,7 @@ class FlushCommand:
             self._flusher.close()
             self._reporter.ended()
         raise NotDrained(
-            f"Interrupted after {counted(self._tally.epochs, 'epoch')}; {self._waiting()} wait",
+            f"Interrupted after {counted(self._tally.epochs, 'epoch')}; {self._pending()} wait",
             "Nothing is lost: run it again.",
         )
 
@@ -290,8 +290,8 @@ class FlushCommand:
         while not self._stopping and time.monotonic() < until_s:
             time.sleep(_SIGNAL_S)
 
-    def _waiting(self) -> int:
-        return waiting_epochs(self._query.checkpoint, self._query.log)
+    def _pending(self) -> int:
+        return pending_epochs(self._query.checkpoint, self._query.log)
 
     def _done(self, why: str) -> FlushDone:
         return FlushDone(
@@ -303,7 +303,7 @@ class FlushCommand:
             epochs=self._tally.epochs,
             rows=self._tally.rows,
             bytes=self._tally.bytes,
-            pending_epochs=self._waiting(),
+            pending_epochs=self._pending(),
             trimmed=self._trimmed,
             trimmed_bytes=sum(file.bytes for file in self._trimmed),
             half_written=self._flusher.trimmer.half_written,

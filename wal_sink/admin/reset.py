@@ -28,12 +28,11 @@ import msgspec
 
 from wal_sink.admin.query import PATIENCE, Patience, Query, refuse_flusher
 from wal_sink.checkpoint.checkpoint import Checkpoint, local_folder
-from wal_sink.errors import NotDrained
-from wal_sink.errors import left_behind as said_left_behind
+from wal_sink.errors import NotDrained, abandoned_log
 from wal_sink.model import paths
 from wal_sink.progress.status import Status, byte_count, read_status
 from wal_sink.text import counted
-from wal_sink.wal.location import LOG_FOLDER, Location, left_behind, owned
+from wal_sink.wal.location import LOG_FOLDER, Location, abandoned_logs, owned
 
 SPARK_FOLDERS = ("offsets", "commits", "state", "sources", "sinks")
 """What Spark has in a checkpoint, beside `metadata`."""
@@ -158,13 +157,13 @@ def _look(query: Query, now_us: int, *, discard_unflushed: bool, patience: Patie
     for each in [query] if not query.log.several else query.each("", detached=True):
         refuse_flusher(each.log, now_us, unless_stopped=False, patience=patience)
     logs = query.log.url.rpartition("/")[0]
-    others = left_behind(Location(query.checkpoint.url, logs, query.stores), query.query_id)
+    others = abandoned_logs(Location(query.checkpoint.url, logs, query.stores), query.query_id)
     if others:
         first = others[0]
         raise NotDrained(
             f"The checkpoint {query.checkpoint.url} is also that of query {first.query_id}, of which only a"
             " log is left",
-            said_left_behind(first.log.url, first.epochs),
+            abandoned_log(first.log.url, first.epochs),
         )
     found = read_status(query.checkpoint, query.log, in_reset=True)
     if not found.safe_to_delete and not discard_unflushed:

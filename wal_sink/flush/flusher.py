@@ -231,7 +231,7 @@ class Flusher:
             return step
         if not observed.absent:
             self.trimmer.sweep(observed.trimmable)
-            self.trimmer.drop_aside(agreed=observed.agreed)
+            self.trimmer.sweep_aside(agreed=observed.agreed)
         if isinstance(step, Choose):
             step = self._chooser.window(step, observed)
         elif isinstance(step, Resume):
@@ -264,7 +264,7 @@ class Flusher:
             raise WrongOwner(
                 f"{self._checkpoint.url} is now the checkpoint of query {found}, not of {query_id}",
                 "The checkpoint was deleted and made anew, and its new query has a log of its own. "
-                + errors.left_behind(self._log.url, unflushed(self._log)),
+                + errors.abandoned_log(self._log.url, unflushed(self._log)),
             )
         if self._log.target:
             self._state = state_of(self._log)

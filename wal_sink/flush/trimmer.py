@@ -17,9 +17,9 @@ from wal_sink.model.ledger import Window
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import FlushedEpoch
 from wal_sink.wal.log import Log
-from wal_sink.wal.quarantine import droppable
+from wal_sink.wal.quarantine import needless_aside
 from wal_sink.wal.retention import RetainedEpochs, Retention, SharedRetention
-from wal_sink.wal.trim import forget_records, sweep, trim
+from wal_sink.wal.trim import sweep, trim, trim_records
 
 logger = line_logger(__name__)
 
@@ -78,7 +78,7 @@ class Trimmer:
             return  # the manifest stays for those that list it
         with self._leaving_garbage():
             self._retained.retain(window.epochs, records)
-            forget_records(self._log, self._log.attempts(), self._retained)
+            trim_records(self._log, self._log.attempts(), self._retained)
 
     def trim(self, epochs: Sequence[int], flushed: Collection[Attempt] = ()) -> None:
         """Delete flushed epochs; see `wal.trim.trim`.
@@ -107,7 +107,7 @@ class Trimmer:
             self.half_written = (self.half_written or 0) + sweep(self._log, trimmable)
         self._swept_s = time.monotonic()
 
-    def drop_aside(self, *, agreed: bool) -> None:
+    def sweep_aside(self, *, agreed: bool) -> None:
         """Delete what a rewind has set aside and is flushed again, at the first call and then every hour.
 
         :param agreed: ledger and log were read, and say that the same epoch is flushed. A record that a
@@ -116,7 +116,7 @@ class Trimmer:
         if not agreed or time.monotonic() < self._dropped_s + SWEEP_EVERY_S:
             return
         with self._leaving_garbage():
-            self._log.delete(droppable(self._log))
+            self._log.delete(needless_aside(self._log))
         self._dropped_s = time.monotonic()
 
     @contextlib.contextmanager

@@ -296,7 +296,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     epoch: int
     partition: int
-    attempt: int
+    task_attempt: int
     call: str = ""
     """Hexadecimal digits with which the nonces of its segments begin: they tell the tasks of one call, where
     Spark does not call once for an epoch."""

@@ -69,7 +69,7 @@ class CommitProof(Record, frozen=True, kw_only=True):
 
 
 class WithoutSink(Record, frozen=True, kw_only=True):
-    """`without_sink/<epoch>.json`: Spark's state repartition made an epoch, or passed over it (rule 12).
+    """`without_sink/<epoch>.json`: Spark's state repartition made an epoch, or left it out (rule 12).
 
     A run that starts after it writes this note, since Spark deletes the files that tell. Never deleted; a run
     that finds the same again, after others have claimed a generation, writes it anew.

@@ -15,7 +15,7 @@ publishes (rule 3), so its process has the sizes of what it published, and the l
 is read once, when a run comes to a process: Spark keeps its Python workers, but may end one that is idle
 for a minute. Its budget counts all attempts (`stored_bytes`), because they are on the disk.
 
-*Messages* (`waiting_epochs`) only say how many epochs are pending, for which no manifest is opened.
+*Messages* (`pending_epochs`) only say how many epochs are pending, for which no manifest is opened.
 
 Also here: reading many manifests, where a damaged one hides no other; segments that no manifest names; and
 the epochs that operators have given up, as long as Spark has not computed them again (rule 22).
@@ -250,7 +250,7 @@ def read_backlog(checkpoint: Checkpoint, log: Log) -> Backlog:
     return BacklogReader(checkpoint, log).count(checkpointed, flushed, log.attempts())[0]
 
 
-def waiting_epochs(checkpoint: Checkpoint, log: Log) -> int:
+def pending_epochs(checkpoint: Checkpoint, log: Log) -> int:
     """Count the epochs that are checkpointed and not flushed, without opening their manifests."""
     checkpointed = checkpoint.last_commit()
     return count_epochs(log, checkpointed, flushed_epoch(log))

@@ -50,7 +50,7 @@ class Evidence:
     planned: Offsets | None = None
     after: Offsets | None = None
     without_sink: WithoutSink | None = None
-    """That Spark made the epoch, or passed over it, without a sink; looked at only where `before`, `planned`
+    """That Spark made the epoch, or left it out, without a sink; looked at only where `before`, `planned`
     and `after` cannot tell, as Spark has purged them."""
     kept: tuple[CommitProof, ...] = ()
     """What fenced runs have left about the epoch."""
@@ -215,7 +215,7 @@ def without_rows(evidence: Evidence) -> str | None:
             return note.offsets_digest
     if planned is None:
         return None
-    # The batch of a repartition copies the one before it, or the one before a batch passed over.
+    # The batch of a repartition copies the one before it, or the one before a batch that it left out.
     copies = any(other is not None and planned.repartitions(other) for other in evidence.before)
     before, after = evidence.before[0], evidence.after
     skipped = before is not None and after is not None and after.repartitions(before)

@@ -177,7 +177,7 @@ class _Segment:
         inline_bytes: int,
     ) -> None:
         nonce = f"{task.call}{uuid.uuid4().hex}"[:32]
-        name = SegmentName(task.epoch, task.partition, task.attempt, task.run_id, nonce)
+        name = SegmentName(task.epoch, task.partition, task.task_attempt, task.run_id, nonce)
         path = paths.SEGMENT.path(name)
         self._path = path
         self._compression = compression

@@ -90,7 +90,7 @@ def begin_log(log: Log, checkpoint: Checkpoint) -> bool:
 
 
 def note_without_sink(log: Log, checkpoint: Checkpoint) -> None:
-    """Note the epochs that Spark made, or passed over, without a sink; called while no run plans epochs.
+    """Note the epochs that Spark made, or left out, without a sink; called while no run plans epochs.
 
     Reads few files of `offsets/` as long as every epoch that is not flushed has a manifest.
     """
@@ -146,7 +146,7 @@ def _without_rows(
     """Yield epochs with the digest of their source offsets, from the newest one down to the purged ones.
 
     A repartition since the last run made the newest epoch. An older one has no manifest, as no sink ran; the
-    epoch before it, which the repartition may have passed over, may have one.
+    epoch before it, which the repartition may have left out, may have one.
     """
     found = {checkpointed + 1}
     for epoch in range(checkpointed, flushed, -1):

@@ -31,7 +31,7 @@ from wal_sink.protocol.budget import Budget, has_to_sweep
 from wal_sink.protocol.orphans import Fate, Writer, fate
 from wal_sink.publish.fencing import claim_generation
 from wal_sink.wal.log import Log
-from wal_sink.wal.runs import forget_void, is_crowded
+from wal_sink.wal.runs import is_crowded, sweep_void_tickets
 from wal_sink.wal.targets import newest_anywhere
 
 logger = logging.getLogger(__name__)
@@ -87,7 +87,9 @@ def make_room(
         claim_generation(log, run_id, options, epoch, early=True)
         sweep_orphans(log, run_id, checkpointed=epoch - 1)
         halves = log.backend.sweep_unfinished(time.monotonic() - began_s, paths.SEGMENT.folder)
-        tickets = forget_void(log) if crowded else 0  # last: they tell of which run an orphan is
+        tickets = (
+            sweep_void_tickets(log) if crowded else 0
+        )  # last: they tell of which run an orphan is
         logger.warning(
             "%s: earlier runs left %d bytes of epoch %d, which is not checkpointed."
             " Files that can never be published are deleted now, with %d half-written"

@@ -234,7 +234,7 @@ class Publisher:
     def _flushed_before(self, epoch: int, offsets: Offsets) -> int:
         """Return the last epoch that is flushed, -1 for none.
 
-        Rule 5: a replay of what is flushed is passed over if it is the same, else refused.
+        Rule 5: a replay of what is flushed is ignored if it is the same, else refused.
         """
         newest = newest_anywhere(self._log)
         if newest is None or epoch > newest.epoch:

@@ -123,7 +123,7 @@ def register(  # noqa: PLR0913 -- each a keyword, with a default that most leave
                     spark,
                     drain_timeout,
                     exposition,
-                    flush=flush,
+                    flushes_here=flush,
                     tune_arrow_batches=tune_arrow_batches,
                 )
             except BaseException:

@@ -248,7 +248,7 @@ def current_task() -> Task:
         run_id=execution.run_id,
         epoch=execution.epoch,
         partition=context.partitionId(),
-        attempt=context.attemptNumber(),
+        task_attempt=context.attemptNumber(),
     )
 
 

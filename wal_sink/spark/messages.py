@@ -16,12 +16,12 @@ from wal_sink.configuration import Configuration, Destination, options_of
 from wal_sink.errors import OptionError, WalSinkError
 from wal_sink.log_context import query_name
 from wal_sink.options import parse
-from wal_sink.progress.backlog import waiting_epochs
+from wal_sink.progress.backlog import pending_epochs
 from wal_sink.progress.heartbeat import read_report, said_ago, seems_alive, this_process
 from wal_sink.spark.internals import Source
 from wal_sink.spark.query import QueryFlush
 from wal_sink.text import counted
-from wal_sink.wal.location import Location, left_behind
+from wal_sink.wal.location import Location, abandoned_logs
 from wal_sink.wal.log import Log
 from wal_sink.wal.targets import options_of_newest_run
 
@@ -39,22 +39,25 @@ def say_in_force(
     sources: Iterable[Source],
     arrow_batching: str,
     *,
-    flush: bool,
+    flushes_here: bool,
 ) -> None:
     """Log the block and its warnings. An error in here never keeps the query from starting.
 
     :param arrow_batching: how Spark hands rows over.
-    :param flush: whether this process flushes.
+    :param flushes_here: whether this process flushes.
     """
     try:
         lost = cannot_replay(sources)
         _log_visibly(
-            block(query_id, in_force(configuration, log.url, lost, arrow_batching, flush=flush))
+            block(
+                query_id,
+                in_force(configuration, log.url, lost, arrow_batching, flushes_here=flushes_here),
+            )
         )
         if lost:
             logger.warning("query %s: %s", query_id, unreplayable(lost))
         if configuration.path:
-            logger.warning("query %s: %s", query_id, passed_over(configuration))
+            logger.warning("query %s: %s", query_id, path_ignored(configuration))
         if there := other_place(options_of_newest_run(log), configuration):
             logger.warning("query %s: %s", query_id, there)
         if short := short_of_disk(configuration.sink.max_bytes, _free_bytes(log), log.url):
@@ -66,7 +69,12 @@ def say_in_force(
 
 
 def in_force(
-    configuration: Configuration, log: str, lost: Iterable[str], arrow_batching: str, *, flush: bool
+    configuration: Configuration,
+    log: str,
+    lost: Iterable[str],
+    arrow_batching: str,
+    *,
+    flushes_here: bool,
 ) -> dict[str, str]:
     """Return the lines of the block by their headings; none has a secret.
 
@@ -81,7 +89,9 @@ def in_force(
         "guarantee": f"at-most-once from {names}, which cannot replay" if names else once,
         **configuration.in_force(log),
         "arrow batches": arrow_batching,
-        "flushed by": f"this process, {this_process()}" if flush else f"another process: {by_hand}",
+        "flushed by": f"this process, {this_process()}"
+        if flushes_here
+        else f"another process: {by_hand}",
     }
 
 
@@ -111,7 +121,7 @@ def unreplayable(lost: Iterable[str]) -> str:
     )
 
 
-def passed_over(configuration: Configuration) -> str:
+def path_ignored(configuration: Configuration) -> str:
     """Say that no row goes to the path that `start` was given, or the table of `toTable`."""
     where = ", ".join(_named(each) for each in configuration.destinations)
     return (
@@ -201,18 +211,18 @@ def say_left(flush: QueryFlush) -> None:
         )
 
 
-def say_left_behind(query_id: str, location: Location) -> None:
+def say_abandoned(query_id: str, location: Location) -> None:
     """At the first start: report pending epochs in logs of this checkpoint, which was deleted and made anew.
 
     An error in here never keeps the query from starting.
     """
     try:
-        for left in left_behind(location, query_id):
+        for left in abandoned_logs(location, query_id):
             logger.warning(
                 "query %s: the checkpoint %s was deleted before all rows of its former query, %s, were in the"
                 " target. %s",
                 *(query_id, location.checkpoint, left.query_id),
-                errors.left_behind(left.log.url, left.epochs),
+                errors.abandoned_log(left.log.url, left.epochs),
             )
     except (OSError, StateBackendError, WalSinkError) as error:
         logger.warning(
@@ -232,7 +242,7 @@ def say_flushing(flushes: Iterable[QueryFlush], timeout: float) -> None:
         )
 
 
-def say_waiting(flush: QueryFlush, *, flushes_here: bool) -> None:
+def say_pending(flush: QueryFlush, *, flushes_here: bool) -> None:
     """At an end: report pending epochs, and how they get flushed.
 
     :param flushes_here: whether this process flushes; where another one does, say whether it is alive.
@@ -260,7 +270,7 @@ def say_waiting(flush: QueryFlush, *, flushes_here: bool) -> None:
 
 def _epochs(flush: QueryFlush) -> int:
     try:
-        return waiting_epochs(flush.checkpoint, flush.log)
+        return pending_epochs(flush.checkpoint, flush.log)
     except (WalSinkError, StateBackendError, OSError) as error:
         logger.warning(
             "query %s: cannot read the pending epochs of %s: %s",

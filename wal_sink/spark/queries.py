@@ -40,7 +40,7 @@ from wal_sink.spark.batch_writer import begin_run, options_at
 from wal_sink.spark.data_source import FORMAT
 from wal_sink.spark.events import RunWatcher
 from wal_sink.spark.flush_job import WriteByJob
-from wal_sink.spark.messages import say_in_force, say_left, say_left_behind
+from wal_sink.spark.messages import say_abandoned, say_in_force, say_left
 from wal_sink.spark.query import QueryFlush, take_over
 from wal_sink.wal.location import owned, store_errors
 from wal_sink.wal.log import Log
@@ -93,11 +93,11 @@ _DONE_KEPT = 100
 
 
 class Queries:
-    """The queries that one handle has seen; those of other formats are passed over.
+    """The queries that one handle has seen; those of other formats are ignored.
 
     :param at_exit: is called at interpreter exit, before the target's driver closes its connections.
     :param exposition: shows the queries' metrics; None: no metrics.
-    :param flush: whether this process flushes; another one does otherwise.
+    :param flushes_here: whether this process flushes; another one does otherwise.
     :param tune_arrow_batches: whether to set how Spark hands rows over, see `ArrowBatching`.
     """
 
@@ -107,10 +107,10 @@ class Queries:
         at_exit: Callable[[], None],
         exposition: Exposition | None,
         *,
-        flush: bool,
+        flushes_here: bool,
         tune_arrow_batches: bool,
     ) -> None:
-        self.flush = flush
+        self.flushes_here = flushes_here
         self._tune_arrow_batches = tune_arrow_batches
         self.run_watcher = RunWatcher(self)
         self.refusals = Refusals()
@@ -195,7 +195,7 @@ class Queries:
         return True
 
     def terminated(self, query_id: str, run_id: str) -> None:
-        """Let the flush finish. A late event of an earlier run is passed over."""
+        """Let the flush finish. A late event of an earlier run is ignored."""
         self.run_watcher.forget(run_id)
         flush = self.find(query_id)
         if flush is not None and flush.run_id == run_id:
@@ -295,7 +295,7 @@ class Queries:
         arrow_batching.look()
         flush = QueryFlush(started.query_id, run_id, checkpoint, log, loop, arrow_batching)
         taken_over = take_over(flush.query_id) or self.place(flush.query_id) is not None
-        self._say_what_waits(flush, configuration, taken_over=taken_over, is_new=is_new)
+        self._say_what_is_left(flush, configuration, taken_over=taken_over, is_new=is_new)
         with self._lock:
             if self.closed:
                 return None
@@ -314,11 +314,11 @@ class Queries:
         logger.info("query %s starts with %s", flush.query_id, configuration.public)
         say_in_force(
             *(flush.query_id, configuration, log, started.sources, str(arrow_batching)),
-            flush=self.flush,
+            flushes_here=self.flushes_here,
         )
         return flush, configuration
 
-    def _say_what_waits(
+    def _say_what_is_left(
         self, flush: QueryFlush, configuration: Configuration, *, taken_over: bool, is_new: bool
     ) -> None:
         """Say what earlier runs have left, and earlier queries.
@@ -326,10 +326,10 @@ class Queries:
         :param taken_over: whether another flusher of this process had it until now.
         :param is_new: whether the query has published nothing yet.
         """
-        if self.flush and not taken_over:
+        if self.flushes_here and not taken_over:
             say_left(flush)
         if is_new:
-            say_left_behind(flush.query_id, configuration.location)
+            say_abandoned(flush.query_id, configuration.location)
 
     def _loops(
         self, query_id: str, checkpoint: Checkpoint, log: Log, configuration: Configuration
@@ -340,7 +340,7 @@ class Queries:
             view, observer = log.of(name), None
             if self._exposition is not None:
                 observer = self._exposition.watch(query_id, checkpoint, view, target.writes_to)
-            if self.flush:
+            if self.flushes_here:
                 quarantine = sink.on_invalid_row == "quarantine"
                 pipeline = Pipeline(query_id, view, checkpoint, target, sink.retention, quarantine)
                 loops.append(self._loop(pipeline, sink, observer))

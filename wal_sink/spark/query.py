@@ -17,7 +17,7 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.configuration import configure
 from wal_sink.errors import OptionError, WalSinkError
 from wal_sink.flush.loop import FlushLoops
-from wal_sink.progress.backlog import waiting_epochs
+from wal_sink.progress.backlog import pending_epochs
 from wal_sink.spark import internals
 from wal_sink.spark.arrow_batching import ArrowBatching
 from wal_sink.spark.batch_writer import options_at
@@ -49,7 +49,7 @@ class QueryFlush:
         if not self.terminated or self.loop.is_alive():
             return False
         try:
-            return waiting_epochs(self.checkpoint, self.log) == 0
+            return pending_epochs(self.checkpoint, self.log) == 0
         except (OSError, StateBackendError, WalSinkError):
             return False  # nothing is known of it
 

@@ -22,7 +22,7 @@ from wal_sink.progress.status import Status, read_status
 from wal_sink.spark import internals
 from wal_sink.spark.errors import failure_in
 from wal_sink.spark.events import Listener
-from wal_sink.spark.messages import say_flushing, say_waiting
+from wal_sink.spark.messages import say_flushing, say_pending
 from wal_sink.spark.queries import Queries
 from wal_sink.spark.query import locate, offer
 from wal_sink.wal.log import Log
@@ -60,16 +60,16 @@ class Shutdown:
                 return
             internals.drop_interrupted_call(self._spark)
             self._queries.end_dead_runs()
-            if self._queries.flush:
+            if self._queries.flushes_here:
                 failures = self._drain(drain_timeout)
             self._end(_JOIN_S)
-            if not self._queries.flush:
-                self._say_waiting()
+            if not self._queries.flushes_here:
+                self._say_pending()
         except BaseException:
             self._queries.close()
             internals.drop_interrupted_call(self._spark)
             self._end(_JOIN_INTERRUPTED_S)
-            self._say_waiting()
+            self._say_pending()
             raise
         refused = self._queries.refusals.errors()
         if failures:
@@ -87,7 +87,7 @@ class Shutdown:
         if self._queries.close():
             internals.drop_interrupted_call(self._spark)
             self._end(_JOIN_S, say=False)
-            self._say_waiting()
+            self._say_pending()
 
     def retire(self) -> None:
         """When the session is stopped: finish what is checkpointed, or leave it to a new session's handle."""
@@ -131,7 +131,7 @@ class Shutdown:
                     " that",
                     flush.query_id,
                 )
-            if say and self._queries.flush and flush.query_id in running:
+            if say and self._queries.flushes_here and flush.query_id in running:
                 logger.warning(
                     "query %s still runs, and nothing flushes it now. Its epochs stay in the log",
                     flush.query_id,
@@ -139,10 +139,10 @@ class Shutdown:
         if self._exposition is not None:
             self._exposition.close()
 
-    def _say_waiting(self) -> None:
+    def _say_pending(self) -> None:
         for flush in self._queries.flushes():
             if not flush.taken_over:
-                say_waiting(flush, flushes_here=self._queries.flush)
+                say_pending(flush, flushes_here=self._queries.flushes_here)
 
 
 _INTERRUPTS = (KeyboardInterrupt, SystemExit)
@@ -152,7 +152,7 @@ class Sink:
     """The sink in one session; made by `wal_sink.register`.
 
     :param exposition: shows metrics, and is closed with the handle; None: no metrics.
-    :param flush: whether this process flushes; another one does otherwise.
+    :param flushes_here: whether this process flushes; another one does otherwise.
     :param tune_arrow_batches: whether to set how Spark hands rows over, see `ArrowBatching`.
     """
 
@@ -162,7 +162,7 @@ class Sink:
         drain_timeout: float,
         exposition: Exposition | None = None,
         *,
-        flush: bool = True,
+        flushes_here: bool = True,
         tune_arrow_batches: bool = True,
     ) -> None:
         self.drain_timeout = drain_timeout
@@ -170,10 +170,14 @@ class Sink:
         """Where Prometheus can ask; None: without metrics."""
         self.metrics_host = exposition.host if exposition else None
         """The address that the port listens on; None: without metrics."""
-        self.flush = flush
+        self.flush = flushes_here
         self._spark = spark
         self._queries = Queries(
-            spark, self._at_exit, exposition, flush=flush, tune_arrow_batches=tune_arrow_batches
+            spark,
+            self._at_exit,
+            exposition,
+            flushes_here=flushes_here,
+            tune_arrow_batches=tune_arrow_batches,
         )
         self._listener = Listener(self._queries)
         self._shutdown = Shutdown(spark, self._queries, self._listener, exposition)

@@ -345,7 +345,7 @@ def _unavailable(what: str, error: Exception, remedy: str) -> LogUnavailable:
     return LogUnavailable(f"{what} cannot be used: {text}", remedy)
 
 
-class LeftBehind(NamedTuple):
+class AbandonedLog(NamedTuple):
     """A log whose checkpoint was deleted, and the epochs that are published in it and not flushed."""
 
     query_id: str
@@ -354,7 +354,7 @@ class LeftBehind(NamedTuple):
     """At least one, ascending. All but the last were checkpointed; the last one may have been."""
 
 
-def left_behind(location: Location, query_id: str) -> list[LeftBehind]:
+def abandoned_logs(location: Location, query_id: str) -> list[AbandonedLog]:
     """Find the logs that other queries with this query's checkpoint have left.
 
     One listing, and one read for each log that lies there: for the first start of a query.
@@ -371,7 +371,7 @@ def left_behind(location: Location, query_id: str) -> list[LeftBehind]:
             # A log has targets with names for ever, or never, whatever the new query has.
             view = Log(log.backend, several=bool(log.backend.list(paths.TARGET_STATE.folder)))
             if epochs := unflushed(view):
-                found.append(LeftBehind(name, view, epochs))
+                found.append(AbandonedLog(name, view, epochs))
     return found
 
 

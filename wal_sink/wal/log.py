@@ -133,7 +133,7 @@ class Log:
         return self._settle(kind.record, kind.path(key), record)
 
     def keys(self, kind: Kind[Any, K], *, fresh: bool = False) -> list[K]:
-        """List the keys of the records there are, ascending; foreign names are passed over.
+        """List the keys of the records there are, ascending; foreign names are ignored.
 
         :param fresh: to conclude from a record that is missing, see `StateBackend.list_fresh`.
         """

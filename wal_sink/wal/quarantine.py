@@ -227,7 +227,7 @@ def names_aside(log: Log) -> frozenset[str]:
     return frozenset(path for _, _, path in _parsed(log.names(paths.ASIDE)))
 
 
-def droppable(log: Log) -> list[str]:
+def needless_aside(log: Log) -> list[str]:
     """List what is aside of epochs that were flushed again, or whose rewind was given up long ago."""
     listed = log.names(paths.ASIDE)
     if not listed:

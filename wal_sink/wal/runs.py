@@ -38,7 +38,7 @@ _READ_AT_ONCE = 2_000
 """So many tickets are read at the most: who reads them has a query to start, or to flush."""
 
 
-def forget_runs(log: Log, flushed: int) -> int:
+def sweep_runs(log: Log, flushed: int) -> int:
     """Delete what runs have left that can neither publish nor prove anything; return how many claims.
 
     :param flushed: the log's mark: what is published above it waits.
@@ -69,7 +69,7 @@ def is_crowded(log: Log) -> bool:
     return tickets >= VOID_KEPT and tickets - len(log.keys(paths.CLAIM)) >= VOID_KEPT
 
 
-def forget_void(log: Log) -> int:
+def sweep_void_tickets(log: Log) -> int:
     """Delete the tickets of runs whose generation another run has claimed; return how many."""
     runs = ticketed(log)[:_READ_AT_ONCE]
     tickets = dict(

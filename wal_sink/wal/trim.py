@@ -20,9 +20,9 @@ from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import FlushedEpoch
 from wal_sink.wal.log import Log
-from wal_sink.wal.quarantine import droppable, left_entries
+from wal_sink.wal.quarantine import left_entries, needless_aside
 from wal_sink.wal.retention import RetainedEpochs, Retention, SharedRetention, retained_paths
-from wal_sink.wal.runs import forget_runs
+from wal_sink.wal.runs import sweep_runs
 from wal_sink.wal.targets import flushed_epoch, record_anywhere, views
 
 
@@ -90,7 +90,7 @@ def trim(
         log.delete(retained.paths_of(trimmed))
         retained.forget(trimmed)
     for view in views(log.of("")):
-        forget_records(view, remaining, retained or ())
+        trim_records(view, remaining, retained or ())
     if refused is not None:
         raise refused
     return tuple(stay)
@@ -119,7 +119,7 @@ def sweep(log: Log, trimmable: int | None = None) -> int:
         log.delete(_all_notes(log, upto, untrimmed))
         for path in left_entries(log, newest.epoch - RECORDS_KEPT):
             log.delete([path])
-    forget_runs(log, flushed_epoch(log.of("")))
+    sweep_runs(log, flushed_epoch(log.of("")))
     return unfinished
 
 
@@ -148,7 +148,7 @@ def list_trimmable(log: Log, delay: Retention) -> tuple[str, ...]:
     manifests = map(paths.MANIFEST.path, attempts)
     notes = _all_notes(log, upto)
     left = left_entries(log, newest.epoch - RECORDS_KEPT)
-    return (*_segments(log, upto), *notes, *left, *manifests, *kept, *records, *droppable(log))
+    return (*_segments(log, upto), *notes, *left, *manifests, *kept, *records, *needless_aside(log))
 
 
 def refuse_diverged(log: Log, epoch: int, attempts: Collection[Attempt]) -> None:
@@ -202,7 +202,7 @@ def _choices(log: Log, upto: int, but: Collection[int] = ()) -> list[str]:
     return log.paths_of(paths.CHOICE, lambda epoch: epoch <= upto and epoch not in but)
 
 
-def forget_records(log: Log, remaining: Iterable[Attempt], copied: Container[int] = ()) -> None:
+def trim_records(log: Log, remaining: Iterable[Attempt], copied: Container[int] = ()) -> None:
     """Delete the records that are needed no longer; see `_old_records`."""
     log.delete(_old_records(log, remaining, copied))
 

@@ -191,7 +191,7 @@ def ensure_ledger_table(session: Any, name: TableName, *, create: bool = True) -
     """Create the ledger's table unless it exists.
 
     :param session: the driver's session.
-    :param create: False looks only, and passes over a table that is missing.
+    :param create: False looks only, and ignores a table that is missing.
     :raises SchemaMismatch: the role may not create it, or a table of that name has other columns.
     :raises TargetUnavailable: it was created, but the nodes do not agree on it yet.
     """

@@ -286,7 +286,7 @@ class Table:
         """Add files in one commit, unless one since this look has noted any of the transactions.
 
         delta-rs tells that from the commits that lie between this look and its own; commits of other writers
-        that do not touch this one's it passes over.
+        that do not touch this one's it ignores.
 
         :param said: what the table's history says of the commit.
         :raises CommitFailedError: for `is_conflict`, or delta-rs does not write such a table.
@@ -320,7 +320,7 @@ class Table:
             f"s.{quote(MERGED)} AND {same}",
             source_alias="s",
             target_alias="t",
-            streamed_exec=False,  # by the bounds of the rows it passes over files
+            streamed_exec=False,  # by the bounds of the rows it skips files
             commit_properties=CommitProperties(
                 custom_metadata={"userMetadata": f"wal_sink: {said}"},
                 app_transactions=[Transaction(app, v) for app, v in transactions.items()],

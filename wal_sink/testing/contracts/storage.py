@@ -483,7 +483,7 @@ class StateBackendContract:
         assert backend.list() == ["hints/flusher.json"]
 
     def test_delete_can_be_repeated(self, backend: StateBackend) -> None:
-        """Deleting takes what is there, passes over what is not, and frees the names."""
+        """Deleting takes what is there, ignores what is not, and frees the names."""
         for path in ("a/1", "a/2", "b/1"):
             backend.create(path, b"x")
         for _ in range(2):

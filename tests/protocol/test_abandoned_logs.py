@@ -15,9 +15,9 @@ from tests.protocol.test_corruption import query
 from tests.s3 import S3
 from wal_sink import errors
 from wal_sink.admin.adopt import plan_adopt
-from wal_sink.spark.messages import say_left_behind
+from wal_sink.spark.messages import say_abandoned
 from wal_sink.testing.memory_target import MemoryTarget
-from wal_sink.wal.location import LeftBehind, Location, left_behind
+from wal_sink.wal.location import AbandonedLog, Location, abandoned_logs
 from wal_sink.wal.log import Log
 
 
@@ -42,9 +42,9 @@ class Place:
         )
         return made
 
-    def found(self, world: World) -> list[LeftBehind]:
+    def found(self, world: World) -> list[AbandonedLog]:
         """Look as a start does."""
-        return left_behind(self.location, world.query_id)
+        return abandoned_logs(self.location, world.query_id)
 
 
 @pytest.fixture(
@@ -89,7 +89,7 @@ def test_epochs_that_wait_are_found_by_the_place_of_their_checkpoint(
     new.run().batch([("a", 1)])
     assert [each.query_id for each in place.found(new)] == [old.query_id], "not its own"
     with caplog.at_level(logging.WARNING):
-        say_left_behind(new.query_id, place.location)
+        say_abandoned(new.query_id, place.location)
     (said,) = [record.getMessage() for record in caplog.records]
     assert old.query_id in said
     assert f"Epochs 1 to 3 are in {old.log_backend.url}, not flushed" in said
@@ -107,7 +107,7 @@ def test_what_is_flushed_or_cannot_be_read_is_passed_over(place: Place) -> None:
     logs.create("torn/log.json", b"{")
     logs.create("a-file", b"x")
     assert place.found(new) == []
-    say_left_behind(new.query_id, place.location._replace(logs="nowhere://x"))
+    say_abandoned(new.query_id, place.location._replace(logs="nowhere://x"))
 
 
 def test_a_flusher_that_lives_says_what_waits(place: Place) -> None:
