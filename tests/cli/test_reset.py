@@ -14,7 +14,8 @@ from tests.cli.shell import run
 from tests.protocol.engine import World
 from tests.protocol.several_world import SeveralWorld
 from wal_sink import errors
-from wal_sink.admin.query import Patience, Query, find_query
+from wal_sink.admin.flusher_at_work import Patience
+from wal_sink.admin.query import Query, find_query
 from wal_sink.admin.reset import plan_reset
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
@@ -237,8 +238,9 @@ def test_a_flusher_that_came_while_the_operator_was_asked_is_not_harmed(flushed:
         )
         flushed.log.report(report)
 
-    query = find_query(flushed.checkpoint.url, in_reset=True)
-    plan = plan_reset(query, now_us(), patience=Patience(sleep=beat, say=lambda _: None))
+    found = find_query(flushed.checkpoint.url, in_reset=True)
+    query = found._replace(patience=Patience(sleep=beat, say=lambda _: None))
+    plan = plan_reset(query, now_us())
     beat(0)
     before = flushed.checkpoint.list()
     with pytest.raises(errors.FlusherAtWork, match="elsewhere:1"):

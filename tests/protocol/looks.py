@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from wal_sink.admin.query import Patience
+from wal_sink.admin.flusher_at_work import Patience
+from wal_sink.admin.query import Query
 
 
 class Looks:
@@ -23,6 +24,10 @@ class Looks:
     def patience(self) -> Patience:
         """What the command is given."""
         return Patience(lambda: self.now_s, self._sleep, self.said.append)
+
+    def by(self, query: Query) -> Query:
+        """Return the query for such a command."""
+        return query._replace(patience=self.patience)
 
     def _sleep(self, seconds: float) -> None:
         self.number += 1

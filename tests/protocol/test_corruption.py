@@ -16,7 +16,8 @@ from state_backends import StateBackend, open_backend
 from tests.protocol.engine import NOW_US, World
 from tests.protocol.raw import manifest_file, parsed
 from wal_sink import errors
-from wal_sink.admin.query import PATIENCE, Patience, Query
+from wal_sink.admin.flusher_at_work import PATIENCE, Patience
+from wal_sink.admin.query import Query
 from wal_sink.admin.rewind import Rewound, plan_rewind
 from wal_sink.admin.skip import Skipped, plan_skip
 from wal_sink.admin.verify import Verified, verify
@@ -438,7 +439,9 @@ def give_up(
 ) -> Skipped:
     """`wal-sink skip --to`."""
     to = elsewhere(world)
-    plan = plan_skip(query(world), world.target, epoch, to, NOW_US, begun=begun, patience=patience)
+    plan = plan_skip(
+        query(world)._replace(patience=patience), world.target, epoch, to, NOW_US, begun=begun
+    )
     return plan.carry_out(NOW_US, "as a test")
 
 

@@ -57,7 +57,7 @@ def test_a_command_looks_for_half_a_minute(world: World, ahead_us: int) -> None:
     report(world, ahead_us)
     alive = Looks(lambda: report(world, ahead_us, beat=alive.number // 10))
     for command in (
-        lambda: plan_rewind(query(world), world.target, 0, NOW_US, patience=alive.patience),
+        lambda: plan_rewind(alive.by(query(world)), world.target, 0, NOW_US),
         lambda: give_up(world, patience=alive.patience),
     ):
         with pytest.raises(FlusherAtWork, match="elsewhere:1"):
@@ -80,7 +80,7 @@ def test_a_rewind_goes_on_when_nothing_changes(world: World) -> None:
     report(world)
     looks = Looks()
     row = world.store.ledger.pop(world.query_id)
-    plan = plan_rewind(query(world), world.target, row.flushed, NOW_US, patience=looks.patience)
+    plan = plan_rewind(looks.by(query(world)), world.target, row.flushed, NOW_US)
     plan.carry_out(NOW_US)
     assert looks.now_s == SILENT_S
     assert world.store.ledger[world.query_id].flushed == row.flushed

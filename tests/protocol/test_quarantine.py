@@ -23,6 +23,7 @@ from tests.protocol.several_world import ADDED, CELLS, SeveralWorld
 from tests.protocol.test_crash_everywhere import EPOCHS, When, every_fault, partitions
 from wal_sink import errors
 from wal_sink.admin.flush import FlushCommand
+from wal_sink.admin.flusher_at_work import Patience
 from wal_sink.admin.quarantine import (
     Retried,
     json_value,
@@ -30,7 +31,7 @@ from wal_sink.admin.quarantine import (
     plan_retry,
     read_quarantine,
 )
-from wal_sink.admin.query import Patience, Query
+from wal_sink.admin.query import Query
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.skip import plan_skip
 from wal_sink.admin.verify import verify
@@ -201,10 +202,8 @@ def test_rule_24_what_is_flushed_again_after_a_rewind_is_listed_once() -> None:
     run.batch([("b", 2), (REFUSED, 5)])
     world.flush()
     before = listed(world)
-    plan = plan_rewind(
-        query_of(world), world.target, -1, world.clock(), patience=Patience(say=lambda _: None)
-    )
-    plan.carry_out(world.clock())
+    silent = query_of(world)._replace(patience=Patience(say=lambda _: None))
+    plan_rewind(silent, world.target, -1, world.clock()).carry_out(world.clock())
     assert listed(world) == []
     world.flush()
     after = listed(world)
@@ -238,9 +237,9 @@ def test_rule_24_a_rewind_leaves_what_a_new_flush_keeps() -> None:
     world.flush()
     amid = FlushesAmid(world)
     log = Log(FaultyBackend(world.log_backend, amid))
-    query = Query(world.query_id, Checkpoint(world.checkpoint), log)
-    patience = Patience(say=lambda _: None)
-    plan_rewind(query, world.target, -1, world.clock(), patience=patience).carry_out(world.clock())
+    silent = Patience(say=lambda _: None)
+    query = Query(world.query_id, Checkpoint(world.checkpoint), log, patience=silent)
+    plan_rewind(query, world.target, -1, world.clock()).carry_out(world.clock())
     assert amid.came_in
     record = world.log.flushed(0)
     assert record is not None
@@ -263,8 +262,8 @@ def test_rule_24_a_rewind_leaves_the_refused_rows_of_what_was_given_up() -> None
     copy = open_backend(f"memory://{uuid.uuid4().hex}/copy")
     plan_skip(query, world.target, 1, copy, later, begun=True).carry_out(later)
     world.flush()
-    patience = Patience(say=lambda _: None)
-    plan_rewind(query, world.target, -1, later, patience=patience).carry_out(later)
+    silent = query._replace(patience=Patience(say=lambda _: None))
+    plan_rewind(silent, world.target, -1, later).carry_out(later)
     assert listed(world) == before[1:]
     world.flush()
     assert [epoch for epoch, *_ in listed(world)] == [0, 1]

@@ -301,7 +301,7 @@ def test_a_rewind_that_dies_is_run_again(world: World) -> None:
         for row in ("k1", "k2"):
             del world.store.table[(row,)]
         looks = Looks()  # the one that died counts as a flusher until it has been silent for long
-        plan = plan_rewind(query(world), world.target, 0, world.clock(), patience=looks.patience)
+        plan = plan_rewind(looks.by(query(world)), world.target, 0, world.clock())
         plan.carry_out(world.clock())
         world.flush()
         assert world.table() == world.expected(), faults.injected

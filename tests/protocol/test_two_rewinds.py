@@ -18,7 +18,7 @@ from tests.protocol.test_corruption import EPOCHS, look, query
 from tests.protocol.test_set_back import skip
 from tests.protocol.test_ways_out import faulty, set_up_rewind
 from wal_sink import errors
-from wal_sink.admin.query import PATIENCE
+from wal_sink.admin.flusher_at_work import PATIENCE
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.flush.report import Reporter
 from wal_sink.flush.run_history import RunHistory
@@ -47,7 +47,7 @@ def silent(world: World, to: int) -> None:
     """`wal-sink rewind` of an operator who has waited until the first one seemed to be dead."""
     now_us = itertools.count(0, 60)
     patience = PATIENCE._replace(now_s=lambda: next(now_us), sleep=lambda _: None)
-    plan = plan_rewind(query(world), world.target, to, next(_CLOCK), patience=patience)
+    plan = plan_rewind(query(world)._replace(patience=patience), world.target, to, next(_CLOCK))
     plan.carry_out(next(_CLOCK))
 
 
@@ -101,7 +101,7 @@ def test_rule_22_a_rewind_is_refused_while_another_one_lives(
     said = world.log.last_report()
     assert said is not None
     with pytest.raises(errors.FlusherAtWork, match=f"{said.flusher} rewinds this query just now"):
-        plan_rewind(query(world), world.target, 0, next(_CLOCK), patience=patience)
+        plan_rewind(query(world)._replace(patience=patience), world.target, 0, next(_CLOCK))
     assert len(world.log.interventions("rewind")) == 1
     assert world.log.flushed_epochs() != [0]
     while not first.ended:
@@ -127,7 +127,7 @@ def test_rule_22_a_rewind_that_was_killed_holds_up_no_other_one(
     world.log.report(msgspec.structs.replace(said, flusher=name))
     assert world.log.flushed_epochs() == list(range(EPOCHS - 2))
     patience = PATIENCE._replace(sleep=lambda _: pytest.fail("it waits"))
-    plan_rewind(query(world), world.target, 0, NOW_US, patience=patience).carry_out(NOW_US)
+    plan_rewind(query(world)._replace(patience=patience), world.target, 0, NOW_US).carry_out(NOW_US)
     world.flush()
     assert world.table() == world.expected()
     assert world.log.flushed_epochs() == list(range(EPOCHS))

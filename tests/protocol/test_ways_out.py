@@ -46,7 +46,8 @@ from tests.protocol.test_corruption import (
 )
 from wal_sink import errors
 from wal_sink.admin.adopt import Adopted, plan_adopt
-from wal_sink.admin.query import PATIENCE, Patience, Query, find_query
+from wal_sink.admin.flusher_at_work import PATIENCE, Patience
+from wal_sink.admin.query import Query, find_query
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.skip import Skipped, plan_skip
 from wal_sink.checkpoint.checkpoint import Checkpoint
@@ -374,7 +375,7 @@ def test_a_flusher_at_work_is_waited_for(world: World) -> None:
     report(world, "CorruptLog")
     looks = Looks(lambda: report(world, "CorruptLog", beat=looks.number))
     with pytest.raises(errors.FlusherAtWork):
-        plan_rewind(query(world), world.target, 0, NOW_US, patience=looks.patience)
+        plan_rewind(looks.by(query(world)), world.target, 0, NOW_US)
     given = give_up(world)
     assert given.decision.why == "as a test"
     goes_on_without(world, LOST)
@@ -403,9 +404,12 @@ def test_a_flusher_whose_process_is_gone_is_none(world: World) -> None:
 
 def give_up_without_reason(world: World, patience: Patience = PATIENCE) -> Skipped:
     plan = plan_skip(
-        *(query(world), world.target, BROKEN, elsewhere(world), NOW_US),
+        query(world)._replace(patience=patience),
+        world.target,
+        BROKEN,
+        elsewhere(world),
+        NOW_US,
         begun=False,
-        patience=patience,
     )
     return plan.carry_out(NOW_US)
 
@@ -861,7 +865,7 @@ def skip_under(world: World, faults: Faults) -> None:
 def rewind_under(world: World, faults: Faults) -> None:
     target = FaultyTarget(world.target, faults)
     looks = Looks()  # one that died counts as a flusher until it has been silent for long
-    plan = plan_rewind(faulty(world, faults), target, 0, NOW_US, patience=looks.patience)
+    plan = plan_rewind(looks.by(faulty(world, faults)), target, 0, NOW_US)
     plan.carry_out(NOW_US)
 
 

@@ -16,8 +16,9 @@ from tests.simulator.world import World
 from wal_sink import clock
 from wal_sink.admin.adopt import plan_adopt
 from wal_sink.admin.attach import plan_attach, plan_detach
+from wal_sink.admin.flusher_at_work import Patience
 from wal_sink.admin.quarantine import list_quarantine, plan_retry
-from wal_sink.admin.query import Patience, Query
+from wal_sink.admin.query import Query
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.skip import plan_skip
 from wal_sink.admin.verify import verify
@@ -47,11 +48,11 @@ class Operator:
             world.query_id,
             site.open_checkpoint(self.process),
             site.open_log(self.process, self.name),
-        )
-        self.patience = Patience(
-            now_s=lambda: MACHINE.true_us / 1_000_000,
-            sleep=self._wait,
-            say=lambda text: world.trace.say(f"    {self.process.name}: {text}"),
+            patience=Patience(
+                now_s=lambda: MACHINE.true_us / 1_000_000,
+                sleep=self._wait,
+                say=lambda text: world.trace.say(f"    {self.process.name}: {text}"),
+            ),
         )
         self.target = SimulatedTarget(world.databases[self.name], self.process)
         self._waited = 0
@@ -108,7 +109,6 @@ class Operator:
                 clock.now_us(),
                 restored=restored,
                 reset_timestamps=reset,
-                patience=self.patience,
             )
             plan.carry_out(clock.now_us())
 
@@ -151,7 +151,7 @@ class Operator:
         """Give `wal-sink adopt`."""
 
         def act() -> None:
-            plan = plan_adopt(self.query, self.target, clock.now_us(), patience=self.patience)
+            plan = plan_adopt(self.query, self.target, clock.now_us())
             plan.carry_out(clock.now_us())
 
         self._command("adopt", act)
@@ -169,7 +169,6 @@ class Operator:
                 to,
                 clock.now_us(),
                 begun=begun,
-                patience=self.patience,
             )
             plan.carry_out(clock.now_us())
 

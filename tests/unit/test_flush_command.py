@@ -14,7 +14,8 @@ from state_backends import open_backend
 from tests.protocol.engine import World
 from wal_sink import errors
 from wal_sink.admin.flush import FlushCommand
-from wal_sink.admin.query import Query, refuse_flusher
+from wal_sink.admin.flusher_at_work import refuse_flusher
+from wal_sink.admin.query import Query
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.flush.run_history import RunHistory
 from wal_sink.model.records import FlusherReport

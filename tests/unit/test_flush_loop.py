@@ -18,7 +18,7 @@ import tenacity
 from state_backends import open_backend
 from tests.protocol.engine import World
 from wal_sink import errors
-from wal_sink.admin.query import refuse_flusher
+from wal_sink.admin.flusher_at_work import refuse_flusher
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
 from wal_sink.flush.flusher import Flusher, Pipeline

@@ -19,14 +19,9 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from state_backends import StateBackend, StateBackendError
-from wal_sink.admin.query import (
-    PATIENCE,
-    Patience,
-    Query,
-    open_ledger,
-    refuse_flusher,
-    user_and_host,
-)
+from wal_sink.admin.flusher_at_work import refuse_flusher
+from wal_sink.admin.ledger import open_ledger
+from wal_sink.admin.query import Query, user_and_host
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import (
     CheckpointNotVisible,
@@ -234,12 +229,10 @@ def plan_adopt(
     now_us: int,
     *,
     original_is_gone: bool = False,
-    patience: Patience = PATIENCE,
 ) -> Adoption:
     """Read which places checkpoint, log and ledger row name, and refuse to adopt a copy.
 
     :param original_is_gone: the operator knows that an original that cannot be read is gone for good.
-    :param patience: how to wait for a flusher's sign of life.
     :raises WrongOwner: the original is still there.
     :raises LogUnavailable: it cannot be seen whether it is.
     :raises OptionError: nothing is to be changed, or nothing was ever published.
@@ -263,7 +256,7 @@ def plan_adopt(
             f"{query.checkpoint.url}, its log and its ledger row belong together",
             "There is nothing to adopt.",
         )
-    refuse_flusher(query.log, now_us, unless_stopped=True, patience=patience)
+    refuse_flusher(query.log, now_us, unless_stopped=True, patience=query.patience)
     plan = plan._replace(originals=_originals(plan))
     for original in plan.originals:
         refuse_copy(original, query, is_gone=original_is_gone)

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from wal_sink.admin.query import Query, is_foreign, open_ledger, user_and_host
+from wal_sink.admin.ledger import is_foreign, open_ledger
+from wal_sink.admin.query import Query, user_and_host
 from wal_sink.admin.rewind import has_files, read_past
 from wal_sink.configuration import target_names
 from wal_sink.errors import CorruptLog, Diverged, FlusherAtWork, OptionError

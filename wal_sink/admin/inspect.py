@@ -13,7 +13,8 @@ from typing import Literal, NamedTuple
 import msgspec
 import pyarrow as pa
 
-from wal_sink.admin.query import Query, open_ledger
+from wal_sink.admin.ledger import open_ledger
+from wal_sink.admin.query import Query
 from wal_sink.clock import iso
 from wal_sink.errors import MissingSegment, OptionError, WalSinkError, lost_segment
 from wal_sink.flush.rows import plan_of

@@ -4,9 +4,6 @@
 write that, too. So a password of the operator's, from the environment or an option, goes only to the place
 that the operator has named; and a class that no installed package has registered as a target is imported
 only at the operator's word. Where no secret is at hand, the log's word is enough.
-
-Also here: a command is refused while another process flushes the query; the ledger row is replaced only if
-it is still the one that was read; and whether it follows another log than the one at hand (rule 23).
 """
 
 from __future__ import annotations
@@ -16,16 +13,14 @@ import logging
 import os
 import shlex
 import socket
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
 
 from state_backends import StateBackend, StorageOptions
-from wal_sink import errors
+from wal_sink.admin.flusher_at_work import PATIENCE, Patience
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.configuration import (
     configure,
@@ -34,18 +29,11 @@ from wal_sink.configuration import (
     options_of,
     storage_options,
 )
-from wal_sink.errors import FlusherAtWork, LedgerShadowed, OptionError, TargetUnavailable
-from wal_sink.flush.clocks import ask_for_time
-from wal_sink.flush.connection import target_errors
-from wal_sink.flush.lineage import LineageCheck
-from wal_sink.flush.window import WindowChooser
-from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window, ledger_key
-from wal_sink.model.manifest import Attempt
-from wal_sink.model.records import FlusherReport, LogIdentity
+from wal_sink.errors import OptionError
+from wal_sink.model.ledger import Owner, ledger_key
+from wal_sink.model.records import LogIdentity
 from wal_sink.options import Options, SinkOptions, fields, marked, parse
-from wal_sink.progress.heartbeat import SILENT_S, FlusherWatch, read_report, said_ago
-from wal_sink.protocol.ledger import bounded_now
-from wal_sink.targets.base import Session, Target
+from wal_sink.targets.base import Target
 from wal_sink.text import printable
 from wal_sink.wal.location import find_by_checkpoint, open_place, owned, refuse_unused
 from wal_sink.wal.log import Log
@@ -147,6 +135,8 @@ class Query(NamedTuple):
     log: Log
     stores: Mapping[str, StorageOptions] = {}
     """Storage options, as `open_place` takes them."""
+    patience: Patience = PATIENCE
+    """How a command waits for a flusher's sign of life."""
 
     def open(self, url: str) -> StateBackend:
         """Open another place, with the options of its kind of store."""
@@ -304,182 +294,3 @@ def user_and_host() -> str:
     except (KeyError, OSError):  # a container without a name for its user
         user = str(os.getuid())
     return f"{user}@{socket.gethostname()}"
-
-
-_LOOK_S = 1.0
-"""How often the command looks."""
-
-_REMEDY = (
-    "Stop the query, or close the handle of wal_sink.register, and end every `wal-sink flush`. Then run the"
-    " command again."
-)
-
-
-REWINDING = "rewinding"
-"""What `wal-sink rewind` reports to do: it counts as a flusher, since two of them would undo each other."""
-
-_REWINDS = (
-    "Let it end, then see with `wal-sink status CHECKPOINT` what is left to do. If it was killed, run this"
-    " command again: it goes on where that one died."
-)
-
-
-class Patience(NamedTuple):
-    """How a command waits for a flusher's sign of life."""
-
-    now_s: Callable[[], float] = time.monotonic
-    """Seconds from any moment on; never goes back."""
-    sleep: Callable[[float], None] = time.sleep
-    say: Callable[[str], None] = logger.warning
-    """Told why the command waits."""
-
-
-PATIENCE = Patience()
-"""By the clock of this process."""
-
-
-def refuse_flusher(
-    log: Log, now_us: int, *, unless_stopped: bool, patience: Patience = PATIENCE
-) -> None:
-    """Refuse while a flusher of the query is alive; take `SILENT_S` at most to find that out.
-
-    :param now_us: microseconds since 1970; it only tells the operator how long ago the report was.
-    :param unless_stopped: a flusher that has stopped at an error, and only tries again, is no harm.
-    :raises FlusherAtWork: one is alive: it has reported while this looked.
-    """
-    watch = FlusherWatch(patience.now_s)
-    waits = False
-    while True:
-        report = read_report(log)
-        if report is None or (unless_stopped and _stands(report)):
-            return
-        alive = watch.look(report)
-        if alive is False:
-            return
-        if alive and report.doing.startswith(REWINDING):
-            raise FlusherAtWork(f"{report.flusher} rewinds this query just now", _REWINDS)
-        if alive:
-            raise FlusherAtWork(
-                f"{report.flusher} flushes this query: just now it was {report.doing!r}", _REMEDY
-            )
-        if not waits:
-            waits = True
-            patience.say(
-                f"{report.flusher} reported {said_ago(report, now_us)} that it flushes this query:"
-                f" {report.doing!r}. Looking for up to {SILENT_S:.0f} s whether it still does."
-            )
-        patience.sleep(_LOOK_S)
-
-
-def _stands(report: FlusherReport) -> bool:
-    """Whether a flusher stands at an error that does not pass by itself; a rewind only repeats one."""
-    rewinds = report.doing.startswith(REWINDING)
-    return report.error is not None and not report.error.transient and not rewinds
-
-
-class LedgerAccess:
-    """Reads and replaces the ledger row of one query, for a command."""
-
-    def __init__(self, target: Target, session: Session) -> None:
-        self._target = target
-        self._session = session
-
-    def read(self) -> LedgerState | None:
-        """Read the row.
-
-        :raises TargetUnavailable, TargetRefused, CorruptLog: it cannot be read.
-        """
-        with target_errors(self._target):
-            return self._session.read_ledger()
-
-    def present_us(self, now_us: int) -> int:
-        """Return the time by this host's clock, bounded by the target's (rule 14), microseconds since 1970.
-
-        :raises TargetUnavailable, TargetRefused: the target does not say.
-        """
-        with target_errors(self._target):
-            return bounded_now(now_us, ask_for_time(self._session.now_us, lambda: now_us))
-
-    def replace(self, seen: LedgerState | None, new: LedgerState) -> None:
-        """Replace the row that was seen, and read it back: an answer may be lost, or untrue.
-
-        :raises FlusherAtWork: the row was moved since.
-        :raises LedgerShadowed: the target says that it is replaced, and it is not.
-        :raises TargetUnavailable: it may be replaced or not; the command is run again.
-        """
-        with target_errors(self._target):
-            outcome = self._session.compare_and_set(seen, new)
-        found = self.read()
-        if found == new:
-            return
-        if outcome is Outcome.APPLIED and found == seen:
-            raise LedgerShadowed(
-                "The ledger acknowledged another row for the query and still shows the old one",
-                errors.shadow_remedy(new.flushed),
-            )
-        if found == seen:
-            raise TargetUnavailable(
-                "The ledger row could not be replaced", "See to the target, and run this again."
-            )
-        raise _moved(found)
-
-    def refuse_moved(self, mine: LedgerState) -> None:
-        """See that the row still is what this command has made it.
-
-        :raises FlusherAtWork: another process has moved it since.
-        """
-        if (found := self.read()) != mine:
-            raise _moved(found)
-
-
-def _moved(found: LedgerState | None) -> FlusherAtWork:
-    says = f"it says that epoch {found.flushed} is flushed" if found else "it is gone"
-    return FlusherAtWork(
-        f"The ledger row was moved meanwhile: {says}",
-        "See with `wal-sink status CHECKPOINT` which process flushes, and decide again after"
-        " `wal-sink verify CHECKPOINT`.",
-    )
-
-
-@contextmanager
-def open_ledger(target: Target, owner: Owner) -> Iterator[LedgerAccess]:
-    """Connect to the ledger.
-
-    :raises TargetUnavailable, SchemaMismatch: no connection, or no ledger table.
-    """
-    with target_errors(target):
-        session = target.connect(owner)
-    with session:
-        yield LedgerAccess(target, session)
-
-
-def is_foreign(
-    query: Query, chooser: WindowChooser, row: LedgerState | None, checkpointed: int
-) -> bool:
-    """Whether what the ledger row names was begun or flushed from another log than this one (rule 23)."""
-    log = query.log
-    recorded, attempts = max(log.flushed_epochs(), default=-1), log.attempts()
-    begun, last = (row.begun, row.last) if row else (None, None)
-    history, foreign = LineageCheck(log, chooser), False
-    for window in (begun, last):
-        if window is None or window.last <= recorded:
-            continue
-        epoch = history.foreign_epoch(window, attempts, checkpointed)
-        foreign |= epoch is not None and (
-            window is not begun or _is_new_here(query, window, epoch, checkpointed)
-        )
-    return foreign
-
-
-def _is_new_here(query: Query, begun: Window, epoch: int, checkpointed: int) -> bool:
-    """Whether this log cannot have begun an epoch; else its manifest may just be lost.
-
-    Of an epoch that this log has begun, rows of one attempt may be in the table, and no other attempt may
-    be flushed.
-    """
-    (named,) = (each for each in begun.epochs if each.epoch == epoch)
-    return (
-        epoch > checkpointed
-        or named.generation > query.log.highest_generation()
-        or query.log.manifest(Attempt(epoch, named.generation)) is not None
-    )

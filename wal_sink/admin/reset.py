@@ -26,7 +26,8 @@ from pathlib import Path
 
 import msgspec
 
-from wal_sink.admin.query import PATIENCE, Patience, Query, refuse_flusher
+from wal_sink.admin.flusher_at_work import refuse_flusher
+from wal_sink.admin.query import Query
 from wal_sink.checkpoint.checkpoint import Checkpoint, local_folder
 from wal_sink.errors import NotDrained, abandoned_log
 from wal_sink.model import paths
@@ -62,12 +63,10 @@ class ResetPlan:
         found: Status,
         *,
         discard_unflushed: bool = False,
-        patience: Patience = PATIENCE,
     ) -> None:
         self._query = query
         self._found = found
         self._discard_unflushed = discard_unflushed
-        self._patience = patience
 
     @property
     def consequences(self) -> str:
@@ -91,9 +90,7 @@ class ResetPlan:
             operator has agreed to. Nothing is deleted then.
         """
         query, checkpoint = self._query, self._query.open(self._query.checkpoint.url)
-        self._refuse_more(
-            _look(query, now_us, discard_unflushed=self._discard_unflushed, patience=self._patience)
-        )
+        self._refuse_more(_look(query, now_us, discard_unflushed=self._discard_unflushed))
         log, folder = query.log.backend, local_folder(checkpoint.url)
         objects = log.list()
         query.checkpoint.create_log_url(log.url)
@@ -134,9 +131,7 @@ class ResetPlan:
             )
 
 
-def plan_reset(
-    query: Query, now_us: int, *, discard_unflushed: bool = False, patience: Patience = PATIENCE
-) -> ResetPlan:
+def plan_reset(query: Query, now_us: int, *, discard_unflushed: bool = False) -> ResetPlan:
     """Plan the reset of a query that is stopped.
 
     :param query: as `find_query` returns it with `in_reset`, if an earlier reset may have died.
@@ -147,15 +142,15 @@ def plan_reset(
         with this checkpoint has left such a log.
     :raises WrongOwner: log and checkpoint do not belong together.
     """
-    found = _look(query, now_us, discard_unflushed=discard_unflushed, patience=patience)
-    return ResetPlan(query, found, discard_unflushed=discard_unflushed, patience=patience)
+    found = _look(query, now_us, discard_unflushed=discard_unflushed)
+    return ResetPlan(query, found, discard_unflushed=discard_unflushed)
 
 
-def _look(query: Query, now_us: int, *, discard_unflushed: bool, patience: Patience) -> Status:
+def _look(query: Query, now_us: int, *, discard_unflushed: bool) -> Status:
     """Return how far the query is, unless that forbids the reset, see `plan_reset`."""
     owned(query.log, query.checkpoint)
     for each in [query] if not query.log.several else query.each("", detached=True):
-        refuse_flusher(each.log, now_us, unless_stopped=False, patience=patience)
+        refuse_flusher(each.log, now_us, unless_stopped=False, patience=query.patience)
     logs = query.log.url.rpartition("/")[0]
     others = abandoned_logs(Location(query.checkpoint.url, logs, query.stores), query.query_id)
     if others:

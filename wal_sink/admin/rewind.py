@@ -14,16 +14,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from wal_sink.admin.query import (
-    PATIENCE,
-    REWINDING,
-    Patience,
-    Query,
-    is_foreign,
-    open_ledger,
-    refuse_flusher,
-    user_and_host,
-)
+from wal_sink.admin.flusher_at_work import REWINDING, refuse_flusher
+from wal_sink.admin.ledger import is_foreign, open_ledger
+from wal_sink.admin.query import Query, user_and_host
 from wal_sink.clock import iso
 from wal_sink.errors import CorruptLog, Diverged, WalSinkError
 from wal_sink.flush.report import Reporter
@@ -379,13 +372,11 @@ def plan_rewind(
     *,
     restored: bool = False,
     reset_timestamps: bool = False,
-    patience: Patience = PATIENCE,
 ) -> Rewind:
     """Check that everything above an epoch can be flushed again; read its segments to the last byte.
 
     :param restored: the operator knows that checkpoint and log were restored from a backup (rule 23).
     :param reset_timestamps: the timestamps go back from the future to the present.
-    :param patience: how to wait for a flusher's sign of life.
     :raises OptionError: it cannot mean anything, see `protocol.repair`.
     :raises MissingManifest: an epoch is no longer in the log.
     :raises FlusherAtWork: a flusher is alive.
@@ -394,7 +385,7 @@ def plan_rewind(
     owner = query.owner(query.identity())
     chooser = WindowChooser(query.log, query.checkpoint, query.query_id)
     checkpointed = query.checkpoint.last_commit()
-    refuse_flusher(query.log, now_us, unless_stopped=False, patience=patience)
+    refuse_flusher(query.log, now_us, unless_stopped=False, patience=query.patience)
     with open_ledger(target, owner) as ledger:
         row = ledger.read()
         reset_us = ledger.present_us(now_us) if reset_timestamps else None

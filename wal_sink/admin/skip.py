@@ -16,15 +16,9 @@ from uuid import uuid4
 import msgspec
 
 from state_backends import StateBackend
-from wal_sink.admin.query import (
-    PATIENCE,
-    LedgerAccess,
-    Patience,
-    Query,
-    open_ledger,
-    refuse_flusher,
-    user_and_host,
-)
+from wal_sink.admin.flusher_at_work import refuse_flusher
+from wal_sink.admin.ledger import LedgerAccess, open_ledger
+from wal_sink.admin.query import Query, user_and_host
 from wal_sink.errors import CorruptLog, FlusherAtWork, OptionError, UnknownOffsetsFormat
 from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerState
@@ -219,14 +213,12 @@ def plan_skip(
     now_us: int,
     *,
     begun: bool,
-    patience: Patience = PATIENCE,
 ) -> Skip:
     """Check that the epoch can be given up.
 
     :param to: the files go there under the paths that they have in the log; None: nothing is kept. Then a
         flusher may be alive, since there is nothing that it could flush.
     :param begun: the operator knows that rows of it may be in the table; asked only where they may.
-    :param patience: how to wait for a flusher's sign of life.
     :raises OptionError: it is not the next epoch, or is given up already; or there is nothing to copy, or
         something that is not to be copied; or `to` is no place for it.
     :raises FlusherAtWork: a flusher is alive and has not stopped at an error.
@@ -249,7 +241,7 @@ def plan_skip(
             + (finish if present.where else ""),
         )
     if to is not None:
-        refuse_flusher(query.log, now_us, unless_stopped=True, patience=patience)
+        refuse_flusher(query.log, now_us, unless_stopped=True, patience=query.patience)
         refuse_inside(query, to)
     return plan
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, Protocol, TypeVar, get_type_hints
 
 import msgspec
@@ -21,8 +21,9 @@ from rich.text import Text
 from state_backends import StateBackend, StateBackendError, child_url
 from wal_sink.admin.adopt import plan_adopt
 from wal_sink.admin.attach import Attached, plan_attach, plan_detach, said_missing
+from wal_sink.admin.flusher_at_work import Patience
 from wal_sink.admin.quarantine import Quarantined, Retried, export, list_quarantine, plan_retry
-from wal_sink.admin.query import Patience, Query, find_query, target_of
+from wal_sink.admin.query import Query, find_query, target_of
 from wal_sink.admin.reset import plan_reset
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.skip import Skipped, plan_skip
@@ -112,7 +113,7 @@ def command(run: Callable[..., None]) -> Callable[..., None]:
 
 def make_change(
     given: ChangeArguments,
-    plan: Callable[[Query, Target, Patience], Change[Done_co]],
+    plan: Callable[[Query, Target], Change[Done_co]],
     summary: Callable[[Done_co], str],
 ) -> None:
     """Plan a change, ask the operator, and carry it out.
@@ -123,14 +124,22 @@ def make_change(
     """
     with output(as_json=given.as_json) as console:
         options = option_values(given.option)
-        query = find_query(given.checkpoint, given.wal, options).of(given.target)
-        change = plan(query, target_of(query, options), Patience(say=_say))
+        query = _find(given.checkpoint, given.wal, options).of(given.target)
+        change = plan(query, target_of(query, options))
         _confirm(change.consequences, yes=given.yes)
         done = change.carry_out(now_us(), given.why)
         if given.as_json:
             document(done)
         else:
             console.print(escape(summary(done)), soft_wrap=True)
+
+
+def _find(
+    checkpoint: str, wal: str | None, options: Mapping[str, str], *, in_reset: bool = False
+) -> Query:
+    """Find a query, for a command that says on standard error why it waits."""
+    query = find_query(checkpoint, wal, options, in_reset=in_reset)
+    return query._replace(patience=Patience(say=_say))
 
 
 def _errors() -> Console:
@@ -190,8 +199,8 @@ def skip(
     """
     make_change(
         given,
-        lambda query, database, patience: plan_skip(
-            query, database, epoch, _place(to, query), now_us(), begun=begun, patience=patience
+        lambda query, database: plan_skip(
+            query, database, epoch, _place(to, query), now_us(), begun=begun
         ),
         _skip_summary,
     )
@@ -262,11 +271,8 @@ def rewind(
     """
     make_change(
         given,
-        lambda query, database, patience: plan_rewind(
-            *(query, database, to, now_us()),
-            restored=restored,
-            reset_timestamps=reset_timestamps,
-            patience=patience,
+        lambda query, database: plan_rewind(
+            query, database, to, now_us(), restored=restored, reset_timestamps=reset_timestamps
         ),
         lambda done: (
             f"Epoch {to} is the last one that counts as flushed;"
@@ -297,8 +303,8 @@ def adopt(
     """
     make_change(
         given,
-        lambda query, database, patience: plan_adopt(
-            query, database, now_us(), original_is_gone=original_is_gone, patience=patience
+        lambda query, database: plan_adopt(
+            query, database, now_us(), original_is_gone=original_is_gone
         ),
         lambda done: f"Adopted. Recorded in {done.record}.",
     )
@@ -315,7 +321,7 @@ def detach(
     """
     make_change(
         given,
-        lambda query, _target, _patience: plan_detach(query),
+        lambda query, _target: plan_detach(query),
         lambda done: (
             f"Target {done.target} is detached; the last epoch that it has: {epoch_id(done.state.epoch)}."
         ),
@@ -343,7 +349,7 @@ def attach(
     """
     make_change(
         given,
-        lambda query, database, _patience: plan_attach(query, database, restored=restored),
+        lambda query, database: plan_attach(query, database, restored=restored),
         _attach_summary,
     )
 
@@ -376,10 +382,8 @@ def reset(
     from the beginning.
     """
     with output(as_json=as_json) as console:
-        query = find_query(checkpoint, wal, option_values(option), in_reset=True)
-        plan = plan_reset(
-            query, now_us(), discard_unflushed=discard_unflushed, patience=Patience(say=_say)
-        )
+        query = _find(checkpoint, wal, option_values(option), in_reset=True)
+        plan = plan_reset(query, now_us(), discard_unflushed=discard_unflushed)
         _confirm(plan.consequences, yes=yes)
         done = plan.carry_out(now_us())
         if as_json:
@@ -429,7 +433,7 @@ def quarantine(
                 raise OptionError("--retry does not go with --export.", "Export first, then retry.")
         make_change(
             ChangeArguments(checkpoint, target, "", wal, option, yes, as_json),
-            lambda query, database, _patience: plan_retry(query, database),
+            plan_retry,
             _retry_summary,
         )
         return
