@@ -1,8 +1,9 @@
-"""PostgreSQL with what stands around it: a standby that is promoted, and a pooler."""
+"""PostgreSQL with what stands around it: a standby that is promoted, a full disk, and a pooler."""
 
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import subprocess
 import time
@@ -12,10 +13,11 @@ from contextlib import contextmanager
 import pytest
 
 from tests.neighbours import Counted, Row
-from tests.postgresql.world import RetryingTarget
+from tests.postgresql.world import PostgresqlWorld, RetryingTarget
 from tests.protocol.engine import World, in_memory
 from tests.protocol.test_corruption import query
 from tests.protocol.test_crash_everywhere import flush
+from tests.small_disk import mounted
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.errors import LedgerBehindLog, MissingManifest, OptionError, WalSinkError
 from wal_sink.model.ledger import Owner
@@ -122,7 +124,10 @@ def test_a_synchronous_standby_is_promoted(counted: Counted) -> None:
 
 @pytest.mark.parametrize("retention_s", [0.0, 3_600.0], ids=["trimmed", "retained"])
 def test_an_asynchronous_standby_is_promoted(counted: Counted, retention_s: float) -> None:
-    """It lacks the last epochs, and so does its ledger: the flush stops. A log that kept them has them."""
+    """It lacks the last epochs, and so does its ledger: the flush stops. A log that kept them has them.
+
+    A restored backup is the same: the standby is a base backup, and what it had replayed.
+    """
     with pair() as world:
         world.retention_s = retention_s
         batches(world, 0, 2)
@@ -149,6 +154,35 @@ def test_an_asynchronous_standby_is_promoted(counted: Counted, retention_s: floa
         title = f"PostgreSQL, asynchronous standby, wal.retention {retention_s:.0f}"
         version = world.standby.title.rpartition(" ")[2]
         counted(Row(title, version, "promoted two epochs behind", len(kept), len(found)))
+
+
+def test_a_full_disk_holds_the_flush_up(counted: Counted) -> None:
+    """The server takes nothing of the window; with space again it takes all of it, once."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount a small file system to fill; CI runs as root")
+    with InstalledPostgresql() as server, mounted(server.folder / "disk", "8m") as disk:
+        shutil.chown(disk.folder, "postgres")
+        server.execute(f"CREATE TABLESPACE small LOCATION '{disk.folder}'")
+        server.execute("CREATE SCHEMA s")
+        world = PostgresqlWorld(server, "s")
+        server.execute("ALTER TABLE s.rows SET TABLESPACE small")
+        batches(world, 0, 1)
+        world.flush()
+        disk.fill(0)
+        large = secrets.token_hex(100_000)
+        run = world.run()
+        for epoch in (2, 3):
+            run.batch([(f"{large}{epoch}", epoch)])
+        with pytest.raises(WalSinkError, match="could not extend file") as full:
+            world.flush()
+        assert full.value.transient
+        assert sorted(value for _, value in world.visible()) == [0, 1]
+        disk.free()
+        flush(world.flusher())
+        assert sorted(world.visible()) == sorted(world.expected().items())
+        version = server.title.rpartition(" ")[2]
+        counted(Row("PostgreSQL", version, "disk full in mid-window", 4, len(world.visible())))
+        world.end_sessions()
 
 
 # --- a pooler -------------------------------------------------------------------------------------

@@ -279,8 +279,11 @@ class KafkaSession(TransactionalSession):
                     on_delivery=self._not_delivered,
                 )
             self.drain()
-        except BaseException:
-            self._drop()
+        except BaseException as error:
+            try:
+                self._raise_reason(error)
+            finally:
+                self._drop()
             raise
         try:
             self._producer.commit_transaction(TIMEOUT_S)
@@ -292,6 +295,14 @@ class KafkaSession(TransactionalSession):
             logger.warning("the answer to a commit is lost: %s", error)
             return Outcome.UNKNOWN
         return Outcome.APPLIED
+
+    def _raise_reason(self, error: BaseException) -> None:
+        """Raise why a transaction takes no record any more: its commit alone says so, and commits nothing."""
+        if isinstance(error, KafkaException) and error.args[0].code() == KafkaError._STATE:  # noqa: SLF001
+            try:
+                self._producer.commit_transaction(TIMEOUT_S)
+            except KafkaException as reason:
+                raise reason from error
 
     def _forget(self) -> None:
         """Abort what is open."""
@@ -345,9 +356,10 @@ class KafkaSession(TransactionalSession):
                         break
                     except BufferError:  # as many are on their way as fit
                         poll(_FULL_S)
-                    except KafkaException:  # it takes none after a refusal, which it reports later
+                    except KafkaException as error:  # none after a refusal, which it reports later
                         poll(_FULL_S)
                         self._raise_failed()
+                        self._raise_reason(error)
                         raise
             poll(0)
         self._raise_failed()

@@ -1,0 +1,121 @@
+"""A broker with ACLs: a user with no more than it needs, from whom each right is taken in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from tests.kafka.conftest import PairsTarget, TopicWorld
+from tests.neighbours import Counted, Row
+from tests.protocol.test_crash_everywhere import flush
+from wal_sink.errors import WalSinkError
+from wal_sink.options import parse
+from wal_sink.targets.kafka.options import KafkaOptions
+from wal_sink.testing.servers.kafka import VERSION, Broker
+from wal_sink.testing.servers.process import HOST
+
+pytestmark = [pytest.mark.test_all, pytest.mark.kafka, pytest.mark.timeout(600)]
+
+MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+LEDGER, IDS, GROUP = "wal_sink_ledger-", "wal_sink-", "wal_sink"
+NEEDED = ("WRITE", "READ")
+"""Of the documented rights those without which no window is written; DESCRIBE comes with either."""
+
+
+class SecuredBroker(Broker):
+    """Has a second listener, at which users log in; at the first one everybody may do everything."""
+
+    ports = 3
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.secured = f"{HOST}:{self.port + 2}"
+        for name in ("listeners", "advertised.listeners"):
+            self._settings[name] = f"{self._settings[name]},SASL_PLAINTEXT://{self.secured}"
+        self._settings["listener.security.protocol.map"] += ",SASL_PLAINTEXT:SASL_PLAINTEXT"  # type: ignore[operator]
+        self._settings |= {
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{MODULE} required user_me="Geheim";',
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS",
+        }
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[SecuredBroker]:
+    with SecuredBroker() as broker:
+        yield broker
+
+
+def test_the_documented_rights_are_enough_and_needed(
+    broker: SecuredBroker, counted: Counted
+) -> None:
+    """Without one of them the flush stops and says what is refused; with it again it goes on."""
+    world = TopicWorld(broker)
+    given = {
+        "topic": world.topic,
+        "kafka.bootstrap.servers": broker.secured,
+        "kafka.security.protocol": "SASL_PLAINTEXT",
+        "kafka.sasl.mechanism": "PLAIN",
+        "kafka.sasl.username": "me",
+        "kafka.sasl.password": "Geheim",
+    }
+    world.target = PairsTarget(parse(given, KafkaOptions))
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    topic, literal = (ResourceType.TOPIC, world.topic), ResourcePatternType.LITERAL
+    ledger, ids = (ResourceType.TOPIC, LEDGER), (ResourceType.TRANSACTIONAL_ID, IDS)
+    group = (ResourceType.GROUP, GROUP)
+    rights = {
+        (place, operation): AclBinding(
+            *(*place, literal if place == topic else ResourcePatternType.PREFIXED),
+            *("User:me", "*", getattr(AclOperation, operation), AclPermissionType.ALLOW),
+        )
+        for place, operations in {
+            topic: ("WRITE", "DESCRIBE", "DESCRIBE_CONFIGS"),
+            ledger: ("READ", "WRITE", "DESCRIBE", "DESCRIBE_CONFIGS", "CREATE"),
+            ids: ("WRITE", "DESCRIBE"),
+            group: ("DESCRIBE",),
+        }.items()
+        for operation in operations
+    }
+    for future in admin.create_acls(list(rights.values())).values():
+        future.result()
+    world.run().batch([("k", 0)])
+    flush(world.flusher())
+    taken = [key for key in rights if key[1] in NEEDED]
+    for number, key in enumerate(taken, 1):
+        acl = rights[key]
+        (future,) = admin.delete_acls([like(acl)]).values()
+        assert len(future.result()) == 1
+        world.end_sessions()
+        world.run().batch([("k", number)])
+        with pytest.raises(
+            WalSinkError, match=r"(?i)authorization failed|not authorized"
+        ) as refused:
+            world.flush()
+        assert not refused.value.transient, key
+        (future,) = admin.create_acls([acl]).values()
+        future.result()
+        world.end_sessions()
+        flush(world.flusher())
+    rows = sorted(value for _, value in world.visible())
+    assert rows == [*range(len(taken) + 1)]
+    faults = f"least rights; each of {len(taken)} taken in turn"
+    counted(Row("Kafka with ACLs", VERSION, faults, len(taken) + 1, len(rows)))
+    world.end_sessions()
+
+
+def like(acl: AclBinding) -> AclBindingFilter:
+    """Return the filter that finds one right."""
+    place = (acl.restype, acl.name, acl.resource_pattern_type)
+    return AclBindingFilter(*place, acl.principal, acl.host, acl.operation, acl.permission_type)
