@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from wal_sink.errors import LedgerShadowed, MissingManifest
+from wal_sink.errors import LedgerShadowed
 from wal_sink.model.ledger import BegunEpoch, LedgerState, Outcome, Owner, Window
 from wal_sink.model.manifest import Attempt, Manifest, Published, SegmentRef
 from wal_sink.model.plan import WriteDemands
@@ -31,7 +31,6 @@ from wal_sink.protocol.attempts import (
     Evidence,
     as_chosen,
     choose,
-    refuse_missing_manifest,
 )
 from wal_sink.protocol.ledger import (
     CLOCKS_DIFFER_US,
@@ -613,7 +612,9 @@ def _decide(  # noqa: C901, PLR0912 - a list of steps
     who = f"flusher{f}"
     told, limit = _told(rules, s, me, listed), _limit(rules, s)
     try:
-        step = decide(rules, me.com, me.recorded, me.ledger, told, s.gens, limit)
+        step = decide(
+            rules, me.com, me.recorded, me.ledger, told, s.gens, limit, known=me.known is not None
+        )
     except LedgerShadowed:
         assert s.hidden
         yield f"{who} stops at the ledger row", to(Fl(), s)
@@ -698,15 +699,14 @@ def _again(
 
 
 def _without_manifest(rules: Rules, s: State, f: int, n: int) -> Next:
-    try:
-        refuse_missing_manifest(n, s.ledger)
-    except MissingManifest as error:
+    ledger = s.ledger
+    # Else the next pass finds that the epoch was flushed and trimmed.
+    if ledger is None or ledger.flushed < n:
         if rules.publish_empty:
-            raise BrokenError("no manifest") from error
-        ledger = s.ledger
+            raise BrokenError("no manifest")
         assert ledger is not None
         if s.com[n] is not None and (n, s.com[n]) not in s.emp:
-            raise BrokenError("lost") from error
+            raise BrokenError("lost")
         if ledger.flushed == n - 1 and ledger.begun is None:
             last = plan(rules, (Attempt(n, 0),), ledger, s.gens, frozenset(), s.emp, f)
             ledger = msgspec.structs.replace(ledger, flushed=n, last=last)
@@ -1055,6 +1055,8 @@ def decide(
     told: Told,
     gens: tuple[int, ...],
     trimmable: int | None = None,
+    *,
+    known: bool = False,
 ) -> Step:
     """Ask `next_step`, and `choose`, about what a flusher has read."""
     attempts = _attempts(told.listed)
@@ -1067,6 +1069,7 @@ def decide(
         row=ledger,
         attempts=attempts,
         trimmable=trimmable,
+        known=known,
     )
     if not rules.torn and ledger is not None and ledger.last is not None:
         last = ledger.last if ledger.last.last == ledger.flushed else None

@@ -17,6 +17,7 @@ from tests.protocol.several_world import ADDED, CELLS, SeveralWorld
 from tests.protocol.test_budget import Driver
 from tests.protocol.test_corruption import query
 from tests.protocol.test_crash_everywhere import flush
+from tests.protocol.test_rules import repartition
 from wal_sink.admin.adopt import plan_adopt
 from wal_sink.admin.attach import Attached, plan_attach, plan_detach
 from wal_sink.admin.flush import FlushCommand
@@ -354,6 +355,22 @@ def test_what_a_rewind_took_back_may_be_trimmed_still(world: SeveralWorld) -> No
     world.log_backend.delete([*gone, *world.log_backend.list("choices/")])
     world.retention_s = 0.0
     everything(world, done)
+
+
+def test_an_epoch_of_which_nothing_tells_since_a_rewind_is_missing(world: SeveralWorld) -> None:
+    """Spark made it without a sink; what was chosen went once it was flushed, Spark's plan was purged."""
+    plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
+    world.retention_s = 86_400.0
+    repartition(world, last_kept=0, batch=1, partitions=8)
+    flush(world.flusher(name=CELLS))
+    epochs(world, 2)
+    world.log_backend.delete(["choices/00000000000000000001.json"])
+    world.checkpoint.delete(["offsets/0", "offsets/1"])
+    plan_rewind(query(world).of(CELLS), world.targets[CELLS], 0, NOW_US).carry_out(NOW_US)
+    done = attach(world)
+    assert done.missing == (1, 1)
+    world.flush_all()
+    assert sorted(world.rows(ADDED)) == [("0", 0), ("2", 2)]
 
 
 def test_a_rewind_reaches_back_behind_the_moment_when_a_target_was_attached(

@@ -9,7 +9,7 @@ from tests.protocol.engine import NOW_US, World
 from tests.protocol.test_corruption import query
 from wal_sink.admin.rewind import Rewound, plan_rewind
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.errors import OptionError
+from wal_sink.errors import FlusherAtWork, OptionError
 from wal_sink.progress.status import read_status
 
 STORES = ("memory", "local")
@@ -147,6 +147,26 @@ def test_a_reset_that_dies_is_run_again(world: World) -> None:
     run.batch([("e", 5)])
     world.flush()
     assert at_us(world, "e") < NOW_US + SECOND_US
+
+
+def test_a_reset_that_died_leaves_no_timestamp_behind_that_was_used_since(world: World) -> None:
+    """The flush goes on as of the future; then the ledger row is lost."""
+    glitch(world)
+    died = plan_rewind(query(world), world.target, 2, world.clock(), reset_timestamps=True)
+    row = world.store.ledger.pop(world.query_id)
+    with pytest.raises(FlusherAtWork):
+        died.carry_out(world.clock())
+    world.store.ledger[world.query_id] = row
+    run = world.run()
+    run.batch([("b", 4)])
+    world.flush()
+    newest_us = at_us(world, "b")
+    world.store.ledger.pop(world.query_id)
+    plan_rewind(query(world), world.target, 3, world.clock()).carry_out(world.clock())
+    run.batch([("b", 5)])
+    world.flush()
+    assert at_us(world, "b") > newest_us > NOW_US + YEARS_US
+    assert world.table()["b"] == 5
 
 
 def test_what_is_flushed_again_is_written_as_of_the_present(world: World) -> None:

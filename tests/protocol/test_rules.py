@@ -41,7 +41,6 @@ from wal_sink.protocol import windows
 from wal_sink.protocol.ledger import CLOCKS_DIFFER_US
 from wal_sink.protocol.next_step import (
     Begin,
-    Choose,
     CreateLedger,
     Idle,
     Observation,
@@ -1694,19 +1693,6 @@ def test_rule_20_a_missing_segment_stops_the_line(world: World) -> None:
         world.flush()
     assert "c" not in world.table()
     assert world.log.newest_flushed() is None
-
-
-def test_rule_20_a_segment_trimmed_by_another_flusher_is_no_error(world: World) -> None:
-    """The slow one finds the file gone, asks the ledger, and stops quietly."""
-    world.run().batch([("a", 1)])
-    slow = world.flusher()
-    slow.run_once()
-    observed = slow._look()
-    world.flush()
-    assert observed.row is not None
-    slow._do(slow._chooser.window(Choose(0, observed.attempts), observed), observed)
-    assert isinstance(slow.run_once(), Idle)
-    assert world.table() == {"a": 1}
 
 
 # --- errors ---------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -23,10 +23,8 @@ from wal_sink.flush.trimmer import Trimmer
 from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerState, Window
 from wal_sink.model.manifest import Attempt
-from wal_sink.model.plan import Plan
 from wal_sink.model.records import LEFT_FIRST, LEFT_LAST, FlushedEpoch, Intervention
 from wal_sink.protocol.ledger import flush_records
-from wal_sink.targets.base import Slice
 from wal_sink.wal import trim
 from wal_sink.wal.quarantine import names_aside, needless_aside
 from wal_sink.wal.retention import Retention, all_records
@@ -219,6 +217,30 @@ def test_rule_22_what_is_retained_late_does_not_hold_up_the_flush(world: World) 
     assert world.table() == world.expected()
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_rule_19_a_target_from_before_a_rewind_stops_the_flush(
+    world: World, *, whole: bool
+) -> None:
+    """The log's mark is the same again, so only timestamps tell that what was flushed since is not there."""
+    world.retention_s = 3_600
+    outage = Outage(world)
+    world.flush()
+    table, row = copy.deepcopy(world.store.table), world.store.ledger[world.query_id]
+    outage.restore()
+    rewind(world, 1)
+    world.flush()
+    if not whole:
+        world.store.table = table
+    world.store.ledger[world.query_id] = row
+    with pytest.raises(LedgerBehindLog, match="epoch 4 was flushed with older timestamps"):
+        world.flush()
+    (finding,) = verify(query(world), lambda: world.target, world.clock.us).findings
+    assert finding.kind == "LedgerBehindLog"
+    assert rewind(world, 4 if whole else 1).again == (0 if whole else 3)
+    world.flush()
+    assert world.table() == world.expected()
+
+
 def test_rule_22_records_that_come_late_stop_the_flush_until_the_next_rewind(world: World) -> None:
     """The flusher stands still between two records, and trims when it wakes; all of it is brought back."""
     outage = Outage(world)
@@ -373,29 +395,29 @@ def test_rule_22_a_flusher_that_stood_still_before_a_trim_finds_no_other_history
     assert world.table() == world.expected() == {"a": 0}
 
 
-def test_rule_20_a_segment_of_an_epoch_that_was_given_up_before_begin_is_no_error(
-    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("stalled", ["manifests", "begin"])
+def test_rule_9_an_epoch_that_was_given_up_since_the_look_is_not_missed(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stalled: str
 ) -> None:
-    """The flusher had chosen the epoch and stood still; `skip` has deleted what it kept elsewhere."""
+    """The flusher has read the decisions and stands still; `skip` deletes what it has kept elsewhere."""
     world.run().batch([("a", 0)])
     world.flush()
     run = world.run()
     run.batch([("poison", 1)])
     run.batch([("b", 2)])
     slow, given_up = world.flusher(), list[int]()
-    begin = slow._target.begin
+    place, name = (slow._target, "begin") if stalled == "begin" else (slow._chooser, "_manifests")
+    real = getattr(place, name)
 
-    def late(
-        window: Window, seen: LedgerState, rows: Iterator[tuple[Plan, Slice]]
-    ) -> LedgerState | None:
+    def late(*arguments: object) -> object:
         if not given_up:
-            given_up.append(window.first)
+            given_up.append(1)
             to = open_backend(str(tmp_path / "given_up"))
             plan = plan_skip(query(world), world.target, 1, to, world.clock.us, begun=False)
             plan.carry_out(world.clock.us)
-        return begin(window, seen, rows)
+        return real(*arguments)
 
-    monkeypatch.setattr(slow._target, "begin", late)
+    monkeypatch.setattr(place, name, late)
     until_it_stops(slow)
     assert given_up == [1]
     assert world.table() == {"a": 0, "b": 2}

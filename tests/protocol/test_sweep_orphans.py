@@ -12,7 +12,7 @@ import pytest
 
 from state_backends import open_backend
 from tests.protocol.engine import NOW_US, Run, World
-from tests.protocol.test_corruption import query
+from tests.protocol.test_corruption import edit, query
 from tests.protocol.test_garbage import At
 from wal_sink.admin.query import sink_options
 from wal_sink.admin.rewind import plan_rewind
@@ -101,6 +101,26 @@ def test_rule_18_what_an_operator_may_restore_stays(world: World) -> None:
     world.log_backend.create(paths.MANIFEST.path(Attempt(0, 1)), manifest)
     world.flush()
     assert world.table() == {"a": 0}
+
+
+def test_rule_18_what_spark_goes_on_behind_stays_though_its_commit_file_is_gone(
+    world: World,
+) -> None:
+    """Spark computes the newest planned epoch again, and takes those before it for completed."""
+    run = world.run()
+    run.batch([("a", 0)])
+    run.batch([("b", 1)])
+    run.write_offsets()
+    edit(world.checkpoint, "commits/1", None)
+    manifest = world.log_backend.read(paths.MANIFEST.path(Attempt(1, 1)))
+    world.log_backend.delete([paths.MANIFEST.path(Attempt(1, 1))])
+    again = world.run()
+    again.next = 2
+    again.batch([("c", 2)])
+    assert (1, run.run_id) in runs_of(world)
+    world.log_backend.create(paths.MANIFEST.path(Attempt(1, 1)), manifest)
+    world.flush()
+    assert world.table() == {"a": 0, "b": 1, "c": 2}
 
 
 @pytest.mark.parametrize("foreign", [False, True])

@@ -79,7 +79,7 @@ class Commands:
         """Put an empty database in the place of one whose target is detached."""
         name = self.world.chance.choice(self._detached())
         self.world.happened("database replaced", name)
-        self.world.databases[name].restore(Snapshot({}, {}))
+        self.world.databases[name].restore(Snapshot({}, {}, {}))
         self.world.judge.database_replaced(name)
         self.world.replaced.add(name)
 

@@ -225,7 +225,9 @@ class _Last:
                 return
         choices = [floor]
         if type(error).__name__ == "LedgerBehindLog":
-            choices = list(range(min(self._mark(target), floor), floor + 1))
+            mark = self._mark(target)  # the log's own, too, where the row is from before a rewind
+            first = mark if mark < floor else min(self.site.recorded(target), default=floor + 1) - 1
+            choices = list(range(first, floor + 1))
         for to in choices:
             for restored in (False, True):
                 operator = Operator(self.world, self.site, target)

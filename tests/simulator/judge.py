@@ -10,7 +10,7 @@ import json
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -77,9 +77,9 @@ class Computed:
         return self.by_target.setdefault(target, Arrival())
 
     @property
-    def is_anywhere(self) -> bool:
-        """Whether a target has taken any row of it."""
-        return any(arrival.keys for arrival in self.by_target.values())
+    def was_begun(self) -> bool:
+        """Whether it was ever begun for a target."""
+        return any(arrival.begun_us for arrival in self.by_target.values())
 
 
 _MOST_AHEAD_S = 120.0
@@ -115,6 +115,8 @@ class Judge(logging.Handler):
         """For how long what is flushed has to stay in the log; 0: not at all, or clocks are wrong."""
         self.disasters: set[str] = set()
         """What was restored, lost or shadowed. Without log and ledger row no used timestamp is known."""
+        self._row_lost_us: dict[str, int] = {}
+        """When the ledger row of a target was lost or restored last."""
         self._dated: dict[tuple[str, int], tuple[str, int]] = {}
         """Which row a target has got with which timestamp."""
         self._begun_last: dict[str, Window] = {}
@@ -211,14 +213,17 @@ class Judge(logging.Handler):
     def written(self, target: str, key: str, value: int, us: int) -> None:
         """Look at a row that the target has taken, with its timestamp."""
         attempt = self._by_value[value]
-        other = self._dated.setdefault((target, us), (key, value))
-        if other != (key, value) and self._knows_dates:
-            self.violate(f"row {key} of {attempt.name} has the timestamp of row {other}")
+        looked_us = MACHINE.current.looked_us if MACHINE.current is not None else 0
+        dated = (key, value)
+        # What was begun in a row that is lost has the timestamps of that row.
+        if (looked_us or MACHINE.true_us) >= self._row_lost_us.get(target, 0):
+            dated = self._dated.setdefault((target, us), dated)
+        if dated != (key, value) and self._knows_dates:
+            self.violate(f"row {key} of {attempt.name} has the timestamp of row {dated}")
         # Under a ledger that hid that it was begun, what is in quarantine is of an attempt that was left.
         sent_again = attempt.lost and key.startswith((INVALID, REFUSED))
         if not (attempt.committed or attempt.excused or sent_again):
             self.violate(f"row {key} of {attempt.name} is visible, which Spark has not completed")
-        looked_us = MACHINE.current.looked_us if MACHINE.current is not None else 0
         given_up = [
             (target, attempt.epoch) in site.given_up
             and looked_us > site.since_us.get((target, attempt.epoch), looked_us)
@@ -363,32 +368,30 @@ class Judge(logging.Handler):
         """Learn that nothing says any more what was begun, and not recorded, with which timestamps."""
         self.disasters.add("ledger")
         self._begun_last.pop(target, None)
+        self._row_lost_us[target] = MACHINE.true_us
         self._dated = {dated: row for dated, row in self._dated.items() if dated[0] != target}
 
-    def target_restored(self, target: str, table: Table) -> None:
-        """Learn that the table has lost rows."""
+    def arrived(self, target: str) -> dict[int, frozenset[str]]:
+        """Return the keys that a target has of each attempt, by the attempt's value, for a backup of it."""
+        return {each.value: frozenset(each.at(target).keys) for each in self._by_value}
+
+    def target_restored(self, target: str, arrived: Mapping[int, frozenset[str]]) -> None:
+        """Learn that the table has what a backup of it has."""
         self.row_lost(target)
         for attempt in self._by_value:
-            arrival = attempt.at(target)
+            arrival, there = attempt.at(target), arrived.get(attempt.value, frozenset())
+            self._gone -= {(target, key) for key in there}
             self._gone |= {
                 (target, key)
-                for key in arrival.keys - set(table)
+                for key in arrival.keys - there
                 if arrival.flushed and key.startswith((INVALID, REFUSED))
             }
-            arrival.keys = {
-                key
-                for key in arrival.keys
-                if key in table
-                and (key not in SHARED_KEYS or attempt.epoch <= self._epoch(newest(table, key)))
-            }
+            arrival.keys = set(there)
 
     def database_replaced(self, target: str) -> None:
         """Learn that a target has nothing any more."""
         for attempt in self._by_value:
             attempt.by_target.pop(target, None)
-
-    def _epoch(self, value: int | None) -> int:
-        return -1 if value is None else self._by_value[value].epoch
 
     def deleted(self, site: Site, path: str, lost_to: frozenset[str]) -> None:
         """Look at a segment of the log that is about to be deleted.
@@ -450,7 +453,9 @@ class Judge(logging.Handler):
         said = range(missing[0], missing[1] + 1) if missing else range(0)
         self._said |= {(target, epoch) for epoch in said}
         for epoch, attempt in site.kept.items():
-            if attempt is None or epoch >= first or (target, epoch) in site.given_up:
+            if attempt is None or (target, epoch) in site.given_up:
+                continue
+            if not site.first_ever(target) <= epoch < first:
                 continue
             if not attempt.at(target).flushed and (target, epoch) not in self._said:
                 self.violate(f"attach does not say that {target} lacks {attempt.name}")

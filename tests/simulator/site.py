@@ -138,7 +138,7 @@ class Site:
         if attempt is None or any(s.kept.get(epoch) is attempt for s in self._judge.sites):
             return  # a clone has gone on from it
         attempt.committed = False
-        attempt.lost = attempt.is_anywhere  # under a ledger that hid that it was begun
+        attempt.lost = attempt.was_begun  # under a ledger that hid that it was begun
 
     def settled(self) -> int:
         """Return the last epoch that the log records, or the ledger row names as begun from it; -1: none."""
@@ -198,6 +198,11 @@ class Site:
         """Return the first epoch that a target gets since it was attached."""
         states = self.states.get(target)
         return states[-1]["epoch"] if states else 0
+
+    def first_ever(self, target: str) -> int:
+        """Return the first epoch that a target was to get when it was attached first."""
+        attached = (s["epoch"] for s in self.states.get(target, ()) if s["verb"] == "attached")
+        return next(attached, 0)
 
     def lacking(self, attempt: Computed) -> frozenset[str]:
         """Return the targets that are attached, and are still to get an attempt."""

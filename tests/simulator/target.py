@@ -52,6 +52,8 @@ class Snapshot(NamedTuple):
 
     table: dict[str, Cell]
     ledger: dict[str, LedgerState]
+    arrived: dict[int, frozenset[str]]
+    """The keys of each attempt that it has."""
 
 
 class Row(NamedTuple):
@@ -119,13 +121,13 @@ class Database:
 
     def snapshot(self) -> Snapshot:
         """Copy everything."""
-        return Snapshot(dict(self.table), dict(self.ledger))
+        return Snapshot(dict(self.table), dict(self.ledger), self.judge.arrived(self.target))
 
     def restore(self, snapshot: Snapshot) -> None:
         """Put a copy in the place of everything."""
         self.table = dict(snapshot.table)
         self.cells.ledger = dict(snapshot.ledger)
-        self.judge.target_restored(self.target, self.values())
+        self.judge.target_restored(self.target, snapshot.arrived)
 
     def values(self) -> Table:
         """Return what a reader sees."""

@@ -28,6 +28,7 @@ from wal_sink.model.manifest import Attempt
 from wal_sink.protocol.windows import share_out
 from wal_sink.targets.base import Target
 from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget
+from wal_sink.testing.memory_target import MemorySession
 from wal_sink.wal.log import Log
 
 OWNER = Owner("query", "log", "memory://checkpoint")
@@ -126,9 +127,14 @@ def test_the_targets_errors_get_their_kind(
     world: World, raised: Callable[[], Exception], kind: type[WalSinkError]
 ) -> None:
     """The same as in the driver; the text says that it was in a task."""
-    broken = FaultyTarget(world.store, Faults(7, error=raised, matching="write"))
-    with pytest.raises(kind, match="in a Spark task on"):
-        flush(world, task(world, broken))
+
+    def write(*_: object) -> None:
+        raise raised()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MemorySession, "write", write)
+        with pytest.raises(kind, match="in a Spark task on"):
+            flush(world, task(world))
     flush(world, task(world))
     assert world.table() == world.expected()
 
@@ -156,15 +162,11 @@ def test_a_damaged_segment(world: World) -> None:
 
 
 def test_a_missing_segment_is_judged_by_the_flusher(world: World) -> None:
-    """It reads the ledger, which says that it is needed (rule 20)."""
+    """It looks again, and the ledger says that it is needed (rule 20)."""
     (path, *_) = world.log_backend.list("segments/")
+    world.log_backend.delete([path])
     with pytest.raises(errors.MissingSegment, match=path):
-        flush(world, task(world, log=Log(_Without(world, path))))
-
-
-class _Without(FaultyBackend):
-    def __init__(self, world: World, path: str) -> None:
-        super().__init__(world.log_backend, Faults(0, error=FileNotFoundError, matching=path))
+        flush(world, task(world))
 
 
 # --- errors on their way ---------------------------------------------------------------------------

@@ -16,14 +16,13 @@ from wal_sink.errors import (
     Diverged,
     LedgerBehindLog,
     LedgerShadowed,
-    MissingManifest,
     WalSinkError,
     WrongOwner,
 )
 from wal_sink.model.ledger import BegunEpoch, LedgerState, Outcome, Owner, Window
 from wal_sink.model.manifest import Attempt, Manifest, Offsets, Published, SegmentRef, parse_offsets
 from wal_sink.model.records import CommitProof, FlushedEpoch, LogIdentity
-from wal_sink.protocol.attempts import Contender, Evidence, choose, doubts, refuse_missing_manifest
+from wal_sink.protocol.attempts import Contender, Evidence, choose, doubts
 from wal_sink.protocol.ledger import (
     after_finish,
     bounded_now,
@@ -627,7 +626,7 @@ def test_timestamps_grow_over_epochs(
         assert planned.last_us == used
 
 
-# --- is_mine, after_finish, refuse_missing_manifest ------------------------------------------------------
+# --- is_mine, after_finish ------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -744,20 +743,6 @@ def test_the_ledger_row_vanished(*, applied: bool) -> None:
     """The row was deleted: it is not made anew."""
     with pytest.raises(LedgerBehindLog, match="vanished while epoch 6"):
         after_finish(window(5, 6), None, applied=applied)
-
-
-@pytest.mark.parametrize("flushed", [5, 6, 99])
-def test_a_manifest_that_was_trimmed_meanwhile_is_no_error(flushed: int) -> None:
-    """Another flusher was faster, says the ledger, read again."""
-    refuse_missing_manifest(5, row(flushed))
-
-
-@pytest.mark.parametrize("ledger", [ABSENT, row(4), row(4, begun=window(5))])
-def test_a_manifest_that_is_needed_is_missed(ledger: LedgerState | None) -> None:
-    """Rule 12: the epoch is never taken for an empty one."""
-    with pytest.raises(MissingManifest, match="Epoch 5") as caught:
-        refuse_missing_manifest(5, ledger)
-    assert "manifests/" in caught.value.remedy
 
 
 @pytest.mark.parametrize(("record", "first"), [(4, 6), (None, 1)])

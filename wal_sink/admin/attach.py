@@ -230,7 +230,7 @@ class Attachment(NamedTuple):
         """
         log = self.query.log
         chosen = log.read(paths.CHOICE, epoch)
-        if chosen is None and epoch <= unseen.flushed:
+        if chosen is None and epoch <= unseen.upto:
             return False
         if chosen is not None:
             attempts = [a for a in attempts if a.generation == chosen.generation]

@@ -25,7 +25,7 @@ from wal_sink.model.manifest import Attempt, Manifest, SegmentRef
 from wal_sink.model.plan import Column
 from wal_sink.model.records import Decision, FlushedEpoch
 from wal_sink.progress.backlog import in_force, newest_decision, read_manifests
-from wal_sink.protocol.attempts import refuse_missing_manifest
+from wal_sink.protocol.attempts import missing_manifest
 from wal_sink.protocol.next_step import Begin, Choose
 from wal_sink.targets.base import Target
 from wal_sink.text import printable
@@ -382,7 +382,7 @@ def _nothing_there(query: Query, epoch: int, checkpointed: int) -> None:
     newest = max(flushed, default=-1)
     identity = query.log.identity()
     if identity is not None and max(newest, identity.first_epoch - 1) < epoch <= checkpointed:
-        refuse_missing_manifest(epoch, None)
+        raise missing_manifest(epoch)
     raise OptionError(
         f"Nothing is known of epoch {epoch} in {query.log.url}",
         f"Records are kept of the flushed epochs {flushed[0]} to {newest}."

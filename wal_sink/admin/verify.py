@@ -46,7 +46,7 @@ from wal_sink.progress.backlog import (
     unnamed_segments,
 )
 from wal_sink.progress.heartbeat import read_report, said_ago
-from wal_sink.protocol.attempts import refuse_missing_manifest
+from wal_sink.protocol.attempts import missing_manifest
 from wal_sink.protocol.ledger import refuse_shadowed
 from wal_sink.protocol.next_step import (
     Begin,
@@ -286,7 +286,7 @@ class EpochCheck:
                         "Restore the log's manifests/ folder from a copy. To give their rows up, one"
                         f" after the other: {skip_lost(first)}.",
                     )
-                refuse_missing_manifest(first, None)
+                raise missing_manifest(first)
 
     def _check_inline_segments(
         self, manifests: list[Manifest], *, begun: bool

@@ -335,11 +335,6 @@ class TargetConnection:
             return False
         return row.flushed >= window.last or (window.sent_once and row.begun != window)
 
-    def is_finished(self, window: Window) -> bool:
-        """Whether the ledger, read now, says that the window is flushed."""
-        row = self.read_ledger()
-        return row is not None and row.flushed >= window.last
-
 
 def connected(target: Target, owner: Owner) -> Session:
     """Open a session of the class that the target's delivery asks for.

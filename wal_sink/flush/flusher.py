@@ -3,9 +3,10 @@
 A flusher can be interrupted at any point, and any flusher can go on from there: what is durable decides
 where. `docs/protocol/argument.md` argues why that is exactly-once.
 
-*An object that is missing.* Another flusher may have flushed and trimmed it; then this one starts a new
-pass. A flusher that had stood still may have deleted what a rewind flushes again; then the object is
-brought back. Otherwise the flush stops.
+*An error* may come of what others did in the middle of the pass: another flusher has flushed and trimmed what
+this one misses, an operator has given it up, or detached the target. So the flusher looks again, and stops
+only when that ends with an error, too. A flusher that had stood still may have deleted what a rewind flushes
+again; then the second pass brings it back.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from wal_sink import errors
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.checkpoint.watcher import EarlySync
 from wal_sink.clock import now_us
-from wal_sink.errors import LogUnavailable, MissingSegment, WalSinkError, WrongOwner
+from wal_sink.errors import LogUnavailable, MissingSegment, TargetRefused, WalSinkError, WrongOwner
 from wal_sink.flush.clocks import Clocks
 from wal_sink.flush.connection import Takeovers, TargetConnection
 from wal_sink.flush.lineage import LineageCheck
@@ -33,10 +34,9 @@ from wal_sink.log_context import line_logger
 from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerState, Owner, PassedRow, Window, ledger_key
 from wal_sink.model.manifest import Attempt
-from wal_sink.model.records import TargetState
 from wal_sink.observer import Delivered
 from wal_sink.progress.backlog import given_up_since_begun
-from wal_sink.protocol.attempts import refuse_missing_manifest
+from wal_sink.protocol.attempts import missing_manifest
 from wal_sink.protocol.ledger import flush_records
 from wal_sink.protocol.next_step import (
     Begin,
@@ -61,76 +61,9 @@ from wal_sink.targets.base import Target
 from wal_sink.wal.location import owned, refuse_vanished, unflushed
 from wal_sink.wal.log import Log
 from wal_sink.wal.quarantine import bring_back
-from wal_sink.wal.targets import state_of, why_left
+from wal_sink.wal.targets import why_absent
 
 logger = line_logger(__name__)
-
-
-class Missing:
-    """Looks after the missing objects of one query's log."""
-
-    def __init__(self, log: Log, target: TargetConnection) -> None:
-        self._log = log
-        self._target = target
-
-    def manifest(self, epoch: int) -> None:
-        """See that the epoch was flushed meanwhile, or bring its manifest back (rule 12); then look again.
-
-        :raises MissingManifest: neither.
-        """
-        row = self._target.read_ledger()
-        if self._is_recorded(epoch):
-            return
-        if row is not None and row.flushed < epoch and self._brought_back([epoch]):
-            return
-        refuse_missing_manifest(epoch, row)
-
-    def segment(self, gone: FileGoneError, window: Window) -> None:
-        """See that the window was finished by another flusher, or bring its segments back; then look again.
-
-        An operator may have given the epoch up while this flusher stood still before `begin`.
-
-        :raises MissingSegment: nothing of that (rule 20).
-        """
-        epochs = [epoch.epoch for epoch in window.epochs]
-        if self._target.is_finished(window):  # rule 20
-            return
-        if gone.epoch in given_up_since_begun(self._log, window):
-            return
-        if self._is_recorded(window.first) or self._brought_back(epochs):
-            return
-        raise MissingSegment(
-            f"Epoch {gone.epoch} needs {gone.path}, which is gone from {self._log.url}",
-            f"{errors.lost_segment(gone.epoch, begun=True)} {errors.restored(window.first - 1)}",
-        ) from gone
-
-    def was_deleted(self, epoch: int, observed: Observation) -> bool:
-        """Whether no attempt at an epoch was there, but in `aside/`; it is back, and may be the newer one."""
-        return all(each.epoch != epoch for each in observed.attempts) and self._brought_back(
-            [epoch]
-        )
-
-    def _is_recorded(self, epoch: int) -> bool:
-        """Whether the log's mark has passed an epoch since the look, though the ledger row may not say so.
-
-        The row was restored from a backup after this flusher had looked, say: the next look tells (rule 19).
-        The epoch's own record may be forgotten by now. A copy of it in `retained/` says nothing: a flusher
-        that stood still may have left it there after a rewind, and the next look would find it again.
-        """
-        return max(self._log.flushed_epochs(fresh=True), default=-1) >= epoch
-
-    def _brought_back(self, epochs: Collection[int]) -> bool:
-        """Whether objects were missing that a rewind has set aside, and are there again."""
-        if back := bring_back(self._log, epochs):
-            logger.warning(
-                "%d objects of epochs %d to %d are needed again, and a flusher that had"
-                " stood still deleted them. They are restored from %s",
-                len(back),
-                min(epochs),
-                max(epochs),
-                self._log.where(paths.ASIDE),
-            )
-        return bool(back)
 
 
 @dataclass(frozen=True)
@@ -194,35 +127,39 @@ class Flusher:
             checked=self._chooser.checked,
         )
         self._lineage = LineageCheck(pipeline.log, self._chooser)
-        self._missing = Missing(pipeline.log, self._target)
         self._takeovers = Takeovers(self._target, clocks.now_us)
         self.trimmer = Trimmer(pipeline.log, pipeline.retention_s, clock_us)
         self._looked_s, self._started = 0.0, False
-        self._state: TargetState | None = None
-        """Of a target that has a name: what the last look has found."""
+        self._doubts = False
+        """Whether the last pass has ended with an error that is not transient."""
         run_history.watch(pipeline.query_id)
         pipeline.target.load()
 
     def run_once(self) -> Step:
         """Look, decide, do one step; return it. An `Idle` means that there is nothing to do now.
 
-        :raises WalSinkError: the flush stops here; calling again takes up the same step.
+        :raises WalSinkError: the flush stops here; calling again takes up the same step. Unless it is the
+            target that fails or refuses, the pass before has ended with an error, too (rule 9).
         """
         self._looked_s = time.monotonic()
         try:
-            try:
-                return self._pass()
-            except WalSinkError as error:
-                if error.transient or not self._is_overtaken():
-                    raise
-                logger.info("the target was detached or attached meanwhile: %s", error.summary)
-                self.close()
-                return Stale()
+            step = self._pass()
         except (OSError, StateBackendError) as error:
             raise LogUnavailable(
                 f"The log or the checkpoint cannot be used: {error!r}",
                 f"See to {self._log.url} and {self._checkpoint.url}; the flush goes on by itself.",
             ) from error
+        except WalSinkError as error:
+            if error.transient or isinstance(error, TargetRefused):
+                raise  # what the target says of a row follows from no look
+            doubted, self._doubts, self._started = self._doubts, True, False
+            if doubted:
+                raise
+            logger.info("looking again, as others may have acted meanwhile: %s", error.summary)
+            self.close()
+            return Stale()
+        self._doubts, self._started = False, True
+        return step
 
     def _pass(self) -> Step:
         observed = self._look()
@@ -238,13 +175,6 @@ class Flusher:
             step = self._takeovers.due(step)
         self._do(step, observed)
         return step
-
-    def _is_overtaken(self) -> bool:
-        """Whether an operator, or a start, has detached or attached the target since the look.
-
-        Then log, ledger row and database may be others than those that the pass began with.
-        """
-        return bool(self._log.target) and state_of(self._log, fresh=True) != self._state
 
     def interrupt(self) -> None:
         """Stop before the next slice; called from another thread. What is begun stays begun."""
@@ -266,12 +196,10 @@ class Flusher:
                 "The checkpoint was deleted and made anew, and its new query has a log of its own. "
                 + errors.abandoned_log(self._log.url, unflushed(self._log)),
             )
-        if self._log.target:
-            self._state = state_of(self._log)
-            if (why := why_left(self._log, self._state)) is not None:
-                return Observation(
-                    checkpointed, None, None, asked=False, row=None, attempts=(), absent=why.what
-                )
+        if (why := why_absent(self._log, fresh=self._doubts)) is not None:
+            return Observation(
+                checkpointed, None, None, asked=False, row=None, attempts=(), absent=why.what
+            )
         recorded = self._log.newest_flushed()
         identity = owned(self._log, self._checkpoint) or refuse_vanished(
             self._log, self._checkpoint
@@ -285,7 +213,6 @@ class Flusher:
             if asked:
                 self.sync.start(checkpointed)
                 row, known = self._target.row(mark_of_log(recorded, identity) if recorded else None)
-            self._started = True
         attempts = self._log.attempts(fresh=asked)
         # After the manifests: a flusher makes the record before it deletes the manifest.
         newest = self._log.newest_flushed_epoch(fresh=True) if asked else None
@@ -331,9 +258,27 @@ class Flusher:
             case Begin() | PassOver():
                 self._begin(step, observed)
             case ManifestMissing(epoch):
-                self._missing.manifest(epoch)
+                self._refuse_missing(missing_manifest(epoch), [epoch])
             case RecordsBehind():
                 self._lineage.refuse_other_log(step, observed)
+
+    def _refuse_missing(self, error: WalSinkError, epochs: Collection[int]) -> None:
+        """Raise the error of a missing object, unless a second look misses it, too, and brings it back."""
+        if not (self._doubts and self._brought_back(epochs)):
+            raise error
+
+    def _brought_back(self, epochs: Collection[int]) -> bool:
+        """Whether objects were missing that a rewind has set aside, and are there again."""
+        if back := bring_back(self._log, epochs):
+            logger.warning(
+                "%d objects of epochs %d to %d are needed again, and a flusher that had"
+                " stood still deleted them. They are restored from %s",
+                len(back),
+                min(epochs),
+                max(epochs),
+                self._log.where(paths.ASIDE),
+            )
+        return bool(back)
 
     def _rest(self, rest: Idle, observed: Observation) -> None:
         if rest.odd and self._checkpoint.last_commit() > observed.checkpointed:
@@ -345,7 +290,11 @@ class Flusher:
     def _begin(self, step: Begin | PassOver, observed: Observation) -> None:
         """Begin a window from the row that was seen; if the ledger has moved on, nothing is begun."""
         assert observed.row is not None
-        if isinstance(step, PassOver) and self._missing.was_deleted(step.epoch, observed):
+        if (
+            isinstance(step, PassOver)
+            and all(attempt.epoch != step.epoch for attempt in observed.attempts)
+            and self._brought_back([step.epoch])
+        ):
             return  # the record that passes it over may be about an older attempt
         window, chosen = self._maker.make(step, observed.row)
         self._takeovers.begins(window)
@@ -395,7 +344,11 @@ class Flusher:
                 self._target.pass_over(refused, passed)
             return self._write_rows(rows)
         except FileGoneError as gone:
-            self._missing.segment(gone, window)
+            missing = MissingSegment(
+                f"Epoch {gone.epoch} needs {gone.path}, which is gone from {self._log.url}",
+                f"{errors.lost_segment(gone.epoch, begun=True)} {errors.restored(window.first - 1)}",
+            )
+            self._refuse_missing(missing, [epoch.epoch for epoch in window.epochs])
             return False
 
     def _record(self, window: Window, given_up: frozenset[int]) -> None:

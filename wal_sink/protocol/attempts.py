@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 from wal_sink import errors
 from wal_sink.errors import Diverged, MissingManifest
-from wal_sink.model.ledger import LedgerState
 from wal_sink.model.manifest import Attempt, Offsets, Published
 from wal_sink.model.records import Chosen, CommitProof, Decision, FlushedEpoch, WithoutSink
 from wal_sink.protocol.next_step import Begin, Idle, ManifestMissing, PassOver
@@ -129,14 +128,9 @@ def as_chosen(
     return Begin((attempt,), manifests=(found,))
 
 
-def refuse_missing_manifest(epoch: int, row: LedgerState | None) -> None:
-    """After `ManifestMissing`: raise unless the ledger, read again, says that the epoch is done (rule 12).
-
-    :raises MissingManifest: the manifest is needed and not there.
-    """
-    if row is not None and row.flushed >= epoch:
-        return
-    raise MissingManifest(
+def missing_manifest(epoch: int) -> MissingManifest:
+    """Return the error about an epoch whose manifest is needed and not there (rule 12)."""
+    return MissingManifest(
         f"Epoch {epoch} is checkpointed but has no manifest in the log",
         "Restore the log's manifests/ folder from a copy. The epoch is not taken for an empty one. To"
         f" give its rows up: {errors.skip_lost(epoch)}. {errors.VERIFY}",

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 from wal_sink import errors
 from wal_sink.errors import CorruptLog, Diverged, LedgerBehindLog, LedgerShadowed, WrongOwner
+from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerState, Owner, Window
 from wal_sink.model.manifest import Attempt, Published
 from wal_sink.model.records import FlushedEpoch, LogIdentity
@@ -273,6 +274,13 @@ def _ledger_step(
             f" too, {errors.rewind(row.flushed)}: the epochs that the log still holds are flushed"
             f" again. If the table holds all of them, {errors.rewind(floor)}.",
         )
+    if recorded is not None and not observed.known and is_from_before_rewind(row, recorded):
+        raise LedgerBehindLog(
+            f"The ledger says that epoch {row.flushed} was flushed with older timestamps than the log says",
+            "The target was restored from a backup from before a rewind, and may lack what was flushed since:"
+            f" rewind to that epoch again, which {paths.INTERVENTION.folder} of the log names. If the table"
+            f" holds all rows, {errors.rewind(floor)}.",
+        )
     if row.flushed > floor:  # rule 17
         if row.last is None or row.last.last != row.flushed:
             raise CorruptLog(
@@ -285,6 +293,12 @@ def _ledger_step(
         return RecordFlushed(row.last)
     _refuse_torn(row)
     return None
+
+
+def is_from_before_rewind(row: LedgerState, recorded: FlushedEpoch) -> bool:
+    """Whether the log records an epoch that the row has flushed last as flushed again since (rule 19)."""
+    last = row.last.epochs[-1] if row.last is not None else None
+    return last is not None and last.epoch == recorded.epoch and last.base_us < recorded.base_us
 
 
 def _refuse_torn(state: LedgerState) -> None:

@@ -17,7 +17,7 @@ from wal_sink.model.ledger import BegunEpoch, LedgerState, Owner
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import FlushedEpoch, LogIdentity
 from wal_sink.protocol.ledger import CLOCKS_DIFFER_US
-from wal_sink.protocol.next_step import refuse_other_owner
+from wal_sink.protocol.next_step import is_from_before_rewind, refuse_other_owner
 
 
 class Situation(NamedTuple):
@@ -154,6 +154,14 @@ class Past(NamedTuple):
         flushed = max(self.floor, self.row.flushed if self.row else self.floor)
         return max(self.floor, min(flushed, self.checkpointed)) if self.foreign else flushed
 
+    @property
+    def agreed(self) -> int | None:
+        """The log's mark, if the ledger row says the same of it; None: it says something else."""
+        row, record = self.row, self.records.get(self.floor)
+        if row is None or row.flushed != self.floor:
+            return None
+        return None if record and is_from_before_rewind(row, record) else self.floor
+
     def unflushed_here(self, epoch: int) -> bool:
         """Whether an epoch was flushed from another log, if at all: nothing of this log is in the table."""
         return self.foreign and epoch > self.floor
@@ -232,7 +240,7 @@ def refuse_rewind(past: Past, to: int, owner: Owner, *, reset_us: int | None = N
             f" {errors.skip(first if alone else None, begun=True)}, and let a flusher pass over it. If"
             " checkpoint and log were restored from a backup, pass --restored.",
         )
-    if row.flushed == floor == to and reset_us is None:
+    if to == past.agreed and reset_us is None:
         raise OptionError(
             f"Ledger and log both say that epoch {to} is flushed", "There is nothing to set back."
         )
@@ -276,9 +284,7 @@ def refuse_lost(past: Past, to: int) -> None:
 
 def _possible(past: Past, least: int) -> int | None:
     """Return the first epoch from `least` on that `refuse_rewind` lets become the mark; None for none."""
-    row, floor = past.row, past.floor
-    stands = floor if row is not None and row.flushed == floor else None
-    return min((e for e in past.records if e >= least and e != stands), default=None)
+    return min((e for e in past.records if e >= least and e != past.agreed), default=None)
 
 
 def left_behind(past: Past, to: int, reset_us: int) -> LeftBehind:

@@ -108,7 +108,7 @@ def sweep_orphans(log: Log, run_id: str, *, checkpointed: int) -> None:
     """Delete the orphans of unflushed epochs, or say that it cannot be done: they are no reason to stop.
 
     :param run_id: the run that asks. It has claimed its generation.
-    :param checkpointed: the last epoch that `commits/` covers. The run publishes the one after it.
+    :param checkpointed: the last epoch that Spark takes for completed. The run publishes the one after it.
     """
     try:
         _sweep(log, run_id, checkpointed)

@@ -149,7 +149,7 @@ class Publisher:
             note_kept(self._log, batch.epoch - 1, batch.run_id)
             raise
         if is_new:
-            sweep_orphans(self._log, batch.run_id, checkpointed=checkpointed)
+            sweep_orphans(self._log, batch.run_id, checkpointed=batch.epoch - 1)
         offsets = self._checkpoint.offsets(batch.epoch)
         first_epoch = self._first_epoch(identity, batch.epoch)
         flushed = self._flushed_before(batch.epoch, offsets)

@@ -62,13 +62,14 @@ def state_of(log: Log, *, fresh: bool = False) -> TargetState | None:
     return log.read_once(paths.TARGET_STATE, StateName(log.target, count - 1)) if count else None
 
 
-def why_absent(log: Log) -> NoFlusher | None:
-    """Return the error for those who want a target flushed that is not attached; None if it is."""
-    return why_left(log, state_of(log)) if log.target else None
+def why_absent(log: Log, *, fresh: bool = False) -> NoFlusher | None:
+    """Return the error for those who want a target flushed that is not attached; None if it is.
 
-
-def why_left(log: Log, state: TargetState | None) -> NoFlusher | None:
-    """Return the same, from the state of a target that has a name."""
+    :param fresh: see `target_names`.
+    """
+    if not log.target:
+        return None
+    state = state_of(log, fresh=fresh)
     if state is not None and state.verb == "attached":
         return None
     attach = f"`wal-sink attach CHECKPOINT --target {log.target}`"
