@@ -123,16 +123,25 @@ class FeaturesSoak(Soak):
             self._kill(cast(Victim, death))
 
     def _grow(self) -> None:
-        """Let the tables grow under the query, whose tasks know nothing of the index until its next start."""
+        """Let the tables grow under the query, whose tasks know nothing of the index until its next start.
+
+        It is in mid-stream, or its tasks would know of it. Of three more epochs the first may be under
+        way, and the second may have files from before; the third has a note that the flush refuses.
+        """
+        self._go_on(1)
         self._execute(*GROWTH)
         cast(Changes, self._feed).long_notes = True
-        reached, deadline = self._checkpointed() + 2, time.monotonic() + _PATIENCE_S
+        self._go_on(3)
+        self._grown = True
+
+    def _go_on(self, epochs: int) -> None:
+        """Wait until the query has checkpointed so many more; start it again if it ended."""
+        reached, deadline = self._checkpointed() + epochs, time.monotonic() + _PATIENCE_S
         while self._checkpointed() < reached:
             assert time.monotonic() < deadline, self._driver.log()
             if self._driver.process.poll() is not None:
                 self._driver = self._start()
             time.sleep(0.1)
-        self._grown = True
 
     def _execute(self, *statements: str) -> None:
         for statement in statements:
