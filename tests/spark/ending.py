@@ -31,6 +31,7 @@ from wal_sink.testing.local_spark import local_session
 
 BARRIER = "WAL_SINK_TEST_BARRIER"
 """Environment variable: path of the file that keeps the target closed."""
+CLOSED_TARGET = "tests.spark.ending:ClosedTarget"
 
 
 def main(config: dict[str, Any]) -> None:
@@ -105,7 +106,7 @@ def start(
     spark: SparkSession, config: dict[str, Any], *, available_now: bool = False
 ) -> StreamingQuery:
     """Start the query; it goes on until it is stopped, or to the end of its source."""
-    barrier = writer(spark, config, target="tests.spark.ending:ClosedTarget")
+    barrier = writer(spark, config, target=CLOSED_TARGET)
     return (barrier.trigger(availableNow=True) if available_now else barrier).start()
 
 

@@ -15,7 +15,7 @@ import wal_sink
 from tests.metrics.server import Prometheus, promtool  # noqa: F401 - a fixture
 from tests.spark.tables import Table, wait_for
 from wal_sink.errors import OptionError
-from wal_sink.testing.servers.cassandra import EmbeddedCassandra
+from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra, pytest.mark.prometheus]
 
@@ -30,6 +30,8 @@ def scraped(port: int | None) -> dict[str, float]:
 
 def test_an_alert_fires_while_cassandra_stands_still_and_ends_afterwards(
     spark: SparkSession,
+    cassandra: Node,
+    keyspace: str,
     promtool: str,  # noqa: F811 - the fixture
     checkpoint: str,
     tmp_path: Path,
@@ -38,64 +40,60 @@ def test_an_alert_fires_while_cassandra_stands_still_and_ends_afterwards(
         port = taken.getsockname()[1]
         with pytest.raises(OptionError, match=f"port {port}: Address already in use"):
             wal_sink.register(spark, metrics_port=port)
-    with EmbeddedCassandra() as node:
-        node.create_keyspace("shop")
-        table = Table(node, "shop")
-        with wal_sink.register(spark, metrics_port=0) as sink:
-            assert wal_sink.register(spark, metrics_port=0) is sink
-            with pytest.raises(OptionError, match=f"metrics_port={sink.metrics_port}"):
-                wal_sink.register(spark)
-            with pytest.raises(OptionError, match=r"metrics_host=127\.0\.0\.1"):
-                wal_sink.register(spark, metrics_port=0, metrics_host="0.0.0.0")
-            with pytest.raises(OptionError, match="without a metrics_port"):
-                wal_sink.register(spark, metrics_host="0.0.0.0")
-            assert sink.metrics_port
-            query = (
-                spark.readStream.format("rate")
-                .option("rowsPerSecond", 20)
-                .load()
-                .selectExpr("uuid() AS key", "value AS id", "'text' AS text")
-                .writeStream.format("wal_sink")
-                .option("checkpointLocation", checkpoint)
-                .option("cassandra.contactPoints", node.host)
-                .option("cassandra.port", node.port)
-                .option("cassandra.requestTimeout", 2)
-                .options(keyspace="shop", table=table.name)
-                .trigger(processingTime="500 milliseconds")
-                .start()
-            )
-            with Prometheus(tmp_path / "prometheus", sink.metrics_port).running() as prometheus:
-                prometheus.until(lambda: len(prometheus.targets()) == 1, 30)
-                wait_for(lambda: scraped(sink.metrics_port)["wal_sink_flushed_rows_total"] > 0, 180)
-                prometheus.until(lambda: "WalSinkFlushLags" not in prometheus.firing(), 60)
-                node.pause()
-                try:
-                    prometheus.until(lambda: "WalSinkFlushLags" in prometheus.firing(), 90)
-                    (alert,) = prometheus.rules()["WalSinkFlushLags"]["alerts"]
-                    assert alert["labels"]["checkpoint"].endswith(checkpoint)
-                    assert alert["labels"]["table"] == "shop.events"
-                    assert alert["labels"]["query_id"] == str(query.id)
-                    stuck = scraped(sink.metrics_port)
-                    assert stuck["wal_sink_pending_rows"] > 0
-                    assert stuck["wal_sink_oldest_pending_seconds"] > 3
-                    assert query.isActive, "it goes on"
-                finally:
-                    node.resume()
-                sink.await_flushed(
-                    query, 60
-                )  # tries at once; it would take up to 10 s to do so itself
-                prometheus.until(lambda: "WalSinkFlushLags" not in prometheus.firing(), 60)
-                unhealthy = {
-                    n: r["lastError"] for n, r in prometheus.rules().items() if r.get("lastError")
-                }
-                assert unhealthy == {}
-            query.stop()
-            sink.await_flushed(query, 60)
-            wait_for(lambda: scraped(sink.metrics_port)["wal_sink_pending_epochs"] == 0)
-            done = scraped(sink.metrics_port)
-            assert done["wal_sink_oldest_pending_seconds"] == 0
-            assert done["wal_sink_flushed_rows_total"] == len(table.ids()) > 20
-            assert done["wal_sink_commit_to_visible_seconds_sum"] > 3, "the outage is in it"
-        with pytest.raises(OSError, match="refused"):
-            scraped(sink.metrics_port)
-        assert [t.name for t in threading.enumerate() if "wal_sink" in t.name] == []
+    table = Table(cassandra, keyspace)
+    with wal_sink.register(spark, metrics_port=0) as sink:
+        assert wal_sink.register(spark, metrics_port=0) is sink
+        with pytest.raises(OptionError, match=f"metrics_port={sink.metrics_port}"):
+            wal_sink.register(spark)
+        with pytest.raises(OptionError, match=r"metrics_host=127\.0\.0\.1"):
+            wal_sink.register(spark, metrics_port=0, metrics_host="0.0.0.0")
+        with pytest.raises(OptionError, match="without a metrics_port"):
+            wal_sink.register(spark, metrics_host="0.0.0.0")
+        assert sink.metrics_port
+        query = (
+            spark.readStream.format("rate")
+            .option("rowsPerSecond", 20)
+            .load()
+            .selectExpr("uuid() AS key", "value AS id", "'text' AS text")
+            .writeStream.format("wal_sink")
+            .option("checkpointLocation", checkpoint)
+            .option("cassandra.contactPoints", cassandra.host)
+            .option("cassandra.port", cassandra.port)
+            .option("cassandra.requestTimeout", 2)
+            .options(keyspace=keyspace, table=table.name)
+            .trigger(processingTime="500 milliseconds")
+            .start()
+        )
+        with Prometheus(tmp_path / "prometheus", sink.metrics_port).running() as prometheus:
+            prometheus.until(lambda: len(prometheus.targets()) == 1, 30)
+            wait_for(lambda: scraped(sink.metrics_port)["wal_sink_flushed_rows_total"] > 0, 180)
+            prometheus.until(lambda: "WalSinkFlushLags" not in prometheus.firing(), 60)
+            cassandra.pause()
+            try:
+                prometheus.until(lambda: "WalSinkFlushLags" in prometheus.firing(), 90)
+                (alert,) = prometheus.rules()["WalSinkFlushLags"]["alerts"]
+                assert alert["labels"]["checkpoint"].endswith(checkpoint)
+                assert alert["labels"]["table"] == f"{keyspace}.events"
+                assert alert["labels"]["query_id"] == str(query.id)
+                stuck = scraped(sink.metrics_port)
+                assert stuck["wal_sink_pending_rows"] > 0
+                assert stuck["wal_sink_oldest_pending_seconds"] > 3
+                assert query.isActive, "it goes on"
+            finally:
+                cassandra.resume()
+            sink.await_flushed(query, 60)  # tries at once; it would take up to 10 s to do so itself
+            prometheus.until(lambda: "WalSinkFlushLags" not in prometheus.firing(), 60)
+            unhealthy = {
+                n: r["lastError"] for n, r in prometheus.rules().items() if r.get("lastError")
+            }
+            assert unhealthy == {}
+        query.stop()
+        sink.await_flushed(query, 60)
+        wait_for(lambda: scraped(sink.metrics_port)["wal_sink_pending_epochs"] == 0)
+        done = scraped(sink.metrics_port)
+        assert done["wal_sink_oldest_pending_seconds"] == 0
+        assert done["wal_sink_flushed_rows_total"] == len(table.ids()) > 20
+        assert done["wal_sink_commit_to_visible_seconds_sum"] > 3, "the outage is in it"
+    with pytest.raises(OSError, match="refused"):
+        scraped(sink.metrics_port)
+    assert [t.name for t in threading.enumerate() if "wal_sink" in t.name] == []

@@ -12,7 +12,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import wal_sink
 from tests.spark.conftest import ROWS_PER_FILE, write_source
-from tests.spark.driver import Driver
 from tests.spark.tables import Table, options, start, stream, wait_for
 from wal_sink.errors import OptionError
 from wal_sink.flush.flusher import Flusher
@@ -22,26 +21,27 @@ from wal_sink.testing.servers.cassandra import Node
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra]
 
 
-@pytest.mark.slow_first
-@pytest.mark.timeout(600)
 def test_a_run_is_asked_when_its_event_was_missed(
     spark: SparkSession, cassandra: Node, keyspace: str, checkpoint: str, tmp_path: Path
 ) -> None:
     """Two runs published epoch 1, and the source is idle: no next epoch will tell which one was kept."""
     table = Table(cassandra, keyspace)
     source = write_source(tmp_path / "source", 2)
-    config = {**table.config, "sink": "wal_sink", "checkpoint": checkpoint, "source": source}
-    with Driver(tmp_path / "run", pause="commit returned", epoch=1, **config) as victim:
-        victim.kill_at_marker()
+    with wal_sink.register(spark, flush=False):
+        first = start(stream(spark, source), table, checkpoint)
+        first.awaitTermination()
+    for name in ("1", ".1.crc"):
+        Path(checkpoint, "commits", name).unlink()  # as if it had died before it wrote that
+    RUN_HISTORY.forget(str(first.id))
     with wal_sink.register(spark) as sink:
         writer = stream(spark, source).writeStream.format("wal_sink").options(**options(table))
         query = writer.option("checkpointLocation", checkpoint).start()
         try:
             spark.streams.removeListener(sink._listener)
             waits = "published by 2 runs"
-            wait_for(lambda: waits in (sink.status(query).doing or ""), seconds=240)
+            wait_for(lambda: waits in (sink.status(query).doing or ""))
             assert sink.status(query).flushed == 0
-            wait_for(lambda: sink.status(query).flushed == 1, seconds=60)
+            wait_for(lambda: sink.status(query).flushed == 1)
         finally:
             query.stop()
     assert table.ids() == list(range(2 * ROWS_PER_FILE))
