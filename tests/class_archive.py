@@ -77,8 +77,10 @@ SPARK = ClassArchive(
     f"spark-{pyspark.__version__}",
     Path(pyspark.__file__).parent / "jars",
     "SPARK_SUBMIT_OPTS",
-    # Sessions are short here, and many: compiling what they run would take longer than it saves.
-    f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {_QUIET}",
+    # Sessions are short here, and many: compiling what they run would take longer than it saves. Nor does
+    # Spark write Java for each query, which costs a sixth of a short application's CPU.
+    f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {_QUIET}"
+    " -Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN",
     "tests.archived_app",
 )
 CASSANDRA = ClassArchive(

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import secrets
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +34,21 @@ pytest_plugins = [
 QUICK_SCHEMA = "-Dcassandra.test.flush_local_schema_changes=false"
 """For Cassandra's Java: a change of the schema takes its processor a sixth of what it does otherwise (0.05 s
 for a table). Its tables are written by a shutdown only, so a node that is killed starts without them."""
+
+_MEMORY, _ROOM = Path("/dev/shm"), 4 << 30
+if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ROOM:
+    # Logs, checkpoints and servers sync each write. Tests kill processes, so no disk has to keep it.
+    os.environ["TMPDIR"] = tempfile.tempdir = str(_MEMORY)
+
+# Processes of commands and of the contract suites are forked from one that has loaded what they need.
+multiprocessing.set_forkserver_preload(
+    [
+        "wal_sink.cli.main",
+        "wal_sink.targets.cassandra",
+        "wal_sink.testing.contracts.storage",
+        "s3fs",
+    ]
+)
 
 os.environ["PYTHONFAULTHANDLER"] = "1"  # of Spark's workers: a crash shows its stacks
 os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark's workers need the same packages

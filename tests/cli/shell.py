@@ -22,7 +22,6 @@ FOLLOWS = "Flushing, until Ctrl-C or SIGTERM\n"
 """What `flush --follow` says first: from then on a signal ends it in order, before that at once."""
 
 _LOADED = multiprocessing.get_context("forkserver")
-_LOADED.set_forkserver_preload(["wal_sink.cli.main", "wal_sink.targets.cassandra"])
 
 
 class Done(NamedTuple):
