@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -61,7 +61,7 @@ def read_columns(connection: Connection, name: TableName) -> tuple[TableColumn, 
             return ()
         charsets = _charsets(connection, name)
         return tuple(
-            _column(connection.over.dialect, each, charsets.get(each["name"], ""))
+            _column(connection.over.dialect, each, charsets)
             for each in found.get_columns(name.table, schema=schema)
         )
     except sa.exc.DBAPIError as error:
@@ -102,17 +102,20 @@ def read_unique(connection: Connection, name: TableName) -> tuple[Unique, ...]:
         raise driver_error(error) from error
 
 
-def _column(dialect: sa.Dialect, found: Any, charset: str) -> TableColumn:
+def _column(dialect: sa.Dialect, found: Any, charsets: Mapping[str, str]) -> TableColumn:
+    name = found["name"]
+    if dialect.name in ("mysql", "mariadb"):  # of which the inspector has names as they are quoted
+        name = name.replace("``", "`")
     try:
         words = words_of(found["type"].compile(dialect=dialect))
     except (sa.exc.CompileError, NotImplementedError):  # a type that SQLAlchemy does not know
         words = str(found["type"]).lower()
-    if charset:
-        words = f"{words} of character set {charset}"
+    if name in charsets:
+        words = f"{words} of character set {charsets[name]}"
     identity = found.get("identity") or {}
     filled = found.get("default") is not None or found.get("autoincrement") is True or identity
     return TableColumn(
-        found["name"],
+        name,
         words,
         required=not found["nullable"],
         default=bool(filled),
@@ -293,9 +296,11 @@ def server_warnings(connection: Connection) -> Iterator[str]:
 # --- DuckDB: no dialect reads its catalogue for every version of SQLAlchemy ---
 
 _DUCKDB_COLUMNS = """
-    SELECT column_name, data_type, NOT is_nullable, column_default IS NOT NULL FROM duckdb_columns()
-    WHERE table_name = ? AND schema_name = COALESCE(?, current_schema())
-    AND database_name = current_database() ORDER BY column_index"""
+    SELECT column_name, data_type, is_nullable = 'NO', column_default IS NOT NULL,
+        is_generated IS NOT DISTINCT FROM 'ALWAYS' FROM information_schema.columns
+    WHERE table_name = ? AND table_schema = COALESCE(?, current_schema())
+    AND table_catalog = current_database() ORDER BY ordinal_position"""
+"""Before version 2 DuckDB does not say what is generated."""
 _DUCKDB_UNIQUE = """
     SELECT constraint_type, constraint_column_names FROM duckdb_constraints()
     WHERE table_name = ? AND schema_name = COALESCE(?, current_schema())
@@ -310,8 +315,8 @@ _DUCKDB_INDEXES = """
 def _duckdb_columns(connection: Connection, name: TableName) -> tuple[TableColumn, ...]:
     found = connection.query(_DUCKDB_COLUMNS, (name.table, name.schema or None))
     return tuple(
-        TableColumn(column, words_of(type_), required=required, default=default)
-        for column, type_, required, default in found
+        TableColumn(column, words_of(type_), required=required, default=default, computed=computed)
+        for column, type_, required, default, computed in found
     )
 
 
