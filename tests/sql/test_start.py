@@ -8,6 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -267,22 +268,36 @@ class Overtaken(SqlAlchemyTarget):
         return super().columns(connection)
 
 
-def test_two_commands_send_a_row_of_the_quarantine(postgresql: Server, schema: str) -> None:
-    """One that a task refused, without a note: it comes once, and the later one says why it does not."""
+@pytest.mark.parametrize("beside", ["retry", "rewind"])
+def test_a_row_of_the_quarantine_is_sent_by_one_command_alone(
+    postgresql: Server, schema: str, beside: str
+) -> None:
+    """One that a task refused, without a note. A rewind would flush it again, and a second one send it."""
     store = Postgresql(postgresql, schema)
     store.execute(TABLE.format(key=""))
     quick = target(store)
     of, owner = Overtaken(quick.options), Owner("query", "log", "checkpoint")
     plan = agreed(of)
-    with of.connect(owner) as late, quick.connect(owner) as first:
-        assert isinstance(late, SqlSession)
+    with of.connect(owner) as first, quick.connect(owner) as late:
         assert isinstance(first, SqlSession)
-        create(late, flushed=0)
+        assert isinstance(late, SqlSession)
+        create(first, flushed=0)
         row = Slice(0, pa.record_batch([[1], ["x"]], SCHEMA), 5)
-        of.act = lambda: first.resend(plan, row, noted=False)
-        with pytest.raises(TargetUnavailable, match="is sent by another command, too"):
-            late.resend(plan, row, noted=False)
-        late.resend(plan, row, noted=False)
+        seen = row_of(first)
+        back = msgspec.structs.replace(seen, flushed=-1)
+        acts = {
+            "retry": lambda: late.resend(plan, row, noted=False),
+            "rewind": lambda: late.compare_and_set(seen, back),
+        }
+
+        def waits() -> None:
+            with pytest.raises(Exception, match="lock timeout") as caught:
+                acts[beside]()
+            assert of.classify(caught.value) == "retry"
+
+        of.act = waits
+        first.resend(plan, row, noted=False)
+        acts[beside]()
     assert store.execute("SELECT * FROM t") == [(1, "x")]
 
 

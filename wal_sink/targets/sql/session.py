@@ -186,9 +186,12 @@ class SqlSession(TransactionalSession):
             lost.
         """
         row = PassedRow(rows.epoch, rows.first_us)
-        refuse_unflushed(self.read_ledger(), row)  # before the note, which comes with it
         self._forget()
         with self._transaction() as end:
+            seen = self._ledger.read()
+            refuse_unflushed(seen, row)
+            if seen and self._ledger.touch(seen) != 1:  # holds it: no other command moves it meanwhile
+                raise TargetUnavailable("Another command has changed the ledger row", "Try again.")
             note = self._ledger_of(row)
             there = note.read()
             sent = row.note(self._owner, sent=True)
@@ -199,10 +202,7 @@ class SqlSession(TransactionalSession):
                 raise without_note(row)
             self._compare(plan)
             new_plan, batch = as_new_rows(plan, rows.batch)
-            if not self._noted(note, there, sent):
-                raise TargetUnavailable(
-                    f"A row of epoch {row.epoch} is sent by another command, too", "Try again."
-                )
+            _write(note, there, sent)
             try:
                 self._add(new_plan, batch)
                 end(self._connection.commit)
@@ -311,24 +311,8 @@ class SqlSession(TransactionalSession):
 
     def _note(self, row: PassedRow) -> None:
         """Note in the open transaction that it leaves a row out."""
-        ledger, note = self._ledger_of(row), row.note(self._owner)
-        there = ledger.read()
-        if there is None:
-            ledger.insert(note)
-        else:
-            ledger.replace(there, note)
-
-    def _noted(self, note: Ledger, there: LedgerState | None, new: LedgerState) -> bool:
-        """Write a note in the open transaction; False: another command was quicker."""
-        if there is not None:
-            return note.replace(there, new)
-        try:
-            return note.insert(new)
-        except Exception:
-            self._connection.rollback()
-            if note.read() is None:
-                raise
-            return False
+        ledger = self._ledger_of(row)
+        _write(ledger, ledger.read(), row.note(self._owner))
 
     def _ledger_of(self, row: PassedRow) -> Ledger:
         database = self._database
@@ -413,3 +397,11 @@ class SqlSession(TransactionalSession):
         columns = self._database.columns(self._connection)
         others = self._database.other_changes(self._connection, plan) if columns else ()
         refuse_changed(plan, columns, others)
+
+
+def _write(note: Ledger, there: LedgerState | None, new: LedgerState) -> None:
+    """Write a note in the open transaction, which holds the query's row: nobody else writes notes."""
+    if there is None:
+        note.insert(new)
+    else:
+        note.replace(there, new)
