@@ -78,7 +78,9 @@ def test_a_column_that_the_server_computes_takes_no_value(
     assert store.execute("SELECT twice FROM t") == [(2,)]
 
 
-ODD_NAMES = pa.schema([*SCHEMA, *((name, pa.string()) for name in ("select", 'a"b', "a`b", "50%", "%s"))])
+ODD_NAMES = pa.schema(
+    [*SCHEMA, *((name, pa.string()) for name in ("select", 'a"b', "a`b", "50%", "%s"))]
+)
 
 
 @pytest.mark.parametrize("kind", [Sqlite, DuckDb, Maria, Postgresql])

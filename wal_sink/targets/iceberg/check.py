@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from urllib.parse import quote_plus
 
 import msgspec
@@ -12,21 +12,26 @@ import pyarrow.compute as pc
 
 from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Plan
+from wal_sink.targets.arrow_values import text
 from wal_sink.targets.casts import cast
 
-ARROW, FOLDERS = "arrow", "folders"
-"""Details of a plan: the columns as Arrow types, and the texts that name folders of partitions."""
+ARROW, FOLDERS, LEAST = "arrow", "folders", "least"
+"""Details of a plan: the columns as Arrow types, the texts that name folders of partitions, and the least
+numbers that a partition truncates to one of their type."""
 
 LONGEST = 200
 """Bytes of a text that names a partition's folder, as an address has it: a file system takes 255, with the
 partition's name."""
 
 
-def to_details(types: pa.Schema, folders: Sequence[str]) -> dict[str, str]:
+def to_details(
+    types: pa.Schema, folders: Sequence[str], least: Mapping[str, str]
+) -> dict[str, str]:
     """Return what a plan notes."""
     return {
         ARROW: base64.b64encode(types.serialize()).decode(),
         FOLDERS: msgspec.json.encode(list(folders)).decode(),
+        LEAST: msgspec.json.encode(dict(least)).decode(),
     }
 
 
@@ -38,11 +43,22 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
     types = pa.ipc.read_schema(pa.BufferReader(base64.b64decode(plan.details[ARROW])))
     by_type = {column.type: types.field(column.name).type for column in plan.columns}
     rows = cast(batch, plan, by_type.get, lambda *_: None)
+    for name, least in msgspec.json.decode(plan.details.get(LEAST, "{}")).items():
+        numbers = rows.column(name)
+        beyond = pc.less(numbers, text(least).cast(numbers.type)).fill_null(fill_value=False)
+        if beyond.true_count:
+            raise InvalidRow(
+                f"Partition column {name} has a number below {least}, whose partition is not in its type",
+                "Filter such rows out, or partition the table by bucket.",
+                column=name,
+                problem=f"The number of partition column {name} is below {least}.",
+                rows=beyond,
+            )
     for name in msgspec.json.decode(plan.details[FOLDERS], type=list[str]):
         texts = rows.column(name)
         if (pc.max(pc.binary_length(texts)).as_py() or 0) * 3 <= LONGEST:
             continue
-        long = [text is not None and len(quote_plus(text)) > LONGEST for text in texts.to_pylist()]
+        long = [each is not None and len(quote_plus(each)) > LONGEST for each in texts.to_pylist()]
         if any(long):
             raise InvalidRow(
                 f"Partition column {name} has a text too long for the name of a folder",

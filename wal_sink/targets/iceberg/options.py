@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -11,7 +12,9 @@ from wal_sink.errors import OptionError
 from wal_sink.options import COLUMN, CONNECTS, SECRET, SHAPES, about, secret_parameter
 from wal_sink.targets.create_table import TableOptions
 
-_PROPERTY = f"iceberg.catalog.{COLUMN}"
+_CATALOG = "iceberg.catalog."
+_PROPERTY = f"{_CATALOG}{COLUMN}"
+_OWN = {"name", "type", "uri", "warehouse"}
 
 
 class IcebergOptions(TableOptions, frozen=True, kw_only=True):
@@ -43,7 +46,7 @@ class IcebergOptions(TableOptions, frozen=True, kw_only=True):
         dict[str, str],
         about(
             "any other property of pyiceberg's catalog or file access, such as iceberg.catalog.credential"
-            " or iceberg.catalog.s3.region",
+            " or iceberg.catalog.s3.region; it is passed on as it is",
             CONNECTS,
             SECRET,
         ),
@@ -57,7 +60,7 @@ class IcebergOptions(TableOptions, frozen=True, kw_only=True):
     ] = msgspec.field(name="iceberg.mergeSchema", default=False)
 
     def __post_init__(self) -> None:
-        """Refuse a table without a namespace, and a password that would be written to the log.
+        """Refuse a table without a namespace, a misspelt option, and a password in what the log gets.
 
         :raises OptionError: either, or an option that would be without effect.
         """
@@ -67,6 +70,11 @@ class IcebergOptions(TableOptions, frozen=True, kw_only=True):
                 f"Option table is {self.table}, and a table of Iceberg has a namespace.",
                 "Write namespace.table, such as shop.orders.",
             )
+        for given in self.properties.keys() - _OWN:
+            for near in difflib.get_close_matches(given, _OWN, n=1, cutoff=0.7):
+                raise OptionError(
+                    f"Unknown option {_CATALOG}{given}.", f"Did you mean {_CATALOG}{near}?"
+                )
         if urlsplit(self.uri).password is not None or secret_parameter(self.uri):
             # The address is not repeated.
             raise OptionError(

@@ -28,12 +28,20 @@ from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 from pyiceberg.table.update.schema import UpdateSchema
-from pyiceberg.transforms import IdentityTransform, Transform, UnknownTransform, parse_transform
+from pyiceberg.transforms import (
+    IdentityTransform,
+    Transform,
+    TruncateTransform,
+    UnknownTransform,
+    parse_transform,
+)
 from pyiceberg.types import (
+    DecimalType,
     DoubleType,
     FloatType,
     IcebergType,
     ListType,
+    LongType,
     MapType,
     NestedField,
     StringType,
@@ -142,10 +150,10 @@ def _about_shape(
     for field, how in [*((each, "partitioned") for each in partitions.fields), *orders]:
         source = columns.find_column_name(field.source_id)
         type_ = columns.find_type(field.source_id)
-        if isinstance(field.transform, UnknownTransform):
+        if not _computes(field.transform, type_):
             yield (
                 f"it is {how} by {field.transform} of {source}, which pyiceberg does not compute",
-                "Change that to identity, bucket, truncate, year, month, day or hour.",
+                "Change that to identity, bucket, year, month, day, hour, or truncate of what is no binary.",
             )
         elif how == "partitioned" and isinstance(type_, FloatType | DoubleType):
             # pyiceberg looks for the rows of a partition by `=`, and no NaN equals one.
@@ -166,6 +174,23 @@ def _about_shape(
                 f"its column {column.name} has {inner} inside that takes no null, which is not checked",
                 "Write to a table that takes nulls there.",
             )
+
+
+def _computes(transform: Transform[Any, Any], type_: IcebergType) -> bool:
+    """Whether pyiceberg computes a transform of a type; it says so when it is to."""
+    try:
+        transform.pyarrow_transform(type_)(pa.nulls(0, schema_to_pyarrow(type_)))
+    except (NotImplementedError, ValueError):
+        return False
+    return True
+
+
+def _least(type_: IcebergType, width: int) -> str:
+    """Return the least number of a type that is in the type still, when it is truncated."""
+    if isinstance(type_, DecimalType):
+        return f"-{(10**type_.precision - 1) // width * width}E-{type_.scale}"
+    most = 2**63 if isinstance(type_, LongType) else 2**31
+    return f"-{most // width * width}"
 
 
 def _required_inside(type_: IcebergType) -> Iterator[str]:
@@ -202,12 +227,18 @@ def agree(found: Schema, spec: PartitionSpec, name: str, schema: pa.Schema, key:
     given = pa.schema([field.with_type(canonical(field.type)) for field in schema])
     agreed = match_columns(given, columns, name, CastRules(types.get, name))
     names = [each.name for each in agreed]
-    folders = [
-        found.find_column_name(each.source_id) or ""
-        for each in spec.fields
-        if isinstance(each.transform, IdentityTransform)
-        and isinstance(found.find_type(each.source_id), StringType)
-    ]
+    folders, least = [], {}
+    for each in spec.fields:
+        column, type_ = (
+            found.find_column_name(each.source_id) or "",
+            found.find_type(each.source_id),
+        )
+        if column not in names:
+            continue
+        if isinstance(each.transform, IdentityTransform) and isinstance(type_, StringType):
+            folders.append(column)
+        elif isinstance(each.transform, TruncateTransform) and not isinstance(type_, StringType):
+            least[column] = _least(type_, each.transform.width)
     return Plan(
         key=key,
         target="iceberg",
@@ -215,7 +246,8 @@ def agree(found: Schema, spec: PartitionSpec, name: str, schema: pa.Schema, key:
         columns=agreed,
         details=to_details(
             pa.schema([there.field(each) for each in names]),
-            [each for each in folders if each in names],
+            folders,
+            least,
         ),
     )
 
