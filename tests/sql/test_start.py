@@ -191,6 +191,28 @@ def test_an_engine_without_transactions_is_refused(
 
 
 @pytest.mark.parametrize(
+    ("table", "trigger", "name"),
+    [
+        ("id BIGINT, name TEXT", "SELECT raise( Rollback, 'no')", "trigger no"),
+        ("id BIGINT, name TEXT NOT NULL ON CONFLICT ROLLBACK", "SELECT 'rollback'", "table t"),
+    ],
+)
+def test_a_table_of_sqlite_that_ends_the_transaction_is_refused(
+    tmp_path: Path, table: str, trigger: str, name: str
+) -> None:
+    """The rows before the refused one would be gone, and their savepoint; with ABORT the row alone is."""
+    store = Sqlite(tmp_path)
+    store.execute(f"CREATE TABLE t ({table})")
+    store.execute(f"CREATE TRIGGER no BEFORE INSERT ON t WHEN NEW.id = 2 BEGIN {trigger}; END")
+    with pytest.raises(SchemaMismatch, match=f"^{name} refuses a row by ROLLBACK"):
+        agreed(target(store))
+    store.execute("DROP TRIGGER no")
+    store.execute("DROP TABLE t")
+    store.execute("CREATE TABLE t (id BIGINT, name TEXT NOT NULL ON CONFLICT ABORT, rollback TEXT)")
+    agreed(target(store))
+
+
+@pytest.mark.parametrize(
     "made",
     [
         "CREATE UNLOGGED TABLE t (id BIGINT, name TEXT)",

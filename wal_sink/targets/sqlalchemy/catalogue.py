@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from wal_sink.targets.columns import TableColumn
+from wal_sink.targets.names import quote
 from wal_sink.targets.sqlalchemy.connection import Connection, driver_error
 from wal_sink.targets.sqlalchemy.options import TableName
 from wal_sink.targets.sqlalchemy.types import words_of
@@ -227,6 +229,9 @@ _KINDS = """
     SELECT c.relkind::text, c.relpersistence::text FROM pg_class c WHERE c.oid IN (
         SELECT %(name)s::regclass UNION ALL SELECT relid FROM pg_partition_tree(%(name)s::regclass))"""
 _IS_THERE = "SELECT to_regclass(%s)::text"
+_SQLITE_STATEMENTS = """
+    SELECT type || ' ' || name, sql FROM {}.sqlite_master WHERE tbl_name = ? AND sql NOT NULL"""
+_ROLLBACK = re.compile(r"\b(conflict|or|raise\s*\()\s*rollback\b", re.IGNORECASE)
 
 
 def storage_refusal(connection: Connection, name: TableName, text: str) -> tuple[str, str] | None:
@@ -245,7 +250,7 @@ def storage_refusal(connection: Connection, name: TableName, text: str) -> tuple
                 return what, "Make another table with ENGINE=InnoDB, and copy the rows."
             return what, f"Run: ALTER TABLE {text} ENGINE=InnoDB;"
     elif connection.dialect.title == "PostgreSQL":
-        quoted = ".".join('"' + part.replace('"', '""') + '"' for part in name if part)
+        quoted = ".".join(quote(part) for part in name if part)
         ((there,),) = connection.query(_IS_THERE, (quoted,))
         kinds = connection.query(_KINDS, {"name": quoted}) if there else []
         if any(kind == "f" for kind, _ in kinds):
@@ -258,6 +263,14 @@ def storage_refusal(connection: Connection, name: TableName, text: str) -> tuple
                 f"{text} or a partition of it is UNLOGGED: a crash of the server empties it.",
                 f"Run: ALTER TABLE {text} SET LOGGED; for the table and each such partition.",
             )
+    elif connection.dialect.title == "SQLite":
+        query = _SQLITE_STATEMENTS.format(quote(name.schema or "main"))
+        for made, statement in connection.query(query, (name.table,)):
+            if _ROLLBACK.search(statement):
+                return (
+                    f"{made} refuses a row by ROLLBACK, which ends the transaction under all rows.",
+                    "Make it anew with ABORT in place of ROLLBACK: then the row alone is refused.",
+                )
     return None
 
 
