@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import sqlite3
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 
 from tests.sql.mariadb import MariaDb
 from tests.sql.stores import DuckDb, Maria, Postgresql, Sqlite, Store
-from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch, TargetUnavailable
+from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import Outcome, Owner
 from wal_sink.model.plan import Plan, plan_key
 from wal_sink.options import parse, public
@@ -583,63 +582,3 @@ def test_a_lock_is_waited_for_and_passes(tmp_path: Path) -> None:
     finally:
         other.close()
     agreed(of)
-
-
-# --- values ---
-
-
-@pytest.mark.parametrize(
-    ("type_", "source", "good", "bad"),
-    [
-        ("TINYINT UNSIGNED", pa.int64(), 255, 256),
-        ("BIGINT UNSIGNED", pa.decimal128(20, 0), Decimal(2**64 - 1), Decimal(-1)),
-        ("MEDIUMINT", pa.int32(), -8_388_608, 8_388_608),
-        ("DOUBLE", pa.float64(), 1e308, float("nan")),
-        ("FLOAT", pa.float32(), 0.5, float("inf")),
-        ("DECIMAL(5,2)", pa.decimal128(9, 2), Decimal("999.99"), Decimal("1000.00")),
-        ("DECIMAL(5,2)", pa.int64(), 999, 1000),
-        ("VARCHAR(3)", pa.string(), "äöü", "äöüx"),
-        ("CHAR(3)", pa.string(), "ab", "ab "),
-        ("TINYTEXT", pa.string(), "x" * 255, "ä" * 128),
-        ("BINARY(2)", pa.binary(), b"ab", b"a"),
-        ("VARBINARY(2)", pa.binary(), b"a", b"abc"),
-        ("BOOLEAN", pa.bool_(), True, None),
-        ("DATETIME(3)", pa.timestamp("us", "UTC"), 1_000, 1_001),
-        ("TIMESTAMP(6)", pa.timestamp("us", "UTC"), 2_147_483_647_000_000, 2_147_483_648_000_000),
-        ("DATE", pa.date32(), 0, 2_932_897),
-    ],
-)
-def test_a_value_arrives_as_it_is_or_is_refused_in_the_task(
-    mariadb: MariaDb, database: str, type_: str, source: pa.DataType, good: object, bad: object
-) -> None:
-    """MariaDB would cut, round, pad or refuse it."""
-    store = Maria(mariadb, database)
-    store.execute(f"CREATE TABLE t (v {type_})")
-    of, schema = target(store), pa.schema([("v", source)])
-
-    def rows(value: object) -> pa.RecordBatch:
-        if pa.types.is_timestamp(source):
-            return pa.record_batch([pa.array([value], pa.int64()).cast(source)], schema=schema)
-        if pa.types.is_date(source):
-            return pa.record_batch([pa.array([value], pa.int32()).cast(source)], schema=schema)
-        return pa.record_batch([pa.array([value], source)], schema=schema)
-
-    if bad is not None:
-        with pytest.raises(InvalidRow, match="column v does not fit"):
-            of.check(rows(bad), agreed(of, schema))
-    bring(of, rows(good))
-    found = store.execute("SELECT v FROM t")[0][0]
-    expected = rows(good).column(0)
-    if pa.types.is_timestamp(source):
-        expected = expected.cast(pa.timestamp("us"))
-    assert found == expected[0].as_py()
-
-
-def test_a_float_that_rounds_is_refused(mariadb: MariaDb, database: str) -> None:
-    """MariaDB keeps two digits of it and says nothing."""
-    store = Maria(mariadb, database)
-    store.execute("CREATE TABLE t (v DOUBLE(10,2), w FLOAT(7,4))")
-    with pytest.raises(SchemaMismatch) as caught:
-        agreed(target(store), pa.schema([("v", pa.float64()), ("w", pa.float32())]))
-    for words in ("double(10,2), which cannot be written", "float(7,4), which cannot be written"):
-        assert words in str(caught.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -76,6 +77,12 @@ class Connection:
             return list(cursor.fetchall())
         finally:
             cursor.close()
+
+    @functools.cached_property
+    def most_bytes(self) -> int:
+        """How many bytes of a statement the server takes, of MySQL and MariaDB."""
+        ((most,),) = self.query("SELECT @@max_allowed_packet")
+        return int(most) - 1024  # for what the protocol adds
 
     def commit(self) -> None:
         """Commit."""

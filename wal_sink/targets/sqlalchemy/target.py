@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Plan
 from wal_sink.options import Options
 from wal_sink.targets.arrow_values import are_deletes, keys_of_deletes, planned_operations
@@ -183,7 +184,8 @@ class SqlAlchemyTarget(SqlTarget):
 
     def refuses(self, error: Exception) -> bool:
         """Whether the database says that a row is wrong."""
-        return self._dialect.errors.refuses(_connection().driver_error(error))
+        own = isinstance(error, InvalidRow)
+        return own or self._dialect.errors.refuses(_connection().driver_error(error))
 
     def load(self) -> None:
         """Import SQLAlchemy."""

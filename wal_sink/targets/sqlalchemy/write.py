@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from wal_sink.targets.arrow_values import are_deletes
 from wal_sink.targets.casts import key_of
 from wal_sink.targets.sql.ledger import with_values
 from wal_sink.targets.sqlalchemy.dialects import Dialect
+from wal_sink.targets.sqlalchemy.literals import statements
 from wal_sink.targets.sqlalchemy.types import driver_values
 
 Quote = Callable[[str], str]
@@ -23,7 +25,7 @@ def write(
 ) -> int | None:
     """Write rows in the open transaction, in their order: of several rows of a key the last one counts.
 
-    The server decides which keys are equal. Rows between two deletes are one `executemany`.
+    The server decides which keys are equal. Rows between two deletes are one `executemany`, or literals.
 
     :param batch: in the types of the plan, at least one row.
     :returns: how many rows the server says it has added; None where it does not say, or replaces rows.
@@ -34,17 +36,22 @@ def write(
         return None  # it has neither triggers nor rules
     of_table = plan.of_table()
     names = [column.name for column in of_table.columns]
-    upsert = statement(dialect, quote, of_table)
-    columns = {name: driver_values(backend, batch.column(name)) for name in names}
     for deletes, first, end in _runs(plan, batch):
-        wanted = key_of(plan) if deletes else names
-        rows = list(zip(*(columns[name][first:end] for name in wanted), strict=True))
-        cursor = connection.cursor()
-        try:
-            cursor.executemany(delete(dialect, quote, plan) if deletes else upsert, rows)
-            counted = cursor.rowcount
-        finally:
-            cursor.close()
+        rows = batch.slice(first, end - first).select(key_of(plan) if deletes else names)
+        counted = 0
+        with contextlib.closing(connection.cursor()) as cursor:
+            if dialect.upsert == "duplicate key" and not deletes:
+                around = _around(dialect, quote, of_table)
+                for text in statements(around, rows, connection.most_bytes):
+                    cursor.execute(text)
+                    counted += cursor.rowcount
+            else:
+                one = (
+                    delete(dialect, quote, plan) if deletes else statement(dialect, quote, of_table)
+                )
+                values = (driver_values(backend, column) for column in rows.columns)
+                cursor.executemany(one, list(zip(*values, strict=True)))
+                counted = cursor.rowcount
     # Drivers of the databases with MERGE may count the last row alone.
     return None if key_of(plan) or dialect.upsert == "merge" else int(counted)
 
@@ -70,17 +77,21 @@ def statement(dialect: Dialect, quote: Quote, plan: Plan) -> str:
     names = [column.name for column in plan.columns]
     key = key_of(plan)
     others = [name for name in names if name not in key]
-    listed = ", ".join(map(quote, names))
-    values = ", ".join([dialect.parameter] * len(names))
     if key and dialect.upsert == "merge":
         return _merge(dialect, quote, plan.table, names, key, others)
-    into = with_values(f"{plan.table} ({listed})", dialect.parameter)
-    insert = f"INSERT INTO {into} VALUES ({values})"  # noqa: S608 -- quoted names
-    if not key:
-        return insert
-    return insert + with_values(
-        _on_duplicate(dialect.upsert, quote, key, others), dialect.parameter
+    values = ", ".join([dialect.parameter] * len(names))
+    return f"({values})".join(
+        with_values(each, dialect.parameter) for each in _around(dialect, quote, plan)
     )
+
+
+def _around(dialect: Dialect, quote: Quote, plan: Plan) -> tuple[str, str]:
+    """Return what an INSERT has before its values, and behind them."""
+    names = [column.name for column in plan.columns]
+    key = key_of(plan)
+    before = f"INSERT INTO {plan.table} ({', '.join(map(quote, names))}) VALUES "  # noqa: S608 -- quoted
+    others = [name for name in names if name not in key]
+    return before, _on_duplicate(dialect.upsert, quote, key, others) if key else ""
 
 
 def _on_duplicate(

@@ -1,0 +1,201 @@
+"""Values of MariaDB: each arrives as it is, or is refused, by its task or by the flush."""
+
+from __future__ import annotations
+
+import datetime
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+from tests.sql.mariadb import MariaDb
+from tests.sql.stores import Maria
+from tests.sql.test_start import SCHEMA, agreed, bring, target
+from wal_sink.errors import InvalidRow, SchemaMismatch, TargetRefused
+from wal_sink.model.ledger import Outcome, Owner
+from wal_sink.protocol import ledger
+from wal_sink.targets.base import Slice
+from wal_sink.targets.sql.session import SqlSession
+from wal_sink.testing.contracts.ledger import begin, begun_window, create, row_of
+
+
+@pytest.mark.parametrize(
+    ("type_", "source", "good", "bad"),
+    [
+        ("TINYINT UNSIGNED", pa.int64(), 255, 256),
+        ("BIGINT UNSIGNED", pa.decimal128(20, 0), Decimal(2**64 - 1), Decimal(-1)),
+        ("MEDIUMINT", pa.int32(), -8_388_608, 8_388_608),
+        ("DOUBLE", pa.float64(), 1e308, float("nan")),
+        ("FLOAT", pa.float32(), 0.5, float("inf")),
+        ("DECIMAL(5,2)", pa.decimal128(9, 2), Decimal("999.99"), Decimal("1000.00")),
+        ("DECIMAL(5,2)", pa.int64(), 999, 1000),
+        ("VARCHAR(3)", pa.string(), "äöü", "äöüx"),
+        ("CHAR(3)", pa.string(), "ab", "ab "),
+        ("TINYTEXT", pa.string(), "x" * 255, "ä" * 128),
+        ("BINARY(2)", pa.binary(), b"ab", b"a"),
+        ("VARBINARY(2)", pa.binary(), b"a", b"abc"),
+        ("BOOLEAN", pa.bool_(), True, None),
+        ("DATETIME(3)", pa.timestamp("us", "UTC"), 1_000, 1_001),
+        ("TIMESTAMP(6)", pa.timestamp("us", "UTC"), 2_147_483_647_000_000, 2_147_483_648_000_000),
+        ("DATE", pa.date32(), 0, 2_932_897),
+    ],
+)
+def test_a_value_arrives_as_it_is_or_is_refused_in_the_task(
+    mariadb: MariaDb, database: str, type_: str, source: pa.DataType, good: object, bad: object
+) -> None:
+    """MariaDB would cut, round, pad or refuse it."""
+    store = Maria(mariadb, database)
+    store.execute(f"CREATE TABLE t (v {type_})")
+    of, schema = target(store), pa.schema([("v", source)])
+
+    def rows(value: object) -> pa.RecordBatch:
+        if pa.types.is_timestamp(source):
+            return pa.record_batch([pa.array([value], pa.int64()).cast(source)], schema=schema)
+        if pa.types.is_date(source):
+            return pa.record_batch([pa.array([value], pa.int32()).cast(source)], schema=schema)
+        return pa.record_batch([pa.array([value], source)], schema=schema)
+
+    if bad is not None:
+        with pytest.raises(InvalidRow, match="column v does not fit"):
+            of.check(rows(bad), agreed(of, schema))
+    bring(of, rows(good))
+    found = store.execute("SELECT v FROM t")[0][0]
+    expected = rows(good).column(0)
+    if pa.types.is_timestamp(source):
+        expected = expected.cast(pa.timestamp("us"))
+    assert found == expected[0].as_py()
+
+
+def test_a_float_that_rounds_is_refused(mariadb: MariaDb, database: str) -> None:
+    """MariaDB keeps two digits of it and says nothing."""
+    store = Maria(mariadb, database)
+    store.execute("CREATE TABLE t (v DOUBLE(10,2), w FLOAT(7,4))")
+    with pytest.raises(SchemaMismatch) as caught:
+        agreed(target(store), pa.schema([("v", pa.float64()), ("w", pa.float32())]))
+    for words in ("double(10,2), which cannot be written", "float(7,4), which cannot be written"):
+        assert words in str(caught.value)
+
+
+UTC = datetime.UTC
+TEXTS = [
+    "",
+    "'",
+    "\\",
+    "\\'",
+    "''",
+    '"',
+    "a\nb\r\t\0\x1a",
+    "%s %",
+    "`",
+    "äöü €\U0001f600",
+    "_binary X'00'",
+    "NULL",
+]
+NUMBERS = [
+    0.1,
+    5e-324,
+    1.7976931348623157e308,
+    -1.5e-5,
+    1e22,
+    123456789012345680.0,
+    2.0**53 + 2,
+    1 / 3,
+]
+TINY = Decimal("0.000000012345678901234567890123")
+VALUES: dict[str, tuple[str, pa.DataType, list[object]]] = {
+    "text": ("LONGTEXT", pa.string(), TEXTS),
+    "bytes": (
+        "LONGBLOB",
+        pa.binary(),
+        [bytes(range(256)), b"", *(each.encode() for each in TEXTS)],
+    ),
+    "json": ("JSON", pa.string(), ['{"a": "\\\\ \'"}']),
+    "double": ("DOUBLE", pa.float64(), NUMBERS),
+    "float": ("FLOAT", pa.float32(), [0.5, 2.0**-149, 3.4028234663852886e38, 2.0**24]),
+    "decimal": (
+        "DECIMAL(38,30)",
+        pa.decimal128(38, 30),
+        [TINY, -TINY, Decimal("99999999.5"), Decimal(0)],
+    ),
+    "whole": ("DECIMAL(38,0)", pa.decimal128(38, 0), [Decimal("9" * 38), Decimal("-" + "9" * 38)]),
+    "big": ("BIGINT", pa.int64(), [-(2**63), 2**63 - 1, 0]),
+    "unsigned": ("BIGINT UNSIGNED", pa.uint64(), [2**64 - 1]),
+    "tiny": ("TINYINT", pa.int8(), [-128, 127]),
+    "yes": ("BOOLEAN", pa.bool_(), [True, False]),
+    "day": ("DATE", pa.date32(), [datetime.date(1, 1, 1), datetime.date(9999, 12, 31)]),
+    "seconds": ("DATETIME", pa.timestamp("s"), [datetime.datetime(1, 1, 1, 2, 3, 4)]),  # noqa: DTZ001 -- it has none
+    "at": (
+        "DATETIME(6)",
+        pa.timestamp("us", "UTC"),
+        [
+            datetime.datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC),
+            datetime.datetime(1969, 1, 1, tzinfo=UTC),
+        ],
+    ),
+    "stamp": (
+        "TIMESTAMP(3) NULL",
+        pa.timestamp("ms", "UTC"),
+        [datetime.datetime(2038, 1, 19, tzinfo=UTC)],
+    ),
+}
+"""By column: its type, the type of the DataFrame, and values that a statement could spoil."""
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_every_value_of_every_type_arrives_as_it_is(
+    mariadb: MariaDb, database: str, mode: str
+) -> None:
+    """Rows are literals in statements."""
+    store = Maria(mariadb, database)
+    key = ", PRIMARY KEY (id)" if mode == "upsert" else ""
+    listed = ", ".join(f"`{name}` {type_}" for name, (type_, _, _) in VALUES.items())
+    store.execute(f"CREATE TABLE t (id BIGINT, {listed}{key})")
+    number = max(len(values) for _, _, values in VALUES.values()) + 1
+    columns = [
+        pa.array([*values, *[None] * (number - len(values))], type_)
+        for _, type_, values in VALUES.values()
+    ]
+    rows = pa.record_batch([pa.array(range(number), pa.int64()), *columns], names=["id", *VALUES])
+    bring(target(store, mode=mode), rows)
+    exact = ", ".join("`float` + 0e0" if name == "float" else f"`{name}`" for name in VALUES)
+    found = store.execute(f"SELECT id, {exact} FROM t ORDER BY id")
+    for name, column, stored in zip(
+        VALUES, columns, list(zip(*found, strict=True))[1:], strict=True
+    ):
+        plain = column.cast(pa.timestamp("us")) if pa.types.is_timestamp(column.type) else column
+        assert list(stored) == plain.to_pylist(), name
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_a_row_above_max_allowed_packet_is_refused_alone(
+    mariadb: MariaDb, database: str, *, keyed: bool
+) -> None:
+    """The server would close the connection; of smaller rows a statement has fewer."""
+    store = Maria(mariadb, database)
+    store.execute(
+        f"CREATE TABLE t (id BIGINT, name LONGTEXT{', PRIMARY KEY (id)' if keyed else ''})"
+    )
+    mariadb.execute("SET GLOBAL max_allowed_packet = 65536")
+    try:
+        of = target(store, mode="upsert" if keyed else "append")
+        plan = agreed(of)
+        texts = ["'" * 30_000, "x" * 60_000, "'" * 40_000, "x" * 70_000, "y"]
+        rows = Slice(0, of.check(pa.record_batch([range(5), texts], SCHEMA), plan), 7)
+        with of.connect(Owner("query", "log", "checkpoint")) as session:
+            create(session)
+            assert isinstance(session, SqlSession)
+            window = begun_window(0, rows=5)
+            begin(session, window)
+            session.start(window)
+            with pytest.raises(TargetRefused, match=r"id=2\b.* max_allowed_packet is 6"):
+                session.write(plan, rows)
+            session.start(window)
+            refused: list[int] = []
+            session.pass_over(lambda us, _: refused.append(us))
+            session.write(plan, rows)
+            seen = row_of(session)
+            assert session.commit(seen, ledger.finish(seen)) is Outcome.APPLIED
+    finally:
+        mariadb.execute("SET GLOBAL max_allowed_packet = 16777216")
+    assert refused == [9, 10]
+    assert store.execute("SELECT id FROM t ORDER BY id") == [(0,), (1,), (4,)]

@@ -1,0 +1,85 @@
+"""Statements with rows as literals, for MySQL and MariaDB, whose drivers spend most of a flush on values.
+
+Arrow writes a column at once: a tenth of the time of pymysql's `executemany`. The sizes of rows are known
+before any is sent, as a server closes the connection on a statement that is too long for it. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from wal_sink.errors import InvalidRow
+
+_USUAL = 1024 * 1024
+"""Bytes of a statement, unless one row has more."""
+_AT_ONCE = 64 * 1024 * 1024
+"""Bytes of rows whose literals are in memory at once, unless one row has more."""
+
+
+def statements(around: tuple[str, str], batch: pa.RecordBatch, most: int) -> Iterator[str]:
+    """Yield statements that bring the rows, in their order.
+
+    :param around: what a statement has before its rows, and behind them.
+    :param batch: at least one row, in types of `arrow_type`; floating numbers are finite.
+    :param most: bytes of a statement that the server takes.
+    :raises InvalidRow: one row alone needs a longer one.
+    """
+    half = batch.num_rows // 2
+    if half and batch.nbytes > _AT_ONCE:
+        yield from statements(around, batch.slice(0, half), most)
+        yield from statements(around, batch.slice(half), most)
+        return
+    rows = _rows(batch)
+    room = most - len("".join(around).encode())
+    sizes, texts = pc.binary_length(rows).to_pylist(), rows.to_pylist()
+    begin = taken = 0
+    for row, size in enumerate(sizes):
+        if size > room:
+            raise InvalidRow(
+                f"a statement with it has {most - room + size:,} bytes, and the server's max_allowed_packet"
+                f" is {most:,}",
+                "Raise max_allowed_packet on the server, or filter such rows out.",
+            )
+        if row > begin and taken + size > min(room, _USUAL):
+            yield ",".join(texts[begin:row]).join(around)
+            begin, taken = row, 0
+        taken += size + 1
+    yield ",".join(texts[begin:]).join(around)
+
+
+def _rows(batch: pa.RecordBatch) -> pa.StringArray:
+    """Return each row in brackets."""
+    cells = [_literals(column).fill_null("NULL") for column in batch.columns]
+    commas = [part for cell in cells for part in (",", cell)]
+    return pc.binary_join_element_wise("(", *commas[1:], ")", "")
+
+
+def _literals(values: pa.Array) -> pa.StringArray:
+    """Return values as MySQL reads them, under the SQL mode of the connection; null for null."""
+    type_ = values.type
+    if pt.is_boolean(type_) or pt.is_integer(type_):
+        return values.cast(pa.int8() if pt.is_boolean(type_) else type_).cast(pa.string())
+    if pt.is_floating(type_):  # without an exponent it would be a decimal of 65 digits at most
+        texts = values.cast(pa.float64()).cast(pa.string())
+        with_exponent = pc.binary_join_element_wise(texts, "e0", "")
+        return pc.if_else(pc.match_substring(texts, "e"), texts, with_exponent)
+    if pt.is_decimal(
+        type_
+    ):  # Arrow writes some with an exponent, which would make a double of them
+        return _each(values, lambda value: format(value, "f"))
+    if pt.is_binary(type_):
+        return _each(values, lambda value: f"X'{value.hex()}'")
+    if pt.is_timestamp(type_):
+        values = values.cast(pa.timestamp(type_.unit))  # in UTC
+    texts = pc.replace_substring(values.cast(pa.string()), "\\", "\\\\")
+    return pc.binary_join_element_wise("'", pc.replace_substring(texts, "'", "''"), "'", "")
+
+
+def _each(values: pa.Array, literal: Callable[[Any], str]) -> pa.StringArray:
+    found = (None if value is None else literal(value) for value in values.to_pylist())
+    return pa.array(found, pa.string())
