@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -308,7 +309,7 @@ def test_a_row_of_the_quarantine_is_sent_by_one_command_alone(
         row = Slice(0, pa.record_batch([[1], ["x"]], SCHEMA), 5)
         seen = row_of(first)
         back = msgspec.structs.replace(seen, flushed=-1)
-        acts = {
+        acts: dict[str, Callable[[], object]] = {
             "retry": lambda: late.resend(plan, row, noted=False),
             "rewind": lambda: late.compare_and_set(seen, back),
         }

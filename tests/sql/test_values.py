@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -102,7 +103,7 @@ NUMBERS = [
     1 / 3,
 ]
 TINY = Decimal("0.000000012345678901234567890123")
-VALUES: dict[str, tuple[str, pa.DataType, list[object]]] = {
+VALUES: dict[str, tuple[str, pa.DataType, list[Any]]] = {
     "text": ("LONGTEXT", pa.string(), TEXTS),
     "bytes": (
         "LONGBLOB",
