@@ -20,11 +20,12 @@ _POM = """\
 """
 
 
-def maven_jars(name: str, artifacts: Sequence[str]) -> Path:
+def maven_jars(name: str, artifacts: Sequence[str], without: Sequence[str] = ()) -> Path:
     """Return the folder of the jars, below the user's cache; the test is skipped without Maven.
 
     :param name: of the folder, with the versions.
     :param artifacts: each `group:name:version` or `group:name:version:classifier`.
+    :param without: each `group:name` of what they say they need, and is left out.
     """
     folder = cache_folder() / name
     if folder.is_dir():
@@ -34,7 +35,11 @@ def maven_jars(name: str, artifacts: Sequence[str]) -> Path:
         pytest.skip(f"the jars of {name} come by Maven (`mvn`), which is not installed")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=folder.parent) as work:
-        wanted = "\n".join(map(_dependency, artifacts))
+        excluded = "".join(f"<exclusion>{_tags(each)}</exclusion>" for each in without)
+        wanted = "\n".join(
+            f"<dependency>{_tags(each)}<exclusions>{excluded}</exclusions></dependency>"
+            for each in artifacts
+        )
         Path(work, "pom.xml").write_text(_POM.format(dependencies=wanted))
         command = [maven, "-B", "-q", "dependency:copy-dependencies", "-DoutputDirectory=jars"]
         subprocess.run(command, cwd=work, check=True)
@@ -46,8 +51,7 @@ def maven_jars(name: str, artifacts: Sequence[str]) -> Path:
     return folder
 
 
-def _dependency(artifact: str) -> str:
-    tags = zip(
-        ("groupId", "artifactId", "version", "classifier"), artifact.split(":"), strict=False
-    )
-    return f"<dependency>{''.join(f'<{tag}>{text}</{tag}>' for tag, text in tags)}</dependency>"
+def _tags(artifact: str) -> str:
+    names = ("groupId", "artifactId", "version", "classifier")
+    tags = zip(names, artifact.split(":"), strict=False)
+    return "".join(f"<{tag}>{text}</{tag}>" for tag, text in tags)

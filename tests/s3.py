@@ -9,6 +9,7 @@ import urllib.request
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,12 +40,20 @@ class S3:
 
     def backend(self, behaviour: str = "plain") -> S3Backend:
         """Return an empty store in a new bucket."""
-        return S3Backend(f"{self.bucket(behaviour)}/the/log", self.options)
+        return self.open(f"{self.bucket(behaviour)}/the/log")
+
+    def open(self, url: str) -> S3Backend:
+        """Open a place in a bucket."""
+        return S3Backend(url, self.options)
 
     def counts(self) -> dict[str, int]:
         """Return how many requests of each kind came since the last call."""
-        with urllib.request.urlopen(f"{self.endpoint}/counts") as answer:
-            return dict(json.load(answer))
+        return dict(self.ask("counts"))
+
+    def ask(self, what: str) -> Any:
+        """Ask the server itself, see `tests.s3_server`."""
+        with urllib.request.urlopen(f"{self.endpoint}/{what}") as answer:
+            return json.load(answer)
 
 
 @pytest.fixture(scope="session")

@@ -31,13 +31,15 @@ class Front:
     One request at a time: moto looks for the object and writes it then, and S3 does that at once.
 
     `careless-…`  ignores If-None-Match; `careful-…` ignores it only when an upload is completed
-    `lossy-N-…`   performs conditional writes, and drops the connection instead of the first N answers
-                  for each object
+    `lossy-N-…`   performs writes, and drops the connection instead of the first N answers for each object
     `busy-N-…`    answers the first N requests of each kind for each object with SlowDown
     `conflict-N-…`  answers the first N conditional writes of each object with 409: another one is under way
     `expiring-N-…`  answers as if the credentials had expired, from the Nth request on
     `denied-…`    answers AccessDenied
     `keeping-…`   says of bulk deletions that each object was kept
+
+    In any bucket the next copy onto an object that `/hold/NAME` has named waits for `/release/NAME`, and is
+    carried out then; `/held/NAME` says whether it waits.
     """
 
     def __init__(self) -> None:
@@ -46,17 +48,38 @@ class Front:
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._seen: Counter[str] = Counter()
+        self._holds: dict[str, threading.Event] = {}
+        self._held: dict[str, threading.Event] = {}
 
     def __call__(self, environment: Environment, start: Callable[..., Any]) -> Iterable[bytes]:
         """Answer a request."""
+        path = environment["PATH_INFO"]
+        if "HTTP_X_AMZ_COPY_SOURCE" in environment:
+            for name in [each for each in self._holds if path.endswith(each)]:
+                self._held[name] = self._holds.pop(name)
+                self._held[name].wait()
         with self._lock:
-            if environment["PATH_INFO"] == "/counts":
-                answer = json.dumps(self._counts).encode()
-                self._counts.clear()
+            if (told := self._told(*path[1:].partition("/")[::2])) is not None:
                 start("200 OK", [])
-                return [answer]
+                return [json.dumps(told).encode()]
             self._counts[_kind(environment)] += 1
             return self._answer(environment, start)
+
+    def _told(self, verb: str, name: str) -> object:
+        """Do what a test asks the server itself; None for a request to a bucket."""
+        match verb:
+            case "counts":
+                counts, self._counts = self._counts, Counter()
+                return counts
+            case "hold":
+                self._holds[name] = threading.Event()
+                return self._held.pop(name, None) is None
+            case "held":
+                return name in self._held
+            case "release":
+                self._held.pop(name).set()
+                return True
+        return None
 
     def _answer(self, environment: Environment, start: Callable[..., Any]) -> Iterable[bytes]:
         behaviour, _, rest = environment["PATH_INFO"].lstrip("/").partition("-")
@@ -73,14 +96,21 @@ class Front:
             environment["wsgi.input"].read(int(environment["CONTENT_LENGTH"]))
             start("200 OK", [("Content-Type", "application/xml")])
             return [_LEFT]
-        if completes and environment["REQUEST_METHOD"] == "POST":
+        upload = (
+            f"{environment['PATH_INFO']} {parse_qs(environment['QUERY_STRING']).get('uploadId')}"
+        )
+        if completes and environment["REQUEST_METHOD"] == "POST" and self._seen[upload]:
             # As most stores have it; moto does it once more, and breaks down over one that is aborted.
-            if self._over(environment["PATH_INFO"], environment["QUERY_STRING"]):
-                return _refuse(environment, start, "404 Not Found", "NoSuchUpload")
-        elif completes and environment["REQUEST_METHOD"] == "DELETE":
-            self._over(environment["PATH_INFO"], environment["QUERY_STRING"])
-        answer = list(self._moto(environment, start))
-        if behaviour == "lossy" and conditional and self._nth(environment) <= times:
+            return _refuse(environment, start, "404 Not Found", "NoSuchUpload")
+
+        def started(status: str, *rest: Any) -> Any:
+            ends = completes and environment["REQUEST_METHOD"] in {"POST", "DELETE"}
+            self._seen[upload] += ends and status.startswith("2")  # not by one that is refused
+            return start(status, *rest)
+
+        answer = list(self._moto(environment, started))
+        writes = environment["REQUEST_METHOD"] == "PUT" and not _makes_bucket(environment)
+        if behaviour == "lossy" and (conditional or writes) and self._nth(environment) <= times:
             environment["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
         return answer
 
@@ -103,12 +133,6 @@ class Front:
                     ("400 Bad Request", "ExpiredToken") if self._seen[behaviour] >= times else None
                 )
         return None
-
-    def _over(self, path: str, query: str) -> bool:
-        """Whether an upload was completed or aborted before; it is from now on."""
-        upload = f"{path} {parse_qs(query)['uploadId'][0]}"
-        self._seen[upload] += 1
-        return self._seen[upload] > 1
 
     def _nth(self, environment: Environment) -> int:
         request = f"{environment['REQUEST_METHOD']} {environment['PATH_INFO']}"

@@ -72,6 +72,21 @@ class Configuration(NamedTuple):
         """Names of the targets; none where there is only one, without a name."""
         return tuple(each.name for each in self.destinations if each.name)
 
+    def refuse_bucket(self) -> None:
+        """Refuse a checkpoint in which two drivers overwrite each other's files (rule 11).
+
+        :raises OptionError: it is not in a folder, and the user has not said that there never are two.
+        """
+        if not self.location.in_folder and not self.sink.one_driver:
+            raise OptionError(
+                f"The checkpoint {self.location.checkpoint} is in a bucket, where Spark's rename is a copy."
+                " Of two drivers the older one can overwrite what the newer one has written, and rows would"
+                " come twice.",
+                "Put checkpointLocation into a folder that all hosts share, and wal.location into the bucket."
+                " Or see to it that a driver has ended, and each request of it, before the next one"
+                ' starts: then add .option("checkpoint.oneDriver", "true").',
+            )
+
     @property
     def target(self) -> Target:
         """The target, or the first of several."""

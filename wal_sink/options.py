@@ -145,6 +145,13 @@ class SinkOptions(Options, frozen=True, kw_only=True):
             SECRET,
         ),
     ] = msgspec.field(name="checkpoint.storageOptions", default="")
+    one_driver: Annotated[
+        bool,
+        about(
+            "true: you make sure that a driver of the query has ended before the next one starts. A"
+            " checkpoint in a bucket is refused without it"
+        ),
+    ] = msgspec.field(name="checkpoint.oneDriver", default=False)
     compression: Annotated[
         Literal["lz4", "zstd", "none"], about("Compression of the segments of the log")
     ] = msgspec.field(name="wal.compression", default="lz4")

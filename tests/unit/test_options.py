@@ -19,7 +19,7 @@ SPARKS_OWN = ["checkpointLocation", "queryName"]
 
 KNOWN = [
     *("checkpointLocation", "wal.location", "wal.compression", "target", "keyspace", "table"),
-    *("wal.storageOptions", "checkpoint.storageOptions"),
+    *("wal.storageOptions", "checkpoint.storageOptions", "checkpoint.oneDriver"),
     *("cassandra.contactPoints", "cassandra.port", "cassandra.username", "cassandra.password"),
     *("cassandra.requestTimeout", "cassandra.localDatacenter", "cassandra.consistencyLevel"),
     *("cassandra.serialConsistencyLevel", "cassandra.ledgerTable", "cassandra.nulls"),

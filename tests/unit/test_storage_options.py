@@ -6,11 +6,13 @@ import json
 import pickle
 import traceback
 
+import pyarrow as pa
 import pytest
 
 from state_backends import S3Backend
 from wal_sink.configuration import Configuration, configure
 from wal_sink.errors import OptionError
+from wal_sink.publish.preflight import preflight
 from wal_sink.wal.location import options_for
 
 KEYS = {"key": "AKIA", "secret": "Geheim", "client_kwargs": {"aws_session_token": "Geheim"}}
@@ -170,3 +172,13 @@ def test_a_store_that_cannot_be_used_is_refused_by_the_option(url: str, reason: 
             configured(**options)
         assert "s3://bucket" in caught.value.remedy
         assert "Geheim" not in str(caught.value)
+
+
+def test_a_checkpoint_in_a_bucket_needs_a_promise() -> None:
+    """Of two drivers one could overwrite what the other one has planned; the log alone may be there."""
+    given = GIVEN | {"checkpointLocation": "s3a://bucket/ck"}
+    with pytest.raises(OptionError, match="rename is a copy") as refused:
+        preflight(given, pa.schema([]))
+    assert "wal.location into the bucket" in refused.value.remedy
+    configured("s3a://bucket/ck", **{"checkpoint.oneDriver": "true"}).refuse_bucket()
+    configured("/ck", wal__location="s3://bucket/log").refuse_bucket()

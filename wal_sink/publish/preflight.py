@@ -73,6 +73,7 @@ def preflight(raw: Mapping[str, str], schema: pa.Schema) -> Checked:
     :raises TargetUnavailable, TargetRefused: the target does not answer, or refuses.
     """
     configuration = configure(raw)
+    configuration.refuse_bucket()
     columns = with_epoch_field(schema, configuration.sink.epoch_column)
     named = {
         each.name: (each.target.name, each.target.shape) for each in configuration.destinations

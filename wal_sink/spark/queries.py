@@ -283,6 +283,7 @@ class Queries:
                 self.refusals.remember(started.query_id, error)
             raise
         try:
+            configuration.refuse_bucket()
             refuse_other_targets(log, configuration.names)
             attach_targets(log, checkpoint, configuration.names, now_us(), this_process())
             is_new = begin_log(log, checkpoint)

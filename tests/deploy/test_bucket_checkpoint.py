@@ -1,0 +1,141 @@
+"""Spark's checkpoint in a bucket, by its own client of S3: kills, lost answers, an overtaken driver."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from tests.maven_jars import maven_jars
+from tests.neighbours import Counted, Row
+from tests.s3 import S3
+from tests.spark.conftest import ROWS_PER_FILE, write_source
+from wal_sink.testing.crash import Driver
+
+pytestmark = [
+    pytest.mark.test_all,
+    pytest.mark.spark,
+    pytest.mark.s3,
+    pytest.mark.timeout(1_500),
+]
+
+HADOOP, SDK = "3.5.0", "2.35.4"
+FILES = 5
+EXPECTED = FILES * ROWS_PER_FILE
+FOLDER = Path(__file__).parents[2]
+SCHEMA = pa.schema([("id", pa.int64()), ("key", pa.string())])
+
+
+def s3a_jars() -> list[str]:
+    """Return Hadoop's client of S3, and of the AWS SDK what it needs: the bundle has 600 MB."""
+    folder = maven_jars(
+        f"hadoop-aws-{HADOOP}",
+        [
+            f"org.apache.hadoop:hadoop-aws:{HADOOP}",
+            "software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3:1.3.1",
+            *(
+                f"software.amazon.awssdk:{name}:{SDK}"
+                for name in ("s3", "s3-transfer-manager", "sts")
+            ),
+        ],
+        without=["software.amazon.awssdk:bundle"],
+    )
+    theirs = ("slf4j", "netty", "commons-")  # Spark has them
+    return [str(jar) for jar in folder.glob("*.jar") if not jar.name.startswith(theirs)]
+
+
+class Query:
+    """A query whose checkpoint and log are in a bucket, and the Delta table that it fills.
+
+    :param options: beside those that it needs.
+    """
+
+    def __init__(self, s3: S3, behaviour: str, folder: Path, **options: str) -> None:
+        self.s3, self._folder = s3, folder
+        self.table = str(folder / "table")
+        DeltaTable.create(self.table, SCHEMA)
+        hadoop = {
+            "endpoint": s3.endpoint,
+            "endpoint.region": "us-east-1",
+            "access.key": s3.options["key"],
+            "secret.key": s3.options["secret"],
+            "path.style.access": "true",
+        }
+        self.checkpoint = f"{s3.bucket(behaviour)}/checkpoint"
+        self.config = {
+            "source": write_source(folder / "source", FILES),
+            "settings": {
+                "spark.jars": ",".join(s3a_jars()),
+                **{f"spark.hadoop.fs.s3a.{name}": value for name, value in hadoop.items()},
+            },
+            "options": {
+                "checkpointLocation": self.checkpoint.replace("s3:", "s3a:"),
+                "target": "delta",
+                "delta.path": self.table,
+                "wal.storageOptions": json.dumps(s3.options),
+                **options,
+            },
+        }
+        self._starts = 0
+
+    def start(self) -> Driver:
+        """Start a driver."""
+        self._starts += 1
+        place = self._folder / f"config-{self._starts}.json"
+        place.write_text(json.dumps(self.config))
+        output = self._folder / f"output-{self._starts}"
+        application = ["-m", "tests.deploy.bucket_app", str(place)]
+        return Driver(application, output, folder=FOLDER, patience_s=400)
+
+    def start_until_held(self, name: str) -> Driver:
+        """Start a driver, and let it stand still where it renames a file of its checkpoint."""
+        self.s3.ask(f"hold/{name}")
+        driver = self.start()
+        driver.reach(lambda: self.s3.ask(f"held/{name}"))
+        return driver
+
+    def found(self) -> int:
+        """Return how many rows the table has; each has to be there, none twice."""
+        rows = DeltaTable(self.table).to_pyarrow_table()
+        assert sorted(rows["id"].to_pylist()) == list(range(EXPECTED))
+        return int(rows.num_rows)
+
+
+def test_kills_and_lost_answers(s3: S3, tmp_path: Path, counted: Counted) -> None:
+    """The first answer to each write is lost, and the driver dies before and after Spark's copies."""
+    query = Query(s3, "lossy-1", tmp_path, **{"checkpoint.oneDriver": "true"})
+    for name, arrives in (("offsets/1", False), ("commits/1", False), ("commits/2", True)):
+        query.start_until_held(name).kill()
+        if arrives:
+            s3.ask(f"release/{name}")
+    query.start().finish()
+    faults = "3 SIGKILLs at Spark's renames, a lost answer to each write"
+    counted(
+        Row("Spark's checkpoint in S3", f"hadoop-aws {HADOOP}", faults, EXPECTED, query.found())
+    )
+
+
+def test_why_two_drivers_are_refused(s3: S3, tmp_path: Path) -> None:
+    """The older one overwrites what the newer one has planned: who restarts then would read from there."""
+    query = Query(s3, "plain", tmp_path)
+    with query.start() as driver:
+        driver.finish(1)
+    assert "checkpoint.oneDriver" in driver.log()
+    query.config["options"]["checkpoint.oneDriver"] = "true"  # type: ignore[index]
+
+    backend = s3.open(query.checkpoint)
+    with query.start_until_held("offsets/1") as older:
+        os.killpg(older.process.pid, signal.SIGSTOP)
+        query.start().finish()
+        planned = backend.read("offsets/1")
+        s3.ask("release/offsets/1")
+        os.killpg(older.process.pid, signal.SIGCONT)
+        older.finish(1)
+    assert "Fenced" in older.log()
+    assert backend.read("offsets/1") != planned
+    query.found()  # since the newer one was not interrupted
