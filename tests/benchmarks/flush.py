@@ -20,7 +20,7 @@ from tests.benchmarks.process import result_of
 from tests.benchmarks.run import Taken
 from wal_sink.configuration import configure
 from wal_sink.flush.flusher import Flusher, Pipeline
-from wal_sink.flush.loop import FlushLoop, FlushLoops
+from wal_sink.flush.loop import FlushLoop
 from wal_sink.flush.report import Reporter
 from wal_sink.protocol.next_step import Idle
 
@@ -57,13 +57,16 @@ def main(backlog: Backlog) -> Taken:
 @contextlib.contextmanager
 def beside(pipelines: list[Pipeline]) -> Iterator[None]:
     """Flush other targets on threads of their own."""
-    loops = FlushLoops([FlushLoop(Flusher(each, Reporter(each.log))) for each in pipelines])
-    loops.start()
+    loops = [FlushLoop(Flusher(each, Reporter(each.log))) for each in pipelines]
+    for loop in loops:
+        loop.start()
     try:
         yield
     finally:
-        loops.stop()
-        loops.join(10)
+        for loop in loops:
+            loop.stop()
+        for loop in loops:
+            loop.join(10)
 
 
 if __name__ == "__main__":

@@ -31,13 +31,12 @@ from tests.spark.tables import Table, start, stream, wait_for
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import FlushTimeout, NotDrained, OptionError, UnsupportedSpark
 from wal_sink.flush.flusher import Flusher, Pipeline
-from wal_sink.flush.loop import FlushLoop, FlushLoops
+from wal_sink.flush.loop import FlushLoop
 from wal_sink.flush.run_history import RUN_HISTORY
 from wal_sink.spark import internals
 from wal_sink.spark.api import WORKER_PATH
 from wal_sink.spark.arrow_batching import ArrowBatching
 from wal_sink.spark.query import QueryFlush
-from wal_sink.spark.sink import Shutdown
 from wal_sink.testing.faults import Faults, FaultyTarget
 from wal_sink.testing.servers.cassandra import Node
 
@@ -251,8 +250,7 @@ def test_requests_under_way_are_waited_for_together(
         target = FaultyTarget(world.target, hanging)
         loop = FlushLoop(Flusher(Pipeline(world.query_id, world.log, checkpoint, target)))
         untouched = ArrowBatching(None, world.log, wanted=False)
-        loops_of = FlushLoops([loop])
-        flush = QueryFlush(world.query_id, "", checkpoint, world.log, loops_of, untouched)
+        flush = QueryFlush(world.query_id, "", checkpoint, world.log, [loop], untouched)
         sink._queries._flushes[world.query_id] = flush
         loop.start()
         loops.append(loop)
@@ -338,7 +336,7 @@ def close_with_an_interrupt(sink: wal_sink.Sink, after: list[int]) -> int | None
     at: list[int] = []
 
     def trace(frame: FrameType, event: str, _argument: object) -> Any:
-        if frame.f_code is not Shutdown.close.__code__:
+        if frame.f_code is not wal_sink.Sink.close.__code__:
             return None
         if event == "line" and not at and frame.f_lineno not in after:
             at.append(frame.f_lineno)

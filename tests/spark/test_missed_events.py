@@ -61,7 +61,7 @@ def test_an_end_of_which_no_event_tells_is_found(
         assert RUN_HISTORY.running(str(query.id)) == run
         flush = sink._queries.find(str(query.id))
         assert flush is not None
-        wait_for(lambda: not flush.loop.is_alive(), seconds=60)
+        wait_for(lambda: not flush.is_alive, seconds=60)
         assert RUN_HISTORY.running(str(query.id)) is None
         assert sink.status(query).flushed == 1
 

@@ -13,9 +13,9 @@ from tests.protocol.engine import NOW_US
 from wal_sink.admin.inspect import EpochLine, Inspected
 from wal_sink.cli.look import BacklogBar, status_screen
 from wal_sink.cli.screens import Fitting, log_screen, sample_screen
-from wal_sink.cli.terminal import Lines, Named, fold, output
+from wal_sink.cli.terminal import Lines, fold, output
 from wal_sink.clock import iso
-from wal_sink.progress.status import Status
+from wal_sink.progress.status import Line, Status
 
 QUERY = "48700082-8adc-4974-a23e-ac783ad55b09"
 LOG = f"file:///data/a/rather/long/folder/of/many/logs/checkpoint/wal_sink/{QUERY}"
@@ -148,4 +148,4 @@ def test_folding() -> None:
     assert list(fold("one two three", 8)) == ["one two", "three"]
     assert list(fold("at file:///a/b/cc now", 12)) == ["at file:///", "a/b/cc now"]
     assert list(fold("unbreakable", 5)) == ["unbreakable"]
-    assert shown(Lines([Named("name", "1\n2")]), 80) == "name  1\n      2\n"
+    assert shown(Lines([Line("name", "1\n2")]), 80) == "name  1\n      2\n"

@@ -30,7 +30,7 @@ from wal_sink.observer import Observer
 from wal_sink.progress.backlog import pending_epochs
 from wal_sink.progress.heartbeat import SILENT_S, FlusherWatch, read_report, this_process
 from wal_sink.progress.status import read_status
-from wal_sink.protocol.next_step import Begin, Idle, PassOver, Resume, Step
+from wal_sink.protocol.next_step import Begin, Idle, PassOver, Resume
 from wal_sink.targets.base import Target
 from wal_sink.text import counted
 from wal_sink.wal.location import owned, store_errors
@@ -220,7 +220,9 @@ class FlushCommand:
         goal = self._query.checkpoint.last_commit()
         total = max(0, goal - max(self._tally.flushed, self._before_first()))
         tries = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(_transient),
+            retry=tenacity.retry_if_exception(
+                lambda error: isinstance(error, WalSinkError) and error.transient
+            ),
             wait=tenacity.wait_random_exponential(multiplier=0.5, max=5),
             stop=lambda state: self._stopping or state.attempt_number >= _TRIES,
             before_sleep=self._failed,
@@ -241,7 +243,10 @@ class FlushCommand:
                         self._sleep(_LOOK_S)
                     elif isinstance(step, Idle):
                         return self._done(step.why)
-                    elif self._tally.flushed >= goal and _is_flush(step):
+                    # What clears up before a flush is taken to its end.
+                    elif self._tally.flushed >= goal and isinstance(
+                        step, Begin | PassOver | Resume
+                    ):
                         return self._done(
                             "everything that was checkpointed at the start is flushed"
                         )
@@ -341,12 +346,3 @@ def _trimmable_files(log: Log, retention_s: float) -> tuple[LogFile, ...]:
         sizes |= log.backend.sizes(f"{folder}/")
     found = ((path, sizes.get(path)) for path in listed)  # None: another flusher was faster
     return tuple(LogFile(path=path, bytes=size) for path, size in found if size is not None)
-
-
-def _transient(error: BaseException) -> bool:
-    return isinstance(error, WalSinkError) and error.transient
-
-
-def _is_flush(step: Step) -> bool:
-    """Tell a step that flushes from one that clears up before; those are taken to their end."""
-    return isinstance(step, Begin | PassOver | Resume)

@@ -28,7 +28,6 @@ from wal_sink.cli.terminal import (
     Failure,
     LateBar,
     Lines,
-    Named,
     OptionPairs,
     TargetName,
     Wal,
@@ -41,15 +40,13 @@ from wal_sink.cli.terminal import (
 from wal_sink.clock import now_us
 from wal_sink.errors import OptionError, WalSinkError
 from wal_sink.progress.heartbeat import FlusherWatch
-from wal_sink.progress.status import Mood, Status, byte_count, epoch_id, read_status, status_lines
+from wal_sink.progress.status import Line, Status, byte_count, epoch_id, read_status, status_lines
 from wal_sink.publish.preflight import Checked, preflight
 from wal_sink.text import counted, printable
 from wal_sink.wal.targets import slowest_view, view_of
 
 _EVERY_S = 1.0
 """How often `--watch` looks."""
-
-_STYLES: dict[Mood, str] = {"plain": "", "good": "green", "waiting": "yellow", "bad": "red"}
 
 
 def status(
@@ -92,7 +89,7 @@ def status(
 
 def status_screen(found: Status) -> Lines:
     """Lay a status out for people."""
-    return Lines([Named(line.name, line.value, _STYLES[line.mood]) for line in status_lines(found)])
+    return Lines(status_lines(found))
 
 
 class BacklogBar:
@@ -276,9 +273,9 @@ def check_screen(found: Checked) -> Lines:
     """Lay it out for people: what is in force, then each column."""
     return Lines(
         [
-            *(Named(heading, text) for heading, text in found.in_force.items()),
-            *(Named(column.heading, column.fits) for column in found.columns),
-            Named("fits", "the query can start", "green"),
+            *(Line(heading, text) for heading, text in found.in_force.items()),
+            *(Line(column.heading, column.fits) for column in found.columns),
+            Line("fits", "the query can start", "good"),
         ]
     )
 

@@ -9,8 +9,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from wal_sink.cli.terminal import AsJson, Lines, Named, document, output
+from wal_sink.cli.terminal import AsJson, Lines, document, output
 from wal_sink.options import Entry, SinkOptions, reference
+from wal_sink.progress.status import Line
 from wal_sink.targets.registry import installed, target_type
 
 
@@ -76,6 +77,6 @@ def _print(console: Console, group: OptionGroup) -> None:
             facts.append(f"or the variable {entry.environment}")
         if entry.secret:
             facts.append("never shown")
-        lines.append(Named(entry.name, f"{entry.text}\n({'; '.join(facts)})"))
+        lines.append(Line(entry.name, f"{entry.text}\n({'; '.join(facts)})"))
     console.print(Lines(lines))
     console.print()

@@ -11,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from wal_sink.admin.inspect import AttemptView, EpochLine, Inspected, InspectedEpoch
-from wal_sink.cli.terminal import Lines, Named
+from wal_sink.cli.terminal import Lines
 from wal_sink.clock import iso
 from wal_sink.model.records import FlushedEpoch
-from wal_sink.progress.status import ago, byte_count, epoch_id
+from wal_sink.progress.status import Line, ago, byte_count, epoch_id
 from wal_sink.text import counted, printable
 
 _NUMBERS = {
@@ -143,7 +143,7 @@ def sample_screen(rows: Sequence[Mapping[str, str | None]]) -> Fitting:
     for number, row in enumerate(rows, 1):
         cells = {name: "null" if value is None else value for name, value in row.items()}
         table.add_row(*(Text(c, "dim" if row[n] is None else "") for n, c in cells.items()))
-        block = [Named(f"  {printable(name)}", cell) for name, cell in cells.items()]
+        block = [Line(f"  {printable(name)}", cell) for name, cell in cells.items()]
         blocks += [Text(f"row {number}"), Lines(block)]
     return Fitting(table, Group(*blocks))
 
@@ -198,7 +198,7 @@ def _problems(lines: tuple[EpochLine, ...]) -> list[str]:
 
 
 def _pairs(*pairs: tuple[str, str]) -> Lines:
-    return Lines([Named(name, printable(value)) for name, value in pairs])
+    return Lines([Line(name, printable(value)) for name, value in pairs])
 
 
 def _seconds(iso_time: str) -> float:

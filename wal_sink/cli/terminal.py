@@ -14,7 +14,7 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -26,6 +26,7 @@ from rich.text import Text
 
 from wal_sink.admin.query import OPTIONS_VARIABLE
 from wal_sink.errors import OptionError, WalSinkError
+from wal_sink.progress.status import Line, Mood
 from wal_sink.text import printable
 from wal_sink.wal.location import store_errors
 
@@ -193,12 +194,7 @@ _GAP = 2
 """Columns between a name and its value."""
 
 
-class Named(NamedTuple):
-    """A name, and its value as text of one line or several."""
-
-    name: str
-    value: str
-    style: str = ""
+_STYLES: dict[Mood, str] = {"plain": "", "good": "green", "waiting": "yellow", "bad": "red"}
 
 
 class Lines:
@@ -207,18 +203,18 @@ class Lines:
     A line breaks at a space, and a path that is longer than a line behind a slash.
     """
 
-    def __init__(self, lines: Sequence[Named]) -> None:
+    def __init__(self, lines: Sequence[Line]) -> None:
         self._lines = lines
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Render it."""
         indent = max((len(line.name) for line in self._lines), default=0) + _GAP
         width = max(options.max_width - indent, 20)
-        for name, value, style in self._lines:
+        for name, value, mood in self._lines:
             text = Text(no_wrap=True, overflow="ignore", end="\n")
             text.append(name.ljust(indent), "bold")
             broken = [part for line in value.splitlines() or [""] for part in fold(line, width)]
-            text.append(("\n" + " " * indent).join(broken), style)
+            text.append(("\n" + " " * indent).join(broken), _STYLES[mood])
             yield text
 
 

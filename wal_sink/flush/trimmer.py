@@ -19,7 +19,7 @@ from wal_sink.model.records import FlushedEpoch
 from wal_sink.wal.log import Log
 from wal_sink.wal.quarantine import needless_aside
 from wal_sink.wal.retention import RetainedEpochs, Retention, SharedRetention
-from wal_sink.wal.trim import sweep, trim, trim_records
+from wal_sink.wal.trim import old_records, sweep, trim
 
 logger = line_logger(__name__)
 
@@ -78,7 +78,7 @@ class Trimmer:
             return  # the manifest stays for those that list it
         with self._leaving_garbage():
             self._retained.retain(window.epochs, records)
-            trim_records(self._log, self._log.attempts(), self._retained)
+            self._log.delete(old_records(self._log, self._log.attempts(), self._retained))
 
     def trim(self, epochs: Sequence[int], flushed: Collection[Attempt] = ()) -> None:
         """Delete flushed epochs; see `wal.trim.trim`.

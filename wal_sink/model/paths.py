@@ -21,7 +21,9 @@ from wal_sink.model.records import (
     Decision,
     FlushedEpoch,
     FlushedWindow,
+    FlusherReport,
     Intervention,
+    LogIdentity,
     OrphanTombstone,
     Released,
     Stop,
@@ -74,7 +76,7 @@ class Name(Generic[K]):
     """
 
     def __init__(self, template: str, key: Callable[..., K]) -> None:
-        self.folder = template.partition("/")[0] + "/"
+        self.folder = template[: template.find("/") + 1]
         self._key = key
         fields = [_FIELDS[field] for field in _FIELD.findall(template)]
         self._types = [parse for _, _, parse in fields]
@@ -193,6 +195,8 @@ class ReleasedName(NamedTuple):
 LOG = "log.json"
 FLUSHER = "flusher.json"
 
+IDENTITY = Kind(LOG, tuple[()], LogIdentity)
+REPORT = Kind(FLUSHER, tuple[()], FlusherReport)
 PLAN = Kind("plans/<plan>.json", str, Plan)
 TICKET = Kind("tickets/<run>.json", str, Ticket)
 STOP = Kind("stops/<run>.json", str, Stop)

@@ -135,15 +135,34 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def headline(self) -> str:
         """How far the flush is, in one short line: to be printed again and again."""
-        return headline(self)
+        if self.checkpointed < 0:
+            return "nothing is checkpointed yet"
+        flushed = f"flushed through epoch {self.flushed} of {self.checkpointed}"
+        if self.flushed < 0:
+            flushed = f"nothing is flushed yet of epochs up to {self.checkpointed}"
+        if not self.pending_epochs:
+            return flushed
+        epochs, rows = counted(self.pending_epochs, "epoch"), counted(self.pending_rows, "row")
+        error = f"; {self.last_error}" if self.last_error else ""
+        return f"{flushed}, {epochs} with {rows} waiting{error}"
 
     def __repr__(self) -> str:
-        """Return the lines that `wal-sink status` shows."""
-        return as_text(self)
+        """Return the lines that `wal-sink status` shows, their values in one column."""
+        lines = status_lines(self)
+        width = max(len(line.name) for line in lines) + 2
+        indent = "\n" + " " * width
+        return "\n".join(
+            line.name.ljust(width) + indent.join(line.value.splitlines()) for line in lines
+        )
 
     def _repr_html_(self) -> str:
         """Return them as a table for a notebook."""
-        return as_html(self)
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{escape(line.name)}</th>"
+            f"<td style='text-align:left;white-space:pre-wrap'>{escape(line.value)}</td></tr>"
+            for line in status_lines(self)
+        )
+        return f"<table>{rows}</table>"
 
 
 def status_lines(found: Status) -> list[Line]:
@@ -193,19 +212,6 @@ def status_lines(found: Status) -> list[Line]:
     return [line._replace(value=_printable_lines(line.value)) for line in lines]
 
 
-def headline(found: Status) -> str:
-    """Say in one line how far the flush is."""
-    if found.checkpointed < 0:
-        return "nothing is checkpointed yet"
-    flushed = f"flushed through epoch {found.flushed} of {found.checkpointed}"
-    if found.flushed < 0:
-        flushed = f"nothing is flushed yet of epochs up to {found.checkpointed}"
-    if not found.pending_epochs:
-        return flushed
-    waiting = f"{counted(found.pending_epochs, 'epoch')} with {counted(found.pending_rows, 'row')} waiting"
-    return f"{flushed}, {waiting}" + (f"; {found.last_error}" if found.last_error else "")
-
-
 def _rate(found: Status) -> str:
     """Say how fast it goes, and how long the backlog takes."""
     said = f"{found.rows_per_second:,.0f} rows a second while it flushes"
@@ -230,26 +236,6 @@ def _mood(found: Status) -> Mood:
     if found.last_error:
         return "bad"
     return "waiting" if found.pending_epochs else "good"
-
-
-def as_text(found: Status) -> str:
-    """Return a status as text, its values in one column."""
-    lines = status_lines(found)
-    width = max(len(line.name) for line in lines) + 2
-    indent = "\n" + " " * width
-    return "\n".join(
-        line.name.ljust(width) + indent.join(line.value.splitlines()) for line in lines
-    )
-
-
-def as_html(found: Status) -> str:
-    """Return a status as a table for a notebook."""
-    rows = "".join(
-        f"<tr><th style='text-align:left'>{escape(line.name)}</th>"
-        f"<td style='text-align:left;white-space:pre-wrap'>{escape(line.value)}</td></tr>"
-        for line in status_lines(found)
-    )
-    return f"<table>{rows}</table>"
 
 
 def _printable_lines(text: str) -> str:

@@ -23,7 +23,7 @@ from wal_sink.clock import now_us
 from wal_sink.configuration import Configuration, configure
 from wal_sink.errors import CorruptLog, MissingManifest, OptionError, WalSinkError, WrongOwner
 from wal_sink.flush.flusher import Flusher, Pipeline
-from wal_sink.flush.loop import FlushLoop, FlushLoops
+from wal_sink.flush.loop import FlushLoop
 from wal_sink.flush.report import Reporter
 from wal_sink.flush.run_history import RUN_HISTORY
 from wal_sink.metrics.server import Exposition
@@ -176,7 +176,7 @@ class Queries:
     def progressed(self, query_id: str) -> None:
         """Wake the flush: an epoch is checkpointed."""
         if flush := self.find(query_id):
-            flush.loop.wake()
+            flush.tell(FlushLoop.wake)
 
     def catch_up(self, query_id: str, run_id: str, query: StreamingQuery) -> None:
         """Wake the flush if a run has checkpointed what no event has told; called every ten seconds."""
@@ -200,7 +200,7 @@ class Queries:
         flush = self.find(query_id)
         if flush is not None and flush.run_id == run_id:
             flush.terminated = True
-            flush.loop.end()
+            flush.tell(FlushLoop.end)
 
     def end_missed(self, query_id: str, run_id: str) -> None:
         """Let the flush finish: the run has ended, although no event has told so."""
@@ -290,11 +290,11 @@ class Queries:
         except (OptionError, MissingManifest, CorruptLog) as error:
             self.refusals.refuse(query, error)
             return None
-        loop = FlushLoops(self._loops(started.query_id, checkpoint, log, configuration))
+        loops = self._loops(started.query_id, checkpoint, log, configuration)
         session = internals.own_session(query)
         arrow_batching = ArrowBatching(session, log, wanted=self._tune_arrow_batches)
         arrow_batching.look()
-        flush = QueryFlush(started.query_id, run_id, checkpoint, log, loop, arrow_batching)
+        flush = QueryFlush(started.query_id, run_id, checkpoint, log, loops, arrow_batching)
         taken_over = take_over(flush.query_id) or self.place(flush.query_id) is not None
         self._say_what_is_left(flush, configuration, taken_over=taken_over, is_new=is_new)
         with self._lock:
@@ -308,10 +308,10 @@ class Queries:
             self._done.pop(flush.query_id, None)
             RUN_HISTORY.watch(flush.query_id)  # an earlier run may just have been forgotten
             self.refusals.forget(flush.query_id)
-            loop.start()
+            flush.tell(FlushLoop.start)
         self.run_watcher.watch(flush.query_id, run_id, query, log)
         if earlier is not None:
-            earlier.loop.stop()  # its options may be old; two that overlap do no harm
+            earlier.tell(FlushLoop.stop)  # its options may be old; two that overlap do no harm
         logger.info("query %s starts with %s", flush.query_id, configuration.public)
         say_in_force(
             *(flush.query_id, configuration, log, started.sources, str(arrow_batching)),

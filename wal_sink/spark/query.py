@@ -7,7 +7,7 @@ needs no Spark, so it goes on, until the query starts under the new handle, whic
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql.streaming.query import StreamingQuery
@@ -16,7 +16,7 @@ from state_backends import StateBackendError
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.configuration import configure
 from wal_sink.errors import OptionError, WalSinkError
-from wal_sink.flush.loop import FlushLoops
+from wal_sink.flush.loop import FlushLoop
 from wal_sink.progress.backlog import pending_epochs
 from wal_sink.spark import internals
 from wal_sink.spark.arrow_batching import ArrowBatching
@@ -27,26 +27,36 @@ from wal_sink.wal.log import Log
 
 @dataclass
 class QueryFlush:
-    """A query, and the threads that flush it; there are none where another process does."""
+    """A query, and the threads that flush it, one for each target; none where another process does."""
 
     query_id: str
     run_id: str
     """Of the run with which this flush began; an event of an earlier run does not concern it."""
     checkpoint: Checkpoint
     log: Log
-    loop: FlushLoops
+    loops: Sequence[FlushLoop]
     arrow_batching: ArrowBatching
     taken_over: bool = False
     """Whether the query has started again under another handle, which flushes it since."""
     terminated: bool = False
     """Whether the run has ended."""
 
+    def tell(self, act: Callable[[FlushLoop], object]) -> None:
+        """Tell every thread the same, such as `FlushLoop.wake`; none waits for another."""
+        for loop in self.loops:
+            act(loop)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether a thread runs."""
+        return any(loop.is_alive() for loop in self.loops)
+
     def is_done(self) -> bool:
         """Whether nothing more can come of it: run and flush have ended, and all of it is in the target.
 
         Asks log and checkpoint.
         """
-        if not self.terminated or self.loop.is_alive():
+        if not self.terminated or self.is_alive:
             return False
         try:
             return pending_epochs(self.checkpoint, self.log) == 0
@@ -84,7 +94,7 @@ _lock = threading.Lock()
 def offer(flushes: Iterable[QueryFlush]) -> None:
     """Let flushes of a stopped session be taken over; they go on until then."""
     with _lock:
-        _offered[:] = [flush for flush in _offered if flush.loop.is_alive()]
+        _offered[:] = [flush for flush in _offered if flush.is_alive]
         _offered.extend(flushes)
 
 
@@ -95,5 +105,5 @@ def take_over(query_id: str) -> bool:
         _offered[:] = [flush for flush in _offered if flush.query_id != query_id]
     for flush in found:
         flush.taken_over = True
-        flush.loop.stop()
+        flush.tell(FlushLoop.stop)
     return bool(found)

@@ -16,6 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import LogUnavailable, NotDrained, OptionError, WalSinkError, WrongOwner
+from wal_sink.flush.loop import FlushLoop
 from wal_sink.metrics.server import Exposition
 from wal_sink.progress.heartbeat import Flushed, wait_until_flushed
 from wal_sink.progress.status import Status, read_status
@@ -35,114 +36,6 @@ _JOIN_S = 5.0
 
 _JOIN_INTERRUPTED_S = 1.0
 """The same after a second Ctrl-C."""
-
-
-class Shutdown:
-    """Ends the sink of one session in one of three ways; tells every thread to end, also when interrupted."""
-
-    def __init__(
-        self,
-        spark: SparkSession,
-        queries: Queries,
-        listener: Listener,
-        exposition: Exposition | None,
-    ) -> None:
-        self._spark = spark
-        self._queries = queries
-        self._listener = listener
-        self._exposition = exposition
-
-    def close(self, drain_timeout: float) -> None:
-        """Flush what is checkpointed, then end; see `Sink.close`."""
-        failures: list[str] = []
-        try:  # around every line: an interrupt at any of them still ends all threads below
-            if not self._queries.close():
-                return
-            internals.drop_interrupted_call(self._spark)
-            self._queries.end_dead_runs()
-            if self._queries.flushes_here:
-                failures = self._drain(drain_timeout)
-            self._end(_JOIN_S)
-            if not self._queries.flushes_here:
-                self._say_pending()
-        except BaseException:
-            self._queries.close()
-            internals.drop_interrupted_call(self._spark)
-            self._end(_JOIN_INTERRUPTED_S)
-            self._say_pending()
-            raise
-        refused = self._queries.refusals.errors()
-        if failures:
-            failures += [f"- {error.summary}" for error in refused]
-            raise NotDrained(
-                "Not everything checkpointed is flushed:\n" + "\n".join(failures),
-                "The log keeps what it has. See to each cause, then start the query again under"
-                " wal_sink.register(spark).",
-            )
-        if refused:
-            raise type(refused[0])("\n".join(error.what for error in refused), refused[0].remedy)
-
-    def at_exit(self) -> None:
-        """At interpreter exit: start no work, end in order, and report pending epochs."""
-        if self._queries.close():
-            internals.drop_interrupted_call(self._spark)
-            self._end(_JOIN_S, say=False)
-            self._say_pending()
-
-    def retire(self) -> None:
-        """When the session is stopped: finish what is checkpointed, or leave it to a new session's handle."""
-        self._queries.end_dead_runs()
-        if self._queries.closed:
-            return
-        self._queries.run_watcher.end(_JOIN_S)
-        for flush in self._queries.flushes():
-            flush.loop.end()
-        offer(self._queries.flushes())
-
-    def _drain(self, timeout: float) -> list[str]:
-        """Wait for every query; return a line for each that failed."""
-        flushes = self._queries.flushes()
-        for flush in flushes:
-            flush.loop.hurry()
-        deadline = time.monotonic() + timeout
-        failures = []
-        for flush in flushes:
-            left = max(0.0, deadline - time.monotonic())
-            try:
-                wait_until_flushed(flush.checkpoint, flush.log, left)
-            except Exception as error:  # noqa: BLE001 - the others are waited for all the same
-                failures.append(f"- query {flush.query_id}: {type(error).__name__}: {error}")
-        return failures
-
-    def _end(self, join_s: float, *, say: bool = True) -> None:
-        """End every thread; wait for `join_s` seconds at most, however many queries there are."""
-        flushes = self._queries.flushes()
-        for flush in flushes:
-            flush.loop.stop()
-        running = {str(query.id) for query in internals.running_queries(self._spark)}
-        internals.remove_listener(self._spark, self._listener)
-        deadline = time.monotonic() + join_s
-        self._queries.run_watcher.end(join_s)
-        for flush in flushes:
-            flush.loop.join(max(0.0, deadline - time.monotonic()))
-            if say and flush.loop.is_alive():
-                logger.warning(
-                    "the flush of query %s still waits for an answer to a request. It ends after"
-                    " that",
-                    flush.query_id,
-                )
-            if say and self._queries.flushes_here and flush.query_id in running:
-                logger.warning(
-                    "query %s still runs, and nothing flushes it now. Its epochs stay in the log",
-                    flush.query_id,
-                )
-        if self._exposition is not None:
-            self._exposition.close()
-
-    def _say_pending(self) -> None:
-        for flush in self._queries.flushes():
-            if not flush.taken_over:
-                say_pending(flush, flushes_here=self._queries.flushes_here)
 
 
 _INTERRUPTS = (KeyboardInterrupt, SystemExit)
@@ -180,7 +73,7 @@ class Sink:
             tune_arrow_batches=tune_arrow_batches,
         )
         self._listener = Listener(self._queries)
-        self._shutdown = Shutdown(spark, self._queries, self._listener, exposition)
+        self._exposition = exposition
         internals.add_listener(spark, self._listener)
 
     def await_flushed(
@@ -194,7 +87,7 @@ class Sink:
         """
         checkpoint, log = self._place_of(query)
         if flush := self._queries.find(str(query.id)):
-            flush.loop.hurry()  # an error that was repaired since is found to be over
+            flush.tell(FlushLoop.hurry)  # an error that was repaired since is found to be over
         return wait_until_flushed(checkpoint, view_of(log, target), timeout)
 
     def status(self, query: StreamingQuery, *, target: str = "") -> Status:
@@ -224,7 +117,33 @@ class Sink:
         :raises WalSinkError: naming each query that was refused as it started, and did not start again since:
             `OptionError`, `LogUnavailable` or `WrongOwner`.
         """
-        self._shutdown.close(self.drain_timeout)
+        failures: list[str] = []
+        try:  # around every line: an interrupt at any of them still ends all threads below
+            if not self._queries.close():
+                return
+            internals.drop_interrupted_call(self._spark)
+            self._queries.end_dead_runs()
+            if self._queries.flushes_here:
+                failures = self._drain(self.drain_timeout)
+            self._end(_JOIN_S)
+            if not self._queries.flushes_here:
+                self._say_pending()
+        except BaseException:
+            self._queries.close()
+            internals.drop_interrupted_call(self._spark)
+            self._end(_JOIN_INTERRUPTED_S)
+            self._say_pending()
+            raise
+        refused = self._queries.refusals.errors()
+        if failures:
+            failures += [f"- {error.summary}" for error in refused]
+            raise NotDrained(
+                "Not everything checkpointed is flushed:\n" + "\n".join(failures),
+                "The log keeps what it has. See to each cause, then start the query again under"
+                " wal_sink.register(spark).",
+            )
+        if refused:
+            raise type(refused[0])("\n".join(error.what for error in refused), refused[0].remedy)
 
     def knows(self, query_id: str) -> bool:
         """Whether this handle has seen the query, and has not let go of it."""
@@ -241,7 +160,13 @@ class Sink:
 
     def retire(self) -> None:
         """Give way to the handle of a new session; pending epochs are flushed until that one flushes them."""
-        self._shutdown.retire()
+        self._queries.end_dead_runs()
+        if self._queries.closed:
+            return
+        self._queries.run_watcher.end(_JOIN_S)
+        for flush in self._queries.flushes():
+            flush.tell(FlushLoop.end)
+        offer(self._queries.flushes())
 
     def __enter__(self) -> Self:
         return self
@@ -268,7 +193,56 @@ class Sink:
             raise failure from None  # some hundred lines of frames and plans would hide it
 
     def _at_exit(self) -> None:
-        self._shutdown.at_exit()
+        """At interpreter exit: start no work, end in order, and report pending epochs."""
+        if self._queries.close():
+            internals.drop_interrupted_call(self._spark)
+            self._end(_JOIN_S, say=False)
+            self._say_pending()
+
+    def _drain(self, timeout: float) -> list[str]:
+        """Wait for every query; return a line for each that failed."""
+        flushes = self._queries.flushes()
+        for flush in flushes:
+            flush.tell(FlushLoop.hurry)
+        deadline = time.monotonic() + timeout
+        failures = []
+        for flush in flushes:
+            left = max(0.0, deadline - time.monotonic())
+            try:
+                wait_until_flushed(flush.checkpoint, flush.log, left)
+            except Exception as error:  # noqa: BLE001 - the others are waited for all the same
+                failures.append(f"- query {flush.query_id}: {type(error).__name__}: {error}")
+        return failures
+
+    def _end(self, join_s: float, *, say: bool = True) -> None:
+        """End every thread; wait for `join_s` seconds at most, however many queries there are."""
+        flushes = self._queries.flushes()
+        for flush in flushes:
+            flush.tell(FlushLoop.stop)
+        running = {str(query.id) for query in internals.running_queries(self._spark)}
+        internals.remove_listener(self._spark, self._listener)
+        deadline = time.monotonic() + join_s
+        self._queries.run_watcher.end(join_s)
+        for flush in flushes:
+            flush.tell(lambda loop: loop.join(max(0.0, deadline - time.monotonic())))
+            if say and flush.is_alive:
+                logger.warning(
+                    "the flush of query %s still waits for an answer to a request. It ends after"
+                    " that",
+                    flush.query_id,
+                )
+            if say and self._queries.flushes_here and flush.query_id in running:
+                logger.warning(
+                    "query %s still runs, and nothing flushes it now. Its epochs stay in the log",
+                    flush.query_id,
+                )
+        if self._exposition is not None:
+            self._exposition.close()
+
+    def _say_pending(self) -> None:
+        for flush in self._queries.flushes():
+            if not flush.taken_over:
+                say_pending(flush, flushes_here=self._queries.flushes_here)
 
     def _place_of(self, query: StreamingQuery) -> tuple[Checkpoint, Log]:
         if refusal := self._queries.refusals.find(str(query.id)):

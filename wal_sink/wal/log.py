@@ -122,7 +122,11 @@ class Log:
 
         :raises CorruptLog: what is there is no such record.
         """
-        return self._read(kind.record, kind.path(key))
+        path = kind.path(key)
+        try:
+            return kind.record.from_json(self.backend.read(self.own(path)), self.where(path))
+        except FileNotFoundError:
+            return None
 
     def create(self, kind: Kind[R, K], key: K, record: R) -> None:
         """Create a record; the first content stays, which callers read back where it matters to them."""
@@ -130,7 +134,15 @@ class Log:
 
     def settle(self, kind: Kind[R, K], key: K, record: R) -> R:
         """Create a record unless there is one; return the one that stands."""
-        return self._settle(kind.record, kind.path(key), record)
+        present = self.read(kind, key)
+        if present is None:
+            self.create(kind, key, record)
+            present = self.read(kind, key)
+        if present is None:
+            raise CorruptLog(
+                f"{self.where(kind.path(key))} vanished", "Do not edit the log by hand."
+            )
+        return present
 
     def keys(self, kind: Kind[Any, K], *, fresh: bool = False) -> list[K]:
         """List the keys of the records there are, ascending; foreign names are ignored.
@@ -152,24 +164,9 @@ class Log:
             self._read_once[place] = record
         return record
 
-    def _read(self, record: type[R], path: str) -> R | None:
-        try:
-            return record.from_json(self.backend.read(self.own(path)), self.where(path))
-        except FileNotFoundError:
-            return None
-
     def _create(self, path: str, data: bytes) -> None:
         with contextlib.suppress(FileExistsError):
             self.backend.create(self.own(path), data)
-
-    def _settle(self, kind: type[R], path: str, record: R) -> R:
-        present = self._read(kind, path)
-        if present is None:
-            self._create(path, record.to_json())
-            present = self._read(kind, path)
-        if present is None:
-            raise CorruptLog(f"{self.where(path)} vanished", "Do not edit the log by hand.")
-        return present
 
     # --- whose log it is (rule 1) ---
 
@@ -178,15 +175,11 @@ class Log:
 
         One of several targets may begin later, or again behind epochs that it lacks.
         """
-        identity = self._read(LogIdentity, paths.LOG)
+        identity = self.read(paths.IDENTITY, ())
         if identity is None or not self.target:
             return identity
         first = max(identity.first_epoch, first_epoch(self.states()))
         return replace(identity, first_epoch=first)
-
-    def create_identity(self, identity: LogIdentity) -> LogIdentity:
-        """Create `log.json` unless it is there; return the one that is there."""
-        return self._settle(LogIdentity, paths.LOG, identity)
 
     def replace_identity(self, identity: LogIdentity) -> None:
         """Put another `log.json` in its place, whole: an operator adopts the log (rule 22).
@@ -336,7 +329,7 @@ class Log:
 
     def last_report(self) -> FlusherReport | None:
         """Read what a flusher said last."""
-        return self._read(FlusherReport, paths.FLUSHER)
+        return self.read(paths.REPORT, ())
 
     # --- what is flushed (rule 17) ---
 

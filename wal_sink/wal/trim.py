@@ -90,7 +90,7 @@ def trim(
         log.delete(retained.paths_of(trimmed))
         retained.forget(trimmed)
     for view in views(log.of("")):
-        trim_records(view, remaining, retained or ())
+        view.delete(old_records(view, remaining, retained or ()))
     if refused is not None:
         raise refused
     return tuple(stay)
@@ -144,7 +144,7 @@ def list_trimmable(log: Log, delay: Retention) -> tuple[str, ...]:
         refuse_diverged(log, epoch, attempts_of_epoch)
     later = listed[len(attempts) :]
     kept = [path for epoch, copies in retained.items() if epoch <= upto for path in copies]
-    records = _old_records(log, later) if attempts else []
+    records = old_records(log, later) if attempts else []
     manifests = map(paths.MANIFEST.path, attempts)
     notes = _all_notes(log, upto)
     left = left_entries(log, newest.epoch - RECORDS_KEPT)
@@ -202,12 +202,7 @@ def _choices(log: Log, upto: int, but: Collection[int] = ()) -> list[str]:
     return log.paths_of(paths.CHOICE, lambda epoch: epoch <= upto and epoch not in but)
 
 
-def trim_records(log: Log, remaining: Iterable[Attempt], copied: Container[int] = ()) -> None:
-    """Delete the records that are needed no longer; see `_old_records`."""
-    log.delete(_old_records(log, remaining, copied))
-
-
-def _old_records(log: Log, remaining: Iterable[Attempt], copied: Container[int] = ()) -> list[str]:
+def old_records(log: Log, remaining: Iterable[Attempt], copied: Container[int] = ()) -> list[str]:
     """List the records that are needed no longer.
 
     :param remaining: the manifests that stay; records from the first of their epochs on are needed.
