@@ -81,9 +81,7 @@ class Detachment(NamedTuple):
         """
         log = self.query.log
         state = detach(log, self.seen, now_us, user_and_host(), why or "by an operator")
-        return Attached(
-            query_id=self.query.query_id, target=log.target, state=_standing(log, state)
-        )
+        return Attached(query_id=self.query.query_id, target=log.target, state=_added(log, state))
 
 
 class _Standing(NamedTuple):
@@ -141,7 +139,7 @@ class Attachment(NamedTuple):
         standing = self._look(now_us)
         if not states or (states[-1].verb, states[-1].epoch) != ("announced", standing.has):
             # From here on nothing more is trimmed.
-            _standing(log, announce(log, seen, now_us, by, why, standing.has))
+            _added(log, announce(log, seen, now_us, by, why, standing.has))
             seen += 1
         owner = self.query.owner(self.query.identity())
         new = rewound(standing.past, -1, owner)
@@ -151,7 +149,7 @@ class Attachment(NamedTuple):
         with open_ledger(self.target, owner) as ledger:
             ledger.replace(standing.past.row, rewound(standing.past, first - 1, owner))
         _delete_records(log, first)
-        state = _standing(log, attach(log, seen, first, now_us, by, why, rows))
+        state = _added(log, attach(log, seen, first, now_us, by, why, rows))
         return Attached(
             query_id=self.query.query_id,
             target=log.target,
@@ -313,7 +311,7 @@ def plan_attach(query: Query, target: Target, *, restored: bool = False) -> Atta
     return Attachment(query, target, restored)
 
 
-def _standing(log: Log, state: TargetState | None) -> TargetState:
+def _added(log: Log, state: TargetState | None) -> TargetState:
     """Return a state that was added.
 
     :raises FlusherAtWork: it was not, since another process had added one.

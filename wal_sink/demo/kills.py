@@ -14,7 +14,7 @@ from wal_sink.testing.crash import Pause, Point
 from wal_sink.wal.location import locate
 from wal_sink.wal.log import Log
 
-Window = Literal[
+KillWindow = Literal[
     "while a task writes",
     "between manifest and commits/N",
     "while an epoch is being flushed",
@@ -26,7 +26,7 @@ _MAGIC = 8  # bytes before the stream inside an Arrow IPC file
 class Kill(NamedTuple):
     """One SIGKILL: each of the three queries stands still at a point of its own until it comes."""
 
-    window: Window
+    window: KillWindow
     twelfth: int
     """In which twelfth of all epochs it comes, from 0."""
     point: Point
@@ -58,7 +58,7 @@ KILLS = (
 )
 
 
-def window_hit(folder: Path, query: Query, epoch: int, stores: Stores) -> Window:
+def window_hit(folder: Path, query: Query, epoch: int, stores: Stores) -> KillWindow:
     """Read from checkpoint, log and ledger how far `epoch` was when the driver died.
 
     The rows of a small segment are in the memory of its task until the manifest has them. So an epoch that

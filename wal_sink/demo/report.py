@@ -13,7 +13,7 @@ import msgspec
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from wal_sink.demo.kills import KILLS, Window
+from wal_sink.demo.kills import KILLS, KillWindow
 from wal_sink.demo.queries import CONTROL, TENTH
 from wal_sink.demo.watch import Sample
 from wal_sink.testing.oracle import Verdict
@@ -22,7 +22,7 @@ from wal_sink.testing.oracle import Verdict
 class Death(msgspec.Struct, frozen=True, kw_only=True):
     """One SIGKILL."""
 
-    window: Window
+    window: KillWindow
     """Which one was hit, read from what was durable afterwards."""
     epoch: int
     rows_discarded: int

@@ -8,7 +8,7 @@ cast here for one of them.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -113,14 +113,6 @@ def begun_manifest(log: Log, begun: BegunEpoch) -> Manifest:
             f" {errors.restored(None)}",
         )
     return manifest
-
-
-def begun_manifests(log: Log, epochs: Iterable[BegunEpoch]) -> dict[int, Manifest]:
-    """Read the manifests of begun epochs, by epoch; one that is passed over has none.
-
-    :raises FileGoneError, CorruptLog: see `begun_manifest`.
-    """
-    return {begun.epoch: begun_manifest(log, begun) for begun in epochs if begun.manifest}
 
 
 def plan_of(log: Log, manifest: Manifest) -> Plan:
@@ -274,17 +266,6 @@ class WriteInThread:
         return True
 
 
-def passed_over(log: Log, epochs: Sequence[BegunEpoch]) -> frozenset[int]:
-    """List the write timestamps of the rows of begun epochs that are, or were, in quarantine.
-
-    Needed for a window that is resumed: of one that was begun just now no row can have been refused.
-    """
-    if not epochs:
-        return frozenset()
-    numbers = {begun.epoch for begun in epochs}
-    return passed_us(log, numbers, epochs[0].base_us, epochs[-1].last_us)
-
-
 class WindowRows:
     """Makes of each window of one query what writes its rows: a `WindowWrite`.
 
@@ -320,8 +301,12 @@ class WindowRows:
         :raises FileGoneError, CorruptLog: see `begun_manifest`.
         """
         epochs = [epoch for epoch in window.epochs if epoch.epoch not in given_up]
-        manifests = begun_manifests(self._log, epochs)
-        return self._of(window, epochs, manifests, passed=passed_over(self._log, epochs))
+        manifests = {
+            each.epoch: begun_manifest(self._log, each) for each in epochs if each.manifest
+        }
+        # Of a window that was begun just now, no row can have been refused.
+        passed = passed_us(self._log, {*manifests}, window.epochs[0].base_us, window.last_us)
+        return self._of(window, epochs, manifests, passed)
 
     def _of(
         self,

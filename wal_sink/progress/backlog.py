@@ -92,7 +92,7 @@ FRESH_S, FRESH_BILLED_S = 0.5, 10.0
 _READERS_KEPT = 64
 
 
-class _Published(NamedTuple):
+class _Facts(NamedTuple):
     """What is kept of a manifest."""
 
     run_id: str
@@ -111,7 +111,7 @@ class BacklogReader:
         self._lock = threading.Lock()
         self._last: Backlog | None = None
         self._looked_s = float("-inf")
-        self._known: dict[Attempt, _Published] = {}
+        self._known: dict[Attempt, _Facts] = {}
         self._through = -2
         """Every manifest up to this epoch is known, if it can be read and was not flushed."""
         self._unread: dict[int, int] = {}
@@ -269,8 +269,8 @@ def _between(checkpointed: int, flushed: int, first_epoch: int) -> int:
     return max(0, checkpointed - max(flushed, first_epoch - 1))
 
 
-def _facts(manifest: Manifest) -> _Published:
-    return _Published(manifest.run_id, manifest.rows, manifest.bytes, manifest.published_us)
+def _facts(manifest: Manifest) -> _Facts:
+    return _Facts(manifest.run_id, manifest.rows, manifest.bytes, manifest.published_us)
 
 
 def newest_decision(log: Log, epoch: int) -> Decision | None:

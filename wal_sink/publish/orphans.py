@@ -49,7 +49,7 @@ _ATTEMPT_LEFT = (
 )
 
 
-class _Left(NamedTuple):
+class _Orphans(NamedTuple):
     """What one run has written for one epoch."""
 
     epoch: int
@@ -141,7 +141,7 @@ def _sweep(log: Log, run_id: str, checkpointed: int) -> None:
     if not written:
         return
     highest = log.highest_generation()  # before the manifests: what is fenced stays so
-    published = _Published(log)
+    published = _Manifests(log)
     doomed = [
         left
         for left in _judged(log, written, highest)
@@ -154,7 +154,7 @@ def _sweep(log: Log, run_id: str, checkpointed: int) -> None:
             OrphanTombstone(epoch=epoch, generation=generation, run_id=left.writer.run_id)
         )
     if late:
-        published = _Published(log)
+        published = _Manifests(log)
     # After the manifests: the one of an epoch that is flushed meanwhile may have moved, and a rewind moves it
     # back. Who looks for it then may find it under neither name.
     mark = _mark(log)
@@ -165,7 +165,7 @@ def _sweep(log: Log, run_id: str, checkpointed: int) -> None:
         log.delete(gone)
 
 
-class _Published:
+class _Manifests:
     """The manifests that are there."""
 
     def __init__(self, log: Log) -> None:
@@ -203,11 +203,11 @@ def _mark(log: Log) -> int:
 
 def _judged(
     log: Log, written: Mapping[tuple[int, str], tuple[str, ...]], highest: int
-) -> list[_Left]:
+) -> list[_Orphans]:
     """Look up who wrote the segments, and what may become of them."""
     writers = {run: _writer(log, run) for _, run in written}
     return [
-        _Left(epoch, writer, fate(writer, highest), segments)
+        _Orphans(epoch, writer, fate(writer, highest), segments)
         for (epoch, run), segments in written.items()
         if (writer := writers[run]) is not None
     ]
@@ -225,7 +225,7 @@ def _writer(log: Log, run_id: str) -> Writer | None:
         return None
 
 
-def _unnamed(log: Log, left: _Left, published: _Published) -> list[str]:
+def _unnamed(log: Log, left: _Orphans, published: _Manifests) -> list[str]:
     """Return the segments that the attempt's manifest does not name; none where it cannot be read."""
     try:
         found = log.manifest(left.attempt)

@@ -45,16 +45,6 @@ from wal_sink.wal.targets import flushed_epoch, newest_anywhere, record_anywhere
 logger = logging.getLogger(__name__)
 
 
-class _Batch(NamedTuple):
-    """What the tasks of an epoch have left."""
-
-    epoch: int
-    query_id: str
-    run_id: str
-    segments: tuple[SegmentRef, ...]
-    refused: tuple[SegmentRef, ...]
-
-
 _LISTED_FROM = 10
 """More segments than this are listed in a bucket: one request for a thousand, instead of one for each."""
 
@@ -107,7 +97,7 @@ class Publisher:
         :raises LogFull, NoFlusher, StoppedWaiting: there is no room in the log, see `budget`; or the error
             at which the flusher has stopped.
         """
-        batch = _batch(execution, appended)
+        batch = _joined(execution, appended)
         try:
             seen = self._admit(batch)
         except (OSError, StateBackendError, WalSinkError):
@@ -122,16 +112,16 @@ class Publisher:
             self._backpressure.published(manifest)
         return manifest
 
-    def _admit(self, batch: _Batch) -> _Seen:
+    def _admit(self, batch: Appended) -> _Seen:
         """See that the epoch may be published, as soon as there is room for it."""
         seen = self._look(batch)
         while seen.flushed < batch.epoch and not self._has_room(batch, seen):
             seen = self._look_again(batch)  # nothing seen before a wait is used
         if seen.flushed < batch.epoch:
-            self._see_files(batch.segments + batch.refused, seen.attempt)
+            self._see_files(batch.files, seen.attempt)
         return seen
 
-    def _look(self, batch: _Batch) -> _Seen:
+    def _look(self, batch: Appended) -> _Seen:
         """See that this run may publish the epoch, but for room in the log."""
         self._see_checkpoint(batch.query_id)
         # Before the claim: a copy must not fence the original.
@@ -157,7 +147,7 @@ class Publisher:
         behind = flushed_epoch(self._log) if self._log.several else flushed
         return _Seen(attempt, checkpointed, offsets, first_epoch, flushed, behind)
 
-    def _has_room(self, batch: _Batch, seen: _Seen) -> bool:
+    def _has_room(self, batch: Appended, seen: _Seen) -> bool:
         """Whether the epoch may be published now; False after a pause, in which that may change."""
         backpressure = self._backpressure
         if backpressure is None:
@@ -175,7 +165,7 @@ class Publisher:
         backpressure.pause()
         return False
 
-    def _look_again(self, batch: _Batch) -> _Seen:
+    def _look_again(self, batch: Appended) -> _Seen:
         """Look anew after a pause, unless the run was told to stop meanwhile (rule 2)."""
         if self._log.read(paths.STOP, batch.run_id) is not None:
             raise StoppedWaiting(
@@ -184,7 +174,7 @@ class Publisher:
             )
         return self._look(batch)
 
-    def _create_manifest(self, batch: _Batch, seen: _Seen) -> Manifest:
+    def _create_manifest(self, batch: Appended, seen: _Seen) -> Manifest:
         """Create the manifest, and see that it counts (rules 6 and 7)."""
         manifest = Manifest(
             epoch=batch.epoch,
@@ -194,7 +184,7 @@ class Publisher:
             nonce=uuid.uuid4().hex,
             plan=self._plan,
             segments=batch.segments,
-            refused=tuple(batch.refused),
+            refused=batch.refused,
             offsets=seen.offsets.text,
             offsets_digest=seen.offsets.digest,
             published_us=self._clock_us(),
@@ -257,9 +247,8 @@ class Publisher:
         )
         return newest.epoch
 
-    def _see_files(self, segments: Sequence[SegmentRef], attempt: Attempt) -> None:
+    def _see_files(self, files: Sequence[SegmentRef], attempt: Attempt) -> None:
         """See that what the tasks wrote is there (rule 4), unless a newer run has deleted it (rule 18)."""
-        files = [segment for segment in segments if segment.is_file]
         many = self._log.backend.billed and len(files) > _LISTED_FROM
         listed = self._log.backend.sizes(paths.segment_folder(attempt.epoch)) if many else {}
         for segment in files:
@@ -277,8 +266,8 @@ class Publisher:
                 )
 
 
-def _batch(execution: Execution, appended: Sequence[Appended]) -> _Batch:
-    """Gather what the tasks report; they have to agree on query, run and epoch."""
+def _joined(execution: Execution, appended: Sequence[Appended]) -> Appended:
+    """Join what the tasks report; they have to agree on query, run and epoch."""
     others = {task.execution for task in appended} - {execution}
     if others:
         raise WalSinkError(
@@ -286,6 +275,8 @@ def _batch(execution: Execution, appended: Sequence[Appended]) -> _Batch:
             f" {sorted(others)}",
             "This is a bug in wal_sink or a change in Spark; please report it.",
         )
-    segments = tuple(segment for task in appended for segment in task.segments)
-    refused = tuple(segment for task in appended for segment in task.refused)
-    return _Batch(execution.epoch, execution.query_id, execution.run_id, segments, refused)
+    return Appended(
+        **execution._asdict(),
+        segments=tuple(segment for task in appended for segment in task.segments),
+        refused=tuple(segment for task in appended for segment in task.refused),
+    )

@@ -13,7 +13,6 @@ import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -46,16 +45,8 @@ WORKER_PATH = Path(__file__).parent / "worker_path"
 """Has what Python runs first in a worker, see `sitecustomize` there."""
 
 
-class _Registered(NamedTuple):
-    """The handle of a session."""
-
-    sink: Sink
-    given: Mapping[str, object]
-    """The arguments that it was made with, but for the port."""
-
-
-_registered: dict[str, _Registered] = {}
-"""By the session's id."""
+_registered: dict[str, tuple[Sink, Mapping[str, object]]] = {}
+"""By the session's id: its handle, and the arguments that this was made with, but for the port."""
 _lock = threading.RLock()
 
 
@@ -107,10 +98,11 @@ def register(  # noqa: PLR0913 -- each a keyword, with a default that most leave
     }
     internals.check_session(spark)
     with _lock:
-        for key in [key for key, each in _registered.items() if each.sink.forgotten()]:
-            _registered.pop(key).sink.retire()
+        for key in [key for key, (sink, _) in _registered.items() if sink.forgotten()]:
+            _registered.pop(key)[0].retire()
         key = internals.session_id(spark)
-        if (registered := _registered.get(key)) is None:
+        sink, made_with = _registered.get(key, (None, {}))
+        if sink is None:
             _check_worker_python(spark)
             internals.include_wheels(spark)
             if tune_worker_start:
@@ -130,21 +122,22 @@ def register(  # noqa: PLR0913 -- each a keyword, with a default that most leave
                 if exposition is not None:
                     exposition.close()
                 raise
-            registered = _registered[key] = _Registered(sink, given)
+            _registered[key] = sink, given
             sink.adopt_running()
-        elif given != registered.given or not _same(registered.sink.metrics_port, metrics_port):
-            there = {**registered.given, "metrics_port": registered.sink.metrics_port}
+        # A port of 0 means any.
+        elif given != made_with or metrics_port not in (sink.metrics_port, sink.metrics_port and 0):
+            there = {**made_with, "metrics_port": sink.metrics_port}
             raise OptionError(
                 f"This session is registered with {', '.join(f'{k}={v}' for k, v in there.items())}.",
                 "Pass the same arguments, which return its handle; or close() that before.",
             )
-        return registered.sink
+        return sink
 
 
 def sink_of(query_id: str) -> Sink | None:
     """Return the handle of this process that has seen a query; None when none has."""
     with _lock:
-        return next((each.sink for each in _registered.values() if each.sink.knows(query_id)), None)
+        return next((sink for sink, _ in _registered.values() if sink.knows(query_id)), None)
 
 
 def _check(
@@ -166,11 +159,6 @@ def _check(
         raise OptionError(
             f"metrics_host is {metrics_host} without a metrics_port.", "Give both, or none of them."
         )
-
-
-def _same(port: int | None, asked: int | None) -> bool:
-    """Whether a handle's port is the one that is asked for: 0 means any."""
-    return port == asked or (port is not None and asked == 0)
 
 
 def _check_worker_python(spark: SparkSession) -> None:
