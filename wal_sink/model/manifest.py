@@ -260,27 +260,6 @@ def _metadata(line: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return found, conf if isinstance(conf, dict) else {}
 
 
-class Appended(msgspec.Struct, frozen=True, kw_only=True):
-    """Tells the driver which task wrote which segments (rule 4)."""
-
-    query_id: str
-    run_id: str
-    epoch: int
-    segments: tuple[SegmentRef, ...]
-    refused: tuple[SegmentRef, ...] = ()
-    """Segments of the rows that the target's check refused (rule 24)."""
-
-    @property
-    def files(self) -> tuple[SegmentRef, ...]:
-        """The segments that the task has written as files: this message has the others."""
-        return tuple(each for each in self.segments + self.refused if each.is_file)
-
-    @property
-    def execution(self) -> Execution:
-        """What the task was part of."""
-        return Execution(self.query_id, self.run_id, self.epoch)
-
-
 class Execution(NamedTuple):
     """One run's computation of an epoch, as Spark names it to its tasks."""
 
@@ -289,19 +268,35 @@ class Execution(NamedTuple):
     epoch: int
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """Identifies a task, as Spark does."""
-
+class _OfExecution(msgspec.Struct, frozen=True, kw_only=True):
     query_id: str
     run_id: str
     epoch: int
+
+    @property
+    def execution(self) -> Execution:
+        """What it is part of."""
+        return Execution(self.query_id, self.run_id, self.epoch)
+
+
+class Task(_OfExecution, frozen=True, kw_only=True):
+    """Identifies a task, as Spark does."""
+
     partition: int
     task_attempt: int
     call: str = ""
     """Hexadecimal digits with which the nonces of its segments begin: they tell the tasks of one call, where
     Spark does not call once for an epoch."""
 
+
+class Appended(_OfExecution, frozen=True, kw_only=True):
+    """Tells the driver which segments a task has written (rule 4)."""
+
+    segments: tuple[SegmentRef, ...]
+    refused: tuple[SegmentRef, ...] = ()
+    """Segments of the rows that the target's check refused (rule 24)."""
+
     @property
-    def execution(self) -> Execution:
-        """What the task is part of."""
-        return Execution(self.query_id, self.run_id, self.epoch)
+    def files(self) -> tuple[SegmentRef, ...]:
+        """The segments that the task has written as files: this message has the others."""
+        return tuple(each for each in self.segments + self.refused if each.is_file)

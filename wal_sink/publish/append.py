@@ -154,9 +154,7 @@ def append(
         for batch in coalesced(checked()):
             taken.write(batch)
         return Appended(
-            query_id=task.query_id,
-            run_id=task.run_id,
-            epoch=task.epoch,
+            **task.execution._asdict(),
             segments=taken.close(),
             refused=refused.close(),
         )

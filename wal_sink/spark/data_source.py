@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 
 from wal_sink.configuration import configure
 from wal_sink.errors import OptionError, UnsupportedSpark, WalSinkError
-from wal_sink.model.manifest import Appended, Execution
+from wal_sink.model.manifest import Appended
 from wal_sink.spark import internals
 
 if TYPE_CHECKING:
@@ -163,8 +163,8 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
                 " this sink",
                 "This is a bug in wal_sink or a change in Spark; please report it.",
             )
-        of_run = appended[0]
-        self.micro_batch.publish(Execution(of_run.query_id, of_run.run_id, batchId), appended)
+        execution = appended[0].execution._replace(epoch=batchId)
+        self.micro_batch.publish(execution, appended)
         settle()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803

@@ -244,9 +244,7 @@ def current_task() -> Task:
             f"Use a tested version of pyspark: {', '.join(TESTED)}.",
         )
     return Task(
-        query_id=execution.query_id,
-        run_id=execution.run_id,
-        epoch=execution.epoch,
+        **execution._asdict(),
         partition=context.partitionId(),
         task_attempt=context.attemptNumber(),
     )
