@@ -12,7 +12,7 @@ again; then the second pass brings it back.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from state_backends import StateBackendError
@@ -26,14 +26,20 @@ from wal_sink.flush.connection import Takeovers, TargetConnection
 from wal_sink.flush.lineage import LineageCheck
 from wal_sink.flush.quarantine import RowsRefused, keep_refused
 from wal_sink.flush.report import Reporter
-from wal_sink.flush.rows import FileGoneError, WindowRows, WindowWrite, WriteInThread, WriteRows
+from wal_sink.flush.rows import (
+    FileGoneError,
+    WindowWrite,
+    WriteInThread,
+    WriteRows,
+    begun_manifest,
+)
 from wal_sink.flush.run_history import RUN_HISTORY, RunHistory
 from wal_sink.flush.trimmer import Trimmer
 from wal_sink.flush.window import WindowChooser, WindowMaker
 from wal_sink.log_context import line_logger
 from wal_sink.model import paths
-from wal_sink.model.ledger import LedgerState, Owner, PassedRow, Window, ledger_key
-from wal_sink.model.manifest import Attempt
+from wal_sink.model.ledger import BegunEpoch, LedgerState, Owner, PassedRow, Window, ledger_key
+from wal_sink.model.manifest import Attempt, Manifest
 from wal_sink.observer import Delivered
 from wal_sink.progress.backlog import given_up_since_begun
 from wal_sink.protocol.attempts import missing_manifest
@@ -60,7 +66,7 @@ from wal_sink.protocol.windows import to_sync
 from wal_sink.targets.base import Target
 from wal_sink.wal.location import owned, refuse_vanished, unflushed
 from wal_sink.wal.log import Log
-from wal_sink.wal.quarantine import bring_back
+from wal_sink.wal.quarantine import bring_back, passed_us
 from wal_sink.wal.targets import why_absent
 
 logger = line_logger(__name__)
@@ -118,13 +124,6 @@ class Flusher:
         self._maker = WindowMaker(pipeline.log, clocks)
         self._chooser = WindowChooser(
             pipeline.log, pipeline.checkpoint, pipeline.query_id, run_history
-        )
-        self._rows = WindowRows(
-            pipeline.log,
-            self._target,
-            self.reporter,
-            quarantine=pipeline.quarantine,
-            checked=self._chooser.checked,
         )
         self._lineage = LineageCheck(pipeline.log, self._chooser)
         self._takeovers = Takeovers(self._target, clocks.now_us)
@@ -299,7 +298,8 @@ class Flusher:
         window, chosen = self._maker.make(step, observed.row)
         self._takeovers.begins(window)
         self.reporter.say("beginning", window.first)
-        rows = self._rows.chosen(window, chosen)
+        manifests = {each.manifest.epoch: each.manifest for each in chosen}
+        rows = self._rows_of(window, window.epochs, manifests)
         self.sync.make_durable(to_sync(window.first, window.last, observed.checkpointed))  # rule 8
         if not self._chooser.settle(step, chosen):
             return
@@ -335,7 +335,7 @@ class Flusher:
     def _write(self, window: Window, rows: WindowWrite | None, given_up: frozenset[int]) -> bool:
         """Write the rows; False when that is interrupted, or was finished by another flusher."""
         try:
-            rows = rows or self._rows.begun(window, given_up)
+            rows = rows or self._rows_begun(window, given_up)
             keep_refused(self._log, rows.epochs, rows.manifests)
             if rows.quarantine or rows.passed:
                 pieces = [piece for begun in rows.epochs for piece in rows.pieces(begun)]
@@ -350,6 +350,32 @@ class Flusher:
             )
             self._refuse_missing(missing, [epoch.epoch for epoch in window.epochs])
             return False
+
+    def _rows_begun(self, window: Window, given_up: frozenset[int]) -> WindowWrite:
+        """Return the rows of a window that was found begun; reads its manifests.
+
+        :raises FileGoneError, CorruptLog: see `begun_manifest`.
+        """
+        epochs = [epoch for epoch in window.epochs if epoch.epoch not in given_up]
+        manifests = {
+            each.epoch: begun_manifest(self._log, each) for each in epochs if each.manifest
+        }
+        # Of a window that was begun just now, no row can have been refused.
+        passed = passed_us(self._log, {*manifests}, window.epochs[0].base_us, window.last_us)
+        return self._rows_of(window, epochs, manifests, passed)
+
+    def _rows_of(
+        self,
+        window: Window,
+        epochs: Sequence[BegunEpoch],
+        manifests: Mapping[int, Manifest],
+        passed: Collection[int] = (),
+    ) -> WindowWrite:
+        return WindowWrite(
+            *(self._log, self._target, self.reporter, window, epochs, manifests, passed),
+            quarantine=self.pipeline.quarantine and not window.sent_once,
+            checked=self._chooser.checked,
+        )
 
     def _record(self, window: Window, given_up: frozenset[int]) -> None:
         """Write the `flushed/` records: from here on the log says that the epochs are done (rule 17)."""

@@ -20,12 +20,11 @@ from wal_sink.flush.rate_limit import RateLimit
 from wal_sink.flush.report import Reporter
 from wal_sink.model import paths
 from wal_sink.model.ledger import BegunEpoch, Window
-from wal_sink.model.manifest import Attempt, Manifest, Published
+from wal_sink.model.manifest import Attempt, Manifest
 from wal_sink.model.plan import Plan
 from wal_sink.protocol.windows import Piece
 from wal_sink.targets.base import Slice, Target, without
 from wal_sink.wal.log import Log
-from wal_sink.wal.quarantine import passed_us
 from wal_sink.wal.segment import CheckedSegments, read_segment
 
 
@@ -264,65 +263,3 @@ class WriteInThread:
                         session.write(plan, part)
                     write.reporter.say("writing", begun.epoch)
         return True
-
-
-class WindowRows:
-    """Makes of each window of one query what writes its rows: a `WindowWrite`.
-
-    :param quarantine: whether rows that the target refuses go into quarantine, where they can.
-    :param checked: segments that were read when a window was chosen.
-    """
-
-    def __init__(
-        self,
-        log: Log,
-        target: TargetConnection,
-        reporter: Reporter,
-        *,
-        quarantine: bool,
-        checked: CheckedSegments,
-    ) -> None:
-        self._log, self._target, self._reporter = log, target, reporter
-        self._quarantine = quarantine
-        self._checked = checked
-
-    def chosen(self, window: Window, chosen: Sequence[Published]) -> WindowWrite:
-        """Return the write of a window that was chosen just now; reads nothing yet.
-
-        :param chosen: its manifests; none of an epoch that is passed over.
-        """
-        manifests = {each.manifest.epoch: each.manifest for each in chosen}
-        return self._of(window, window.epochs, manifests)
-
-    def begun(self, window: Window, given_up: frozenset[int]) -> WindowWrite:
-        """Return the write of a window that was found begun; reads its manifests.
-
-        :param given_up: epochs that an operator has given up since (rule 22).
-        :raises FileGoneError, CorruptLog: see `begun_manifest`.
-        """
-        epochs = [epoch for epoch in window.epochs if epoch.epoch not in given_up]
-        manifests = {
-            each.epoch: begun_manifest(self._log, each) for each in epochs if each.manifest
-        }
-        # Of a window that was begun just now, no row can have been refused.
-        passed = passed_us(self._log, {*manifests}, window.epochs[0].base_us, window.last_us)
-        return self._of(window, epochs, manifests, passed)
-
-    def _of(
-        self,
-        window: Window,
-        epochs: Sequence[BegunEpoch],
-        manifests: Mapping[int, Manifest],
-        passed: Collection[int] = (),
-    ) -> WindowWrite:
-        return WindowWrite(
-            self._log,
-            self._target,
-            self._reporter,
-            window,
-            epochs=epochs,
-            manifests=manifests,
-            passed=passed,
-            quarantine=self._quarantine and not window.sent_once,
-            checked=self._checked,
-        )

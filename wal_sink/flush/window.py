@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
-from typing import NamedTuple
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import WalSinkError
@@ -255,14 +254,6 @@ class WindowChooser:
         return True
 
 
-class NewWindow(NamedTuple):
-    """A window, and what it is made of."""
-
-    window: Window
-    chosen: Sequence[Published] = ()
-    """The manifests of its epochs; none for an epoch that is passed over."""
-
-
 class WindowMaker:
     """Makes windows of what was chosen: fixes their write timestamps (rule 14)."""
 
@@ -270,12 +261,13 @@ class WindowMaker:
         self._log = log
         self._clocks = clocks
 
-    def make(self, step: Begin | PassOver, row: LedgerState) -> NewWindow:
+    def make(self, step: Begin | PassOver, row: LedgerState) -> tuple[Window, Sequence[Published]]:
         """Fix attempts and write timestamps of the window that is about to be begun.
 
         :param step: what was chosen. The window has the first of these epochs, and those after it that are
             written in the same way.
         :param row: the ledger row as it was seen.
+        :return: the window, and the manifests of its epochs; none for an epoch that is passed over.
         :raises CorruptLog: a plan is gone.
         :raises TargetUnavailable: rows that the target dates itself might be hidden by those that are there.
         """
@@ -283,21 +275,22 @@ class WindowMaker:
         if isinstance(step, PassOver):
             dated = are_dated(self._log, row)
             window = new_window_without_rows(step, row, begun_us, nonce, target_dated=dated)
-            made = NewWindow(window)
+            chosen: Sequence[Published] = ()
         else:
-            made = self._with_rows(step, row, begun_us, nonce)
-        self._clocks.look_ahead(made.window, begun_us)
-        return made
+            window, chosen = self._with_rows(step, row, begun_us, nonce)
+        self._clocks.look_ahead(window, begun_us)
+        return window, chosen
 
-    def _with_rows(self, step: Begin, row: LedgerState, begun_us: int, nonce: str) -> NewWindow:
+    def _with_rows(
+        self, step: Begin, row: LedgerState, begun_us: int, nonce: str
+    ) -> tuple[Window, Sequence[Published]]:
         demands = self._demands(step.manifests[0])
         chosen = [*takewhile(lambda each: self._demands(each) == demands, step.manifests)]
         if demands.target_dated:
             refuse_dated_early(row, self._clocks.target_us())
         elif are_dated(self._log, row):
             row = after_dated(row, self._clocks.target_us())
-        window = new_window(chosen, row, begun_us, nonce, demands)
-        return NewWindow(window, chosen)
+        return new_window(chosen, row, begun_us, nonce, demands), chosen
 
     def _demands(self, published: Published) -> WriteDemands:
         """Return what the rows of an epoch demand; a window has epochs that demand the same."""
