@@ -299,14 +299,3 @@ def test_a_replica_is_refused(mortal: InstalledPostgresql, mortal_schema: str) -
         assert target.plan(SCHEMA, "key").columns
     finally:
         signal.unlink(missing_ok=True)
-
-
-def test_no_thread_stays_when_a_session_is_closed(postgresql: Server, schema: str) -> None:
-    postgresql.execute(f"CREATE TABLE {schema}.t (k text, v bigint)")
-    target = target_of(postgresql, f"{schema}.t", request_timeout=1)
-    target.plan(SCHEMA, "key")
-    before = {*threading.enumerate()}
-    with new_query(target):
-        (watch,) = {*threading.enumerate()} - before
-    watch.join(5)
-    assert not watch.is_alive()

@@ -44,6 +44,8 @@ def options(**given: str) -> PostgresqlOptions:
             "",
         ),
         ("postgresql://u:s@[::1]:5432/d", "postgresql://u@[::1]:5432/d", "s"),
+        ("postgresql://u:s@[h/d", "postgresql://u@[h/d", "s"),
+        ("postgresql://u:s#t@h/d", "postgresql://u@h/d", "s#t"),
     ],
 )
 def test_a_password_leaves_the_uri(uri: str, shown: str, password: str) -> None:
@@ -69,19 +71,12 @@ def test_a_password_is_never_shown(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "uri",
-    [
-        "host=h password=hush",
-        "mysql://u:hush@h/d",
-        "postgresql://u:hush@[h/d",
-        "hush",
-        "postgresql://u:hu#sh@h/d",
-    ],
+    ["host=h password=hush", "mysql://u:hush@h/d", "hush"],
 )
 def test_an_error_shows_no_uri(uri: str) -> None:
     with pytest.raises(OptionError) as caught:
         options(postgresql_uri=uri)
     assert "hush" not in str(caught.value)
-    assert "hu#sh" not in str(caught.value)
 
 
 def test_what_would_be_written_to_the_log_is_refused() -> None:

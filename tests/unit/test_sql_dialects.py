@@ -57,6 +57,10 @@ def test_a_percent_is_doubled_where_the_driver_reads_it() -> None:
     assert delete(DIALECTS["sqlite"], quote, of) == 'DELETE FROM "t" WHERE "k%" = ?'
 
 
+class DatabaseError(Exception):
+    """What each driver has, by PEP 249."""
+
+
 class OracleCode:
     """What an error of oracledb holds."""
 
@@ -85,7 +89,7 @@ class OracleCode:
 )
 def test_what_an_error_means(name: str, argument: object, kind: str, refuses: bool) -> None:
     """By the code that the driver gives; another error is fatal, and of no row."""
-    error = Exception(argument)
+    error = DatabaseError(argument)
     assert DIALECTS[name].errors.kind(error) == kind
     assert DIALECTS[name].errors.refuses(error) is refuses
 

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from wal_sink.errors import InvalidRow, SchemaMismatch
-from wal_sink.model.plan import Operation, Plan, is_array, is_text
+from wal_sink.model.plan import Operation, Plan, canonical, is_array, is_text
 from wal_sink.targets.operations import DELETE, OPERATION_COLUMN, OPERATIONS
 
 TRUE = pa.nulls(1).is_null()[0]
@@ -179,17 +179,19 @@ def shorten(value: Any, limit: int = 60) -> str:
     return text if len(text) <= limit else text[:limit] + "…"
 
 
-def other_columns(plan: Plan, found: Iterable[tuple[str, str]]) -> SchemaMismatch:
-    """Return the error for a batch that a plan was not made for.
+def refuse_other_schema(schema: pa.Schema, plan: Plan) -> None:
+    """Refuse a batch that the plan was not made for.
 
-    :param found: names and types of the batch's columns.
+    :raises SchemaMismatch: a column has another name or type, or another place.
     """
-    planned = ((column.name, column.source) for column in plan.columns)
-    return SchemaMismatch(
-        f"A batch for {plan.table} has the columns {_listed(found)}; the plan {plan.key} was made for"
-        f" {_listed(planned)}.",
-        "Start the query again, so that a plan is made for this DataFrame.",
-    )
+    found = [(field.name, str(canonical(field.type))) for field in schema]
+    planned = [(column.name, column.source) for column in plan.columns]
+    if found != planned:
+        raise SchemaMismatch(
+            f"A batch for {plan.table} has the columns {_listed(found)}; the plan {plan.key} was made for"
+            f" {_listed(planned)}.",
+            "Start the query again, so that a plan is made for this DataFrame.",
+        )
 
 
 def _listed(columns: Iterable[tuple[str, str]]) -> str:
@@ -358,9 +360,9 @@ def beyond_python(column: pa.Array) -> pa.Array | None:
     if not _has(column.type, _is_date):
         return None
     found = [
-        part.rows.filter(outside)
+        part.rows.filter(out)
         for part in _parts("", column, _is_date)
-        if pc.any(outside := _outside(part.values)).as_py()
+        if pc.any(out := outside(part.values, *_DAYS)).as_py()
     ]
     return _flags(len(column), pa.concat_arrays(found)) if found else None
 
@@ -392,9 +394,11 @@ def _decodes(encoded: bytes | None) -> bool:
     return True
 
 
-def _outside(values: pa.Array) -> pa.Array:
-    """Return which dates or instants are outside; False for a null."""
-    first, last = _DAYS
+def outside(values: pa.Array, first: int, last: int) -> pa.Array:
+    """Return which dates or instants are outside; False for a null.
+
+    :param first: in days since 1970, as `last`.
+    """
     if pt.is_timestamp(values.type):
         per_day = 86_400 * _PER_SECOND[values.type.unit]
         first, last = first * per_day, (last + 1) * per_day - 1
@@ -402,8 +406,8 @@ def _outside(values: pa.Array) -> pa.Array:
     else:
         numbers = values.cast(pa.date32()).cast(pa.int32()).cast(pa.int64())
     first, last = max(first, -(2**63)), min(last, 2**63 - 1)
-    outside = pc.or_(pc.less(numbers, long(first)), pc.greater(numbers, long(last)))
-    return outside.fill_null(fill_value=False)
+    found = pc.or_(pc.less(numbers, long(first)), pc.greater(numbers, long(last)))
+    return found.fill_null(fill_value=False)
 
 
 def _flags(number: int, rows: pa.Array) -> pa.Array:

@@ -5,6 +5,7 @@ For targets whose types are held exactly by types of Arrow.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Collection, Sequence
 
@@ -16,11 +17,15 @@ import pyarrow.types as pt
 from wal_sink.errors import InvalidRow, TargetRefused
 from wal_sink.model.plan import Column, Plan, is_array, is_blob, is_text, spark_ddl
 from wal_sink.targets.arrow_values import (
+    TRUE,
     are_deletes,
     beyond_python,
     cast_values,
+    keys_of_deletes,
     not_deleted,
     plain,
+    planned_operations,
+    refuse_other_schema,
     shorten,
 )
 from wal_sink.targets.columns import TableColumn, TableRules, to_cast
@@ -93,56 +98,125 @@ _HOLDS: tuple[Callable[[pa.DataType, pa.DataType], bool], ...] = (
 )
 
 
-def cast(
-    batch: pa.RecordBatch,
-    plan: Plan,
-    arrow_type: ArrowType,
-    fits: Fits,
-    deletes: pa.Array | None = None,
-) -> pa.RecordBatch:
-    """Cast a batch to the table's types; it keeps the order of its columns.
+class BadValueError(Exception):
+    """A value of a column that the database would refuse.
 
-    :param plan: without the column that says what a row does.
-    :param deletes: which rows are deletes, that have no values beside the key; None: no row is one.
-    :raises InvalidRow: a value does not fit its column, or a part of the key is null.
+    :param problem: continues "Column c of t (value) …".
+    :param remedy: `{name}` stands for the column.
+    :param row: the first such value.
+    :param rows: all of them, as flags; None: only the first one is known.
     """
-    key = key_of(plan)
+
+    def __init__(self, problem: str, remedy: str, row: int, rows: pa.Array | None = None) -> None:
+        super().__init__(problem)
+        self.problem, self.remedy, self.row, self.rows = problem, remedy, row, rows
+
+
+Stored = Callable[[Column, pa.Array], pa.Array]
+"""Casts the values of a column to what the log holds; raises `BadValueError`."""
+
+
+def cast(batch: pa.RecordBatch, plan: Plan, stored: Stored) -> pa.RecordBatch:
+    """Cast a batch to what the log holds; it keeps the order of its columns.
+
+    :raises SchemaMismatch: the columns are not those of the plan.
+    :raises InvalidRow: a row cannot be written; names the column and the first such row.
+    """
+    refuse_other_schema(batch.schema, plan)
+    operations = planned_operations(batch, plan, functools.partial(row_text, batch, plan))
+    deletes = None if operations is None else are_deletes(operations)
+    rows = batch if deletes is None else keys_of_deletes(batch, deletes, key_of(plan))
     arrays = []
-    for column in plan.columns:
-        array = batch.column(column.name)
-        if column.role == "required" or column.name in key:
-            _refuse_null(column, array, None if column.name in key else deletes)
+    for column, values in zip(plan.columns, rows.columns, strict=True):
+        if column.role == "operation":
+            arrays.append(operations)
+            continue
+        array = values.cast(values.type.value_type) if pt.is_dictionary(values.type) else values
+        try:
+            _refuse_null(column, array, deletes, key=column.name in key_of(plan))
+            arrays.append(stored(column, array))
+        except BadValueError as bad:
+            shown = shorten(plain(values[bad.row]))
+            raise InvalidRow(
+                f"Column {column.name} of {plan.table} ({shown}) {bad.problem}, in"
+                f" {row_text(batch, plan, bad.row)}.",
+                bad.remedy.replace("{name}", column.name),
+                column=column.name,
+                problem=f"Column {column.name} of {plan.table} {bad.problem}.",
+                rows=bad.rows,
+            ) from bad.__cause__
+    return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+
+
+def _refuse_null(column: Column, values: pa.Array, deletes: pa.Array | None, *, key: bool) -> None:
+    """Refuse nulls in the key, and in a column that takes none: there a delete may have one."""
+    if key or column.role == "required":
+        refuse(
+            values.is_null() if key else not_deleted(values.is_null(), deletes),
+            "is null and part of the key, and a null equals no other"
+            if key
+            else "is null, and the table's column takes no null",
+            'Drop such rows, .na.drop(subset=["{name}"]), or fill them in.',
+        )
+
+
+def refuse(bad: pa.Array, problem: str, remedy: str) -> None:
+    """Refuse the values that are flagged.
+
+    :raises BadValueError: there is one.
+    """
+    row = pc.index(bad, TRUE).as_py()
+    if row >= 0:
+        raise BadValueError(problem, remedy, row, bad)
+
+
+def stored_by(arrow_type: ArrowType, fits: Fits = lambda *_: None) -> Stored:
+    """Return what casts the columns of a database whose types are held exactly by types of Arrow."""
+
+    def stored(column: Column, values: pa.Array) -> pa.Array:
         type_ = arrow_type(column.type)
         assert type_ is not None, "the plan has only types that can be written"
-        try:
-            values = cast_values(array, type_)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            row = next(i for i in range(len(array)) if not _casts(array.slice(i, 1), type_))
-            raise _invalid(batch, plan, column, row) from error
-        if (beyond := beyond_python(values)) is not None:
-            raise _invalid(batch, plan, column, beyond.to_pylist().index(True))
-        fitting = fits(column.type, values)
-        if fitting is not None and fitting.false_count:
-            raise _invalid(batch, plan, column, fitting.to_pylist().index(False))
-        arrays.append(values)
-    return pa.record_batch(arrays, names=[column.name for column in plan.columns])
+        found = cast_or_refuse(values, type_, column.type)
+        problem = f"does not fit into {column.type}"
+        remedy = "Cast or filter it in the DataFrame, or alter the table's column to hold it."
+        if (beyond := beyond_python(found)) is not None:
+            refuse(beyond, problem, remedy)
+        if (fitting := fits(column.type, found)) is not None:
+            refuse(pc.invert(fitting), problem, remedy)
+        return found
+
+    return stored
 
 
-def _refuse_null(column: Column, array: pa.Array, deletes: pa.Array | None) -> None:
-    """Refuse nulls in a column.
+def cast_or_refuse(values: pa.Array, target: pa.DataType, words: str) -> pa.Array:
+    """Cast values to the type that holds a column's.
 
-    :param deletes: rows that may have one; None: no row may.
-    :raises InvalidRow: there is one.
+    :param words: the column's type, in the database's words.
+    :raises BadValueError: one does not fit.
     """
-    missing = not_deleted(array.is_null(), deletes)
-    if missing.true_count:
-        raise InvalidRow(
-            f"Column {column.name} is null in {missing.true_count} rows, and the table takes no null",
-            f"Filter such rows out: .where(F.col('{column.name}').isNotNull()).",
-            column=column.name,
-            problem=f"Column {column.name} is null, and the table takes no null.",
-            rows=missing,
-        )
+    try:
+        return cast_values(values, target)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        row = _first(values, target)
+        raise BadValueError(
+            f"does not fit into {words}",
+            f"Filter or round it, or widen the column. Arrow says: {error}",
+            row,
+        ) from error
+
+
+def _first(values: pa.Array, target: pa.DataType) -> int:
+    """Return the first value that a cast refuses; there is one."""
+    begin, end = 0, len(values)
+    while end - begin > 1:
+        middle = (begin + end) // 2
+        try:
+            cast_values(values.slice(begin, middle - begin), target)
+        except pa.ArrowInvalid:
+            end = middle
+        else:
+            begin = middle
+    return begin
 
 
 _KEY = "key"
@@ -175,29 +249,8 @@ def as_new_rows(plan: Plan, batch: pa.RecordBatch) -> tuple[Plan, pa.RecordBatch
     return msgspec.structs.replace(plan.of_table(), details=details), batch
 
 
-def _casts(value: pa.Array, type_: pa.DataType) -> bool:
-    try:
-        cast_values(value, type_)
-    except pa.ArrowInvalid:
-        return False
-    return True
-
-
 def row_text(batch: pa.RecordBatch, plan: Plan, row: int) -> str:
     """Name a row by its key, or by the beginning of its values where the table has none."""
     shown = key_of(plan) or [each.name for each in plan.of_table().columns][:3]
     values = ", ".join(f"{name}={shorten(plain(batch.column(name)[row]))}" for name in shown)
     return f"the row with {values}"
-
-
-def _invalid(batch: pa.RecordBatch, plan: Plan, column: Column, row: int) -> InvalidRow:
-    """Name the value, and its row by the beginning of its values: the table need not have a key."""
-    value = shorten(plain(batch.column(column.name)[row]))
-    source = spark_ddl(batch.schema.field(column.name).type)
-    return InvalidRow(
-        f"A value of column {column.name} does not fit into {column.type}: {value}, in"
-        f" {row_text(batch, plan, row)}",
-        f"Cast or filter it in the DataFrame, or alter the table's column to hold such a {source}.",
-        column=column.name,
-        problem=f"The value of column {column.name} does not fit into {column.type}.",
-    )

@@ -12,6 +12,11 @@ def quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def listed(names: Iterable[str]) -> str:
+    """Quote identifiers, as statements list them."""
+    return ", ".join(map(quote, names))
+
+
 def unquoted(names: str) -> str:
     """Return quoted identifiers with dots between them as a person writes them in an option.
 

@@ -22,13 +22,6 @@ _REMEDY = (
 MOST_REFUSED = 100
 """So many rows of a window are passed over while the server has taken none. Beyond, the table is at fault."""
 
-ROW_STATES = ("22", "23", "44", "P0001", "54000")
-"""SQLSTATEs by which PostgreSQL says that a row is wrong, or how they begin: values, constraints, WITH CHECK
-OPTION, RAISE, what is too long for an index."""
-
-COPY_STATES = ("22P03", "22P04")
-"""Those among them that say that COPY cannot read its input."""
-
 
 class Savepoints(NamedTuple):
     """Statements by which a transaction goes back behind rows that the server has refused."""

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal_sink.errors import InvalidRow
-from wal_sink.model.plan import Column, canonical
-from wal_sink.targets.arrow_values import TRUE, long, not_deleted, other_columns
+from wal_sink.model.plan import Column
+from wal_sink.targets.arrow_values import TRUE, long, not_deleted, refuse_other_schema
 from wal_sink.targets.cassandra.casts import sizes
 from wal_sink.targets.cassandra.feature import TaskRows
 from wal_sink.targets.cassandra.features import used
@@ -109,17 +109,6 @@ def refuse_indexed(
                 found.row, rule.column, value, found.problem, found.remedy, found.rows
             )
             refuse_invalid(batch, plan, invalid)
-
-
-def refuse_other_schema(schema: pa.Schema, plan: CassandraPlan) -> None:
-    """Refuse a batch that the plan was not made for.
-
-    :raises SchemaMismatch: a column has another name or type, or another place.
-    """
-    got = [(field.name, str(canonical(field.type))) for field in schema]
-    planned = [(column.name, column.source) for column in plan.columns]
-    if got != planned:
-        raise other_columns(plan, got)
 
 
 def _refuse_null(

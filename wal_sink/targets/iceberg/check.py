@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Plan
 from wal_sink.targets.arrow_values import text
-from wal_sink.targets.casts import cast
+from wal_sink.targets.casts import cast, stored_by
 
 ARROW, FOLDERS, LEAST = "arrow", "folders", "least"
 """Details of a plan: the columns as Arrow types, the texts that name folders of partitions, and the least
@@ -42,7 +42,7 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
     """
     types = pa.ipc.read_schema(pa.BufferReader(base64.b64decode(plan.details[ARROW])))
     by_type = {column.type: types.field(column.name).type for column in plan.columns}
-    rows = cast(batch, plan, by_type.get, lambda *_: None)
+    rows = cast(batch, plan, stored_by(by_type.get))
     for name, least in msgspec.json.decode(plan.details.get(LEAST, "{}")).items():
         numbers = rows.column(name)
         beyond = pc.less(numbers, text(least).cast(numbers.type)).fill_null(fill_value=False)

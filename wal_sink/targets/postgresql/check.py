@@ -10,7 +10,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -20,19 +20,8 @@ import pyarrow.types as pt
 from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Column, Plan, is_array, is_text
 from wal_sink.targets import arrow_values
-from wal_sink.targets.arrow_values import (
-    TRUE,
-    are_deletes,
-    keys_of_deletes,
-    long,
-    not_deleted,
-    other_columns,
-    plain,
-    planned_operations,
-    shorten,
-)
-from wal_sink.targets.casts import key_of, row_text
-from wal_sink.targets.operations import is_text as is_words
+from wal_sink.targets.arrow_values import TRUE, long
+from wal_sink.targets.casts import BadValueError, cast, cast_or_refuse, key_of, refuse, row_text
 from wal_sink.targets.postgresql.types import (
     PgType,
     included_of,
@@ -123,13 +112,8 @@ def _key(key: Any) -> str:
     return key if isinstance(key, str) else _ENCODER.encode(key).decode().strip('"')
 
 
-_US = 1_000_000
-FIRST_DAY = -2_440_588
-"""Of PostgreSQL's dates and times, 4714-11-24 BC, in days since 1970."""
-AFTER_LAST_DATE = 2_145_042_906
-"""5874898-01-01."""
-AFTER_LAST_TIME_S = 9_224_318_016_000
-"""294277-01-01, in seconds since 1970."""
+_FIRST_DAY, _LAST_DATE, _LAST_TIME = -2_440_588, 2_145_042_905, 106_762_939
+"""4714-11-24 BC, 5874897-12-31 of a date, 294276-12-31 of a date with time; in days since 1970."""
 
 MAX_INDEX_BYTES = 2_704
 """Of a row in an index: a third of a page of 8 kB. PostgreSQL 12 and later."""
@@ -138,83 +122,15 @@ _FIXED, _ELEMENT = 40, 16
 beside its value."""
 
 
-class BadValue(NamedTuple):
-    """The first value of a column that the server would refuse."""
-
-    row: int
-    problem: str
-    """Continues "Column c of t (value) …"."""
-    remedy: str
-    rows: pa.Array | None = None
-    """All such values, as flags; None: only the first one is known."""
-
-
 def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
     """Cast `batch` to the types that the log holds.
 
     :raises SchemaMismatch: the columns are not those of the plan.
     :raises InvalidRow: a row cannot be written; names the column and the first such row.
     """
-    _refuse_other_schema(batch.schema, plan)
-    operations = planned_operations(batch, plan, functools.partial(row_text, batch, plan))
-    deletes = None if operations is None else are_deletes(operations)
-    rows = batch if deletes is None else keys_of_deletes(batch, deletes, key_of(plan))
-    stored = []
-    for column, values in zip(plan.columns, rows.columns, strict=True):
-        if column.role == "operation":
-            stored.append(operations)
-            continue
-        array = values.cast(values.type.value_type) if pt.is_dictionary(values.type) else values
-        try:
-            _refuse_null(column, array, deletes, key=column.name in key_of(plan))
-            stored.append(_stored(column, array))
-        except _BadValueError as error:
-            bad = error.bad
-            raise InvalidRow(
-                f"Column {column.name} of {plan.table} ({shorten(plain(values[bad.row]))}) {bad.problem}, in"
-                f" {row_text(batch, plan, bad.row)}.",
-                bad.remedy.replace("{name}", column.name),
-                column=column.name,
-                problem=f"Column {column.name} of {plan.table} {bad.problem}.",
-                rows=bad.rows,
-            ) from None
-    result = pa.RecordBatch.from_arrays(stored, names=[column.name for column in plan.columns])
+    result = cast(batch, plan, _stored)
     _refuse_long_key(batch, plan, result)
     return result
-
-
-class _BadValueError(Exception):
-    """Carries what is wrong to where the row can be named."""
-
-    def __init__(self, bad: BadValue) -> None:
-        super().__init__(bad)
-        self.bad = bad
-
-
-def _refuse_other_schema(schema: pa.Schema, plan: Plan) -> None:
-    got = [(field.name, str(field.type)) for field in schema]
-    planned = [(column.name, column.source) for column in plan.columns]
-    if [name for name, _ in got] != [name for name, _ in planned] or not all(
-        is_words(field.type)
-        if column.role == "operation"
-        else log_type(column.type, field.type) is not None
-        for column, field in zip(plan.columns, schema, strict=True)
-    ):
-        raise other_columns(plan, got)
-
-
-def _refuse_null(column: Column, values: pa.Array, deletes: pa.Array | None, *, key: bool) -> None:
-    remedy = 'Drop such rows, .na.drop(subset=["{name}"]), or fill them in.'
-    if column.role == "required":
-        missing = values.is_null()
-        # A delete has the key alone.
-        _refuse(
-            missing if key else not_deleted(missing, deletes),
-            "is null, and the table's column takes no null",
-            remedy,
-        )
-    if key:
-        _refuse(values.is_null(), "is null and part of the key, and a null equals no other", remedy)
 
 
 def _refuse_long_key(batch: pa.RecordBatch, plan: Plan, stored: pa.RecordBatch) -> None:
@@ -286,14 +202,11 @@ def _stored(column: Column, values: pa.Array) -> pa.Array:
         values = values.cast(pa.list_(values.type.value_type))
     try:
         return _cast_elements(type_, column.type, target, values)
-    except _BadValueError as error:
-        row = pc.list_parent_indices(values)[error.bad.row].as_py()
-        raise _BadValueError(
-            # The flags are of elements: `publish.append.split_invalid` finds the rows.
-            error.bad._replace(
-                row=row, problem=f"has an element that {error.bad.problem}", rows=None
-            )
-        ) from None
+    except BadValueError as bad:
+        row = pc.list_parent_indices(values)[bad.row].as_py()
+        # The flags are of elements: `publish.append.split_invalid` finds the rows.
+        problem = f"has an element that {bad.problem}"
+        raise BadValueError(problem, bad.remedy, row) from bad.__cause__
 
 
 def _cast_elements(type_: PgType, words: str, target: pa.DataType, values: pa.Array) -> pa.Array:
@@ -317,53 +230,24 @@ def _stored_scalar(type_: PgType, words: str, target: pa.DataType, values: pa.Ar
         _refuse_text(type_, values)
         return arrow_values.as_uuid(values) if pt.is_fixed_size_binary(target) else values
     _refuse_time(values)
-    return _cast(values, target, words)
-
-
-def _cast(values: pa.Array, target: pa.DataType, words: str) -> pa.Array:
-    """Cast, and refuse the first value that the type cannot hold."""
-    try:
-        return arrow_values.cast_values(values, target)
-    except pa.ArrowInvalid as error:
-        row = _first(values, lambda part: arrow_values.cast_values(part, target))
-        raise _BadValueError(
-            BadValue(
-                row,
-                f"does not fit into {words}",
-                f"Filter or round it, or widen the column. Arrow says: {error}",
-            )
-        ) from error
-
-
-def _first(values: pa.Array, cast: Callable[[pa.Array], object]) -> int:
-    """Return the first value of which a cast raises; there is one."""
-    begin, end = 0, len(values)
-    while end - begin > 1:
-        middle = (begin + end) // 2
-        try:
-            cast(values.slice(begin, middle - begin))
-        except pa.ArrowInvalid:
-            end = middle
-        else:
-            begin = middle
-    return begin
+    return cast_or_refuse(values, target, words)
 
 
 def _refuse_text(type_: PgType, values: pa.Array) -> None:
     if type_.base == "uuid":
-        _refuse(
+        refuse(
             pc.invert(pc.match_substring_regex(values, arrow_values.PATTERN)),
             "is not a uuid",
             "Write it as 8-4-4-4-12 hexadecimal digits, or make the table's type text.",
         )
         return
-    _refuse(
+    refuse(
         pc.match_substring(values, "\0"),
         "has the character NUL in it, which PostgreSQL's texts cannot hold",
         "Remove it: regexp_replace({name}, '\\\\x00', ''), or write the bytes to a bytea.",
     )
     if type_.first is not None:
-        _refuse(
+        refuse(
             pc.greater(pc.utf8_length(values).cast(pa.int64()), long(type_.first)),
             f"is longer than the {type_.first} characters of the table's type",
             f"Cut it, left({{name}}, {type_.first}), or make the table's type text.",
@@ -372,27 +256,13 @@ def _refuse_text(type_: PgType, values: pa.Array) -> None:
 
 def _refuse_time(values: pa.Array) -> None:
     """Refuse dates and instants outside of those that PostgreSQL knows."""
-    if pt.is_date32(values.type):
-        numbers, first, after = values.cast(pa.int32()).cast(pa.int64()), FIRST_DAY, AFTER_LAST_DATE
-    elif pt.is_timestamp(values.type):
-        per_second = {"s": 1, "ms": 1_000, "us": _US, "ns": 1_000 * _US}[values.type.unit]
-        numbers, first = values.cast(pa.int64()), FIRST_DAY * 86_400 * per_second
-        after = min(AFTER_LAST_TIME_S * per_second, 2**63 - 1)
-    else:
-        return
-    _refuse(
-        pc.or_(
-            pc.less(numbers, long(max(first, -(2**63)))), pc.greater_equal(numbers, long(after))
-        ),
-        "is outside of the dates that PostgreSQL knows, 4714 BC to 294276 AD",
-        "Filter such rows out; most often the unit is wrong.",
-    )
-
-
-def _refuse(bad: pa.Array, problem: str, remedy: str) -> None:
-    row = pc.index(bad, TRUE).as_py()
-    if row >= 0:
-        raise _BadValueError(BadValue(row, problem, remedy, bad))
+    if pt.is_date32(values.type) or pt.is_timestamp(values.type):
+        last = _LAST_DATE if pt.is_date32(values.type) else _LAST_TIME
+        refuse(
+            arrow_values.outside(values, _FIRST_DAY, last),
+            "is outside of the dates that PostgreSQL knows, 4714 BC to 294276 AD",
+            "Filter such rows out; most often the unit is wrong.",
+        )
 
 
 def _as_json(values: pa.Array) -> pa.Array:
@@ -412,6 +282,5 @@ def _each(values: pa.Array, make: Callable[..., str | None]) -> Iterator[str | N
             value = scalar.as_py()
             yield None if value is None else make(value)
         except (NoJsonError, ValueError, OverflowError) as error:
-            raise _BadValueError(
-                BadValue(row, str(error), "Correct the value, or make the table's type text.")
-            ) from error
+            remedy = "Correct the value, or make the table's type text."
+            raise BadValueError(str(error), remedy, row) from error

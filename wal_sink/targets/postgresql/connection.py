@@ -6,43 +6,32 @@ server expects; the tasks have cast it to that (`types.log_type`).
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import socket
-import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
-import msgspec
 import pgpq
 import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 from pgpq import encoders
 from pgpq import schema as pg
-from psycopg import conninfo, errors
+from psycopg import conninfo
 
 from wal_sink.errors import OptionError, TargetUnavailable
 from wal_sink.model.plan import Column, Plan
 from wal_sink.targets.arrow_values import are_deletes
-from wal_sink.targets.base import Kind
 from wal_sink.targets.casts import key_of
-from wal_sink.targets.postgresql.options import (
-    MAX_BYTES,
-    PASSWORD_VARIABLE,
-    PostgresqlOptions,
-    TableName,
-    listed,
-    quote,
-)
+from wal_sink.targets.names import listed, quote
+from wal_sink.targets.postgresql.options import PASSWORD_VARIABLE, PostgresqlOptions
 from wal_sink.targets.postgresql.types import parse, staged_type
-from wal_sink.targets.refusals import COPY_STATES, ROW_STATES
+from wal_sink.targets.sql.keyed import TableName
 from wal_sink.targets.sql.target import refuse_pooler
 
 # For what the URI does not say. A host that is gone is noticed after half a minute; one that is there and
-# whose server keeps silent, by `WatchedConnection`.
+# whose server keeps silent, by `BoundedConnection`.
 DEFAULTS = {
     "connect_timeout": "10",
     "keepalives_idle": "10",
@@ -69,65 +58,38 @@ _SETTINGS = """
     JOIN pg_catalog.pg_settings s USING (name)"""
 """Of those that the server has: `transaction_timeout` came with PostgreSQL 17."""
 
-_PASSING = ("08", "40", "53", "57", "58")
-"""Classes of SQLSTATE whose errors may pass by themselves: connection, serialization and deadlock, resources,
-an operator's shutdown or cancel, the system."""
-_PASSING_STATES = (
-    errors.IdleInTransactionSessionTimeout,
-    errors.ReadOnlySqlTransaction,
-    errors.LockNotAvailable,
-    errors.ObjectInUse,
-)
 
-
-class WatchedConnection(psycopg.Connection[Any]):
-    """A connection that is cut when the server keeps silent for too long.
+class BoundedConnection(psycopg.Connection[Any]):
+    """A connection that is closed when the server keeps silent for too long.
 
     libpq bounds how long a *host* may be silent, not a server that stands still on a host that answers.
     """
 
-    request_timeout: float = 120.0
-    _silent_since: float | None = None
-    _watching: threading.Event | None = None
+    request_timeout = 120.0
+    """Of a single wait, in seconds."""
 
-    def wait(self, *args: Any, **kwargs: Any) -> Any:
+    def wait(self, gen: Generator[Any, Any, Any], *args: Any, **kwargs: Any) -> Any:
         """Wait for the server, as the driver does; all of its methods call this."""
-        self._silent_since = time.monotonic()
+        return super().wait(self._bounded(gen), *args, **kwargs)
+
+    def _bounded(self, gen: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+        """Pass on what the driver waits for; it comes back every tenth of a second when nothing is ready."""
+        end = time.monotonic() + self.request_timeout
         try:
-            return super().wait(*args, **kwargs)
-        finally:
-            self._silent_since = None
-
-    def watch(self, request_timeout: float) -> None:
-        """Cut the connection once a single wait takes longer than this, in seconds; until `close`."""
-        self.request_timeout = request_timeout
-        self._watching = ended = threading.Event()
-        threading.Thread(
-            target=self._watch, args=(ended,), name="postgresql-watch", daemon=True
-        ).start()
-
-    def close(self) -> None:
-        """Disconnect; the server rolls back what is open."""
-        if self._watching is not None:
-            self._watching.set()
-        super().close()
-
-    def _watch(self, ended: threading.Event) -> None:
-        while not ended.wait(min(1.0, self.request_timeout / 4)):
-            since = self._silent_since
-            if since is not None and time.monotonic() - since > self.request_timeout:
-                self._cut()
-
-    def _cut(self) -> None:
-        """End the connection below the driver, which then raises in the thread that waits."""
-        with (
-            contextlib.suppress(OSError, psycopg.Error),
-            socket.socket(fileno=os.dup(self.pgconn.socket)) as same,
-        ):
-            same.shutdown(socket.SHUT_RDWR)
+            wanted = next(gen)
+            while True:
+                ready = yield wanted
+                if not ready and time.monotonic() > end:
+                    self.pgconn.finish()
+                    raise psycopg.OperationalError(
+                        f"the server has not answered for {self.request_timeout:g} seconds"
+                    )
+                wanted = gen.send(ready)
+        except StopIteration as done:
+            return done.value
 
 
-def connect(options: PostgresqlOptions) -> WatchedConnection:
+def connect(options: PostgresqlOptions) -> BoundedConnection:
     """Connect to the server that takes writes.
 
     The password is that of the options, or else that of the environment now.
@@ -138,13 +100,13 @@ def connect(options: PostgresqlOptions) -> WatchedConnection:
     :raises psycopg.Error: it does not answer, or refuses.
     """
     try:
-        connection = WatchedConnection.connect(**_parameters(options), prepare_threshold=None)
+        connection = BoundedConnection.connect(**_parameters(options), prepare_threshold=None)
     except psycopg.OperationalError as error:
         if (wrong := wrong_option(str(error), options)) is not None:
             raise wrong from error
         raise
+    connection.request_timeout = options.request_timeout
     try:
-        connection.watch(options.request_timeout)
         ((serving,),) = connection.execute("SELECT pg_backend_pid()").fetchall()
         refuse_pooler(f"postgresql.uri {options.uri}", connection.info.backend_pid, serving)
         if connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,):
@@ -161,32 +123,6 @@ def connect(options: PostgresqlOptions) -> WatchedConnection:
         connection.close()
         raise
     return connection
-
-
-def with_password(options: PostgresqlOptions) -> PostgresqlOptions:
-    """Fill in the password from this process's environment, unless an option gives it."""
-    found = os.environ.get(PASSWORD_VARIABLE, "")
-    return msgspec.structs.replace(options, password=options.password or found)
-
-
-def classify(error: Exception) -> Kind:
-    """Return what an exception of the driver means."""
-    if isinstance(error, TargetUnavailable):
-        return "retry"
-    if not isinstance(error, psycopg.Error):
-        return "fatal"
-    if isinstance(error, _PASSING_STATES):
-        return "retry"
-    if error.sqlstate is None:  # not the server's answer: the connection is lost, or never was
-        passing = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
-        return "retry" if passing else "fatal"
-    return "retry" if error.sqlstate.startswith(_PASSING) else "fatal"
-
-
-def refuses(error: Exception) -> bool:
-    """Whether the server says that a row is wrong."""
-    state = error.sqlstate if isinstance(error, psycopg.Error) else None
-    return state is not None and state.startswith(ROW_STATES) and state not in COPY_STATES
 
 
 def wrong_option(said: str, options: PostgresqlOptions) -> OptionError | None:
@@ -221,7 +157,7 @@ def _parameters(options: PostgresqlOptions) -> dict[str, Any]:
             f"Option postgresql.uri: {str(error).strip()}.",
             "Correct it; PostgreSQL's documentation lists the parameters of a connection string.",
         ) from error
-    password = with_password(options).password
+    password = options.password or os.environ.get(PASSWORD_VARIABLE, "")
     return {
         **DEFAULTS,
         **given,
@@ -327,7 +263,7 @@ def _stage(
 
     :param more: columns beside the table's, by name: their type and their values.
     """
-    staged = f"pg_temp.{quote(f'wal_sink {plan.key}'[:MAX_BYTES])}"
+    staged = f"pg_temp.{quote(f'wal_sink {plan.key}'[: PostgresqlOptions.longest_name])}"
     connection.execute("SET LOCAL client_min_messages = warning")  # not that it is there already
     ordinals = pa.array(range(batch.num_rows), pa.int64())
     more = {**more, ORDINAL: ("bigint", ordinals)}

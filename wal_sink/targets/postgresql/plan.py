@@ -2,42 +2,24 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from wal_sink.errors import OptionError, SchemaMismatch
+from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Column, Plan, is_array, spark_ddl
-from wal_sink.targets.columns import TableColumn, TableRules, match_columns, to_cast
-from wal_sink.targets.create_table import (
-    CREATE_TABLE,
-    KEY_COLUMNS,
-    NO_LAYOUT,
-    PARTITION_COLUMNS,
-    Layout,
-    create_statement,
-    refuse_unknown_columns,
-)
-from wal_sink.targets.operations import with_operation, without_operation
-from wal_sink.targets.postgresql.options import (
-    PostgresqlOptions,
-    TableName,
-    did_you_mean,
-    listed,
-    quote,
-)
+from wal_sink.targets.casts import key_of
+from wal_sink.targets.columns import TableColumn, TableRules, to_cast
+from wal_sink.targets.names import did_you_mean, quote
+from wal_sink.targets.postgresql.options import PostgresqlOptions
 from wal_sink.targets.postgresql.schema import (
-    PgColumn,
     Relation,
     ServerState,
     read_lacking,
     read_relation,
-    read_server,
 )
 from wal_sink.targets.postgresql.types import (
-    details_of,
     is_document,
     is_float,
     log_type,
@@ -46,7 +28,6 @@ from wal_sink.targets.postgresql.types import (
     staged_type,
 )
 from wal_sink.targets.sql.ledger import COLUMNS
-from wal_sink.targets.sql.unique import refuse_unique, upsert_key
 
 MOST_COLUMNS = 1_600
 """Of a table, also of the temporary one through which rows go."""
@@ -66,13 +47,12 @@ class PostgresqlRules(TableRules):
 
     def __init__(self, live: Relation) -> None:
         self._live = live
-        self._domains = {column.name: column.domain for column in live.columns}
 
     def about_type(self, field: pa.Field, column: TableColumn) -> Sequence[str]:
         """See whether the log can hold the column."""
         if log_type(column.type, field.type) is not None:
             return []
-        domain = self._domains[column.name]
+        domain = self._live.domains.get(column.name)
         words = f"{column.type} (domain {domain})" if domain else column.type
         return [self.types_differ(field, words, _remedy(field, column.type))]
 
@@ -87,29 +67,12 @@ class PostgresqlRules(TableRules):
         return f"run: {alter} DROP NOT NULL;"
 
 
-def table_column(column: PgColumn) -> TableColumn:
-    """Return a column as it is compared with the DataFrame's."""
-    return TableColumn(
-        column.name,
-        column.type,
-        required=column.required,
-        default=column.default,
-        computed=column.always,
-    )
-
-
-def refuse_table(schema: pa.Schema, live: Relation, server: ServerState) -> None:
+def refuse_table(live: Relation, server: ServerState) -> None:
     """Refuse what cannot be written to, or not exactly once.
 
     :raises SchemaMismatch: says why, and what to do.
     """
     name = live.name
-    if not live.exists:
-        raise SchemaMismatch(
-            f"Table {name} does not exist. {_suggestion(live)}".rstrip(),
-            f"Correct option table, or create it, or set {CREATE_TABLE} to true:\n"
-            + create_table(name, schema),
-        )
     if live.kind in _KINDS:
         raise SchemaMismatch(f"{name} is {_KINDS[live.kind]}.", "Name a table.")
     if live.foreign_partitions:
@@ -223,54 +186,6 @@ def _grants(live: Relation, lacking: Sequence[str], user: str) -> list[str]:
     return found
 
 
-def create_table(name: TableName, schema: pa.Schema, layout: Layout = NO_LAYOUT) -> str:
-    """Return the statements that make a table for the DataFrame.
-
-    One with partitions has none but the default one, which takes all rows: others are made when they are
-    wanted.
-    """
-    by_range = f"PARTITION BY RANGE ({listed(layout.partition)})" if layout.partition else ""
-    table = create_statement(
-        name, schema, layout, lambda field: postgresql_type(field.type), quote, by_range
-    )
-    if not layout.partition:
-        return f"{table};"
-    rest = TableName(name.schema, f"{name.table}_default")
-    return f"{table};\nCREATE TABLE {rest} PARTITION OF {name} DEFAULT;"
-
-
-def make_table(connection: Any, options: PostgresqlOptions, schema: pa.Schema) -> str:
-    """Make the table in the open transaction, where createTable asks for it.
-
-    :returns: the statements; empty where there is a table, or nowhere to put it.
-    :raises OptionError, SchemaMismatch: the options and the DataFrame do not make one.
-    :raises Exception: of the driver.
-    """
-    if not options.create_table:
-        return ""
-    live, layout = read_relation(connection, options.data), options.layout
-    if live.exists or live.name.schema not in live.schemas:
-        return ""
-    written = without_operation(schema, options.operation_column, (), live.name)
-    refuse_unknown_columns(layout, written)
-    if layout.key and (outside := [name for name in layout.partition if name not in layout.key]):
-        raise OptionError(
-            f"Option {PARTITION_COLUMNS} names {', '.join(outside)}, and {KEY_COLUMNS} does not: PostgreSQL"
-            " keeps a key unique inside each partition only.",
-            f"Add it to {KEY_COLUMNS}, or leave it out of {PARTITION_COLUMNS}.",
-        )
-    statements = create_table(live.name, written, layout)
-    try:
-        with connection.cursor() as cursor:
-            cursor.execute(statements)
-    except Exception:
-        connection.rollback()
-        if read_relation(connection, options.data).exists:  # another process was quicker
-            return ""
-        raise
-    return statements
-
-
 def needs_staging(columns: Sequence[Column], key: Sequence[str]) -> bool:
     """Whether rows go through a temporary table."""
     return bool(key) or any(staged_type(column.type) for column in columns)
@@ -282,10 +197,11 @@ def few(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + more
 
 
-def _suggestion(live: Relation) -> str:
+def suggestion(live: Relation) -> str:
+    """Return which table the user may have meant, or which schema there is not."""
     schema, table = live.name
     if schema not in live.schemas:
-        return f"Nor does schema {schema}. {did_you_mean(schema, live.schemas)}"
+        return f"There is no schema {schema} either. {did_you_mean(schema, live.schemas)}"
     return did_you_mean(table, live.others)
 
 
@@ -344,50 +260,22 @@ def warnings(live: Relation, server: ServerState) -> Iterator[str]:
         )
 
 
-log = logging.getLogger(__name__)
+def refuse_rest(
+    connection: Any, options: PostgresqlOptions, live: Relation, server: ServerState, plan: Plan
+) -> None:
+    """Refuse what the server would refuse of rows by this plan, and a ledger that is of no use.
 
-
-def make_plan(connection: Any, options: PostgresqlOptions, schema: pa.Schema, key: str) -> Plan:
-    """Compare the DataFrame with the table, and see that the ledger's table can be used if it is there.
-
-    :raises SchemaMismatch: the DataFrame does not fit, or the table cannot be written exactly once.
+    :raises SchemaMismatch: says why, and what to do.
     :raises Exception: of the driver.
     """
-    server = read_server(connection)
-    operation = options.operation_column
-    live = read_relation(connection, options.data, deletes=bool(operation))
-    refuse_table(schema, live, server)
-    written = without_operation(
-        schema, operation, [column.name for column in live.columns], live.name
-    )
-    there = [table_column(column) for column in live.columns]
-    columns = match_columns(written, there, str(live.name), PostgresqlRules(live))
-    details: dict[str, str] = {}
-    found: tuple[str, ...] = ()
-    if options.mode == "upsert":
-        index = upsert_key(live.name, live.unique, columns, "postgresql.mode")
-        found = index.columns
+    key, columns, deletes = key_of(plan), plan.of_table().columns, plan.operation is not None
+    if key:
         refuse_without_identity(live)
-        details = details_of(found, index.included)
-    else:
-        filled = {column.name for column in live.columns if column.default}
-        refuse_unique(live.name, live.unique, columns, filled, "postgresql.mode")
-    if needs_staging(columns, found):
-        refuse_many_columns(live, len(columns) + (2 if operation else 1))
-    needed = privileges(columns, found, deletes=bool(operation))
+    if needs_staging(columns, key):
+        refuse_many_columns(live, len(columns) + (2 if deletes else 1))
+    needed = privileges(columns, key, deletes=deletes)
     refuse_lacking(live, read_lacking(connection, live, needed), server.user)
     _refuse_ledger(connection, read_relation(connection, options.ledger), server.user)
-    connection.rollback()
-    for warning in warnings(live, server):
-        log.warning("%s", warning)
-    return Plan(
-        key=key,
-        target="postgresql",
-        table=str(options.data),
-        columns=with_operation(columns, schema, operation),
-        operations=dict(options.words) if operation else {},
-        details=details,
-    )
 
 
 def _refuse_ledger(connection: Any, live: Relation, user: str) -> None:

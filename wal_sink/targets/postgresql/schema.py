@@ -4,54 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from wal_sink.targets.names import quote
-from wal_sink.targets.postgresql.options import TableName
-
-
-class PgColumn(NamedTuple):
-    """A column of a table."""
-
-    name: str
-    type: str
-    """As `format_type` prints it, `numeric(10,2)`; of a domain, the type beneath it."""
-    domain: str
-    """The domain's name, empty for a column without one."""
-    required: bool
-    """It takes no null, by itself or by its domain."""
-    default: bool
-    """It has a default, an identity, or is generated."""
-    always: bool
-    """The server computes it, and takes no value: GENERATED ALWAYS."""
-
-
-class UniqueIndex(NamedTuple):
-    """A unique index, also of a primary key or a unique constraint."""
-
-    name: str
-    columns: tuple[str, ...]
-    """In the index's order; empty if it is on expressions."""
-    primary: bool
-    plain: bool
-    """On columns alone, of all rows, and checked at once: it can decide what a row replaces."""
-    table: TableName
-    """The table itself, or the one of its partitions that alone has this index."""
-    included: tuple[str, ...] = ()
-    """Columns that it holds beside its key: INCLUDE."""
-
-    @property
-    def text(self) -> str:
-        """As errors name it."""
-        return f"{self.name} of {self.table} ({', '.join(self.columns) or 'an expression'})"
-
-    @property
-    def drop(self) -> str:
-        """The statement that drops it."""
-        if self.primary:
-            return f"ALTER TABLE {self.table} DROP CONSTRAINT {quote(self.name)};"
-        index = f"{quote(self.table.schema)}.{quote(self.name)}"
-        return f"DROP INDEX {index}; (of a constraint: ALTER TABLE {self.table} DROP CONSTRAINT)"
+from wal_sink.targets.columns import TableColumn
+from wal_sink.targets.sql.keyed import TableName
+from wal_sink.targets.sql.unique import Unique
 
 
 class Relation(NamedTuple):
@@ -66,8 +24,11 @@ class Relation(NamedTuple):
     oid: int = 0
     unlogged: tuple[str, ...] = ()
     """The tables with rows that are empty after a crash of the server: the table itself, or partitions."""
-    columns: tuple[PgColumn, ...] = ()
-    unique: tuple[UniqueIndex, ...] = ()
+    columns: tuple[TableColumn, ...] = ()
+    """Their types as `format_type` prints them, `numeric(10,2)`; of a domain, the type beneath it."""
+    domains: Mapping[str, str] = MappingProxyType({})
+    """The names of the domains of columns that have one."""
+    unique: tuple[Unique, ...] = ()
     checks: tuple[str, ...] = ()
     """Names of constraints that may refuse a row, also those of domains; NOT NULL and unique ones aside."""
     triggers: tuple[str, ...] = ()
@@ -224,19 +185,21 @@ def read_relation(connection: Any, name: TableName, *, deletes: bool = False) ->
         others, schemas = _names(connection, _TABLES, name.schema), _names(connection, _SCHEMAS)
         return Relation(name, "", others=others, schemas=schemas)
     oid, kind, row_security = found[0]
-    tree = _tree(connection, oid)
+    tree, columns = _tree(connection, oid), _rows(connection, _COLUMNS, oid)
     events = _WRITES | _DELETES if deletes else _WRITES
     return Relation(
         name=name,
         kind=kind,
         oid=oid,
         unlogged=_names(connection, _UNLOGGED, tree),
-        columns=tuple(PgColumn(*row) for row in _rows(connection, _COLUMNS, oid)),
+        columns=_columns(columns),
+        domains={name: domain for name, _, domain, *_ in columns if domain},
         unique=tuple(
-            UniqueIndex(
-                index, tuple(columns), primary, plain, TableName(schema, table), tuple(included)
+            Unique(
+                *(index, tuple(of), primary, plain, schema),
+                *(str(TableName(schema, table)), tuple(included)),
             )
-            for index, columns, primary, plain, schema, table, included in _rows(
+            for index, of, primary, plain, schema, table, included in _rows(
                 connection, _UNIQUE, tree, oid, tree, oid
             )
         ),
@@ -250,16 +213,20 @@ def read_relation(connection: Any, name: TableName, *, deletes: bool = False) ->
     )
 
 
-def read_columns(connection: Any, name: TableName) -> list[PgColumn]:
+def read_columns(connection: Any, name: TableName) -> tuple[TableColumn, ...]:
     """Read a table's columns; none of a table that does not exist.
 
     :raises Exception: of the driver.
     """
-    return [
-        PgColumn(*row)
-        for oid, *_ in _rows(connection, _RELATION, *name)
-        for row in _rows(connection, _COLUMNS, oid)
-    ]
+    found = _rows(connection, _RELATION, *name)
+    return _columns(_rows(connection, _COLUMNS, found[0][0])) if found else ()
+
+
+def _columns(rows: Sequence[Any]) -> tuple[TableColumn, ...]:
+    return tuple(
+        TableColumn(name, type_, required=required, default=default, computed=always)
+        for name, type_, _, required, default, always in rows
+    )
 
 
 def read_unlogged(connection: Any, name: TableName) -> tuple[str, ...]:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from wal_sink.model.plan import Plan
 from wal_sink.options import Options
-from wal_sink.targets.base import Kind
+from wal_sink.targets.casts import key_of
 from wal_sink.targets.columns import TableColumn
-from wal_sink.targets.operations import BY_POSITION, described
 from wal_sink.targets.postgresql.options import PostgresqlOptions
+from wal_sink.targets.postgresql.types import included_details, postgresql_type
 from wal_sink.targets.registry import importing
-from wal_sink.targets.sql import SqlTarget
+from wal_sink.targets.sql.errors import POSTGRESQL_ERRORS
+from wal_sink.targets.sql.keyed import KeyedTarget
+
+logger = logging.getLogger(__name__)
 
 
-class PostgresqlTarget(SqlTarget):
+class PostgresqlTarget(KeyedTarget):
     """PostgreSQL 12 and later: each window in one transaction with its ledger row, its rows by COPY.
 
     :param options: see `PostgresqlOptions`.
@@ -26,31 +31,14 @@ class PostgresqlTarget(SqlTarget):
     name = "postgresql"
     options_type: type[Options] = PostgresqlOptions
     parameter = "%s"
+    errors = POSTGRESQL_ERRORS
     check_at_once = "SET CONSTRAINTS ALL IMMEDIATE"
     options: PostgresqlOptions
 
     @property
-    def table_name(self) -> str:
-        """The table, quoted."""
-        return str(self.options.data)
-
-    @property
-    def ledger_name(self) -> str:
-        """The ledger's table, quoted."""
-        return str(self.options.ledger)
-
-    @property
     def description(self) -> Mapping[str, str]:
         """Return server, tables and mode."""
-        modes = {"append": "each row is added", "upsert": "a row replaces the one with its key"}
-        mode = self.options.mode
-        return {
-            "target": f"{self.name} at {self.options.uri}",
-            "table": f"{self.table_name}, ledger in {self.ledger_name}",
-            "mode": f"{mode}: {modes[mode]} (postgresql.mode)",
-            **({"newest": BY_POSITION} if mode == "upsert" else {}),
-            **described(self.options.operation_column, self.options.words),
-        }
+        return self.described(self.options.uri)
 
     def open(self) -> Any:
         """Connect to the server that takes writes."""
@@ -61,28 +49,47 @@ class PostgresqlTarget(SqlTarget):
 
         :raises SchemaMismatch: the table, a partition or the ledger is no longer what survives a crash.
         """
-        from wal_sink.targets.postgresql.plan import refuse_unlogged, table_column  # noqa: PLC0415
+        from wal_sink.targets.postgresql.plan import refuse_unlogged  # noqa: PLC0415
         from wal_sink.targets.postgresql.schema import read_columns, read_unlogged  # noqa: PLC0415 -- not in tasks
 
         for name in (self.options.data, self.options.ledger):
             refuse_unlogged(read_unlogged(connection, name))
-        return [table_column(column) for column in read_columns(connection, self.options.data)]
+        return read_columns(connection, self.options.data)
 
     def arrow_type(self, type_: str) -> pa.DataType | None:  # pragma: no cover
         """Not asked: what the log holds depends on the DataFrame's type, too (`types.log_type`)."""
         raise NotImplementedError
 
-    def make_table(self, connection: Any, schema: pa.Schema) -> str:
-        """Make the table where createTable asks for it."""
-        from wal_sink.targets.postgresql.plan import make_table  # noqa: PLC0415 -- not in tasks
+    def new_type(self, source: pa.DataType, *, key: bool) -> str:  # noqa: ARG002 -- a text needs no bound
+        """Return the type of a new column for one of the DataFrame's types."""
+        return postgresql_type(source)
 
-        return make_table(connection, self.options, schema)
+    def lacks_table(self, connection: Any) -> bool:
+        """Whether there is no table of the name, in a schema that is there."""
+        from wal_sink.targets.postgresql.schema import read_relation  # noqa: PLC0415 -- not in tasks
+
+        live = read_relation(connection, self.options.data)
+        return not live.exists and live.name.schema in live.schemas
 
     def compare(self, connection: Any, schema: pa.Schema, key: str) -> Plan:
         """Compare the DataFrame with the table, and see that the ledger's can be used if it is there."""
-        from wal_sink.targets.postgresql.plan import make_plan  # noqa: PLC0415 -- not in tasks
+        from wal_sink.targets.postgresql import plan  # noqa: PLC0415 -- not in tasks
+        from wal_sink.targets.postgresql.schema import read_relation, read_server  # noqa: PLC0415 -- as above
 
-        return make_plan(connection, self.options, schema, key)
+        server, given = read_server(connection), self.options
+        live = read_relation(connection, given.data, deletes=bool(given.operation_column))
+        if not live.exists:
+            raise self.missing_table(schema, plan.suggestion(live))
+        plan.refuse_table(live, server)
+        rules = plan.PostgresqlRules(live)
+        agreed = self.agree(schema, key, live.columns, live.unique, rules)
+        plan.refuse_rest(connection, given, live, server, agreed)
+        connection.rollback()
+        for warning in plan.warnings(live, server):
+            logger.warning("%s", warning)
+        included = live.unique[0].included if key_of(agreed) else ()
+        details = {**agreed.details, **included_details(included)}
+        return msgspec.structs.replace(agreed, details=details)
 
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
         """Cast `batch` to the log's types and refuse rows that the server would refuse."""
@@ -96,22 +103,9 @@ class PostgresqlTarget(SqlTarget):
 
         copy_rows(connection, self.options.data, plan, batch)
 
-    def refuses(self, error: Exception) -> bool:
-        """Whether the server says that a row is wrong."""
-        return bool(_connection().refuses(error))
-
     def load(self) -> None:
         """Import driver and encoder."""
         _connection()
-
-    def for_tasks(self) -> PostgresqlTarget:
-        """Fill in the password from this process's environment."""
-        return type(self)(_connection().with_password(self.options))
-
-    def classify(self, error: Exception) -> Kind:
-        """Return what an exception of the driver means."""
-        kind: Kind = _connection().classify(error)
-        return kind
 
 
 def _connection() -> Any:

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from wal_sink.model.plan import Plan, is_array, is_blob, is_text
-from wal_sink.targets.casts import key_details
 
 _FORM = re.compile(
     r"(?P<base>[a-z][a-z ]*?)(?:\((?P<first>\d+)(?:,(?P<second>-?\d+))?\))?(?P<rest> with(?:out)? time zone)?"
@@ -202,7 +201,6 @@ def included_of(plan: Plan) -> tuple[str, ...]:
     return tuple(json.loads(plan.details.get(_INCLUDED, "[]")))
 
 
-def details_of(key: Sequence[str], included: Sequence[str]) -> dict[str, str]:
+def included_details(included: Sequence[str]) -> dict[str, str]:
     """Return what a plan holds of them."""
-    details = key_details(key)
-    return details | {_INCLUDED: json.dumps(list(included))} if included else details
+    return {_INCLUDED: json.dumps(list(included))} if included else {}

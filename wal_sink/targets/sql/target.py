@@ -23,7 +23,7 @@ from wal_sink.model.ledger import LedgerState, Owner
 from wal_sink.model.plan import Plan
 from wal_sink.options import SHAPES, Options, about
 from wal_sink.targets.base import Delivery, Session, Target
-from wal_sink.targets.casts import CastRules, cast
+from wal_sink.targets.casts import CastRules, cast, stored_by
 from wal_sink.targets.columns import TableColumn, match_columns
 from wal_sink.targets.names import quote
 from wal_sink.targets.refusals import Savepoints
@@ -217,8 +217,8 @@ class SqlTarget(Target):
         return Plan(key=key, target=self.name, table=self.table_name, columns=agreed)
 
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
-        """Cast `batch` to the table's types."""
-        return cast(batch, plan, self.arrow_type, self.fits)
+        """Cast `batch` to the table's types, and refuse rows that the database would refuse."""
+        return cast(batch, plan, stored_by(self.arrow_type, self.fits))
 
     def connect(self, owner: Owner) -> Session:
         """Connect for flushing."""

@@ -3,38 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Protocol, TypeVar
+from typing import NamedTuple
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Column
+from wal_sink.targets.names import quote
 
 
-class UniqueIndex(Protocol):
-    """A unique index, also of a primary key or a constraint, as a database describes it."""
+class Unique(NamedTuple):
+    """A unique index, also of a primary key or a constraint."""
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Its columns; of one on expressions some or none."""
-
-    @property
-    def plain(self) -> bool:
-        """Whether it is on whole columns alone, of all rows: it can decide what a row replaces."""
+    name: str
+    columns: tuple[str, ...]
+    """In the index's order; of one on expressions some or none."""
+    primary: bool = False
+    plain: bool = True
+    """On whole columns alone, of all rows, and checked at once: it can decide what a row replaces."""
+    schema: str = ""
+    table: str = ""
+    """The table, quoted, or the one of its partitions that alone has the index; empty where no statement of
+    the database is known that drops one."""
+    included: tuple[str, ...] = ()
+    """Columns that it holds beside its key."""
 
     @property
     def text(self) -> str:
-        """As errors name it, with its columns."""
+        """As errors name it."""
+        parts = [
+            *self.columns,
+            *([] if self.plain else ["by a part or an expression, or deferrable"]),
+        ]
+        return f"{self.name}{self.table and f' of {self.table}'} ({', '.join(parts)})"
 
     @property
     def drop(self) -> str:
-        """What is to be dropped, or the statement for that."""
-
-
-Index = TypeVar("Index", bound=UniqueIndex)
+        """The statement that drops it; or its name, where that is another one in each database."""
+        if not self.table:
+            return f"{self.name}."
+        constraint = f"ALTER TABLE {self.table} DROP CONSTRAINT"
+        if self.primary:
+            return f"{constraint} {quote(self.name)};"
+        return (
+            f"DROP INDEX {quote(self.schema)}.{quote(self.name)}; (of a constraint: {constraint})"
+        )
 
 
 def upsert_key(
-    table: object, unique: Sequence[Index], columns: Sequence[Column], mode: str
-) -> Index:
+    table: object, unique: Sequence[Unique], columns: Sequence[Column], mode: str
+) -> Unique:
     """Return the index whose columns decide which row is replaced: the primary key, or the only one.
 
     An index on expressions, on the beginning of a text, or of some rows only decides nothing. Every other one
@@ -69,7 +85,7 @@ def upsert_key(
 
 def refuse_unique(
     table: object,
-    unique: Sequence[UniqueIndex],
+    unique: Sequence[Unique],
     columns: Sequence[Column],
     filled: Collection[str],
     mode: str,

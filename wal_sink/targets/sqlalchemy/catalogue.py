@@ -9,33 +9,14 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.columns import TableColumn
 from wal_sink.targets.names import quote
-from wal_sink.targets.sqlalchemy.connection import Connection, driver_error
-from wal_sink.targets.sqlalchemy.options import TableName
+from wal_sink.targets.sql.errors import driver_error
+from wal_sink.targets.sql.keyed import TableName
+from wal_sink.targets.sql.unique import Unique
+from wal_sink.targets.sqlalchemy.connection import Connection
 from wal_sink.targets.sqlalchemy.types import words_of
-
-
-class Unique(NamedTuple):
-    """A unique index, or a primary key."""
-
-    name: str
-    columns: tuple[str, ...]
-    """Those of an index on expressions are its plain columns alone."""
-    primary: bool = False
-    plain: bool = True
-    """On whole columns alone, of all rows: it can decide what a row replaces."""
-
-    @property
-    def text(self) -> str:
-        """As errors name it."""
-        parts = [*self.columns, *([] if self.plain else ["by a part or an expression"])]
-        return f"{self.name} ({', '.join(parts)})"
-
-    @property
-    def drop(self) -> str:
-        """Its name: the statement is another one in each database."""
-        return f"{self.name}."
 
 
 class Live(NamedTuple):
@@ -234,11 +215,12 @@ _SQLITE_STATEMENTS = """
 _ROLLBACK = re.compile(r"\b(conflict|or|raise\s*\()\s*rollback\b", re.IGNORECASE)
 
 
-def storage_refusal(connection: Connection, name: TableName, text: str) -> tuple[str, str] | None:
-    """Return how a table's storage loses or splits windows, and what to do; None: it does not, or is missing.
+def refuse_storage(connection: Connection, name: TableName) -> None:
+    """Refuse a table whose storage loses or splits windows; one that is missing does not.
 
-    :param text: the table as the user names it.
+    :raises SchemaMismatch: says how, and what to do.
     """
+    text = ".".join(part for part in name if part)
     if connection.dialect.upsert == "duplicate key":
         found = connection.query(_ENGINES, (name.schema or None, name.table))
         for engine, kind in ((each[0], each[2]) for each in found if each[1] != "YES"):
@@ -247,19 +229,20 @@ def storage_refusal(connection: Connection, name: TableName, text: str) -> tuple
                 " a window would be there, or come twice."
             )
             if kind == "SYSTEM VERSIONED":  # MariaDB does not change its engine
-                return what, "Make another table with ENGINE=InnoDB, and copy the rows."
-            return what, f"Run: ALTER TABLE {text} ENGINE=InnoDB;"
+                raise SchemaMismatch(
+                    what, "Make another table with ENGINE=InnoDB, and copy the rows."
+                )
+            raise SchemaMismatch(what, f"Run: ALTER TABLE {text} ENGINE=InnoDB;")
     elif connection.dialect.title == "PostgreSQL":
-        quoted = ".".join(quote(part) for part in name if part)
-        ((there,),) = connection.query(_IS_THERE, (quoted,))
-        kinds = connection.query(_KINDS, {"name": quoted}) if there else []
+        ((there,),) = connection.query(_IS_THERE, (str(name),))
+        kinds = connection.query(_KINDS, {"name": str(name)}) if there else []
         if any(kind == "f" for kind, _ in kinds):
-            return (
+            raise SchemaMismatch(
                 f"{text} is a foreign table, or has one as a partition: its server commits by itself.",
                 "Name a table of this server.",
             )
         if any(persistence == "u" for _, persistence in kinds):
-            return (
+            raise SchemaMismatch(
                 f"{text} or a partition of it is UNLOGGED: a crash of the server empties it.",
                 f"Run: ALTER TABLE {text} SET LOGGED; for the table and each such partition.",
             )
@@ -267,32 +250,31 @@ def storage_refusal(connection: Connection, name: TableName, text: str) -> tuple
         query = _SQLITE_STATEMENTS.format(quote(name.schema or "main"))
         for made, statement in connection.query(query, (name.table,)):
             if _ROLLBACK.search(statement):
-                return (
+                raise SchemaMismatch(
                     f"{made} refuses a row by ROLLBACK, which ends the transaction under all rows.",
                     "Make it anew with ABORT in place of ROLLBACK: then the row alone is refused.",
                 )
-    return None
 
 
-_BY_STATEMENT = (
-    "The server replicates by statement (binlog_format = STATEMENT): a replica may take other rows.",
-    "Set binlog_format to ROW or MIXED.",
-)
-_AUTOCOMMIT = (
-    "The connection commits each statement by itself (autocommit).",
-    "Leave autocommit out of sql.url.",
-)
+def refuse_server(connection: Connection) -> None:
+    """Refuse a server whose settings lose a window's exactness.
 
-
-def server_refusals(connection: Connection) -> Iterator[tuple[str, str]]:
-    """Yield what in the server's settings loses a window's exactness: what it is, and what to do."""
+    :raises SchemaMismatch: says why, and what to do.
+    """
     if connection.dialect.upsert == "duplicate key":
         query = "SELECT @@log_bin, @@binlog_format, @@autocommit"
-        for log_bin, binlog_format, autocommit in connection.query(query):
-            if log_bin and binlog_format == "STATEMENT":
-                yield _BY_STATEMENT
-            if autocommit:
-                yield _AUTOCOMMIT
+        ((log_bin, binlog_format, autocommit),) = connection.query(query)
+        if log_bin and binlog_format == "STATEMENT":
+            raise SchemaMismatch(
+                "The server replicates by statement (binlog_format = STATEMENT): a replica may take other"
+                " rows.",
+                "Set binlog_format to ROW or MIXED.",
+            )
+        if autocommit:
+            raise SchemaMismatch(
+                "The connection commits each statement by itself (autocommit).",
+                "Leave autocommit out of sql.url.",
+            )
 
 
 def server_warnings(connection: Connection) -> Iterator[str]:
@@ -304,6 +286,18 @@ def server_warnings(connection: Connection) -> Iterator[str]:
                     f"the server has innodb_flush_log_at_trx_commit = {level}: after a power loss it may have"
                     " lost rows that it acknowledged, and the log is trimmed by then"
                 )
+
+
+def changes_of_key(key: Sequence[str], unique: Sequence[Unique]) -> list[str]:
+    """Return how a table's unique indexes differ from the only one that `upsert_key` took."""
+    if [{*index.columns} for index in unique if index.plain] == [{*key}] and len(unique) == 1:
+        return []
+    now = (
+        f"is unique by {', '.join(index.text for index in unique)}"
+        if unique
+        else "has no unique index"
+    )
+    return [f"its key was {', '.join(key)}, and it {now} now"]
 
 
 # --- DuckDB: no dialect reads its catalogue for every version of SQLAlchemy ---

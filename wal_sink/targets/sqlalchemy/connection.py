@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
 from wal_sink.errors import OptionError, TargetUnavailable
-from wal_sink.targets.base import Kind
+from wal_sink.targets.sql.errors import driver_error
 from wal_sink.targets.sql.target import refuse_pooler
 from wal_sink.targets.sqlalchemy.dialects import POSTGRESQL, Dialect
 from wal_sink.targets.sqlalchemy.options import PASSWORD_VARIABLE, SqlAlchemyOptions
@@ -269,24 +269,3 @@ def _arguments(options: SqlAlchemyOptions, url: sa.URL) -> dict[str, object]:
     if driver == "pyodbc":
         return {"timeout": _CONNECT_S}
     return {"tcp_connect_timeout": _CONNECT_S} if driver == "oracledb" else {}
-
-
-def driver_error(error: Exception) -> Exception:
-    """Return the driver's own error of one that SQLAlchemy has wrapped."""
-    inner = getattr(error, "orig", None)
-    return inner if isinstance(inner, Exception) else error
-
-
-def classify(dialect: Dialect, error: Exception) -> Kind:
-    """Return what an error means."""
-    if isinstance(error, TargetUnavailable):
-        return "retry"
-    error = driver_error(error)
-    if isinstance(error, sa.exc.SQLAlchemyError) or not _is_of_driver(error):
-        return "fatal"
-    return dialect.errors.kind(error)
-
-
-def _is_of_driver(error: Exception) -> bool:
-    """Whether a class of PEP 249 is among an error's: all drivers have one of this name."""
-    return any(each.__name__ in {"Error", "DatabaseError"} for each in type(error).__mro__)

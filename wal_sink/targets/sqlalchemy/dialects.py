@@ -5,52 +5,11 @@ SQL Server and Oracle are written after their documentation, and were never run:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from wal_sink.targets.base import Kind
-from wal_sink.targets.refusals import COPY_STATES, ROW_STATES, Savepoints
-
-Code = int | str | None
-
-
-class Errors(NamedTuple):
-    """What the errors of a database's drivers mean, by their codes."""
-
-    read: Callable[[BaseException], Code]
-    passing: frozenset[int | str]
-    """Codes of errors that may pass by themselves; a text stands for all that begin with it."""
-    refusing: frozenset[int | str]
-    """Codes of errors that say that a row is wrong; the same."""
-    of_statement: frozenset[int | str] = frozenset()
-    """Codes among these that say that the statement is wrong."""
-
-    def kind(self, error: BaseException) -> Kind:
-        """Return what an error means. One without a code is of a connection that is lost, or never was."""
-        code = self.read(error)
-        if code is None:
-            names = {each.__name__ for each in type(error).__mro__}
-            return "retry" if names & {"OperationalError", "InterfaceError"} else "fatal"
-        return "retry" if _among(code, self.passing) else "fatal"
-
-    def refuses(self, error: BaseException) -> bool:
-        """Whether the database says that a row is wrong."""
-        code = self.read(error)
-        return code is not None and _among(code, self.refusing) and code not in self.of_statement
-
-
-def _among(code: int | str, codes: frozenset[int | str]) -> bool:
-    if isinstance(code, int):
-        return code in codes
-    return code.startswith(tuple(each for each in codes if isinstance(each, str)))
-
-
-def _numbers(codes: str) -> frozenset[int | str]:
-    return frozenset(map(int, codes.split()))
-
-
-def _texts(codes: str) -> frozenset[int | str]:
-    return frozenset(codes.split())
+from wal_sink.targets.refusals import Savepoints
+from wal_sink.targets.sql.errors import POSTGRESQL_ERRORS, Code, Errors, numbers, texts
 
 
 class Dialect(NamedTuple):
@@ -96,14 +55,6 @@ def _mysql_code(error: BaseException) -> Code:
     return code if isinstance(code, int) and code else None
 
 
-def _sqlstate(error: BaseException) -> Code:
-    """Of psycopg, of psycopg2, of pg8000."""
-    found = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
-    if found is None and error.args and isinstance(error.args[0], dict):
-        found = error.args[0].get("C")
-    return found if isinstance(found, str) else None
-
-
 def _odbc_state(error: BaseException) -> Code:
     """Of pyodbc a SQLSTATE, of pymssql the server's number."""
     code = error.args[0] if error.args else None
@@ -137,7 +88,7 @@ DUCKDB = Dialect(
     upsert="conflict",
     errors=Errors(
         _class_name,
-        passing=_texts(
+        passing=texts(
             "TransactionException IOException ConnectionException InterruptException"
             " OutOfMemoryException"
         ),
@@ -160,13 +111,13 @@ MYSQL = Dialect(
     errors=Errors(
         _mysql_code,
         # Disk and memory, connections, shutdown, network, locks, deadlock, read-only, killed, lost.
-        passing=_numbers(
+        passing=numbers(
             "1021 1037 1038 1040 1042 1053 1077 1079 1080 1105 1152 1158 1159 1160 1161 1184 1203"
             " 1205 1213 1226 1290 1317 1792 1836 1927 1969 3024 3572 4031 2002 2003 2006 2012"
             " 2013 2014 2027 2055"
         ),
         # Null, duplicate, foreign key, range, length, value, partition, SIGNAL, CHECK, JSON.
-        refusing=_numbers(
+        refusing=numbers(
             "1048 1062 1169 1216 1217 1264 1265 1292 1364 1366 1406 1411 1416 1451 1452 1526 1557"
             " 1582 1586 1644 1690 1748 3140 3156 3819 4025"
         ),
@@ -190,14 +141,7 @@ POSTGRESQL = Dialect(
     title="PostgreSQL",
     parameter="%s",
     upsert="conflict",
-    errors=Errors(
-        _sqlstate,
-        # Connection, serialization and deadlock, resources, locks, an operator, the system, a replica. Of
-        # class 55 two alone: an upsert by a deferrable key, for one, would be refused for ever.
-        passing=_texts("08 25006 25P03 40 53 55006 55P03 57 58"),
-        refusing=frozenset(ROW_STATES),
-        of_statement=frozenset(COPY_STATES),
-    ),
+    errors=POSTGRESQL_ERRORS,
     check_at_once="SET CONSTRAINTS ALL IMMEDIATE",
     settings=(
         "SET default_transaction_isolation = 'read committed'",
@@ -241,11 +185,11 @@ ORACLE = Dialect(
     errors=Errors(
         _oracle_code,
         # Deadlock, busy, serialization, sessions, shutdown, network; DPY-: the driver's own.
-        passing=_texts(
+        passing=texts(
             "ORA-00060 ORA-00054 ORA-08177 ORA-00028 ORA-01012 ORA-01033 ORA-01034 ORA-01089"
             " ORA-03113 ORA-03114 ORA-03135 ORA-121 ORA-125 ORA-126 DPY-4 DPY-6"
         ),
-        refusing=_texts(
+        refusing=texts(
             "ORA-00001 ORA-01400 ORA-01407 ORA-02290 ORA-02291 ORA-02292 ORA-12899 ORA-01438"
             " ORA-01461 ORA-14400 ORA-20"
         ),

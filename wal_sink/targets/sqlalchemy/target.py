@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from wal_sink.errors import InvalidRow
+from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Plan
 from wal_sink.options import Options
-from wal_sink.targets.arrow_values import are_deletes, keys_of_deletes, planned_operations
-from wal_sink.targets.base import Kind
-from wal_sink.targets.casts import cast, key_of, row_text
+from wal_sink.targets.casts import key_of
 from wal_sink.targets.columns import TableColumn
-from wal_sink.targets.operations import BY_POSITION, described
+from wal_sink.targets.names import did_you_mean
+from wal_sink.targets.operations import without_operation
 from wal_sink.targets.registry import importing
-from wal_sink.targets.sql import SqlTarget
+from wal_sink.targets.sql.keyed import KeyedTarget
+from wal_sink.targets.sql.unique import Unique
 from wal_sink.targets.sqlalchemy import types
-from wal_sink.targets.sqlalchemy.options import SqlAlchemyOptions, TableName
+from wal_sink.targets.sqlalchemy.options import SqlAlchemyOptions
+
+logger = logging.getLogger(__name__)
 
 
-class SqlAlchemyTarget(SqlTarget):
+class SqlAlchemyTarget(KeyedTarget):
     """A database of SQLAlchemy: each window in one transaction with its ledger row.
 
     :param options: see `SqlAlchemyOptions`.
@@ -35,13 +38,14 @@ class SqlAlchemyTarget(SqlTarget):
     def __init__(self, options: SqlAlchemyOptions) -> None:
         super().__init__(options)
         self._dialect = options.dialect
-        self._backend = options.url.partition(":")[0].partition("+")[0].lower()
+        self._backend = options.backend
         self.parameter = self._dialect.parameter
         self.key_type, self.text_type = self._dialect.key_type, self._dialect.text_type
         self.number_type = self._dialect.number_type
         self.ledger_suffix = self._dialect.ledger_suffix
         self.savepoints = self._dialect.savepoints
         self.check_at_once = self._dialect.check_at_once
+        self.begin, self.errors = self._dialect.begin, self._dialect.errors
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.options,)
@@ -54,15 +58,7 @@ class SqlAlchemyTarget(SqlTarget):
     @property
     def description(self) -> Mapping[str, str]:
         """Return database, tables and mode."""
-        modes = {"append": "each row is added", "upsert": "a row replaces the one with its key"}
-        given = self.options
-        return {
-            "target": f"{self.name} at {given.url}",
-            "table": f"{given.table}, ledger in {given.ledger_table}",
-            "mode": f"{given.mode}: {modes[given.mode]} (sql.mode)",
-            **({"newest": BY_POSITION} if given.mode == "upsert" else {}),
-            **described(given.operation_column, given.words),
-        }
+        return self.described(self.options.url)
 
     def open(self) -> Any:
         """Connect."""
@@ -92,20 +88,20 @@ class SqlAlchemyTarget(SqlTarget):
 
         :raises SchemaMismatch: the table, or the ledger's, no longer has transactions.
         """
-        from wal_sink.targets.sqlalchemy import catalogue, plan  # noqa: PLC0415 -- not in tasks
+        from wal_sink.targets.sqlalchemy import catalogue  # noqa: PLC0415 -- not in tasks
 
-        plan.refuse_storage(connection, self.options)
-        return catalogue.read_columns(connection, TableName.parse(self.options.table))
+        for name in (self.options.data, self.options.ledger):
+            catalogue.refuse_storage(connection, name)
+        return catalogue.read_columns(connection, self.options.data)
 
     def other_changes(self, connection: Any, plan: Plan) -> Sequence[str]:
         """Ask the catalogue for the unique indexes: MySQL and MariaDB take any of them for the key."""
         from wal_sink.targets.sqlalchemy import catalogue  # noqa: PLC0415 -- not in tasks
-        from wal_sink.targets.sqlalchemy.plan import changes_of_key  # noqa: PLC0415 -- as above
 
         if not (key := key_of(plan)):
             return ()
-        name = TableName.parse(self.options.table)
-        return changes_of_key(key, catalogue.read_unique(connection, name))
+        name = self.options.data
+        return catalogue.changes_of_key(key, catalogue.read_unique(connection, name))
 
     def arrow_type(self, type_: str) -> pa.DataType | None:
         """Return the Arrow type that holds a type of the database exactly."""
@@ -115,66 +111,72 @@ class SqlAlchemyTarget(SqlTarget):
         """Return which values the database takes."""
         return types.fits(self._backend, type_, values)
 
-    def make_table(self, connection: Any, schema: pa.Schema) -> str:
-        """Make the table where createTable asks for it."""
-        from wal_sink.targets.sqlalchemy import catalogue, plan  # noqa: PLC0415 -- not in tasks
+    def new_type(self, source: pa.DataType, *, key: bool) -> str | None:
+        """Return the type of a new column for one of the DataFrame's types; None: there is none."""
+        return types.new_type(self._backend, source, key=key)
 
-        name = TableName.parse(self.options.table)
-        if not self.options.create_table or catalogue.read_columns(connection, name):
-            return ""
-        statement = plan.new_table(
-            self.options, self._backend, self.quote, schema, self.options.layout
-        )
-        cursor = connection.cursor()
-        try:
-            if self._dialect.begin:
-                cursor.execute(self._dialect.begin)
-            cursor.execute(statement)
-        except Exception:
-            connection.rollback()
-            if catalogue.read_columns(connection, name):  # another process was quicker
-                return ""
-            raise
-        finally:
-            cursor.close()
-        return statement
+    def table_end(self, partition: Sequence[str]) -> str:
+        """Return what comes behind the columns of CREATE TABLE."""
+        if self._dialect.upsert != "duplicate key":
+            return super().table_end(partition)
+        by = ", ".join(map(self.quote, partition))
+        return f"{self.ledger_suffix}{f' PARTITION BY KEY ({by}) PARTITIONS 16' if by else ''}"
+
+    def lacks_table(self, connection: Any) -> bool:
+        """Whether there is no table of the name."""
+        from wal_sink.targets.sqlalchemy import catalogue  # noqa: PLC0415 -- not in tasks
+
+        return not catalogue.read_columns(connection, self.options.data)
 
     def compare(self, connection: Any, schema: pa.Schema, key: str) -> Plan:
         """Compare the DataFrame with the table, and judge table and server."""
-        from wal_sink.targets.sqlalchemy.plan import make_plan  # noqa: PLC0415 -- not in tasks
+        from wal_sink.targets.sqlalchemy import catalogue  # noqa: PLC0415 -- not in tasks
 
-        return make_plan(connection, self.options, self._backend, self.quote, schema, key)
+        catalogue.refuse_server(connection)
+        live = catalogue.read_table(connection, self.options.data)
+        if not live.columns:
+            hint = did_you_mean(self.options.data.table, live.others)
+            raise self.missing_table(schema, hint)
+        if live.is_view:
+            raise SchemaMismatch(f"{self.options.table} is a view.", "Name a table.")
+        for name in (self.options.data, self.options.ledger):
+            catalogue.refuse_storage(connection, name)
+        rules = types.Rules(self._backend, self.options.table)
+        agreed = self.agree(schema, key, live.columns, live.unique, rules)
+        for warning in catalogue.server_warnings(connection):
+            logger.warning("%s", warning)
+        return agreed
 
     def dry_plan(self, schema: pa.Schema, key: str) -> Plan:
         """Compare the DataFrame with the table, or with the one that would be made."""
         if self._dialect.transactional_ddl or not self.options.create_table:
             return super().dry_plan(schema, key)
-        from wal_sink.targets.sqlalchemy import catalogue, plan  # noqa: PLC0415 -- not in tasks
-
         connection = self._open()
         try:
-            if catalogue.read_columns(connection, TableName.parse(self.options.table)):
+            if not self.lacks_table(connection):
                 return super().dry_plan(schema, key)
         except Exception as error:
             raise self._explained(error) from error
         finally:
             connection.close()
-        given, layout = self.options, self.options.layout
-        made = plan.new_table(given, self._backend, self.quote, schema, layout)
-        live = plan.imagined(given, self._backend, schema, layout)
-        agreed = plan.agree(given, self._backend, self.quote, schema, key, live)
-        return agreed.that_creates(made)
+        return self._imagined(schema, key)
 
-    def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
-        """Cast `batch` to the table's types, and refuse rows that the database would refuse."""
-        operations = planned_operations(batch, plan, functools.partial(row_text, batch, plan))
-        if operations is None:
-            return cast(batch, plan, self.arrow_type, self.fits)
-        deletes = are_deletes(operations)
-        rows = keys_of_deletes(batch, deletes, key_of(plan))
-        checked = cast(rows, plan.of_table(), self.arrow_type, self.fits, deletes)
-        position = [column.name for column in plan.columns].index(plan.operation or "")
-        return checked.add_column(position, plan.operation, operations)
+    def _imagined(self, schema: pa.Schema, key: str) -> Plan:
+        """Compare the DataFrame with a new table as it would be, where CREATE TABLE cannot be rolled back."""
+        given, layout = self.options, self.options.layout
+        made = self.new_table(schema, layout)
+        written = without_operation(schema, given.operation_column, (), given.table)
+        columns = [
+            TableColumn(
+                field.name,
+                self.type_of(field, layout).replace("boolean", "tinyint(1)"),
+                required=field.name in layout.key,
+            )
+            for field in written
+        ]
+        unique = [Unique("the primary key", layout.key, primary=True)] if layout.key else []
+        rules = types.Rules(self._backend, given.table)
+        return self.agree(schema, key, columns, unique, rules).that_creates(made)
 
     def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> int | None:
         """Write rows in the open transaction."""
@@ -182,19 +184,9 @@ class SqlAlchemyTarget(SqlTarget):
 
         return write(connection, self._backend, self._dialect, self.quote, plan, batch)
 
-    def refuses(self, error: Exception) -> bool:
-        """Whether the database says that a row is wrong."""
-        own = isinstance(error, InvalidRow)
-        return own or self._dialect.errors.refuses(_connection().driver_error(error))
-
     def load(self) -> None:
         """Import SQLAlchemy."""
         _connection()
-
-    def classify(self, error: Exception) -> Kind:
-        """Return what an exception of the driver means."""
-        kind: Kind = _connection().classify(self._dialect, error)
-        return kind
 
 
 def _connection() -> Any:

@@ -16,7 +16,7 @@ import pyarrow.types as pt
 
 from wal_sink.model.plan import is_array, is_blob, is_text
 from wal_sink.targets.arrow_values import PATTERN, long
-from wal_sink.targets.casts import is_castable
+from wal_sink.targets.casts import CastRules, is_castable
 
 
 class SqlType(NamedTuple):
@@ -212,6 +212,18 @@ def castable(backend: str, source: pa.DataType, words: str, holds: pa.DataType) 
     if pt.is_timestamp(source) and source.tz and (backend, parse(words).base) in _UTC_TIMES:
         return True
     return is_castable(source, holds)
+
+
+class Rules(CastRules):
+    """What a database says of types, by the name that its URL begins with."""
+
+    def __init__(self, backend: str, table: str) -> None:
+        super().__init__(lambda words: arrow_type(backend, words), table)
+        self._backend = backend
+
+    def is_castable(self, source: pa.DataType, words: str, holds: pa.DataType) -> bool:
+        """Take an instant where a column without a zone is the only one for it, too."""
+        return castable(self._backend, source, words, holds)
 
 
 # --- values ---
