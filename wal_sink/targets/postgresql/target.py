@@ -49,12 +49,12 @@ class PostgresqlTarget(KeyedTarget):
 
         :raises SchemaMismatch: the table, a partition or the ledger is no longer what survives a crash.
         """
-        from wal_sink.targets.postgresql.plan import refuse_unlogged  # noqa: PLC0415
-        from wal_sink.targets.postgresql.schema import read_columns, read_unlogged  # noqa: PLC0415 -- not in tasks
+        from wal_sink.targets.postgresql import findings, schema  # noqa: PLC0415 -- not in tasks
 
-        for name in (self.options.data, self.options.ledger):
-            refuse_unlogged(read_unlogged(connection, name))
-        return read_columns(connection, self.options.data)
+        live = schema.find(connection, self.options.data)
+        for each in (live, schema.find(connection, self.options.ledger)):
+            findings.refuse(connection, each, [findings.UNLOGGED])
+        return schema.read_columns(connection, live)
 
     def arrow_type(self, type_: str) -> pa.DataType | None:  # pragma: no cover
         """Not asked: what the log holds depends on the DataFrame's type, too (`types.log_type`)."""
@@ -69,24 +69,26 @@ class PostgresqlTarget(KeyedTarget):
         from wal_sink.targets.postgresql.schema import read_relation  # noqa: PLC0415 -- not in tasks
 
         live = read_relation(connection, self.options.data)
-        return not live.exists and live.name.schema in live.schemas
+        return not live.kind and live.name.schema in live.schemas
 
     def compare(self, connection: Any, schema: pa.Schema, key: str) -> Plan:
         """Compare the DataFrame with the table, and see that the ledger's can be used if it is there."""
-        from wal_sink.targets.postgresql import plan  # noqa: PLC0415 -- not in tasks
-        from wal_sink.targets.postgresql.schema import read_relation, read_server  # noqa: PLC0415 -- as above
+        from wal_sink.targets.postgresql import findings, plan  # noqa: PLC0415 -- not in tasks
+        from wal_sink.targets.postgresql.schema import read_relation  # noqa: PLC0415 -- as above
 
-        server, given = read_server(connection), self.options
-        live = read_relation(connection, given.data, deletes=bool(given.operation_column))
-        if not live.exists:
+        given = self.options
+        wanted = {"upserts": given.mode == "upsert", "deletes": bool(given.operation_column)}
+        live = read_relation(connection, given.data)
+        if not live.kind:
             raise self.missing_table(schema, plan.suggestion(live))
-        plan.refuse_table(live, server)
-        rules = plan.PostgresqlRules(live)
-        agreed = self.agree(schema, key, live.columns, live.unique, rules)
-        plan.refuse_rest(connection, given, live, server, agreed)
-        connection.rollback()
-        for warning in plan.warnings(live, server):
+        findings.refuse(connection, live, findings.REFUSED, **wanted)
+        agreed = self.agree(
+            *(schema, key, live.columns, live.unique), rules=plan.PostgresqlRules(live)
+        )
+        plan.refuse_rest(connection, given, live, agreed)
+        for warning in findings.warnings(connection, live, **wanted):
             logger.warning("%s", warning)
+        connection.rollback()
         included = live.unique[0].included if key_of(agreed) else ()
         details = {**agreed.details, **included_details(included)}
         return msgspec.structs.replace(agreed, details=details)
