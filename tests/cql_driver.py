@@ -26,6 +26,7 @@ from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan
 from wal_sink.targets.cassandra.schema.compare import refuse_changed
 from wal_sink.targets.cassandra.schema.table import TableMetadata
 from wal_sink.targets.cassandra.types import CqlType, UserTypes, column_types
+from wal_sink.targets.cassandra.write.in_flight import Bind
 from wal_sink.targets.cassandra.write.statements import bound
 
 NAMES = ["Ascii", "UTF8", "Boolean", "Byte", "Short", "Int32", "Long", "Integer", "Float", "Double"]
@@ -199,15 +200,19 @@ def driver_rows(
     return [DriverRow(plan, each, protocol, list(key)) for each in values]
 
 
+def binding(*prepared: PreparedStatement) -> Bind:
+    """Return what makes batches of the driver of requests with rows of some statements."""
+    return functools.partial(bound, prepared=prepared)
+
+
 def request_of(*rows: BoundStatement) -> EncodedBatch:
-    """Return a request of rows that the driver has bound; it is sent by the driver's own batch."""
+    """Return a request of rows that the driver has bound."""
     data = io.BytesIO()
     for row in rows:
         data.write(statement_head(row.prepared_statement.query_id, len(row.values)))
         for value in row.values:
             write_value(data, value)
-    bind = functools.partial(bound, prepared=[row.prepared_statement for row in rows])
-    return EncodedBatch(EncodedRows(len(rows), data.getvalue()), "", b"", bind=bind)
+    return EncodedBatch(EncodedRows(len(rows), data.getvalue()), "", b"")
 
 
 class DecodedRow(NamedTuple):

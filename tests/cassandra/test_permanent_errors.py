@@ -40,7 +40,7 @@ from wal_sink.targets.base import Session, Slice
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget, ledger
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.driver.internals import OverloadedErrorMessage
-from wal_sink.targets.cassandra.driver.pipeline import PipelinedRequests, Sent
+from wal_sink.targets.cassandra.driver.pipeline import Ended, PipelinedRequests
 from wal_sink.targets.cassandra.ledger import create_ledger
 from wal_sink.targets.cassandra.names import TableName
 from wal_sink.targets.cassandra.schema import table as table_module
@@ -543,7 +543,7 @@ def test_tls_takes_light_requests(
     send = PipelinedRequests.send
 
     def counted(self: PipelinedRequests, requests: Any, node: Any, told: Any) -> bool:
-        def tell(sent: Sent) -> None:
+        def tell(sent: Ended) -> None:
             pushed.update(pushes=1, requests=len(requests), acknowledged=sent.acknowledged)
             told(sent)
 

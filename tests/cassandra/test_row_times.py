@@ -15,7 +15,6 @@ from wal_sink.model.ledger import Owner
 from wal_sink.targets.base import Slice
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
-from wal_sink.targets.cassandra.write import writer
 from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = pytest.mark.cassandra
@@ -33,13 +32,8 @@ def write(target: CassandraTarget, us: int, batch: pa.RecordBatch) -> None:
         session.drain()
 
 
-@pytest.mark.parametrize("encodes", [True, False], ids=["encoded", "bound"])
-def test_on_a_real_node(
-    cassandra: Node, keyspace: str, monkeypatch: pytest.MonkeyPatch, *, encodes: bool
-) -> None:
+def test_on_a_real_node(cassandra: Node, keyspace: str) -> None:
     """What the table says of lives counts from when a row was published, too; its times keep their digits."""
-    if not encodes:
-        monkeypatch.setattr(writer, "hook", lambda _: False)
     table = f"{keyspace}.cells"
     cassandra.execute(f"CREATE TABLE {table} ({TABLE}) WITH default_time_to_live = 1000")
     target, now = target_of(cassandra, keyspace), now_us()

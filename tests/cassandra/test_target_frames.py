@@ -22,7 +22,7 @@ from wal_sink.model.plan import Plan
 from wal_sink.options import parse
 from wal_sink.targets.base import Slice
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
-from wal_sink.targets.cassandra.driver import frames
+from wal_sink.targets.cassandra.driver import frames, pipeline
 from wal_sink.targets.cassandra.driver.connection import Connection, _profiles
 from wal_sink.targets.cassandra.driver.internals import WideConnection
 from wal_sink.targets.cassandra.write.batches import Batches
@@ -110,15 +110,20 @@ MIXED = np.where(np.arange(COUNT) % 3 == 0, 7, np.arange(COUNT) % 500)
 """A large partition between small ones."""
 
 
+def pipelined(writer: Writer) -> pipeline.PipelinedRequests:
+    found = writer._sender._in_flight._pipelined
+    assert found is not None
+    return found
+
+
 class Pushes:
     """Counts what goes by pipelined requests and is acknowledged."""
 
     def __init__(self, writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
         self.number = self.requests = self.rows = 0
-        pipelined = writer._sender._in_flight._pipelined
-        assert pipelined is not None
-        assert not pipelined.is_off
-        send = pipelined.send
+        by = pipelined(writer)
+        assert not by.is_off
+        send = by.send
 
         def counted(requests: Any, node: Any, told: Any) -> bool:
             def count(sent: Any) -> None:
@@ -130,7 +135,7 @@ class Pushes:
 
             return send(requests, node, count)
 
-        monkeypatch.setattr(pipelined, "send", counted)
+        monkeypatch.setattr(by, "send", counted)
 
 
 @pytest.mark.parametrize("compression", COMPRESSION)
@@ -141,7 +146,6 @@ def test_the_same_rows_as_by_the_drivers_own_classes(
     """Values and write times, of grouped and scattered rows; in both protocol versions."""
     plan, rows = table.slice(some_rows(MIXED))
     with table.writer(version, compression) as writer:
-        assert writer._session.client_protocol_handler is frames.EncodedRowsHandler
         by_push = Pushes(writer, monkeypatch)
         writer.write(plan, rows)
         writer.drain()
@@ -152,9 +156,9 @@ def test_the_same_rows_as_by_the_drivers_own_classes(
     by_encoding = table.rows(WRITTEN)
     assert len(by_encoding) == COUNT
     table.node.execute(f"TRUNCATE {table.keyspace}.{table.table}")
-    monkeypatch.setattr(frames, "canary", lambda session: "a test")
+    monkeypatch.setattr(pipeline, "differs", lambda *_: "a test")
     with table.writer(version, compression) as writer:
-        assert writer._session.client_protocol_handler is not frames.EncodedRowsHandler
+        assert pipelined(writer).is_off
         writer.write(plan, rows)
         writer.drain()
     assert table.rows(WRITTEN) == by_encoding
@@ -206,7 +210,7 @@ def warnings(writer: Writer, plan: Plan, rows: Slice) -> set[str]:
     planned.buffer.add(rows)
     (stamped,) = planned.buffer.take()
     for request in writer._requests(planned.tables[0], stamped):
-        future = writer._session.execute_async(frames.of_driver(request))
+        future = writer._session.execute_async(writer._bound(request))
         future.result()
         said.update(future.warnings or ())
     return said
@@ -235,18 +239,15 @@ def test_the_server_warns_of_no_batch(table: Table, keys: Any) -> None:
     ],
     ids=["many columns", "set", "map", "text", "null"],
 )
-@pytest.mark.parametrize("encodes", [True, False], ids=["encoded", "bound"])
 def test_the_server_warns_of_no_rows_that_weigh_more_than_their_bytes(
-    cassandra: Node, keyspace: str, columns: str, kind: pa.DataType, value: Any, encodes: bool
+    cassandra: Node, keyspace: str, columns: str, kind: pa.DataType, value: Any
 ) -> None:
-    """It counts 20 bytes for a cell, and an element of a collection is one; on either way."""
+    """It counts 20 bytes for a cell, and an element of a collection is one."""
     table = Table(cassandra, keyspace, f"k int PRIMARY KEY, {columns}")
     names = [f"c{i}" for i in range(columns.count("c"))] if "int," in columns else ["c0"]
     values = {name: pa.array([value] * 100, kind) for name in names}
     plan, rows = table.slice(pa.record_batch({"k": pa.array(range(100), pa.int32()), **values}))
     with table.writer() as writer:
-        assert writer._encodes
-        writer._encodes = encodes
         assert warnings(writer, plan, rows) == set()
 
 
@@ -257,7 +258,7 @@ def test_the_server_would_warn_of_more(table: Table, monkeypatch: pytest.MonkeyP
     def of_twenty(*_: object) -> Batches:
         return Batches(None, np.arange(0, COUNT + 1, 100))
 
-    monkeypatch.setattr("wal_sink.targets.cassandra.write.prepared.in_batches", of_twenty)
+    monkeypatch.setattr("wal_sink.targets.cassandra.write.batches.in_batches", of_twenty)
     with table.writer() as writer:
         said = " ".join(warnings(writer, plan, rows))
     assert "exceeding specified threshold of 5120" in said
@@ -275,10 +276,10 @@ def test_the_canary_sees_a_driver_that_encodes_otherwise(
     monkeypatch.setattr(frames, "_SHORT", struct.Struct("<H"))
     plan, rows = table.slice(some_rows(MIXED))
     with table.writer(version) as writer:
-        assert writer._session.client_protocol_handler is not frames.EncodedRowsHandler
+        assert pipelined(writer).is_off
         writer.write(plan, rows)
         writer.drain()
-    (warning,) = [each for each in caplog.records if each.name == frames.__name__]
+    (warning,) = [each for each in caplog.records if each.name == pipeline.__name__]
     assert (
         f"cassandra-driver {cassandra_driver.__version__} with native protocol {version}"
         in warning.getMessage()
@@ -289,7 +290,7 @@ def test_the_canary_sees_a_driver_that_encodes_otherwise(
 def test_the_canary_sees_that_a_name_is_gone(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the driver raises."""
     with table.writer() as writer:
+        assert not pipelined(writer).is_off
         session = writer._session
-        assert frames.hook(session)
         monkeypatch.delattr(type(session), "_create_response_future")
-        assert not frames.hook(session)
+        assert pipeline.PipelinedRequests(session, "datacenter1", 5).is_off

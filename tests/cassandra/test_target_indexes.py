@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from tests.cql_driver import request_of
+from tests.cql_driver import binding, request_of
 from wal_sink.errors import InvalidRow, TargetRefused, TargetUnavailable
 from wal_sink.model.ledger import Owner
 from wal_sink.model.plan import Plan
@@ -21,7 +21,6 @@ from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
 from wal_sink.targets.cassandra.rules import LEAST, MOST
-from wal_sink.targets.cassandra.write import writer
 from wal_sink.targets.cassandra.write.in_flight import Concurrency
 from wal_sink.targets.cassandra.write.sender import Sender
 from wal_sink.testing.servers.cassandra import Node
@@ -232,13 +231,8 @@ def test_a_row_that_no_task_refused(table: Table, caplog: pytest.LogCaptureFixtu
     assert table.ids() == set(range(1_000))
 
 
-@pytest.mark.parametrize("batched", [True, False])
-def test_a_row_in_a_request_of_its_own(
-    table: Table, monkeypatch: pytest.MonkeyPatch, *, batched: bool
-) -> None:
+def test_a_row_in_a_request_of_its_own(table: Table) -> None:
     """No neighbour was taken: what was acknowledged before is sent again, to compare."""
-    if not batched:
-        monkeypatch.setattr(writer, "hook", lambda _: False)
     table.create("c vector<float, 2>, blob blob", ANGLE.format("c"))
     filler = b"x" * 60_000
     batch = pa.record_batch(
@@ -264,11 +258,11 @@ def test_a_row_with_nothing_to_compare_it_to(table: Table) -> None:
     """It could as well be a full disk: an outage, but the text names the row."""
     table.create("c vector<float, 2>", ANGLE.format("c"))
     with connect(table.options) as connection:
-        sender = Sender(connection.session, Concurrency(), 2, lambda row: f"row {row.values[0]!r}")
-        sender.send([prepared(connection.session, table).bind([1, [0.0, 0.0]])])
-        with pytest.raises(
-            TargetUnavailable, match=r"1 request for 2 s.*; row .*x01' fails by itself"
-        ):
+        insert = prepared(connection.session, table)
+        bind = binding(insert)
+        sender = Sender(connection.session, Concurrency(), bind, 2, lambda row: f"{len(row)} row")
+        sender.send([request_of(insert.bind([1, [0.0, 0.0]]))])
+        with pytest.raises(TargetUnavailable, match=r"1 request for 2 s.*; 1 row fails by itself"):
             sender.drain()
 
 
@@ -277,7 +271,7 @@ def test_a_request_whose_parts_are_taken(table: Table, caplog: pytest.LogCapture
     table.create("c text")
     with connect(table.options) as connection:
         insert = prepared(connection.session, table)
-        sender = Sender(connection.session, Concurrency())
+        sender = Sender(connection.session, Concurrency(), binding(insert))
         sender.send([request_of(*(insert.bind([i, "x" * 8_000]) for i in range(10)))])
         sender.drain()
     assert table.ids() == set(range(10))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from cassandra import InvalidRequest
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable
 from cassandra.policies import RoundRobinPolicy
@@ -21,10 +22,11 @@ from wal_sink.model.ledger import Owner
 from wal_sink.options import parse
 from wal_sink.targets.base import Slice
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget, fitness
+from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.ledger import create_ledger
 from wal_sink.targets.cassandra.names import TableName
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
-from wal_sink.targets.cassandra.write import writer
+from wal_sink.targets.cassandra.write.refusals import refusal
 from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.servers.cassandra import EmbeddedCassandra
 
@@ -151,7 +153,6 @@ def test_guardrails(
     node: EmbeddedCassandra,
     admin: Any,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Said at the start, if the role may see them; the flush names the row that is refused for one."""
     fitness._say.cache_clear()
@@ -193,12 +194,10 @@ def test_guardrails(
             session.drain()
         session.write(plan, Slice(0, fine, NOW_US - 31 * DAY_US))
         session.drain()  # 5.0.9 does not look at the timestamps of batches, but at those of lone statements
-    monkeypatch.setattr(writer, "hook", lambda _: False)
-    with flusher.connect(Owner("q", "l", "c")) as session:
-        session.write(plan, Slice(0, fine, NOW_US - 31 * DAY_US))
-        with pytest.raises(TargetRefused, match=r"the row with id=1 of .*timestamp") as refused:
-            session.drain()
-    assert "longest outage" in refused.value.remedy
+    insert = f"INSERT INTO ks.guarded (id) VALUES (1) USING TIMESTAMP {NOW_US - 31 * DAY_US}"
+    with connect(flusher.options) as connection, pytest.raises(InvalidRequest) as old:
+        connection.session.execute(insert)
+    assert "longest outage" in refusal("a row", old.value).remedy
 
 
 VALUES = {

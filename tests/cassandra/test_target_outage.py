@@ -14,9 +14,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from cassandra import OperationTimedOut
+from cassandra.cluster import ResponseFuture
 from cassandra.io.asyncioreactor import AsyncioConnection
 
 from tests.cassandra.asyncio_driver import Asyncio
+from tests.cql_driver import binding, request_of
 from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import BegunEpoch, LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
@@ -28,6 +30,7 @@ from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 from wal_sink.targets.cassandra.driver import connection as driver_connection
 from wal_sink.targets.cassandra.driver.connection import Connection, connect
 from wal_sink.targets.cassandra.driver.errors import was_not_sent
+from wal_sink.targets.cassandra.driver.pipeline import Ended
 from wal_sink.targets.cassandra.ledger import Ledger
 from wal_sink.targets.cassandra.session import CassandraSession
 from wal_sink.targets.cassandra.write.drift import DriftWatch
@@ -218,22 +221,21 @@ def test_rows_arrive_after_a_pause(
 def test_patience_ends(node: EmbeddedCassandra, target: CassandraTarget, plan: Plan) -> None:
     """What failed is tried for a bounded time; then the caller hears how much and why."""
     with connect(options(node)) as connection:
-        statements = [
-            connection.session.prepare("INSERT INTO ks.t (id, v) VALUES (?, 'late')").bind([i])
-            for i in range(9_000, 9_200)
-        ]
+        insert = connection.session.prepare("INSERT INTO ks.t (id, v) VALUES (?, 'late')")
+        requests = [request_of(insert.bind([i])) for i in range(9_000, 9_200)]
+        sender = Sender(connection.session, Concurrency(), binding(insert), patience=2)
         node.pause()
         try:
             begin = time.monotonic()
             with pytest.raises(TargetUnavailable, match=r"requests for 2 s: .*timeout"):
-                send_all(Sender(connection.session, Concurrency(), patience=2), statements)
+                send_all(sender, requests)
             assert time.monotonic() - begin < 60
         finally:
             node.resume()
 
 
 def test_a_silent_node_stops_the_feed(node: EmbeddedCassandra) -> None:
-    """Requests are made as they can be sent: memory holds those in flight, and one more."""
+    """Requests are made as they can be sent: memory holds those in flight, and one group more."""
     law = Concurrency(8)
     with connect(options(node)) as connection:
         insert = connection.session.prepare("INSERT INTO ks.t (id, v) VALUES (?, 'x')")
@@ -242,9 +244,9 @@ def test_a_silent_node_stops_the_feed(node: EmbeddedCassandra) -> None:
         def feed() -> Iterator[Any]:
             for i in range(30_000, 31_000):
                 made.append(i)
-                yield insert.bind([i])
+                yield request_of(insert.bind([i]))
 
-        sender = Sender(connection.session, law)
+        sender = Sender(connection.session, law, binding(insert))
         with ThreadPoolExecutor(1) as pool:
             node.pause()
             try:
@@ -254,7 +256,7 @@ def test_a_silent_node_stops_the_feed(node: EmbeddedCassandra) -> None:
             finally:
                 node.resume()
             sending.result(60)
-        assert most <= 8 + 1
+        assert most <= 8 + 4 + 1
     assert len(made) == 1_000
     got = node.execute("SELECT id FROM ks.t")
     assert {row.id for row in got} >= set(made)
@@ -283,7 +285,7 @@ def test_a_full_socket_is_no_failure(
         def feed() -> Iterator[Any]:
             """Give the second statement when the socket is full of the first: the node reads nothing."""
             for i in range(80_000, 80_050):
-                yield insert.bind([i, "x" * 200_000])
+                yield request_of(insert.bind([i, "x" * 200_000]))
                 while i == 80_000 and pool._connection._socket_writable:
                     time.sleep(0.01)
 
@@ -296,15 +298,17 @@ def test_a_full_socket_is_no_failure(
                     node.resume()
                 return full
 
-            def _refused(self, error: Exception, *about: Any) -> None:
+            def _end(self, parts: int, ended: Ended) -> None:
                 nonlocal refused
-                refused += was_not_sent(error)
-                node.resume()
-                super()._refused(error, *about)
+                for failed in ended.failed:
+                    refused += was_not_sent(failed.error)
+                    node.resume()
+                super()._end(parts, ended)
 
         node.pause()
-        sender = Sender(session, law)
-        sender._in_flight = ResumesWhenFull(session, law, None, 60)
+        bind = binding(insert)
+        sender = Sender(session, law, bind)
+        sender._in_flight = ResumesWhenFull(session, law, bind, None, 60)
         send_all(sender, feed())
     # Each costs a stream id; a buffer may become full between the look and the sending.
     assert refused < 20 if seen else refused > 0
@@ -360,25 +364,27 @@ def test_by_asyncio_what_a_silent_node_does_not_read_is_bounded(
 
 
 @pytest.mark.timeout(60)
-def test_an_end_that_is_said_twice_counts_once(node: EmbeddedCassandra) -> None:
+def test_an_end_that_is_said_twice_counts_once(
+    node: EmbeddedCassandra, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As the driver does where a timeout meets the end of a connection: nothing hangs, nothing is lost."""
+    once = ResponseFuture.add_callbacks
 
-    class Twice(InFlight):
-        """Hears of each end again."""
+    def twice(future: Any, callback: Any, errback: Any) -> None:
+        def both(rows: Any) -> None:
+            callback(rows)
+            errback(OperationTimedOut())
 
-        def _acknowledged(self, rows: Any, *about: Any) -> None:
-            super()._acknowledged(rows, *about)
-            super()._refused(OperationTimedOut(), *about)
+        once(future, both, errback)
 
+    monkeypatch.setattr(ResponseFuture, "add_callbacks", twice)
     observer = Retries()
     with connect(options(node)) as connection:
         insert = connection.session.prepare("INSERT INTO ks.t (id, v) VALUES (?, 'twice')")
-        law = Concurrency(4)
-        sender = Sender(connection.session, law)
-        sender._in_flight = Twice(connection.session, law, None, 10)
+        sender = Sender(connection.session, Concurrency(4), binding(insert))
         sender.observer = observer
         for first in range(50_000, 50_500, 100):
-            sender.send(insert.bind([i]) for i in range(first, first + 100))
+            sender.send(request_of(insert.bind([i])) for i in range(first, first + 100))
             sender.drain()
             assert observer.in_flight == 0
     assert observer.retries == {}
@@ -413,8 +419,8 @@ def test_a_failure_is_heard_of_by_the_next_call(node: EmbeddedCassandra) -> None
     with connect(options(node)) as connection:
         session = connection.session
         insert = session.prepare("INSERT INTO ks.t (id, v) VALUES (?, 'x') USING TTL ?")
-        good, bad = insert.bind([40_000, 1_000]), insert.bind([40_001, -1])
-        sender = Sender(session, Concurrency())
+        good, bad = (request_of(insert.bind(row)) for row in ([40_000, 1_000], [40_001, -1]))
+        sender = Sender(session, Concurrency(), binding(insert))
         sender.send([bad])
         with pytest.raises(Exception, match="TTL must be greater"):
             sender.drain()
@@ -441,14 +447,14 @@ def test_what_waits_is_forgotten_with_what_is_in_flight(
 def test_a_mistake_is_not_retried(node: EmbeddedCassandra) -> None:
     """What was in flight ends, then the driver's own error comes at once."""
     with connect(options(node)) as connection:
-        insert = connection.session.prepare("INSERT INTO ks.t (id, v) VALUES (?, 'x')")
-        statements = [insert.bind([i]) for i in range(7_000, 7_100)]
-        statements[50] = connection.session.prepare(
-            "INSERT INTO ks.t (id, v) VALUES (?, 'x') USING TTL ?"
-        ).bind([7_050, -1])
+        insert = connection.session.prepare("INSERT INTO ks.t (id, v) VALUES (?, 'x') USING TTL ?")
+        requests = [
+            request_of(insert.bind([i, -1 if i == 7_050 else 0])) for i in range(7_000, 7_100)
+        ]
+        sender = Sender(connection.session, Concurrency(), binding(insert), patience=120)
         begin = time.monotonic()
         with pytest.raises(Exception, match="TTL must be greater or equal to 0") as raised:
-            send_all(Sender(connection.session, Concurrency(), patience=120), statements)
+            send_all(sender, requests)
         assert time.monotonic() - begin < 60
         assert CassandraTarget(options(node)).classify(raised.value) == "fatal"
 
@@ -558,19 +564,19 @@ def test_rows_whose_requests_never_end_are_an_outage(
     """An error that is tried again, in place of a wait for ever; also for those who would abandon them."""
     with connect(options(node)) as connection:
         insert = connection.session.prepare("INSERT INTO ks.t (id, v) VALUES (?, 'x')")
-        sender = Sender(connection.session, Concurrency(), patience=1, timeout_s=3)
+        sender = Sender(connection.session, Concurrency(), binding(insert), patience=1, timeout_s=3)
         stand_still(connection, standstill)
         began = time.monotonic()
         with pytest.raises(TargetUnavailable, match=r"Of 3 requests .* none has ended for 3 s"):
-            send_all(sender, [insert.bind([50_000 + number]) for number in range(3)])
+            send_all(sender, [request_of(insert.bind([50_000 + number])) for number in range(3)])
         with pytest.raises(TargetUnavailable, match="none has ended"):
             sender.abandon()
         connection.close()
         assert time.monotonic() - began < 30, "and nothing waits for its end as it disconnects"
     standstill.set()
     with connect(options(node)) as connection:
-        sender = Sender(connection.session, Concurrency())
-        send_all(sender, [insert.bind([50_000 + number]) for number in range(3)])
+        sender = Sender(connection.session, Concurrency(), binding(insert))
+        send_all(sender, [request_of(insert.bind([50_000 + number])) for number in range(3)])
 
 
 def test_a_ledger_whose_requests_never_end_is_an_outage(

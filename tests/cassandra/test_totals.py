@@ -20,7 +20,7 @@ from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.model.ledger import Outcome
 from wal_sink.protocol.next_step import Idle
 from wal_sink.targets.base import Slice, Target
-from wal_sink.targets.cassandra.write import totals, writer
+from wal_sink.targets.cassandra.write import totals
 from wal_sink.testing.contracts.ledger import begin, begun_window, create, finish, new_owner
 from wal_sink.testing.contracts.rows import deliver
 from wal_sink.testing.servers.cassandra import Node
@@ -138,10 +138,6 @@ def test_rule_27_totals_are_exact(
 ) -> None:
     """After two SIGKILLs in the middle of a window, and two flushers at once, each row was added once."""
     added = {"cassandra.addColumns": ",".join(NUMBERS)}
-    with monkeypatch.context() as without_hook:
-        without_hook.setattr(writer, "hook", lambda _: False)
-        bound = target_of(cassandra, keyspace, **added, table="bound")
-        types_are_added(cassandra, keyspace, "bound", bound)
     encoded = target_of(cassandra, keyspace, **added, table="encoded")
     types_are_added(cassandra, keyspace, "encoded", encoded)
 

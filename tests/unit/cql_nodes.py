@@ -17,14 +17,18 @@ from typing import Any, ClassVar, NamedTuple
 
 from cassandra.cluster import Cluster, Session
 from cassandra.connection import Connection, DefaultEndPoint
+from cassandra.cqltypes import BytesType
 from cassandra.policies import SimpleConvictionPolicy
 from cassandra.pool import Host
+from cassandra.protocol import ColumnMetadata
+from cassandra.query import PreparedStatement
 from cassandra.segment import SegmentCodec
 
+from tests.cql_driver import binding
 from wal_sink.options import parse
 from wal_sink.targets.cassandra import CassandraOptions
 from wal_sink.targets.cassandra.driver.connection import _profiles
-from wal_sink.targets.cassandra.driver.frames import EncodedBatch, EncodedRows, hook, statement_head
+from wal_sink.targets.cassandra.driver.frames import EncodedBatch, EncodedRows, statement_head
 from wal_sink.targets.cassandra.driver.internals import ReadingConnection
 
 _HEADER = struct.Struct(">BBhBi")
@@ -232,7 +236,6 @@ def nodes(
     session = Session(cluster, hosts)
     wait([pool for pool in session._initial_connect_futures if pool])
     try:
-        assert hook(session)
         yield Nodes(session, hosts)
     finally:
         cluster.is_shutdown = True
@@ -242,6 +245,9 @@ def nodes(
 
 
 _ID = bytes(16)
+_VALUE = ColumnMetadata("ks", "t", "v", BytesType)
+BIND = binding(PreparedStatement([_VALUE], _ID, [0], "", "ks", 5, [], None))
+"""Returns what `request` has made as the driver takes it."""
 _numbers = itertools.count()
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.cql_driver import Field, plan_of
+from tests.cql_driver import Field, binding, plan_of
 from tests.unit.test_cassandra_compare import COLUMNS, live
 from tests.unit.test_cassandra_fitness import CASSANDRA, SCYLLA, TWO
 from tests.unit.test_cassandra_fitness import options as fitness_options
@@ -14,6 +14,7 @@ from tests.unit.test_write_mode import GIVEN, prepared
 from wal_sink.configuration import configure
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Column, WriteDemands, plan_key
+from wal_sink.targets.cassandra.driver.frames import EncodedBatch, EncodedRows
 from wal_sink.targets.cassandra.feature import Agreement, Stamped
 from wal_sink.targets.cassandra.features import used
 from wal_sink.targets.cassandra.features.if_not_exists import (
@@ -24,9 +25,13 @@ from wal_sink.targets.cassandra.features.if_not_exists import (
 from wal_sink.targets.cassandra.fitness import notices, refuse_unfit
 from wal_sink.targets.cassandra.row_plan import CassandraRowPlan
 from wal_sink.targets.cassandra.schema.compare import Wanted
-from wal_sink.targets.cassandra.write.batches import Limits, Replicas
-from wal_sink.targets.cassandra.write.in_flight import answered
-from wal_sink.targets.cassandra.write.prepared import Prepared, conditional_requests
+from wal_sink.targets.cassandra.write.batches import (
+    Limits,
+    Prepared,
+    Replicas,
+    conditional_requests,
+)
+from wal_sink.targets.cassandra.write.in_flight import end_of
 from wal_sink.targets.cassandra.write.statements import Statements
 
 ABSENT = {"cassandra.ifNotExists": "true"}
@@ -111,7 +116,8 @@ def test_the_statement_has_a_condition_and_no_timestamp(*, with_lives: bool) -> 
     found = [*conditional_requests(table, rows(*KEYS), lives)]
     using = " USING TTL ?" if with_lives else ""
     query = f'INSERT INTO "shop"."orders" ("v", "n", "k") VALUES (?, ?, ?) IF NOT EXISTS{using}'
-    made = [[each.statement() for each in requests] for requests in found]
+    bind = binding(*[each.prepared for each in statements.known()])
+    made = [[bind(each) for each in requests] for requests in found]
     sent = [[int.from_bytes(each.values[0], "big") for each in requests] for requests in made]
     assert sent == ([[0, 1], [2], [5]] if with_lives else [[0, 1, 6], [2], [5]])
     for request in (each for requests in made for each in requests):
@@ -131,8 +137,9 @@ def agree(columns: tuple[Column, ...]) -> CassandraRowPlan:
 
 def test_an_answer_says_whether_there_was_a_row() -> None:
     """Only that of a statement with a condition has a row."""
-    assert [answered("s", 0, 1, 8, rows).present for rows in (None, [], [(True,)])] == [0, 0, 0]
-    assert answered("s", 0, 1, 8, [(False, "a", 1)]).present == 1
+    request = EncodedBatch(EncodedRows(1, b""), "ks", b"", is_conditional=True)
+    assert [end_of(request, 0, rows).present for rows in (None, [], [(True,)])] == [0, 0, 0]
+    assert end_of(request, 0, [(False, "a", 1)]).present == 1
 
 
 def test_a_server_without_conditions_is_refused() -> None:

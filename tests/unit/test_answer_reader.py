@@ -25,7 +25,7 @@ from tests.unit.cql_nodes import (
     well,
 )
 from wal_sink.targets.cassandra.driver.internals import in_frames
-from wal_sink.targets.cassandra.driver.pipeline import PipelinedRequests, Sent
+from wal_sink.targets.cassandra.driver.pipeline import Ended, PipelinedRequests
 
 WIRES = [(4, False), (4, True), (5, False), (5, True)]
 """Version of the protocol, and whether it compresses."""
@@ -38,7 +38,7 @@ class Reads(list[int]):
 @contextmanager
 def awaiting(
     number: int, version: int = 5, *, compresses: bool = False, timeout_s: float = 5
-) -> Iterator[tuple[Nodes, PipelinedRequests, list[Sent], Reads]]:
+) -> Iterator[tuple[Nodes, PipelinedRequests, list[Ended], Reads]]:
     """Send a group to a node that does not answer, over a connection whose answers have been compared."""
     with nodes(1, version, compresses=compresses) as to:
         by, wire = PipelinedRequests(to.session, "dc", timeout_s), to.wire()
@@ -52,7 +52,7 @@ def awaiting(
         wire.process_msg = read
         wire.answer = lambda _: None
         wire.pushes.clear()
-        told: list[Sent] = []
+        told: list[Ended] = []
         assert by.send([request() for _ in range(number)], None, told.append)
         yield to, by, told, reads
 
@@ -222,12 +222,12 @@ def test_a_driver_that_closes_while_answers_are_told() -> None:
     """Those that are told are acknowledged; the others fail with the connection."""
     with awaiting(4) as (to, by, told, _):
         wire = to.wire()
-        others: list[Sent] = []
+        others: list[Ended] = []
         assert by.send([request() for _ in range(2)], None, others.append)
         frames = wire.requests
         tell = told.append
 
-        def closes(ended: Sent) -> None:
+        def closes(ended: Ended) -> None:
             tell(ended)
             wire.close()
 
@@ -275,7 +275,7 @@ def test_a_driver_that_reads_otherwise_reads_all(caplog: pytest.LogCaptureFixtur
     with nodes() as to:
         by, wire = PipelinedRequests(to.session, "dc", 5), to.wire()
         wire.answer = lambda _: None
-        told: list[Sent] = []
+        told: list[Ended] = []
         assert by.send([request() for _ in range(3)], None, told.append)
         reading, kept = wire.process_msg, []
         wire.process_msg = lambda *answer: kept.append(answer)

@@ -31,7 +31,7 @@ from wal_sink.targets.cassandra.schema.table import (
     index_rules,
     term_limits,
 )
-from wal_sink.targets.cassandra.write.prepared import (
+from wal_sink.targets.cassandra.write.refusals import (
     Refusals,
     find_refused,
     refusal,

@@ -20,10 +20,10 @@ from wal_sink.model.plan import plan_key
 from wal_sink.targets.arrow_values import keys_of_deletes
 from wal_sink.targets.cassandra.check import check
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
-from wal_sink.targets.cassandra.encode import encode, one_after_the_other, routing_keys
+from wal_sink.targets.cassandra.encode import encode, one_after_the_other
 from wal_sink.targets.cassandra.feature import Stamped
-from wal_sink.targets.cassandra.write.batches import Limits, Replicas, encoded_requests, in_batches
-from wal_sink.targets.cassandra.write.statements import Part, Statements, places, table_rows
+from wal_sink.targets.cassandra.write.batches import Limits, Prepared, Replicas, requests
+from wal_sink.targets.cassandra.write.statements import Part, Statements, places
 from wal_sink.targets.operations import read_words
 
 GIVEN = {
@@ -244,7 +244,7 @@ def test_values_of_any_type_become_null() -> None:
 
 def prepared(query: str) -> PreparedStatement:
     """Return what the driver makes of a server's answer; the id is the statement's text."""
-    return PreparedStatement([], query.encode(), [], query, "ks", 5, [], None)
+    return PreparedStatement([], query.encode(), [1], query, "ks", 5, [], None)
 
 
 US = 1_700_000_000_000_000
@@ -323,22 +323,10 @@ def test_a_slice_of_one_kind_is_not_divided() -> None:
 
 def test_a_request_has_rows_of_its_partition_in_the_order_of_the_slice() -> None:
     """Upserts beside deletes: what belongs together is not torn apart by what statement writes it."""
-    stored = check(CHANGES, PLAN)
-    parts = divided()
-    encoded = one_after_the_other(
-        [
-            encode(rows.batch, of.plan, rows.stamps, of.head, stamp_first=of.stamp_first)
-            for of, _, rows, *_ in parts
-        ]
-    )
-    where = places(parts)
-    assert where is not None
-    keys = routing_keys(table_rows(stored, PLAN), PLAN.of_table(), [1])
-    alone = Limits(shared_bytes=0)
-    sizes = np.diff(encoded.offsets)[where]
-    batches = in_batches(keys, sizes, alone, Replicas(Metadata(), "ks", "dc1"))
-    requests = list(encoded_requests(encoded, keys, batches, "ks", where))
-    found = {request.routing_key: rows_of(request) for request in requests}
+    rows = Stamped(check(CHANGES, PLAN), np.arange(US, US + CHANGES.num_rows))
+    replicas = Replicas(Metadata(), "ks", "dc1")
+    table = Prepared(PLAN, Statements(PLAN, prepared), Limits(shared_bytes=0), replicas)
+    found = {each.routing_key: rows_of(each) for each in requests(table, rows, None)}
     assert found == {
         b"x": [
             (INSERT, US),

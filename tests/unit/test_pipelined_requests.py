@@ -16,6 +16,7 @@ from cassandra.connection import ConnectionShutdown
 
 from tests.unit.cql_nodes import (
     BATCH,
+    BIND,
     INVALID,
     NOTHING,
     OPTIONS,
@@ -34,7 +35,7 @@ from wal_sink.observer import Observer
 from wal_sink.targets.cassandra.driver.errors import was_not_sent
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, EncodedRows
 from wal_sink.targets.cassandra.driver.internals import OverloadedErrorMessage
-from wal_sink.targets.cassandra.driver.pipeline import MOST_BYTES, PipelinedRequests, Sent
+from wal_sink.targets.cassandra.driver.pipeline import MOST_BYTES, Ended, PipelinedRequests
 from wal_sink.targets.cassandra.write.in_flight import MOST_REQUESTS, PARTS, Concurrency, grouped
 from wal_sink.targets.cassandra.write.sender import Sender
 
@@ -48,9 +49,9 @@ def pipelined(to: Nodes, timeout_s: float = 5) -> PipelinedRequests:
     return PipelinedRequests(to.session, "dc", timeout_s)
 
 
-def sent(by: PipelinedRequests, requests: list[Any], node: Any = None) -> list[Sent]:
+def sent(by: PipelinedRequests, requests: list[Any], node: Any = None) -> list[Ended]:
     """Send a group; return what was told, which is once for each group that has ended."""
-    told: list[Sent] = []
+    told: list[Ended] = []
     assert by.send(requests, node, told.append)
     return told
 
@@ -352,7 +353,7 @@ def test_the_canary_sees_that_a_name_means_something_else(
             patch.setattr(pool, name, lambda *_, **__: None)
         by = PipelinedRequests(to.session, "dc", 0.1)
         assert by.is_off
-    assert "Rows are written by its futures" in caplog.text
+    assert "Rows are written by its public classes" in caplog.text
 
 
 class Forgets(list[int]):
@@ -392,7 +393,7 @@ def test_futures_that_end_during_the_canary_are_no_alarm(
         by = PipelinedRequests(to.session, "dc", 0.05)
         wire.reply(*[well(each) for push in wire.pushes for each in push])
         for _ in range(3):
-            to.session.execute_async(request().statement())
+            to.session.execute_async(BIND(request()))
         under_way = wire.requests
 
         def late(frame: Frame) -> Frame:
@@ -425,7 +426,7 @@ class Counts(Observer):
 def sender(to: Nodes, timeout_s: float = 5, patience: float = 10, most: int = 64) -> Sender:
     law = Concurrency(most)
     law.limit = most
-    made = Sender(to.session, law, patience, pipelined=pipelined(to, timeout_s))
+    made = Sender(to.session, law, BIND, patience, pipelined=pipelined(to, timeout_s))
     made.observer = Counts()
     return made
 

@@ -36,8 +36,14 @@ from wal_sink.targets.cassandra.features.lives import (
     seconds_left,
 )
 from wal_sink.targets.cassandra.row_plan import MOST_TTL_S, CassandraPlan, Lives
-from wal_sink.targets.cassandra.write.batches import Limits, Replicas, SliceBuffer
-from wal_sink.targets.cassandra.write.prepared import Planned, Prepared, ledger_us
+from wal_sink.targets.cassandra.write.batches import (
+    Limits,
+    Planned,
+    Prepared,
+    Replicas,
+    SliceBuffer,
+)
+from wal_sink.targets.cassandra.write.refusals import ledger_us
 from wal_sink.targets.cassandra.write.statements import Statements, upsert
 
 GIVEN = {
@@ -485,5 +491,5 @@ def test_an_event_time_does_not_tell_which_row_is_refused() -> None:
     statements = Statements(absent, prepared)
     table = Prepared(absent, statements, Limits(), ANYWHERE)
     data = statements.upsert.head + b"\0\0\0\1x"  # the server dates such a row
-    conditional = EncodedBatch(EncodedRows(1, data), "ks", b"x")
+    conditional = EncodedBatch(EncodedRows(1, data), "ks", b"x", is_conditional=True)
     assert ledger_us(conditional, [Planned(absent, (table,), SliceBuffer())]) is None

@@ -3,8 +3,8 @@
 ==============  ==================================================================
 `connection`    cluster, session, execution profiles and TLS
 `errors`        what an exception means, and requests that are repeated while it may pass
-`frames`        batches of encoded rows, and the frames of many in one buffer
-`pipeline`      requests of encoded rows, many by one push
+`frames`        requests of encoded rows, and the frames of many in one buffer
+`pipeline`      sends many of them by one push
 `internals`     what the driver's API reference does not list
 ==============  ==================================================================
 """

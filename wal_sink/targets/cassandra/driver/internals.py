@@ -59,12 +59,12 @@ log = line_logger(__name__)
 
 RESULT = 0x08
 _VOID = b"\x00\x00\x00\x01"
-_HEADER = struct.Struct(">BBhBi")
+HEADER = struct.Struct(">BBhBi")
 """Version, flags, stream, opcode, length of the body (native protocol, section 2)."""
 _STREAM, _AFTER_STREAM = 2, 4
 """Where the stream begins and ends in it."""
 _ANSWER = 0x80
-_COMPRESSED = 0x01
+COMPRESSED = 0x01
 _LONGEST = 64
 """Bytes of a body that may be VOID: compressed, it is longer than the 4 that it has."""
 _CHECKSUM = 4
@@ -117,17 +117,17 @@ def in_frames(frames: bytes, version: int, decompress: Decompress | None) -> Ack
 
 def _void_size(frames: bytes, at: int, version: int, decompress: Decompress | None) -> int:
     """Return the bytes of the VOID frame that begins at `at`; 0: it is not whole; -1: it is another."""
-    if len(frames) - at < _HEADER.size:
+    if len(frames) - at < HEADER.size:
         return 0
-    begin, flags, stream, opcode, length = _HEADER.unpack_from(frames, at)
-    body = frames[at + _HEADER.size : at + _HEADER.size + max(length, 0)]
+    begin, flags, stream, opcode, length = HEADER.unpack_from(frames, at)
+    body = frames[at + HEADER.size : at + HEADER.size + max(length, 0)]
     if begin != version | _ANSWER or opcode != RESULT or stream < 0 or not 0 <= length <= _LONGEST:
         return -1
     if len(body) < length:
         return 0
-    if flags == _COMPRESSED and decompress is not None:
+    if flags == COMPRESSED and decompress is not None:
         flags, body = 0, decompress(body)
-    return -1 if flags or body != _VOID else _HEADER.size + length
+    return -1 if flags or body != _VOID else HEADER.size + length
 
 
 @functools.lru_cache(maxsize=_LONGEST)

@@ -36,12 +36,11 @@ from wal_sink.log_context import line_logger
 from wal_sink.targets.cassandra.driver.connection import ROWS
 from wal_sink.targets.cassandra.driver.frames import (
     EncodedBatch,
-    EncodedRows,
     Envelope,
     Frames,
+    differs,
     envelope,
     framed,
-    message,
 )
 from wal_sink.targets.cassandra.driver.internals import (
     ConnectionException,
@@ -57,10 +56,6 @@ from wal_sink.targets.cassandra.driver.internals import (
 
 _PUSHED = 2
 _LOOK_EVERY_S = 0.001
-_STREAM = 0x1234
-_KEYSPACE = "ks"
-_ROWS = EncodedRows(1, bytes(range(256)) * 4)
-"""Stands for rows: nothing reads them."""
 
 
 class NoAnswer(Exception):
@@ -100,7 +95,9 @@ def canary(session: Any, pool: Any, profile: str, timeout_s: float) -> str:
         return f"OPTIONS were answered by {heard!r}"
     if Counter(each.stream_id for each in heard) != Counter(streams.ids):
         return f"answers came to streams {[each.stream_id for each in heard]}, not to {streams.ids}"
-    return _left_behind(streams, beyond, timeout_s) or _framed(session, profile, connection)
+    return _left_behind(streams, beyond, timeout_s) or differs(
+        session, profile, connection.compressor
+    )
 
 
 def _is_of_the_connection(response: Any) -> bool:
@@ -126,16 +123,6 @@ def _left_behind(streams: Streams, before: int, timeout_s: float) -> str:
         time.sleep(_LOOK_EVERY_S)
 
 
-def _framed(session: Any, profile: str, connection: Any) -> str:
-    """Return how a batch is framed otherwise than by the driver."""
-    cluster, request = session.cluster, EncodedBatch(_ROWS, _KEYSPACE, b"key")
-    sent = message(session, request, profile)
-    around = envelope(sent, _ROWS, cluster)
-    expected = framed(cluster, sent, _STREAM, connection.compressor)
-    found = around.frames([request], [_STREAM]).on_wire(connection.compressor)
-    return "" if found == expected else f"{found!r} instead of {expected!r}"
-
-
 log = line_logger(__name__)
 
 MOST_BYTES = 128 * 1024 - 1
@@ -156,6 +143,23 @@ class Failed(NamedTuple):
     error: Exception
 
 
+class Ended(NamedTuple):
+    """Requests that have ended together: one, or those that went by one push."""
+
+    sent: float
+    ended: float
+    """Both in seconds of the monotonic clock."""
+    acknowledged: int
+    """How many are."""
+    last: Callable[[], EncodedBatch] | None
+    """Returns one of those that are acknowledged; it is seldom wanted, and takes a copy of its bytes."""
+    failed: Sequence[Failed]
+    present: int = 0
+    """How many of those that are acknowledged have a condition, and found that there is a row."""
+    is_pipelined: bool = False
+    """Whether they went by one push, and not by a future of the driver."""
+
+
 class Sent:
     """Requests that went by one push.
 
@@ -171,19 +175,16 @@ class Sent:
         frames: Frames,
         streams: Streams,
         sent: float,
-        on_done: Callable[[Sent], None],
+        on_done: Callable[[Ended], None],
     ) -> None:
         self.sent = sent
-        self.ended = float("inf")
-        """When all had ended, once they have."""
-        self.failed: list[Failed] = []
-        self.acknowledged = 0
-        """How many requests are, and below what returns one of them, until that was told."""
-        self.last: Callable[[], EncodedBatch] | None = None
+        self.has_ended = False
         self._frames: Frames | None = frames
         self._streams = streams
         self._waiting = {stream: place for place, stream in enumerate(streams.ids)}
         """Where in the frames each request is that has not ended, by its stream."""
+        self._failed: list[Failed] = []
+        self._acknowledged = 0
         self._written = -1
         """The place of one that is acknowledged."""
         self._on_done = on_done
@@ -228,7 +229,7 @@ class Sent:
             if not ended:
                 return  # they have ended before
             if error is None:
-                self.acknowledged += len(ended)
+                self._acknowledged += len(ended)
                 self._written = ended[-1]
             else:
                 self._fail(ended, error)
@@ -247,15 +248,15 @@ class Sent:
 
     def _fail(self, places: Iterable[int], error: Exception) -> None:
         assert self._frames is not None, "not all had ended"
-        self.failed += [Failed(self._frames.request(place), error) for place in places]
+        self._failed += [Failed(self._frames.request(place), error) for place in places]
 
     def _tell(self) -> None:
-        self.ended = time.monotonic()
-        if self._frames is not None and self._written >= 0:
-            self.last = functools.partial(self._frames.request, self._written)
-        self._frames = None
-        self._on_done(self)
-        self.last = None  # `expire` finds these behind an earlier one that may be late for seconds
+        frames, self._frames = self._frames, None  # `expire` may find this late
+        assert frames is not None, "told once"
+        last = functools.partial(frames.request, self._written) if self._written >= 0 else None
+        ended, failed = time.monotonic(), self._failed
+        self.has_ended = True
+        self._on_done(Ended(self.sent, ended, self._acknowledged, last, failed, is_pipelined=True))
 
 
 def _error(response: Any) -> Exception | None:
@@ -272,7 +273,7 @@ def _error(response: Any) -> Exception | None:
 class PipelinedRequests:
     """Sends groups over the connections of one session. One thread uses it.
 
-    :param session: the driver's, whose batches `frames.hook` has tested.
+    :param session: the driver's.
     :param datacenter: the local one.
     :param timeout_s: after which a request without an answer has failed.
     """
@@ -294,7 +295,7 @@ class PipelinedRequests:
             self._may_use(pool)
 
     def send(
-        self, requests: Sequence[EncodedBatch], node: Any, on_done: Callable[[Sent], None]
+        self, requests: Sequence[EncodedBatch], node: Any, on_done: Callable[[Ended], None]
     ) -> bool:
         """Send requests to a node; whether they went this way, and `on_done` is called when they have ended.
 
@@ -303,7 +304,7 @@ class PipelinedRequests:
         """
         if self.is_off:
             return False
-        around = self._around(requests[0])
+        around = self._around(requests[0].keyspace)
         if (streams := self._borrowed(node, len(requests))) is None:
             return False
         frames = around.frames(requests, streams.ids)
@@ -316,7 +317,7 @@ class PipelinedRequests:
         """End the requests that have waited too long; return the seconds until others will have."""
         while self._in_flight:
             these = self._in_flight[0]
-            if these.ended == float("inf"):
+            if not these.has_ended:
                 left = these.sent + self._timeout_s - time.monotonic()
                 if left > 0:
                     return left
@@ -324,11 +325,10 @@ class PipelinedRequests:
             self._in_flight.popleft()
         return float("inf")
 
-    def _around(self, request: EncodedBatch) -> Envelope:
-        if request.keyspace not in self._envelopes:
-            sent = message(self._session, request, ROWS)
-            self._envelopes[request.keyspace] = envelope(sent, request.rows, self._session.cluster)
-        return self._envelopes[request.keyspace]
+    def _around(self, keyspace: str) -> Envelope:
+        if keyspace not in self._envelopes:
+            self._envelopes[keyspace] = envelope(self._session, ROWS, keyspace)
+        return self._envelopes[keyspace]
 
     def _borrowed(self, node: Any, number: int) -> Streams | None:
         for pool in self._candidates(node):
@@ -381,7 +381,7 @@ class PipelinedRequests:
         self.is_off = True
         log.warning(
             "cassandra-driver %s with native protocol %d handles requests and answers in another"
-            " way than the tested versions (%s). Rows are written by its futures, which takes"
-            " several times the CPU where rows are scattered.",
+            " way than the tested versions (%s). Rows are written by its public classes, which"
+            " takes several times the CPU.",
             *(cassandra.__version__, self._session.cluster.protocol_version, why),
         )

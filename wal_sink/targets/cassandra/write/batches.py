@@ -28,10 +28,19 @@ from wal_sink.arrow_batches import joined
 from wal_sink.targets import arrow_values
 from wal_sink.targets.base import Slice
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, EncodedRows
-from wal_sink.targets.cassandra.encode import Encoded, taken
-from wal_sink.targets.cassandra.feature import Stamped
+from wal_sink.targets.cassandra.encode import (
+    Encoded,
+    buffers,
+    encode,
+    one_after_the_other,
+    routing_keys,
+    taken,
+)
+from wal_sink.targets.cassandra.feature import Ints, Stamped
+from wal_sink.targets.cassandra.features.if_not_exists import first_of_each_key, rounds
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, columns_of
 from wal_sink.targets.cassandra.types import column_types, has_lists
+from wal_sink.targets.cassandra.write.statements import Part, Statements, places, table_rows
 
 MOST_ROWS = 8_192
 """A call itself costs as much as encoding 600 rows: with so many rows, less than a tenth."""
@@ -122,8 +131,6 @@ def by_table(rows: Stamped, plan: CassandraPlan) -> Iterator[Stamped]:
             batch, stamps = batch.filter(mine), stamps[mine.to_numpy(zero_copy_only=False)]
         yield Stamped(columns_of(batch, plan, table), stamps)
 
-
-Ints = npt.NDArray[np.int64]
 
 ROWS = 600
 """Most rows of a request, where the option does not say: half as many cost both sides more CPU a row, twice
@@ -358,6 +365,23 @@ class Replicas:
         )
 
 
+class Prepared(NamedTuple):
+    """A plan of one table, and what is prepared once to write by it."""
+
+    plan: CassandraPlan
+    statements: Statements
+    limits: Limits
+    replicas: Replicas
+
+
+class Planned(NamedTuple):
+    """A plan of the log, its tables, and the rows that wait to be written by it."""
+
+    plan: CassandraPlan
+    tables: tuple[Prepared, ...]
+    buffer: SliceBuffer
+
+
 def in_batches(keys: pa.Array, sizes: Ints, limit: Limits, replicas: Replicas) -> Batches:
     """Divide rows into requests.
 
@@ -373,27 +397,27 @@ def in_batches(keys: pa.Array, sizes: Ints, limit: Limits, replicas: Replicas) -
     return batches._replace(coordinators=coordinators[partitions[batches.first_rows()]])
 
 
-def encoded_requests(
-    rows: Encoded,
-    keys: pa.Array,
-    batches: Batches,
-    keyspace: str,
-    places: Ints | None = None,
-    nodes: Sequence[Any] = (),
-    bind: Callable[[EncodedBatch], Any] | None = None,
-) -> Iterator[EncodedBatch]:
-    """Yield the requests, whose bytes are parts of one buffer: what outlives the slice is `detached`.
+def requests(prepared: Prepared, rows: Stamped, lives: Ints | None) -> Iterator[EncodedBatch]:
+    """Make requests of rows of a table. Their bytes are parts of one buffer: what outlives it is `detached`.
 
-    :param places: where the bytes of each row of the slice are; None: in the order of the slice.
-    :param nodes: the driver's host of each coordinator.
-    :param bind: see `EncodedBatch`.
+    :param lives: seconds that are left to each row, 0 or less for none; None: they live for ever.
     """
+    parts = prepared.statements.divide(rows, lives)
+    found = one_after_the_other([_encoded(part) for part in parts])
+    sizes, where = np.diff(found.offsets), places(parts)
+    sizes = sizes if where is None else sizes[where]
+    of = prepared.statements.upsert
+    before = of.columns.start or 0
+    indexes = [index - before for index in of.prepared.routing_key_indexes]
+    keys = routing_keys(table_rows(rows.batch, of.plan), of.plan, indexes)
+    batches = in_batches(keys, sizes, prepared.limits, prepared.replicas)
     order = batches.order
-    if places is not None:
-        order = places if order is None else places[order]
-    rows = rows if order is None else taken(rows, order)
-    data = memoryview(rows.data)
-    bounds = itertools.pairwise(rows.offsets[batches.starts].tolist())
+    if where is not None:
+        order = where if order is None else where[order]
+    found = found if order is None else taken(found, order)
+    keyspace, nodes = prepared.plan.details.keyspace, prepared.replicas.nodes
+    data = memoryview(found.data)
+    bounds = itertools.pairwise(found.offsets[batches.starts].tolist())
     counts = np.diff(batches.starts).tolist()
     firsts = keys.take(pa.array(batches.first_rows())).to_pylist()
     near = (
@@ -402,4 +426,36 @@ def encoded_requests(
         else [nodes[number] for number in batches.coordinators.tolist()]
     )
     for count, (begin, end), key, node in zip(counts, bounds, firsts, near, strict=True):
-        yield EncodedBatch(EncodedRows(count, data[begin:end]), keyspace, key, node, bind)
+        yield EncodedBatch(EncodedRows(count, data[begin:end]), keyspace, key, node)
+
+
+def conditional_requests(
+    prepared: Prepared, rows: Stamped, lives: Ints | None
+) -> Iterator[list[EncodedBatch]]:
+    """Yield requests for the first living row of each key, in rounds: see `features.if_not_exists`."""
+    plan, statements = prepared.plan, prepared.statements
+    for these in rounds(rows, plan, first_of_each_key(rows, plan, lives)):
+        some = Stamped(rows.batch.take(buffers.indices(these)), rows.stamps[these])
+        (part,) = statements.divide(some, None if lives is None else lives[these])
+        encoded = _encoded(part)
+        bounds = itertools.pairwise(encoded.offsets.tolist())
+        data = memoryview(encoded.data)
+        yield [
+            EncodedBatch(
+                EncodedRows(1, data[begin:end]), plan.details.keyspace, b"", is_conditional=True
+            )
+            for begin, end in bounds
+        ]
+
+
+def _encoded(part: Part) -> Encoded:
+    of = part.statement
+    return encode(
+        part.rows.batch,
+        of.plan,
+        part.rows.stamps if of.stamped else None,
+        of.head,
+        stamp_first=of.stamp_first,
+        ttls=part.ttls,
+        cleared=part.cleared,
+    )

@@ -30,18 +30,22 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from queue import Empty, SimpleQueue
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 from wal_sink.errors import TargetUnavailable
 from wal_sink.observer import Observer
 from wal_sink.targets.cassandra.driver.connection import ROWS
-from wal_sink.targets.cassandra.driver.errors import classify
-from wal_sink.targets.cassandra.driver.frames import EncodedBatch, of_driver
-from wal_sink.targets.cassandra.driver.internals import PreparedQueryNotFound, has_room
-from wal_sink.targets.cassandra.driver.pipeline import MOST_BYTES, PipelinedRequests, Sent
+from wal_sink.targets.cassandra.driver.frames import EncodedBatch
+from wal_sink.targets.cassandra.driver.internals import has_room
+from wal_sink.targets.cassandra.driver.pipeline import (
+    MOST_BYTES,
+    Ended,
+    Failed,
+    PipelinedRequests,
+)
 
 FIRST = 4
 LEAST = 2
@@ -133,78 +137,19 @@ class Concurrency:
         self.limit = max(self._least, self.limit // 2)
 
 
-class Failure(NamedTuple):
-    """A request that has ended by an error."""
+def end_of(
+    request: EncodedBatch, sent: float, rows: Any = (), error: Exception | None = None
+) -> Ended:
+    """Return the end of one request, now.
 
-    statement: Any
-    sent: float
-    ended: float
-    error: Exception
-    is_pipelined: bool = False
-    """Whether it went with others by one push, and not by a future of the driver."""
-
-
-class Ended(NamedTuple):
-    """Requests that have ended together: one, or those that went by one push."""
-
-    sent: float
-    ended: float
-    parts: int
-    """Of places, see `Concurrency`."""
-    acknowledged: int
-    last: Callable[[], Any] | None
-    """Returns one of those that are acknowledged; it is seldom wanted, and takes a copy of its bytes."""
-    failures: Sequence[Failure]
-    present: int = 0
-    """How many of those that are acknowledged have a condition, and found that there is a row."""
-
-    @property
-    def number(self) -> int:
-        """How many requests."""
-        return self.acknowledged + len(self.failures)
-
-
-def answered(statement: Any, sent: float, ended: float, parts: int, rows: Any) -> Ended:
-    """Return the end of one request that is acknowledged.
-
+    :param sent: seconds of the monotonic clock.
     :param rows: of the answer: one where the request has a condition, which says first whether it was met.
+    :param error: None: it is acknowledged.
     """
-    present = int(bool(rows) and not rows[0][0])
-    return Ended(sent, ended, parts, 1, lambda: statement, (), present)
-
-
-def refused(statement: Any, sent: float, ended: float, parts: int, error: Exception) -> Ended:
-    """Return the end of one request by an error."""
-    return Ended(sent, ended, parts, 0, None, [Failure(statement, sent, ended, error)])
-
-
-def all_of(these: Sent, parts: int) -> Ended:
-    """Return the end of requests that went by one push."""
-    failures = [
-        Failure(request, these.sent, these.ended, error, is_pipelined=True)
-        for request, error in these.failed
-    ]
-    return Ended(these.sent, these.ended, parts, these.acknowledged, these.last, failures)
-
-
-def is_unprepared(failure: Failure) -> bool:
-    """Whether a node has forgotten the statement of a pipelined request, as after a restart.
-
-    The driver prepares it again for a future, and only for that.
-    """
-    return failure.is_pipelined and isinstance(failure.error, PreparedQueryNotFound)
-
-
-def worst(failures: Sequence[Failure]) -> Exception:
-    """Return the error that decides what follows."""
-    errors = [failure.error for failure in failures]
-    kinds = {classify(error): error for error in errors}
-    return kinds.get("fatal") or kinds.get("throttle") or errors[0]
-
-
-def is_encoded(request: Any) -> bool:
-    """Whether the bytes of a request are sent as they are."""
-    return isinstance(request, EncodedBatch) and request.bind is None
+    now = time.monotonic()
+    if error is not None:
+        return Ended(sent, now, 0, None, [Failed(request, error)])
+    return Ended(sent, now, 1, lambda: request, (), present=int(bool(rows) and not rows[0][0]))
 
 
 MOST_REQUESTS = 32
@@ -215,16 +160,20 @@ _AROUND = 128
 """Bytes of a request beside its rows, at most: of its frame, and the longest name of a keyspace."""
 
 
+Bind = Callable[[EncodedBatch], Any]
+"""Returns a request as the driver takes it."""
+
+
 class Group:
     """Requests for one node."""
 
     def __init__(self) -> None:
-        self.requests: list[Any] = []
+        self.requests: list[EncodedBatch] = []
         self.parts = 0
         """Of places, see `Concurrency`."""
         self._bytes = 0
 
-    def add(self, request: Any, parts: int, size: int = 0) -> None:
+    def add(self, request: EncodedBatch, parts: int, size: int = 0) -> None:
         """Add a request.
 
         :param size: bytes on the wire.
@@ -242,20 +191,19 @@ class Group:
         )
 
 
-def grouped(requests: Iterable[Any], concurrency: Concurrency) -> Iterator[Group]:
+def grouped(requests: Iterable[EncodedBatch], concurrency: Concurrency) -> Iterator[Group]:
     """Yield requests in groups, those of a node in their order.
 
-    What is not sent as encoded is a group by itself. A request waits until the next one does not fit into its
-    group, so the memory holds one group for each node.
+    One with a condition is a group by itself. A request waits until the next one does not fit into its group,
+    so the memory holds one group for each node.
     """
     waiting: dict[Any, Group] = {}
     most_parts = concurrency.limit_parts // _AT_ONCE
     for request in requests:
-        if not is_encoded(request):
+        if request.is_conditional:
             alone = Group()
             alone.add(request, PARTS)
             yield alone
-            most_parts = concurrency.limit_parts // _AT_ONCE
             continue
         size = len(request.rows.data)
         parts, size = concurrency.parts(size), size + _AROUND
@@ -275,7 +223,8 @@ class InFlight:
     One thread uses it. The driver's threads only put what has ended into a queue.
 
     :param session: the driver's session.
-    :param pipelined: by which groups of encoded rows go, where that can be; None: each request by a future.
+    :param bind: returns a request as the driver takes it.
+    :param pipelined: by which groups go, where that can be; None: each request by a future.
     :param timeout_s: seconds to wait for requests of which none ends: then they are lost.
     """
 
@@ -283,6 +232,7 @@ class InFlight:
         self,
         session: Any,
         concurrency: Concurrency,
+        bind: Bind,
         pipelined: PipelinedRequests | None,
         timeout_s: float,
     ) -> None:
@@ -290,11 +240,13 @@ class InFlight:
         """Told how many there are."""
         self._session = session
         self._concurrency = concurrency
+        self._bind = bind
         self._pipelined = pipelined
         self._timeout_s = timeout_s
         self._number = self._parts = 0
         """Requests, and the parts of places that they take, see `Concurrency`."""
-        self._ended: SimpleQueue[Ended] = SimpleQueue()
+        self._ended: SimpleQueue[tuple[int, Ended]] = SimpleQueue()
+        """Parts of places that become free, and what has ended."""
 
     def __len__(self) -> int:
         return self._number
@@ -307,50 +259,39 @@ class InFlight:
     def start_group(self, group: Group) -> None:
         """Start requests that are for one node, by one push where that can be."""
         first, pipelined = group.requests[0], self._pipelined
-        if pipelined and is_encoded(first):
-            on_done = functools.partial(self._end_group, group.parts)
+        if pipelined and not first.is_conditional:
+            # Called once, from the driver's threads or by `expire`.
+            on_done = functools.partial(self._end, group.parts)
             if pipelined.send(group.requests, first.node, on_done):
                 self._add(len(group.requests), group.parts)
                 return
-        for statement in group.requests:
-            self.start(statement)
+        for request in group.requests:
+            self.start(request)
 
-    def _end_group(self, parts: int, sent: Sent) -> None:
-        """Queue the end of a group; called once, from the driver's threads or by `expire`."""
-        self._ended.put(all_of(sent, parts))
-
-    def start(self, statement: Any) -> None:
+    def start(self, request: EncodedBatch) -> None:
         """Start one request, by a future of the driver."""
-        if isinstance(statement, EncodedBatch):
-            statement = statement.detached()
-        sent = time.monotonic()
-        future = self._session.execute_async(of_driver(statement), execution_profile=ROWS)
-        parts = self._parts_of(statement)
+        request = request.detached()
+        size = len(request.rows.data)
+        parts = PARTS if request.is_conditional else self._concurrency.parts(size)
+        statement, sent = self._bind(request), time.monotonic()
+        future = self._session.execute_async(statement, execution_profile=ROWS)
         self._add(1, parts)
-        about = (statement, sent, parts, Lock())
-        future.add_callbacks(
-            self._acknowledged, self._refused, callback_args=about, errback_args=about
-        )
+        unreported = Lock()
 
-    def _acknowledged(
-        self, rows: Any, statement: Any, sent: float, parts: int, unreported: Lock
-    ) -> None:
-        self._end(answered(statement, sent, time.monotonic(), parts, rows), unreported)
+        def end(rows: Any, error: Exception | None = None) -> None:
+            """Queue the end, once; called from the driver's threads.
 
-    def _refused(
-        self, error: Exception, statement: Any, sent: float, parts: int, unreported: Lock
-    ) -> None:
-        self._end(refused(statement, sent, time.monotonic(), parts, error), unreported)
+            The driver reports it twice where a timeout meets the end of its connection (3.30.1: the timer
+            sets an error while another thread reports the same one). If both counted, a request that is
+            still in flight would be taken for ended, and its rows for acknowledged.
+            """
+            if unreported.acquire(blocking=False):
+                self._end(parts, end_of(request, sent, rows, error))
 
-    def _end(self, ended: Ended, unreported: Lock) -> None:
-        """Queue a request's end, once; called from the driver's threads.
+        future.add_callbacks(end, lambda error: end((), error))
 
-        The driver reports it twice where a timeout meets the end of its connection (3.30.1: the timer sets
-        an error while another thread reports the same one). If both counted, a request that is still in
-        flight would be taken for ended, and its rows for acknowledged.
-        """
-        if unreported.acquire(blocking=False):
-            self._ended.put(ended)
+    def _end(self, parts: int, ended: Ended) -> None:
+        self._ended.put((parts, ended))
 
     def is_full(self, parts: int) -> bool:
         """Whether another request has to end first; with none in flight the next one shows what is wrong."""
@@ -367,7 +308,7 @@ class InFlight:
         while True:
             late_s = self._pipelined.expire() if self._pipelined else float("inf")
             try:
-                ended = self._ended.get(timeout=min(self._timeout_s, late_s))
+                parts, ended = self._ended.get(timeout=min(self._timeout_s, late_s))
             except Empty:
                 if late_s < self._timeout_s:
                     continue  # `expire` ends those that are late by now
@@ -379,18 +320,12 @@ class InFlight:
                 ) from None
             break
         if ended.acknowledged:
-            in_flight, these = self._parts / PARTS, ended.parts / PARTS
+            in_flight, these = self._parts / PARTS, parts / PARTS
             self._concurrency.answered(ended.sent, ended.ended, in_flight, these)
-        self._add(-ended.number, -ended.parts)
+        self._add(-ended.acknowledged - len(ended.failed), -parts)
         return ended
 
     def _add(self, requests: int, parts: int) -> None:
         self._number += requests
         self._parts += parts
         self.observer.in_flight = self._number
-
-    def _parts_of(self, statement: Any) -> int:
-        """Return how many parts of a place a request takes."""
-        if not is_encoded(statement):
-            return PARTS
-        return self._concurrency.parts(len(statement.rows.data))

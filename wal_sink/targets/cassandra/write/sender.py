@@ -23,18 +23,11 @@ from wal_sink.targets.cassandra.driver.errors import (
     retrying,
     was_not_sent,
 )
-from wal_sink.targets.cassandra.driver.frames import of_driver
-from wal_sink.targets.cassandra.driver.pipeline import PipelinedRequests
-from wal_sink.targets.cassandra.write.in_flight import (
-    PARTS,
-    Concurrency,
-    Failure,
-    InFlight,
-    grouped,
-    is_unprepared,
-    worst,
-)
-from wal_sink.targets.cassandra.write.prepared import Refusals
+from wal_sink.targets.cassandra.driver.frames import EncodedBatch
+from wal_sink.targets.cassandra.driver.internals import PreparedQueryNotFound
+from wal_sink.targets.cassandra.driver.pipeline import Failed, PipelinedRequests
+from wal_sink.targets.cassandra.write.in_flight import PARTS, Bind, Concurrency, InFlight, grouped
+from wal_sink.targets.cassandra.write.refusals import Refusals
 from wal_sink.text import counted
 
 log = line_logger(__name__)
@@ -51,34 +44,37 @@ class Sender:
 
     :param session: the driver's session.
     :param concurrency: how many may be in flight.
+    :param bind: returns a request as the driver takes it.
     :param patience: seconds to go on trying while no request is acknowledged.
     :param describe: names the first row of a request.
     :param timeout_s: seconds to wait for requests in flight of which none ends: then they are lost.
-    :param pipelined: by which encoded rows go at first; what fails goes by the driver's futures.
+    :param pipelined: by which requests go at first; what fails goes by the driver's futures.
     """
 
     def __init__(
         self,
         session: Any,
         concurrency: Concurrency,
+        bind: Bind,
         patience: float = PATIENCE_S,
-        describe: Callable[[Any], str] = str,
+        describe: Callable[[EncodedBatch], str] = str,
         timeout_s: float = longest_s(PATIENCE_S),
         pipelined: PipelinedRequests | None = None,
     ) -> None:
         self._session = session
         self._concurrency = concurrency
+        self._bind = bind
         self._patience = patience
         self._timeout_s = timeout_s
-        self._in_flight = InFlight(session, concurrency, pipelined, timeout_s)
-        self._unsent: deque[Any] = deque()
+        self._in_flight = InFlight(session, concurrency, bind, pipelined, timeout_s)
+        self._unsent: deque[EncodedBatch] = deque()
         """Requests for which the socket had no room at that moment; each goes out when another has ended."""
-        self._failures: list[Failure] = []
+        self._failures: list[Failed] = []
         self._acknowledgements = self._present = 0
         self.repeats = True
         """Whether a request that has failed is sent again. Not where that would double what it has written:
         then its error is raised at once. What was certainly not carried out is sent again all the same."""
-        self._taken: Callable[[], Any] | None = None
+        self._taken: Callable[[], EncodedBatch] | None = None
         """Returns the request that was acknowledged last, of those since the last `drain`."""
         self.refusals = Refusals(describe, self._try, self._takes_others)
         self._warned = float("-inf")
@@ -92,29 +88,29 @@ class Sender:
     def observer(self, observer: Observer) -> None:
         self._in_flight.observer = observer
 
-    def send(self, statements: Iterable[Any]) -> None:
-        """Send every statement; return when the last is under way, without waiting for its answer.
+    def send(self, requests: Iterable[EncodedBatch]) -> None:
+        """Send every request; return when the last is under way, without waiting for its answer.
 
-        The first failure stops the feed, also that of a statement which an earlier call has sent. The sender
+        The first failure stops the feed, also that of a request which an earlier call has sent. The sender
         then awaits what is in flight and repeats what failed, with growing pauses, before it goes on: a
         cluster that struggles is not buried in requests.
 
-        Once this has raised, any of the statements sent since the last `drain` may be lost.
+        Once this has raised, any of the requests sent since the last `drain` may be lost.
 
-        :param statements: idempotent, each sent at least once; made while others are in flight.
+        :param requests: idempotent, each sent at least once; made while others are in flight.
         :raises TargetUnavailable: no success for as long as `patience`, or the driver does not end what is
             in flight. Of a sender that has raised the latter only `abandon` is called, or nothing.
         :raises TargetRefused: the server refuses a row, which is named, and takes others.
         :raises Exception: of the driver, at once, when trying again cannot help.
         """
-        for group in grouped(statements, self._concurrency):
+        for group in grouped(requests, self._concurrency):
             self._await_room(group.parts)
             if self._failures:
                 self._recover()
             self._in_flight.start_group(group)
 
     def drain(self) -> None:
-        """Wait until every statement that was sent is acknowledged.
+        """Wait until every request that was sent is acknowledged.
 
         :raises Exception: what `send` raises.
         """
@@ -175,13 +171,15 @@ class Sender:
             self._acknowledgements += ended.acknowledged
             self._present += ended.present
             self._taken = ended.last
-        for failure in ended.failures:
-            if (self._in_flight and was_not_sent(failure.error)) or is_unprepared(failure):
-                self._unsent.append(failure.statement)
+        for failed in ended.failed:
+            # A node has forgotten the statement: the driver prepares it anew for a future alone.
+            is_unknown = ended.is_pipelined and isinstance(failed.error, PreparedQueryNotFound)
+            if is_unknown or (self._in_flight and was_not_sent(failed.error)):
+                self._unsent.append(failed.request)
                 continue
-            self._failures.append(failure)
-            if asks_to_slow_down(failure.error):
-                self._concurrency.overloaded(failure.sent, failure.ended)
+            self._failures.append(failed)
+            if asks_to_slow_down(failed.error):
+                self._concurrency.overloaded(ended.sent, ended.ended)
 
     def _recover(self) -> None:
         """Repeat what failed until it is acknowledged, or patience ends."""
@@ -215,7 +213,7 @@ class Sender:
                 if self._failures and self._acknowledgements == taken:
                     self._look_for_a_row(attempt.retry_state.attempt_number)
                 if self._failures and self._acknowledgements == taken:
-                    raise worst(self._failures)
+                    raise self._worst()
         return not self._failures
 
     def _look_for_a_row(self, attempt: int) -> None:
@@ -231,7 +229,7 @@ class Sender:
         if not found:
             return
         failed = found[0]
-        number = self.refusals.look(failed.statement, failed.error)
+        number = self.refusals.look(failed.request, failed.error)
         if number is None:
             return
         self._failures.remove(failed)
@@ -240,17 +238,17 @@ class Sender:
             log.warning(
                 "Cassandra refused %d rows in one request and took them in several. If this"
                 " repeats, lower cassandra.batchRows or cassandra.batchBytes. Cause: %r",
-                *(len(failed.statement), failed.error),
+                *(len(failed.request), failed.error),
             )
 
     def _takes_others(self) -> bool:
         """Whether the server takes rows at all: what it acknowledged last is sent to it again."""
         return self._taken is not None and self._try(self._taken()) is None
 
-    def _try(self, statement: Any) -> Exception | None:
+    def _try(self, request: EncodedBatch) -> Exception | None:
         """Send one request, and wait for its answer."""
         try:
-            sent = of_driver(statement)
+            sent = self._bind(request)
             execute(self._session, sent, None, profile=ROWS, timeout_s=self._timeout_s)
         except Exception as error:
             if not (self.repeats or is_refused(error)):
@@ -258,6 +256,12 @@ class Sender:
             return error
         self._acknowledgements += 1
         return None
+
+    def _worst(self) -> Exception:
+        """Return the error that decides what follows."""
+        errors = [failed.error for failed in self._failures]
+        kinds = {classify(error): error for error in errors}
+        return kinds.get("fatal") or kinds.get("throttle") or errors[0]
 
     def _warn(self) -> None:
         """Log the failures, as a warning every ten seconds: a cluster may be overloaded for hours."""
@@ -277,7 +281,7 @@ class Sender:
         while waiting and not self._failures:
             failed = waiting.popleft()
             self.observer.retried(classify(failed.error))
-            self._in_flight.start(failed.statement)
+            self._in_flight.start(failed.request)
             self._await_room()
         self._finish()
         self._failures.extend(waiting)

@@ -93,10 +93,6 @@ class Statements:
         """Yield what is prepared so far."""
         yield from self._by_kind.values()
 
-    def bound(self, request: EncodedBatch) -> Any:
-        """Return a request by the driver's public classes."""
-        return bound(request, [each.prepared for each in self.known()])
-
     def divide(self, rows: Stamped, lives: Ints | None = None) -> list[Part]:
         """Divide the rows of a slice by the statement that writes them; at least one part.
 
@@ -158,7 +154,7 @@ class Statements:
 
 
 def bound(request: EncodedBatch, prepared: Iterable[Any]) -> Any:
-    """Return a request by the driver's public classes; that of a lone row is a plain statement.
+    """Return a request by the driver's public classes; one with a condition is a plain statement.
 
     A batch gets routing key and keyspace from its first row. It has no timestamp of its own, which would be
     the same for all its rows.
@@ -171,7 +167,7 @@ def bound(request: EncodedBatch, prepared: Iterable[Any]) -> Any:
         rows.append(BoundStatement(by_id[query_id]))
         rows[-1].values = values
         rows[-1].is_idempotent = True
-    if len(rows) == 1:
+    if request.is_conditional:
         return rows[0]
     batch = BatchStatement(BatchType.UNLOGGED)
     batch.is_idempotent = True

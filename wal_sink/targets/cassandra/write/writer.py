@@ -26,7 +26,7 @@ from wal_sink.targets.cassandra.driver.errors import (
     longest_s,
     server_now_us,
 )
-from wal_sink.targets.cassandra.driver.frames import hook
+from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.driver.pipeline import PipelinedRequests
 from wal_sink.targets.cassandra.feature import Feature, Ints, Stamped
 from wal_sink.targets.cassandra.features import used
@@ -40,25 +40,20 @@ from wal_sink.targets.cassandra.schema.table import TermLimits
 from wal_sink.targets.cassandra.write.batches import (
     BYTES,
     ROWS,
+    Planned,
+    Prepared,
     Replicas,
     SliceBuffer,
     by_table,
+    conditional_requests,
     limits,
+    requests,
 )
 from wal_sink.targets.cassandra.write.drift import DriftWatch
 from wal_sink.targets.cassandra.write.in_flight import MOST, Concurrency
-from wal_sink.targets.cassandra.write.prepared import (
-    Planned,
-    Prepared,
-    conditional_requests,
-    described,
-    have_own_stamps,
-    ledger_us,
-    requests,
-    row_of,
-)
+from wal_sink.targets.cassandra.write.refusals import described, have_own_stamps, ledger_us, row_of
 from wal_sink.targets.cassandra.write.sender import Sender
-from wal_sink.targets.cassandra.write.statements import Statements, table_rows
+from wal_sink.targets.cassandra.write.statements import Statements, bound, table_rows
 from wal_sink.targets.cassandra.write.totals import TotalsReader
 
 log = line_logger(__name__)
@@ -76,14 +71,14 @@ class EncodedAhead:
         self,
         plans: Mapping[str, Planned],
         drift: DriftWatch,
-        encode: Callable[[Planned, Stamped], Iterator[Any]],
+        encode: Callable[[Planned, Stamped], Iterator[EncodedBatch]],
     ) -> None:
         self._plans = plans
         self._drift = drift
         self._encode = encode
         self._of: Planned | None = None
         self._slices: list[Slice] = []
-        self._requests: list[Any] = []
+        self._requests: list[EncodedBatch] = []
 
     def encode(self, rows: Iterator[tuple[Plan, Slice]]) -> None:
         """Encode the first rows, as many as the buffer of their plan would gather; raises nothing.
@@ -98,7 +93,7 @@ class EncodedAhead:
             self.forget()
             log.debug("rows could not be encoded before they are written", exc_info=True)
 
-    def requests(self, planned: Planned) -> list[Any] | None:
+    def requests(self, planned: Planned) -> list[EncodedBatch] | None:
         """Return the requests in place of what a plan's buffer holds, and empty it; None: encode that.
 
         They are taken once, and only where it holds the same slices, to the object: timestamps do not tell
@@ -158,25 +153,22 @@ class Writer:
     ) -> None:
         self._session = connection.session
         self._datacenter = connection.datacenter
-        self._encodes = hook(connection.session)
         self._batch_bytes = BYTES if options.batch_bytes == "auto" else options.batch_bytes
         self._batch_rows = ROWS if options.batch_rows == "auto" else options.batch_rows
-        pipelined = None
-        if self._encodes:
-            pipelined = PipelinedRequests(
-                connection.session, connection.datacenter, options.request_timeout
-            )
         self._concurrency = (
-            Concurrency(MOST, by_size=pipelined is not None)
+            Concurrency(MOST, by_size=True)
             if options.concurrency == "auto"
             else Concurrency(options.concurrency)
         )
         self._sender = Sender(
             connection.session,
             self._concurrency,
+            self._bound,
             describe=self._describe,
             timeout_s=longest_s(options.request_timeout),
-            pipelined=pipelined,
+            pipelined=PipelinedRequests(
+                connection.session, connection.datacenter, options.request_timeout
+            ),
         )
         self._drift = DriftWatch(connection.session, options.data, limits)
         steps = STEPS.items()
@@ -315,13 +307,17 @@ class Writer:
             rows = self._steps.get(type(feature), feature).complete(plan, rows)
         return rows
 
-    def _encoded(self, planned: Planned, rows: Stamped) -> Iterator[Any]:
+    def _encoded(self, planned: Planned, rows: Stamped) -> Iterator[EncodedBatch]:
         for table, part in self._by_table(planned, self._completed(planned.plan, rows)):
             yield from self._requests(table, part)
 
-    def _requests(self, prepared: Prepared, rows: Stamped) -> Iterator[Any]:
-        lives = self._lives(prepared.plan, rows)
-        return requests(prepared, rows, lives, by_driver=not self._encodes)
+    def _requests(self, prepared: Prepared, rows: Stamped) -> Iterator[EncodedBatch]:
+        return requests(prepared, rows, self._lives(prepared.plan, rows))
+
+    def _bound(self, request: EncodedBatch) -> Any:
+        """Return a request as the driver takes it."""
+        tables = (table for planned in self._plans.values() for table in planned.tables)
+        return bound(request, (each.prepared for of in tables for each in of.statements.known()))
 
     def _lives(self, plan: CassandraPlan, rows: Stamped) -> Ints | None:
         """Return the seconds that are left of the rows' lives now; None: they live for ever."""
@@ -404,7 +400,7 @@ class Writer:
                 self._on_refused(stamp, error)
                 refused.add(stamp)
 
-    def _pass_over(self, request: Any, error: TargetRefused) -> None:
+    def _pass_over(self, request: EncodedBatch, error: TargetRefused) -> None:
         """Tell of a request of one row that is refused, unless the table was altered: that refuses all."""
         self._drift.check(now=True)
         us = ledger_us(request, self._plans.values())
@@ -413,7 +409,7 @@ class Writer:
         assert self._on_refused is not None
         self._on_refused(us, error)
 
-    def _describe(self, request: Any) -> str:
+    def _describe(self, request: EncodedBatch) -> str:
         """Name the first row of a request by its key."""
         row = row_of(request, self._plans.values())
         return described(row, self._session.cluster.protocol_version)

@@ -1,58 +1,32 @@
-"""What is prepared once for a plan, the requests that are made of its rows, and rows that the server refuses.
-
-A request that fails for one of its rows is taken apart, down to that row.
-"""
+"""Rows that the server refuses: a request that fails for one of its rows is taken apart, down to that row."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from wal_sink.errors import TargetRefused
 from wal_sink.log_context import line_logger
 from wal_sink.targets.cassandra.driver.errors import is_refused, may_be_a_row
-from wal_sink.targets.cassandra.driver.frames import EncodedBatch, EncodedRows
-from wal_sink.targets.cassandra.encode import (
-    Encoded,
-    buffers,
-    encode,
-    one_after_the_other,
-    routing_keys,
-)
-from wal_sink.targets.cassandra.feature import Feature, Ints, Stamped
+from wal_sink.targets.cassandra.driver.frames import EncodedBatch
+from wal_sink.targets.cassandra.feature import Feature
 from wal_sink.targets.cassandra.features import used
-from wal_sink.targets.cassandra.features.if_not_exists import first_of_each_key, rounds
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
 from wal_sink.targets.cassandra.rules import key_text
 from wal_sink.targets.cassandra.schema.server import OLD_ROWS, is_too_old
-from wal_sink.targets.cassandra.write.batches import (
-    Limits,
-    Replicas,
-    SliceBuffer,
-    encoded_requests,
-    in_batches,
-)
-from wal_sink.targets.cassandra.write.statements import (
-    Part,
-    Statement,
-    Statements,
-    places,
-    table_rows,
-)
+from wal_sink.targets.cassandra.write.batches import Planned
+from wal_sink.targets.cassandra.write.statements import Statement
 
 log = line_logger(__name__)
 
-Send = Callable[[Any], Exception | None]
+Send = Callable[[EncodedBatch], Exception | None]
 """Sends a request and waits for its answer; returns the error, None when it is acknowledged."""
 
 
 class RefusedRow(NamedTuple):
     """A row that the server refuses by itself."""
 
-    request: Any
+    request: EncodedBatch
     """Of this row alone."""
     error: Exception
     others_are_taken: bool
@@ -68,12 +42,12 @@ class Refusals:
     """
 
     def __init__(
-        self, describe: Callable[[Any], str], send: Send, takes_others: Callable[[], bool]
+        self, describe: Callable[[EncodedBatch], str], send: Send, takes_others: Callable[[], bool]
     ) -> None:
         self._describe = describe
         self._send = send
         self._takes_others = takes_others
-        self.on_refused: Callable[[Any, TargetRefused], None] | None = None
+        self.on_refused: Callable[[EncodedBatch, TargetRefused], None] | None = None
         """Told of a request of one row that is refused, which is passed over then; None: it is raised."""
         self.suspect = ""
         """A row that fails by itself, where no other row was taken to compare."""
@@ -83,7 +57,7 @@ class Refusals:
         """Forget what the rows of a window have shown."""
         self.suspect, self._alone = "", False
 
-    def look(self, request: Any, error: Exception) -> int | None:
+    def look(self, request: EncodedBatch, error: Exception) -> int | None:
         """Return how many rows of a request are passed over, all others being taken; None: it is not known.
 
         :raises TargetRefused: the server says that a row is wrong; or does not say it, but fails again and
@@ -121,7 +95,7 @@ class Refusals:
         self.on_refused(refused.request, error)
 
 
-def find_refused(request: Any, error: Exception, send: Send) -> Iterator[RefusedRow]:
+def find_refused(request: EncodedBatch, error: Exception, send: Send) -> Iterator[RefusedRow]:
     """Yield each row that is refused by itself; at the end all others of the request are taken.
 
     Sends ever smaller parts, twice the logarithm of the rows for each that is refused. Rows are idempotent,
@@ -131,7 +105,7 @@ def find_refused(request: Any, error: Exception, send: Send) -> Iterator[Refused
     :param error: with which the request has failed.
     :raises Exception: what `send` has returned, if it says nothing of rows: an outage.
     """
-    waiting = _halves(request)
+    waiting = request.halves()
     if not waiting:
         yield RefusedRow(request, error, others_are_taken=False)
         return
@@ -144,15 +118,11 @@ def find_refused(request: Any, error: Exception, send: Send) -> Iterator[Refused
             continue
         if not (is_refused(failed) or may_be_a_row(failed)):
             raise failed
-        parts = _halves(part)
+        parts = part.halves()
         if not parts:
             others_are_taken = others_are_taken or any(send(each) is None for each in waiting)
             yield RefusedRow(part, failed, others_are_taken)
         waiting = [*parts, *waiting]
-
-
-def _halves(request: Any) -> list[EncodedBatch]:
-    return request.halves() if isinstance(request, EncodedBatch) else []
 
 
 def refusal(row: str, error: Exception) -> TargetRefused:
@@ -181,23 +151,6 @@ _OR_ELSE = (
 )
 
 
-class Prepared(NamedTuple):
-    """A plan of one table, and what is prepared once to write by it."""
-
-    plan: CassandraPlan
-    statements: Statements
-    limits: Limits
-    replicas: Replicas
-
-
-class Planned(NamedTuple):
-    """A plan of the log, its tables, and the rows that wait to be written by it."""
-
-    plan: CassandraPlan
-    tables: tuple[Prepared, ...]
-    buffer: SliceBuffer
-
-
 class FirstRow(NamedTuple):
     """The first row of a request."""
 
@@ -208,7 +161,7 @@ class FirstRow(NamedTuple):
     statement: Statement
 
 
-def row_of(request: Any, plans: Iterable[Planned]) -> FirstRow | None:
+def row_of(request: EncodedBatch, plans: Iterable[Planned]) -> FirstRow | None:
     """Return the first row of a request; None when none of the plans has its statement."""
     query_id, values = next(request.statements())
     for planned in plans:
@@ -219,7 +172,7 @@ def row_of(request: Any, plans: Iterable[Planned]) -> FirstRow | None:
     return None
 
 
-def ledger_us(request: Any, plans: Collection[Planned]) -> int | None:
+def ledger_us(request: EncodedBatch, plans: Collection[Planned]) -> int | None:
     """Return the write timestamp that the ledger has for the row of a request; None: that is not known.
 
     Where a plan has event times, a request has these instead; and two plans may share a statement. A total is
@@ -256,60 +209,3 @@ def described(row: FirstRow | None, version: int) -> str:
 def have_own_stamps(planned: Planned) -> bool:
     """Whether rows bring their write timestamps along."""
     return any(type(each).stamps is not Feature.stamps for each in used(planned.plan))
-
-
-def requests(
-    prepared: Prepared, rows: Stamped, lives: Ints | None, *, by_driver: bool = False
-) -> Iterator[EncodedBatch]:
-    """Make requests of rows of a table.
-
-    :param lives: seconds that are left to each row, 0 or less for none; None: they live for ever.
-    :param by_driver: send them by the driver's public classes, where `frames` does not know the driver.
-    """
-    parts = prepared.statements.divide(rows, lives)
-    found = one_after_the_other([_encoded(part) for part in parts])
-    sizes, where = np.diff(found.offsets), places(parts)
-    sizes = sizes if where is None else sizes[where]
-    of = prepared.statements.upsert
-    before = of.columns.start or 0
-    indexes = [index - before for index in of.prepared.routing_key_indexes]
-    keys = routing_keys(table_rows(rows.batch, of.plan), of.plan, indexes)
-    batches = in_batches(keys, sizes, prepared.limits, prepared.replicas)
-    keyspace, nodes = prepared.plan.details.keyspace, prepared.replicas.nodes
-    bind = prepared.statements.bound if by_driver else None
-    return encoded_requests(found, keys, batches, keyspace, where, nodes, bind)
-
-
-def conditional_requests(
-    prepared: Prepared, rows: Stamped, lives: Ints | None
-) -> Iterator[list[EncodedBatch]]:
-    """Yield requests for the first living row of each key, in rounds: see `features.if_not_exists`."""
-    plan, statements = prepared.plan, prepared.statements
-    for these in rounds(rows, plan, first_of_each_key(rows, plan, lives)):
-        some = Stamped(rows.batch.take(buffers.indices(these)), rows.stamps[these])
-        (part,) = statements.divide(some, None if lives is None else lives[these])
-        encoded = _encoded(part)
-        bounds = itertools.pairwise(encoded.offsets.tolist())
-        data = memoryview(encoded.data)
-        yield [
-            EncodedBatch(
-                EncodedRows(1, bytes(data[begin:end])),
-                plan.details.keyspace,
-                b"",
-                bind=statements.bound,
-            )
-            for begin, end in bounds
-        ]
-
-
-def _encoded(part: Part) -> Encoded:
-    of = part.statement
-    return encode(
-        part.rows.batch,
-        of.plan,
-        part.rows.stamps if of.stamped else None,
-        of.head,
-        stamp_first=of.stamp_first,
-        ttls=part.ttls,
-        cleared=part.cleared,
-    )
