@@ -42,7 +42,7 @@ from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.driver.internals import OverloadedErrorMessage
 from wal_sink.targets.cassandra.driver.pipeline import Ended, PipelinedRequests
 from wal_sink.targets.cassandra.ledger import create_ledger
-from wal_sink.targets.cassandra.names import TableName
+from wal_sink.targets.cassandra.row_plan import TableName
 from wal_sink.targets.cassandra.schema import table as table_module
 from wal_sink.targets.cassandra.session import CassandraSession
 from wal_sink.targets.cassandra.write.drift import DriftWatch

@@ -24,8 +24,7 @@ from wal_sink.targets.base import Slice
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget, fitness
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.ledger import create_ledger
-from wal_sink.targets.cassandra.names import TableName
-from wal_sink.targets.cassandra.row_plan import CassandraPlan
+from wal_sink.targets.cassandra.row_plan import CassandraPlan, TableName
 from wal_sink.targets.cassandra.write.refusals import refusal
 from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.servers.cassandra import EmbeddedCassandra

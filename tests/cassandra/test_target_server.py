@@ -16,8 +16,8 @@ from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget, ledger
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.fitness import read_server
 from wal_sink.targets.cassandra.ledger import ledger_id
-from wal_sink.targets.cassandra.names import TableName
 from wal_sink.targets.cassandra.options import CONSISTENCY_LEVELS
+from wal_sink.targets.cassandra.row_plan import TableName
 from wal_sink.targets.cassandra.schema.server import SETTINGS, replicas_by_datacenter
 from wal_sink.targets.cassandra.schema.table import TableMetadata, read_table
 from wal_sink.testing.contracts.ledger import create

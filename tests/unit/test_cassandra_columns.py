@@ -16,7 +16,7 @@ from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch
 from wal_sink.model.plan import Column, Plan, plan_key
 from wal_sink.publish.preflight import CheckedColumn
 from wal_sink.targets.cassandra.check import check
-from wal_sink.targets.cassandra.names import read_columns
+from wal_sink.targets.cassandra.row_options import read_columns
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
 from wal_sink.targets.cassandra.schema.compare import (
     Wanted,

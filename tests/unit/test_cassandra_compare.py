@@ -15,8 +15,7 @@ from wal_sink.targets.cassandra.ledger import (
     create_ledger,
     refuse_other_ledger,
 )
-from wal_sink.targets.cassandra.names import TableName
-from wal_sink.targets.cassandra.row_plan import CassandraPlan, Lives
+from wal_sink.targets.cassandra.row_plan import CassandraPlan, Lives, TableName
 from wal_sink.targets.cassandra.schema.compare import (
     Wanted,
     match_columns,

@@ -9,7 +9,7 @@ from wal_sink.options import parse
 from wal_sink.targets.cassandra import CassandraOptions
 from wal_sink.targets.cassandra.fitness import notices, refuse_unfit
 from wal_sink.targets.cassandra.ledger import create_ledger, ledger_id
-from wal_sink.targets.cassandra.names import TableName
+from wal_sink.targets.cassandra.row_plan import TableName
 from wal_sink.targets.cassandra.schema.server import Server, replicas_by_datacenter
 
 LOCAL = {"class": "org.apache.cassandra.locator.LocalStrategy"}

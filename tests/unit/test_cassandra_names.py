@@ -5,14 +5,10 @@ from __future__ import annotations
 import pytest
 
 from wal_sink.errors import OptionError
-from wal_sink.targets.cassandra.names import (
-    TableName,
-    did_you_mean,
-    is_table_name,
-    primary_key,
-    quote,
-)
+from wal_sink.targets.cassandra.row_options import is_table_name, primary_key
+from wal_sink.targets.cassandra.row_plan import TableName
 from wal_sink.targets.create_table import read_layout
+from wal_sink.targets.names import did_you_mean, quote
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ from wal_sink.errors import InvalidRow, SchemaMismatch
 from wal_sink.model.plan import Role
 from wal_sink.targets.cassandra.casts import sizes
 from wal_sink.targets.cassandra.check import MAX_ROW_BYTES, check
-from wal_sink.targets.cassandra.names import TableName
-from wal_sink.targets.cassandra.row_plan import CassandraPlan
+from wal_sink.targets.cassandra.row_plan import CassandraPlan, TableName
 from wal_sink.targets.cassandra.schema.compare import match_columns, refuse_changed, used_types
 from wal_sink.targets.cassandra.schema.table import ColumnMetadata, TableMetadata
 

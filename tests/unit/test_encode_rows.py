@@ -14,7 +14,15 @@ import pytest
 from tests.cql_driver import driver_rows, plan_of
 from wal_sink.model.plan import Role
 from wal_sink.targets.cassandra.check import check
-from wal_sink.targets.cassandra.encode import Encoded, buffers, encode, routing_keys, taken
+from wal_sink.targets.cassandra.encode import (
+    Encoded,
+    Varying,
+    encode,
+    joined,
+    routing_keys,
+    taken,
+    varying,
+)
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
 
 US = 1_700_000_000_000_000
@@ -110,10 +118,10 @@ def test_more_bytes_than_offsets_of_32_bits_can_tell(monkeypatch: pytest.MonkeyP
     """The same rows, from offsets of 64 bits at every step."""
     batch, plan = readings()
     rows, keys = rows_of(encode(batch, plan, US, HEAD)), routing_keys(batch, plan, [0, 1])
-    six = buffers.Varying(pa.py_buffer(b"123456"), np.array([0, 6]))
-    assert buffers.varying(buffers.joined([six, six], 1), 1).offsets.dtype == np.int32
-    monkeypatch.setattr(buffers, "MOST_BYTES", 11)
-    assert buffers.varying(buffers.joined([six, six], 1), 1).offsets.dtype == np.int64
+    six = Varying(pa.py_buffer(b"123456"), np.array([0, 6]))
+    assert varying(joined([six, six], 1), 1).offsets.dtype == np.int32
+    monkeypatch.setattr("wal_sink.targets.cassandra.encode.MOST_BYTES", 11)
+    assert varying(joined([six, six], 1), 1).offsets.dtype == np.int64
     assert rows_of(encode(batch, plan, US, HEAD)) == rows
     large = routing_keys(batch, plan, [0, 1])
     assert large.type == pa.large_binary()

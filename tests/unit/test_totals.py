@@ -17,7 +17,7 @@ from wal_sink.configuration import configure
 from wal_sink.errors import OptionError, SchemaMismatch, TargetRefused
 from wal_sink.model.ledger import BegunEpoch, Window
 from wal_sink.model.plan import Column, Role, WriteDemands
-from wal_sink.targets.cassandra.encode.rows import distinct_keys
+from wal_sink.targets.cassandra.encode import distinct_keys
 from wal_sink.targets.cassandra.features import used
 from wal_sink.targets.cassandra.features.totals import (
     NOTHING,
@@ -30,8 +30,7 @@ from wal_sink.targets.cassandra.features.totals import (
     refuse_no_totals,
     totals,
 )
-from wal_sink.targets.cassandra.names import TableName
-from wal_sink.targets.cassandra.row_plan import ADDED_COLUMN, CassandraPlan
+from wal_sink.targets.cassandra.row_plan import ADDED_COLUMN, CassandraPlan, TableName
 from wal_sink.targets.cassandra.schema.table import ColumnMetadata, TableMetadata
 from wal_sink.targets.cassandra.write.totals import requests, select
 

@@ -8,11 +8,11 @@ A line imports from those below it, never back; only what `target` imports late 
 `write/`           from slices of the log to acknowledged requests; watches tables for drift
 `features/`        what options can ask for of rows, one module each; `feature` has the hooks
 `schema/`          tables and server as they are; a DataFrame is compared with a table
-`encode/`          columns to the bytes of rows and routing keys
+`encode`           columns to the bytes of rows and routing keys
 `driver/`          connecting, errors, retries, batches of encoded rows
 `rules`, `types`   CQL types: what fits, how values are cast, which are refused
 `row_plan`         what was agreed about rows, typed
-`options`          how to connect; `row_options` has what becomes of rows; `names`
+`options`          how to connect; `row_options` has what becomes of rows
 =================  ==============================================================
 
 `driver` needs neither `encode` nor `types`.

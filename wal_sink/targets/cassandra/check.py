@@ -19,7 +19,7 @@ from wal_sink.targets.cassandra.casts import sizes
 from wal_sink.targets.cassandra.feature import TaskRows
 from wal_sink.targets.cassandra.features import used
 from wal_sink.targets.cassandra.features.tables import check_for_every, check_for_named
-from wal_sink.targets.cassandra.row_plan import CassandraPlan, IndexRule
+from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, IndexRule
 from wal_sink.targets.cassandra.rules import (
     InvalidValue,
     first_invalid_value,
@@ -28,8 +28,6 @@ from wal_sink.targets.cassandra.rules import (
     row_text,
 )
 from wal_sink.targets.cassandra.types import cast_column, column_types
-
-_KEY = ("partition", "clustering")
 
 MAX_KEY_BYTES = 65_535
 """Most bytes of a partition key, and of the clustering columns of a row together; the server's limit."""
@@ -82,7 +80,7 @@ def _checked(
     """
     stored = []
     for column, tree, values in zip(plan.columns, column_types(plan), batch.columns, strict=True):
-        name, key = column.name, column.role in _KEY
+        name, key = column.name, column.role in KEY
         _refuse_null(batch, plan, column, values, deletes)
         refuse_invalid(batch, plan, first_invalid_value(name, values, tree, key=key))
         stored.append(cast_column(values, tree))
@@ -105,10 +103,7 @@ def refuse_indexed(
     for rule in rules:
         if found := first_refused(rule, stored.column(rule.column)):
             value = batch.column(rule.column)[found.row]
-            invalid = InvalidValue(
-                found.row, rule.column, value, found.problem, found.remedy, found.rows
-            )
-            refuse_invalid(batch, plan, invalid)
+            refuse_invalid(batch, plan, found._replace(value=value))
 
 
 def _refuse_null(
@@ -118,7 +113,7 @@ def _refuse_null(
     values: pa.Array,
     deletes: pa.Array | None,
 ) -> None:
-    if column.role not in _KEY or not values.null_count:
+    if column.role not in KEY or not values.null_count:
         return
     # A delete without clustering columns takes all rows under those that it has.
     missing = values.is_null()
@@ -143,7 +138,12 @@ def _refuse_sizes(batch: pa.RecordBatch, plan: CassandraPlan, stored: pa.RecordB
     }
     partition = [column.name for column in plan.columns if column.role == "partition"]
     clustering = [column.name for column in plan.columns if column.role == "clustering"]
-    refuse = functools.partial(_refuse, batch, plan)
+
+    def refuse(bad: pa.Array, column: str, problem: str, remedy: str) -> None:
+        # `column` names several where a key of several columns is too long.
+        values = batch.column(column) if column in batch.schema.names else None
+        refuse_invalid(batch, plan, InvalidValue.first(bad, column, values, problem, remedy))
+
     if len(partition) == 1:
         refuse(
             pc.equal(bytes_of[partition[0]], long(0)),
@@ -172,18 +172,3 @@ def _refuse_sizes(batch: pa.RecordBatch, plan: CassandraPlan, stored: pa.RecordB
         "write",
         "Split the value, or keep it elsewhere and write a reference.",
     )
-
-
-def _refuse(
-    batch: pa.RecordBatch,
-    plan: CassandraPlan,
-    bad: pa.Array,
-    column: str,
-    problem: str,
-    remedy: str,
-) -> None:
-    row = pc.index(bad, TRUE).as_py()
-    if row >= 0:
-        # `column` names several where a key of several columns is too long.
-        value = batch.column(column)[row] if column in batch.schema.names else None
-        refuse_invalid(batch, plan, InvalidValue(row, column, value, problem, remedy, bad))

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal_sink.model.plan import Column, WriteDemands
-from wal_sink.targets.arrow_values import FALSE, TRUE, not_deleted
+from wal_sink.targets.arrow_values import FALSE, not_deleted
 from wal_sink.targets.cassandra.casts import as_is
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan
@@ -91,12 +91,9 @@ class TaskRows:
         """
         given = as_is(self.given.column(name))
         for rule in rules:
-            row = pc.index(rule.bad, TRUE).as_py()
-            if row >= 0:
-                remedy = rule.remedy.replace("{name}", name)
-                problem = f"{rule.problem} ({option})"
-                invalid = InvalidValue(row, name, given[row], problem, remedy, rule.bad)
-                refuse_invalid(self.given, self.plan, invalid)
+            problem, remedy = f"{rule.problem} ({option})", rule.remedy.replace("{name}", name)
+            invalid = InvalidValue.first(rule.bad, name, given, problem, remedy)
+            refuse_invalid(self.given, self.plan, invalid)
 
 
 class ValueRule(NamedTuple):

@@ -15,9 +15,9 @@ from cassandra import InvalidRequest, Unauthorized
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.cassandra.features import FEATURES
-from wal_sink.targets.cassandra.names import quote
 from wal_sink.targets.cassandra.options import CassandraOptions, login
 from wal_sink.targets.cassandra.schema.server import OLD_ROWS, SETTINGS, Server
+from wal_sink.targets.names import quote
 
 log = logging.getLogger(__name__)
 

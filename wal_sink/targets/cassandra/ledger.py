@@ -12,13 +12,14 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID, uuid5
 
-from cassandra import InvalidRequest, Unauthorized
+from cassandra import InvalidRequest
 
 from wal_sink.errors import SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import LedgerRow, LedgerState, Outcome, Owner
 from wal_sink.targets.cassandra.driver.connection import LEDGER, LEDGER_READ
 from wal_sink.targets.cassandra.driver.errors import (
     classify,
+    create_table,
     effect_unknown,
     execute,
     lacks_schema,
@@ -26,10 +27,9 @@ from wal_sink.targets.cassandra.driver.errors import (
     retrying,
 )
 from wal_sink.targets.cassandra.driver.internals import ConfigurationException, SyntaxException
-from wal_sink.targets.cassandra.names import TableName
+from wal_sink.targets.cassandra.row_plan import TableName
 from wal_sink.targets.cassandra.schema import ddl
 from wal_sink.targets.cassandra.schema.compare import refuse_not_durable
-from wal_sink.targets.cassandra.schema.creation import CREATE_S, refuse_disagreement
 from wal_sink.targets.cassandra.schema.table import TableMetadata, read_table
 
 _COLUMNS = LedgerRow._fields
@@ -163,6 +163,7 @@ LEDGER_COLUMNS = {
 _IDS = UUID("6d1c0f0a-5b3e-4c55-9d0e-0c8f4c3a7f21")
 """The namespace of the ids of ledger tables (RFC 9562, version 5)."""
 _PROPERTY = "id"
+_KIND = "The ledger table"
 
 
 def create_ledger(name: TableName, *, with_id: bool = True) -> str:
@@ -234,20 +235,9 @@ def refuse_other_ledger(live: TableMetadata) -> None:
 
 
 def _create(session: Any, name: TableName) -> None:
+    """Create the table; without the id of our own where the server lets nobody choose it."""
     try:
-        result = _created(session, name)
-    except Unauthorized as error:
-        raise SchemaMismatch(
-            f"The ledger table {name} does not exist, and this role may not create it: {error}",
-            f"Have it created:\n{create_ledger(name)};",
-        ) from error
-    refuse_disagreement(result, name)
-
-
-def _created(session: Any, name: TableName) -> Any:
-    """Send the statement; once more without the id to a server that lets nobody choose it."""
-    try:
-        return session.execute(create_ledger(name), timeout=CREATE_S)
+        create_table(session, create_ledger(name), name, _KIND)
     except (InvalidRequest, SyntaxException, ConfigurationException) as error:
         if lacks_schema(error):
             raise lagging_node(f"keyspace {name.keyspace}, which others have: {error}") from error
@@ -260,4 +250,4 @@ def _created(session: Any, name: TableName) -> Any:
             name,
             error,
         )
-        return session.execute(create_ledger(name, with_id=False), timeout=CREATE_S)
+        create_table(session, create_ledger(name, with_id=False), name, _KIND)

@@ -15,8 +15,8 @@ from msgspec import Meta
 
 from wal_sink.errors import OptionError
 from wal_sink.options import BYTES, CONNECTS, SECONDS, SECRET, about, from_environment, marked
-from wal_sink.targets.cassandra.names import TableName, refuse_bad_name
-from wal_sink.targets.cassandra.row_options import ADD_COLUMNS, RowOptions
+from wal_sink.targets.cassandra.row_options import ADD_COLUMNS, RowOptions, refuse_bad_name
+from wal_sink.targets.cassandra.row_plan import TableName
 
 CONSISTENCY_LEVELS = (
     "ONE",

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Sequence
 
 import msgspec
 import pyarrow as pa
+from cassandra import AlreadyExists
 
 from wal_sink.model.plan import Column, Plan, Role, canonical
 from wal_sink.targets.cassandra.driver.connection import connect, explained
+from wal_sink.targets.cassandra.driver.errors import create_table
 from wal_sink.targets.cassandra.feature import Agreement, joined
 from wal_sink.targets.cassandra.features import FEATURES, about_column, used
 from wal_sink.targets.cassandra.features.collections import found_changes
 from wal_sink.targets.cassandra.features.tables import match_tables, of_several
 from wal_sink.targets.cassandra.fitness import inspect_server
 from wal_sink.targets.cassandra.ledger import ensure_ledger_table
-from wal_sink.targets.cassandra.names import primary_key
 from wal_sink.targets.cassandra.options import CassandraOptions
+from wal_sink.targets.cassandra.row_options import primary_key
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan
 from wal_sink.targets.cassandra.schema.compare import Wanted, match_columns, used_types
-from wal_sink.targets.cassandra.schema.creation import NewTable, make_table, new_table
+from wal_sink.targets.cassandra.schema.ddl import NewTable, new_table
 from wal_sink.targets.cassandra.schema.server import Server
 from wal_sink.targets.cassandra.schema.table import (
     TableMetadata,
@@ -53,7 +56,8 @@ def make_plan(
             return plan
         if not create:
             return plan.that_creates(new.statement)
-        make_table(connection.session, new)
+        with contextlib.suppress(AlreadyExists):  # what it is like is compared next
+            create_table(connection.session, new.statement.rstrip(";"), new.live.name)
         log.info("made the table: %s", new.statement)
         made = read_table(connection.session, new.live.name)  # by another start, perhaps
         return _agree(options, server, schema, key, [made])

@@ -6,14 +6,14 @@ the plan of each table, by which rows are checked and written as if there were n
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 import pyarrow as pa
 
 from wal_sink.errors import CorruptLog
 from wal_sink.model.plan import Column, Plan
-from wal_sink.targets.cassandra.names import TableName
+from wal_sink.targets.names import quote
 
 MOST_TTL_S = 20 * 365 * 86_400
 """The longest life that Cassandra takes, in seconds."""
@@ -21,10 +21,24 @@ MOST_TTL_S = 20 * 365 * 86_400
 ADDED_COLUMN = "wal_sink_added"
 """The column of the table that says, of each row, what is in its totals."""
 
+KEY = ("partition", "clustering")
+"""The roles of columns of the primary key."""
+
 Change = Literal["add", "remove"]
 """What is done to a collection that is not written whole."""
 
 IndexedPart = Literal["value", "elements", "keys", "values", "entries"]
+
+
+class TableName(NamedTuple):
+    """The exact names of a table and its keyspace, unquoted, as `system_schema` has them."""
+
+    keyspace: str
+    table: str
+
+    def __str__(self) -> str:
+        """Quote both, as they stand in statements, plans and errors."""
+        return f"{quote(self.keyspace)}.{quote(self.table)}"
 
 
 class IndexRule(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -12,7 +12,7 @@ from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Plan
 from wal_sink.targets.arrow_values import TRUE, long, plain, real, shorten
 from wal_sink.targets.cassandra.casts import Constraint, count_in, lists_with, sizes, unnest
-from wal_sink.targets.cassandra.row_plan import IndexRule
+from wal_sink.targets.cassandra.row_plan import KEY, IndexRule
 from wal_sink.targets.cassandra.types import NESTED, TYPES, CqlType
 
 MOST = 1e17
@@ -27,15 +27,30 @@ _ENTRY = 6
 """Bytes that an index of a map's entries adds to key and value."""
 
 
-class Refused(NamedTuple):
-    """The first value that an index refuses."""
+class InvalidValue(NamedTuple):
+    """A value that breaks a constraint of its type, or of an index."""
 
     row: int
+    path: str
+    value: pa.Scalar | None
+    """None: it is not of one column."""
     problem: str
-    """Continues "Column c of t (value) …"."""
     remedy: str
     rows: pa.Array
-    """All that it refuses for this, as flags."""
+    """All rows that break it at this path, as flags; nulls count as False."""
+
+    @classmethod
+    def first(
+        cls, bad: pa.Array, path: str, values: pa.Array | None, problem: str, remedy: str
+    ) -> InvalidValue | None:
+        """Return the first one of a column; None where no value is bad.
+
+        :param bad: which are, as flags; empty: none is.
+        """
+        row = pc.index(bad, TRUE).as_py()
+        if row < 0:
+            return None
+        return cls(row, path, None if values is None else values[row], problem, remedy, bad)
 
 
 def missing_rules(planned: Sequence[IndexRule], now: Sequence[IndexRule]) -> tuple[IndexRule, ...]:
@@ -48,7 +63,7 @@ def _what(rule: IndexRule) -> tuple[object, ...]:
     return (rule.column, rule.part, rule.most_bytes, rule.vector)
 
 
-def first_refused(rule: IndexRule, stored: pa.Array) -> Refused | None:
+def first_refused(rule: IndexRule, stored: pa.Array) -> InvalidValue | None:
     """Find the first value that an index refuses; None when there is none.
 
     :param stored: the column as the log holds it, cast to its type.
@@ -56,51 +71,41 @@ def first_refused(rule: IndexRule, stored: pa.Array) -> Refused | None:
     found = _first_refused_vector(rule, stored) if rule.vector else None
     if found or not rule.most_bytes:
         return found
-    too_long = _too_long(rule, stored)
-    row = pc.index(too_long, TRUE).as_py()
-    if row < 0:
-        return None
     whole = {"value": "", "entries": "an entry of "}.get(rule.part, f"one of its {rule.part} of ")
-    return Refused(
-        row,
+    return InvalidValue.first(
+        _too_long(rule, stored),
+        rule.column,
+        stored,
         f"has {whole}more than the {rule.most_bytes:,} bytes that the index {rule.index} takes",
         "Shorten it, or index a digest of it instead, sha2(col, 256)." + _WITHOUT,
-        too_long,
     )
 
 
 _WITHOUT = " If the index has to go: docs/cassandra.md#indexes."
 
 
-def _first_refused_vector(rule: IndexRule, stored: pa.Array) -> Refused | None:
+def _first_refused_vector(rule: IndexRule, stored: pa.Array) -> InvalidValue | None:
     offsets, elements = unnest(stored)
     amounts = pc.abs(elements)
     beyond = pc.invert(pc.less_equal(amounts, real(MOST)))  # NaN is not less
-    bad = lists_with(offsets, beyond)
-    row = pc.index(bad, TRUE).as_py()
-    if row >= 0:
-        return Refused(
-            row,
-            f"has an element that is NaN, infinite or beyond {MOST:g}, which the index {rule.index} refuses",
-            "Repair or drop such rows, or write null in place of the vector." + _WITHOUT,
-            bad,
-        )
-    if rule.vector != "cosine":
-        return None
+    found = InvalidValue.first(
+        lists_with(offsets, beyond),
+        rule.column,
+        stored,
+        f"has an element that is NaN, infinite or beyond {MOST:g}, which the index {rule.index} refuses",
+        "Repair or drop such rows, or write null in place of the vector." + _WITHOUT,
+    )
+    if found or rule.vector != "cosine":
+        return found
     large = pc.greater_equal(amounts, real(LEAST))
-    without = pc.and_(pc.equal(count_in(offsets, large), long(0)), stored.is_valid())
-    row = pc.index(without, TRUE).as_py()
-    return (
-        Refused(
-            row,
-            f"has zeros alone, or nothing of {LEAST:g} or more: it points nowhere, and the index {rule.index}"
-            " compares directions (similarity_function cosine)",
-            "Write null in place of it, as for the embedding of an empty text; or index by dot_product or"
-            " euclidean." + _WITHOUT,
-            without,
-        )
-        if row >= 0
-        else None
+    return InvalidValue.first(
+        pc.and_(pc.equal(count_in(offsets, large), long(0)), stored.is_valid()),
+        rule.column,
+        stored,
+        f"has zeros alone, or nothing of {LEAST:g} or more: it points nowhere, and the index {rule.index}"
+        " compares directions (similarity_function cosine)",
+        "Write null in place of it, as for the embedding of an empty text; or index by dot_product or"
+        " euclidean." + _WITHOUT,
     )
 
 
@@ -116,19 +121,6 @@ def _too_long(rule: IndexRule, stored: pa.Array) -> pa.Array:
     else:
         of_each = sizes(values.flatten()[0 if rule.part == "keys" else 1])
     return lists_with(offsets, pc.greater(of_each, long(rule.most_bytes)))
-
-
-class InvalidValue(NamedTuple):
-    """A value that breaks a constraint of its type."""
-
-    row: int
-    path: str
-    value: pa.Scalar | None
-    """None: it is not of one column."""
-    problem: str
-    remedy: str
-    rows: pa.Array
-    """All rows that break it at this path, as flags; nulls count as False."""
 
 
 def first_invalid_value(
@@ -182,11 +174,9 @@ def _broken(
     path: str, column: pa.Array, constraints: tuple[Constraint, ...]
 ) -> Iterator[InvalidValue]:
     for rule in constraints:
-        bad = rule.bad(column)
-        row = pc.index(bad, TRUE).as_py()
-        if row >= 0:
-            remedy = rule.remedy.replace("{name}", path)
-            yield InvalidValue(row, path, column[row], rule.problem, remedy, bad)
+        remedy = rule.remedy.replace("{name}", path)
+        if found := InvalidValue.first(rule.bad(column), path, column, rule.problem, remedy):
+            yield found
 
 
 def _wrong_lengths(
@@ -194,16 +184,10 @@ def _wrong_lengths(
 ) -> Iterator[InvalidValue]:
     lengths = pc.subtract(offsets[1:], offsets[:-1])
     bad = pc.and_(column.is_valid(), pc.not_equal(lengths, long(length)))
-    row = pc.index(bad, TRUE).as_py()
-    if row >= 0:
-        yield InvalidValue(
-            row,
-            path,
-            column[row],
-            f"has {lengths[row].as_py()} elements, and the table's vector takes exactly {length}",
-            "Drop such rows, or pad or cut the arrays: slice(c, 1, n).",
-            bad,
-        )
+    remedy = "Drop such rows, or pad or cut the arrays: slice(c, 1, n)."
+    if found := InvalidValue.first(bad, path, column, "", remedy):
+        has = f"has {lengths[found.row].as_py()} elements"
+        yield found._replace(problem=f"{has}, and the table's vector takes exactly {length}")
 
 
 def refuse_invalid(batch: pa.RecordBatch, plan: Plan, invalid: InvalidValue | None) -> None:
@@ -233,6 +217,6 @@ def key_text(plan: Plan, values: Sequence[Any]) -> str:
     key = ", ".join(
         f"{column.name}={shorten(value)}"
         for column, value in zip(plan.columns, values, strict=True)
-        if column.role in ("partition", "clustering")
+        if column.role in KEY
     )
     return f"the row with {key}"

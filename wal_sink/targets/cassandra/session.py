@@ -21,10 +21,10 @@ from wal_sink.targets.cassandra.driver.errors import (
 )
 from wal_sink.targets.cassandra.fitness import inspect_server
 from wal_sink.targets.cassandra.ledger import Ledger, refuse_other_ledger
-from wal_sink.targets.cassandra.names import quote
 from wal_sink.targets.cassandra.options import CassandraOptions, login
 from wal_sink.targets.cassandra.schema.table import TermLimits, read_table, term_limits
 from wal_sink.targets.cassandra.write.writer import Writer
+from wal_sink.targets.names import quote
 
 
 class CassandraSession(IdempotentSession):

@@ -30,8 +30,8 @@ from wal_sink.targets.cassandra.casts import (
     cast_to,
     unnest,
 )
-from wal_sink.targets.cassandra.names import did_you_mean
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, Change
+from wal_sink.targets.names import did_you_mean
 
 
 class ScalarType(NamedTuple):

@@ -178,7 +178,7 @@ def connect(options: CassandraOptions) -> Connection:
     :raises TargetUnavailable: no contact point answers in time.
     :raises OptionError: login refused, or the datacenter has to be named.
     """
-    with _WithoutDriverLog():
+    with _without_driver_log():
         cluster = _cluster(options)
         try:
             session = _open(cluster, options)
@@ -195,24 +195,22 @@ def connect(options: CassandraOptions) -> Connection:
         return Connection(cluster, session, datacenter)
 
 
-class _WithoutDriverLog(logging.Filter):
-    """Drops what the driver logs in this thread while it connects: the error that is raised says the same.
+@contextlib.contextmanager
+def _without_driver_log() -> Iterator[None]:
+    """Drop what the driver logs in this thread while it connects: the error that is raised says the same.
 
     An outage of a weekend has tens of thousands of attempts, and the driver logs two tracebacks for each.
     """
+    here = threading.get_ident()
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._thread = threading.get_ident()
+    def of_others(record: logging.LogRecord) -> bool:
+        return record.thread != here
 
-    def filter(self, record: logging.LogRecord) -> bool:
-        return record.thread != self._thread
-
-    def __enter__(self) -> None:
-        _DRIVER_LOG.addFilter(self)
-
-    def __exit__(self, *_: object) -> None:
-        _DRIVER_LOG.removeFilter(self)
+    _DRIVER_LOG.addFilter(of_others)
+    try:
+        yield
+    finally:
+        _DRIVER_LOG.removeFilter(of_others)
 
 
 @contextlib.contextmanager

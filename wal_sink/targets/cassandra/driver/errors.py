@@ -24,13 +24,14 @@ from cassandra import (
     OperationTimedOut,
     RequestValidationException,
     Timeout,
+    Unauthorized,
     Unavailable,
     UnresolvableContactPoints,
     WriteFailure,
 )
 from cassandra.cluster import NoHostAvailable
 
-from wal_sink.errors import TargetUnavailable, WalSinkError
+from wal_sink.errors import SchemaMismatch, TargetUnavailable, WalSinkError
 from wal_sink.targets.base import Kind
 from wal_sink.targets.cassandra.driver.internals import (
     CAS_WRITE_UNKNOWN,
@@ -233,6 +234,31 @@ def result(future: Any, timeout_s: float) -> Any:
     if not ended.wait(timeout_s):
         raise OperationTimedOut(f"the driver did not end a request within {timeout_s:.0f} s")
     return future.result()
+
+
+CREATE_S = 60.0
+"""How long the nodes have to create a table: all have to agree on it, which takes longer than a row."""
+
+
+def create_table(session: Any, statement: str, name: object, kind: str = "Table") -> None:
+    """Send a CREATE TABLE, and wait until the nodes agree on it.
+
+    :param kind: of table, as an error begins with it.
+    :raises SchemaMismatch: the role may not create it.
+    :raises TargetUnavailable: it was created, but the nodes do not agree on it yet.
+    """
+    try:
+        result = session.execute(statement, timeout=CREATE_S)
+    except Unauthorized as error:
+        raise SchemaMismatch(
+            f"{kind} {name} does not exist, and this role may not create it: {error}",
+            f"Have it created:\n{statement};",
+        ) from error
+    if not result.response_future.is_schema_agreed:
+        raise TargetUnavailable(
+            f"The nodes do not agree yet that {name} was created.",
+            "See that all nodes are up (nodetool describecluster), and start again.",
+        )
 
 
 PATIENCE_S = 10.0

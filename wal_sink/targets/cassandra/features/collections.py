@@ -16,19 +16,20 @@ from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import WriteDemands
 from wal_sink.options import of_column
 from wal_sink.targets.cassandra.feature import Agreement, Feature
-from wal_sink.targets.cassandra.names import COLUMNS_OPTION, did_you_mean
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_options import (
     COLLECTIONS,
+    COLUMNS_OPTION,
     EVENT_COLUMN,
     EXPIRES_COLUMN,
     TTL,
     TTL_COLUMN,
 )
-from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan, Change, Lives
+from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, CassandraRowPlan, Change, Lives
 from wal_sink.targets.cassandra.schema.compare import Wanted
 from wal_sink.targets.cassandra.schema.table import ColumnMetadata, TableMetadata
 from wal_sink.targets.cassandra.types import CqlType, has_lists
+from wal_sink.targets.names import did_you_mean
 
 
 class Collections(Feature):
@@ -94,7 +95,7 @@ def about_change(field: pa.Field, column: ColumnMetadata, tree: CqlType, change:
     """
     begins = f"{field.name}: {_option_of(field.name)} is {change}, and"
     leave = "Leave out the option"
-    if column.role in ("partition", "clustering"):
+    if column.role in KEY:
         return f"{begins} {column.name} is in the table's primary key. {leave}."
     if tree.kind == "list":
         return (

@@ -16,7 +16,7 @@ from wal_sink.errors import InvalidRow
 from wal_sink.targets.arrow_values import TRUE, are_deletes, keys_of_deletes, planned_operations
 from wal_sink.targets.cassandra.feature import Agreement, Feature, Ints, TaskRows
 from wal_sink.targets.cassandra.options import CassandraOptions
-from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan
+from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, CassandraRowPlan
 from wal_sink.targets.cassandra.rules import row_text
 from wal_sink.targets.operations import described, without_operation
 
@@ -68,9 +68,7 @@ class Deletes(Feature):
         assert operations is not None
         rows.controls[str(plan.operation)] = operations
         rows.deletes = are_deletes(operations)
-        keys = {
-            each.name for each in rows.table.columns if each.role in ("partition", "clustering")
-        }
+        keys = {each.name for each in rows.table.columns if each.role in KEY}
         rows.rows = keys_of_deletes(rows.rows, rows.deletes, keys)
         _refuse_gaps(rows.rows, rows.table)
 

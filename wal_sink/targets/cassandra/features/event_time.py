@@ -19,10 +19,8 @@ import pyarrow.compute as pc
 
 from wal_sink.clock import now_us
 from wal_sink.targets.arrow_values import are_deletes, long, null
-from wal_sink.targets.cassandra.casts import as_is
-from wal_sink.targets.cassandra.encode import buffers
-from wal_sink.targets.cassandra.encode.buffers import Array, fixed
-from wal_sink.targets.cassandra.encode.rows import distinct_keys
+from wal_sink.targets.cassandra.casts import Array, as_is, booleans, elements, flags, indices
+from wal_sink.targets.cassandra.encode import distinct_keys, fixed
 from wal_sink.targets.cassandra.feature import (
     Agreement,
     Feature,
@@ -34,7 +32,7 @@ from wal_sink.targets.cassandra.feature import (
 from wal_sink.targets.cassandra.features.lives import refuse_type
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_options import EVENT_COLUMN
-from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan
+from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, CassandraRowPlan
 
 EVENT_US = "wal_sink:timestamp_us"
 """The log's column of a row's write timestamp, microseconds since 1970. What a table has of an event time is
@@ -50,7 +48,6 @@ Numbers = Callable[[Collection[str]], Array]
 counted from 0 without a gap."""
 
 _PARTITION = ("partition",)
-_KEY = ("partition", "clustering")
 
 
 class EventTime(Feature):
@@ -97,7 +94,7 @@ class EventTime(Feature):
 
     def stamps(self, batch: pa.RecordBatch, stamps: Ints) -> Ints:
         """Return the event times."""
-        found: Ints = buffers.elements(batch.column(EVENT_US), "i8")
+        found: Ints = elements(batch.column(EVENT_US), "i8")
         return found
 
 
@@ -140,12 +137,12 @@ def settled(
     :param plan: with its operation column, if it has one.
     :param times: the column of event times, int64 microseconds.
     """
-    stamps = buffers.elements(batch.column(times), "i8")
+    stamps = elements(batch.column(times), "i8")
     in_order = np.sort(stamps)
     if not (in_order[1:] == in_order[:-1]).any():
         return batch
-    rows, groups = np.arange(batch.num_rows), {"regular": numbers(_KEY)}
-    values = [column for column in plan.of_table().columns if column.role not in _KEY]
+    rows, groups = np.arange(batch.num_rows), {"regular": numbers(KEY)}
+    values = [column for column in plan.of_table().columns if column.role not in KEY]
     if any(column.role == "static" for column in values):
         groups["static"] = numbers(_PARTITION)
     if all(group.max() + 1 == len(rows) for group in groups.values()):
@@ -157,12 +154,12 @@ def settled(
     stays = (rows == last_delete) | ((rows == last_upsert) & ~hidden)
     unset = plan.details.nulls == "unset"
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    columns[times] = buffers.indices(stamps - moved)
+    columns[times] = indices(stamps - moved)
     for column in values:
         given, static = columns[column.name], column.role == "static"
         written = upserts if static else upserts & ~hidden
         if unset:
-            written = written & buffers.booleans(given.is_valid())
+            written = written & booleans(given.is_valid())
         last = _last(groups[column.role], written)
         stays |= rows == last
         if unset:
@@ -170,13 +167,13 @@ def settled(
         elif static:
             columns[column.name] = given.take(_positions(np.where(upserts, last, rows)))
     found = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-    return found.filter(buffers.flags(stays))
+    return found.filter(flags(stays))
 
 
 def _upserts(batch: pa.RecordBatch, plan: CassandraPlan) -> Array:
     if plan.operation is None:
         return np.ones(batch.num_rows, np.bool_)
-    upserts: Array = ~buffers.booleans(are_deletes(batch.column(plan.operation)))
+    upserts: Array = ~booleans(are_deletes(batch.column(plan.operation)))
     return upserts
 
 
@@ -194,10 +191,10 @@ def _last(group: Array, which: Array) -> Array:
 
 def _positions(of: Array) -> pa.Array:
     """Return positions as `take` has them, null for -1."""
-    positions = buffers.indices(of)
+    positions = indices(of)
     if (of >= 0).all():
         return positions
-    return pc.if_else(buffers.flags(of >= 0), positions, null(pa.int64()))
+    return pc.if_else(flags(of >= 0), positions, null(pa.int64()))
 
 
 def by_key(batch: pa.RecordBatch, table: CassandraPlan, times: str) -> Numbers:
@@ -205,5 +202,5 @@ def by_key(batch: pa.RecordBatch, table: CassandraPlan, times: str) -> Numbers:
 
     :param table: the plan's columns that the table has.
     """
-    time = fixed(buffers.elements(batch.column(times), "i8"), ">i8")
+    time = fixed(elements(batch.column(times), "i8"), ">i8")
     return lambda roles: distinct_keys(batch, table, time, roles=roles).numbers

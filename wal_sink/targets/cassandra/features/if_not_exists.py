@@ -17,8 +17,8 @@ import numpy as np
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import WriteDemands
-from wal_sink.targets.cassandra.encode import buffers
-from wal_sink.targets.cassandra.encode.rows import distinct_keys
+from wal_sink.targets.cassandra.casts import indices
+from wal_sink.targets.cassandra.encode import distinct_keys
 from wal_sink.targets.cassandra.feature import Agreement, Feature, Form, Ints, Stamped
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_options import IF_NOT_EXISTS
@@ -124,4 +124,4 @@ def rounds(rows: Stamped, plan: CassandraPlan, places: Ints) -> list[Ints]:
 
 def _numbers(rows: Stamped, places: Ints, plan: CassandraPlan) -> Ints:
     """Return a number for each of the rows at some places, the same for those of one key."""
-    return distinct_keys(rows.batch.take(buffers.indices(places)), plan).numbers
+    return distinct_keys(rows.batch.take(indices(places)), plan).numbers

@@ -19,7 +19,7 @@ from wal_sink.clock import now_us
 from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.model.plan import spark_type
 from wal_sink.targets.arrow_values import long, not_deleted, null
-from wal_sink.targets.cassandra.encode import buffers
+from wal_sink.targets.cassandra.casts import elements
 from wal_sink.targets.cassandra.feature import (
     Agreement,
     Feature,
@@ -218,11 +218,11 @@ def seconds_left(
     :param default_ttl_s: of the table, for rows of which no option says anything.
     """
     if lives.expires_column:
-        ends = -(-buffers.elements(batch.column(EXPIRES_US), "i8") // _SECOND_US)
+        ends = -(-elements(batch.column(EXPIRES_US), "i8") // _SECOND_US)
         most: Ints | int = MOST_TTL_S
     else:
         most = (
-            buffers.elements(batch.column(LIFE_S), "i8")
+            elements(batch.column(LIFE_S), "i8")
             if lives.ttl_column
             else lives.ttl_s or default_ttl_s
         )

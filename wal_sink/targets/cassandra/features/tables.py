@@ -18,10 +18,9 @@ from wal_sink.model.plan import Column
 from wal_sink.targets import arrow_values
 from wal_sink.targets.arrow_values import FALSE, TRUE, plain, shorten
 from wal_sink.targets.cassandra.feature import Feature
-from wal_sink.targets.cassandra.names import did_you_mean
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_options import TABLE_COLUMN, TABLES
-from wal_sink.targets.cassandra.row_plan import CassandraPlan, OneOfSeveral, columns_of
+from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, OneOfSeveral, columns_of
 from wal_sink.targets.cassandra.rules import row_text
 from wal_sink.targets.cassandra.schema.compare import (
     AS_IT_IS,
@@ -34,11 +33,11 @@ from wal_sink.targets.cassandra.schema.compare import (
 from wal_sink.targets.cassandra.schema.table import TableMetadata
 from wal_sink.targets.cassandra.types import CqlType, parse
 from wal_sink.targets.columns import does_not_fit
+from wal_sink.targets.names import did_you_mean
 from wal_sink.targets.operations import without_words
 
 log = logging.getLogger(__name__)
 
-_KEY = ("partition", "clustering")
 
 Check = Callable[[pa.RecordBatch, CassandraPlan], pa.RecordBatch]
 """Casts rows to the types that the log holds for one table, or raises InvalidRow."""
@@ -168,7 +167,7 @@ def check_for_every(batch: pa.RecordBatch, plan: CassandraPlan, check: Check) ->
     for table in plan.tables:
         stored = check(columns_of(batch, plan, table), table)
         # A delete has the keys of all tables, and nothing else: see `keys_of_deletes`.
-        keys = {column.name for column in table.columns if column.role in _KEY}
+        keys = {column.name for column in table.columns if column.role in KEY}
         for name, values in zip(stored.schema.names, stored.columns, strict=True):
             if name not in found or name in keys:
                 found[name] = values

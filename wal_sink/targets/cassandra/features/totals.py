@@ -20,7 +20,7 @@ import pyarrow as pa
 from wal_sink.errors import SchemaMismatch, TargetRefused
 from wal_sink.model.ledger import Window
 from wal_sink.model.plan import Column, WriteDemands
-from wal_sink.targets.cassandra.encode import buffers
+from wal_sink.targets.cassandra.casts import booleans, elements, indices
 from wal_sink.targets.cassandra.feature import Agreement, Feature, Ints
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_options import ADD_COLUMNS, ADD_COLUMNS_AFTER
@@ -394,10 +394,10 @@ def _newest(
 ) -> pa.Array:
     """Return the value of each key: the last row's, or where a null leaves the cell, the last one given."""
     if plan.details.nulls == "unset" and column.null_count:
-        given = kept[buffers.booleans(column.is_valid())[kept]]
+        given = kept[booleans(column.is_valid())[kept]]
         last = last.copy()
         last[groups[given]] = given
-    return column.take(buffers.indices(last[keys]))
+    return column.take(indices(last[keys]))
 
 
 def _added(
@@ -412,11 +412,11 @@ def _added(
     """Return the totals of a column, in the order of `ends`; null where nothing is there nor added."""
     column = batch.column(name)
     kind = column.type
-    given = kept[buffers.booleans(column.is_valid())[kept]]
+    given = kept[booleans(column.is_valid())[kept]]
     of = groups[given]
     if pa.types.is_floating(kind):
         return _folded(column, given, of, groups[ends], held)
-    sums, keys = _sums(column.take(buffers.indices(given)), of), groups[ends].tolist()
+    sums, keys = _sums(column.take(indices(given)), of), groups[ends].tolist()
     with localcontext(_EXACT):
         values = [
             (value or 0) + sums[key] if key in sums else value
@@ -440,7 +440,7 @@ def _sums(values: pa.Array, groups: Ints) -> dict[int, Any]:
     """Return the exact sum of each group's values: an integer, or a decimal of decimals."""
     scale = values.type.scale if pa.types.is_decimal(values.type) else 0
     wide = values.cast(pa.decimal256(_DIGITS, scale))
-    table = pa.table({"of": buffers.indices(groups), "value": wide})
+    table = pa.table({"of": indices(groups), "value": wide})
     found = table.group_by("of", use_threads=False).aggregate([("value", "sum")])
     number = int if pa.types.is_integer(values.type) else Decimal
     sums = map(number, found.column("value_sum").to_pylist())
@@ -449,7 +449,7 @@ def _sums(values: pa.Array, groups: Ints) -> dict[int, Any]:
 
 def _folded(column: pa.Array, given: Ints, of: Ints, keys: Ints, held: Sequence[Any]) -> pa.Array:
     """Return totals of floats, added one after the other, so that they do not depend on how rows are cut."""
-    floats = buffers.elements(column, f"f{column.type.bit_width // 8}")
+    floats = elements(column, f"f{column.type.bit_width // 8}")
     totals = np.zeros(int(keys.max(initial=-1)) + 1, floats.dtype)
     totals[keys] = [0 if value is None else value for value in held]
     np.add.at(totals, of, floats[given])

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Column
-from wal_sink.targets.cassandra.names import COLUMNS_OPTION, did_you_mean, quote
+from wal_sink.targets.cassandra.row_options import COLUMNS_OPTION
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, Change
 from wal_sink.targets.cassandra.schema import ddl
 from wal_sink.targets.cassandra.schema.table import ColumnMetadata, TableMetadata
@@ -24,6 +24,7 @@ from wal_sink.targets.cassandra.types import (
 from wal_sink.targets.columns import TableColumn, TableRules
 from wal_sink.targets.columns import match_columns as compare
 from wal_sink.targets.create_table import CREATE_TABLE, KEY_COLUMNS
+from wal_sink.targets.names import did_you_mean, quote
 
 
 class Wanted(NamedTuple):

@@ -1,14 +1,21 @@
-"""The CQL statements that errors propose: a CREATE TABLE for a DataFrame, with the types that it needs."""
+"""The CQL statements that make what a DataFrame needs: those that errors propose, and that of createTable."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import pyarrow as pa
 
+from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import canonical, fields, is_array, spark_type
-from wal_sink.targets.cassandra.names import TableName, quote
+from wal_sink.targets.cassandra.row_options import Key
+from wal_sink.targets.cassandra.row_plan import ADDED_COLUMN, KEY, TableName
+from wal_sink.targets.cassandra.schema.table import ColumnMetadata, Role, TableMetadata
 from wal_sink.targets.cassandra.types import CQL_FOR
+from wal_sink.targets.create_table import Layout, refuse_unknown_columns
+from wal_sink.targets.names import quote
 
 
 def create_keyspace(keyspace: str) -> str:
@@ -88,3 +95,69 @@ def _suggest_user_type(
     body = ",\n".join(lines)
     types[name] = f"CREATE TYPE {quote(keyspace)}.{quote(name)} (\n{body}\n);"
     return f"frozen<{quote(name)}>"
+
+
+class NewTable(NamedTuple):
+    """A table that is missing."""
+
+    statement: str
+    live: TableMetadata
+    """The table as it will be."""
+
+
+def new_table(
+    live: TableMetadata, schema: pa.Schema, key: Key, names: Mapping[str, str], *, totals: bool
+) -> NewTable:
+    """Return the table that takes a DataFrame: option createTable.
+
+    A start agrees with the table as it will be, and then makes it: one that is refused leaves none.
+
+    :param live: what the cluster has under its name: nothing.
+    :param schema: of the columns that are written.
+    :param key: by the DataFrame's names.
+    :param names: the table's by the DataFrame's, for those that differ.
+    :param totals: whether it needs the column that says what is in the totals.
+    :raises SchemaMismatch: the DataFrame lacks a column of the key, or has one that createTable cannot make.
+    """
+    refuse_unknown_columns(Layout(key=key.columns), schema)
+    columns = [_column(live.name, field, key, names) for field in schema]
+    if totals:
+        columns.append(ColumnMetadata(ADDED_COLUMN, "text", "regular"))
+    by_name = {names.get(name, name): number for number, name in enumerate(key.columns)}
+    columns.sort(key=lambda column: by_name.get(column.name, len(by_name)))
+    will_be = live._replace(tables=(*live.tables, live.name.table), columns=tuple(columns))
+    return NewTable(_statement(live.name, columns), will_be)
+
+
+def _column(
+    table: TableName, field: pa.Field, key: Key, names: Mapping[str, str]
+) -> ColumnMetadata:
+    types: dict[str, str] = {}
+    cql = suggest_type(table.keyspace, field.name, field.type, types)
+    if cql is None:
+        raise SchemaMismatch(
+            f"{field.name} is of type {field.type}, which Cassandra has no type for.",
+            "Cast it, or drop it.",
+        )
+    if types:
+        raise SchemaMismatch(
+            f"{field.name} is a struct, which takes a user-defined type, and createTable makes none.",
+            "Create the table yourself: without createTable, the error has the statements.",
+        )
+    role: Role = "regular"
+    if field.name in key.columns:
+        role = "partition" if field.name in key.partition else "clustering"
+        cql = _frozen(cql)
+    return ColumnMetadata(names.get(field.name, field.name), cql, role)
+
+
+def _statement(name: TableName, columns: Sequence[ColumnMetadata]) -> str:
+    lines = [f"  {quote(column.name)} {column.type}" for column in columns]
+    parts = [
+        ", ".join(quote(column.name) for column in columns if column.role == role) for role in KEY
+    ]
+    key = ", ".join(filter(None, (f"({parts[0]})", parts[1])))
+    return (
+        ",\n".join([f"CREATE TABLE {name} (\n" + lines[0], *lines[1:], f"  PRIMARY KEY ({key})"])
+        + "\n);"
+    )

@@ -18,8 +18,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from wal_sink.model.plan import Column
-from wal_sink.targets.cassandra.names import TableName
-from wal_sink.targets.cassandra.row_plan import IndexedPart, IndexRule
+from wal_sink.targets.cassandra.row_plan import KEY, IndexedPart, IndexRule, TableName
 from wal_sink.targets.cassandra.types import CqlType, UserTypes, parse
 
 _SAI = ("sai", "storageattachedindex")
@@ -205,7 +204,7 @@ class TableMetadata(NamedTuple):
     @property
     def key(self) -> list[ColumnMetadata]:
         """The columns of the primary key."""
-        return [column for column in self.columns if column.role in ("partition", "clustering")]
+        return [column for column in self.columns if column.role in KEY]
 
 
 def read_table(session: Any, name: TableName, node: Any = None) -> TableMetadata:
@@ -306,7 +305,7 @@ _COMPARED = {
 
 def alike(column: Column, live: TableMetadata) -> str:
     """Say how two encodings in a column of the key are one row; empty: each value has one."""
-    if column.role not in ("partition", "clustering"):
+    if column.role not in KEY:
         return ""
     kinds = {each.kind for each in _leaves(parse(column.type, live.types))}
     for kind in _SORTED:

@@ -27,10 +27,10 @@ from cassandra.metadata import Murmur3Token
 from wal_sink.arrow_batches import joined
 from wal_sink.targets import arrow_values
 from wal_sink.targets.base import Slice
+from wal_sink.targets.cassandra.casts import indices
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, EncodedRows
 from wal_sink.targets.cassandra.encode import (
     Encoded,
-    buffers,
     encode,
     one_after_the_other,
     routing_keys,
@@ -435,7 +435,7 @@ def conditional_requests(
     """Yield requests for the first living row of each key, in rounds: see `features.if_not_exists`."""
     plan, statements = prepared.plan, prepared.statements
     for these in rounds(rows, plan, first_of_each_key(rows, plan, lives)):
-        some = Stamped(rows.batch.take(buffers.indices(these)), rows.stamps[these])
+        some = Stamped(rows.batch.take(indices(these)), rows.stamps[these])
         (part,) = statements.divide(some, None if lives is None else lives[these])
         encoded = _encoded(part)
         bounds = itertools.pairwise(encoded.offsets.tolist())

@@ -18,8 +18,7 @@ from wal_sink.errors import CorruptLog, TargetUnavailable
 from wal_sink.log_context import line_logger
 from wal_sink.targets.cassandra.driver.errors import retrying
 from wal_sink.targets.cassandra.features import used
-from wal_sink.targets.cassandra.names import TableName
-from wal_sink.targets.cassandra.row_plan import CassandraPlan, IndexRule
+from wal_sink.targets.cassandra.row_plan import CassandraPlan, IndexRule, TableName
 from wal_sink.targets.cassandra.rules import missing_rules
 from wal_sink.targets.cassandra.schema.compare import refuse_changed, refuse_hidden
 from wal_sink.targets.cassandra.schema.table import (

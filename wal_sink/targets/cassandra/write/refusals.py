@@ -11,7 +11,7 @@ from wal_sink.targets.cassandra.driver.errors import is_refused, may_be_a_row
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.feature import Feature
 from wal_sink.targets.cassandra.features import used
-from wal_sink.targets.cassandra.row_plan import CassandraPlan
+from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan
 from wal_sink.targets.cassandra.rules import key_text
 from wal_sink.targets.cassandra.schema.server import OLD_ROWS, is_too_old
 from wal_sink.targets.cassandra.write.batches import Planned
@@ -197,7 +197,7 @@ def described(row: FirstRow | None, version: int) -> str:
     types = [column.type for column in of.prepared.column_metadata]
     decoded = [
         kind.from_binary(value, version)
-        if column.role in ("partition", "clustering")  # others are not shown
+        if column.role in KEY  # others are not shown
         else None
         for column, kind, value in zip(
             of.plan.columns, types[of.columns], row.values[of.columns], strict=True

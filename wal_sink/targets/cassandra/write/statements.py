@@ -17,15 +17,12 @@ import numpy.typing as npt
 import pyarrow as pa
 from cassandra.query import BatchStatement, BatchType, BoundStatement
 
-from wal_sink.targets.cassandra.casts import unnest
+from wal_sink.targets.cassandra.casts import flags, unnest
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, statement_head
-from wal_sink.targets.cassandra.encode import buffers
 from wal_sink.targets.cassandra.feature import EXPIRED, INSERT, UPSERT, Feature, Form, Ints, Stamped
 from wal_sink.targets.cassandra.features import used
-from wal_sink.targets.cassandra.names import quote
-from wal_sink.targets.cassandra.row_plan import CassandraPlan
-
-_KEY = ("partition", "clustering")
+from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan
+from wal_sink.targets.names import quote
 
 
 class Statement(NamedTuple):
@@ -193,7 +190,7 @@ def upsert(plan: CassandraPlan, form: Form = INSERT, *, with_ttl: bool = False) 
     keys, values = [], []
     for column in plan.columns:
         name, change = quote(column.in_table), plan.details.changes.get(column.name)
-        if column.role in _KEY:
+        if column.role in KEY:
             keys.append(f"{name} = ?")
         else:
             values.append(f"{name} = {name} {signs[change]} ?" if change else f"{name} = ?")
@@ -202,7 +199,7 @@ def upsert(plan: CassandraPlan, form: Form = INSERT, *, with_ttl: bool = False) 
 
 
 def _values_first(plan: CassandraPlan) -> CassandraPlan:
-    columns = sorted(plan.columns, key=lambda column: column.role in _KEY)
+    columns = sorted(plan.columns, key=lambda column: column.role in KEY)
     return msgspec.structs.replace(plan, columns=tuple(columns))
 
 
@@ -241,7 +238,7 @@ def _part(
     ttls = np.maximum(lives, 1) if lives is not None and statement.with_ttl else None
     if chosen is None:
         return Part(statement, None, Stamped(batch, rows.stamps), ttls, cleared)
-    kept = Stamped(batch.filter(buffers.flags(chosen)), rows.stamps[chosen])
+    kept = Stamped(batch.filter(flags(chosen)), rows.stamps[chosen])
     ttls = None if ttls is None else ttls[chosen]
     return Part(statement, np.flatnonzero(chosen), kept, ttls, cleared)
 

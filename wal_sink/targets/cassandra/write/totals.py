@@ -14,13 +14,13 @@ from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import Window
 from wal_sink.targets.cassandra.driver.connection import TOTALS
 from wal_sink.targets.cassandra.driver.errors import classify, execute, longest_s, result, retrying
-from wal_sink.targets.cassandra.encode.rows import distinct_keys
+from wal_sink.targets.cassandra.encode import distinct_keys
 from wal_sink.targets.cassandra.feature import Stamped
 from wal_sink.targets.cassandra.features.totals import NOTHING, Adding, Current, Places, totals
-from wal_sink.targets.cassandra.names import quote
 from wal_sink.targets.cassandra.options import CassandraOptions, read_level
-from wal_sink.targets.cassandra.row_plan import ADDED_COLUMN, CassandraPlan
+from wal_sink.targets.cassandra.row_plan import ADDED_COLUMN, KEY, CassandraPlan
 from wal_sink.targets.cassandra.write.batches import SliceBuffer
+from wal_sink.targets.names import quote
 
 MOST_ROWS = 65_536
 MOST_BYTES = 32 * 1024 * 1024
@@ -35,7 +35,6 @@ _LISTED = (
 )
 """The types of values that are found by their bytes: each value has one encoding."""
 _LENGTH = struct.Struct(">i")
-_KEY = ("partition", "clustering")
 
 Numbers = dict[bytes | None, int]
 """The numbers of keys that one request reads, by the value that it lists; of one alone by None."""
@@ -138,7 +137,7 @@ def listed_at(plan: CassandraPlan) -> int | None:
 
     It is matched by its bytes, so its type has one encoding of each value.
     """
-    key = [column for column in plan.columns if column.role in _KEY]
+    key = [column for column in plan.columns if column.role in KEY]
     places = [
         place
         for place, column in enumerate(key)
@@ -181,7 +180,7 @@ def select(plan: CassandraPlan) -> str:
     by_name = {column.name: column.in_table for column in plan.columns}
     columns = [quote(by_name[name]) for name in plan.details.added] + [quote(ADDED_COLUMN)]
     read = columns + [f"WRITETIME({column})" for column in columns]
-    key = [column for column in plan.columns if column.role in _KEY]
+    key = [column for column in plan.columns if column.role in KEY]
     where = [f"{quote(column.in_table)} = ?" for column in key]
     if (at := listed_at(plan)) is not None:
         name, kind = quote(key[at].in_table), key[at].type

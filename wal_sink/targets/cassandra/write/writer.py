@@ -32,7 +32,6 @@ from wal_sink.targets.cassandra.feature import Feature, Ints, Stamped
 from wal_sink.targets.cassandra.features import used
 from wal_sink.targets.cassandra.features.lives import WriteClock, seconds_left
 from wal_sink.targets.cassandra.features.totals import Totals
-from wal_sink.targets.cassandra.names import quote
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, Lives
 from wal_sink.targets.cassandra.rules import first_refused, row_text
@@ -55,6 +54,7 @@ from wal_sink.targets.cassandra.write.refusals import described, have_own_stamps
 from wal_sink.targets.cassandra.write.sender import Sender
 from wal_sink.targets.cassandra.write.statements import Statements, bound, table_rows
 from wal_sink.targets.cassandra.write.totals import TotalsReader
+from wal_sink.targets.names import quote
 
 log = line_logger(__name__)
 

@@ -1,7 +1,20 @@
-"""Encodes the rows of a batch, and their keys, by which rows are routed and told apart. Pure."""
+"""Encodes the log's columns as bytes of CQL's native protocol, without a Python object for each row. Pure.
+
+A column becomes a few **segments**: arrays with a piece of each row's bytes. Joining the segments of all
+columns, row by row, gives the rows one after the other in one buffer, and a request takes a part of it. The
+same join makes tuples, user-defined types and the entries of maps, so nested types take no loop over rows
+either.
+
+All are kernels of numpy, but for texts that no kernel parses: each distinct one is a Python object once.
+
+The formats are those of section 6 of the native protocol's specification, version 4 and 5:
+https://github.com/apache/cassandra/blob/trunk/doc/native_protocol_v5.spec. The tests decode
+them by the driver's own deserializers.
+"""
 
 from __future__ import annotations
 
+import itertools
 import socket
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -9,24 +22,225 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from wal_sink.targets.cassandra.casts import unnest
-from wal_sink.targets.cassandra.encode import buffers
-from wal_sink.targets.cassandra.encode.buffers import (
+from wal_sink.targets.arrow_values import blob, scaled
+from wal_sink.targets.cassandra.casts import (
     Array,
-    Segment,
-    Varying,
-    constant,
-    distinct,
-    emptied,
-    fixed,
-    joined,
-    lengths,
-    piece_binaries,
-    varying,
+    binaries,
+    booleans,
+    elements,
+    indices,
+    texts,
+    unnest,
 )
-from wal_sink.targets.cassandra.row_plan import CassandraPlan
+from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan
 from wal_sink.targets.cassandra.types import CqlType, column_types
+
+MOST_BYTES = 2**31 - 1
+"""The most that offsets of 32 bits can count; for more, joining takes offsets of 64 bits."""
+
+
+class Fixed(NamedTuple):
+    """Pieces of one width."""
+
+    values: Array
+    """One for each row; an array without dimensions stands for the same in each."""
+    wire: np.dtype[np.generic]
+    """The type on the wire: big-endian numbers, or bytes as they are."""
+
+
+class Varying(NamedTuple):
+    """Pieces of any width."""
+
+    data: pa.Buffer
+    offsets: Array
+    """One more than there are rows: where each piece begins and ends."""
+
+
+Segment = Fixed | Varying
+
+
+def fixed(values: Array | int, wire: str) -> Fixed:
+    """Make pieces of numbers that are written as the numpy type `wire`."""
+    return Fixed(np.asarray(values), np.dtype(wire))
+
+
+def constant(value: bytes) -> Fixed:
+    """Make a piece of at least one byte that is the same in each row."""
+    whole = np.frombuffer(value, f"V{len(value)}")
+    return Fixed(whole.reshape(()), whole.dtype)
+
+
+def lengths(segments: Iterable[Segment]) -> Array:
+    """Return the bytes of each row's pieces together; without dimensions when all rows have the same."""
+    total = np.asarray(0)
+    for segment in segments:
+        width = segment.wire.itemsize if isinstance(segment, Fixed) else np.diff(segment.offsets)
+        total = total + width
+    return total
+
+
+def joined(segments: Iterable[Segment], rows: int) -> Segment:
+    """Concatenate the pieces of each row, at least one; fixed when all of them are.
+
+    Neighbours of fixed width are first merged into one array by numpy, so that few pieces are left for
+    Arrow's join, whose cost grows with their number.
+    """
+    pieces: list[Segment] = []
+    for run in [[*run] for _, run in itertools.groupby(segments, type)]:
+        neighbours = [each for each in run if isinstance(each, Fixed)]
+        pieces += [_merged(neighbours, rows)] if neighbours else run
+    if len(pieces) == 1:
+        return pieces[0]
+    return _joined([varying(each, rows) for each in pieces])
+
+
+def _merged(run: list[Fixed], rows: int) -> Fixed:
+    together = np.dtype([(str(i), each.wire) for i, each in enumerate(run)])
+    merged = np.empty(rows, together)
+    for i, each in enumerate(run):
+        merged[str(i)] = each.values
+    whole = np.dtype(f"V{together.itemsize}")
+    return Fixed(merged.view(whole), whole)
+
+
+def _joined(pieces: Sequence[Varying]) -> Varying:
+    narrow = (
+        sum(int(each.offsets[-1]) for each in pieces) <= MOST_BYTES
+    )  # no joined array has more bytes
+    arrays = [piece_binaries(each, narrow=narrow) for each in pieces]
+    between = blob(b"").cast(arrays[0].type)
+    return Varying(*texts(pc.binary_join_element_wise(*arrays, between)))
+
+
+def piece_binaries(piece: Varying, *, narrow: bool | None = None) -> pa.Array:
+    """Return pieces as Arrow's binaries.
+
+    :param narrow: whether with offsets of 32 bits, or as large binaries; None: if they fit.
+    """
+    if narrow is None:
+        narrow = bool(piece.offsets[-1] <= MOST_BYTES)
+    offsets = piece.offsets.astype(np.int32 if narrow else np.int64, copy=False)
+    return binaries(piece.data, offsets)
+
+
+def varying(segment: Segment, rows: int) -> Varying:
+    """Return the same pieces with offsets."""
+    if isinstance(segment, Varying):
+        return segment
+    whole = np.ascontiguousarray(np.broadcast_to(segment.values, rows), segment.wire)
+    offsets = np.arange(rows + 1, dtype=np.int64) * segment.wire.itemsize
+    return Varying(pa.py_buffer(whole), offsets)
+
+
+def emptied(segment: Segment, valid: Array) -> Varying:
+    """Drop the bytes of rows that are not valid.
+
+    :param valid: booleans, one for each row.
+    """
+    if isinstance(segment, Fixed):
+        segment = Fixed(np.broadcast_to(segment.values, len(valid))[valid], segment.wire)
+        kept = varying(segment, len(segment.values)).data
+        return Varying(kept, ends(valid * np.int64(segment.wire.itemsize)))
+    widths = np.diff(segment.offsets)
+    if not widths[~valid].any():
+        return segment
+    kept, _ = texts(binaries(*segment).take(indices(np.flatnonzero(valid))))
+    return Varying(kept, ends(np.where(valid, widths, 0)))
+
+
+def tails(block: Array, widths: Array) -> Varying:
+    """Make pieces of the last bytes of each row of an array.
+
+    :param block: uint8, rows by width.
+    :param widths: how many bytes of each row, at least one.
+    """
+    most = int(widths.max(initial=1))
+    block = block[:, block.shape[1] - most :]
+    kept = block[np.arange(most) >= most - widths[:, None]]
+    return Varying(pa.py_buffer(kept), ends(widths))
+
+
+def ends(widths: Array) -> Array:
+    """Return the offsets of pieces that have these widths."""
+    offsets = np.zeros(len(widths) + 1, np.int64)
+    np.cumsum(widths, out=offsets[1:])
+    return offsets
+
+
+def distinct(column: pa.Array, encode: Callable[[str], bytes]) -> tuple[Segment, ...]:
+    """Encode a column of strings by a function of one; anything beneath nulls."""
+    encoded = column.dictionary_encode()
+    values = [encode(text) for text in encoded.dictionary.to_pylist()]
+    widths = np.fromiter(map(len, values), np.int32, len(values))
+    of_each = binaries(pa.py_buffer(b"".join(values)), ends(widths))
+    return (Varying(*texts(of_each.take(encoded.indices))),)
+
+
+_BYTES = np.array([2 ** (8 * n - 1) for n in range(1, 9)], np.uint64)
+"""A number that is not below the n-th takes more than n bytes, with its sign."""
+_GROUPS = np.array([2 ** (7 * n) for n in range(1, 9)], np.uint64)
+"""A number that is not below the n-th takes n or more bytes after the first of its vint."""
+_HEADS = np.array([0xFF << (8 - extra) & 0xFF for extra in range(9)], np.uint8)
+"""A vint's first byte has as many leading ones as bytes come after it."""
+
+
+def varint(column: pa.Array) -> tuple[Segment, ...]:
+    """Encode whole numbers as `varint`: two's complement, the highest byte first, in the fewest bytes."""
+    if pa.types.is_string(column.type):
+        return distinct(column, lambda text: _twos_complement(int(text)))
+    width = column.type.bit_width // 8
+    if width < 8:
+        return varint(column.cast(pa.decimal128(column.type.precision, column.type.scale)))
+    words = elements(column, f"V{width}").view("<u8").reshape(-1, width // 8)
+    highest_first = words[:, ::-1].astype(">u8").view(np.uint8)
+    return (tails(highest_first, _widths(words)),)
+
+
+def _twos_complement(number: int) -> bytes:
+    """Encode one number; `~` makes of a negative one what its bits but the sign are."""
+    bits = (number if number >= 0 else ~number).bit_length() + 1
+    return number.to_bytes((bits + 7) // 8, "big", signed=True)
+
+
+def _widths(words: Array) -> Array:
+    """Return the fewest bytes of each two's complement, given as 64-bit words, the lowest first."""
+    sign = (words[:, -1].view(np.int64) >> 63).view(np.uint64)
+    widths = np.ones(len(words), np.int64)
+    for i in range(words.shape[1]):
+        word = words[:, i] ^ sign
+        found = 8 * i + 1 + np.searchsorted(_BYTES, word, side="right")
+        widths = np.where(word > 0, found, widths)
+    return widths
+
+
+def decimal(column: pa.Array) -> tuple[Segment, ...]:
+    """Encode numbers as `decimal`: the scale in four bytes, then the unscaled number as `varint`."""
+    if pa.types.is_string(column.type):
+        return distinct(column, _scaled)
+    return fixed(column.type.scale, ">i4"), *varint(column)
+
+
+def _scaled(text: str) -> bytes:
+    unscaled, scale = scaled(text)
+    return scale.to_bytes(4, "big", signed=True) + _twos_complement(unscaled)
+
+
+def duration(column: pa.Array) -> tuple[Segment, ...]:
+    """Encode nanoseconds as `duration`: no months, no days, each number a zigzag vint."""
+    nanoseconds = elements(column, "i8")
+    return fixed(0, ">u2"), _vint((nanoseconds << 1) ^ (nanoseconds >> 63))
+
+
+def _vint(zigzag: Array) -> Varying:
+    numbers = zigzag.view(np.uint64)
+    extra = np.searchsorted(_GROUPS, numbers, side="right")
+    block = np.zeros((len(numbers), 9), np.uint8)
+    block[:, 1:] = numbers.astype(">u8").view(np.uint8).reshape(-1, 8)
+    block[np.arange(len(numbers)), 8 - extra] |= _HEADS[extra]
+    return tails(block, extra + 1)
+
 
 Kernel = Callable[[pa.Array], tuple[Segment, ...]]
 """Encodes a column; what lies beneath nulls may become bytes, too, which the caller drops."""
@@ -36,29 +250,29 @@ _MAPPED = bytes(10) + b"\xff\xff"
 
 
 def _raw(column: pa.Array) -> tuple[Segment, ...]:
-    return (Varying(*buffers.texts(column)),)
+    return (Varying(*texts(column)),)
 
 
 def _number(width: int) -> Kernel:
     """Make a kernel for integers and floats: a float's bits are copied as an integer's, NaNs too."""
 
     def kernel(column: pa.Array) -> tuple[Segment, ...]:
-        return (fixed(buffers.elements(column, f"u{width}"), f">u{width}"),)
+        return (fixed(elements(column, f"u{width}"), f">u{width}"),)
 
     return kernel
 
 
 def _boolean(column: pa.Array) -> tuple[Segment, ...]:
-    return (fixed(buffers.booleans(column), "?"),)
+    return (fixed(booleans(column), "?"),)
 
 
 def _date(column: pa.Array) -> tuple[Segment, ...]:
     """Encode days, where day 2^31 is 1970-01-01: the sign bit is flipped."""
-    return (fixed(buffers.elements(column, "u4") ^ np.uint32(2**31), ">u4"),)
+    return (fixed(elements(column, "u4") ^ np.uint32(2**31), ">u4"),)
 
 
 def _uuid(column: pa.Array) -> tuple[Segment, ...]:
-    return (fixed(buffers.elements(column, "V16"), "V16"),)
+    return (fixed(elements(column, "V16"), "V16"),)
 
 
 def _inet(column: pa.Array) -> tuple[Segment, ...]:
@@ -90,9 +304,9 @@ SCALARS: dict[str, Kernel] = {
     "uuid": _uuid,
     "timeuuid": _uuid,
     "inet": _inet,
-    "varint": buffers.varint,
-    "decimal": buffers.decimal,
-    "duration": buffers.duration,
+    "varint": varint,
+    "decimal": decimal,
+    "duration": duration,
 }
 
 
@@ -118,7 +332,7 @@ def values(column: pa.Array, tree: CqlType) -> Values:
     segments = _segments(column, tree)
     if not column.null_count:
         return Values(segments, None)
-    valid = buffers.booleans(column.is_valid())
+    valid = booleans(column.is_valid())
     return Values((emptied(joined(segments, len(column)), valid),), valid)
 
 
@@ -151,19 +365,19 @@ def _fields(columns: list[pa.Array], tree: CqlType) -> tuple[Segment, ...]:
 
 def _collection(column: pa.Array, tree: CqlType) -> tuple[Segment, ...]:
     """Encode the number of elements, then the elements: those of a row lie together, so offsets suffice."""
-    offsets, elements = unnest(column)
-    parts = elements.flatten() if tree.kind == "map" else [elements]
+    offsets, inner = unnest(column)
+    parts = inner.flatten() if tree.kind == "map" else [inner]
     columns = zip(parts, tree.parts, strict=True)
     pieces = _flat(prefixed(each, part) for each, part in columns)
-    bounds = buffers.elements(offsets, "i4")
-    return fixed(np.diff(bounds), ">i4"), _grouped(pieces, len(elements), bounds)
+    bounds = elements(offsets, "i4")
+    return fixed(np.diff(bounds), ">i4"), _grouped(pieces, len(inner), bounds)
 
 
 def _vector(column: pa.Array, tree: CqlType) -> tuple[Segment, ...]:
     """Encode the elements without lengths, as they are of one width; `check` has counted them."""
-    offsets, elements = unnest(column)
-    pieces = values(elements, tree.parts[0]).segments
-    return (_grouped(pieces, len(elements), buffers.elements(offsets, "i4")),)
+    offsets, inner = unnest(column)
+    pieces = values(inner, tree.parts[0]).segments
+    return (_grouped(pieces, len(inner), elements(offsets, "i4")),)
 
 
 def _grouped(pieces: Iterable[Segment], elements: int, bounds: Array) -> Varying:
@@ -219,7 +433,7 @@ def encode(
     columns: list[Segment] = []
     for of, tree, column in zip(plan.columns, column_types(plan), batch.columns, strict=True):
         absent = UNSET if of.name in changes else other
-        if cleared and of.role not in ("partition", "clustering") and of.name not in changes:
+        if cleared and of.role not in KEY and of.name not in changes:
             columns.append(_as_null(column, absent))
         else:
             columns += prefixed(column, tree, absent)
@@ -238,7 +452,7 @@ def encode(
 def _as_null(column: pa.Array, absent: int) -> Segment:
     if not column.null_count:
         return fixed(NULL, ">i4")
-    return fixed(np.where(buffers.booleans(column.is_valid()), NULL, absent), ">i4")
+    return fixed(np.where(booleans(column.is_valid()), NULL, absent), ">i4")
 
 
 def one_after_the_other(parts: Sequence[Encoded]) -> Encoded:
@@ -248,7 +462,7 @@ def one_after_the_other(parts: Sequence[Encoded]) -> Encoded:
     """
     if len(parts) == 1:
         return parts[0]
-    data, offsets = buffers.texts(pa.concat_arrays([buffers.binaries(*part) for part in parts]))
+    data, offsets = texts(pa.concat_arrays([binaries(*part) for part in parts]))
     return Encoded(data, offsets)
 
 
@@ -257,7 +471,7 @@ def taken(encoded: Encoded, order: Array) -> Encoded:
 
     :param order: the positions of the rows.
     """
-    data, offsets = buffers.texts(buffers.binaries(*encoded).take(buffers.indices(order)))
+    data, offsets = texts(binaries(*encoded).take(indices(order)))
     return Encoded(data, offsets)
 
 
@@ -319,7 +533,7 @@ def distinct_keys(
     batch: pa.RecordBatch,
     table: CassandraPlan,
     *before: Segment,
-    roles: Collection[str] = ("partition", "clustering"),
+    roles: Collection[str] = KEY,
 ) -> Keys:
     """Return the keys of rows that `check` returned.
 
@@ -333,5 +547,5 @@ def distinct_keys(
             pieces += prefixed(batch.column(column.name), tree)
     rows = batch.num_rows
     found = piece_binaries(varying(joined(pieces, rows), rows)).dictionary_encode()
-    numbers = buffers.elements(found.indices.cast(pa.int64()), "i8")
+    numbers = elements(found.indices.cast(pa.int64()), "i8")
     return Keys(numbers, found.dictionary)
