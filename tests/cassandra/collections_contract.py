@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 
 from wal_sink.clock import now_us
-from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Plan, plan_key
 from wal_sink.targets.base import Session, Slice, Target
 from wal_sink.testing.contracts.ledger import new_owner
@@ -130,12 +129,6 @@ class CollectionsContract(ABC):
             (f"{number}", 1): ({"b"}, {"b": 1}, None) for number in range(6)
         }
         writer.session.close()
-
-    def test_a_column_that_there_is_not(self, make: Make) -> None:
-        """Is refused, with the nearest one."""
-        target = make({**ADD, "cassandra.collections.x": "add"})
-        with pytest.raises(SchemaMismatch, match=r"cassandra\.collections\.x names no column"):
-            target.plan(WHOLE, "key")
 
 
 class _Writer:

@@ -26,7 +26,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from wal_sink.errors import InvalidRow, SchemaMismatch
+from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Plan, plan_key
 from wal_sink.targets.base import Session, Slice, Target
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
@@ -118,55 +118,6 @@ class TablesContract(ABC):
         self.deliver(naming, [("upsert", "by_n", "a", 1, 50, None)], us=BASE_US + 1_000)
         assert self.rows(naming, "by_k") == {("a", 1): (10, "x")}
         assert self.rows(naming, "by_n") == {(1, "a"): (50,)}
-
-    @pytest.mark.parametrize("word", ["by_x", "", "BY_K", None])
-    def test_an_unknown_table_is_refused_before_anything_is_published(
-        self, naming: Target, word: str | None
-    ) -> None:
-        """Whatever the role of the target may write to."""
-        rows: list[Change] = [
-            ("upsert", "by_k", "a", 1, 1, None),
-            ("upsert", word, "a", 1, 1, None),
-        ]
-        with pytest.raises(InvalidRow, match=f"{word!r}.*names no table.*by_k, ?by_n") as caught:
-            self.deliver(naming, rows)
-        assert caught.value.remedy
-        assert self.rows(naming, "by_k") == {}
-
-    def test_a_column_that_no_table_has_is_refused(self, target: Target) -> None:
-        """At the start: it would be dropped in silence."""
-        with pytest.raises(SchemaMismatch, match="w: none of the tables has") as caught:
-            target.plan(EVERY.append(pa.field("w", pa.string())), "another")
-        assert caught.value.remedy
-
-    @pytest.mark.parametrize(
-        ("fields", "words"),
-        [
-            (EVERY, "no such column"),
-            (EVERY.append(pa.field("goes", pa.int32())), "int32"),
-            (FIELDS.append(pa.field("goes", pa.string())), "2 such columns"),
-        ],
-    )
-    def test_a_dataframe_without_the_column_that_names_the_table_is_refused(
-        self, naming: Target, fields: pa.Schema, words: str
-    ) -> None:
-        """At the start, with a remedy."""
-        with pytest.raises(SchemaMismatch, match=words) as caught:
-            naming.plan(fields, "another")
-        assert caught.value.remedy
-
-    def test_the_plan_travels(self, target: Target, naming: Target) -> None:
-        """It survives the log; plans for other tables have other keys."""
-        keys = set()
-        for each in (target, naming):
-            plan = _plan(each)
-            again = Plan.from_json(plan.to_json(), "plan")
-            assert again == plan
-            assert {"op", "goes"} & {column.name for column in again.of_table().columns} == set()
-            keys.add(plan.key)
-        assert len(keys) == 2
-        assert _naming(_plan(naming)) == "goes"
-        assert _naming(_plan(target)) == ""
 
     # --- what the suite does ---
 

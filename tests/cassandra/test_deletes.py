@@ -199,14 +199,6 @@ def test_a_column_of_the_table_cannot_say_what_a_row_does(
     assert "withColumnRenamed" in caught.value.remedy
 
 
-def test_a_table_of_counters_is_refused(cassandra: Node, shared: str) -> None:
-    name = f"{shared}.c_{secrets.token_hex(4)}"
-    cassandra.execute(f"CREATE TABLE {name} (k text PRIMARY KEY, n counter)")
-    schema = pa.schema([("k", pa.string()), ("n", pa.int64()), ("op", pa.string())])
-    with pytest.raises(SchemaMismatch, match="counter"):
-        target_of(cassandra, name).plan(schema, "key")
-
-
 def test_a_start_warns_of_a_short_gc_grace(
     cassandra: Node, table: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -154,13 +154,6 @@ def test_a_ledger_table_that_is_gone(cassandra: Node, table: str) -> None:
         of.connect(Owner("q", "l", "c"))
 
 
-def test_no_such_keyspace(cassandra: Node, keyspace: str) -> None:
-    """The error prints a CREATE KEYSPACE, and the one that differs in case only."""
-    said = refusal(target(cassandra, keyspace.upper()))
-    assert f"There is {keyspace}, which differs in upper and lower case only" in said
-    assert f'CREATE KEYSPACE "{keyspace.upper()}"' in said
-
-
 def test_the_printed_table_can_be_created(cassandra: Node, keyspace: str) -> None:
     """No such table: the error prints a CREATE TABLE that the DataFrame then fits."""
     said = refusal(target(cassandra, keyspace))
@@ -170,35 +163,6 @@ def test_the_printed_table_can_be_created(cassandra: Node, keyspace: str) -> Non
     cassandra.execute(ddl)
     plan = target(cassandra, keyspace).plan(SCHEMA, "k")
     assert plan.columns[0].role == "partition"
-
-
-def test_a_table_of_another_case(cassandra: Node, table: str) -> None:
-    """Names are exact, as in system_schema."""
-    assert "There is t, which differs in upper and lower case only" in refusal(
-        target(cassandra, table, table="T")
-    )
-
-
-def test_all_problems_at_once(cassandra: Node, table: str) -> None:
-    """A line each."""
-    schema = pa.schema(
-        [
-            ("id", pa.float64()),
-            ("nmae", pa.string()),
-            ("tags", pa.list_(pa.int32())),
-            ("price", pa.float64()),
-        ]
-    )
-    said = refusal(target(cassandra, table), schema)
-    assert f'The DataFrame does not fit "{table}"."t":' in said
-    assert said.count("\n  - ") == 5
-    assert "id: double does not fit the table's bigint without loss" in said
-    assert "nmae: the table has no such column. Did you mean name?" in said
-    assert "tags.element: int does not fit the table's text without loss" in said.replace(
-        " (Arrow int32)", ""
-    )
-    assert "price: double does not fit the table's decimal" in said
-    assert "At: it is in the table's primary key (clustering key, timestamp)" in said
 
 
 def test_types_that_do_not_fit(cassandra: Node, keyspace: str) -> None:
