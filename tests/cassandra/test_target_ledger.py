@@ -140,9 +140,3 @@ def test_too_few_replicas(cassandra: Node, keyspace: str, session: Session) -> N
     assert row is not None
     assert row.begun is None
     assert begin(session, mine) is Outcome.APPLIED
-
-
-def test_closing_twice(session: Session) -> None:
-    """Is no error."""
-    session.close()
-    session.close()
