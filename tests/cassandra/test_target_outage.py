@@ -283,10 +283,10 @@ def test_a_full_socket_is_no_failure(
         law = Concurrency(8)
 
         def feed() -> Iterator[Any]:
-            """Give the second statement when the socket is full of the first: the node reads nothing."""
+            """Go on when the socket is full of the first, which is sent by then: the node reads nothing."""
             for i in range(80_000, 80_050):
                 yield request_of(insert.bind([i, "x" * 200_000]))
-                while i == 80_000 and pool._connection._socket_writable:
+                while i == 80_001 and pool._connection._socket_writable:
                     time.sleep(0.01)
 
         class ResumesWhenFull(InFlight):
