@@ -1,4 +1,4 @@
-"""What a row costs the client by pipelined requests, beside the driver's futures: the same writer, in turn.
+"""What a row costs the client by pipelined requests, beside futures of the driver with its own batches.
 
 Both are taken in this process, without the log: encoded, sent and acknowledged over one connection.
 """
