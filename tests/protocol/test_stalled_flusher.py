@@ -13,6 +13,7 @@ from state_backends import open_backend
 from tests.protocol.aged_log import record_each, recorded_in
 from tests.protocol.engine import World
 from tests.protocol.test_corruption import query
+from tests.protocol.test_garbage import At
 from tests.protocol.test_restored import files, restore
 from wal_sink.admin.rewind import Rewound, plan_rewind
 from wal_sink.admin.skip import plan_skip
@@ -393,6 +394,30 @@ def test_rule_22_a_flusher_that_stood_still_before_a_trim_finds_no_other_history
     world.store.table.clear()
     world.flush()
     assert world.table() == world.expected() == {"a": 0}
+
+
+def test_rule_11_of_two_attempts_none_is_taken_while_one_is_being_deleted(
+    world: World, tmp_path: Path
+) -> None:
+    """The flusher has read the one that Spark did not keep, rows included; `skip` gives the epoch up."""
+    world.inline_from = 0
+    world.run().batch([("a", 0)])
+    world.flush()
+    world.run().publish([("ghost", 1)])
+    world.run().batch([("poison", 1)])
+    given_up = list[int]()
+
+    def skip() -> None:
+        given_up.append(1)
+        to = open_backend(str(tmp_path / "given_up"))
+        plan = plan_skip(query(world), world.target, 1, to, world.clock.us, begun=False)
+        plan.carry_out(world.clock.us)
+
+    slow = world.flusher(At(f"read {paths.MANIFEST.path(Attempt(1, 3))}", skip))
+    until_it_stops(slow)
+    assert given_up == [1]
+    assert world.table() == {"a": 0}
+    assert world.log.flushed_epochs() == [0, 1]
 
 
 @pytest.mark.parametrize("stalled", ["manifests", "begin"])

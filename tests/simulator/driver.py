@@ -187,7 +187,7 @@ class Run:
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
         self.world = driver.world
-        self.run_id = self.world.newest_run = str(uuid4())
+        self.run_id = str(uuid4())
         self.next = 0
         self.planned = False
         """Whether `offsets/<next>` is there, of this run or of one before."""
@@ -211,6 +211,7 @@ class Run:
             begin_log(driver.log, checkpoint)
             note_without_sink(driver.log, checkpoint)
             self.noted = True
+            self.world.newest_run = self.run_id
             take_ticket(driver.log, self.run_id)
             make_room(driver.log, checkpoint, self.run_id, self._budget(), {})
         driver.run_history.started(self.world.query_id, self.run_id)

@@ -76,6 +76,10 @@ class Computed:
         """Return how far it has come at a target."""
         return self.by_target.setdefault(target, Arrival())
 
+    def begun_last(self, target: str) -> tuple[int, int]:
+        """Return what orders attempts as they were begun last: epochs of one window at the same time."""
+        return self.at(target).begun_us, self.epoch
+
     @property
     def was_begun(self) -> bool:
         """Whether it was ever begun for a target."""
@@ -543,7 +547,7 @@ class Judge(logging.Handler):
         shown = None if value is None else self._by_value[value]
         stays = shown is not None and (
             (target, shown.epoch) in site.given_up
-            or (shown.lost and shown.at(target).begun_us > last.at(target).begun_us)
+            or (shown.lost and shown.begun_last(target) > last.begun_last(target))
             or (shown.lost and shown.at(target).begun_us <= self.timestamps_lost_us)
             or shown.at(target).begun_us <= self.reset_us
         )

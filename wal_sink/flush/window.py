@@ -182,13 +182,15 @@ class WindowChooser:
             yield choice
 
     def _manifests(self, step: Choose) -> dict[Attempt, Published]:
-        """Read the epoch's manifests; one that vanished since it was listed is trimmed by another flusher."""
+        """Read the epoch's manifests, but for those that vanished since they were listed."""
         found = ((each, self._log.manifest(each)) for each in named(step.attempts, step.epoch))
         return {attempt: read for attempt, read in found if read is not None}
 
     def _evidence(self, step: Choose, read: Mapping[Attempt, Published]) -> Evidence | None:
-        """Read offsets and notes of the epoch, as far as they can matter; None: they may be trimmed."""
+        """Read offsets and notes of the epoch, as far as they can matter; None: others have deleted some."""
         epoch, planned = step.epoch, self._checkpoint.planned
+        if len(read) < len(named(step.attempts, epoch)):
+            return None  # the one that is gone may be the one that counts
         # A batch of the state repartition has no manifest.
         followed = bool(named(step.attempts, epoch + 1))
         after = None if followed else planned(epoch + 1)
