@@ -28,7 +28,7 @@ from wal_sink.model import paths
 from wal_sink.model.records import FlusherReport
 from wal_sink.observer import Observer
 from wal_sink.progress.backlog import pending_epochs
-from wal_sink.progress.heartbeat import SILENT_S, FlusherWatch, read_report, this_process
+from wal_sink.progress.heartbeat import SILENT_S, FlusherWatch, this_process
 from wal_sink.progress.status import read_status
 from wal_sink.protocol.next_step import Begin, Idle, PassOver, Resume
 from wal_sink.targets.base import Target
@@ -82,7 +82,7 @@ class HeartbeatHistory(RunHistory):
 
     def _look(self) -> bool | None:
         """Look for a sign of life of another process."""
-        report = read_report(self._log)
+        report = self._log.last_report()
         if report is not None and report.flusher != this_process():
             self._other = report
         return self._watch.look(self._other)

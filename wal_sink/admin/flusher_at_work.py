@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from wal_sink.errors import FlusherAtWork
 from wal_sink.model.records import FlusherReport
-from wal_sink.progress.heartbeat import SILENT_S, FlusherWatch, read_report, said_ago
+from wal_sink.progress.heartbeat import SILENT_S, FlusherWatch, said_ago
 from wal_sink.wal.log import Log
 
 logger = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ def refuse_flusher(
     watch = FlusherWatch(patience.now_s)
     waits = False
     while True:
-        report = read_report(log)
+        report = log.last_report()
         if report is None or (unless_stopped and _stands(report)):
             return
         alive = watch.look(report)

@@ -25,7 +25,6 @@ from wal_sink.model.ledger import LedgerState
 from wal_sink.model.manifest import Manifest
 from wal_sink.model.records import Decision, FileCopy
 from wal_sink.progress.backlog import in_force, read_manifests
-from wal_sink.progress.heartbeat import read_report
 from wal_sink.protocol.repair import Situation, refuse_to_skip, refuse_wrong_copy
 from wal_sink.targets.base import Delivery, Target
 from wal_sink.text import counted
@@ -296,7 +295,7 @@ def _rows(seen: Situation, manifests: tuple[Manifest, ...]) -> int:
 
 def _error_of_flusher(query: Query, epoch: int) -> str:
     """Return the error with which the flush has stopped, as the reason of a decision."""
-    report = read_report(query.log)
+    report = query.log.last_report()
     if report and report.error and report.error.epoch in (None, epoch):
         return f"{report.error.kind}: {report.error.what}"
     return "no reason was given"

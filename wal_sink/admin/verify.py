@@ -45,7 +45,7 @@ from wal_sink.progress.backlog import (
     read_manifests,
     unnamed_segments,
 )
-from wal_sink.progress.heartbeat import read_report, said_ago
+from wal_sink.progress.heartbeat import said_ago
 from wal_sink.protocol.attempts import missing_manifest
 from wal_sink.protocol.ledger import refuse_shadowed
 from wal_sink.protocol.next_step import (
@@ -367,7 +367,7 @@ class _Verification:
         self._set_back = ""
 
     def run(self, target: Callable[[], Target] | None) -> Verified:
-        report = read_report(self._log)  # now, since its age is asked
+        report = self._log.last_report()  # now, since its age is asked
         checkpointed = self._checkpointed()
         flushed, recorded = self._recorded()
         identity = self._identity()

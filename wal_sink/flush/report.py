@@ -19,7 +19,6 @@ from wal_sink.progress.heartbeat import (
     BEAT_S,
     ENDED,
     FlusherWatch,
-    read_report,
     seems_alive,
     this_process,
 )
@@ -141,7 +140,7 @@ class Reporter:
 
     def keep_error(self, behind: int) -> None:
         """Go on reporting at what a flusher has stopped, if that is an epoch behind `behind`."""
-        last = read_report(self._log) if self._log is not None else None
+        last = self._log.last_report() if self._log is not None else None
         error = last.error if last is not None else None
         if error is not None and error.epoch is not None and error.epoch > behind:
             self._error = error
@@ -161,7 +160,7 @@ class Reporter:
             return
         self._doing, self._epoch, self._waits = ENDED, None, ""
         try:
-            last = read_report(self._log)
+            last = self._log.last_report()
         except (OSError, StateBackendError):
             return  # a log that cannot be read is not written either
         if last == self._written:
@@ -212,7 +211,7 @@ class Reporter:
         """Say, once a minute, that another process has reported since this one did."""
         if self._written is None or not self._seldom.is_due():
             return
-        last = read_report(log)
+        last = log.last_report()
         if last is None or last.doing == ENDED or last.flusher == self._written.flusher:
             return
         logger.warning(
@@ -226,7 +225,7 @@ class Reporter:
 
         Where that guess is wrong, the other one reports again within seconds, and is seen to.
         """
-        last = read_report(log)
+        last = log.last_report()
         if last is None or last.flusher == this_process():
             return False
         alive = self._another.look(last)

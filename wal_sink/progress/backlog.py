@@ -302,12 +302,8 @@ def in_force(
 def _generations_of_segments(log: Log, epoch: int) -> list[int]:
     """Return the generations of the runs that have written segments of an epoch, as far as the log tells."""
     listed = map(paths.segment_run, log.backend.list(paths.segment_folder(epoch)))
-    found = []
-    for run in {run for run in listed if run is not None}:
-        with contextlib.suppress(CorruptLog):
-            if (ticket := log.read(paths.TICKET, run)) is not None:
-                found.append(ticket.generation + 1)
-    return found
+    tickets = (log.readable(paths.TICKET, run) for run in {*listed} if run is not None)
+    return [ticket.generation + 1 for ticket in tickets if ticket is not None]
 
 
 def _generations_of_claims(log: Log, decision: Decision) -> list[int]:

@@ -25,7 +25,7 @@ import msgspec
 from wal_sink import errors
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
-from wal_sink.errors import CorruptLog, FlushTimeout, NoFlusher, WalSinkError
+from wal_sink.errors import FlushTimeout, NoFlusher, WalSinkError
 from wal_sink.model.records import FlusherReport
 from wal_sink.progress.backlog import count_epochs
 from wal_sink.text import counted
@@ -87,14 +87,6 @@ class FlusherWatch:
     def silent_s(self) -> float:
         """Seconds since another report was seen, or since the first look."""
         return 0.0 if self._since_s is None else self._now_s() - self._since_s
-
-
-def read_report(log: Log) -> FlusherReport | None:
-    """Read what a flusher reported last; None also when that is unreadable, since it is a hint."""
-    try:
-        return log.last_report()
-    except CorruptLog:
-        return None
 
 
 def seems_alive(report: FlusherReport | None, now_us: int) -> bool:

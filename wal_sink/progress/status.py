@@ -19,7 +19,7 @@ from wal_sink.errors import CorruptLog, WalSinkError, WrongOwner
 from wal_sink.model import paths
 from wal_sink.model.records import Backlog, ErrorReport, FlushedEpoch, FlusherReport
 from wal_sink.progress.backlog import BacklogReader, outdated, unnamed_segments
-from wal_sink.progress.heartbeat import ENDED, FlusherWatch, age_s, read_report, seems_alive
+from wal_sink.progress.heartbeat import ENDED, FlusherWatch, age_s, seems_alive
 from wal_sink.text import counted, printable
 from wal_sink.wal.location import owned, refuse_vanished, store_errors
 from wal_sink.wal.log import Log
@@ -402,7 +402,7 @@ def _read(
     left = why_absent(log)
     ahead = left or _not_owned(log, checkpoint, in_reset=in_reset) or damaged
     published = max([flushed, *(attempt.epoch for attempt in attempts)])
-    report = read_report(log)
+    report = log.last_report()
     watch = watches.setdefault(log.target, FlusherWatch()) if watches is not None else None
     alive = watch.look(report) if watch is not None else None
     now = now_us()

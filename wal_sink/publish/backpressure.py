@@ -14,7 +14,6 @@ from wal_sink.progress.backlog import BACKLOGS, BacklogReaders
 from wal_sink.progress.heartbeat import (
     FlusherWatch,
     age_s,
-    read_report,
     runs_on_this_host,
     stopping_error,
     this_process,
@@ -119,7 +118,7 @@ class Backpressure:
         now_s, now_us = self._now_s(), self._clock_us()
         first = self._since_s is None
         slowest = slowest_view(self._log)
-        report = read_report(slowest)
+        report = slowest.last_report()
         watch = self._flushers.setdefault(slowest.target, FlusherWatch(self._now_s))
         live = watch.look(report)
         if first or live or backlog.flushed > self._flushed:

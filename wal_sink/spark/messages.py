@@ -17,7 +17,7 @@ from wal_sink.errors import OptionError, WalSinkError
 from wal_sink.log_context import query_name
 from wal_sink.options import parse
 from wal_sink.progress.backlog import pending_epochs
-from wal_sink.progress.heartbeat import read_report, said_ago, seems_alive, this_process
+from wal_sink.progress.heartbeat import said_ago, seems_alive, this_process
 from wal_sink.spark.internals import Source
 from wal_sink.spark.query import QueryFlush
 from wal_sink.text import counted
@@ -255,7 +255,7 @@ def say_pending(flush: QueryFlush, *, flushes_here: bool) -> None:
             ". To flush them, start the query again under `with wal_sink.register(spark):`, which waits for"
             f" the flush, or run `wal-sink flush {checkpoint}`."
         )
-    elif (report := read_report(flush.log)) and seems_alive(report, now_us()):
+    elif (report := flush.log.last_report()) and seems_alive(report, now_us()):
         how = f" for the process that flushes: {report.flusher} does, as it said {said_ago(report, now_us())}"
     else:
         how = " for the process that flushes: no process does now;"

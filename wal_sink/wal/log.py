@@ -128,6 +128,12 @@ class Log:
         except FileNotFoundError:
             return None
 
+    def readable(self, kind: Kind[R, K], key: K) -> R | None:
+        """Read a record; None when there is none, or when what is there is damaged."""
+        with contextlib.suppress(CorruptLog):
+            return self.read(kind, key)
+        return None
+
     def create(self, kind: Kind[R, K], key: K, record: R) -> None:
         """Create a record; the first content stays, which callers read back where it matters to them."""
         self._create(kind.path(key), record.to_json())
@@ -328,8 +334,8 @@ class Log:
         self.backend.replace(self.own(paths.FLUSHER), report.to_json())
 
     def last_report(self) -> FlusherReport | None:
-        """Read what a flusher said last."""
-        return self.read(paths.REPORT, ())
+        """Read what a flusher reported last; None also when that is unreadable, since it is a hint."""
+        return self.readable(paths.REPORT, ())
 
     # --- what is flushed (rule 17) ---
 

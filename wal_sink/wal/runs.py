@@ -11,18 +11,12 @@ generation of that ticket, its run can neither publish nor have anything to prov
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeVar
 
-from wal_sink.errors import CorruptLog
 from wal_sink.log_context import line_logger
 from wal_sink.model import paths
-from wal_sink.model.codec import Record
 from wal_sink.wal.log import Log, read_many
 
 logger = line_logger(__name__)
-
-K = TypeVar("K")
-R = TypeVar("R", bound=Record)
 
 RUNS_KEPT = 100
 """So many of the newest claims stay, with the tickets of their runs. A listing of `runs/` that takes its time
@@ -73,10 +67,10 @@ def sweep_void_tickets(log: Log) -> int:
     """Delete the tickets of runs whose generation another run has claimed; return how many."""
     runs = ticketed(log)[:_READ_AT_ONCE]
     tickets = dict(
-        zip(runs, read_many(log, lambda run: _readable(log, paths.TICKET, run), runs), strict=True)
+        zip(runs, read_many(log, lambda run: log.readable(paths.TICKET, run), runs), strict=True)
     )
     generations = sorted({ticket.generation + 1 for ticket in tickets.values() if ticket})
-    claims = read_many(log, lambda each: _readable(log, paths.CLAIM, each), generations)
+    claims = read_many(log, lambda each: log.readable(paths.CLAIM, each), generations)
     owners = {
         generation: claim.run_id
         for generation, claim in zip(generations, claims, strict=True)
@@ -91,18 +85,11 @@ def sweep_void_tickets(log: Log) -> int:
     return len(void)
 
 
-def _readable(log: Log, kind: paths.Kind[R, K], key: K) -> R | None:
-    try:
-        return log.read(kind, key)
-    except CorruptLog:
-        return None
-
-
 def _runs_before(log: Log, oldest: int, runs: Iterable[str]) -> list[str]:
     """Return the runs whose generation lies before `oldest`; one whose ticket is damaged is left alone."""
 
     def is_before(run_id: str) -> bool:
-        ticket = _readable(log, paths.TICKET, run_id)
+        ticket = log.readable(paths.TICKET, run_id)
         return ticket is not None and ticket.generation + 1 < oldest
 
     runs = list(runs)[:_READ_AT_ONCE]
