@@ -486,14 +486,14 @@ class _Verification:
                         session.compare(plan)
 
     def _refused_row(
-        self, error: ErrorReport, waiting: range, attempts: tuple[Attempt, ...]
+        self, error: ErrorReport, pending: range, attempts: tuple[Attempt, ...]
     ) -> None:
         """See whether the flusher stands at a row that the target refuses: nothing else shows that.
 
-        :param waiting: the epochs that are checkpointed and not flushed.
+        :param pending: the epochs that are checkpointed and not flushed.
         """
-        epoch = waiting.start if error.epoch is None else error.epoch
-        if error.kind != TargetRefused.__name__ or epoch not in waiting:
+        epoch = pending.start if error.epoch is None else error.epoch
+        if error.kind != TargetRefused.__name__ or epoch not in pending:
             return
         decision = newest_decision(self._log, epoch)
         if not (decision and in_force(self._log, decision, attempts, self._query.checkpoint)):
