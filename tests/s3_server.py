@@ -22,7 +22,7 @@ Environment = dict[str, Any]
 _ERROR = "<Error><Code>{code}</Code><Message>{code}</Message></Error>"
 _LEFT = b"<DeleteResult><Error><Key>kept</Key><Code>AccessDenied</Code></Error></DeleteResult>"
 
-_WITH_NUMBER = {"lossy", "busy", "conflict", "expiring"}
+_WITH_NUMBER = {"lossy", "busy", "conflict", "expiring", "paging"}
 
 
 class Front:
@@ -35,6 +35,7 @@ class Front:
     `busy-N-…`    answers the first N requests of each kind for each object with SlowDown
     `conflict-N-…`  answers the first N conditional writes of each object with 409: another one is under way
     `expiring-N-…`  answers as if the credentials had expired, from the Nth request on
+    `paging-N-…`  lists N names at once
     `denied-…`    answers AccessDenied
     `keeping-…`   says of bulk deletions that each object was kept
 
@@ -88,6 +89,8 @@ class Front:
         conditional = "HTTP_IF_NONE_MATCH" in environment
         if behaviour == "careless" or (behaviour == "careful" and completes):
             environment.pop("HTTP_IF_NONE_MATCH", None)
+        if behaviour == "paging" and _kind(environment) == "LIST":
+            environment["QUERY_STRING"] += f"&max-keys={times}"
         if not _makes_bucket(environment) and (
             said := self._refusal(environment, behaviour, times)
         ):

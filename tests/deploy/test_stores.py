@@ -119,7 +119,7 @@ class TestEmulated:
     ) -> None:
         """Processes that race for the same objects, each sent in parts."""
         paths = [f"runs/{number}" for number in range(4)]
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
         with context.Pool(3) as pool:
             work = [(backend, paths, name) for name in "abc"]
             won = pool.starmap(write_all_large, work)
@@ -134,7 +134,7 @@ class TestEmulated:
         self, backend: StateBackend
     ) -> None:
         """To Azurite its name is taken, until Azure deletes the blocks: an error, and no loss."""
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
         reached = context.Event()
         writer = context.Process(target=write_and_hang, args=(backend, reached))
         writer.start()

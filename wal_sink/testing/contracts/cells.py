@@ -167,7 +167,7 @@ class TargetContract(SequentialContract):
         session.start(window)
         session.write(plan, self.slice(target, plan, [("a", 1, 1, "here")]))
         elsewhere = self.slice(target, plan, [("a", 1, 2, "elsewhere")], us=BASE_US + 1)
-        process = multiprocessing.get_context("spawn").Process(
+        process = multiprocessing.get_context("forkserver").Process(
             target=_write_elsewhere, args=(target, owner, plan, elsewhere)
         )
         process.start()

@@ -82,7 +82,7 @@ class StagedContract(CountedContract):
         """Their sessions are long closed when the flusher commits what they wrote."""
         session.start(window)
         session.write(plan, self.slice(target, plan, ROWS))
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        with ProcessPoolExecutor(1, multiprocessing.get_context("forkserver")) as pool:
             elsewhere = pool.submit(
                 _stage_elsewhere, target, owner, plan, self.slice(target, plan, OTHERS)
             ).result()
@@ -215,7 +215,7 @@ class StagedContract(CountedContract):
         marker = tmp_path / "reached"
         rows = self.slice(target, plan, ROWS)
         pause = Pause(point=point, table="t", epoch=0, marker=str(marker))
-        flusher = multiprocessing.get_context("spawn").Process(
+        flusher = multiprocessing.get_context("forkserver").Process(
             target=_flush_elsewhere, args=(target, owner, window, plan, rows, pauses(pause))
         )
         flusher.start()

@@ -1,6 +1,7 @@
 """Lets racers work on a state backend, in processes or threads that start together.
 
-Module-level functions, because a spawned process finds them by name.
+Module-level functions, because another process finds them by name. Processes are forked from a server of
+them: what that has loaded (`multiprocessing.set_forkserver_preload`) none of them loads again.
 
 The contract of a state backend, as a pytest suite for its author.
 
@@ -60,7 +61,7 @@ def together(
     count = len(work)
     pool: Executor
     if racers == "processes":
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
         pool = ProcessPoolExecutor(
             count, mp_context=context, initializer=_enter, initargs=(context.Barrier(count),)
         )
@@ -91,7 +92,7 @@ def line_up() -> None:
 
 
 def _enter(barrier: _Barrier) -> None:
-    global _line  # noqa: PLW0603 - a barrier reaches a spawned process only as it starts
+    global _line  # noqa: PLW0603 - a barrier reaches a process only as it starts
     _line = barrier
 
 
@@ -211,7 +212,7 @@ def list_often(backend: StateBackend, stay: Sequence[str], times: int, end: str)
 
 def kill_inside_output(backend: StateBackend, path: str) -> None:
     """Kill a process that has written a part of an object; return when it is dead."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     ours, theirs = context.Pipe()
     with ours, theirs:
         writer = context.Process(target=_write_and_wait, args=(backend, path, theirs))
@@ -226,7 +227,7 @@ def kill_inside_output(backend: StateBackend, path: str) -> None:
 
 def kill_after_create(backend: StateBackend, path: str, data: bytes) -> None:
     """Let a process create an object and be killed at once; return when it is dead."""
-    writer = multiprocessing.get_context("spawn").Process(
+    writer = multiprocessing.get_context("forkserver").Process(
         target=_create_and_die, args=(backend, path, data)
     )
     writer.start()
