@@ -83,7 +83,7 @@ def test_a_command_that_dies_holds_up_no_flusher(
     world.run().batch([("d", 4)])
     begin_s = time.monotonic()
     flush_all(world.flusher())
-    assert time.monotonic() - begin_s < 15, "kafka.transaction.timeout.ms is 60 s"
+    assert time.monotonic() - begin_s < 50, "kafka.transaction.timeout.ms is 60 s"
     assert sorted(world.visible()) == [("a", 1), ("c", 3), ("d", 4)]
     assert plan_retry(query_of(world), world.target).carry_out(world.clock.us).sent == 1
     assert max(world.visible()) == ROWS[1]

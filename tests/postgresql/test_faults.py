@@ -168,7 +168,7 @@ def test_a_silent_server_is_given_up(
     try:
         with pytest.raises(TargetUnavailable):
             flush_all(world.flusher())
-        assert 1 < time.monotonic() - began < 20
+        assert 1 < time.monotonic() - began < 60
     finally:
         mortal.resume()
     flush(world.flusher())
