@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import wal_sink
@@ -20,6 +21,10 @@ from tests.spark.kafka_jars import kafka_jars
 from wal_sink.spark import internals
 from wal_sink.testing.crash import PAUSING_KAFKA, PausingDataSource, pause_at
 from wal_sink.testing.local_spark import local_session
+
+ISOLATION = ("read_committed", "read_uncommitted")
+READ = "read.json"
+"""In the folder, at the end: of each topic the keys, at each level of isolation."""
 
 
 def main(config: dict[str, Any]) -> None:
@@ -48,6 +53,18 @@ def main(config: dict[str, Any]) -> None:
         ]
         for query in queries:
             query.awaitTermination()
+    read = {
+        topic: [keys_in(spark, config["servers"], topic, level) for level in ISOLATION]
+        for topic in config["topics"]
+    }
+    Path(config["folder"], READ).write_text(json.dumps(read))
+
+
+def keys_in(spark: SparkSession, servers: str, topic: str, isolation: str) -> list[str]:
+    """Read a topic by Spark's own source, which has Java's consumer."""
+    source = spark.read.format("kafka").option("kafka.isolation.level", isolation)
+    source = source.option("kafka.bootstrap.servers", servers).option("subscribe", topic)
+    return [row.key for row in source.load().selectExpr("CAST(key AS string) AS key").collect()]
 
 
 def second_file_waits(batches: Iterator[pa.RecordBatch], *, topic: str) -> Iterator[pa.RecordBatch]:
