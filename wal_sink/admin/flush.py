@@ -27,7 +27,7 @@ from wal_sink.log_context import logging_query
 from wal_sink.model import paths
 from wal_sink.model.records import FlusherReport
 from wal_sink.observer import Observer
-from wal_sink.progress.backlog import pending_epochs
+from wal_sink.progress.backlog import count_epochs, pending_epochs
 from wal_sink.progress.heartbeat import SILENT_S, FlusherWatch, this_process
 from wal_sink.progress.status import read_status
 from wal_sink.protocol.next_step import Begin, Idle, PassOver, Resume
@@ -218,7 +218,7 @@ class FlushCommand:
 
     def _drain(self, progress: Progress) -> FlushDone:
         goal = self._query.checkpoint.last_commit()
-        total = max(0, goal - max(self._tally.flushed, self._before_first()))
+        total = count_epochs(self._query.log, goal, self._tally.flushed)
         tries = tenacity.Retrying(
             retry=tenacity.retry_if_exception(
                 lambda error: isinstance(error, WalSinkError) and error.transient
@@ -279,10 +279,6 @@ class FlushCommand:
             loop.join()
         self._tally.look()
         return self._done("stopped")
-
-    def _before_first(self) -> int:
-        identity = self._query.log.identity()
-        return identity.first_epoch - 1 if identity else -1
 
     def _failed(self, state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None

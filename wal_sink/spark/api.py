@@ -30,7 +30,6 @@ from wal_sink.spark.data_source import add_format
 from wal_sink.spark.query import locate
 from wal_sink.spark.sink import Sink
 from wal_sink.wal.location import (
-    Location,
     find_by_checkpoint,
     is_folder,
     refuse_unused,
@@ -307,17 +306,10 @@ def _find(
     wal: str | None,
     storage_options: Mapping[str, object] | None,
 ) -> tuple[Checkpoint, Log]:
-    """Find checkpoint and log of a query."""
+    """Find checkpoint and log of a query. A folder takes no options, unless neither place can take any."""
     if not isinstance(query_or_checkpoint, str):
         return locate(query_or_checkpoint)
-    query_id, location = _find_by_location(query_or_checkpoint, wal, storage_options or {})
-    return location.open_checkpoint(), location.open_log(query_id)
-
-
-def _find_by_location(
-    url: str, wal: str | None, options: Mapping[str, object]
-) -> tuple[str, Location]:
-    """Find a query by its checkpoint. A folder takes no options, unless neither place can take any."""
+    url, options = query_or_checkpoint, storage_options or {}
     log_takes_none = wal and is_folder(wal) and not is_folder(url)
     query_id, location = find_by_checkpoint(
         url,
@@ -327,4 +319,4 @@ def _find_by_location(
         None if is_folder(url) else options,
     )
     refuse_unused(location, options, "storage_options")
-    return query_id, location
+    return location.open_checkpoint(), location.open_log(query_id)
