@@ -22,7 +22,7 @@ from tests.s3 import s3  # noqa: F401 - a fixture
 from tests.sql.mariadb import database, mariadb  # noqa: F401 - fixtures
 from wal_sink.protocol import windows
 from wal_sink.testing.servers import docker
-from wal_sink.testing.servers.cassandra import IMAGE, VARIABLE, Node
+from wal_sink.testing.servers.cassandra import IMAGE, Node
 from wal_sink.testing.servers.kafka import Broker
 
 pytest_plugins = [
@@ -49,9 +49,6 @@ multiprocessing.set_forkserver_preload(
         "s3fs",
     ]
 )
-
-# A container takes twice the CPU of an embedded node; tests/docker has one.
-os.environ.setdefault(VARIABLE, "embedded")
 
 os.environ["PYTHONFAULTHANDLER"] = "1"  # of Spark's workers: a crash shows its stacks
 os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark's workers need the same packages
