@@ -101,7 +101,7 @@ def test_the_example_runs(environment: Path, pasted: bool, activated: bool) -> N
     for warning in ("Spark starts its Python workers", "FutureWarning"):
         assert warning not in said
     assert "starts\n  guarantee   " in said
-    assert f"{ROWS} query " in printed
+    assert f"{ROWS} rows\n" in printed
     assert "none: everything checkpointed is flushed" in printed
 
 

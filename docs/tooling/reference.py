@@ -118,7 +118,10 @@ def _command(name: str, command: Any, context: Any) -> Iterator[str]:
         text = parameter.help or ""
         written = parameter.metavar
         if parameter.param_type_name == "option":
-            written = f"{', '.join(parameter.opts)} {parameter.display_type_rich(context)}".strip()
+            takes = parameter.display_type_rich(context).replace(
+                "|", ", "
+            )  # a bar would end the cell
+            written = f"{', '.join(parameter.opts)} {takes}".strip()
             if isinstance(parameter.default, str | int) and parameter.default not in (False, ""):
                 text += f" Default: `{parameter.default}`."
         rows.append((f"`{written}`", text))

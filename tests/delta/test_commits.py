@@ -215,6 +215,8 @@ def test_a_table_that_was_made_again_has_no_ledger(query: Query) -> None:
     shutil.rmtree(query.path)
     with pytest.raises((SchemaMismatch, OSError)):
         query.session.read_ledger()
+    with pytest.raises(SchemaMismatch, match="There is no Delta table"):
+        query.connect()
     DeltaTable.create(query.path, SCHEMA)
     assert query.session.read_ledger() is None
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+from pathlib import Path
 
 import pytest
 import typer
-from rich.markup import escape
 from rich.table import Table
 from typer.testing import CliRunner
 
@@ -19,10 +19,14 @@ from wal_sink.errors import LogUnavailable, OptionError
 
 @pytest.mark.parametrize("text", ["pip install 'wal_sink[s3]'", "[/mnt/log] is odd", "[applied]"])
 def test_brackets_of_an_error_are_no_markup(capsys: pytest.CaptureFixture[str], text: str) -> None:
-    """A remedy is printed as it is: nothing of it is taken for a style, or for a broken one."""
+    """Of a remedy, and of what is printed: nothing of it is taken for a style, or for a broken one."""
+    with output(as_json=False) as console:
+        console.print(text)
     with pytest.raises(typer.Exit) as ended, output(as_json=False):
         raise OptionError("It broke", text)
-    assert text in capsys.readouterr().err
+    printed = capsys.readouterr()
+    assert text in printed.err
+    assert text in printed.out
     assert ended.value.exit_code == OptionError.exit_code
 
 
@@ -30,9 +34,9 @@ def test_texts_of_a_log_do_not_steer_the_terminal(capsys: pytest.CaptureFixture[
     """Of an error, of what is printed or logged, in a cell: an escape could hide what is agreed to."""
     evil, shown = "no \x1b[2J\x1b]0;title\x07\r\x9b5n", r"no \x1b[2J\x1b]0;title\x07\r\x9b5n"
     table = Table("column")
-    table.add_row(escape(f"cell {evil}"))
+    table.add_row(f"cell {evil}")
     with output(as_json=False) as console:
-        console.print(escape(f"one\ntwo {evil}"), soft_wrap=True)
+        console.print(f"one\ntwo {evil}", soft_wrap=True)
         console.print(table)
     with pytest.raises(typer.Exit), output(as_json=False):
         raise OptionError(f"It broke: {evil}", "Wait")
@@ -54,6 +58,13 @@ def test_what_a_store_raises_is_an_error_of_the_command(capsys: pytest.CaptureFi
     assert ended.value.exit_code == LogUnavailable.exit_code
     assert "A store or a file cannot be used: PermissionError('/aside')" in shown.err
     assert json.loads(shown.out)["error"] == "LogUnavailable"
+
+
+def test_what_to_do_next_can_be_pasted(tmp_path: Path) -> None:
+    """The extra of the new package stands in brackets."""
+    folder = str(tmp_path / "new")
+    shown = CliRunner().invoke(app, ["new-target", "my_store", "--folder", folder])
+    assert f"  cd {folder}\n  pip install --editable '.[test]'\n  pytest\n" in shown.output
 
 
 def test_the_version_is_told() -> None:

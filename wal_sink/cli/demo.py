@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
 
-from wal_sink.cli.terminal import AsJson, document, output
+from wal_sink.cli.terminal import AsJson, document, output, reddened
 from wal_sink.errors import OptionError
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ def demo(
         else:
             _print(console, found)
         for problem in found.problems:
-            console.print(f"[red]{escape(problem)}[/red]")
+            console.print(reddened(problem))
         if found.problems:
             raise typer.Exit(1)
 

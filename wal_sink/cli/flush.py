@@ -11,7 +11,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -169,7 +168,7 @@ def _exposed(port: int | None, host: str, console: Console) -> Iterator[Expositi
         return
     with contextlib.closing(expose(port, host)) as exposition:
         console.print(
-            f"Metrics are on port {exposition.port}, at /metrics; it listens on {escape(host)}",
+            f"Metrics are on port {exposition.port}, at /metrics; it listens on {host}",
             soft_wrap=True,
         )
         yield exposition
@@ -201,7 +200,7 @@ def _print(console: Console, done: FlushDone) -> None:
         f"{_about(done)}{counted(done.epochs, 'epoch was', 'epochs were')} flushed:"
         f" {counted(done.rows, 'row')}, {byte_count(done.bytes)}, in {done.seconds:.1f} s."
         f" The last one that is flushed: {epoch_id(done.flushed)};"
-        f" {counted(done.pending_epochs, 'waits', 'wait')}. It ended: {escape(done.why)}.",
+        f" {counted(done.pending_epochs, 'waits', 'wait')}. It ended: {done.why}.",
     )
     if done.trimmed:
         console.print(

@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.markup import escape
 from rich.progress import DownloadColumn, TimeRemainingColumn
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -36,6 +35,7 @@ from wal_sink.cli.terminal import (
     documents,
     option_values,
     output,
+    reddened,
 )
 from wal_sink.clock import now_us
 from wal_sink.errors import OptionError, WalSinkError
@@ -320,12 +320,12 @@ def _print(console: Console, found: Verified) -> None:
         console.print(f"Target {found.target}:")
     for finding in found.findings:
         where = "" if finding.epoch is None else f" at epoch {finding.epoch}"
-        console.print(f"[red]{finding.kind}[/red]{where}: {escape(finding.what)}", soft_wrap=True)
+        console.print(reddened(finding.kind, f"{where}: {finding.what}"), soft_wrap=True)
         if finding.file:
-            console.print(f"  File: {escape(finding.file)}", soft_wrap=True)
-        console.print(f"  What to do: {escape(finding.remedy)}", soft_wrap=True)
+            console.print(f"  File: {finding.file}", soft_wrap=True)
+        console.print(f"  What to do: {finding.remedy}", soft_wrap=True)
     for note in found.notes:
-        console.print(f"Note: {escape(note)}", soft_wrap=True)
+        console.print(f"Note: {note}", soft_wrap=True)
     ledger = "not read" if found.ledger is None else epoch_id(found.ledger)
     console.print(
         f"Checkpointed: {epoch_id(found.checkpointed)}. Published: {epoch_id(found.published)}. Flushed:"

@@ -14,7 +14,6 @@ from typing import Annotated, Any, NamedTuple, Protocol, TypeVar, get_type_hints
 import msgspec
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -131,7 +130,7 @@ def make_change(
         if given.as_json:
             document(done)
         else:
-            console.print(escape(summary(done)), soft_wrap=True)
+            console.print(summary(done), soft_wrap=True)
 
 
 def _find(
@@ -143,12 +142,12 @@ def _find(
 
 
 def _errors() -> Console:
-    return SafeConsole(stderr=True, highlight=False, soft_wrap=True)
+    return SafeConsole(stderr=True, soft_wrap=True)
 
 
 def _say(text: str) -> None:
     """Tell the operator something on standard error."""
-    _errors().print(escape(text))
+    _errors().print(text)
 
 
 def _confirm(consequences: str, *, yes: bool) -> None:
@@ -161,7 +160,7 @@ def _confirm(consequences: str, *, yes: bool) -> None:
     if yes:
         return
     console = _errors()
-    console.print("Go on? \\[y/N] ", end="")
+    console.print("Go on? [y/N] ", end="")
     try:
         answer = sys.stdin.readline() if sys.stdin is not None else ""
     except (OSError, ValueError):  # closed
@@ -390,8 +389,7 @@ def reset(
             document(done)
         else:
             console.print(
-                f"Deleted: {escape(done.checkpoint)} and {escape(done.log)},"
-                f" {counted(done.objects, 'object')}.",
+                f"Deleted: {done.checkpoint} and {done.log}, {counted(done.objects, 'object')}.",
                 soft_wrap=True,
             )
 
@@ -445,9 +443,7 @@ def quarantine(
             if as_json:
                 document(written)
             else:
-                console.print(
-                    f"{counted(written.rows, 'row is', 'rows are')} in {escape(written.file)}."
-                )
+                console.print(f"{counted(written.rows, 'row is', 'rows are')} in {written.file}.")
             return
         found = [list_quarantine(one) for one in each]
         if as_json:

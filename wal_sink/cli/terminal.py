@@ -20,7 +20,6 @@ import msgspec
 import typer
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.logging import RichHandler
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
 from rich.text import Text
 
@@ -117,7 +116,13 @@ class OfTargets(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SafeConsole(Console):
-    """Prints texts without characters that steer a terminal: much of them was read in a log or a table."""
+    """Prints texts as they are, without characters that steer a terminal: much was read in a log or a table.
+
+    Brackets are text, no markup.
+    """
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__(highlight=False, markup=False, **how)
 
     def render_str(self, text: str, **how: Any) -> Text:
         """Render a text."""
@@ -143,7 +148,7 @@ def output(*, as_json: bool) -> Iterator[Console]:
     :param as_json: what people read goes to standard error; a failure is a JSON document on standard output.
     :raises typer.Exit: the block raised a `WalSinkError`; with its exit code, see `wal_sink.errors`.
     """
-    console = SafeConsole(stderr=as_json, highlight=False)
+    console = SafeConsole(stderr=as_json)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _UNBOUNDED  # a file or a pipe has no width: no line is broken or cut
     handler = RichHandler(console=console, show_path=False, show_time=False)
@@ -155,12 +160,15 @@ def output(*, as_json: bool) -> Iterator[Console]:
         with store_errors("A store or a file"):
             yield console
     except WalSinkError as error:
-        SafeConsole(stderr=True, highlight=False, soft_wrap=True).print(
-            f"[red]{type(error).__name__}[/red]: {escape(str(error))}"
-        )
+        SafeConsole(stderr=True, soft_wrap=True).print(reddened(type(error).__name__, f": {error}"))
         if as_json:
             document(Failure(error=type(error).__name__, what=error.what, remedy=error.remedy))
         raise typer.Exit(error.exit_code) from error
+
+
+def reddened(red: str, text: str = "") -> Text:
+    """Return a text whose first part is red."""
+    return Text.assemble((_lines(red), "red"), _lines(text))
 
 
 def document(value: msgspec.Struct) -> None:

@@ -127,8 +127,21 @@ def storage_of(path: str, options: dict[str, str] | None) -> Any:
 
     Its public API, `DeltaStorageHandler`, hands a stream to Arrow that refuses what Arrow writes (1.6.6 with
     pyarrow 26: 'Buffer' object is not an instance of 'bytes'). What lies below it takes bytes.
+
+    :raises SchemaMismatch: the path is a local folder that is not there.
     """
-    return DeltaStorageHandler(path, options)._handler  # noqa: SLF001
+    with _table_is_there(path):
+        return DeltaStorageHandler(path, options)._handler  # noqa: SLF001
+
+
+@contextlib.contextmanager
+def _table_is_there(path: str) -> Iterator[None]:
+    try:
+        yield
+    except TableNotFoundError as error:
+        raise SchemaMismatch(
+            f"There is no Delta table at {path}.", "Create it, or correct option delta.path."
+        ) from error
 
 
 class Files:
@@ -397,13 +410,8 @@ class Table:
         )
 
     def _opened(self) -> DeltaTable:
-        try:
+        with _table_is_there(self.path):
             return DeltaTable(self.path, storage_options=self._options)
-        except TableNotFoundError as error:
-            raise SchemaMismatch(
-                f"There is no Delta table at {self.path}.",
-                "Create it, or correct option delta.path.",
-            ) from error
 
 
 def _commit_file(version: int) -> str:

@@ -268,8 +268,8 @@ class SqlTarget(Target):
             )
         return TargetUnavailable(
             f"{self.name} does not answer: {type(error).__name__}: {error}",
-            "See that the database runs, can be reached, and is not locked by another client. A flush then"
-            " goes on by itself.",
+            "See that the database runs, that this host reaches it under the address in its options, and that"
+            " no other client has locked it. A flush then goes on by itself.",
         )
 
     def _make_ledger(self, connection: Any) -> None:
