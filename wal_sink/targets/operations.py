@@ -110,10 +110,7 @@ _DEFAULT: Mapping[str, Operation] = {UPSERT: UPSERT, DELETE: DELETE}
 _EXAMPLE = f'Write it as {OPERATIONS}={{"U": "{UPSERT}", "D": "{DELETE}"}}'
 
 
-BY_POSITION = (
-    "the later of two rows with one key; in one micro-batch by partition and position, so after a shuffle"
-    " either"
-)
+BY_POSITION = "of two rows with one key the later one stays. In one micro-batch behind a shuffle it may be either"
 """What is logged where one row of a key stays, and no time says which."""
 
 
