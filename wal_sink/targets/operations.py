@@ -110,7 +110,9 @@ _DEFAULT: Mapping[str, Operation] = {UPSERT: UPSERT, DELETE: DELETE}
 _EXAMPLE = f'Write it as {OPERATIONS}={{"U": "{UPSERT}", "D": "{DELETE}"}}'
 
 
-BY_POSITION = "the later of two rows with one key stays. In one micro-batch behind a shuffle it may be either"
+BY_POSITION = (
+    "the later of two rows with one key stays. In one micro-batch behind a shuffle it may be either"
+)
 """What is logged where one row of a key stays, and no time says which."""
 
 
