@@ -200,6 +200,14 @@ def driver_rows(
     return [DriverRow(plan, each, protocol, list(key)) for each in values]
 
 
+def prepared(query: str, key: Sequence[int] = ()) -> PreparedStatement:
+    """Return what the driver makes of a server's answer; the id is the statement's text.
+
+    :param key: which values are the partition key.
+    """
+    return PreparedStatement([], query.encode(), list(key), query, "ks", 5, [], None)
+
+
 def binding(*prepared: PreparedStatement) -> Bind:
     """Return what makes batches of the driver of requests with rows of some statements."""
     return functools.partial(bound, prepared=prepared)

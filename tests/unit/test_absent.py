@@ -6,11 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.cql_driver import Field, binding, plan_of
+from tests.cql_driver import Field, binding, plan_of, prepared
 from tests.unit.test_cassandra_compare import COLUMNS, live
 from tests.unit.test_cassandra_fitness import CASSANDRA, SCYLLA, TWO
 from tests.unit.test_cassandra_fitness import options as fitness_options
-from tests.unit.test_write_mode import GIVEN, prepared
+from tests.unit.test_write_mode import GIVEN
 from wal_sink.configuration import configure
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Column, WriteDemands, plan_key

@@ -10,9 +10,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
-from cassandra.query import PreparedStatement
 
-from tests.cql_driver import plan_of
+from tests.cql_driver import plan_of, prepared
 from tests.unit.test_cassandra_compare import live as live_table
 from wal_sink.configuration import configure
 from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch
@@ -326,11 +325,6 @@ def test_batches_without_rows_or_of_one_table() -> None:
 
 
 # --- what each table gets -------------------------------------------------------------------------
-
-
-def prepared(query: str) -> PreparedStatement:
-    """Return what the driver makes of a server's answer; the id is the statement's text."""
-    return PreparedStatement([], query.encode(), [], query, "shop", 5, [], None)
 
 
 def test_each_row_has_its_own_timestamp_in_each_table() -> None:

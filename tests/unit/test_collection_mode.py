@@ -12,10 +12,9 @@ from cassandra.query import UNSET_VALUE
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.cql_driver import bind, driver_rows, plan_of, plan_of_column
+from tests.cql_driver import bind, driver_rows, plan_of, plan_of_column, prepared
 from tests.cql_values import FIELDS, SCALARS, Case, type_name
 from tests.unit.test_cassandra_compare import live
-from tests.unit.test_write_mode import prepared
 from wal_sink.configuration import configure
 from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.model.plan import plan_key

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 from typing import Any
@@ -11,9 +12,9 @@ import pyarrow as pa
 import pytest
 from cassandra import cqltypes
 from cassandra.metadata import Metadata
-from cassandra.query import UNSET_VALUE, PreparedStatement
+from cassandra.query import UNSET_VALUE
 
-from tests.cql_driver import SIMPLE, Field, bind, plan_of
+from tests.cql_driver import SIMPLE, Field, bind, plan_of, prepared
 from wal_sink.configuration import configure
 from wal_sink.errors import InvalidRow, OptionError
 from wal_sink.model.plan import plan_key
@@ -242,11 +243,6 @@ def test_values_of_any_type_become_null() -> None:
 # --- the statements -------------------------------------------------------------------------------
 
 
-def prepared(query: str) -> PreparedStatement:
-    """Return what the driver makes of a server's answer; the id is the statement's text."""
-    return PreparedStatement([], query.encode(), [1], query, "ks", 5, [], None)
-
-
 US = 1_700_000_000_000_000
 INSERT = 'INSERT INTO "ks"."t" ("b", "k", "v", "a", "m") VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?'
 DELETE = 'DELETE FROM "ks"."t" USING TIMESTAMP ? WHERE "k" = ?'
@@ -325,7 +321,8 @@ def test_a_request_has_rows_of_its_partition_in_the_order_of_the_slice() -> None
     """Upserts beside deletes: what belongs together is not torn apart by what statement writes it."""
     rows = Stamped(check(CHANGES, PLAN), np.arange(US, US + CHANGES.num_rows))
     replicas = Replicas(Metadata(), "ks", "dc1")
-    table = Prepared(PLAN, Statements(PLAN, prepared), Limits(shared_bytes=0), replicas)
+    by_second = functools.partial(prepared, key=[1])
+    table = Prepared(PLAN, Statements(PLAN, by_second), Limits(shared_bytes=0), replicas)
     found = {each.routing_key: rows_of(each) for each in requests(table, rows, None)}
     assert found == {
         b"x": [

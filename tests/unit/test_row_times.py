@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from cassandra.query import UNSET_VALUE, PreparedStatement
+from cassandra.query import UNSET_VALUE
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.cql_driver import SIMPLE, Field, bind, plan_of
+from tests.cql_driver import SIMPLE, Field, bind, plan_of, prepared
 from wal_sink.clock import now_us
 from wal_sink.configuration import configure
 from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch
@@ -259,10 +259,6 @@ def test_lives_are_counted_from_the_earlier_of_two_clocks() -> None:
 
 
 # --- the statements -------------------------------------------------------------------------------
-
-
-def prepared(query: str) -> PreparedStatement:
-    return PreparedStatement([], query.encode(), [], query, "ks", 5, [], None)
 
 
 @pytest.mark.parametrize("nulls", ["unset", "write"])

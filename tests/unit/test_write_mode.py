@@ -8,9 +8,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
-from cassandra.query import PreparedStatement
 
-from tests.cql_driver import bind, plan_of
+from tests.cql_driver import bind, plan_of, prepared
 from tests.unit.test_cassandra_compare import COLUMNS, live
 from tests.unit.test_operations import wire
 from wal_sink.configuration import configure
@@ -32,11 +31,6 @@ GIVEN = {
 KEY = [("id", pa.int64()), ("day", pa.date32())]
 STATIC = pa.schema([("shop", pa.string()), ("id", pa.int64())])
 LIVE = live(*(column for column in COLUMNS if column.name != "tags"))
-
-
-def prepared(query: str) -> PreparedStatement:
-    """Return what the driver makes of a server's answer; the id is the statement's text."""
-    return PreparedStatement([], query.encode(), [], query, "shop", 5, [], None)
 
 
 UPDATE = Wanted(update=True)
