@@ -143,8 +143,11 @@ def test_what_delta_does_not_have_is_refused(tmp_path: Path) -> None:
         ("int", "bigint", 2**31 - 1, 2**31),
         ("decimal(4,2)", "decimal(10,4)", Decimal("12.3400"), Decimal("12.3456")),
         ("double", "bigint", 2**53, 2**53 + 1),
+        ("decimal(4,0)", "bigint", 9_999, 10_000),
+        ("bigint", "decimal(20,0)", 2**63 - 1, Decimal(2**63)),
         ("array<int>", "array<bigint>", [1, None], [2**31]),
         ("struct<x:int>", "struct<x:bigint>", {"x": 1}, {"x": 2**31}),
+        ("struct<x:decimal(4,0)>", "struct<x:bigint>", {"x": 1}, {"x": 10_000}),
         ("double", "float", 1.5, None),
     ],
 )
@@ -166,7 +169,6 @@ def test_a_value_fits_or_is_refused(
     [
         ("float", "double"),
         ("int", "string"),
-        ("decimal(4,0)", "bigint"),
         ("timestamp", "timestamp_ntz"),
         ("struct<x:int>", "struct<y:int>"),
         ("map<string,int>", "map<string,bigint>"),

@@ -72,6 +72,14 @@ def _between(source: pa.DataType, target: pa.DataType) -> pa.DataType | None:
     if is_array(source) and is_array(target):
         element = _between(source.value_type, target.value_type)
         return None if element is None else pa.list_(element)
+    if pt.is_struct(source) and pt.is_struct(target):
+        found = [_between(each.type, into.type) for each, into in zip(source, target, strict=True)]
+        if all(type_ is None for type_ in found):
+            return None
+        parts = zip(source, found, strict=True)
+        return pa.struct(
+            [each if type_ is None else each.with_type(type_) for each, type_ in parts]
+        )
     if pt.is_integer(source) and pt.is_decimal(target):
         return pa.decimal256(76, target.scale)
     return None

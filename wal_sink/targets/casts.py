@@ -77,6 +77,10 @@ def is_castable(source: pa.DataType, type_: pa.DataType) -> bool:
     """Whether a type may hold another's values: a cast keeps a value or refuses it, and never changes it."""
     if pt.is_list(type_) and is_array(source):
         return is_castable(source.value_type, type_.value_type)
+    if pt.is_struct(type_) and pt.is_struct(source):
+        return [each.name for each in source] == [each.name for each in type_] and all(
+            is_castable(each.type, into.type) for each, into in zip(source, type_, strict=True)
+        )
     if pt.is_floating(source) and pt.is_floating(type_):
         return bool(type_.bit_width >= source.bit_width)
     if pt.is_timestamp(source) and pt.is_timestamp(type_):

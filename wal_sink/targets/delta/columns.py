@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import functools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -17,16 +17,16 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from wal_sink.errors import InvalidRow
-from wal_sink.model.plan import Plan, is_array, is_blob, is_text
+from wal_sink.model.plan import Plan, is_array
 from wal_sink.targets.arrow_values import (
     are_deletes,
     beyond_python,
+    cast_values,
     keys_of_deletes,
     not_deleted,
-    plain,
     planned_operations,
-    shorten,
 )
+from wal_sink.targets.casts import is_castable, key_of, row_text
 from wal_sink.targets.columns import TableColumn, TableRules, to_cast
 
 _ARROW = {
@@ -143,38 +143,6 @@ def json_field(field: pa.Field) -> dict[str, Json]:
     return {"name": field.name, "type": type_, "nullable": True, "metadata": {}}
 
 
-def holds(type_: pa.DataType, source: pa.DataType) -> bool:
-    """Whether a cast from `source` keeps each value or refuses it, and never changes it."""
-    for kind, rule in _RULES:
-        if kind(type_) and kind(source):
-            return rule(type_, source)
-    return type_ == source or bool(pt.is_integer(source) and pt.is_float64(type_))
-
-
-def _holds_struct(type_: pa.DataType, source: pa.DataType) -> bool:
-    if [field.name for field in type_] != [field.name for field in source]:
-        return False
-    return all(holds(a.type, b.type) for a, b in zip(type_, source, strict=True))
-
-
-def _always(type_: pa.DataType, source: pa.DataType) -> bool:  # noqa: ARG001 -- the cast refuses values
-    return True
-
-
-_Kind = Callable[[pa.DataType], bool]
-_Rule = Callable[[pa.DataType, pa.DataType], bool]
-
-_RULES: tuple[tuple[_Kind, _Rule], ...] = (
-    (is_array, lambda type_, source: holds(type_.value_type, source.value_type)),
-    (pt.is_map, lambda type_, source: bool(type_ == source)),
-    (pt.is_struct, _holds_struct),
-    (pt.is_floating, lambda type_, source: bool(type_.bit_width >= source.bit_width)),
-    (pt.is_timestamp, lambda type_, source: (type_.tz is None) == (source.tz is None)),
-    *((kind, _always) for kind in (pt.is_integer, pt.is_decimal, is_text, is_blob)),
-)
-"""For two types of one kind, whether the first one holds the second."""
-
-
 CAN_PARTITION = (
     "string",
     "long",
@@ -243,15 +211,6 @@ def _moment(us: int, *, zoned: bool) -> str:
     return moment.isoformat("T" if zoned else " ", "microseconds") + ("Z" if zoned else "")
 
 
-KEYS = "keys"
-"""What a plan notes of an upsert: the columns of its key, as a JSON array. Not there where rows are added."""
-
-
-def keys(plan: Plan) -> list[str]:
-    """Return the key columns that a plan has noted; none: rows are added."""
-    return msgspec.json.decode(plan.details.get(KEYS, "[]"), type=list[str])
-
-
 def can_be_key(type_: Any) -> bool:
     """Whether two values of a type, as Delta's log has it, are equal or not: no NaN, nothing nested."""
     return isinstance(type_, str) and type_ not in ("float", "double")
@@ -282,7 +241,7 @@ class DeltaRules(TableRules):
         if type_ is None:
             why = f"{field.name}: the table's type is {sql}, which wal_sink does not write."
             return [f"{why} Leave it out of the DataFrame, or write to another table."]
-        if holds(type_, field.type):
+        if is_castable(field.type, type_):
             return []
         return [self.types_differ(field, sql, f"{to_cast(field.name, sql)}.")]
 
@@ -339,8 +298,8 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
     :raises InvalidRow: a value does not fit its column.
     """
     arrays = []
-    partitioned_by, keyed = partitions(plan), keys(plan)
-    operations = planned_operations(batch, plan, functools.partial(_row_text, batch, keyed))
+    partitioned_by, keyed = partitions(plan), key_of(plan)
+    operations = planned_operations(batch, plan, functools.partial(row_text, batch, plan))
     deletes = None if operations is None else are_deletes(operations)
     if deletes is not None:
         batch = keys_of_deletes(batch, deletes, keyed)
@@ -366,7 +325,7 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
         arrow = to_arrow(type_)
         assert arrow is not None, "the plan has only types that can be written"
         try:
-            array = array if array.type == arrow else array.cast(arrow)
+            array = array if array.type == arrow else cast_values(array, arrow)
         except pa.ArrowInvalid as error:
             raise InvalidRow(
                 f"A value of column {column.name} does not fit into {to_sql(type_)}: {error}",
@@ -398,12 +357,6 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
             )
         arrays.append(array)
     return pa.record_batch(arrays, names=[column.name for column in plan.columns])
-
-
-def _row_text(batch: pa.RecordBatch, keyed: Sequence[str], row: int) -> str:
-    """Name a row by its key."""
-    values = ", ".join(f"{name}={shorten(plain(batch.column(name)[row]))}" for name in keyed)
-    return f"the row with {values}"
 
 
 def _has_true(flags: pa.Array) -> bool:

@@ -12,10 +12,10 @@ from deltalake import DeltaTable, Schema
 
 from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable, WalSinkError
 from wal_sink.model.plan import Plan, WriteDemands
+from wal_sink.targets.casts import key_details
 from wal_sink.targets.columns import match_columns
 from wal_sink.targets.create_table import CREATE_TABLE, KEY_COLUMNS, refuse_unknown_columns
 from wal_sink.targets.delta.columns import (
-    KEYS,
     PARTITIONS,
     DeltaRules,
     about_partitions,
@@ -108,10 +108,8 @@ def _plan(
         DeltaRules(options.path),
         about_partitions(written, fields, partitioned_by),
     )
-    details = {PARTITIONS: msgspec.json.encode(list(partitioned_by)).decode()}
-    if options.keys:
-        _refuse_keys(options.keys, written, fields)
-        details[KEYS] = msgspec.json.encode(list(options.keys)).decode()
+    partitions = {PARTITIONS: msgspec.json.encode(list(partitioned_by)).decode()}
+    _refuse_keys(options.keys, written, fields)
     demands = WriteDemands(replaces=bool(options.keys))
     return Plan(
         key=key,
@@ -120,7 +118,7 @@ def _plan(
         columns=with_operation(columns, schema, operation),
         operations=dict(options.words) if operation else {},
         demands=demands,
-        details=details,
+        details=partitions | key_details(options.keys),
     )
 
 

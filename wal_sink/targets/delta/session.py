@@ -29,8 +29,9 @@ from wal_sink.errors import CorruptLog, OptionError, TargetUnavailable
 from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Slice, StagedSession
+from wal_sink.targets.casts import key_of
 from wal_sink.targets.columns import refuse_changed
-from wal_sink.targets.delta.columns import about_moved, keys, partitions, table_columns, words
+from wal_sink.targets.delta.columns import about_moved, partitions, table_columns, words
 from wal_sink.targets.delta.options import DeltaOptions
 from wal_sink.targets.delta.stage import Receipt, Stage, in_order, last_rows
 from wal_sink.targets.delta.table import Files, Table, classify, is_conflict, shortly
@@ -161,7 +162,7 @@ class DeltaSession(StagedSession):
         if rows.batch.num_rows:
             upsert = bool(self._options.keys)
             stage.add(
-                in_order(rows, plan.operation, keyed=bool(keys(plan))) if upsert else rows.batch
+                in_order(rows, plan.operation, keyed=bool(key_of(plan))) if upsert else rows.batch
             )
 
     def compare(self, plan: Plan) -> None:
@@ -329,10 +330,10 @@ class DeltaSession(StagedSession):
             here, option = self._options.path, f"delta.path={plan.table}"
             raise published_elsewhere(f"the Delta table {plan.table}", here, [option])
         table = self._refreshed()
-        table.refuse_unfit(replaces=bool(keys(plan)))
+        table.refuse_unfit(replaces=bool(key_of(plan)))
         moved = about_moved(plan, table.partitioned_by)
         refuse_changed(plan.of_table(), table_columns(table.fields), moved, words)
-        if (planned := keys(plan)) and set(planned) != set(self._options.keys):
+        if (planned := key_of(plan)) and set(planned) != set(self._options.keys):
             now = f"keyColumns={','.join(self._options.keys)}" if self._options.keys else "append"
             raise OptionError(
                 f"Rows with the key {', '.join(planned)} were published for {self._options.path} with"
