@@ -160,7 +160,7 @@ def test_a_value_fits_or_is_refused(
     query.add(pa.RecordBatch.from_pylist([{"c": good}], schema))
     assert table_of(query.path) == [{"c": good}]
     if bad is not None:
-        with pytest.raises(InvalidRow, match="column c"):
+        with pytest.raises(InvalidRow, match="Column c"):
             query.target.check(pa.RecordBatch.from_pylist([{"c": bad}], schema), query.plan(schema))
 
 
@@ -213,7 +213,7 @@ def test_a_null_inside_of_a_value_is_refused_where_the_table_takes_none(tmp_path
         {"i": 1, "c": [("a", [None])]},
     ]
     for bad in wrong:
-        with pytest.raises(InvalidRow, match="has a null"):
+        with pytest.raises(InvalidRow, match=r"takes no(ne| null)"):
             query.target.check(pa.RecordBatch.from_pylist([bad], schema), query.plan(schema))
 
 
@@ -286,7 +286,7 @@ def test_a_partition_beyond_the_year_9999_is_refused(tmp_path: Path, ddl: str, b
     query = created(tmp_path, schema, ["p"])
     arrays = [pa.array(each, schema.field(0).type) for each in ([0, bad, None], [bad, 0, bad])]
     batch = pa.record_batch(arrays, schema=schema)
-    with pytest.raises(InvalidRow, match=r"Partition column p has .*years 1 to 9999") as caught:
+    with pytest.raises(InvalidRow, match=r"Column p .*years 1 to 9999") as caught:
         query.target.check(batch, query.plan(schema))
     assert caught.value.rows.to_pylist() == [False, True, False]
     query.add(batch.filter(pa.array([True, False, True])))

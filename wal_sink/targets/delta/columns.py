@@ -6,7 +6,6 @@ Rows are cast and checked in the tasks of a query.
 from __future__ import annotations
 
 import datetime
-import functools
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -16,17 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from wal_sink.errors import InvalidRow
-from wal_sink.model.plan import Plan, is_array
-from wal_sink.targets.arrow_values import (
-    are_deletes,
-    beyond_python,
-    cast_values,
-    keys_of_deletes,
-    not_deleted,
-    planned_operations,
-)
-from wal_sink.targets.casts import is_castable, key_of, row_text
+from wal_sink.model.plan import Column, Plan, is_array
+from wal_sink.targets.arrow_values import beyond_python, text
+from wal_sink.targets.casts import cast, cast_or_refuse, is_castable, refuse
 from wal_sink.targets.columns import TableColumn, TableRules, to_cast
 
 _ARROW = {
@@ -295,76 +286,50 @@ def about_moved(plan: Plan, partitioned_by: Sequence[str]) -> Iterator[str]:
 def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
     """Cast a batch to the table's types; it keeps the order of its columns.
 
-    :raises InvalidRow: a value does not fit its column.
+    :raises InvalidRow: a value does not fit its column, or cannot name a partition.
     """
-    arrays = []
-    partitioned_by, keyed = partitions(plan), key_of(plan)
-    operations = planned_operations(batch, plan, functools.partial(row_text, batch, plan))
-    deletes = None if operations is None else are_deletes(operations)
-    if deletes is not None:
-        batch = keys_of_deletes(batch, deletes, keyed)
-    for column in plan.columns:
-        if column.role == "operation":
-            arrays.append(operations)
-            continue
-        type_ = from_text(column.type)
-        array = batch.column(column.name)
-        lacks = column.role == "required" and _has_true(not_deleted(array.is_null(), deletes))
-        if lacks or _has_null(array, type_):
-            raise InvalidRow(
-                f"Column {column.name} has a null where table {plan.table} takes none",
-                f"Filter such rows out: .where(F.col('{column.name}').isNotNull()).",
-            )
-        if column.name in keyed and array.null_count:
-            raise InvalidRow(
-                f"Key column {column.name} has a null, and no row has that key",
-                f"Filter such rows out: .where(F.col('{column.name}').isNotNull()).",
-                column=column.name,
-                rows=array.is_null(),
-            )
-        arrow = to_arrow(type_)
-        assert arrow is not None, "the plan has only types that can be written"
-        try:
-            array = array if array.type == arrow else cast_values(array, arrow)
-        except pa.ArrowInvalid as error:
-            raise InvalidRow(
-                f"A value of column {column.name} does not fit into {to_sql(type_)}: {error}",
-                "Cast or filter it in the DataFrame, or widen the table's column.",
-            ) from error
-        if column.name in partitioned_by and (beyond := beyond_python(array)) is not None:
-            raise InvalidRow(
-                f"Partition column {column.name} has a value outside of the years 1 to 9999, of which Delta"
-                " has no text",
-                "Filter such rows out; most often the unit is wrong.",
-                column=column.name,
-                rows=beyond,
-            )
-        fits = fits_length(type_, array)
-        if fits is not None and not pc.all(fits).as_py():
-            raise InvalidRow(
-                f"Column {column.name} has a text of another length than {type_}",
-                "Spark pads the texts of a char(n) to n characters, and refuses longer ones. Do so in the"
-                f" DataFrame, such as by F.rpad or F.substring, or filter by F.length('{column.name}').",
-            )
-        if (
-            column.name in partitioned_by
-            and arrow == pa.string()
-            and pc.any(_is_empty(array)).as_py()
-        ):
-            raise InvalidRow(
-                f"Partition column {column.name} has an empty text, which Delta keeps as a null",
-                f"Write a null or another text: F.when(F.col('{column.name}') != '', …).",
-            )
-        arrays.append(array)
-    return pa.record_batch(arrays, names=[column.name for column in plan.columns])
+    partitioned_by = partitions(plan)
+
+    def stored(column: Column, values: pa.Array) -> pa.Array:
+        found = _stored(column, values)
+        if column.name in partitioned_by:
+            _refuse_as_partition(found)
+        return found
+
+    return cast(batch, plan, stored)
 
 
-def _has_true(flags: pa.Array) -> bool:
-    return bool(pc.any(flags).as_py())
+def _stored(column: Column, values: pa.Array) -> pa.Array:
+    type_, sql = from_text(column.type), words(column.type)
+    if _has_null(values, type_):
+        inside = pa.array([_has_null(values.slice(i, 1), type_) for i in range(len(values))])
+        refuse(inside, f"has a null inside of {sql}, which takes none", "Filter such rows out.")
+    arrow = to_arrow(type_)
+    assert arrow is not None, "the plan has only types that can be written"
+    found = cast_or_refuse(values, arrow, sql)
+    if (fits := fits_length(type_, found)) is not None:
+        refuse(
+            pc.invert(fits),
+            f"has another length than {sql}",
+            "Spark pads the texts of a char(n) to n characters, and refuses longer ones. Do so in the"
+            " DataFrame, such as by F.rpad or F.substring, or filter by F.length('{name}').",
+        )
+    return found
 
 
-def _is_empty(texts: pa.Array) -> pa.Array:
-    return pc.equal(pc.binary_length(texts), pa.scalar(0, pa.int32()))
+def _refuse_as_partition(values: pa.Array) -> None:
+    if (beyond := beyond_python(values)) is not None:
+        refuse(
+            beyond,
+            "is outside of the years 1 to 9999, and Delta has no text of it, which a partition needs",
+            "Filter such rows out; most often the unit is wrong.",
+        )
+    if pt.is_string(values.type):
+        refuse(
+            pc.equal(values, text("")),
+            "is an empty text, which Delta keeps as a null of a partition",
+            "Write a null or another text: F.when(F.col('{name}') != '', …).",
+        )
 
 
 def _has_null(array: pa.Array, type_: Json) -> bool:

@@ -10,10 +10,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wal_sink.errors import InvalidRow
-from wal_sink.model.plan import Plan
+from wal_sink.model.plan import Column, Plan
 from wal_sink.targets.arrow_values import text
-from wal_sink.targets.casts import cast, stored_by
+from wal_sink.targets.casts import cast, refuse, stored_by
 
 ARROW, FOLDERS, LEAST = "arrow", "folders", "least"
 """Details of a plan: the columns as Arrow types, the texts that name folders of partitions, and the least
@@ -42,29 +41,26 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
     """
     types = pa.ipc.read_schema(pa.BufferReader(base64.b64decode(plan.details[ARROW])))
     by_type = {column.type: types.field(column.name).type for column in plan.columns}
-    rows = cast(batch, plan, stored_by(by_type.get))
-    for name, least in msgspec.json.decode(plan.details.get(LEAST, "{}")).items():
-        numbers = rows.column(name)
-        beyond = pc.less(numbers, text(least).cast(numbers.type)).fill_null(fill_value=False)
-        if beyond.true_count:
-            raise InvalidRow(
-                f"Partition column {name} has a number below {least}, whose partition is not in its type",
+    held = stored_by(by_type.get)
+    least = msgspec.json.decode(plan.details.get(LEAST, "{}"))
+    folders = msgspec.json.decode(plan.details[FOLDERS], type=list[str])
+
+    def stored(column: Column, values: pa.Array) -> pa.Array:
+        found = held(column, values)
+        if column.name in least:
+            first = least[column.name]
+            refuse(
+                pc.less(found, text(first).cast(found.type)),
+                f"is below {first}, whose partition is not in its type",
                 "Filter such rows out, or partition the table by bucket.",
-                column=name,
-                problem=f"The number of partition column {name} is below {least}.",
-                rows=beyond,
             )
-    for name in msgspec.json.decode(plan.details[FOLDERS], type=list[str]):
-        texts = rows.column(name)
-        if (pc.max(pc.binary_length(texts)).as_py() or 0) * 3 <= LONGEST:
-            continue
-        long = [each is not None and len(quote_plus(each)) > LONGEST for each in texts.to_pylist()]
-        if any(long):
-            raise InvalidRow(
-                f"Partition column {name} has a text too long for the name of a folder",
-                f"Partition the table by bucket or truncate, or shorten the texts: F.left('{name}', …).",
-                column=name,
-                problem=f"The text of partition column {name} is too long for the name of a folder.",
-                rows=pa.array(long),
+        if column.name in folders and (pc.max(pc.binary_length(found)).as_py() or 0) * 3 > LONGEST:
+            texts = found.to_pylist()
+            refuse(
+                pa.array([each is not None and len(quote_plus(each)) > LONGEST for each in texts]),
+                "is too long for the name of a partition's folder",
+                "Partition the table by bucket or truncate, or shorten the texts: F.left('{name}', …).",
             )
-    return rows
+        return found
+
+    return cast(batch, plan, stored)
