@@ -172,20 +172,6 @@ def _task(run: Run) -> Task:
     )
 
 
-@pytest.mark.usefixtures("files_only")
-def test_a_poison_row_and_restarts_do_not_fill_the_log_through_foreach_batch(
-    query: World, tmp_path: Path
-) -> None:
-    """A supervisor starts the query again for ever: the log does not grow."""
-    for _ in range(20):
-        run = query.run()
-        run.write_offsets()
-        batch = micro_batch(run, tmp_path)
-        append(batch, run, [("a", 1)])
-        batch.discard_call(run.execution, CALL)
-    assert paths_of(query) == []
-
-
 def test_columns_get_the_types_that_were_agreed_on() -> None:
     """Tasks of `mapInArrow` get timestamps in the session's zone, also in nested columns."""
     here, utc = pa.timestamp("us", "America/New_York"), pa.timestamp("us", "UTC")

@@ -131,19 +131,6 @@ def test_a_failed_query_is_flushed_up_to_its_last_checkpoint(
     assert table.ids() == files(2)
 
 
-def test_lost_listener_events_do_not_stop_the_flush(
-    spark: SparkSession, table: Table, checkpoint: str, tmp_path: Path
-) -> None:
-    """After the start no event arrives; the flusher finds the commits by looking."""
-    source = write_source(tmp_path / "source", 3)
-    with wal_sink.register(spark) as sink:
-        query = start(stream(spark, source), table, checkpoint)
-        spark.streams.removeListener(sink._listener)
-        query.awaitTermination()
-        assert sink.await_flushed(query, timeout=60).epoch == 2
-    assert table.ids() == files(3)
-
-
 def test_workers_do_not_look_through_all_that_is_imported_after_each_task(
     spark: SparkSession, table: Table, checkpoint: str, tmp_path: Path
 ) -> None:
