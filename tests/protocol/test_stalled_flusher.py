@@ -27,7 +27,7 @@ from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import LEFT_FIRST, LEFT_LAST, FlushedEpoch, Intervention
 from wal_sink.protocol.ledger import flush_records
 from wal_sink.wal import trim
-from wal_sink.wal.quarantine import names_aside, needless_aside
+from wal_sink.wal.aside import names_aside, needless_aside
 from wal_sink.wal.retention import Retention, all_records
 from wal_sink.wal.trim import list_trimmable
 

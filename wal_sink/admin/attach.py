@@ -31,8 +31,8 @@ from wal_sink.protocol.repair import Past, rewound
 from wal_sink.protocol.windows import named
 from wal_sink.targets.base import Target
 from wal_sink.text import counted
+from wal_sink.wal.aside import set_aside
 from wal_sink.wal.log import Log
-from wal_sink.wal.quarantine import set_aside
 from wal_sink.wal.targets import (
     Trimmable,
     announce,

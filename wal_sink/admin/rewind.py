@@ -40,8 +40,9 @@ from wal_sink.protocol.repair import (
 from wal_sink.protocol.windows import MOST_EPOCHS, fits
 from wal_sink.targets.base import Delivery, Target
 from wal_sink.text import counted
+from wal_sink.wal.aside import bring_back, set_aside
 from wal_sink.wal.log import Log
-from wal_sink.wal.quarantine import bring_back, entries, set_aside
+from wal_sink.wal.quarantine import entries
 from wal_sink.wal.retention import all_records, has_manifest, put_back
 from wal_sink.wal.segment import check_segment
 

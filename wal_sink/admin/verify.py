@@ -61,8 +61,8 @@ from wal_sink.protocol.next_step import (
 )
 from wal_sink.targets.base import Target
 from wal_sink.text import counted
+from wal_sink.wal.aside import names_aside
 from wal_sink.wal.location import owned, refuse_vanished
-from wal_sink.wal.quarantine import names_aside
 from wal_sink.wal.segment import check_segment
 from wal_sink.wal.targets import lacking, state_of, views, why_absent
 from wal_sink.wal.trim import refuse_diverged

@@ -64,9 +64,10 @@ from wal_sink.protocol.next_step import (
 )
 from wal_sink.protocol.windows import to_sync
 from wal_sink.targets.base import Target
+from wal_sink.wal.aside import bring_back
 from wal_sink.wal.location import owned, refuse_vanished, unflushed
 from wal_sink.wal.log import Log
-from wal_sink.wal.quarantine import bring_back, passed_us
+from wal_sink.wal.quarantine import passed_us
 from wal_sink.wal.targets import why_absent
 
 logger = line_logger(__name__)

@@ -16,8 +16,8 @@ from wal_sink.log_context import line_logger
 from wal_sink.model.ledger import Window
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import FlushedEpoch
+from wal_sink.wal.aside import needless_aside
 from wal_sink.wal.log import Log
-from wal_sink.wal.quarantine import needless_aside
 from wal_sink.wal.retention import RetainedEpochs, Retention, SharedRetention
 from wal_sink.wal.trim import old_records, sweep, trim
 

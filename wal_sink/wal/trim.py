@@ -19,8 +19,9 @@ from wal_sink.log_context import line_logger
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import FlushedEpoch
+from wal_sink.wal.aside import needless_aside
 from wal_sink.wal.log import Log
-from wal_sink.wal.quarantine import left_entries, needless_aside
+from wal_sink.wal.quarantine import left_entries
 from wal_sink.wal.retention import RetainedEpochs, Retention, SharedRetention, retained_paths
 from wal_sink.wal.runs import sweep_runs
 from wal_sink.wal.targets import flushed_epoch, record_anywhere, views

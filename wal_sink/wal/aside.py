@@ -1,0 +1,85 @@
+"""Second names (`aside/`) keep what `rewind` flushes again from a flusher that stands still.
+
+A flusher that stood still while it trimmed has the names of what it is about to delete. When an operator
+rewinds the log meanwhile, these names are needed again. So `rewind` gives each object a second name in
+`aside/<us>/`, which no flusher deletes before the epoch is flushed again; and a flusher that misses an object
+brings it back from there: docs/protocol/operators.md#how-far-rewind-can-go. `us` is the highest write
+timestamp that was used before the rewind. An epoch that is flushed after it has a higher one (rule 14) in its
+record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterable
+
+from wal_sink.model import paths
+from wal_sink.model.records import LEFT_FIRST, LEFT_LAST
+from wal_sink.wal.log import Log
+
+
+def set_aside(log: Log, us: int, objects: Iterable[str], *, lost: bool = False) -> None:
+    """Give objects a second name; what an earlier call did stays.
+
+    :param us: the highest write timestamp that was used so far, microseconds since 1970.
+    :param lost: they are manifests that were not flushed: they are kept, and never brought back.
+    :raises FileNotFoundError: one is gone.
+    """
+    for path in objects:
+        with contextlib.suppress(FileExistsError):
+            log.backend.copy(path, log.own(paths.aside(us, path, lost=lost)))
+
+
+def bring_back(log: Log, epochs: Collection[int]) -> list[str]:
+    """Give the missing objects of some epochs their first name again; return which were missing.
+
+    Segments come before manifests: a manifest that is there has all its segments.
+    """
+    listed = _parsed(log.names(paths.ASIDE, fresh=True))
+    found = [aside for aside in listed if aside[1] in epochs]
+    # Newest first: of one name the last copy counts. "segments/" comes before "manifests/" reversed.
+    found.sort(key=lambda aside: (aside[2], aside[0]), reverse=True)
+    back = []
+    for us, _, path in found:
+        with contextlib.suppress(FileExistsError, FileNotFoundError):
+            log.backend.copy(log.own(paths.aside(us, path)), path)
+            back.append(path)
+    return back
+
+
+def names_aside(log: Log) -> frozenset[str]:
+    """List the objects that can be brought back, by their first names; writes nothing."""
+    return frozenset(path for _, _, path in _parsed(log.names(paths.ASIDE)))
+
+
+def needless_aside(log: Log) -> list[str]:
+    """List what is aside of epochs that were flushed again, or whose rewind was given up long ago."""
+    listed = log.names(paths.ASIDE)
+    if not listed:
+        return []
+    records = log.flushed_epochs()
+    oldest = log.flushed(records[0]) if records else None
+    left = [row.after for row in log.interventions("rewind") if LEFT_FIRST in row.after]
+    behind = [(int(row[LEFT_FIRST]), int(row[LEFT_LAST])) for row in left]
+    last_us: dict[int, int] = {}
+    found = []
+    for name in listed:
+        aside = paths.parse_aside(name)
+        if aside is None:
+            continue
+        us, epoch = aside.us, aside.epoch
+        if epoch not in last_us:
+            record = log.flushed(epoch)
+            if record is None and oldest is not None and epoch < oldest.epoch:
+                record = oldest  # its own is forgotten; timestamps grow from epoch to epoch
+            last_us[epoch] = record.last_us if record else 0
+        # A timestamp that an operator has left behind proves nothing: it lies in the future.
+        if last_us[epoch] > us and not any(a <= last_us[epoch] <= b for a, b in behind):
+            found.append(name)
+    return found
+
+
+def _parsed(names: Iterable[str]) -> list[tuple[int, int, str]]:
+    """Return time, epoch and first name of what can be brought back."""
+    found = [aside for aside in map(paths.parse_aside, names) if aside is not None]
+    return [(aside.us, aside.epoch, aside.path) for aside in found if aside.path is not None]
