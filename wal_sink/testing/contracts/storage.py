@@ -1,7 +1,8 @@
 """Lets racers work on a state backend, in processes or threads that start together.
 
 Module-level functions, because another process finds them by name. Processes are forked from a server of
-them: what that has loaded (`multiprocessing.set_forkserver_preload`) none of them loads again.
+them: what that has loaded (`multiprocessing.set_forkserver_preload`) none of them loads again, and their
+environment is that of the first one's start.
 
 The contract of a state backend, as a pytest suite for its author.
 
