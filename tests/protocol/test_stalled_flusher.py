@@ -175,8 +175,8 @@ def test_rule_22_what_is_retained_late_does_not_hide_what_is_flushed_since(
     assert world.table() == {"a": 0, "b": 1, "c": 2}
 
 
-def test_rule_22_what_is_retained_late_is_no_mark(world: World) -> None:
-    """The records are gone and their copies come late: only what is in `flushed/` is flushed."""
+def retain_late(world: World) -> None:
+    """Let a flusher stand still before its copies, while the target is restored and the log rewound."""
     world.retention_s = 3_600
     outage = Outage(world)
     slow = world.flusher()
@@ -189,6 +189,11 @@ def test_rule_22_what_is_retained_late_is_no_mark(world: World) -> None:
 
     slow.trimmer.retain = late  # type: ignore[method-assign]
     slow.run_once()
+
+
+def test_rule_22_what_is_retained_late_is_no_mark(world: World) -> None:
+    """The records are gone and their copies come late: only what is in `flushed/` is flushed."""
+    retain_late(world)
     assert (world.log.flushed_epochs(), [*all_records(world.log)]) == ([0, 1], [0, 1, 2, 3, 4])
     for to in (4, 3, 2):
         with pytest.raises(OptionError, match="and 1, the last one that it says is flushed"):
@@ -201,18 +206,7 @@ def test_rule_22_what_is_retained_late_is_no_mark(world: World) -> None:
 
 def test_rule_22_what_is_retained_late_does_not_hold_up_the_flush(world: World) -> None:
     """The manifests went with the copies of the records, which do not say that the epochs are flushed."""
-    world.retention_s = 3_600
-    outage = Outage(world)
-    slow = world.flusher()
-    real = slow.trimmer.retain
-
-    def late(window: Window, records: Sequence[FlushedEpoch]) -> None:
-        outage.restore()
-        assert rewind(world, 1).again == 3
-        real(window, records)
-
-    slow.trimmer.retain = late  # type: ignore[method-assign]
-    slow.run_once()
+    retain_late(world)
     assert (world.log.attempts(), [*all_records(world.log)]) == ((), [0, 1, 2, 3, 4])
     world.flush()
     assert world.table() == world.expected()
