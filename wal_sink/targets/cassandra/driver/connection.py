@@ -32,7 +32,7 @@ from cassandra.query import tuple_factory
 
 from wal_sink.errors import OptionError, TargetRefused, TargetUnavailable, WalSinkError
 from wal_sink.options import fields
-from wal_sink.targets.cassandra.driver.errors import classify
+from wal_sink.targets.cassandra.driver.errors import classify, of_each_host
 from wal_sink.targets.cassandra.driver.internals import (
     NO_TLS,
     ConnectionException,
@@ -347,7 +347,7 @@ def _datacenters(cluster: Any) -> set[str]:
 
 
 def _no_connection(error: Exception, options: CassandraOptions) -> WalSinkError:
-    causes = list(error.errors.values()) if isinstance(error, NoHostAvailable) else [error]
+    causes = (isinstance(error, NoHostAvailable) and of_each_host(error)) or [error]
     for cause in causes:
         if isinstance(cause, AuthenticationFailed) and not _may_pass(cause):
             return _no_login(cause, options)

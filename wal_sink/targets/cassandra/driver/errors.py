@@ -190,8 +190,13 @@ def _is_each(error: Exception, is_such: Callable[[Exception], bool]) -> bool:
     """Whether an error is such a one; where there is one of each host, whether all of them are."""
     if not isinstance(error, NoHostAvailable):
         return is_such(error)
-    errors = list(error.errors.values()) if isinstance(error.errors, dict) else []
+    errors = of_each_host(error)
     return bool(errors) and all(map(is_such, errors))
+
+
+def of_each_host(error: NoHostAvailable) -> list[Exception]:
+    """Return the error of each host; none where the driver names addresses alone, as it opens a session."""
+    return list(error.errors.values()) if isinstance(error.errors, dict) else []
 
 
 _LOST_S = 10.0
