@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from wal_sink.testing.servers.process import Child, DidNotStart
+from wal_sink.testing.servers.process import Child
 
 SMALL = ("--innodb-log-file-size=8M", "--innodb-buffer-pool-size=32M")
 # A commit is written, and not synced: what a test kills is a process, and no machine loses its power.
@@ -87,18 +87,11 @@ class MariaDb(Child):
 
 
 def _program(name: str) -> str:
-    """Find a program; Debian has the server's beside PATH.
-
-    :raises DidNotStart: it is not installed.
-    """
+    """Find a program; Debian has the server's beside PATH. Without it the test is skipped."""
     beside = Path("/usr/sbin") / name
     found = shutil.which(name) or (str(beside) if beside.exists() else None)
     if found is None:
-        raise DidNotStart(
-            f"MariaDB is not installed: no program {name}",
-            "Install the server: on Debian and Ubuntu `apt-get install mariadb-server`. Its service is not"
-            " used.",
-        )
+        pytest.skip(f"no program {name}: MariaDB is not installed (Debian: mariadb-server)")
     return found
 
 
