@@ -190,9 +190,8 @@ class SqlSession(TransactionalSession):
         with self._transaction() as end:
             seen = self._ledger.read()
             refuse_unflushed(seen, row)
-            if (
-                seen and self._ledger.touch(seen) != 1
-            ):  # holds it: no other command moves it meanwhile
+            # It holds the row: no other command moves it meanwhile.
+            if seen and self._ledger.touch(seen) != 1:
                 raise TargetUnavailable("Another command has changed the ledger row", "Try again.")
             note = self._ledger_of(row)
             there = note.read()
