@@ -113,6 +113,8 @@ class Judge(logging.Handler):
         self.attempts: dict[tuple[int, str], Computed] = {}
         self._said: set[tuple[str, int]] = set()
         """Targets, each with an epoch that an operator was told it lacks, or has vouched for."""
+        self._conceded: set[tuple[str, int]] = set()
+        """Targets, each with the value of an attempt whose lost rows an operator has vouched for."""
         self._gone: set[tuple[str, str]] = set()
         """Targets, each with a key that is neither in quarantine nor in the backup that was restored."""
         self.retention_s = 0.0
@@ -353,6 +355,12 @@ class Judge(logging.Handler):
             if set(attempt.rows) - arrival.keys - site.quarantined(target, attempt):
                 self.counts["epochs that a restored target lacks, and the log"] += 1
                 site.given_up.add((target, epoch))
+                self._conceded.add((target, attempt.value))
+
+    def still_conceded(self, kept: Mapping[int, Computed | None]) -> set[tuple[str, int]]:
+        """Return what targets lack by an operator's word, whichever backup of the log is restored since."""
+        attempts = [attempt for attempt in kept.values() if attempt is not None]
+        return {(t, a.epoch) for t, value in self._conceded for a in attempts if a.value == value}
 
     def restored_before_rewind(self, target: str, epochs: range) -> None:
         """Learn that a backup of the target was restored from before a rewind of these epochs.
@@ -414,10 +422,14 @@ class Judge(logging.Handler):
         if attempt is None or site.kept.get(attempt.epoch) is not attempt:
             return
         lacking = lost_to & site.lacking(attempt)
+        looked_us = MACHINE.current.looked_us if MACHINE.current is not None else 0
         held = [
             target
             for target in lost_to
-            if (target, attempt.epoch) not in site.given_up and site.state(target) != "detached"
+            if (target, attempt.epoch) not in site.given_up
+            and site.state(target) != "detached"
+            # What has looked before a target was announced may delete what that one has by now.
+            and site.since_us.get((target, -1), 0) <= (looked_us or MACHINE.true_us)
         ]
         since_us = max((attempt.at(target).flushed_us for target in held), default=0)
         if (
