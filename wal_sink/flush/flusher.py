@@ -131,7 +131,7 @@ class Flusher:
         self.trimmer = Trimmer(pipeline.log, pipeline.retention_s, clock_us)
         self._looked_s, self._started = 0.0, False
         self._doubts = False
-        """Whether the last pass has ended with an error that is not transient."""
+        """Whether this pass is a second look."""
         run_history.watch(pipeline.query_id)
         pipeline.target.load()
 
@@ -143,22 +143,26 @@ class Flusher:
         """
         self._looked_s = time.monotonic()
         try:
-            step = self._pass()
+            return self._look_twice()
         except (OSError, StateBackendError) as error:
             raise LogUnavailable(
                 f"The log or the checkpoint cannot be used: {error!r}",
                 f"See to {self._log.url} and {self._checkpoint.url}; the flush goes on by itself.",
             ) from error
+
+    def _look_twice(self) -> Step:
+        """Do a pass; do another one where it ends with an error that others may have caused meanwhile."""
+        self._doubts = False
+        try:
+            step = self._pass()
         except WalSinkError as error:
             if error.transient or isinstance(error, TargetRefused):
                 raise  # what the target says of a row follows from no look
-            doubted, self._doubts, self._started = self._doubts, True, False
-            if doubted:
-                raise
             logger.info("looking again, as others may have acted meanwhile: %s", error.summary)
             self.close()
-            return Stale()
-        self._doubts, self._started = False, True
+            self._doubts, self._started = True, False
+            step = self._pass()
+        self._started = True
         return step
 
     def _pass(self) -> Step:
