@@ -286,7 +286,10 @@ def test_a_hundred_runs_that_are_killed_do_not_fill_the_disk(tmp_path: Path) -> 
 
 
 def test_what_a_newer_run_is_writing_stays(tmp_path: Path) -> None:
-    """The run stands still after its early claim; meanwhile a newer one has started, and its tasks write."""
+    """The run stands still after its early claim; meanwhile a newer one has started, and its tasks write.
+
+    The kernel stamps files by its last tick, so that they can look older than the claim.
+    """
     world = World(open_backend(str(tmp_path / "checkpoint")), open_backend(str(tmp_path / "log")))
     killed(world, size=400)
     folder = tmp_path / "log" / paths.segment_folder(0)
@@ -294,7 +297,13 @@ def test_what_a_newer_run_is_writing_stays(tmp_path: Path) -> None:
     dead.write_bytes(b"x")
     hour_ago = time.time() - 3_600
     os.utime(dead, (hour_ago, hour_ago))
-    stalled = world.run(At(f"list {paths.SEGMENT.folder}", lambda: writing.write_bytes(b"x")))
+    began = time.time()
+
+    def write() -> None:
+        writing.write_bytes(b"x")
+        os.utime(writing, (began - 0.005, began - 0.005))
+
+    stalled = world.run(At(f"list {paths.SEGMENT.folder}", write))
     room(world, stalled, max_bytes=1)
     assert (dead.exists(), writing.exists()) == (False, True)
 

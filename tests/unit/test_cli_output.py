@@ -61,8 +61,8 @@ def test_what_a_store_raises_is_an_error_of_the_command(capsys: pytest.CaptureFi
 
 
 def test_what_to_do_next_can_be_pasted(tmp_path: Path) -> None:
-    """The extra of the new package stands in brackets."""
-    folder = str(tmp_path / "new")
+    """The extra of the new package stands in brackets; a long folder is not wrapped."""
+    folder = str(tmp_path / ("new" * 40))
     shown = CliRunner().invoke(app, ["new-target", "my_store", "--folder", folder])
     assert f"  cd {folder}\n  pip install --editable '.[test]'\n  pytest\n" in shown.output
 

@@ -52,8 +52,9 @@ def new_target(
         if as_json:
             document(made)
             return
-        console.print(f"Made {made.folder} with {', '.join(made.files)}. Next:")
-        console.print(f"  cd {made.folder}\n  pip install --editable '.[test]'\n  pytest")
+        console.print(f"Made {made.folder} with {', '.join(made.files)}. Next:", soft_wrap=True)
+        steps = f"  cd {made.folder}\n  pip install --editable '.[test]'\n  pytest"
+        console.print(steps, soft_wrap=True)
 
 
 def write(name: str, folder: Path) -> NewTarget:

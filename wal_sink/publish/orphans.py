@@ -39,6 +39,9 @@ logger = logging.getLogger(__name__)
 _FOLDERS = 64
 """Up to so many epochs are listed one by one; beyond that, all segments at once."""
 
+_TICK_S = 0.01
+"""Linux stamps a file with the time of its last tick: a new one looks older by so much at most."""
+
 _RUNS_LEFT = (
     "unpublished files of earlier runs in %s could not be deleted."
     " They take space, and do no other harm"
@@ -86,7 +89,8 @@ def make_room(
             return
         claim_generation(log, run_id, options, epoch, early=True)
         sweep_orphans(log, run_id, checkpointed=epoch - 1)
-        halves = log.backend.sweep_unfinished(time.monotonic() - began_s, paths.SEGMENT.folder)
+        age_s = time.monotonic() - began_s + _TICK_S
+        halves = log.backend.sweep_unfinished(age_s, paths.SEGMENT.folder)
         tickets = (
             sweep_void_tickets(log) if crowded else 0
         )  # last: they tell of which run an orphan is
