@@ -82,8 +82,8 @@ class OptionError(WalSinkError):
 class UnsupportedSpark(WalSinkError):
     """This Spark session lacks something that the sink needs.
 
-    It is Spark Connect, a `newSession()` of a registered session, or an untested version of Spark.
-    Nothing was started.
+    It is Spark Connect, a `newSession()` of a registered session, or a version of Spark in which an
+    internal name has changed. Nothing was started.
 
     What to do: Use a classic session on the driver, register the first session, or install a tested
     version of Spark.
