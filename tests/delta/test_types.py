@@ -17,6 +17,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from tests.delta.conftest import Query, table_of
 from wal_sink.errors import InvalidRow, SchemaMismatch
+from wal_sink.publish.append import split_invalid
 from wal_sink.targets.delta import columns as types
 
 MOMENT = datetime.datetime(2024, 2, 29, 23, 59, 59, 999_999, datetime.UTC)
@@ -162,6 +163,22 @@ def test_a_value_fits_or_is_refused(
     if bad is not None:
         with pytest.raises(InvalidRow, match="Column c"):
             query.target.check(pa.RecordBatch.from_pylist([{"c": bad}], schema), query.plan(schema))
+
+
+def test_an_element_that_does_not_fit_refuses_its_own_row_alone(tmp_path: Path) -> None:
+    """Arrow casts the elements of a slice's neighbours, too."""
+    query = created(tmp_path, spark_schema("c array<int>, s struct<x:array<int>>"))
+    schema = spark_schema("c array<bigint>, s struct<x:array<bigint>>")
+    plan = query.plan(schema)
+    large = 2**31
+    wrong = [{"c": [large], "s": {"x": [1]}}, {"c": [1], "s": {"x": [large]}}]
+    good = [{"c": [i], "s": {"x": [i]}} for i in range(3)]
+    batch = pa.RecordBatch.from_pylist([good[0], wrong[0], good[1], wrong[1], good[2]], schema)
+    split = split_invalid(batch, lambda rows: query.target.check(rows, plan))
+    assert [row for part in split.taken for row in part.to_pylist()] == good
+    assert [row for each in split.refused for row in each.rows.to_pylist()] == wrong
+    with pytest.raises(InvalidRow, match=r"Column c of .* \(\[2147483648\]\) does not fit"):
+        query.target.check(batch, plan)
 
 
 @pytest.mark.parametrize(

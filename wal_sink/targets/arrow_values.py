@@ -64,6 +64,8 @@ def cast_values(values: pa.Array, target: pa.DataType) -> pa.Array:
 
     :raises ArrowInvalid: one does not fit.
     """
+    if values.type.num_fields and values.type != target:
+        values = pa.concat_arrays([values])  # of a slice Arrow casts its neighbours' elements, too
     between = _between(values.type, target)
     return (values if between is None else values.cast(between)).cast(target)
 
