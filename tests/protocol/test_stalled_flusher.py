@@ -23,9 +23,10 @@ from wal_sink.flush.flusher import Flusher
 from wal_sink.flush.trimmer import Trimmer
 from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerState, Window
-from wal_sink.model.manifest import Attempt
+from wal_sink.model.manifest import Attempt, Published
 from wal_sink.model.records import LEFT_FIRST, LEFT_LAST, FlushedEpoch, Intervention
 from wal_sink.protocol.ledger import flush_records
+from wal_sink.protocol.next_step import Choose
 from wal_sink.wal import trim
 from wal_sink.wal.aside import names_aside, needless_aside
 from wal_sink.wal.retention import Retention, all_records
@@ -412,6 +413,29 @@ def test_rule_11_of_two_attempts_none_is_taken_while_one_is_being_deleted(
     assert given_up == [1]
     assert world.table() == {"a": 0}
     assert world.log.flushed_epochs() == [0, 1]
+
+
+@pytest.mark.parametrize("quicker", [1, 2, 5])
+def test_rule_9_a_slow_flusher_misses_nothing_that_another_one_flushes_at_each_look(
+    world: World, monkeypatch: pytest.MonkeyPatch, quicker: int
+) -> None:
+    """Both work off one backlog: each epoch that the slow one has chosen is trimmed when it reads it."""
+    run = world.run()
+    run.batch([("a", 0)])
+    slow, left = world.flusher(), [*range(quicker)]
+    real = slow._chooser._manifests
+
+    def late(step: Choose) -> dict[Attempt, Published]:
+        if left:
+            left.pop()
+            world.flush()
+            run.batch([("a", step.epoch + 1)])
+        return real(step)
+
+    monkeypatch.setattr(slow._chooser, "_manifests", late)
+    until_it_stops(slow)
+    assert left == []
+    assert world.table() == world.expected() == {"a": quicker}
 
 
 @pytest.mark.parametrize("stalled", ["manifests", "begin"])

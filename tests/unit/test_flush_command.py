@@ -18,8 +18,10 @@ from wal_sink.admin.flusher_at_work import refuse_flusher
 from wal_sink.admin.query import Query
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.flush.run_history import RunHistory
+from wal_sink.model import paths
 from wal_sink.model.records import FlusherReport
 from wal_sink.testing.faults import Faults, FaultyTarget
+from wal_sink.testing.memory_target import MemorySession
 
 
 @pytest.fixture
@@ -120,6 +122,21 @@ def test_when_it_has_ended_it_is_not_alive(world: World, *, fails: bool) -> None
     assert report is not None
     assert (report.doing, report.error is not None) == ("ended", fails)
     refuse_flusher(world.log, time.time_ns() // 1_000, unless_stopped=False)
+
+
+def test_an_error_is_raised_though_the_connection_cannot_be_closed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver may raise as it closes what an outage has cut; `flush` ends with the error of the log."""
+    world.run().batch([("a", 1)])
+    world.log_backend.delete(world.log_backend.list(paths.MANIFEST.folder))
+
+    def close(_: MemorySession) -> None:
+        raise ConnectionError
+
+    monkeypatch.setattr(MemorySession, "close", close)
+    with pytest.raises(errors.MissingManifest):
+        own(world).drain()
 
 
 def test_before_anything_is_published(world: World) -> None:

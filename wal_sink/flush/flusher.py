@@ -20,7 +20,14 @@ from wal_sink import errors
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.checkpoint.watcher import EarlySync
 from wal_sink.clock import now_us
-from wal_sink.errors import LogUnavailable, MissingSegment, TargetRefused, WalSinkError, WrongOwner
+from wal_sink.errors import (
+    LogUnavailable,
+    MissingManifest,
+    MissingSegment,
+    TargetRefused,
+    WalSinkError,
+    WrongOwner,
+)
 from wal_sink.flush.clocks import Clocks
 from wal_sink.flush.connection import Takeovers, TargetConnection
 from wal_sink.flush.lineage import LineageCheck
@@ -131,7 +138,9 @@ class Flusher:
         self.trimmer = Trimmer(pipeline.log, pipeline.retention_s, clock_us)
         self._looked_s, self._started = 0.0, False
         self._doubts = False
-        """Whether this pass is a second look."""
+        """Whether this pass looks again, after an error."""
+        self._mark = -1
+        """The newest epoch with a record, as it was looked up last."""
         run_history.watch(pipeline.query_id)
         pipeline.target.load()
 
@@ -139,31 +148,37 @@ class Flusher:
         """Look, decide, do one step; return it. An `Idle` means that there is nothing to do now.
 
         :raises WalSinkError: the flush stops here; calling again takes up the same step. Unless it is the
-            target that fails or refuses, the pass before has ended with an error, too (rule 9).
+            target that fails or refuses, a second look has ended with an error, too (rule 9).
         """
         self._looked_s = time.monotonic()
         try:
-            return self._look_twice()
+            return self._look_again()
         except (OSError, StateBackendError) as error:
             raise LogUnavailable(
                 f"The log or the checkpoint cannot be used: {error!r}",
                 f"See to {self._log.url} and {self._checkpoint.url}; the flush goes on by itself.",
             ) from error
 
-    def _look_twice(self) -> Step:
+    def _look_again(self) -> Step:
         """Do a pass; do another one where it ends with an error that others may have caused meanwhile."""
         self._doubts = False
-        try:
-            step = self._pass()
-        except WalSinkError as error:
-            if error.transient or isinstance(error, TargetRefused):
-                raise  # what the target says of a row follows from no look
-            logger.info("looking again, as others may have acted meanwhile: %s", error.summary)
-            self.close()
-            self._doubts, self._started = True, False
-            step = self._pass()
-        self._started = True
-        return step
+        while True:
+            before = self._mark
+            try:
+                step = self._pass()
+            except WalSinkError as error:
+                if error.transient or isinstance(error, TargetRefused):
+                    raise  # what the target says of a row follows from no look
+                gone = isinstance(error, MissingManifest | MissingSegment)
+                # A quicker flusher may be ahead at each look, as long as its records come.
+                if self._doubts and not (gone and self._mark != before):
+                    raise
+                logger.info("looking again, as others may have acted meanwhile: %s", error.summary)
+                self.close()
+                self._doubts, self._started = True, False
+            else:
+                self._started = True
+                return step
 
     def _pass(self) -> Step:
         observed = self._look()
@@ -185,8 +200,13 @@ class Flusher:
         self._target.interrupt()
 
     def close(self) -> None:
-        """Release the connection to the target. The flusher can go on; it connects again."""
-        self._target.close()
+        """Release the connection to the target; raises nothing. The flusher can go on; it connects again."""
+        try:
+            self._target.close()
+        except Exception:
+            logger.warning(
+                "the connection to the target could not be closed cleanly", exc_info=True
+            )
 
     # --- look -------------------------------------------------------------------------------------
 
@@ -205,6 +225,7 @@ class Flusher:
                 checkpointed, None, None, asked=False, row=None, attempts=(), absent=why.what
             )
         recorded = self._log.newest_flushed()
+        self._mark = recorded.epoch if recorded else -1
         identity = owned(self._log, self._checkpoint) or refuse_vanished(
             self._log, self._checkpoint
         )
@@ -220,7 +241,7 @@ class Flusher:
         attempts = self._log.attempts(fresh=asked)
         # After the manifests: a flusher makes the record before it deletes the manifest.
         newest = self._log.newest_flushed_epoch(fresh=True) if asked else None
-        overtaken = newest is not None and newest > (recorded.epoch if recorded else -1)
+        overtaken = newest is not None and newest > self._mark
         fresh = asked and row is None and recorded is None
         rewound = fresh and bool(self._log.interventions("rewind"))
         trimmable = self.trimmer.trimmable(recorded, attempts)

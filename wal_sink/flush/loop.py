@@ -12,10 +12,8 @@ import tenacity
 
 from wal_sink.checkpoint.watcher import CommitWatcher
 from wal_sink.flush.flusher import Flusher
-from wal_sink.log_context import line_logger, log_epoch, logging_query
+from wal_sink.log_context import log_epoch, logging_query
 from wal_sink.protocol.next_step import Idle, Step
-
-logger = line_logger(__name__)
 
 POLL_S, POLL_BILLED_S = 1.0, 10.0
 """How often the loop looks at the checkpoint when no event comes: events are late, and lost in a crash.
@@ -86,7 +84,7 @@ class FlushLoop(threading.Thread):
             finally:
                 self._reporter.observer.ended()
                 self._commit_watcher.close()
-                self._disconnect()
+                self._flusher.close()
                 self._reporter.ended()
 
     def _go_on(self) -> None:
@@ -123,17 +121,9 @@ class FlushLoop(threading.Thread):
     def _failed(self, state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
         assert error is not None
-        self._disconnect()  # the next try connects, and compares the plan with the table, anew
+        self._flusher.close()  # the next try connects, and compares the plan with the table, anew
         self._reporter.failed(error, tried=state.attempt_number, wait_s=state.upcoming_sleep)
         log_epoch(None)
-
-    def _disconnect(self) -> None:
-        try:
-            self._flusher.close()
-        except Exception:
-            logger.warning(
-                "the connection to the target could not be closed cleanly", exc_info=True
-            )
 
     def _sleep(self, seconds: float) -> None:
         self._hurried.wait(seconds)
