@@ -105,7 +105,7 @@ class Flushing:
             self.world.trace.say(f"    {self.process.name}: cannot begin: {error!r}")
             return
         for _ in range(_MOST_STEPS):
-            self.process.looked_us = MACHINE.true_us
+            self.thread.looked_us = MACHINE.true_us
             if self._heartbeats is not None:
                 self._heartbeats.undecided = False
             try:

@@ -139,8 +139,7 @@ class Judge(logging.Handler):
         """Hear that a choice is not proven."""
         text = record.getMessage()
         if "unproven" in text and (found := re.search(r"at epoch (\d+)", text)):
-            process = MACHINE.current
-            self.doubted[int(found[1])] = process.looked_us if process is not None else 0
+            self.doubted[int(found[1])] = MACHINE.looked_us
 
     # --- what runs do -----------------------------------------------------------------------------
 
@@ -219,7 +218,7 @@ class Judge(logging.Handler):
     def written(self, target: str, key: str, value: int, us: int) -> None:
         """Look at a row that the target has taken, with its timestamp."""
         attempt = self._by_value[value]
-        looked_us = MACHINE.current.looked_us if MACHINE.current is not None else 0
+        looked_us = MACHINE.looked_us
         dated = (key, value)
         # What was begun in a row that is lost has the timestamps of that row.
         if (looked_us or MACHINE.true_us) >= self._row_lost_us.get(target, 0):
@@ -422,14 +421,13 @@ class Judge(logging.Handler):
         if attempt is None or site.kept.get(attempt.epoch) is not attempt:
             return
         lacking = lost_to & site.lacking(attempt)
-        looked_us = MACHINE.current.looked_us if MACHINE.current is not None else 0
         held = [
             target
             for target in lost_to
             if (target, attempt.epoch) not in site.given_up
             and site.state(target) != "detached"
             # What has looked before a target was announced may delete what that one has by now.
-            and site.since_us.get((target, -1), 0) <= (looked_us or MACHINE.true_us)
+            and site.since_us.get((target, -1), 0) <= (MACHINE.looked_us or MACHINE.true_us)
         ]
         since_us = max((attempt.at(target).flushed_us for target in held), default=0)
         if (

@@ -16,7 +16,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tests.simulator.process import Process
+    from tests.simulator.process import Process, Thread
 
 START_US = 1_700_000_000_000_000
 
@@ -27,8 +27,8 @@ class Machine:
     def __init__(self) -> None:
         self.true_us = START_US
         self.random = random.Random(0)
-        self.current: Process | None = None
-        """The process that runs now; None: the world itself."""
+        self.thread: Thread | None = None
+        """The thread that runs now; None: the world itself."""
         self.processes: dict[str, Process] = {}
         """By `host:pid`."""
 
@@ -36,8 +36,18 @@ class Machine:
         """Begin a history."""
         self.true_us = START_US
         self.random = random.Random(seed)
-        self.current = None
+        self.thread = None
         self.processes = {}
+
+    @property
+    def current(self) -> Process | None:
+        """The process that runs now; None: the world itself."""
+        return self.thread.process if self.thread is not None else None
+
+    @property
+    def looked_us(self) -> int:
+        """When the flusher's step that is under way began; 0: it is none."""
+        return self.thread.looked_us if self.thread is not None else 0
 
     def now_us(self) -> int:
         """Return what the clock of the current process's host says; it ticks whenever it is asked."""

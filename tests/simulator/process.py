@@ -78,8 +78,6 @@ class Process:
         self._severed = False
         self.disturbed = False
         """Whether any of its calls has failed, so that a trace which it should have left may be missing."""
-        self.looked_us = 0
-        """When the flusher's step that is under way began."""
         self.others_live: Callable[[], None] = lambda: None
         """Lets the other processes report that they live."""
         self._trace = trace
@@ -198,6 +196,8 @@ class Thread:
         self.name = name
         self.since_us = 0
         """When the task under way began."""
+        self.looked_us = 0
+        """When the flusher's step that is under way began; 0: it is no flusher's."""
         self.late = False
         """Whether its process is dead, and a call of it on its way."""
         self._greenlet: Any = None
@@ -217,11 +217,11 @@ class Thread:
 
     def go_on(self) -> None:
         """Run until the task is done or stands still."""
-        before, MACHINE.current = MACHINE.current, self.process
+        before, MACHINE.thread = MACHINE.thread, self
         try:
             self.late = bool(self._greenlet.switch())
         finally:
-            MACHINE.current = before
+            MACHINE.thread = before
             if self._greenlet.dead:
                 self._greenlet = None
 

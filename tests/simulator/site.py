@@ -206,8 +206,6 @@ class Site:
 
     def lacking(self, attempt: Computed) -> frozenset[str]:
         """Return the targets that are attached, and are still to get an attempt."""
-        process = MACHINE.current
-        looked_us = process.looked_us if process is not None else 0
         return frozenset(
             target
             for target in self._judge.targets
@@ -216,7 +214,7 @@ class Site:
                 # What has looked before it was announced may delete something still.
                 or (
                     (self.state(target) == "announced" and attempt.epoch > self.first(target))
-                    and looked_us > self.since_us.get((target, -1), 0)
+                    and MACHINE.looked_us > self.since_us.get((target, -1), 0)
                 )
             )
             and not attempt.at(target).flushed
