@@ -324,16 +324,11 @@ class Judge(logging.Handler):
         """
         self._said |= {(target, epoch) for epoch in site.kept if epoch <= flushed}
         for epoch, attempt in list(site.kept.items()):
-            newer = site.completed.get(epoch)
             if attempt is None or epoch <= flushed:
                 continue
             arrival = attempt.at(target)
             arrival.flushed = arrival.flushed and self.cloned
-            if newer is not None and newer is not attempt and site.log.has(newer.manifest):
-                # The checkpoint was set back behind the mark, and Spark has computed the epoch again.
-                site.leave(epoch)
-                site.kept[epoch] = newer
-                newer.committed = True
+            site.take_newer(epoch)
         if not self.cloned:
             site.forget()  # behind what the row said, where it followed another history
         if not target:
@@ -381,6 +376,10 @@ class Judge(logging.Handler):
         self._begun_last.pop(target, None)
         self._row_lost_us[target] = MACHINE.true_us
         self._dated = {dated: row for dated, row in self._dated.items() if dated[0] != target}
+        for site in self.sites:
+            settled = site.settled()
+            for epoch in [epoch for epoch in site.kept if epoch > settled]:
+                site.take_newer(epoch)
 
     def arrived(self, target: str) -> dict[int, frozenset[str]]:
         """Return the keys that a target has of each attempt, by the attempt's value, for a backup of it."""

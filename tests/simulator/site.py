@@ -140,6 +140,20 @@ class Site:
         attempt.committed = False
         attempt.lost = attempt.was_begun  # under a ledger that hid that it was begun
 
+    def take_newer(self, epoch: int) -> None:
+        """Take what Spark has completed last as an epoch, where nothing says that an earlier attempt counts.
+
+        The checkpoint was set back behind the epoch, and Spark has computed it again.
+        """
+        attempt, newer = self.kept[epoch], self.completed.get(epoch)
+        if attempt is None or newer is None or newer is attempt:
+            return
+        if not self.log.has(newer.manifest):
+            return
+        self.leave(epoch)
+        self.kept[epoch] = newer
+        newer.committed = True
+
     def settled(self) -> int:
         """Return the last epoch that the log records, or the ledger row names as begun from it; -1: none."""
         marks = [(target, self._judge.read_ledger(target)) for target in self._judge.targets]
