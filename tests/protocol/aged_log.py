@@ -35,11 +35,11 @@ def let_age(world: World, *, starts: int, epochs: int, write: Write | None = Non
 def leave_in_place(world: World) -> None:
     """Leave what is kept where a flusher leaves it that dies before it moves anything."""
     put_back(world.log, -1)
-    for epoch in retained_paths(world.log):
+    for epoch, copies in retained_paths(world.log).items():
         record = world.log.read(paths.RETAINED_RECORD, epoch)
         if record is not None and not recorded_in(world.log, epoch):
             world.log.record_flushed([record])
-        world.log.delete([paths.RETAINED_RECORD.path(epoch)])
+        world.log.delete(copies)
 
 
 def recorded_in(log: Log, *epochs: int) -> list[str]:

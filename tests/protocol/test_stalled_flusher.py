@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -18,7 +18,13 @@ from tests.protocol.test_restored import files, restore
 from wal_sink.admin.rewind import Rewound, plan_rewind
 from wal_sink.admin.skip import plan_skip
 from wal_sink.admin.verify import verify
-from wal_sink.errors import LedgerBehindLog, MissingManifest, MissingSegment, OptionError
+from wal_sink.errors import (
+    LedgerBehindLog,
+    MissingManifest,
+    MissingSegment,
+    OptionError,
+    WalSinkError,
+)
 from wal_sink.flush.flusher import Flusher
 from wal_sink.flush.trimmer import Trimmer
 from wal_sink.model import paths
@@ -29,7 +35,7 @@ from wal_sink.protocol.ledger import flush_records
 from wal_sink.protocol.next_step import Choose
 from wal_sink.wal import trim
 from wal_sink.wal.aside import names_aside, needless_aside
-from wal_sink.wal.retention import Retention, all_records
+from wal_sink.wal.retention import Retention, all_records, retained_paths
 from wal_sink.wal.trim import list_trimmable
 
 STORES = ("memory", "local")
@@ -209,6 +215,35 @@ def test_rule_22_what_is_retained_late_does_not_hold_up_the_flush(world: World) 
     """The manifests went with the copies of the records, which do not say that the epochs are flushed."""
     retain_late(world)
     assert (world.log.attempts(), [*all_records(world.log)]) == ((), [0, 1, 2, 3, 4])
+    world.flush()
+    assert world.table() == world.expected()
+
+
+def test_rule_18_what_is_retained_while_it_is_put_back_is_not_lost(world: World) -> None:
+    """A flusher wakes between the manifest's first name and its second one: the copy that is kept stays."""
+    world.retention_s = 3_600
+    outage = Outage(world)
+    flusher, calls = world.flusher(), list[tuple[Window, Sequence[FlushedEpoch]]]()
+    retain = flusher.trimmer.retain
+    flusher.trimmer.retain = lambda *call: calls.append(call)  # type: ignore[method-assign]
+    flusher.run_once()
+    retain(*calls[0])  # as two flushers of the window do, of which one stands still before it
+    outage.restore()
+    now_us = world.clock.us + 600_000_000
+    plan = plan_rewind(query(world), world.target, 1, now_us)
+    create_missing = plan.query.log.backend.create_missing
+
+    def late(objects: Mapping[str, bytes]) -> None:
+        create_missing(objects)
+        if paths.MANIFEST.path(Attempt(2, 1)) in objects:
+            plan.query.log.backend.create_missing = create_missing  # type: ignore[method-assign]
+            retain(*calls[0])
+
+    plan.query.log.backend.create_missing = late  # type: ignore[method-assign]
+    with pytest.raises(WalSinkError, match="changed meanwhile"):
+        plan.carry_out(now_us)
+    assert rewind(world, 1).again == 3
+    assert [*retained_paths(world.log)] == [0, 1]
     world.flush()
     assert world.table() == world.expected()
 

@@ -338,7 +338,7 @@ def _delete_records(log: Log, first: int) -> None:
     if max(log.flushed_epochs(), default=-1) < first:
         return
     log.cut_window(first - 1)
-    for _, objects in log.recorded_above(first - 1, ()):
+    for _, objects in log.recorded_above(first - 1, {}):
         log.delete(objects)
 
 

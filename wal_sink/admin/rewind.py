@@ -43,7 +43,7 @@ from wal_sink.text import counted
 from wal_sink.wal.aside import bring_back, set_aside
 from wal_sink.wal.log import Log
 from wal_sink.wal.quarantine import entries
-from wal_sink.wal.retention import all_records, has_manifest, put_back
+from wal_sink.wal.retention import all_records, has_manifest, put_back, retained_paths
 from wal_sink.wal.segment import check_segment
 
 
@@ -346,7 +346,7 @@ class Rewind(NamedTuple):
             for entry in entries(query.log)
             if entry.epoch > self.to and entry.epoch not in past.given_up
         ]
-        above = query.log.recorded_above(self.to, (*past.records, *past.late))
+        above = query.log.recorded_above(self.to, retained_paths(query.log))
         with open_ledger(self.target, query.owner(past.identity)) as ledger:
             ledger.replace(past.row, self.new)
             for epoch, objects in above:

@@ -12,7 +12,7 @@ log's mark.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -393,22 +393,24 @@ class Log:
         if records := self._window_of(to, self.keys(paths.FLUSHED)):
             self.record_flushed(records)
 
-    def recorded_above(self, to: int, copied: Iterable[int]) -> list[tuple[int, list[str]]]:
+    def recorded_above(
+        self, to: int, retained: Mapping[int, Sequence[str]]
+    ) -> list[tuple[int, list[str]]]:
         """List what `rewind` deletes one after the other: the records of the epochs above `to`, newest first.
 
-        By windows, each with its last epoch, since the mark goes down window by window. The copies of a
-        window's records go before the records.
+        By windows, each with its last epoch, since the mark goes down window by window. What is retained of
+        a window goes before its records.
 
-        :param copied: epochs of which there may be a copy in `retained/`.
+        :param retained: the paths of what is in `retained/`, by epoch.
         """
         objects: dict[int, list[str]] = {}
         end_of: dict[int, int] = {}
         for name in self.keys(paths.FLUSHED):
             objects.setdefault(name.last, []).append(paths.FLUSHED.path(name))
             end_of.update(dict.fromkeys(name.epochs, name.last))
-        for epoch in (epoch for epoch in copied if epoch > to):
-            of_window = objects.setdefault(end_of.get(epoch, epoch), [])
-            of_window.insert(0, paths.RETAINED_RECORD.path(epoch))
+        for epoch, copies in retained.items():
+            if epoch > to:
+                objects.setdefault(end_of.get(epoch, epoch), [])[:0] = copies
         return [(end, objects[end]) for end in sorted(objects, reverse=True) if end > to]
 
     def records(self, name: WindowName) -> tuple[FlushedEpoch, ...]:
