@@ -154,6 +154,9 @@ class Disasters:
                 if epoch >= first:
                     site.checkpoint.remove(f"{folder}/{epoch}")
         world.offsets[first] = first * 10 + 7
+        if any(epoch >= first for _, epoch in site.given_up):
+            # That run claims: it may have computed again, and lost, what was given up before (rule 22).
+            world.documented |= {"MissingManifest"}
         driver = Driver(world, site)
         driver.documented = {"Diverged"}
         driver.batch(1)

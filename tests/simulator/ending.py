@@ -211,7 +211,7 @@ class _Last:
         return row.flushed if row is not None else -1
 
     def _mend(self, error: WalSinkError, target: str) -> None:
-        """Do as the error says: rewind to the log's own mark, or to the ledger's."""
+        """Do as the error says: adopt, give the epoch up, or rewind to the log's own mark or the ledger's."""
         self.world.time_passes(_QUIET_S)
         floor = max(
             self.site.recorded(target),
@@ -223,6 +223,13 @@ class _Last:
             operator.thread.finish()
             if operator.error is None:
                 return
+        if type(error).__name__ == "MissingManifest":
+            for copied in (False, True):
+                operator = Operator(self.world, self.site, target)
+                operator.skip(self._mark(target) + 1, begun=False, copied=copied)
+                operator.thread.finish()
+                if operator.error is None:
+                    return
         choices = [floor]
         if type(error).__name__ == "LedgerBehindLog":
             mark = self._mark(target)  # the log's own, too, where the row is from before a rewind
