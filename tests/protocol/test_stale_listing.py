@@ -177,6 +177,31 @@ def test_rule_22_a_lookup_from_before_the_decision_begins_no_lost_attempt(
 
 
 @pytest.mark.parametrize("asks_again", [True, False])
+def test_rule_11_a_listing_from_before_the_note_begins_no_other_attempt(
+    world: World, asks_again: bool
+) -> None:
+    """A is kept, and leaves its note when it is fenced; the flusher's host does not list that yet."""
+    mount = mounted(world, asks_again=asks_again)
+    mount.cache(paths.PROOF.folder)
+    a = world.run()
+    a.publish([("kept", 1)])
+    world.run().publish([("given way", 2)])
+    a.write_commit([[("kept", 1)]], heard=False)
+    with pytest.raises(Fenced):
+        a.publish([("next", 3)])
+    flusher = flusher_over(world, mount)
+    if asks_again:
+        until_rest(flusher)
+    else:
+        with pytest.raises(LogUnavailable, match="answers with an old listing"):
+            until_rest(flusher)
+        assert world.table() == {}
+        mount.forget()
+        until_rest(flusher)
+    assert world.table() == world.expected() == {"kept": 1}
+
+
+@pytest.mark.parametrize("asks_again", [True, False])
 def test_rule_12_a_lookup_from_before_the_note_flushes_nothing_that_was_passed_over(
     world: World, asks_again: bool
 ) -> None:

@@ -221,7 +221,7 @@ class WindowChooser:
         seen, rivals = self._run_history, [one.manifest.run_id for one in read.values()]
         told = replace(
             plain,
-            kept=tuple(self._log.proofs(epoch)),
+            kept=tuple(self._log.proofs(epoch, fresh=True)),
             swept=read_tombstones(self._log, {a: one.manifest.run_id for a, one in read.items()}),
             committed=seen.committed(self._query_id, epoch, rivals),
             lost=seen.lost(self._query_id, epoch, rivals),

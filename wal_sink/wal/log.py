@@ -260,9 +260,12 @@ class Log:
 
     # --- what Spark kept, and what was swept (rules 11 and 18) ---
 
-    def proofs(self, epoch: int) -> list[CommitProof]:
-        """Read what fenced and waiting runs have left about an epoch."""
-        named = [each for each in self.keys(paths.PROOF) if each.epoch == epoch]
+    def proofs(self, epoch: int, *, fresh: bool = False) -> list[CommitProof]:
+        """Read what fenced and waiting runs have left about an epoch.
+
+        :param fresh: to conclude from a note that is missing, see `StateBackend.list_fresh`.
+        """
+        named = [each for each in self.keys(paths.PROOF, fresh=fresh) if each.epoch == epoch]
         found = (self.read(paths.PROOF, attempt) for attempt in named)
         return [proof for proof in found if proof is not None]
 
