@@ -16,6 +16,7 @@ from tests.protocol.test_corruption import edit, query
 from tests.protocol.test_garbage import At
 from wal_sink.admin.query import sink_options
 from wal_sink.admin.rewind import plan_rewind
+from wal_sink.admin.verify import verify
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import Fenced
 from wal_sink.flush.run_history import RunHistory
@@ -154,6 +155,7 @@ def test_rule_18_a_manifest_that_comes_after_its_segments_went_is_not_chosen(
     with pytest.raises(Fenced):
         q.commit(tasks)
     if late == "after":
+        assert verify(query(world), lambda: world.target, NOW_US).findings == ()
         p.write_commit([[("p", 0)]], heard=False)
     assert set(world.log.attempts()) >= {Attempt(0, 1), Attempt(0, 2)}
     assert (0, q.run_id) not in runs_of(world)

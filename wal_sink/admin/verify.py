@@ -65,7 +65,7 @@ from wal_sink.wal.aside import names_aside
 from wal_sink.wal.location import owned, refuse_vanished
 from wal_sink.wal.segment import check_segment
 from wal_sink.wal.targets import lacking, state_of, views, why_absent
-from wal_sink.wal.trim import refuse_diverged
+from wal_sink.wal.trim import read_tombstones, refuse_diverged
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -246,7 +246,8 @@ class EpochCheck:
         if readable is None:
             return []  # a finding already: a flusher would stop there
         if missing is None:
-            return readable
+            swept = read_tombstones(self._log, {each.attempt: each.run_id for each in readable})
+            return [each for each in readable if each.attempt not in swept]
         with self._findings.noting(epoch):
             match self._chooser.epoch(Choose(epoch, self._attempts)):
                 case Begin(attempts):
