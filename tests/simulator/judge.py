@@ -559,6 +559,8 @@ class Judge(logging.Handler):
             or (shown.lost and shown.begun_last(target) > last.begun_last(target))
             or (shown.lost and shown.at(target).begun_us <= self.timestamps_lost_us)
             or shown.at(target).begun_us <= self.reset_us
+            # Flushed, taken back by a rewind, and left out as the target was attached again.
+            or last.epoch < shown.epoch < site.first(target)
         )
         if shown is not last and not stays:
             self.violate(f"the newest value of {key} is of {last.name}, not {shown}")
