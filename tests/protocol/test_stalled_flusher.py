@@ -550,6 +550,31 @@ def test_rule_9_a_flusher_that_stood_still_sees_that_the_target_was_restored(
     assert world.log.flushed_epochs() == [0, 1]
 
 
+def test_rule_9_a_second_look_asks_the_target_though_nothing_is_pending(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others have flushed what the flusher misses, and the target was restored since."""
+    run = world.run()
+    run.batch([("a", 0)])
+    slow, restored = world.flusher(), list[LedgerState]()
+    until_it_stops(slow)
+    row = world.store.ledger[world.query_id]
+    run.batch([("b", 1)])
+    real = slow._chooser._manifests
+
+    def late(step: Choose) -> dict[Attempt, Published]:
+        if not restored:
+            world.flush()
+            world.store.ledger[world.query_id] = row
+            restored.append(row)
+        return real(step)
+
+    monkeypatch.setattr(slow._chooser, "_manifests", late)
+    with pytest.raises(LedgerBehindLog):
+        slow.run_once()
+    assert restored
+
+
 @pytest.mark.parametrize("missed", ["manifest", "segment"])
 def test_rule_9_an_epoch_whose_record_is_forgotten_since_the_look_is_not_missed(
     world: World, monkeypatch: pytest.MonkeyPatch, missed: str
