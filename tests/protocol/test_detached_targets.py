@@ -533,11 +533,11 @@ def test_rule_11_a_flusher_that_stood_still_over_a_detach_takes_no_attempt_unpro
     two_attempts(world)
     proofs = Log.proofs
 
-    def late(log: Log, epoch: int) -> list[CommitProof]:
+    def late(log: Log, epoch: int, *, fresh: bool = False) -> list[CommitProof]:
         monkeypatch.setattr(Log, "proofs", proofs)
         plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
         flush(world.flusher(name=CELLS))
-        return proofs(log, epoch)
+        return proofs(log, epoch, fresh=fresh)
 
     monkeypatch.setattr(Log, "proofs", late)
     flush(world.flusher(name=ADDED))
