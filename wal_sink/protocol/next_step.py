@@ -116,7 +116,7 @@ class Begin:
     """False when nothing tells which of several attempts Spark has kept (rule 11)."""
     manifests: tuple[Published, ...] = field(default=(), compare=False, repr=False)
     """Those of the attempts, as they were read to choose. No manifest ever changes, so the attempts alone
-    tell two decisions apart."""
+    tell two choices apart."""
 
 
 class PassOver(NamedTuple):

@@ -1,6 +1,7 @@
 """Runs the checks of a first micro-batch before a query starts; creates nothing.
 
-`wal_sink.check` and `wal-sink check` both call it.
+`wal_sink.check` and `wal-sink check` call it. A start does not: its micro-batches call `micro_batch.agree`,
+which connects only while the log has no plan.
 """
 
 from __future__ import annotations

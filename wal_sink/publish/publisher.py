@@ -1,4 +1,4 @@
-"""Publishes an epoch on the driver's host: `commit()` makes its segments its content (step 3).
+"""Publishes an epoch on the driver's host, in `commit()`: step 3 of `docs/protocol/README.md`.
 
 Before it, the epoch's segments are durable and nothing refers to them. After it, one manifest does. Spark
 has not written `commits/N` yet, so no row may be sent: a flusher does that when the file is there. When the

@@ -1,4 +1,7 @@
-"""Rows that only the server refuses: found by halving, and named (rule 24). No I/O."""
+"""Rows that only the server refuses: found by halving, and named (rule 24). No I/O.
+
+What the target's check refuses is taken out in the tasks: `publish.append`.
+"""
 
 from __future__ import annotations
 

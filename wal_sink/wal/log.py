@@ -290,7 +290,7 @@ class Log:
     # --- what every target gets (rule 11) ---
 
     def settle_choices(self, chosen: Sequence[Chosen]) -> bool:
-        """Decide about epochs for all targets, unless that was done; whether it is decided so."""
+        """Make choices about epochs for all targets, unless that was done; whether these stand."""
         kind = paths.CHOICE
         self.backend.create_missing({kind.path(each.epoch): each.to_json() for each in chosen})
         return all(self.read(kind, each.epoch) == each for each in chosen)

@@ -197,7 +197,7 @@ def _all_notes(log: Log, upto: int, but: Collection[int] = ()) -> list[str]:
 
 
 def _choices(log: Log, upto: int, but: Collection[int] = ()) -> list[str]:
-    """List what was decided for all of several targets about epochs up to `upto`."""
+    """List what was chosen for all of several targets about epochs up to `upto`."""
     if not log.several:
         return []
     return log.paths_of(paths.CHOICE, lambda epoch: epoch <= upto and epoch not in but)

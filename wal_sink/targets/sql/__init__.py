@@ -2,6 +2,7 @@
 
 `SqlTarget` delivers a window in one transaction with its ledger row (`Delivery.TRANSACTIONAL`), over any
 driver that keeps PEP 249. `examples/sqlite_target.py` is a whole target on it.
+The target that option `target` calls `sql` is `targets/sqlalchemy/`.
 """
 
 from __future__ import annotations
