@@ -21,7 +21,7 @@ class Cycle:
 @pytest.fixture(autouse=True)
 def thawed() -> Iterator[None]:
     """Begin without what `tests/conftest.py` has frozen, and leave this process as it was."""
-    data_source.settle.cache_clear()
+    data_source.freeze_objects.cache_clear()
     gc.unfreeze()
     yield
     gc.freeze()
@@ -30,7 +30,7 @@ def thawed() -> Iterator[None]:
 def test_what_is_alive_is_left_alone_from_then_on() -> None:
     """And only that: garbage of before is gone, and later garbage is collected."""
     before = weakref.ref(Cycle())
-    data_source.settle()
+    data_source.freeze_objects()
     assert before() is None
     assert gc.get_freeze_count() > 10_000
     after = weakref.ref(Cycle())
@@ -40,8 +40,8 @@ def test_what_is_alive_is_left_alone_from_then_on() -> None:
 
 def test_only_once() -> None:
     """Or garbage of each epoch would be kept."""
-    data_source.settle()
+    data_source.freeze_objects()
     after = weakref.ref(Cycle())
-    data_source.settle()
+    data_source.freeze_objects()
     gc.collect()
     assert after() is None

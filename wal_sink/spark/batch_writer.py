@@ -251,7 +251,7 @@ def _append(
     """Append a partition's rows to the log, in the task; return its report."""
     task = msgspec.structs.replace(internals.current_task(), call=call)
     appended = micro_batch.append((conformed(each, schema) for each in batches), task)
-    data_source.settle()
+    data_source.freeze_objects()
     return msgspec.json.encode(_Report(task.partition, appended))
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @functools.cache
-def settle() -> None:
+def freeze_objects() -> None:
     """Take every object that is alive now out of all later collections (`gc.freeze`); the first call counts.
 
     Spark's workers call it at the end of their first work, when everything is imported. A frozen object is
@@ -114,7 +114,7 @@ class WalSinkDataSource(DataSource):
         from wal_sink.publish.micro_batch import agree  # noqa: PLC0415 -- not where Spark only makes sources
 
         micro_batch = agree(self.configuration, internals.arrow_schema(schema))
-        settle()
+        freeze_objects()
         return WalSinkStreamWriter(micro_batch)
 
 
@@ -151,7 +151,7 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
         """Append a partition's rows to the log."""
         appended = self.micro_batch.append(iterator, internals.current_task())
-        settle()
+        freeze_objects()
         return Message(appended)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -165,7 +165,7 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
             )
         execution = appended[0].execution._replace(epoch=batchId)
         self.micro_batch.publish(execution, appended)
-        settle()
+        freeze_objects()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
         """Delete the segments of a batch of which a task has failed, for its `commit` was never called.
