@@ -56,9 +56,9 @@ class _Seen(NamedTuple):
     checkpointed: int
     offsets: Offsets
     first_epoch: int
-    flushed: int
+    flushed_anywhere: int
     """The last epoch that is flushed to any target, -1 for none."""
-    behind: int
+    flushed_everywhere: int
     """The last epoch that is flushed to every target: what lies above it takes room."""
 
 
@@ -103,7 +103,7 @@ class Publisher:
         except (OSError, StateBackendError, WalSinkError):
             discard(self._log, appended)
             raise
-        if seen.flushed >= batch.epoch:
+        if seen.flushed_anywhere >= batch.epoch:
             discard(self._log, appended)
             refuse_overtaken(self._log, seen.attempt)
             return None
@@ -115,9 +115,9 @@ class Publisher:
     def _admit(self, batch: Appended) -> _Seen:
         """See that the epoch may be published, as soon as there is room for it."""
         seen = self._look(batch)
-        while seen.flushed < batch.epoch and not self._has_room(batch, seen):
+        while seen.flushed_anywhere < batch.epoch and not self._has_room(batch, seen):
             seen = self._look_again(batch)  # nothing seen before a wait is used
-        if seen.flushed < batch.epoch:
+        if seen.flushed_anywhere < batch.epoch:
             self._see_files(batch.files, seen.attempt)
         return seen
 
@@ -144,8 +144,8 @@ class Publisher:
         first_epoch = self._first_epoch(identity, batch.epoch)
         flushed = self._flushed_before(batch.epoch, offsets)
         attempt = Attempt(batch.epoch, generation)
-        behind = flushed_epoch(self._log) if self._log.several else flushed
-        return _Seen(attempt, checkpointed, offsets, first_epoch, flushed, behind)
+        everywhere = flushed_epoch(self._log) if self._log.several else flushed
+        return _Seen(attempt, checkpointed, offsets, first_epoch, flushed, everywhere)
 
     def _has_room(self, batch: Appended, seen: _Seen) -> bool:
         """Whether the epoch may be published now; False after a pause, in which that may change."""
@@ -155,7 +155,7 @@ class Publisher:
         if backpressure.has_room(
             seen.attempt,
             checkpointed=seen.checkpointed,
-            flushed=seen.behind,
+            flushed=seen.flushed_everywhere,
             first_epoch=seen.first_epoch,
         ):
             return True
