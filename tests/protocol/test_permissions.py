@@ -19,7 +19,7 @@ from wal_sink.admin.flush import FlushCommand
 from wal_sink.admin.query import sink_options
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.verify import verify
-from wal_sink.publish.fencing import note_kept
+from wal_sink.publish.fencing import leave_proof
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +70,7 @@ def test_no_other_user_reads_what_the_sink_writes(shared: World, tmp_path: Path)
     run = shared.run()
     for epoch in range(4):
         run.batch([("customer-4711", epoch)], [("customer-4712", epoch)])
-    note_kept(shared.log, 3, run.run_id)
+    leave_proof(shared.log, 3, run.run_id)
     flip_a_byte(shared)  # of epoch 2
     with pytest.raises(errors.CorruptLog):
         FlushCommand(query(shared), shared.target, 3_600).drain()

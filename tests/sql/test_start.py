@@ -362,7 +362,7 @@ def test_a_dirty_read_is_not_inherited(mariadb: MariaDb, database: str) -> None:
             assert begin(session, window) is Outcome.APPLIED
             session.start(window)
             seen = row_of(session)
-            assert session._ledger.replace(seen, ledger.finish(seen), session._proof)
+            assert session._ledger.replace(seen, ledger.finish(seen), session._lock_id)
             assert store.execute("SELECT flushed FROM wal_sink_ledger") == [(0,)], "no dirty read"
             assert row_of(other) == seen
     finally:

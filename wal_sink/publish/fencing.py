@@ -1,6 +1,6 @@
-"""Fences a run off from a newer one: its ticket, its generation, and the note that it leaves.
+"""Fences a run off from a newer one: its ticket, its generation, and the proof that it leaves.
 
-Rules 2, 3, 7 and the note of rule 11.
+Rules 2, 3, 7 and the proof of rule 11.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def fenced(what: str) -> Fenced:
     )
 
 
-def note_kept(log: Log, epoch: int, run_id: str) -> None:
+def leave_proof(log: Log, epoch: int, run_id: str) -> None:
     """Leave a proof that Spark kept the last epoch of a run that ends here, or waits (rule 11).
 
     Spark lets a run come to an epoch only after `commits/` of the one before. The run that fenced this one

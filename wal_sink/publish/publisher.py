@@ -36,7 +36,7 @@ from wal_sink.model.manifest import (
 )
 from wal_sink.model.records import LogIdentity
 from wal_sink.publish.backpressure import Backpressure
-from wal_sink.publish.fencing import claim_generation, fenced, note_kept, refuse_overtaken
+from wal_sink.publish.fencing import claim_generation, fenced, leave_proof, refuse_overtaken
 from wal_sink.publish.orphans import discard, sweep_orphans
 from wal_sink.wal.location import lost_identity, owned, refuse_vanished
 from wal_sink.wal.log import Log
@@ -136,7 +136,7 @@ class Publisher:
             if checkpointed >= batch.epoch:  # rule 5
                 raise fenced(f"Epoch {batch.epoch} is checkpointed already, by another run")
         except Fenced:
-            note_kept(self._log, batch.epoch - 1, batch.run_id)
+            leave_proof(self._log, batch.epoch - 1, batch.run_id)
             raise
         if is_new:
             sweep_orphans(self._log, batch.run_id, checkpointed=batch.epoch - 1)
@@ -161,7 +161,7 @@ class Publisher:
             return True
         before = batch.epoch - 1
         if sum(attempt.epoch == before for attempt in self._log.attempts()) > 1:
-            note_kept(self._log, before, batch.run_id)  # or it waits for this epoch: see `budget`
+            leave_proof(self._log, before, batch.run_id)  # or it waits for this epoch: see `budget`
         backpressure.pause()
         return False
 

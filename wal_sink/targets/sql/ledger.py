@@ -61,7 +61,7 @@ class Ledger:
         if row is None:
             return None
         *others, begun, last = ("" if cell == _NOTHING else cell for cell in row)
-        begun = begun and begun.lstrip(_HEX)  # without the proof of `lock`
+        begun = begun and begun.lstrip(_HEX)  # without the id of `lock`
         where = f"query {self._owner.query_id} in the ledger {self._name}"
         return LedgerState.from_row((*others, begun, last), where)
 
@@ -79,23 +79,23 @@ class Ledger:
             == 1
         )
 
-    def lock(self, window: Window, proof: str) -> bool:
+    def lock(self, window: Window, lock_id: str) -> bool:
         """Hold the row, if exactly this window is begun, until the transaction ends.
 
-        :param proof: hexadecimal digits that no other transaction has; put before `begun`, where the
+        :param lock_id: hexadecimal digits that no other transaction has; put before `begun`, where the
             transaction alone reads them, since it never commits them.
         """
         text = window.to_text()
-        return self._update({"begun": proof + text}, {"begun": text}) == 1
+        return self._update({"begun": lock_id + text}, {"begun": text}) == 1
 
-    def replace(self, seen: LedgerState, new: LedgerState, proof: str = "") -> bool:
+    def replace(self, seen: LedgerState, new: LedgerState, lock_id: str = "") -> bool:
         """Write the whole row, if it is exactly the one that was seen (rule 13).
 
-        :param proof: of the transaction that holds the row, if it is to be the open one: a driver may have
+        :param lock_id: of the transaction that holds the row, if it is to be the open one: a driver may have
             lost that one, with its rows, and have connected again without a word.
         """
         there = _cells(seen)
-        there["begun"] = f"{proof}{there['begun']}"
+        there["begun"] = f"{lock_id}{there['begun']}"
         return self._update(_cells(new), there) == 1
 
     def delete(self) -> None:

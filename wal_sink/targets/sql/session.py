@@ -82,7 +82,7 @@ class SqlSession(TransactionalSession):
         self._ledger = Ledger(connection, database.ledger_name, database.parameter, owner)
         self._window: Window | None = None
         """Whose rows the open transaction holds; None: no transaction is open."""
-        self._proof = ""
+        self._lock_id = ""
         """What that transaction alone reads in the ledger row."""
         self._closed = False
         self._compared: set[str] = set()
@@ -110,7 +110,7 @@ class SqlSession(TransactionalSession):
         self._forget()
         self._refusals, self._again = WindowRefusals(), []
         self._written.clear()
-        self._proof = uuid.uuid4().hex
+        self._lock_id = uuid.uuid4().hex
         if not self._hold(window):
             logger.info("another flusher has changed the ledger row of epoch %d", window.first)
 
@@ -164,7 +164,7 @@ class SqlSession(TransactionalSession):
             for row in self._refusals.passed:
                 self._note(row)
         try:
-            outcome = self._conditional(lambda: self._ledger.replace(seen, new, self._proof))
+            outcome = self._conditional(lambda: self._ledger.replace(seen, new, self._lock_id))
         except Exception as error:
             if not self._is_deferred(error):
                 raise
@@ -339,7 +339,7 @@ class SqlSession(TransactionalSession):
         with self._transaction():
             if self._database.checks_at_once:
                 self._execute(self._database.check_at_once)
-            return self._ledger.lock(window, self._proof)
+            return self._ledger.lock(window, self._lock_id)
 
     def _conditional(self, update: Callable[[], bool]) -> Outcome:
         """Run a conditional update, and end the transaction; only COMMIT leaves its outcome open.
