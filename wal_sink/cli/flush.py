@@ -91,14 +91,16 @@ def flush(
         with _exposed(metrics_port, metrics_host, console) as exposition:
             query = find_query(checkpoint, wal, given)
             sink = sink_options(query, given)
-            delay_s, quarantine = sink.retention, sink.on_invalid_row == "quarantine"
+            retention_s, quarantine = sink.retention, sink.on_invalid_row == "quarantine"
             each = query.each(target)
             if dry_run:
                 with LateBar("looking at sizes", MofNCompleteColumn(), as_json=as_json) as bar:
-                    done = [preview(one, delay_s, bar.update) for one in each]
+                    done = [preview(one, retention_s, bar.update) for one in each]
             else:
                 flushers = [
-                    _flusher(one, target_of(one, given), delay_s, exposition, quarantine=quarantine)
+                    _flusher(
+                        one, target_of(one, given), retention_s, exposition, quarantine=quarantine
+                    )
                     for one in each
                 ]
                 with _signals(flushers):
@@ -112,7 +114,7 @@ def flush(
 def _flusher(
     query: Query,
     target: Target,
-    delay_s: float,
+    retention_s: float,
     exposition: Exposition | None,
     *,
     quarantine: bool,
@@ -121,7 +123,7 @@ def _flusher(
     if exposition is not None:
         place = query.query_id, query.checkpoint, query.log
         observer = exposition.watch(*place, target.writes_to)
-    return FlushCommand(query, target, delay_s, observer, quarantine=quarantine)
+    return FlushCommand(query, target, retention_s, observer, quarantine=quarantine)
 
 
 def _flush_all(

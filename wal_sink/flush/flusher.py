@@ -354,9 +354,9 @@ class Flusher:
         if not self._target.finish(row):
             return
         self._record(window, given_up)
-        if trimmable := self.trimmer.at_once(window):
+        if epochs := self.trimmer.trimmable_at_once(window):
             attempts = {Attempt(begun.epoch, begun.generation) for begun in window.epochs}
-            self.trimmer.trim(trimmable, attempts)
+            self.trimmer.trim(epochs, attempts)
 
     def _write(self, window: Window, rows: WindowWrite | None, given_up: frozenset[int]) -> bool:
         """Write the rows; False when that is interrupted, or was finished by another flusher."""

@@ -32,22 +32,22 @@ DELETE_AGAIN_S = 60.0
 class Trimmer:
     """Trims and sweeps one query's log. Used by one thread.
 
-    :param delay_s: seconds that a flushed epoch stays in the log (`wal.retention`).
+    :param retention_s: seconds that a flushed epoch stays in the log (`wal.retention`).
     :param clock_us: microseconds since 1970.
     """
 
-    def __init__(self, log: Log, delay_s: float, clock_us: Callable[[], int]) -> None:
+    def __init__(self, log: Log, retention_s: float, clock_us: Callable[[], int]) -> None:
         self._log = log
-        self._delay = Retention(delay_s, clock_us)
-        self._shared = SharedRetention(delay_s, clock_us) if log.several else None
+        self._retention = Retention(retention_s, clock_us)
+        self._shared = SharedRetention(retention_s, clock_us) if log.several else None
         self._retained = RetainedEpochs(log)
         self._failed_s = self._swept_s = self._dropped_s = float("-inf")
         self.half_written: int | None = None
         """Files of killed writers that were deleted; None before the first sweep."""
 
-    def at_once(self, window: Window) -> list[int]:
+    def trimmable_at_once(self, window: Window) -> list[int]:
         """Return the epochs of a window that need not stay, for some time or for another target."""
-        if self._delay.seconds:
+        if self._retention.seconds:
             return []
         epochs, limit = [begun.epoch for begun in window.epochs], window.last
         if self._shared is not None:
@@ -62,7 +62,7 @@ class Trimmer:
         if self._shared is not None:
             due = recorded is not None and bool(epochs) and epochs[0] <= recorded.epoch
             return self._shared.trimmable(self._log, epochs) if due else -1
-        return self._delay.trimmable(self._log, recorded, heapq.merge(epochs, self._retained))
+        return self._retention.trimmable(self._log, recorded, heapq.merge(epochs, self._retained))
 
     def due(self, recorded: FlushedEpoch | None, trimmable: int | None) -> tuple[int, ...]:
         """Return the retained epochs whose time is over.
@@ -74,7 +74,7 @@ class Trimmer:
 
     def retain(self, window: Window, records: Sequence[FlushedEpoch]) -> None:
         """Move what is flushed to `retained/` for `wal.retention`; without one there is nothing to do."""
-        if not self._delay.seconds or self._shared is not None:
+        if not self._retention.seconds or self._shared is not None:
             return  # the manifest stays for those that list it
         with self._leaving_garbage():
             self._retained.retain(window.epochs, records)

@@ -203,7 +203,7 @@ class SharedRetention:
     def __init__(self, seconds: float, clock_us: Callable[[], int]) -> None:
         self.seconds = seconds
         self._clock_us = clock_us
-        self._delays: dict[str, Retention] = {}
+        self._retentions: dict[str, Retention] = {}
         self._slowest = ""
 
     def trimmable(self, log: Log, epochs: Iterable[int]) -> int:
@@ -215,8 +215,10 @@ class SharedRetention:
         limit, there = None, list(epochs)
         # Listed after what the caller has seen as flushed: see `wal.targets`.
         for view, flushed in flushed_limits(log, fresh=True, before=self._slowest):
-            delay = self._delays.setdefault(view.target, Retention(self.seconds, self._clock_us))
-            kept = delay.trimmable(view, view.newest_flushed(), there) if self.seconds else None
+            retention = self._retentions.setdefault(
+                view.target, Retention(self.seconds, self._clock_us)
+            )
+            kept = retention.trimmable(view, view.newest_flushed(), there) if self.seconds else None
             mine = flushed if kept is None else min(kept, flushed)
             limit = mine if limit is None else min(limit, mine)
             if there and limit < there[0]:

@@ -124,7 +124,7 @@ def sweep(log: Log, trimmable: int | None = None) -> int:
     return unfinished
 
 
-def list_trimmable(log: Log, delay: Retention) -> tuple[str, ...]:
+def list_trimmable(log: Log, retention: Retention) -> tuple[str, ...]:
     """List what a flusher would delete when it starts, but for half-written files; deletes nothing.
 
     Old records are deleted with the next epoch that is trimmed.
@@ -136,9 +136,9 @@ def list_trimmable(log: Log, delay: Retention) -> tuple[str, ...]:
         return ()
     listed, retained = log.attempts(), retained_paths(log)
     epochs = sorted({*retained, *(attempt.epoch for attempt in listed)})
-    trimmable = delay.trimmable(log, newest, epochs)
+    trimmable = retention.trimmable(log, newest, epochs)
     if log.several:
-        trimmable = SharedRetention(delay.seconds, delay.clock_us).trimmable(log, epochs)
+        trimmable = SharedRetention(retention.seconds, retention.clock_us).trimmable(log, epochs)
     upto = newest.epoch if trimmable is None else trimmable
     attempts = [attempt for attempt in listed if attempt.epoch <= upto]
     for epoch, attempts_of_epoch in _by_epoch(attempts).items():
