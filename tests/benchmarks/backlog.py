@@ -21,7 +21,7 @@ from wal_sink.configuration import configure
 from wal_sink.model.manifest import Execution, Task
 from wal_sink.publish.fencing import take_ticket
 from wal_sink.publish.micro_batch import agree
-from wal_sink.wal.location import own
+from wal_sink.wal.location import tie
 from wal_sink.wal.targets import attach_targets
 
 _TASKS = 2
@@ -66,7 +66,7 @@ class Query:
         log = self._configuration.location.open_log(self._query_id)
         checkpoint = self._configuration.location.open_checkpoint()
         attach_targets(log, checkpoint, self._configuration.names, now_us(), "make bench")
-        own(log, checkpoint)
+        tie(log, checkpoint)
         take_ticket(log, self._run_id)
 
     def checkpoint(self, epoch: int, source: Source, first: int, last: int) -> None:

@@ -25,7 +25,7 @@ from wal_sink.model.plan import Column, Plan, plan_key
 from wal_sink.publish.fencing import take_ticket
 from wal_sink.spark import internals
 from wal_sink.spark.data_source import Message, WalSinkDataSource, WalSinkStreamWriter
-from wal_sink.wal.location import own
+from wal_sink.wal.location import tie
 
 SCHEMA = StructType().add("id", "long").add("text", "string")
 ROWS = pa.record_batch({"id": [1], "text": ["a"]}, internals.arrow_schema(SCHEMA))
@@ -110,7 +110,7 @@ def given(tmp_path: Path) -> dict[str, dict[str, object]]:
     details = {"keyspace": "shop", "table": "orders"}
     plan = Plan(key=key, target="cassandra", table="shop.orders", columns=columns, details=details)
     log.create(paths.PLAN, key, plan)
-    own(log, configuration.location.open_checkpoint())
+    tie(log, configuration.location.open_checkpoint())
     take_ticket(log, TASK.run_id)
     source = {"source": WalSinkDataSource, "options": options, "schema": SCHEMA}
     writer = WalSinkDataSource(options).streamWriter(SCHEMA, overwrite=False)

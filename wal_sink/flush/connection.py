@@ -134,7 +134,8 @@ class TargetConnection:
         self._seen: LedgerState | None = None
         """The row as it was read last, with nothing begun, unless it was asked to change since."""
         self._read_s = float("-inf")
-        self._asked = ""
+        self._finish_asked = ""
+        """The nonce of the last window of which `finish` was asked, and not refused; see `claim_count`."""
         self._interrupted = False
 
     @contextlib.contextmanager
@@ -158,16 +159,16 @@ class TargetConnection:
 
     # --- the ledger -------------------------------------------------------------------------------
 
-    def row(self, recorded: int | None) -> tuple[LedgerState | None, bool]:
+    def row(self, mark: int | None) -> tuple[LedgerState | None, bool]:
         """Return the ledger row, and whether it is that which this flusher saw last; else it was read.
 
         One that was not read is good to begin a window from, which compares all of it (rule 14). It is
         returned where the epoch that it says is flushed is the newest with a record, and nothing is begun.
 
-        :param recorded: that epoch; None: there is none.
+        :param mark: of the log, that epoch; None: there is none.
         """
         now_s, seen = time.monotonic(), self._seen
-        if seen is not None and seen.flushed == recorded and now_s - self._read_s < _READ_EVERY_S:
+        if seen is not None and seen.flushed == mark and now_s - self._read_s < _READ_EVERY_S:
             return seen, True
         self._read_s = now_s
         return self.read_ledger(), False
@@ -262,7 +263,7 @@ class TargetConnection:
                 outcome = self._finish(session, seen)
             applied |= outcome is Outcome.APPLIED
             if outcome is not Outcome.CONFLICT:
-                self._asked = window.nonce
+                self._finish_asked = window.nonce
             try:
                 read_back = self.read_ledger()
             except TargetUnavailable:
@@ -304,9 +305,9 @@ class TargetConnection:
         look at the ledger tells whether the mark has moved. So a window is remembered once its last update
         was asked for, unless that was refused: then another flusher has moved the mark, and counts.
         """
-        if self._asked != window.nonce:
+        if self._finish_asked != window.nonce:
             return False
-        self._asked = ""
+        self._finish_asked = ""
         return True
 
     # --- while rows are written -------------------------------------------------------------------

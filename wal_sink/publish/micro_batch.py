@@ -43,7 +43,7 @@ from wal_sink.publish.backpressure import Backpressure
 from wal_sink.publish.orphans import discard, discard_call
 from wal_sink.publish.publisher import Publisher
 from wal_sink.targets.base import Target
-from wal_sink.wal.location import log_errors, own, owned, store_errors
+from wal_sink.wal.location import log_errors, owned, store_errors, tie
 from wal_sink.wal.log import Log
 from wal_sink.wal.targets import flushed_epoch
 
@@ -64,7 +64,7 @@ def begin_log(log: Log, checkpoint: Checkpoint) -> bool:
     :raises MissingManifest: there are such epochs.
     :raises WrongOwner: log and checkpoint do not belong together.
     """
-    first = own(log, checkpoint).first_epoch
+    first = tie(log, checkpoint).first_epoch
     if log.keys(paths.CLAIM):  # a run that publishes has claimed before
         return False
     # Before the claims are listed again: what is completed from here on does not count.
@@ -94,7 +94,7 @@ def note_without_sink(log: Log, checkpoint: Checkpoint) -> None:
 
     Reads few files of `offsets/` as long as every epoch that is not flushed has a manifest.
     """
-    identity = own(log, checkpoint)
+    identity = tie(log, checkpoint)
     checkpointed = checkpoint.last_commit()
     published = {attempt.epoch for attempt in log.attempts()}
     # Listed after the manifests: a flusher creates the record before it deletes the manifest.

@@ -238,7 +238,7 @@ def owned(log: Log, checkpoint: Checkpoint) -> LogIdentity | None:
     return identity
 
 
-def own(log: Log, checkpoint: Checkpoint) -> LogIdentity:
+def tie(log: Log, checkpoint: Checkpoint) -> LogIdentity:
     """Tie log and checkpoint together, once, as the first run starts; return the identity that stands.
 
     Called before Spark reads the checkpoint, so no run that has called it computes an epoch before the log's
