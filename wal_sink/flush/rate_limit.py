@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from wal_sink.targets.base import Slice
+from wal_sink.targets.base import Slice, part_of
 
 _PIECE_S = 0.25
 """The longest wait, unless a single row takes longer: a flush can be interrupted after it."""
@@ -50,10 +50,10 @@ class RateLimit:
         most = max(int(self._rate * _PIECE_S), 1)
         for rows in slices:
             for begin in range(0, rows.batch.num_rows, most):
-                piece = Slice(rows.epoch, rows.batch.slice(begin, most), rows.first_us + begin)
-                self._wait(piece.batch.num_rows / self._rate)
+                part = part_of(rows, begin, begin + most)
+                self._wait(part.batch.num_rows / self._rate)
                 # The same object where it is whole: it may be encoded already.
-                yield rows if rows.batch.num_rows <= most else piece
+                yield rows if rows.batch.num_rows <= most else part
 
     def _wait(self, seconds: float) -> None:
         """Wait until the next piece is due, which then makes the one behind it due so much later."""

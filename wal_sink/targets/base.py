@@ -439,13 +439,14 @@ def without(rows: Slice, passed: Collection[int]) -> Iterator[Slice]:
         if not 0 <= row < rows.batch.num_rows:
             continue
         if row > begin:
-            yield _part(rows, begin, row)
+            yield part_of(rows, begin, row)
         begin = row + 1
     if begin == 0:
         yield rows
     elif begin < rows.batch.num_rows:
-        yield _part(rows, begin, rows.batch.num_rows)
+        yield part_of(rows, begin, rows.batch.num_rows)
 
 
-def _part(rows: Slice, begin: int, end: int) -> Slice:
+def part_of(rows: Slice, begin: int, end: int) -> Slice:
+    """Return the rows from `begin` up to `end`, counted in the slice, with their timestamps."""
     return rows._replace(batch=rows.batch.slice(begin, end - begin), first_us=rows.first_us + begin)

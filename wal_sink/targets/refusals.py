@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from wal_sink.errors import InvalidRow, TargetRefused
 from wal_sink.model.ledger import LedgerState, PassedRow, Window
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import OnRefused, Slice
+from wal_sink.targets.base import OnRefused, Slice, part_of
 from wal_sink.targets.casts import row_text
 from wal_sink.targets.names import unquoted
 
@@ -54,18 +54,18 @@ class WindowRefusals:
         plan: Plan,
         rows: Slice,
         window: Window | None,
-        attempt: Callable[[Slice], Exception | None],
+        insert: Callable[[Slice], Exception | None],
         compare: Callable[[], None],
     ) -> None:
         """Insert rows, and report those that the server refuses.
 
-        :param attempt: see `find_refused`.
+        :param insert: see `find_refused`.
         :param compare: raises where the table is wrong, and not the rows.
         :raises TargetRefused: a row, where there is no report; or too many, where the server takes none.
         """
 
         def tried(part: Slice) -> Exception | None:
-            error = attempt(part)
+            error = insert(part)
             self._takes_others = self._takes_others or error is None
             return error
 
@@ -86,29 +86,25 @@ class WindowRefusals:
 
 
 def find_refused(
-    rows: Slice, attempt: Callable[[Slice], Exception | None]
+    rows: Slice, insert: Callable[[Slice], Exception | None]
 ) -> Iterator[tuple[Slice, Exception]]:
     """Insert rows in their order, and yield each that is refused by itself; the others are there at the end.
 
     Of n rows with one that is refused, about twice as many are inserted, by twice the logarithm of n.
 
-    :param attempt: inserts rows, all or none; returns with which error they are refused.
+    :param insert: inserts rows, all or none; returns with which error they are refused.
     """
     waiting = [rows]
     while waiting:
         part = waiting.pop()
-        error = attempt(part)
+        error = insert(part)
         if error is None:
             continue
         half = part.batch.num_rows // 2
         if half:
-            waiting += [_part(part, half, part.batch.num_rows), _part(part, 0, half)]
+            waiting += [part_of(part, half, part.batch.num_rows), part_of(part, 0, half)]
         else:
             yield part, error
-
-
-def _part(rows: Slice, begin: int, end: int) -> Slice:
-    return rows._replace(batch=rows.batch.slice(begin, end - begin), first_us=rows.first_us + begin)
 
 
 def refusal(plan: Plan, rows: Slice, window: Window | None, error: Exception) -> TargetRefused:

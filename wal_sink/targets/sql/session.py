@@ -248,8 +248,8 @@ class SqlSession(TransactionalSession):
             raise self._named(plan, rows, error) from error
 
     def _find(self, plan: Plan, rows: Slice) -> None:
-        attempt, compare = partial(self._attempt, plan), partial(self._compare, plan)
-        self._refusals.find(plan, rows, self._window, attempt, compare)
+        insert, compare = partial(self._try_insert, plan), partial(self._compare, plan)
+        self._refusals.find(plan, rows, self._window, insert, compare)
 
     def _add(self, plan: Plan, batch: pa.RecordBatch) -> None:
         """Insert rows, and warn once where the table drops some of them without an error."""
@@ -265,7 +265,7 @@ class SqlSession(TransactionalSession):
             unquoted(plan.table),
         )
 
-    def _attempt(self, plan: Plan, rows: Slice) -> Exception | None:
+    def _try_insert(self, plan: Plan, rows: Slice) -> Exception | None:
         """Insert rows, all or none; return with which error the server refuses one of them."""
         points = self._database.savepoints
         if points:
