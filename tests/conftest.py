@@ -35,8 +35,8 @@ QUICK_SCHEMA = "-Dcassandra.test.flush_local_schema_changes=false"
 """For Cassandra's Java: a change of the schema takes its processor a sixth of what it does otherwise (0.05 s
 for a table). Its tables are written by a shutdown only, so a node that is killed starts without them."""
 
-_MEMORY, _ROOM = Path("/dev/shm"), 4 << 30
-if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ROOM:
+_MEMORY, _LEAST_BYTES = Path("/dev/shm"), 4 << 30
+if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _LEAST_BYTES:
     # Logs, checkpoints and servers sync each write. Tests kill processes, so no disk has to keep it.
     os.environ["TMPDIR"] = tempfile.tempdir = str(_MEMORY)
 

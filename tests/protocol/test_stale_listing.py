@@ -103,6 +103,21 @@ def until_rest(flusher: Flusher) -> None:
     raise AssertionError(f"no rest after {MOST_STEPS} steps")
 
 
+def rest_over(
+    mount: CachingMount, world: World, flusher: Flusher, before: dict[str, int], *, asks_again: bool
+) -> None:
+    """Run a flusher to its rest; where its mount never asks again, it first stops at the old listing.
+
+    :param before: what the table has then.
+    """
+    if not asks_again:
+        with pytest.raises(LogUnavailable, match="answers with an old listing"):
+            until_rest(flusher)
+        assert world.table() == before
+        mount.forget()
+    until_rest(flusher)
+
+
 @pytest.mark.parametrize("asks_again", [True, False])
 def test_rule_9_a_listing_from_before_the_commit_is_not_chosen_from(
     world: World, asks_again: bool
@@ -116,14 +131,7 @@ def test_rule_9_a_listing_from_before_the_commit_is_not_chosen_from(
     mount.cache(paths.MANIFEST.folder)
     world.run().batch([("kept attempt", 2)])
     assert len(mount.list(paths.MANIFEST.folder)) == 1, "an ordinary listing is the old one"
-    if asks_again:
-        until_rest(flusher)
-    else:
-        with pytest.raises(LogUnavailable, match="answers with an old listing"):
-            until_rest(flusher)
-        assert world.table() == {"a": 1}
-        mount.forget()
-        until_rest(flusher)
+    rest_over(mount, world, flusher, {"a": 1}, asks_again=asks_again)
     assert world.table() == world.expected()
     assert "kept attempt" in world.table()
     mount.forget()
@@ -142,14 +150,7 @@ def test_rule_22_a_listing_from_before_the_decision_begins_nothing(
         run.batch([(f"k{number}", number)])
     Log(world.log_backend).create_decision(a_decision(epoch=1))
     flusher = flusher_over(world, mount)
-    if asks_again:
-        until_rest(flusher)
-    else:
-        with pytest.raises(LogUnavailable, match="answers with an old listing"):
-            until_rest(flusher)
-        assert world.table() == {}
-        mount.forget()
-        until_rest(flusher)
+    rest_over(mount, world, flusher, {}, asks_again=asks_again)
     assert world.table() == {"k0": 0, "k2": 2}
 
 
@@ -167,12 +168,7 @@ def test_rule_22_a_lookup_from_before_the_decision_begins_no_lost_attempt(
     Log(world.log_backend).create_decision(a_decision(epoch=0, highest=3))
     world.log.delete([paths.MANIFEST.path(Attempt(0, 2))])
     flusher = flusher_over(world, mount)
-    if not asks_again:
-        with pytest.raises(LogUnavailable, match="answers with an old listing"):
-            until_rest(flusher)
-        assert world.table() == {}
-        mount.forget()
-    until_rest(flusher)
+    rest_over(mount, world, flusher, {}, asks_again=asks_again)
     assert world.table() == {"c": 3}
 
 
@@ -190,14 +186,7 @@ def test_rule_11_a_listing_from_before_the_note_begins_no_other_attempt(
     with pytest.raises(Fenced):
         a.publish([("next", 3)])
     flusher = flusher_over(world, mount)
-    if asks_again:
-        until_rest(flusher)
-    else:
-        with pytest.raises(LogUnavailable, match="answers with an old listing"):
-            until_rest(flusher)
-        assert world.table() == {}
-        mount.forget()
-        until_rest(flusher)
+    rest_over(mount, world, flusher, {}, asks_again=asks_again)
     assert world.table() == world.expected() == {"kept": 1}
 
 
@@ -216,11 +205,7 @@ def test_rule_12_a_lookup_from_before_the_note_flushes_nothing_that_was_passed_o
     go_on(world.run(), 1)
     assert "offsets/1" not in world.checkpoint.list("offsets/")
     flusher = flusher_over(world, mount)
-    if not asks_again:
-        with pytest.raises(LogUnavailable, match="answers with an old listing"):
-            until_rest(flusher)
-        mount.forget()
-    until_rest(flusher)
+    rest_over(mount, world, flusher, {}, asks_again=asks_again)
     assert world.table() == {"a": 1, "later": 3}
 
 

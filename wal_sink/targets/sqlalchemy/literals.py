@@ -35,17 +35,17 @@ def statements(around: tuple[str, str], batch: pa.RecordBatch, most: int) -> Ite
         yield from statements(around, batch.slice(half), most)
         return
     rows = _rows(batch)
-    room = most - len("".join(around).encode())
+    space = most - len("".join(around).encode())
     sizes, texts = pc.binary_length(rows).to_pylist(), rows.to_pylist()
     begin = taken = 0
     for row, size in enumerate(sizes):
-        if size > room:
+        if size > space:
             raise InvalidRow(
-                f"a statement with it has {most - room + size:,} bytes, and the server's max_allowed_packet"
+                f"a statement with it has {most - space + size:,} bytes, and the server's max_allowed_packet"
                 f" is {most:,}",
                 "Raise max_allowed_packet on the server, or filter such rows out.",
             )
-        if row > begin and taken + size > min(room, _USUAL):
+        if row > begin and taken + size > min(space, _USUAL):
             yield ",".join(texts[begin:row]).join(around)
             begin, taken = row, 0
         taken += size + 1
