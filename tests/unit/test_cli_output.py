@@ -79,3 +79,27 @@ def test_help_has_a_short_name(command: list[str]) -> None:
     short, long = (CliRunner().invoke(app, [*command, flag]) for flag in ("-h", "--help"))
     assert (short.exit_code, short.output) == (0, long.output)
     assert "Usage" in short.output
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("optoins", "Did you mean 'options'?"),
+        ("options kafak", "Did you mean kafka?"),
+        ("options kafka --jsno", "--json"),
+        ("demo --target kafak", "Did you mean kafka?"),
+        ("demo --flights 3", "'3' is no whole number from 240 to 336,776."),
+        ("inspect /c first", "'first' is no whole number of 0 or more."),
+        ("inspect /c --rows 1001", "'1001' is no whole number from 0 to 1,000."),
+        ("inspect /c --most x", "'x' is no whole number of 1 or more."),
+        ("skip /c 1.5", "'1.5' is no whole number of 0 or more."),
+        ("rewind /c --to -2", "'-2' is no whole number of -1 or more."),
+        ("flush /c --follow --metrics-port 70000", "'70000' is no whole number from 0 to 65,535."),
+        ("check /c --schema {}", "'type' is missing"),
+    ],
+)
+def test_wrong_input_gets_a_plain_line(typed: str, said: str) -> None:
+    """It says what is wrong with which word, or which word was meant; the exit code is 2."""
+    done = CliRunner().invoke(app, typed.split(), env={"COLUMNS": "200"})
+    assert done.exit_code == 2
+    assert said in done.output

@@ -55,8 +55,10 @@ def json_schema(given: str) -> pa.Schema:
         if found["type"] != "struct":
             raise _refused("it is not a struct")
         return pa.schema([_field(field) for field in found["fields"]])
-    except (ValueError, KeyError, TypeError) as error:
-        raise _refused(f"{error!r:.200}") from error
+    except KeyError as error:
+        raise _refused(f"{error} is missing") from error
+    except (ValueError, TypeError) as error:
+        raise _refused(f"{error!s:.200}") from error
 
 
 def parquet_schema(path: str) -> pa.Schema:

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 from rich.console import Console
@@ -16,8 +16,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bars
 from rich.table import Table
 
-from wal_sink.cli.terminal import AsJson, document, output, reddened
+from wal_sink.cli.terminal import AsJson, document, output, reddened, whole_number
 from wal_sink.errors import OptionError
+from wal_sink.targets.names import did_you_mean
 
 if TYPE_CHECKING:
     from wal_sink.demo.report import Report
@@ -31,10 +32,11 @@ def demo(
     *,
     as_json: AsJson = False,
     target: Annotated[
-        Literal["cassandra", "postgresql", "kafka", "sql", "delta", "iceberg"],
+        str,
         typer.Option(
-            help="Where the flights go: a private server is started. sql is SQLite; sql, delta and iceberg"
-            " are files, without a server."
+            metavar="NAME",
+            help="Where the flights go: cassandra, postgresql or kafka, whose server is started; or sql"
+            " (SQLite), delta or iceberg, which are files.",
         ),
     ] = "cassandra",
     targets: Annotated[
@@ -45,7 +47,12 @@ def demo(
         Path, typer.Option(help="File for the picture; its suffix says the format.")
     ] = Path("wal-sink-demo.svg"),
     flights: Annotated[
-        int, typer.Option(min=240, max=336_776, help="How many of the 336,776 flights to stream.")
+        int,
+        typer.Option(
+            metavar="N",
+            parser=whole_number(240, 336_776),
+            help="How many of the 336,776 flights to stream, 240 at least.",
+        ),
     ] = 9_000,
     folder: Annotated[
         Path | None,
@@ -91,11 +98,14 @@ def _names(target: str, targets: str | None) -> list[str]:
     from wal_sink.demo.stores import ALONE, STORES  # noqa: PLC0415 - other commands need no pyspark
 
     names = [target] if targets is None else [name.strip() for name in targets.split(",")]
-    if not set(names) <= set(STORES) or len(set(names)) < len(names):
-        raise OptionError(
-            f"--targets {targets} is no list of targets that the demo has.",
-            f"Name each of these at most once: {','.join(STORES)}.",
-        )
+    for name in names:
+        if name not in STORES:
+            raise OptionError(
+                f"The demo has no target {name}. {did_you_mean(name, STORES)}".rstrip(),
+                f"Use one of {', '.join(STORES)}.",
+            )
+    if len(set(names)) < len(names):
+        raise OptionError(f"--targets {targets} names one twice.", "Name each at most once.")
     if len(names) > 1 and (alone := sorted(set(names).intersection(ALONE))):
         raise OptionError(
             f"--targets {targets}: {alone[0]} takes each row as one value, and the others take columns.",

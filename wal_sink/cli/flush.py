@@ -26,6 +26,7 @@ from wal_sink.cli.terminal import (
     documents,
     option_values,
     output,
+    whole_number,
 )
 from wal_sink.errors import OptionError
 from wal_sink.metrics.server import LOOPBACK, Exposition, expose
@@ -46,6 +47,7 @@ def flush(
         typer.Option(
             "--metrics-port",
             metavar="PORT",
+            parser=whole_number(0, 65_535),
             help="With --follow: let Prometheus ask on this port; 0 for a free one.",
         ),
     ] = None,

@@ -28,6 +28,7 @@ from wal_sink.cli.terminal import (
     LateBar,
     Lines,
     OptionPairs,
+    SinkOptionPairs,
     TargetName,
     Wal,
     document,
@@ -36,6 +37,7 @@ from wal_sink.cli.terminal import (
     option_values,
     output,
     reddened,
+    whole_number,
 )
 from wal_sink.clock import now_us
 from wal_sink.errors import OptionError, WalSinkError
@@ -182,16 +184,26 @@ def _stream(query: Query) -> None:
 def inspect(
     checkpoint: CheckpointArgument,
     epoch: Annotated[
-        int | None, typer.Argument(metavar="EPOCH", min=0, help="Show this micro-batch.")
+        int | None,
+        typer.Argument(metavar="EPOCH", parser=whole_number(0), help="Show this micro-batch."),
     ] = None,
     *,
     rows: Annotated[
-        int, typer.Option("--rows", min=0, max=1_000, help="Rows to show of an epoch.")
+        int,
+        typer.Option(
+            "--rows",
+            metavar="N",
+            parser=whole_number(0, 1_000),
+            help="Rows to show of an epoch, 1,000 at most.",
+        ),
     ] = 5,
     most: Annotated[
         int,
         typer.Option(
-            "--most", min=1, help="Epochs to list: the newest flushed, and the oldest others."
+            "--most",
+            metavar="N",
+            parser=whole_number(1),
+            help="Epochs to list: the newest flushed, and the oldest others.",
         ),
     ] = 20,
     ask_ledger: Annotated[
@@ -245,7 +257,7 @@ def check(
         str | None,
         typer.Option("--parquet", metavar="FILE", help="A file that has these columns."),
     ] = None,
-    option: OptionPairs = None,
+    option: SinkOptionPairs = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare a query's options and columns with the table, before it starts.

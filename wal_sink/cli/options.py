@@ -46,7 +46,7 @@ def option_groups(target: str = "") -> list[OptionGroup]:
 def options(
     target: Annotated[
         str,
-        typer.Argument(metavar="[TARGET]", help="Name of a target, or module:Class of your own."),
+        typer.Argument(metavar="TARGET", help="Name of a target, or module:Class of your own."),
     ] = "",
     *,
     as_json: AsJson = False,

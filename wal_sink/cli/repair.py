@@ -39,6 +39,7 @@ from wal_sink.cli.terminal import (
     documents,
     option_values,
     output,
+    whole_number,
 )
 from wal_sink.clock import now_us
 from wal_sink.errors import OptionError
@@ -177,7 +178,8 @@ def _confirm(consequences: str, *, yes: bool) -> None:
 def skip(
     given: ChangeArguments,
     epoch: Annotated[
-        int, typer.Argument(metavar="EPOCH", min=0, help="Number of the micro-batch.")
+        int,
+        typer.Argument(metavar="EPOCH", parser=whole_number(0), help="Number of the micro-batch."),
     ],
     *,
     to: Annotated[
@@ -238,7 +240,10 @@ def rewind(
     to: Annotated[
         int,
         typer.Option(
-            "--to", metavar="EPOCH", min=-1, help="The last epoch that counts as flushed."
+            "--to",
+            metavar="EPOCH",
+            parser=whole_number(-1),
+            help="The last epoch that counts as flushed; -1 for none.",
         ),
     ],
     restored: Annotated[

@@ -13,7 +13,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -38,15 +38,22 @@ Wal = Annotated[
         "--wal", metavar="URL", help="The query's wal.location, if the checkpoint does not name it."
     ),
 ]
+
+
+def _pairs(what: str) -> Any:
+    more = "Repeatable; the variable WAL_SINK_OPTIONS holds further pairs, separated by spaces."
+    return typer.Option("--option", metavar="NAME=VALUE", help=f"{what} {more}")
+
+
 OptionPairs = Annotated[
     list[str] | None,
-    typer.Option(
-        "--option",
-        metavar="NAME=VALUE",
-        help="An option of the query. The log lacks secrets, such as a password or wal.storageOptions; and"
-        " an error names those that you have to confirm. Repeatable; the variable WAL_SINK_OPTIONS holds"
-        " further pairs, separated by spaces.",
+    _pairs(
+        "An option of the query that the log does not hold: a secret, such as a password or"
+        " wal.storageOptions, or one that an error tells you to confirm."
     ),
+]
+SinkOptionPairs = Annotated[
+    list[str] | None, _pairs("An option of the sink, as the query has it, such as target=kafka.")
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
 TargetName = Annotated[
@@ -60,6 +67,25 @@ TargetName = Annotated[
 Why = Annotated[
     str, typer.Option("--why", metavar="TEXT", help="Kept with the record of the decision.")
 ]
+
+
+def whole_number(least: int, most: int | None = None) -> Callable[[Any], int]:
+    """Return a parser for a parameter of a command: typer's own speaks of validation, not of the number.
+
+    :param most: None for no bound.
+    """
+    bounds = f"of {least:,} or more" if most is None else f"from {least:,} to {most:,}"
+
+    def parse(text: Any) -> int:
+        try:
+            number = int(text)
+            if least <= number <= (number if most is None else most):
+                return number
+        except ValueError:
+            pass
+        raise typer.BadParameter(f"{text!r} is no whole number {bounds}.")
+
+    return parse
 
 
 def option_values(pairs: Sequence[str] | None) -> dict[str, str]:

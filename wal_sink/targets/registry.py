@@ -17,6 +17,7 @@ from typing import Any
 
 from wal_sink.errors import OptionError
 from wal_sink.targets.base import INTERFACE, Target
+from wal_sink.targets.names import did_you_mean
 
 GROUP = "wal_sink.targets"
 """The group of entry points: `name = "module:Class"`."""
@@ -69,7 +70,8 @@ def target_type(name: str) -> type[Target]:
     known = _registered()
     if name not in known:
         raise OptionError(
-            f"Option target is {name}, and no such target is installed.",
+            f"Option target is {name}, and no such target is installed."
+            f" {did_you_mean(name, known)}".rstrip(),
             f"Use one of {', '.join(sorted(known))}, or the module:Class of your own.",
         )
     return _load(name, known[name])
