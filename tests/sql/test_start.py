@@ -116,6 +116,18 @@ def made(kind: type[Store], tmp_path: Path, request: pytest.FixtureRequest) -> S
     return kind(tmp_path)
 
 
+@pytest.mark.parametrize("create", [False, True])
+@pytest.mark.parametrize("kind", [Sqlite, DuckDb])
+def test_a_table_whose_name_differs_in_case_is_hinted_at(
+    kind: type[Sqlite | DuckDb], tmp_path: Path, *, create: bool
+) -> None:
+    """In a file both are one name: the catalogue knows none of the other's columns, and none can be made."""
+    store = kind(tmp_path)
+    store.execute(TABLE.format(key="").replace(" t ", " T "))
+    with pytest.raises(SchemaMismatch, match=r"no table t\. There is T, which differs"):
+        agreed(target(store, create_table=create))
+
+
 @pytest.mark.parametrize(
     ("key", "mode", "said"),
     [

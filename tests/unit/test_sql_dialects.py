@@ -9,7 +9,7 @@ import pytest
 from wal_sink.model.plan import Column, Plan
 from wal_sink.targets.arrow_values import cast_values
 from wal_sink.targets.casts import key_details
-from wal_sink.targets.names import quote
+from wal_sink.targets.names import quote, unquoted
 from wal_sink.targets.sqlalchemy.catalogue import unique_index
 from wal_sink.targets.sqlalchemy.dialects import DIALECTS
 from wal_sink.targets.sqlalchemy.types import arrow_type, parse, words_of
@@ -57,6 +57,14 @@ def test_a_percent_is_doubled_where_the_driver_reads_it() -> None:
     assert delete(DIALECTS["sqlite"], quote, of) == 'DELETE FROM "t" WHERE "k%" = ?'
 
 
+@pytest.mark.parametrize(
+    "quoted", ['"shop"."a.b""c"', '`shop`.`a.b"c`', '[shop].[a.b"c]', 'shop.a.b"c']
+)
+def test_errors_name_a_table_without_its_quotes(quoted: str) -> None:
+    """As an option has it, whichever quotes a database uses."""
+    assert unquoted(quoted) == 'shop.a.b"c'
+
+
 class DatabaseError(Exception):
     """What each driver has, by PEP 249."""
 
@@ -81,6 +89,8 @@ class OracleCode:
         ("oracle", OracleCode("ORA-20001"), "fatal", True),
         ("oracle", OracleCode("ORA-00942"), "fatal", False),
         ("mysql", 1213, "retry", False),
+        ("mysql", 1114, "retry", False),
+        ("mysql", 1030, "retry", False),
         ("mysql", 3819, "fatal", True),
         ("mysql", 1146, "fatal", False),
         ("postgresql", {"C": "23514"}, "fatal", True),

@@ -42,6 +42,10 @@ def read_columns(connection: Connection, name: TableName) -> tuple[TableColumn, 
         schema = name.schema or None
         if not found.has_table(name.table, schema=schema):
             return ()
+        if connection.dialect.is_file:  # SQLite takes any case, and other questions would not
+            named = (*found.get_table_names(schema=schema), *found.get_view_names(schema=schema))
+            if name.table not in named:
+                return ()
         charsets = _charsets(connection, name)
         return tuple(
             _column(connection.over.dialect, each, charsets)
@@ -58,7 +62,10 @@ def read_table(connection: Connection, name: TableName) -> Live:
     """
     columns = read_columns(connection, name)
     if connection.over is None:
-        return Live(columns, read_unique(connection, name))
+        others = connection.query(_DUCKDB_TABLES, (name.schema or None,))
+        return Live(
+            columns, read_unique(connection, name), others=tuple(each[0] for each in others)
+        )
     try:
         found = sa.inspect(connection.over)
         schema = name.schema or None
@@ -308,6 +315,9 @@ _DUCKDB_COLUMNS = """
     WHERE table_name = ? AND table_schema = COALESCE(?, current_schema())
     AND table_catalog = current_database() ORDER BY ordinal_position"""
 """Before version 2 DuckDB does not say what is generated."""
+_DUCKDB_TABLES = """
+    SELECT table_name FROM information_schema.tables
+    WHERE table_schema = COALESCE(?, current_schema()) AND table_catalog = current_database()"""
 _DUCKDB_UNIQUE = """
     SELECT constraint_type, constraint_column_names FROM duckdb_constraints()
     WHERE table_name = ? AND schema_name = COALESCE(?, current_schema())

@@ -123,10 +123,12 @@ class SqlAlchemyTarget(KeyedTarget):
         return f"{self.ledger_suffix}{f' PARTITION BY KEY ({by}) PARTITIONS 16' if by else ''}"
 
     def lacks_table(self, connection: Any) -> bool:
-        """Whether there is no table of the name."""
+        """Whether there is no table of the name; in a file, where case does not matter, in any case."""
         from wal_sink.targets.sqlalchemy import catalogue  # noqa: PLC0415 -- not in tasks
 
-        return not catalogue.read_columns(connection, self.options.data)
+        live = catalogue.read_table(connection, self.options.data)
+        same = {each.lower() for each in live.others if self._dialect.is_file}
+        return not live.columns and self.options.data.table.lower() not in same
 
     def compare(self, connection: Any, schema: pa.Schema, key: str) -> Plan:
         """Compare the DataFrame with the table, and judge table and server."""
