@@ -128,7 +128,7 @@ def test_a_limit_that_the_client_does_not_know_is_kept(kafka: Broker, largest: i
 
 def test_a_broker_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wal_sink.targets.kafka.topics.TIMEOUT_S", 0.5)
-    with pytest.raises(TargetUnavailable, match=r"No broker of 127\.0\.0\.1:1 answers"):
+    with pytest.raises(TargetUnavailable, match=r"Kafka at 127\.0\.0\.1:1 does not answer"):
         target("127.0.0.1:1", "t").plan(RECORD, "key")
 
 

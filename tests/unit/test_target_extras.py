@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from wal_sink.errors import OptionError
-from wal_sink.targets.registry import _CLIENTS, importing
+from wal_sink.targets.client import _CLIENTS, importing
+from wal_sink.targets.delta import DeltaTarget
 
 
 def test_a_missing_client_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,7 +22,7 @@ def test_a_missing_client_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "deltalake", None)  # import says then that there is none
     with (
         pytest.raises(OptionError, match=r"target is delta, and deltalake.* not(.|\n)*\[delta\]"),
-        importing("delta", "a flusher runs"),
+        importing(DeltaTarget),
     ):
         importlib.import_module("deltalake.schema")
 
@@ -29,7 +30,7 @@ def test_a_missing_client_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("missing", ["wal_sink.targets.delta.no_such_module", "no_such_module"])
 def test_an_extra_is_not_blamed_for_another_module(missing: str) -> None:
     """Such as one of our own in a broken installation."""
-    with pytest.raises(ModuleNotFoundError, match=missing), importing("delta", "a flusher runs"):
+    with pytest.raises(ModuleNotFoundError, match=missing), importing(DeltaTarget):
         importlib.import_module(missing)
 
 

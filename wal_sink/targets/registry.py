@@ -1,16 +1,14 @@
 """Finds a target by its name: one of ours, an entry point of a distribution, or `module:Class`.
 
-Also the errors that every target shares: its client is not installed (each comes with an extra of
-wal_sink); or rows were published for another table than the options name.
+Also the error of rows that were published for another table than the options name.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import pickle
 import shlex
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from operator import attrgetter
 from typing import Any
@@ -32,15 +30,6 @@ _OWN = {
 }
 """Known without metadata, which a checkout on the path has not, and which takes time to read. No other
 distribution can take one of these names."""
-
-_CLIENTS = {
-    "postgresql": ("psycopg", "pgpq"),
-    "kafka": ("confluent_kafka",),
-    "sql": ("sqlalchemy",),
-    "delta": ("deltalake",),
-    "iceberg": ("pyiceberg", "pyiceberg_core"),
-}
-"""The modules that the extra of each target brings."""
 
 
 def is_installed(name: str) -> bool:
@@ -137,26 +126,6 @@ def _unpacked(make: Callable[..., Any], module: str, state: bytes) -> Any:
             f"Install the package with {module} on every node, in the Python that PYSPARK_PYTHON names, or"
             " send it along by spark.submit.pyFiles. On one machine, put its folder on PYTHONPATH before"
             " the session is made.",
-        ) from error
-
-
-@contextlib.contextmanager
-def importing(target: str, where: str) -> Iterator[None]:
-    """Surround the import of a target's client.
-
-    :param target: its name, which is that of the extra, too.
-    :param where: who needs the client, such as "the driver of Spark and every flusher run".
-    :raises OptionError: it is not installed. That another module is missing is not what the extra mends, and
-        stays as it is.
-    """
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if str(error.name).partition(".")[0] not in _CLIENTS[target]:
-            raise
-        raise OptionError(
-            f"Option target is {target}, and {error.name} is not installed.",
-            f"pip install 'wal_sink[{target}]', where {where}.",
         ) from error
 
 

@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 from deltalake import DeltaTable, Schema
 
-from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable, WalSinkError
+from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Plan, WriteDemands
 from wal_sink.targets.casts import key_details
 from wal_sink.targets.columns import match_columns
@@ -25,7 +25,7 @@ from wal_sink.targets.delta.columns import (
     to_sql,
 )
 from wal_sink.targets.delta.options import DeltaOptions
-from wal_sink.targets.delta.table import Files, Table, classify, shortly
+from wal_sink.targets.delta.table import Files, Table
 from wal_sink.targets.operations import with_operation, without_operation
 
 logger = logging.getLogger(__name__)
@@ -36,27 +36,8 @@ def agree(options: DeltaOptions, schema: pa.Schema, key: str, *, changes: bool) 
 
     :param changes: whether the table may be made, and columns added, as the options ask for.
     :raises SchemaMismatch: there is no table, it cannot be written, or the DataFrame does not fit.
-    :raises TargetUnavailable: its store does not answer.
-    :raises OptionError: its store refuses.
+    :raises Exception: of delta-rs, for `classify`.
     """
-    path = options.path
-    try:
-        return _agree(options, schema, key, changes=changes)
-    except WalSinkError:
-        raise
-    except Exception as error:
-        if classify(error) == "fatal":
-            raise OptionError(
-                f"The Delta table {path} cannot be read: {type(error).__name__}: {shortly(error)}",
-                "Correct delta.path or delta.storageOptions, or the rights upon the table.",
-            ) from error
-        raise TargetUnavailable(
-            f"The store of the Delta table {path} does not answer: {shortly(error)}",
-            "See that it can be reached from here.",
-        ) from error
-
-
-def _agree(options: DeltaOptions, schema: pa.Schema, key: str, *, changes: bool) -> Plan:
     path, storage = options.path, options.storage_options
     written = without_operation(schema, options.operation_column, (), path)
     if not DeltaTable.is_deltatable(path, storage):

@@ -30,11 +30,12 @@ from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Slice, StagedSession
 from wal_sink.targets.casts import key_of
+from wal_sink.targets.client import shortly
 from wal_sink.targets.columns import refuse_changed
 from wal_sink.targets.delta.columns import about_moved, partitions, table_columns, words
 from wal_sink.targets.delta.options import DeltaOptions
 from wal_sink.targets.delta.stage import Receipt, Stage, in_order, last_rows
-from wal_sink.targets.delta.table import Files, Table, classify, is_conflict, shortly
+from wal_sink.targets.delta.table import Files, Table, classify, is_conflict
 from wal_sink.targets.registry import published_elsewhere
 
 _NUMBERS = random.SystemRandom()

@@ -444,8 +444,3 @@ def classify(error: Exception) -> Kind:
         return "fatal"
     text = str(error).lower()
     return "fatal" if any(words in text for words in _FOR_GOOD) else "retry"
-
-
-def shortly(error: Exception) -> str:
-    """Return an error's text in one line, without the frames that delta-rs draws."""
-    return " ".join(str(error).replace("\x1b[31m↳\x1b[0m", "").split())[:400]

@@ -48,14 +48,14 @@ from pyiceberg.types import (
     StructType,
 )
 
-from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable, WalSinkError
+from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.model.plan import Plan, canonical, spark_ddl
 from wal_sink.targets.casts import CastRules
 from wal_sink.targets.columns import TableColumn, match_columns
 from wal_sink.targets.create_table import Layout, refuse_unknown_columns
 from wal_sink.targets.iceberg.check import to_details
 from wal_sink.targets.iceberg.options import IcebergOptions
-from wal_sink.targets.iceberg.table import FORMAT, catalog_of, classify, find, loaded, no_table
+from wal_sink.targets.iceberg.table import FORMAT, catalog_of, find, loaded, no_table
 
 logger = logging.getLogger(__name__)
 
@@ -65,28 +65,8 @@ def agree_on(options: IcebergOptions, schema: pa.Schema, key: str, *, changes: b
 
     :param changes: whether columns may be added, and the table made, as the options ask for.
     :raises SchemaMismatch: there is no table, it cannot be written, or the DataFrame does not fit.
-    :raises TargetUnavailable: its catalog or store does not answer.
-    :raises OptionError: its catalog refuses.
+    :raises Exception: of pyiceberg, for `classify`.
     """
-    try:
-        return _agree(options, schema, key, changes=changes)
-    except WalSinkError:
-        raise
-    except Exception as error:
-        said = f"{type(error).__name__}: {str(error)[:400]}"
-        if classify(error) == "fatal":
-            raise OptionError(
-                f"The Iceberg table {options.table} cannot be read: {said}",
-                "Correct table, or iceberg.catalog.type, .uri and .warehouse; or the rights upon the table.",
-            ) from error
-        raise TargetUnavailable(
-            f"The catalog of the Iceberg table {options.table} does not answer: {said}",
-            "See that catalog and store can be reached from here; the folder of an SQLite catalog has to be"
-            " there.",
-        ) from error
-
-
-def _agree(options: IcebergOptions, schema: pa.Schema, key: str, *, changes: bool) -> Plan:
     catalog = catalog_of(options)
     table = find(catalog, options)
     if table is None:

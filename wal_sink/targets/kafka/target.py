@@ -1,22 +1,16 @@
-"""The Kafka target. Each method imports what it needs, so that tasks never load librdkafka."""
+"""The Kafka target. Its modules are loaded late, so that tasks never load librdkafka."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-import pyarrow as pa
-
-from wal_sink.model.ledger import Owner
-from wal_sink.model.plan import Plan
 from wal_sink.options import Options
-from wal_sink.targets.base import Delivery, Kind, Session, Target
+from wal_sink.targets.base import Delivery
+from wal_sink.targets.client import ClientTarget
 from wal_sink.targets.kafka.options import KafkaOptions
-from wal_sink.targets.registry import importing
-
-_WHERE = "the driver of Spark and every flusher run"
 
 
-class KafkaTarget(Target):
+class KafkaTarget(ClientTarget):
     """A topic of Kafka 2.5 or later. Consumers that read committed records see each row once.
 
     :param options: see `KafkaOptions`.
@@ -27,7 +21,19 @@ class KafkaTarget(Target):
     delivery = Delivery.TRANSACTIONAL
     resends = True
 
+    agrees = "wal_sink.targets.kafka.plan:agree"
+    checks = "wal_sink.targets.kafka.records:check"
+    connects = "wal_sink.targets.kafka.session:KafkaSession"
+    classifies = "wal_sink.targets.kafka.topics:classify"
+    to_correct = "Correct the options kafka.*."
+    to_reach = "See that the brokers run, and can be reached from here."
+
     options: KafkaOptions
+
+    @property
+    def place(self) -> str:
+        """The brokers."""
+        return f"Kafka at {self.options.servers}"
 
     @property
     def writes_to(self) -> str:
@@ -41,41 +47,3 @@ class KafkaTarget(Target):
             "target": f"{self.name} at {self.options.servers}",
             "topic": f"{self.options.topic}, ledger in {self.options.ledger_of('<query id>')}",
         }
-
-    def plan(self, schema: pa.Schema, key: str) -> Plan:
-        """See that the topic is there; create the ledger's topic if it is named, and missing."""
-        return self._agreed(schema, key, create=True)
-
-    def dry_plan(self, schema: pa.Schema, key: str) -> Plan:
-        """See that the topic is there."""
-        return self._agreed(schema, key, create=False)
-
-    def _agreed(self, schema: pa.Schema, key: str, *, create: bool) -> Plan:
-        with importing("kafka", _WHERE):
-            from wal_sink.targets.kafka.plan import agree  # noqa: PLC0415 -- librdkafka
-
-        return agree(self.options, schema, key, create=create)
-
-    def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
-        """Cast `batch` to a record's types and refuse what the topic would refuse."""
-        from wal_sink.targets.kafka.records import check  # noqa: PLC0415 -- pyarrow.compute
-
-        return check(batch, plan)
-
-    def load(self) -> None:
-        """Import librdkafka."""
-        with importing("kafka", _WHERE):
-            import wal_sink.targets.kafka.session  # noqa: F401, PLC0415 -- librdkafka
-
-    def connect(self, owner: Owner) -> Session:
-        """Make a session; it connects when it is used."""
-        with importing("kafka", _WHERE):
-            from wal_sink.targets.kafka.session import KafkaSession  # noqa: PLC0415 -- librdkafka
-
-        return KafkaSession(self.options, owner)
-
-    def classify(self, error: Exception) -> Kind:
-        """Take a lost connection, a time-out and a fenced producer for errors that pass."""
-        from wal_sink.targets.kafka.topics import classify  # noqa: PLC0415 -- librdkafka
-
-        return classify(error)

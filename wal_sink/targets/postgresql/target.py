@@ -12,10 +12,10 @@ import pyarrow as pa
 from wal_sink.model.plan import Plan
 from wal_sink.options import Options
 from wal_sink.targets.casts import key_of
+from wal_sink.targets.client import importing
 from wal_sink.targets.columns import TableColumn
 from wal_sink.targets.postgresql.options import PostgresqlOptions
 from wal_sink.targets.postgresql.types import included_details, postgresql_type
-from wal_sink.targets.registry import importing
 from wal_sink.targets.sql.errors import POSTGRESQL_ERRORS
 from wal_sink.targets.sql.keyed import KeyedTarget
 
@@ -115,6 +115,6 @@ def _connection() -> Any:
 
     :raises OptionError: it is not installed.
     """
-    with importing("postgresql", "the driver of Spark and every flusher run"):
+    with importing(PostgresqlTarget):
         from wal_sink.targets.postgresql import connection  # noqa: PLC0415 -- the driver
     return connection

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import uuid
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Protocol
 
 import msgspec
@@ -24,6 +24,7 @@ from wal_sink.model.plan import Plan
 from wal_sink.options import SHAPES, Options, about
 from wal_sink.targets.base import Delivery, Session, Target
 from wal_sink.targets.casts import CastRules, cast, stored_by
+from wal_sink.targets.client import explained
 from wal_sink.targets.columns import TableColumn, match_columns
 from wal_sink.targets.names import quote
 from wal_sink.targets.refusals import Savepoints
@@ -31,6 +32,17 @@ from wal_sink.targets.sql.ledger import DDL, Ledger, with_values
 from wal_sink.targets.sql.session import SqlSession
 
 logger = logging.getLogger(__name__)
+
+
+_TO_CORRECT = (
+    "Correct the options that say where the database is and who connects, or the password, or give that user"
+    " the rights that are missing. A start takes the password's variable as it was when the Spark session was"
+    " made."
+)
+_TO_REACH = (
+    "See that the database runs, that this host reaches it under the address in its options, and that no"
+    " other client has locked it. A flush then goes on by itself."
+)
 
 
 class SqlOptions(Options, frozen=True, kw_only=True):
@@ -225,8 +237,7 @@ class SqlTarget(Target):
         return SqlSession(self, self._open(), owner)
 
     def _agreed(self, schema: pa.Schema, key: str, *, create: bool) -> Plan:
-        connection = self._open()
-        try:
+        with self._connected() as connection:
             made = self.make_table(connection, schema)
             if create and made:
                 connection.commit()
@@ -234,15 +245,20 @@ class SqlTarget(Target):
             plan = self.compare(connection, schema, key)
             if not create:
                 connection.rollback()
-                plan = plan.that_creates(made) if made else plan
-            else:
-                self._make_ledger(connection)
-                self._try_ledger(connection)
-        except Exception as error:
-            raise self._explained(error) from error
+                return plan.that_creates(made) if made else plan
+            self._make_ledger(connection)
+            self._try_ledger(connection)
+        return plan
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[Any]:
+        """Connect for the block, and say what the driver's errors in it mean."""
+        connection = self._open()
+        try:
+            with self._explained(TargetRefused):
+                yield connection
         finally:
             connection.close()
-        return plan
 
     def _open(self) -> Any:
         """Connect.
@@ -250,27 +266,11 @@ class SqlTarget(Target):
         :raises TargetUnavailable: no connection.
         :raises OptionError: the database refuses it, and would refuse it again.
         """
-        try:
+        with self._explained(OptionError):
             return self.open()
-        except Exception as error:
-            raise self._explained(error, OptionError) from error
 
-    def _explained(self, error: Exception, fatal: type[WalSinkError] = TargetRefused) -> Exception:
-        """Say of a driver's error what to do: it passes, or it does not."""
-        if isinstance(error, WalSinkError):
-            return error
-        if self.classify(error) == "fatal":
-            return fatal(
-                f"{self.name} refuses: {type(error).__name__}: {error}",
-                "Correct the options that say where the database is and who connects, or the password, or"
-                " give that user the rights that are missing. A start takes the password's variable as it was"
-                " when the Spark session was made.",
-            )
-        return TargetUnavailable(
-            f"{self.name} does not answer: {type(error).__name__}: {error}",
-            "See that the database runs, that this host reaches it under the address in its options, and that"
-            " no other client has locked it. A flush then goes on by itself.",
-        )
+    def _explained(self, fatal: type[WalSinkError]) -> contextlib.AbstractContextManager[None]:
+        return explained(self.classify, self.name, _TO_CORRECT, _TO_REACH, fatal)
 
     def _make_ledger(self, connection: Any) -> None:
         """Create the ledger's table unless there is one.

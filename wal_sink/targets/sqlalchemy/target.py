@@ -13,10 +13,10 @@ from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Plan
 from wal_sink.options import Options
 from wal_sink.targets.casts import key_of
+from wal_sink.targets.client import importing
 from wal_sink.targets.columns import TableColumn
 from wal_sink.targets.names import did_you_mean
 from wal_sink.targets.operations import without_operation
-from wal_sink.targets.registry import importing
 from wal_sink.targets.sql.keyed import KeyedTarget
 from wal_sink.targets.sql.unique import Unique
 from wal_sink.targets.sqlalchemy import types
@@ -153,15 +153,9 @@ class SqlAlchemyTarget(KeyedTarget):
         """Compare the DataFrame with the table, or with the one that would be made."""
         if self._dialect.transactional_ddl or not self.options.create_table:
             return super().dry_plan(schema, key)
-        connection = self._open()
-        try:
-            if not self.lacks_table(connection):
-                return super().dry_plan(schema, key)
-        except Exception as error:
-            raise self._explained(error) from error
-        finally:
-            connection.close()
-        return self._imagined(schema, key)
+        with self._connected() as connection:
+            lacks = self.lacks_table(connection)
+        return self._imagined(schema, key) if lacks else super().dry_plan(schema, key)
 
     def _imagined(self, schema: pa.Schema, key: str) -> Plan:
         """Compare the DataFrame with a new table as it would be, where CREATE TABLE cannot be rolled back."""
@@ -196,6 +190,6 @@ def _connection() -> Any:
 
     :raises OptionError: it is not installed.
     """
-    with importing("sql", "the driver of Spark and every flusher run"):
+    with importing(SqlAlchemyTarget):
         from wal_sink.targets.sqlalchemy import connection  # noqa: PLC0415 -- SQLAlchemy
     return connection

@@ -1,0 +1,141 @@
+"""Targets whose client comes with an extra: when it is loaded, and what its errors mean at a start."""
+
+from __future__ import annotations
+
+import contextlib
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from wal_sink.errors import OptionError, TargetUnavailable, WalSinkError
+from wal_sink.model.ledger import Owner
+from wal_sink.model.plan import Plan
+from wal_sink.targets.base import Kind, Session, Target
+
+_CLIENTS = {
+    "postgresql": ("psycopg", "pgpq"),
+    "kafka": ("confluent_kafka",),
+    "sql": ("sqlalchemy",),
+    "delta": ("deltalake",),
+    "iceberg": ("pyiceberg", "pyiceberg_core"),
+}
+"""The modules that the extra of each target brings."""
+
+_WHERE = {
+    True: "the driver of Spark, its executors and every flusher run",
+    False: "the driver of Spark and every flusher run",
+}
+"""Who needs the client, by `Target.parallel_writes`."""
+
+
+@contextlib.contextmanager
+def importing(target: type[Target] | Target) -> Iterator[None]:
+    """Surround the import of a target's client.
+
+    :raises OptionError: it is not installed. That another module is missing is not what the extra mends, and
+        stays as it is.
+    """
+    name = target.name
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] not in _CLIENTS[name]:
+            raise
+        raise OptionError(
+            f"Option target is {name}, and {error.name} is not installed.",
+            f"pip install 'wal_sink[{name}]', where {_WHERE[target.parallel_writes]}.",
+        ) from error
+
+
+@contextlib.contextmanager
+def explained(
+    classify: Callable[[Exception], Kind],
+    place: str,
+    to_correct: str,
+    to_reach: str,
+    fatal: type[WalSinkError] = OptionError,
+) -> Iterator[None]:
+    """Say of a client's error what to do: it passes, or it does not.
+
+    :param place: what answers, as errors name it.
+    :raises WalSinkError: `fatal`, or `TargetUnavailable`; one of ours as it is.
+    """
+    try:
+        yield
+    except WalSinkError:
+        raise
+    except Exception as error:
+        said = f"{type(error).__name__}: {shortly(error)}"
+        if classify(error) == "fatal":
+            raise fatal(f"{place} refuses: {said}", to_correct) from error
+        raise TargetUnavailable(f"{place} does not answer: {said}", to_reach) from error
+
+
+def shortly(error: Exception) -> str:
+    """Return an error's text in one line, without the frames that delta-rs draws."""
+    return " ".join(str(error).replace("\x1b[31m↳\x1b[0m", "").split())[:400]
+
+
+class ClientTarget(Target):
+    """A target whose modules are loaded when they are needed: tasks that publish never load its client.
+
+    Each of the four is `module:name`, and set on the class.
+    """
+
+    agrees: ClassVar[str]
+    """Makes the plan, of options, schema, key and `changes`: whether what options ask for is made."""
+    checks: ClassVar[str]
+    """Checks a batch by a plan; in a module without the client."""
+    connects: ClassVar[str]
+    """The class of a session, made of options and owner."""
+    classifies: ClassVar[str]
+    """Says what an error means."""
+    to_correct: ClassVar[str]
+    """What to do about a refusal at the start."""
+    to_reach: ClassVar[str]
+    """What to do if nothing answers there."""
+
+    @property
+    @abstractmethod
+    def place(self) -> str:
+        """What answers, as errors name it."""
+
+    def plan(self, schema: pa.Schema, key: str) -> Plan:
+        """Compare the DataFrame with what is there, and make what options ask for."""
+        return self._agreed(schema, key, changes=True)
+
+    def dry_plan(self, schema: pa.Schema, key: str) -> Plan:
+        """Do as `plan` does, and make nothing."""
+        return self._agreed(schema, key, changes=False)
+
+    def _agreed(self, schema: pa.Schema, key: str, *, changes: bool) -> Plan:
+        agree = self._loaded(self.agrees)
+        with explained(self.classify, self.place, self.to_correct, self.to_reach):
+            found: Plan = agree(self.options, schema, key, changes=changes)
+        return found
+
+    def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
+        """Cast `batch` to the target's types, and refuse what would not be the same there."""
+        return self._loaded(self.checks)(batch, plan)
+
+    def load(self) -> None:
+        """Import the client."""
+        self._loaded(self.connects)
+
+    def connect(self, owner: Owner) -> Session:
+        """Make a session; it connects when it is used."""
+        made: Session = self._loaded(self.connects)(self.options, owner)
+        return made
+
+    def classify(self, error: Exception) -> Kind:
+        """Take what does not answer, and a commit that met another one, for errors that pass."""
+        kind: Kind = self._loaded(self.classifies)(error)
+        return kind
+
+    def _loaded(self, place: str) -> Any:
+        module, _, name = place.partition(":")
+        with importing(self):
+            return getattr(import_module(module), name)
