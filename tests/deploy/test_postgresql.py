@@ -24,17 +24,17 @@ from wal_sink.model.ledger import Owner
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
 from wal_sink.testing.servers import process as free_port
-from wal_sink.testing.servers.postgresql import USER, InstalledPostgresql, _unprivileged
+from wal_sink.testing.servers.postgresql import USER, Server, _unprivileged
 
 pytestmark = [pytest.mark.test_all, pytest.mark.postgresql, pytest.mark.timeout(300)]
 
 REPLICATES = {"wal_level": "replica", "max_wal_senders": 4, "hot_standby": "on"}
 
 
-class Standby(InstalledPostgresql):
+class Standby(Server):
     """A copy of a server that follows it."""
 
-    def __init__(self, primary: InstalledPostgresql) -> None:
+    def __init__(self, primary: Server) -> None:
         super().__init__(REPLICATES)
         self._primary = primary
         self.password = primary.password
@@ -54,7 +54,7 @@ class FailoverWorld(World):
 
     adds = True
 
-    def __init__(self, primary: InstalledPostgresql, standby: InstalledPostgresql) -> None:
+    def __init__(self, primary: Server, standby: Server) -> None:
         self.primary, self.standby = primary, standby
         primary.execute("CREATE TABLE rows (k text, v bigint)")
         hosts = f"{primary.host}:{primary.port},{standby.host}:{standby.port}"
@@ -78,7 +78,7 @@ class FailoverWorld(World):
 @contextmanager
 def pair(**settings: object) -> Iterator[FailoverWorld]:
     """Start a server and its standby, which has caught up."""
-    with InstalledPostgresql({**REPLICATES, **settings}) as primary, Standby(primary) as standby:
+    with Server({**REPLICATES, **settings}) as primary, Standby(primary) as standby:
         world = FailoverWorld(primary, standby)
         caught_up(world)
         yield world
@@ -160,7 +160,7 @@ def test_a_full_disk_holds_the_flush_up(counted: Counted) -> None:
     """The server takes nothing of the window; with space again it takes all of it, once."""
     if os.geteuid() != 0:
         pytest.skip("only root may mount a small file system to fill; CI runs as root")
-    with InstalledPostgresql() as server, mounted(server.folder / "disk", "8m") as disk:
+    with Server() as server, mounted(server.folder / "disk", "8m") as disk:
         shutil.chown(disk.folder, "postgres")
         server.execute(f"CREATE TABLESPACE small LOCATION '{disk.folder}'")
         server.execute("CREATE SCHEMA s")
@@ -191,7 +191,7 @@ def test_a_full_disk_holds_the_flush_up(counted: Counted) -> None:
 @pytest.mark.parametrize("mode", ["transaction", "session"])
 def test_a_pooler_is_refused(mode: str) -> None:
     """At the plan and at the flusher's connection, with what to do; the server itself is taken."""
-    with InstalledPostgresql() as server, pgbouncer(server, mode) as port:
+    with Server() as server, pgbouncer(server, mode) as port:
         server.execute("CREATE TABLE rows (k text, v bigint)")
         uri = server.uri.replace(f":{server.port}/", f":{port}/")
         target = PostgresqlTarget(PostgresqlOptions(uri=uri, table="rows"))
@@ -213,7 +213,7 @@ def test_a_pooler_is_refused(mode: str) -> None:
 
 
 @contextmanager
-def pgbouncer(server: InstalledPostgresql, mode: str) -> Iterator[int]:
+def pgbouncer(server: Server, mode: str) -> Iterator[int]:
     """Run PgBouncer before a server; yield its port."""
     program = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
     assert program, "install pgbouncer: on Debian and Ubuntu `apt-get install pgbouncer`"

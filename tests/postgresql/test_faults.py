@@ -26,20 +26,20 @@ from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.targets.sql.session import SqlSession
 from wal_sink.testing.contracts import rows as contract
 from wal_sink.testing.contracts.ledger import begin, begun_window, create, finish
-from wal_sink.testing.servers.postgresql import InstalledPostgresql, Server
+from wal_sink.testing.servers.postgresql import Server
 
 ROWS = [("a", 1), ("b", 2)]
 
 
 @pytest.fixture(scope="module")
-def mortal() -> Iterator[InstalledPostgresql]:
+def mortal() -> Iterator[Server]:
     """Start a server that these tests kill and pause."""
-    with InstalledPostgresql() as server:
+    with Server() as server:
         yield server
 
 
 @pytest.fixture
-def mortal_schema(mortal: InstalledPostgresql) -> str:
+def mortal_schema(mortal: Server) -> str:
     name = f"test_{uuid.uuid4().hex}"
     mortal.execute(f"CREATE SCHEMA {name}")
     return name
@@ -71,7 +71,7 @@ def terminate(server: Server, session: SqlSession) -> None:
 
 
 def test_a_server_that_dies_in_a_transaction_shows_nothing_of_it(
-    mortal: InstalledPostgresql, mortal_schema: str, monkeypatch: pytest.MonkeyPatch
+    mortal: Server, mortal_schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = PostgresqlWorld(mortal, mortal_schema)
     world.run().batch(ROWS)
@@ -158,7 +158,7 @@ def test_two_flushers_deliver_once(postgresql: Server, schema: str) -> None:
 
 
 def test_a_silent_server_is_given_up(
-    mortal: InstalledPostgresql, mortal_schema: str, monkeypatch: pytest.MonkeyPatch
+    mortal: Server, mortal_schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its host answers, so that no time-out of TCP ends the wait."""
     world = PostgresqlWorld(mortal, mortal_schema)
@@ -284,7 +284,7 @@ def test_what_is_acknowledged_survives_whatever_the_role_says(
         postgresql.execute(f"DROP ROLE {role}")
 
 
-def test_a_replica_is_refused(mortal: InstalledPostgresql, mortal_schema: str) -> None:
+def test_a_replica_is_refused(mortal: Server, mortal_schema: str) -> None:
     """And passes by itself, when it has become the primary."""
     mortal.execute(f"CREATE TABLE {mortal_schema}.t (k text, v bigint)")
     mortal.stop()

@@ -6,37 +6,24 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import psycopg
 import pytest
 
-from wal_sink.errors import OptionError
-from wal_sink.testing.servers.docker import DockerNotUsable
-from wal_sink.testing.servers.postgresql import (
-    VARIABLE,
-    VERSION,
-    InstalledPostgresql,
-    PostgresqlContainer,
-    PostgresqlNotInstalled,
-    Server,
-    choose,
-    downloaded_programs,
-    programs,
-)
+from wal_sink.testing.servers.postgresql import VERSION, Server, downloaded_programs
 from wal_sink.testing.servers.process import DidNotStart
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[InstalledPostgresql]:
+def server() -> Iterator[Server]:
     """Start a server that these tests stop, kill and pause."""
-    with InstalledPostgresql() as server:
+    with Server() as server:
         server.execute("CREATE TABLE kept (id int PRIMARY KEY, value text)")
         server.execute("INSERT INTO kept VALUES (%s, %s)", (1, "one"))
         yield server
 
 
-def test_commits_are_durable_and_it_is_not_root(server: InstalledPostgresql) -> None:
+def test_commits_are_durable_and_it_is_not_root(server: Server) -> None:
     assert server.execute("SHOW fsync") == [("on",)]
     assert server.start() is server, "starting a running server changes nothing"
     assert server.data.stat().st_uid != 0 or os.geteuid() != 0
@@ -44,19 +31,19 @@ def test_commits_are_durable_and_it_is_not_root(server: InstalledPostgresql) -> 
 
 def test_the_programs_of_maven_run_a_server() -> None:
     """What a machine without PostgreSQL gets; also where this process is root."""
-    with InstalledPostgresql(folder=downloaded_programs()) as server:
+    with Server(folder=downloaded_programs()) as server:
         ((text,),) = server.execute("SELECT version()")
         assert text.startswith(f"PostgreSQL {VERSION.removesuffix('.0')} ")
 
 
-def test_a_password_is_asked_for(server: InstalledPostgresql) -> None:
+def test_a_password_is_asked_for(server: Server) -> None:
     wrong = server.uri_of("postgres", "wrong")
     with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
         psycopg.connect(wrong)
 
 
 def test_a_committed_row_survives_a_kill_and_an_open_transaction_does_not(
-    server: InstalledPostgresql,
+    server: Server,
 ) -> None:
     port = server.port
     server.execute("INSERT INTO kept VALUES (2, 'committed')")
@@ -74,7 +61,7 @@ def test_a_committed_row_survives_a_kill_and_an_open_transaction_does_not(
     assert server.execute("SELECT id FROM kept ORDER BY id") == [(1,), (2,)]
 
 
-def test_a_paused_server_keeps_silent_until_resumed(server: InstalledPostgresql) -> None:
+def test_a_paused_server_keeps_silent_until_resumed(server: Server) -> None:
     answered = threading.Event()
     server.execute("SELECT 1")
     server.pause()
@@ -92,7 +79,7 @@ def test_a_paused_server_keeps_silent_until_resumed(server: InstalledPostgresql)
     assert answered.is_set()
 
 
-def test_it_stops_in_order_even_when_paused(server: InstalledPostgresql) -> None:
+def test_it_stops_in_order_even_when_paused(server: Server) -> None:
     server.pause()
     server.stop()
     assert not server.running
@@ -103,7 +90,7 @@ def test_it_stops_in_order_even_when_paused(server: InstalledPostgresql) -> None
 
 
 def test_a_failure_to_start_shows_the_log_and_a_taken_port_is_refused() -> None:
-    server = InstalledPostgresql({"no_such_setting": 1})
+    server = Server({"no_such_setting": 1})
     with pytest.raises(DidNotStart, match="no_such_setting") as caught:
         server.start()
     assert "first error in the lines above" in caught.value.remedy
@@ -119,42 +106,8 @@ def test_a_failure_to_start_shows_the_log_and_a_taken_port_is_refused() -> None:
 
 
 def test_each_schema_is_new_in_the_runs_server(
-    postgresql: Server, schema: str, server: InstalledPostgresql
+    postgresql: Server, schema: str, server: Server
 ) -> None:
     names = "SELECT nspname FROM pg_namespace"
     assert (schema,) in postgresql.execute(names)
     assert (schema,) not in server.execute(names)
-
-
-def nothing_installed() -> Path:
-    raise PostgresqlNotInstalled("PostgreSQL is not installed", "Install it.")
-
-
-def docker_is_there(image: str) -> str:
-    return "28.0"
-
-
-def docker_is_not_there(image: str) -> str:
-    raise DockerNotUsable("no Docker engine answers", "Start it.")
-
-
-def test_the_package_is_chosen_and_a_container_where_there_is_none() -> None:
-    chosen = choose("auto", programs, docker_is_not_there)
-    assert chosen.server is InstalledPostgresql
-    assert chosen.said.startswith("programs ")
-    chosen = choose("auto", nothing_installed, docker_is_there)
-    assert chosen.server is PostgresqlContainer
-    assert chosen.said == "container postgres:17 (Docker 28.0), since no programs are installed"
-    assert choose("docker", programs, docker_is_there).server is PostgresqlContainer
-
-
-def test_without_both_the_error_says_what_to_install() -> None:
-    with pytest.raises(PostgresqlNotInstalled, match="not installed; and no Docker") as caught:
-        choose("auto", nothing_installed, docker_is_not_there)
-    assert "Install it. Or: Start it." in caught.value.remedy
-    with pytest.raises(PostgresqlNotInstalled):
-        choose("installed", nothing_installed, docker_is_there)
-    with pytest.raises(DockerNotUsable):
-        choose("docker", programs, docker_is_not_there)
-    with pytest.raises(OptionError, match=VARIABLE):
-        choose("podman", programs, docker_is_there)

@@ -30,7 +30,7 @@ from wal_sink.testing.contracts.ledger import (
     row_of,
 )
 from wal_sink.testing.contracts.rows import deliver
-from wal_sink.testing.servers.postgresql import InstalledPostgresql, Server
+from wal_sink.testing.servers.postgresql import Server
 
 BATCH = pa.record_batch([pa.array([1, 2], pa.int64()), pa.array(["a", "b"])], names=["id", "v"])
 TABLE = "(id bigint, v text)"
@@ -304,7 +304,7 @@ def test_a_server_that_does_not_sync_is_said_at_the_start(
     postgresql: Server, schema: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What it acknowledges may be gone after a power loss."""
-    with InstalledPostgresql({"fsync": "off"}) as careless, caplog.at_level(logging.WARNING):
+    with Server({"fsync": "off"}) as careless, caplog.at_level(logging.WARNING):
         for server, said in ((postgresql, 0), (careless, 1)):
             server.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
             server.execute(f"CREATE TABLE {schema}.t {TABLE}")

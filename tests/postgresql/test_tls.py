@@ -13,7 +13,7 @@ import pytest
 from tests.cassandra.certificates import Certificates
 from wal_sink.errors import TargetUnavailable
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
-from wal_sink.testing.servers.postgresql import InstalledPostgresql
+from wal_sink.testing.servers.postgresql import Server
 
 SCHEMA = pa.schema([("id", pa.int64())])
 
@@ -24,9 +24,9 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 @pytest.fixture(scope="module")
-def server(certificates: Certificates) -> Iterator[InstalledPostgresql]:
+def server(certificates: Certificates) -> Iterator[Server]:
     """Start a server with a certificate for its address."""
-    with InstalledPostgresql() as server:
+    with Server() as server:
         server.execute("CREATE TABLE t (id bigint)")
         server.stop()
         owner = server.data.stat()
@@ -42,13 +42,13 @@ def server(certificates: Certificates) -> Iterator[InstalledPostgresql]:
         yield server.start()
 
 
-def target(server: InstalledPostgresql, certificates: Path) -> PostgresqlTarget:
+def target(server: Server, certificates: Path) -> PostgresqlTarget:
     uri = f"{server.uri}?sslmode=verify-full&sslrootcert={certificates}"
     return PostgresqlTarget(PostgresqlOptions(uri=uri, table="t"))
 
 
 def test_a_server_that_the_authority_vouches_for(
-    server: InstalledPostgresql, certificates: Certificates
+    server: Server, certificates: Certificates
 ) -> None:
     found = target(server, certificates.ca)
     assert found.plan(SCHEMA, "key").columns
@@ -57,9 +57,7 @@ def test_a_server_that_the_authority_vouches_for(
         assert connection.execute(query).fetchone() == (True,)
 
 
-def test_any_other_server_gets_no_password(
-    server: InstalledPostgresql, certificates: Certificates
-) -> None:
+def test_any_other_server_gets_no_password(server: Server, certificates: Certificates) -> None:
     with pytest.raises(TargetUnavailable, match="certificate verify failed") as caught:
         target(server, certificates.stranger).plan(SCHEMA, "key")
     assert server.password not in str(caught.value)

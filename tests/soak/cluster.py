@@ -36,7 +36,7 @@ from wal_sink.progress.status import Status
 from wal_sink.testing.crash import Driver
 from wal_sink.testing.oracle import Verdict, judge
 from wal_sink.testing.servers.kafka import Broker
-from wal_sink.testing.servers.postgresql import InstalledPostgresql
+from wal_sink.testing.servers.postgresql import Server
 from wal_sink.testing.servers.process import AnyServer, DidNotStart
 
 VICTIMS = ("driver", "executor", "worker", "master", "Cassandra", "Kafka", "PostgreSQL")
@@ -184,7 +184,7 @@ class ClusterSoak:
         with ExitStack() as stack:
             self._nodes = stack.enter_context(CassandraCluster())
             self._broker = stack.enter_context(Broker())
-            self._books = stack.enter_context(InstalledPostgresql())
+            self._books = stack.enter_context(Server())
             ours = {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
             self._cluster = stack.enter_context(
                 Cluster(self._folder / "cluster", workers=2, cores=2, environment=ours)

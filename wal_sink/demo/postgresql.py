@@ -1,4 +1,4 @@
-"""The demo's PostgreSQL: a private server or a container; the control copies rows in transactions."""
+"""The demo's PostgreSQL: a private server; the control copies rows in transactions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark.sql import Row
 from wal_sink.demo.queries import CONTROL, Query
 from wal_sink.demo.stores import Half, RowStore
 from wal_sink.testing.crash import PAUSING_POSTGRESQL
-from wal_sink.testing.servers import docker, postgresql
+from wal_sink.testing.servers.postgresql import Server
 
 
 class Postgresql(RowStore):
@@ -24,11 +24,10 @@ class Postgresql(RowStore):
     @contextmanager
     def start(cls, folder: Path, say: Callable[[str], None]) -> Iterator[Self]:  # noqa: ARG003 - Cassandra's
         """Start a server, in a folder of its own that goes with it."""
-        chosen = postgresql.choose("auto", postgresql.programs, docker.find)
-        title = f"PostgreSQL, {chosen.said}"
-        say(f"Starting {title} …")
-        with chosen.server({"timezone": "UTC"}) as server:
-            yield cls(server.uri, server, title)
+        server = Server({"timezone": "UTC"})
+        say(f"Starting {server.title} …")
+        with server:
+            yield cls(server.uri, server, server.title)
 
     def create(self) -> None:
         """Make the control's table."""

@@ -7,31 +7,17 @@ stands still when it is wrapped by `pausing`; `wal_sink.testing.crash` has targe
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, NoReturn
 
 import msgspec
 
-from wal_sink.model.ledger import LedgerState, Outcome
-from wal_sink.model.plan import Plan
-from wal_sink.targets.base import (
-    IdempotentSession,
-    Session,
-    Slice,
-    StagedSession,
-    TransactionalSession,
-)
-from wal_sink.testing.faults import (
-    Faults,
-    FaultyIdempotentSession,
-    FaultySession,
-    FaultyStagedSession,
-    FaultyTransactionalSession,
-    S,
-)
+from wal_sink.targets.base import Session
+from wal_sink.testing.faults import Faults, faulty
 
 PAUSES = "WAL_SINK_TESTING_PAUSES"
 """Environment variable: what `pauses` returns."""
@@ -74,52 +60,39 @@ def _wait_for_death(pause: Pause) -> NoReturn:
     raise AssertionError("this process was not killed in time")
 
 
-class _Pausing(FaultySession[S]):
-    """A session that stands still, see `pausing`."""
+class _Pauses(Faults):
+    """Stands still around operations of a session, in place of a fault.
 
-    def __init__(self, inner: S, table: str) -> None:
-        super().__init__(inner, Faults())
+    :param table: to whose windows the session belongs.
+    """
+
+    def __init__(self, table: str) -> None:
+        super().__init__()
         self._table = table
+        self._first = 0
+        """The first epoch of the window that was started."""
 
-    def update(
-        self, seen: LedgerState | None, new: LedgerState, update: Callable[[], Outcome]
-    ) -> Outcome:
-        """Stand still before a window is begun, before it is finished, and behind that."""
-        if new.begun is not None:
-            pause_at("committed", self._table, new.begun.first)
-        finished = seen and seen.begun == new.last and seen.begun
-        if finished:
-            pause_at("finishing", self._table, finished.first)
-        outcome = super().update(seen, new, update)
-        if finished:
-            pause_at("finished", self._table, finished.first)
-        return outcome
+    @contextlib.contextmanager
+    def around(self, name: str) -> Iterator[None]:
+        """Stand still before a window is begun, before it is finished, and behind that.
 
-    def write_half(self, plan: Plan, rows: Slice) -> None:
-        """Send half of a slice's rows; a reader of cells finds them during the pause."""
-        super().write_half(plan, rows)
-        pause_at("flushing", self._table, rows.epoch)
-
-
-class PausingIdempotentSession(_Pausing[IdempotentSession], FaultyIdempotentSession):
-    """Of a target with `Delivery.IDEMPOTENT`."""
-
-
-class PausingTransactionalSession(_Pausing[TransactionalSession], FaultyTransactionalSession):
-    """Of a target with `Delivery.TRANSACTIONAL`."""
-
-
-class PausingStagedSession(_Pausing[StagedSession], FaultyStagedSession):
-    """Of a target with `Delivery.STAGED`."""
+        And behind the first half of a slice's rows: a reader of cells finds them during the pause.
+        """
+        verb, _, rest = name.partition(" ")
+        epoch = int(rest.split()[0]) if verb in ("begin", "start", "write") else self._first
+        if verb == "begin":
+            pause_at("committed", self._table, epoch)
+        elif verb == "start":
+            self._first = epoch
+        elif verb == "finish":
+            pause_at("finishing", self._table, epoch)
+        yield
+        if verb == "write":
+            pause_at("flushing", self._table, epoch)
+        elif verb == "finish":
+            pause_at("finished", self._table, epoch)
 
 
 def pausing(session: Session, table: str) -> Session:
     """Return a session of the same kind that stands still at the points of a window of this table."""
-    match session:
-        case StagedSession():
-            return PausingStagedSession(session, table)
-        case TransactionalSession():
-            return PausingTransactionalSession(session, table)
-        case IdempotentSession():
-            return PausingIdempotentSession(session, table)
-    raise TypeError(f"{type(session).__name__} is of no delivery")
+    return faulty(session, _Pauses(table))

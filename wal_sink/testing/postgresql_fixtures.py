@@ -1,4 +1,4 @@
-"""A real PostgreSQL for pytest: a private server, or one in a container.
+"""A real PostgreSQL for pytest: a private server.
 
 For the tests of a job. In the top-level conftest.py::
 
@@ -13,29 +13,25 @@ and in a test, with a fixture `spark` of your own::
         assert postgresql.execute(f"SELECT id FROM {schema}.orders")
 
 `postgresql` is a started `wal_sink.testing.servers.postgresql.Server`, one for the whole run; `schema` is the
-name of a new schema in it, dropped after the test. Which server it is stands in pytest's header. The
-environment variable WAL_SINK_TEST_POSTGRESQL forces one: `installed` or `docker`; the default is `auto`.
+name of a new schema in it, dropped after the test. Its version stands in pytest's header.
 Nothing starts before a test asks for it. Where PostgreSQL is not installed, its programs are downloaded once.
 """
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Iterator
 
 import pytest
 
 from wal_sink.errors import WalSinkError
-from wal_sink.testing.servers import docker
-from wal_sink.testing.servers import postgresql as server
-from wal_sink.testing.servers.postgresql import VARIABLE, Choice, Server, choose
+from wal_sink.testing.servers.postgresql import Server, programs, version
 
 
 def pytest_report_header() -> str:
     """Say which PostgreSQL this run uses, or why it has none."""
     try:
-        return f"postgresql: {_choice().said}"
+        return f"postgresql: {version(folder := programs())}, {folder}"
     except WalSinkError as error:
         return f"postgresql: tests that need it fail, since {error.what}"
 
@@ -43,7 +39,7 @@ def pytest_report_header() -> str:
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[Server]:
     """Start the one server; a test that leaves it stopped or paused takes one of its own."""
-    with _choice().server({}) as server:
+    with Server() as server:
         yield server
 
 
@@ -54,7 +50,3 @@ def schema(postgresql: Server) -> Iterator[str]:
     postgresql.execute(f"CREATE SCHEMA {name}")
     yield name
     postgresql.execute(f"DROP SCHEMA {name} CASCADE")
-
-
-def _choice() -> Choice:
-    return choose(os.environ.get(VARIABLE, "auto"), server.programs, docker.find)

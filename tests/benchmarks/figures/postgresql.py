@@ -13,7 +13,7 @@ from tests.benchmarks.bench import Bench
 from tests.benchmarks.figure import Figure, at_least, figure
 from tests.benchmarks.flush import flush
 from tests.benchmarks.rows import Source
-from wal_sink.testing.servers.postgresql import InstalledPostgresql
+from wal_sink.testing.servers.postgresql import Server
 
 _TYPES = {"text": "text", "bigint": "bigint", "timestamp": "timestamptz"}
 _PIECE = 1 << 20
@@ -26,7 +26,7 @@ class Table:
     :param mode: `append`, or `upsert` with a primary key.
     """
 
-    def __init__(self, server: InstalledPostgresql, source: Source, mode: str) -> None:
+    def __init__(self, server: Server, source: Source, mode: str) -> None:
         self._server, self._source, self.mode = server, source, mode
         columns = ", ".join(f"{name} {_TYPES[kind]}" for name, kind in source.columns.items())
         key = ", PRIMARY KEY (id)" if mode == "upsert" else ""
@@ -88,7 +88,7 @@ class Table:
 def postgresql(bench: Bench) -> list[Figure]:
     """Rows a second of the flush alone, and of a bare COPY; the server's log is synced at each commit."""
     source = Source(shape="grouped", rows=bench.sizes.grouped)
-    with InstalledPostgresql({"max_wal_size": "4GB"}) as server:
+    with Server({"max_wal_size": "4GB"}) as server:
         tables = [Table(server, source, mode) for mode in ("append", "upsert")]
         for number in range(bench.sizes.rounds):
             for table in tables:  # in turn, so that what else the machine does is in all figures

@@ -30,7 +30,7 @@ from wal_sink.targets.iceberg.options import IcebergOptions
 from wal_sink.targets.iceberg.plan import iceberg_schema
 from wal_sink.targets.iceberg.table import catalog_of
 from wal_sink.testing.servers.kafka import Broker
-from wal_sink.testing.servers.postgresql import InstalledPostgresql
+from wal_sink.testing.servers.postgresql import Server
 
 OURS = "wal_sink"
 SQL, QUARANTINE = "wal_sink, target=sql", "wal_sink, quarantine"
@@ -49,7 +49,7 @@ class Served(Protocol):
         ...
 
 
-class Postgresql(InstalledPostgresql):
+class Postgresql(Server):
     """A server whose CPU time is counted."""
 
     @property
@@ -298,7 +298,7 @@ def _figures(
 
 
 def _ours_into_postgresql(
-    server: InstalledPostgresql, mode: str, **more: str
+    server: Server, mode: str, **more: str
 ) -> Callable[[DataFrame, str], DataStreamWriter]:
     def write(rows: DataFrame, table: str) -> DataStreamWriter:
         options = {"target": "postgresql", "postgresql.uri": server.uri, "postgresql.mode": mode}
@@ -307,9 +307,7 @@ def _ours_into_postgresql(
     return write
 
 
-def _ours_by_url(
-    server: InstalledPostgresql, mode: str
-) -> Callable[[DataFrame, str], DataStreamWriter]:
+def _ours_by_url(server: Server, mode: str) -> Callable[[DataFrame, str], DataStreamWriter]:
     url = server.uri.replace("postgresql:", "postgresql+psycopg:")
 
     def write(rows: DataFrame, table: str) -> DataStreamWriter:
@@ -320,7 +318,7 @@ def _ours_by_url(
 
 
 def _by_jdbc(
-    server: InstalledPostgresql, *, upsert: bool, **settings: str
+    server: Server, *, upsert: bool, **settings: str
 ) -> Callable[[DataFrame, str], DataStreamWriter]:
     """Return what people write: `foreachBatch`, and for an upsert a staging table.
 

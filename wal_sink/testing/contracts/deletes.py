@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pytest
@@ -33,7 +33,7 @@ from wal_sink.errors import InvalidRow, SchemaMismatch
 from wal_sink.model.ledger import Owner
 from wal_sink.model.plan import Plan, plan_key
 from wal_sink.targets.base import Session, Slice, Target
-from wal_sink.testing.contracts.ledger import create, new_owner
+from wal_sink.testing.contracts.ledger import SessionFixtures
 from wal_sink.testing.contracts.rows import BASE_US, SCHEMA, Table, deliver
 
 COLUMN = "op"
@@ -46,7 +46,7 @@ Change = tuple[str | None, str | None, int | None, int | None, str | None]
 FIELDS = pa.schema([(COLUMN, pa.string()), *SCHEMA])
 
 
-class DeletesContract(ABC):
+class DeletesContract(SessionFixtures, ABC):
     """Subclass as `Test…` with a fixture `target` and `rows`: one window after the other."""
 
     @abstractmethod
@@ -54,22 +54,9 @@ class DeletesContract(ABC):
         """Read the whole table by other means than the target."""
 
     @pytest.fixture
-    def owner(self) -> Owner:
-        """Return the owner of a ledger row that no other test uses."""
-        return new_owner()
-
-    @pytest.fixture
     def plan(self, target: Target) -> Plan:
         """Return the agreed plan."""
         return target.plan(FIELDS, plan_key(FIELDS, target.name, target.shape))
-
-    @pytest.fixture
-    def session(self, target: Target, plan: Plan, owner: Owner) -> Iterator[Session]:
-        """Connect, with the ledger row of a query that starts at epoch 0."""
-        assert plan.target == target.name
-        with target.connect(owner) as session:
-            create(session)
-            yield session
 
     def slice(
         self, target: Target, plan: Plan, changes: Sequence[Change], us: int = BASE_US

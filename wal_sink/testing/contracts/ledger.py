@@ -35,7 +35,7 @@ def new_owner() -> Owner:
     return Owner(str(uuid.uuid4()), uuid.uuid4().hex, "file:///checkpoint")
 
 
-class LedgerContract:
+class SessionFixtures:
     """Part of every contract suite; needs its fixtures `target` and `plan`."""
 
     @pytest.fixture
@@ -50,6 +50,10 @@ class LedgerContract:
         with target.connect(owner) as session:
             create(session, owner=owner)
             yield session
+
+
+class LedgerContract(SessionFixtures):
+    """Part of the suite of every delivery."""
 
     @pytest.mark.usefixtures("plan")
     def test_the_ledger_row_is_created_once(self, target: Target, owner: Owner) -> None:

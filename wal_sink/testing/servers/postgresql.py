@@ -1,7 +1,6 @@
-"""A real PostgreSQL server for tests and demonstrations: from programs of this machine, or in a container.
+"""A real PostgreSQL server for tests and demonstrations, by programs of an installed package or of Maven.
 
-The programs are those of an installed package, or else come from Maven, once. The server is private: no
-service runs.
+The server is private: no service runs.
 """
 
 from __future__ import annotations
@@ -21,36 +20,62 @@ import tempfile
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
-from wal_sink.errors import OptionError, WalSinkError
+from wal_sink.errors import WalSinkError
 from wal_sink.testing.servers import maven
-from wal_sink.testing.servers.docker import Container, DockerNotUsable, no_wait
-from wal_sink.testing.servers.process import AnyServer, Child
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from testcontainers.core.container import DockerContainer
+from wal_sink.testing.servers.process import Child
 
 USER = "postgres"
 DATABASE = "postgres"
 """What every new server has; the user may do everything."""
 
 
-class Server(AnyServer):
-    """One PostgreSQL server with durable data, for tests. `execute` may be called by any thread."""
+FOLDERS = "/usr/lib/postgresql/*/bin"
+"""Where Debian's packages put their programs, beside PATH; the highest version counts."""
+_UNPRIVILEGED = ("postgres", "nobody")
+"""Users of which the first that exists runs the server where this process is root."""
+
+
+class PostgresqlNotInstalled(WalSinkError):
+    """There are no programs of PostgreSQL on this machine, or none that can be run."""
+
+    exit_code = 2
+
+
+class Server(Child):
+    """One PostgreSQL server on 127.0.0.1, in processes of its own, with durable data in a temporary folder.
+
+    `execute` may be called by any thread.
+
+    PostgreSQL refuses to run as root; where this process does, the server runs as `postgres`, or as `nobody`.
+    On Linux it dies with this process, however that one ends.
+
+    :param settings: entries of postgresql.conf; they override the choices made here.
+    :param folder: the folder with the programs; default: that of `programs`.
+    :raises PostgresqlNotInstalled: there are no programs.
+    """
 
     patience_s = 60.0
+    ends_by = signal.SIGINT  # its "fast" way
 
-    def __init__(self, title: str, host: str, port: int) -> None:
-        super().__init__(title, host, port)
+    def __init__(self, settings: Mapping[str, object] = {}, *, folder: Path | None = None) -> None:
+        self._programs = folder or programs()
+        super().__init__(f"PostgreSQL {version(self._programs)}", "postgresql")
         self.password = secrets.token_urlsafe(16)
         self._connection: Any = None
         self._connection_lock = threading.Lock()
+        self._settings = {
+            "listen_addresses": self.host,
+            "port": self.port,
+            "unix_socket_directories": "",
+            "fsync": "on",
+            "log_line_prefix": "%m [%p] ",
+            **settings,
+        }
 
     @property
     def uri(self) -> str:
@@ -98,74 +123,6 @@ class Server(AnyServer):
         except psycopg.OperationalError as error:
             return str(error)
         return None
-
-
-IMAGE = "postgres:17"
-
-
-class PostgresqlContainer(Container, Server):
-    """One PostgreSQL server in a container, with the interface of `InstalledPostgresql`.
-
-    :param settings: entries of postgresql.conf.
-    :raises DockerNotUsable: no Docker engine answers.
-    """
-
-    def __init__(self, settings: Mapping[str, object] = {}, *, image: str = IMAGE) -> None:
-        super().__init__(image)
-        self._is_to_run(_configured(image, self.password, settings), 5432)
-
-
-def _configured(image: str, password: str, settings: Mapping[str, object]) -> DockerContainer:
-    """Describe the container; nothing is started, and `start` waits for nothing."""
-    from testcontainers.community.postgres import PostgresContainer  # noqa: PLC0415
-
-    class Plain(PostgresContainer):
-        """`Server.start` waits, also when the container is started again."""
-
-        def _connect(self) -> None:
-            """Return."""
-
-    container = Plain(image, username=USER, password=password, dbname=DATABASE)
-    options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-    return container.with_command(["postgres", *options]).waiting_for(no_wait())
-
-
-FOLDERS = "/usr/lib/postgresql/*/bin"
-"""Where Debian's packages put their programs, beside PATH; the highest version counts."""
-_UNPRIVILEGED = ("postgres", "nobody")
-"""Users of which the first that exists runs the server where this process is root."""
-
-
-class PostgresqlNotInstalled(WalSinkError):
-    """There are no programs of PostgreSQL on this machine, or none that can be run."""
-
-    exit_code = 2
-
-
-class InstalledPostgresql(Child, Server):
-    """One PostgreSQL server on 127.0.0.1, in processes of its own, with durable data in a temporary folder.
-
-    PostgreSQL refuses to run as root; where this process does, the server runs as `postgres`, or as `nobody`.
-    On Linux it dies with this process, however that one ends.
-
-    :param settings: entries of postgresql.conf; they override the choices made here.
-    :param folder: the folder with the programs; default: that of `programs`.
-    :raises PostgresqlNotInstalled: there are no programs.
-    """
-
-    ends_by = signal.SIGINT  # its "fast" way
-
-    def __init__(self, settings: Mapping[str, object] = {}, *, folder: Path | None = None) -> None:
-        self._programs = folder or programs()
-        super().__init__(f"PostgreSQL {version(self._programs)}", "postgresql")
-        self._settings = {
-            "listen_addresses": self.host,
-            "port": self.port,
-            "unix_socket_directories": "",
-            "fsync": "on",
-            "log_line_prefix": "%m [%p] ",
-            **settings,
-        }
 
     @property
     def data(self) -> Path:
@@ -357,47 +314,3 @@ def _is_zombie(pid: int) -> bool:
         return False
     state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     return state == "Z"
-
-
-VARIABLE = "WAL_SINK_TEST_POSTGRESQL"
-
-
-class Choice(NamedTuple):
-    """Which server, and a line that says which and why."""
-
-    server: Callable[[Mapping[str, object]], Server]
-    said: str
-
-
-def choose(wanted: str, programs: Callable[[], Path], find: Callable[[str], str]) -> Choice:
-    """Choose programs of this machine or of Maven, and a container where there are none.
-
-    :param wanted: `auto`, or `installed` or `docker` to force one.
-    :param programs: `installed.programs`.
-    :param find: `docker.find`.
-    :raises PostgresqlNotInstalled: the package is forced, or wanted and no container is to be had either.
-    :raises DockerNotUsable: a container is forced and there is none to be had.
-    :raises OptionError: anything else is wanted.
-    """
-    if wanted not in {"auto", "installed", "docker"}:
-        raise OptionError(f"{VARIABLE} is {wanted!r}.", "Set it to auto, installed or docker.")
-    why = f"as {VARIABLE} says"
-    missing = None
-    if wanted != "docker":
-        try:
-            folder = programs()
-        except PostgresqlNotInstalled as error:
-            if wanted == "installed":
-                raise
-            missing, why = error, "since no programs are installed"
-        else:
-            return Choice(InstalledPostgresql, f"programs {version(folder)}, {folder}")
-    try:
-        engine = find(IMAGE)
-    except DockerNotUsable as error:
-        if missing is None:
-            raise
-        raise PostgresqlNotInstalled(
-            f"{missing.what}; and {error.what}.", f"{missing.remedy} Or: {error.remedy}"
-        ) from error
-    return Choice(PostgresqlContainer, f"container {IMAGE} (Docker {engine}), {why}")
