@@ -55,6 +55,11 @@ class ClassArchive(NamedTuple):
         return f"{self.always} -XX:SharedArchiveFile={self.path}"
 
     @property
+    def executor_options(self) -> str:
+        """The same for an executor of Spark, which takes no settings of Spark here."""
+        return " ".join(each for each in self.options.split() if not each.startswith("-Dspark."))
+
+    @property
     def path(self) -> Path:
         """Where the archive is."""
         of = [Path(_java() or "").resolve(), self.jars, self.always]

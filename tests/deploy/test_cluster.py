@@ -77,7 +77,7 @@ class Run:
                 "spark.master": master,
                 "spark.executor.cores": 1,
                 "spark.executor.memory": "512m",
-                "spark.executor.extraJavaOptions": SPARK.options,
+                "spark.executor.extraJavaOptions": SPARK.executor_options,
                 "spark.speculation": True,
                 "spark.speculation.quantile": 0.5,
                 "spark.speculation.interval": "200ms",

@@ -218,7 +218,7 @@ class ClusterSoak:
                 "spark.master": self._cluster.url,
                 "spark.driver.extraClassPath": jars,
                 "spark.executor.extraClassPath": jars,
-                "spark.executor.extraJavaOptions": SPARK.options,
+                "spark.executor.extraJavaOptions": SPARK.executor_options,
                 "spark.executor.memory": "512m",
                 "spark.cores.max": "2",  # the others are for a driver that overtakes this one
                 "spark.deploy.maxExecutorRetries": "-1",
