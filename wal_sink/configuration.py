@@ -28,6 +28,10 @@ from wal_sink.wal.location import Location, locate
 ON_FULL = ("block", "fail", "detach")
 """What may happen when the log is full of what one of several targets lacks."""
 
+FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+_SPARKS_OWN = "org.apache.spark.sql.execution.streaming."
+"""Package of the classes that look for a file, and rename theirs into its place."""
+
 
 class Destination(NamedTuple):
     """One of the targets that a query writes to, and its options."""
@@ -72,18 +76,30 @@ class Configuration(NamedTuple):
         """Names of the targets; none where there is only one, without a name."""
         return tuple(each.name for each in self.destinations if each.name)
 
-    def refuse_bucket(self) -> None:
+    def refuse_bucket(self, file_manager: str | None = None) -> None:
         """Refuse a checkpoint in which two drivers overwrite each other's files (rule 11).
 
-        :raises OptionError: it is not in a folder, and the user has not said that there never are two.
+        :param file_manager: the class that Spark is told to write checkpoints by; None: none.
+        :raises OptionError: it is not in a folder, or written by a class that is not Spark's, and the user
+            has not said that there never are two.
         """
-        if not self.location.in_folder and not self.sink.one_driver:
+        if not self.location.in_folder:
+            where = self.location.checkpoint
+            what = f"The checkpoint {where} is in a bucket, where Spark's rename is a copy."
+            remedy = (
+                "Put checkpointLocation into a folder that all hosts share, and wal.location into"
+            )
+            remedy += " the bucket."
+        elif file_manager and not file_manager.startswith(_SPARKS_OWN):
+            what = f"{FILE_MANAGER} is {file_manager}, by which Spark then writes the checkpoint."
+            remedy = "Do not set it."
+        else:
+            return
+        if not self.sink.one_driver:
             raise OptionError(
-                f"The checkpoint {self.location.checkpoint} is in a bucket, where Spark's rename is a copy."
-                " Of two drivers the older one can overwrite what the newer one has written, and rows would"
-                " come twice.",
-                "Put checkpointLocation into a folder that all hosts share, and wal.location into the bucket."
-                " Or see to it that a driver has ended, and each request of it, before the next one"
+                f"{what} Of two drivers the older one can overwrite what the newer one has written, and rows"
+                " would come twice.",
+                f"{remedy} Or see to it that a driver has ended, and each request of it, before the next one"
                 ' starts: then add .option("checkpoint.oneDriver", "true").',
             )
 

@@ -149,7 +149,8 @@ class SinkOptions(Options, frozen=True, kw_only=True):
         bool,
         about(
             "true: you make sure that a driver of the query has ended before the next one starts. A"
-            " checkpoint in a bucket is refused without it"
+            " checkpoint in a bucket is refused without it, and one that Spark writes by another class than"
+            " its own"
         ),
     ] = msgspec.field(name="checkpoint.oneDriver", default=False)
     compression: Annotated[

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from state_backends import StateBackendError
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
-from wal_sink.configuration import Configuration, configure
+from wal_sink.configuration import FILE_MANAGER, Configuration, configure
 from wal_sink.errors import CorruptLog, MissingManifest, OptionError, WalSinkError, WrongOwner
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.loop import FlushLoop
@@ -283,7 +283,7 @@ class Queries:
                 self.refusals.remember(started.query_id, error)
             raise
         try:
-            configuration.refuse_bucket()
+            configuration.refuse_bucket(self._spark.conf.get(FILE_MANAGER, None))
             refuse_other_targets(log, configuration.names)
             attach_targets(log, checkpoint, configuration.names, now_us(), this_process())
             is_new = begin_log(log, checkpoint)
