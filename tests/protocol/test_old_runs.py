@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from tests.protocol import raw
 from tests.protocol.engine import World
 from tests.protocol.test_garbage import At
 from tests.protocol.test_sweep_orphans import room
 from wal_sink.errors import Fenced, NotRegistered
+from wal_sink.flush.run_history import RunHistory
 from wal_sink.model import paths
 from wal_sink.model.records import Claim, Stop, Ticket
+from wal_sink.protocol.next_step import Begin
 from wal_sink.testing.faults import Faults
 from wal_sink.wal.runs import RUNS_KEPT, ticketed
 
@@ -169,3 +172,23 @@ def test_stops_go_with_their_tickets(world: World) -> None:
     starts(world, 2 * RUNS_KEPT)
     world.flush()
     assert not (world.log.read(paths.STOP, run.run_id) is not None)
+
+
+def test_rule_11_the_flusher_of_a_run_that_was_overtaken_does_no_harm(world: World) -> None:
+    """Its Spark waits for executors for ever; the other process flushes, too, in turns, step by step."""
+    saw_old, saw_new = RunHistory(), RunHistory()
+    old = world.run(run_history=saw_old)
+    old.batch([("a", 1)])
+    old.publish([("never kept", 1)])
+    new = world.run(run_history=saw_new)
+    flushers = [world.flusher(run_history=saw) for saw in (saw_old, saw_new)]
+    begun = [0, 0]
+    for number in range(20):
+        new.batch([(f"b{number}", number), ("same", number)])
+        for turn in range(number % 2, 12):
+            begun[turn % 2] += isinstance(flushers[turn % 2].run_once(), Begin)
+    assert all(begun), "each of them decided windows"
+    assert world.table() == world.expected()
+    raw.complete(world, 21, ())
+    with pytest.raises(Fenced):
+        old.publish([("late", 1)])
