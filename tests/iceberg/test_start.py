@@ -64,6 +64,7 @@ def test_a_table_is_made_with_key_and_partitions(tmp_path: Path) -> None:
         ({"createTable": "true", "partitionColumns": "day(moment)"}, "names moment"),
         ({"createTable": "true", "keyColumns": "key"}, "names key"),
         ({"table": "orders"}, "has a namespace"),
+        ({"iceberg.catalog.type": "dynamodb"}, "dynamodb cannot commit"),
         ({"iceberg.catalog.typ": "sql"}, r"Did you mean iceberg\.catalog\.type\?"),
         ({"iceberg.catalog.Warehous": "/lake"}, r"Did you mean iceberg\.catalog\.warehouse\?"),
         ({"iceberg.catalog.uri": "postgresql://me:secret@host/db"}, "has a password in it"),

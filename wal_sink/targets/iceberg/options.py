@@ -33,9 +33,9 @@ class IcebergOptions(TableOptions, frozen=True, kw_only=True):
             min_length=1,
         ),
     ] = msgspec.field(name="iceberg.catalog.name", default="default")
-    type: Annotated[
-        str, about("type of the catalog: rest, sql, glue, hive, dynamodb", CONNECTS)
-    ] = msgspec.field(name="iceberg.catalog.type", default="")
+    type: Annotated[str, about("type of the catalog: rest, sql, glue, hive", CONNECTS)] = (
+        msgspec.field(name="iceberg.catalog.type", default="")
+    )
     uri: Annotated[str, about("address of the catalog, without a password", CONNECTS)] = (
         msgspec.field(name="iceberg.catalog.uri", default="")
     )
@@ -69,6 +69,11 @@ class IcebergOptions(TableOptions, frozen=True, kw_only=True):
             raise OptionError(
                 f"Option table is {self.table}, and a table of Iceberg has a namespace.",
                 "Write namespace.table, such as shop.orders.",
+            )
+        if self.type == "dynamodb":
+            raise OptionError(
+                "pyiceberg's catalog of type dynamodb cannot commit to a table (0.12.0).",
+                "Keep the table in a catalog of type rest, sql, glue or hive.",
             )
         for given in self.properties.keys() - _OWN:
             for near in difflib.get_close_matches(given, _OWN, n=1, cutoff=0.7):
