@@ -281,12 +281,29 @@ def test_what_has_no_plan_of_a_target_is_missing_there(world: SeveralWorld) -> N
     world.named = {CELLS: both[CELLS]}
     epochs(world, 1, 2)
     world.named = both
-    with pytest.raises(OptionError, match="newest run that has published names the targets cells"):
+    with pytest.raises(OptionError, match="newest run that has published does not name target added"):
         attach(world)
     epochs(world, 3)
     done = attach(world)
     assert (done.missing, done.missing_rows, done.state.epoch) == ((1, 2), 2, 3)
     everything(world, done)
+
+
+def test_a_target_is_not_attached_before_a_run_that_names_it_has_claimed(tmp_path: Path) -> None:
+    """A start died before it attached the target: the next one does, at another epoch than `attach` would."""
+    world = SeveralWorld(tmp_path)
+    both, world.named = world.named, {CELLS: world.named[CELLS]}
+    run, world.named = world.run(), both
+    announce(world.log.of(ADDED), 0, NOW_US, "test", "a start that died")
+    with pytest.raises(OptionError, match="does not name target added"):
+        attach(world)
+    world.named = {CELLS: both[CELLS]}
+    run.batch([("0", 0)])
+    world.named = both
+    epochs(world, 1)
+    world.flush_all()
+    assert sorted(world.rows(ADDED)) == [("1", 1)]
+    world.end_sessions()
 
 
 def test_what_is_trimmed_while_a_target_is_attached_is_written_or_said_to_be_missing(

@@ -10,13 +10,15 @@ from typing import Literal, get_args
 import pyarrow as pa
 import pytest
 
+from state_backends import LocalBackend
 from tests.protocol import several_world as judged
 from tests.protocol.cases import covered
-from tests.protocol.engine import a_decision
+from tests.protocol.engine import NOW_US, a_decision, in_memory
 from tests.protocol.interleave import Process, Turns
 from tests.protocol.operations import different_faults
 from tests.protocol.several_world import ADDED, CELLS, SeveralWorld
 from tests.protocol.test_crash_everywhere import fault, flush, injected_as_meant, partitions
+from tests.protocol.test_stale_listing import CachingMount
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import Diverged, Fenced, WalSinkError
 from wal_sink.flush.loop import FlushLoop
@@ -28,7 +30,7 @@ from wal_sink.protocol.next_step import Idle
 from wal_sink.targets.base import Slice
 from wal_sink.testing.faults import Crash, Faults
 from wal_sink.wal.log import Log
-from wal_sink.wal.targets import flushed_epoch
+from wal_sink.wal.targets import announce, attach_targets, flushed_epoch
 
 EPOCHS = 3
 
@@ -294,6 +296,20 @@ def test_while_a_target_is_only_announced_nothing_is_trimmed(tmp_path: Path) -> 
     world.run()
     flush(world.flusher(name=CELLS))
     assert world.log.attempts() == ()
+
+
+@pytest.mark.parametrize("asks_again", [True, False])
+def test_a_start_attaches_a_target_whatever_an_old_listing_says(
+    tmp_path: Path, *, asks_again: bool
+) -> None:
+    """It has announced the target, or found it announced: so it attaches it."""
+    mount, whole = CachingMount(tmp_path, asks_again=asks_again), Log(LocalBackend(tmp_path))
+    mount.cache(paths.target_states(ADDED))
+    announce(whole.of(ADDED), 0, NOW_US, "test", "a start that died")
+    attach_targets(
+        Log(mount, several=True), Checkpoint(in_memory()[0]), [ADDED], NOW_US, "a later one"
+    )
+    assert [state.verb for state in whole.of(ADDED).states()] == ["announced", "attached"]
 
 
 def test_rows_are_cast_for_each_target_as_they_are_written(world: SeveralWorld) -> None:

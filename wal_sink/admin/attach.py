@@ -301,11 +301,10 @@ def plan_attach(query: Query, target: Target, *, restored: bool = False) -> Atta
             "See how far it is: `wal-sink status CHECKPOINT`.",
         )
     # What a run publishes can be written to the targets that it names: it has a plan of each.
-    names = target_names(options_of_newest_run(query.log))
-    if names and name not in names:
+    if name not in target_names(options_of_newest_run(query.log)):
         raise OptionError(
-            f"The newest run that has published names the targets {', '.join(names)}: its epochs cannot be"
-            f" written to target {name}.",
+            f"The newest run that has published does not name target {name}: its epochs cannot be written"
+            " to it.",
             "Start the query with it, and run the command again after its first micro-batch.",
         )
     return Attachment(query, target, restored)

@@ -203,9 +203,9 @@ def attach_targets(
     for name in names:
         view = log.of(name)
         why = "named in the option targets"
-        if not view.states():
+        if not (states := view.states()):
             announce(view, 0, now_us, by, why)
-        if len(view.states()) == 1:
+        if len(states) < 2:  # in an old listing, too: what stands already is not changed
             first = first_for_new(log, checkpoint)
             if attach(view, 1, first, now_us, by, why) and first:
                 logger.warning(
