@@ -281,7 +281,9 @@ def test_what_has_no_plan_of_a_target_is_missing_there(world: SeveralWorld) -> N
     world.named = {CELLS: both[CELLS]}
     epochs(world, 1, 2)
     world.named = both
-    with pytest.raises(OptionError, match="newest run that has published does not name target added"):
+    with pytest.raises(
+        OptionError, match="newest run that has published does not name target added"
+    ):
         attach(world)
     epochs(world, 3)
     done = attach(world)

@@ -33,6 +33,7 @@ from wal_sink.model.manifest import Attempt, Published
 from wal_sink.model.records import LEFT_FIRST, LEFT_LAST, FlushedEpoch, Intervention
 from wal_sink.protocol.ledger import flush_records
 from wal_sink.protocol.next_step import Choose
+from wal_sink.testing.faults import Faults
 from wal_sink.wal import trim
 from wal_sink.wal.aside import names_aside, needless_aside
 from wal_sink.wal.retention import Retention, all_records, retained_paths
@@ -67,6 +68,18 @@ class Outage:
         """Put the backup back."""
         self.world.store.table = copy.deepcopy(self._table)
         self.world.store.ledger[self.world.query_id] = self._row
+
+
+def test_rule_9_a_login_that_is_refused_is_not_tried_again_in_the_same_step(world: World) -> None:
+    """It follows from no look, and a server may lock an account after some tries."""
+    world.run().batch([("a", 1)])
+    refused = Faults(
+        at=0, matching="connect", error=lambda: OptionError("the login is refused", "Correct it.")
+    )
+    flusher = world.flusher(refused)
+    with pytest.raises(OptionError, match="the login is refused"):
+        flusher.run_once()
+    assert refused.operations == ["connect"]
 
 
 @pytest.mark.parametrize("deleted", range(5))

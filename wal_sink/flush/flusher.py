@@ -24,6 +24,7 @@ from wal_sink.errors import (
     LogUnavailable,
     MissingManifest,
     MissingSegment,
+    OptionError,
     TargetRefused,
     WalSinkError,
     WrongOwner,
@@ -148,7 +149,7 @@ class Flusher:
         """Look, decide, do one step; return it. An `Idle` means that there is nothing to do now.
 
         :raises WalSinkError: the flush stops here; calling again takes up the same step. Unless it is the
-            target that fails or refuses, a second look has ended with an error, too (rule 9).
+            target that fails or refuses, or an option, a second look has ended with an error, too (rule 9).
         """
         self._looked_s = time.monotonic()
         try:
@@ -167,8 +168,8 @@ class Flusher:
             try:
                 step = self._pass()
             except WalSinkError as error:
-                if error.transient or isinstance(error, TargetRefused):
-                    raise  # what the target says of a row follows from no look
+                if error.transient or isinstance(error, TargetRefused | OptionError):
+                    raise  # what the target says of a row or of a login follows from no look
                 gone = isinstance(error, MissingManifest | MissingSegment)
                 # A quicker flusher may be ahead at each look, as long as its records come.
                 if self._doubts and not (gone and self._mark != before):
