@@ -213,7 +213,7 @@ class Run:
             self.noted = True
             self.world.newest_run = self.run_id
             take_ticket(driver.log, self.run_id)
-            make_room(driver.log, checkpoint, self.run_id, self._budget(), {})
+            make_room(driver.log, checkpoint, self.run_id, self._budget(), self.world.options)
         driver.run_history.started(self.world.query_id, self.run_id)
         commits, offsets = self._newest("commits"), self._newest("offsets")
         self.planned = offsets > commits
@@ -263,7 +263,7 @@ class Run:
             driver.log,
             driver.site.open_checkpoint(driver.process),
             plan=self.plan,
-            options={"targets": ",".join(self.world.targets)} if self.world.several else {},
+            options=self.world.options,
             clock_us=clock.now_us,
             backpressure=self._backpressure(),
         ).publish(task.execution, [appended])

@@ -31,6 +31,11 @@ class Arrival:
 
     keys: set[str] = field(default_factory=set)
     """The keys that the target has acknowledged."""
+    taken: set[str] = field(default_factory=set)
+    """Those that it has no more, since a backup of it was restored."""
+    gone: set[str] = field(default_factory=set)
+    """Those that it lacks for good: of `taken`, what an operator has vouched for, or what had left the
+    quarantine."""
     begun_us: int = 0
     """When it was begun last."""
     flushed: bool = False
@@ -113,10 +118,6 @@ class Judge(logging.Handler):
         self.attempts: dict[tuple[int, str], Computed] = {}
         self._said: set[tuple[str, int]] = set()
         """Targets, each with an epoch that an operator was told it lacks, or has vouched for."""
-        self._conceded: set[tuple[str, int]] = set()
-        """Targets, each with the value of an attempt whose lost rows an operator has vouched for."""
-        self._gone: set[tuple[str, str]] = set()
-        """Targets, each with a key that is neither in quarantine nor in the backup that was restored."""
         self.retention_s = 0.0
         """For how long what is flushed has to stay in the log; 0: not at all, or clocks are wrong."""
         self.disasters: set[str] = set()
@@ -332,29 +333,26 @@ class Judge(logging.Handler):
         if not self.cloned:
             site.forget()  # behind what the row said, where it followed another history
         if not target:
-            self.conceded(target, site, flushed)
+            self._vouched(target, site, flushed)
 
     def reset(self, target: str) -> None:
         """Learn that the timestamps of a target went back from the future to the present."""
         self.reset_us = MACHINE.true_us
         self._begun_last.pop(target, None)
 
-    def conceded(self, target: str, site: Site, upto: int) -> None:
-        """Learn that the operator vouches for the rows up to an epoch; what the target lacks is lost."""
+    def _vouched(self, target: str, site: Site, upto: int) -> None:
+        """Learn that the operator vouches for rows up to an epoch: what a backup lacks of them is lost."""
         for epoch, attempt in site.kept.items():
-            if attempt is None or epoch > upto:
+            if attempt is None or epoch > upto or (target, epoch) in site.given_up:
                 continue
             arrival = attempt.at(target)
             arrival.flushed = True
-            if set(attempt.rows) - arrival.keys - site.quarantined(target, attempt):
+            missing = set(attempt.rows) - arrival.keys - site.quarantined(target, attempt)
+            if never := missing - arrival.taken - arrival.gone:
+                self.violate(f"{attempt.name} counts as flushed, and {sorted(never)} never came")
+            if missing:
                 self.counts["epochs that a restored target lacks, and the log"] += 1
-                site.given_up.add((target, epoch))
-                self._conceded.add((target, attempt.value))
-
-    def still_conceded(self, kept: Mapping[int, Computed | None]) -> set[tuple[str, int]]:
-        """Return what targets lack by an operator's word, whichever backup of the log is restored since."""
-        attempts = [attempt for attempt in kept.values() if attempt is not None]
-        return {(t, a.epoch) for t, value in self._conceded for a in attempts if a.value == value}
+            arrival.gone |= missing
 
     def restored_before_rewind(self, target: str, epochs: range) -> None:
         """Learn that a backup of the target was restored from before a rewind of these epochs.
@@ -365,8 +363,8 @@ class Judge(logging.Handler):
         for attempt in self._by_value:
             if attempt.epoch in epochs:
                 rows = {key for key in attempt.rows if key.startswith((INVALID, REFUSED))}
-                self._gone.update((target, key) for key in rows)
                 arrival = attempt.at(target)
+                arrival.gone |= rows
                 there = arrival.keys.issuperset(attempt.rows.keys() - rows)
                 arrival.flushed |= bool(arrival.begun_us) and there
 
@@ -390,12 +388,10 @@ class Judge(logging.Handler):
         self.row_lost(target)
         for attempt in self._by_value:
             arrival, there = attempt.at(target), arrived.get(attempt.value, frozenset())
-            self._gone -= {(target, key) for key in there}
-            self._gone |= {
-                (target, key)
-                for key in arrival.keys - there
-                if arrival.flushed and key.startswith((INVALID, REFUSED))
-            }
+            arrival.taken = (arrival.taken | arrival.keys) - there
+            arrival.gone -= there
+            if arrival.flushed:
+                arrival.gone |= {k for k in arrival.taken if k.startswith((INVALID, REFUSED))}
             arrival.keys = set(there)
 
     def database_replaced(self, target: str) -> None:
@@ -475,9 +471,8 @@ class Judge(logging.Handler):
 
     def listed(self, site: Site, target: str, rows: int) -> None:
         """Look at how many rows are said to be in quarantine, once all is flushed."""
-        gone = {key for other, key in self._gone if other == target}
         lacking = sum(
-            len(set(attempt.rows) - attempt.at(target).keys - gone)
+            len(set(attempt.rows) - attempt.at(target).keys - attempt.at(target).gone)
             for epoch, attempt in site.kept.items()
             if attempt is not None
             and attempt.at(target).flushed
@@ -514,8 +509,8 @@ class Judge(logging.Handler):
         }
         for attempt in kept.values():
             for key, value in attempt.rows.items():
-                if (target, key) in self._gone and key not in table:
-                    continue  # the log does not have it any more, and the mark does not show it
+                if key in attempt.at(target).gone and key not in table:
+                    continue
                 if key not in SHARED_KEYS and newest(table, key) != value:
                     self.violate(
                         f"row {key} of {attempt.name} is missing in {target or 'the table'}:"
@@ -543,7 +538,11 @@ class Judge(logging.Handler):
         mode: str,
     ) -> None:
         """Look at a key that many epochs write: the last one stays; a total has all, in order."""
-        wrote = [attempt.value for attempt in kept.values() if key in attempt.rows]
+        wrote = [
+            attempt.value
+            for attempt in kept.values()
+            if key in attempt.rows and key not in attempt.at(target).gone
+        ]
         if mode == "totals":
             there = [v for v in table.get(key, ()) if v in wrote]
             if there != wrote:

@@ -97,7 +97,7 @@ class Site:
         for attempt in self.kept.values():
             if attempt is not None:
                 attempt.committed = True  # the checkpoint may have been set back since
-        self.given_up = backup.given_up | self._judge.still_conceded(self.kept)
+        self.given_up = set(backup.given_up)
         self.states = {name: list(states) for name, states in backup.states.items()}
 
     def with_copied_checkpoint(self) -> Site:

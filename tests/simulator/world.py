@@ -69,6 +69,11 @@ class World:
         return self.targets != ("",)
 
     @property
+    def options(self) -> dict[str, str]:
+        """The sink's options, as far as commands read them."""
+        return {"targets": ",".join(self.targets)} if self.several else {}
+
+    @property
     def database(self) -> Database:
         """The first target's."""
         return self.databases[self.targets[0]]
