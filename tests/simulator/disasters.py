@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from tests.simulator.driver import Driver
@@ -70,9 +71,14 @@ class Disasters:
         self.history.stop_all()
         self.world.happened("backup restored")
         self.world.judge.disasters.add("log")
-        self.world.site.restore(self.world.chance.choice(self.backups))
+        site = self.world.site
+        site.restore(self.world.chance.choice(self.backups))
         self.world.documented |= _OTHER_LOG
-        self.world.offsets.clear()  # Spark may plan other data now
+        # Behind what is planned there, Spark may plan other data now.
+        self.world.offsets = {
+            epoch: json.loads(site.planned(epoch))["offset"]
+            for epoch in site.checkpoint.numbers("offsets")
+        }
         self.history.new_driver(self.world.site)
 
     def _clone(self) -> None:

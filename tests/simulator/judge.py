@@ -239,6 +239,7 @@ class Judge(logging.Handler):
         if given_up and all(given_up):  # a clone does not have the other one's decisions
             self.violate(f"row {key} of {attempt.name} is written, which was given up before")
         attempt.at(target).keys.add(key)
+        attempt.at(target).gone.discard(key)
 
     def begun(self, target: str, window: Window) -> None:
         """Look at a window that was begun: each epoch has to be the attempt that Spark kept."""
@@ -482,13 +483,13 @@ class Judge(logging.Handler):
             self.violate(f"{rows} rows are said to be in quarantine, and {lacking} are missing")
 
     def _is_replay(self, site: Site, attempt: Computed) -> bool:
-        """Whether what Spark kept repeats, from the same data, what was flushed before a backup was restored.
+        """Whether what Spark kept repeats, from the same data, what another history has flushed.
 
         The flusher records that epoch as the ledger row says, and the repetition goes (rule 23).
         """
         record = site.record(attempt.epoch)
         flushed = self._by_digest.get(record.get("digest", "")) if record else None
-        if flushed is None or not (flushed.lost and flushed.at("").flushed):
+        if flushed is None or not ((flushed.lost or self.cloned) and flushed.at("").flushed):
             return False
         if flushed.offsets != attempt.offsets:
             return False
