@@ -65,6 +65,7 @@ _THEMES = (
     {"several targets", "detached targets", "crashes", "trim delay", "small windows"},
     {"several targets", "detached targets", "zombies", "few records", "other flushers"},
     {"several targets", "standing drivers", "zombies", "purges"},
+    {"several targets", "budget", "trim delay", "operators", "crashes"},
     {"restored backups", "restarts", "crashes", "operators"},
     {"restored backups", "repartitions", "checkpoints set back", "purges"},
     {"restored targets", "operators", "zombies", "trim delay"},
