@@ -71,7 +71,7 @@ class PostgresqlTarget(KeyedTarget):
         live = read_relation(connection, self.options.data)
         return not live.kind and live.name.schema in live.schemas
 
-    def compare(self, connection: Any, schema: pa.Schema, key: str) -> Plan:
+    def agree(self, connection: Any, schema: pa.Schema, key: str) -> Plan:
         """Compare the DataFrame with the table, and see that the ledger's can be used if it is there."""
         from wal_sink.targets.postgresql import findings, plan  # noqa: PLC0415 -- not in tasks
         from wal_sink.targets.postgresql.schema import read_relation  # noqa: PLC0415 -- as above
@@ -82,7 +82,7 @@ class PostgresqlTarget(KeyedTarget):
         if not live.kind:
             raise self.missing_table(schema, plan.suggestion(live))
         findings.refuse(connection, live, findings.REFUSED, **wanted)
-        agreed = self.agree(
+        agreed = self.match(
             *(schema, key, live.columns, live.unique), rules=plan.PostgresqlRules(live)
         )
         plan.refuse_rest(connection, given, live, agreed)

@@ -259,7 +259,7 @@ class KeyedTarget(SqlTarget):
             **described(given.operation_column, given.words),
         }
 
-    def agree(
+    def match(
         self,
         schema: pa.Schema,
         key: str,

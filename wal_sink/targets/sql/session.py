@@ -7,16 +7,16 @@ import logging
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
 from wal_sink.errors import TargetRefused, TargetUnavailable
 from wal_sink.model.ledger import LedgerState, Outcome, Owner, PassedRow, Window
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import Kind, OnRefused, Slice, TransactionalSession
+from wal_sink.targets.base import OnRefused, Slice, TransactionalSession
 from wal_sink.targets.casts import as_new_rows
-from wal_sink.targets.columns import TableColumn, refuse_changed
+from wal_sink.targets.columns import refuse_changed
 from wal_sink.targets.names import unquoted
 from wal_sink.targets.refusals import (
     Savepoints,
@@ -26,44 +26,10 @@ from wal_sink.targets.refusals import (
     without_note,
 )
 from wal_sink.targets.registry import published_elsewhere
+from wal_sink.targets.sql.database import Database
 from wal_sink.targets.sql.ledger import Ledger
 
 logger = logging.getLogger(__name__)
-
-
-class Database(Protocol):
-    """What a session asks of its target: see `SqlTarget`, which has all of it."""
-
-    parameter: str
-
-    @property
-    def table_name(self) -> str:
-        """The table, as plans name it."""
-
-    @property
-    def ledger_name(self) -> str:
-        """The ledger's table."""
-
-    def columns(self, connection: Any) -> Sequence[TableColumn]:
-        """Look the table's columns up."""
-
-    def other_changes(self, connection: Any, plan: Plan) -> Sequence[str]:
-        """Look up what else of the table, which exists, is no longer as planned."""
-
-    def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> int | None:
-        """Add rows in the open transaction."""
-
-    def classify(self, error: Exception) -> Kind:
-        """Tell errors that pass."""
-
-    # --- for rows that the server refuses ---
-
-    savepoints: Savepoints | None
-    check_at_once: str
-    checks_at_once: bool
-
-    def refuses(self, error: Exception) -> bool:
-        """Whether an error says that a row is wrong."""
 
 
 class SqlSession(TransactionalSession):

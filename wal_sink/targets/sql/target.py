@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import uuid
-from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Protocol
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 import msgspec
 import pyarrow as pa
@@ -25,10 +24,9 @@ from wal_sink.options import SHAPES, Options, about
 from wal_sink.targets.base import Delivery, Session, Target
 from wal_sink.targets.casts import CastRules, cast, stored_by
 from wal_sink.targets.client import explained
-from wal_sink.targets.columns import TableColumn, match_columns
-from wal_sink.targets.names import quote
-from wal_sink.targets.refusals import Savepoints
-from wal_sink.targets.sql.ledger import DDL, Ledger, with_values
+from wal_sink.targets.columns import match_columns
+from wal_sink.targets.sql.database import Database, NamesTables
+from wal_sink.targets.sql.ledger import DDL, Ledger
 from wal_sink.targets.sql.session import SqlSession
 
 logger = logging.getLogger(__name__)
@@ -62,18 +60,6 @@ class SqlOptions(Options, frozen=True, kw_only=True):
     ] = msgspec.field(name="ledgerTable", default="wal_sink_ledger")
 
 
-class NamesTables(Protocol):
-    """What `SqlTarget` reads of its options."""
-
-    @property
-    def table(self) -> str:
-        """Where rows go."""
-
-    @property
-    def ledger_table(self) -> str:
-        """Where the ledger is."""
-
-
 def refuse_pooler(place: str, told: int, serving: int) -> None:
     """Refuse a pooler between this process and a PostgreSQL server.
 
@@ -93,11 +79,11 @@ def refuse_pooler(place: str, told: int, serving: int) -> None:
         )
 
 
-class SqlTarget(Target):
+class SqlTarget(Target, Database):
     """Adds rows to a table of a SQL database, each window in one transaction with its ledger row.
 
     A database needs four things: `open`, `columns`, `arrow_type`, and the errors that pass (`transient`, or
-    `classify`); `fits` where it refuses values that the Arrow type holds.
+    `classify`); `fits` where it refuses values that the Arrow type holds. `Database` has all of them.
     It has to be one where a conditional UPDATE waits for an open transaction upon its row, and then sees
     what that has committed: PostgreSQL's READ COMMITTED, or any that is serialized.
 
@@ -106,99 +92,9 @@ class SqlTarget(Target):
 
     delivery = Delivery.TRANSACTIONAL
     options_type: type[Options] = SqlOptions
-    parameter = "?"
-    """What stands for a value in a statement, by the driver's `paramstyle`; set on the class."""
-    key_type, text_type, number_type = "VARCHAR(64)", "TEXT", "BIGINT"
-    """Types of the ledger's columns: of the key, of texts of up to 32 kB that can be compared, of numbers."""
-    ledger_suffix = ""
-    """What ends the statement that creates the ledger's table, such as `ENGINE=InnoDB`; set on the class."""
-
     resends = True
-    savepoints: Savepoints | None = Savepoints()
-    """Statements of the database; None: it has none, and rows are written again instead; set on the class."""
-    check_at_once = ""
-    """The statement that lets a transaction check deferred constraints at once; set on the class."""
-    checks_at_once = False
-    """Whether the next transaction does that, since the last COMMIT was refused."""
 
     options: NamesTables
-
-    # --- what a database has of its own ---
-
-    @abstractmethod
-    def open(self) -> Any:
-        """Connect: a connection of PEP 249 that commits nothing by itself, for one thread at a time.
-
-        :raises Exception: of the driver.
-        """
-
-    @abstractmethod
-    def columns(self, connection: Any) -> Sequence[TableColumn]:
-        """Look the table's columns up in the database's catalogue; none when there is no such table."""
-
-    def other_changes(self, connection: Any, plan: Plan) -> Sequence[str]:  # noqa: ARG002 -- as below
-        """Look up what else of a table that exists is no longer as planned, in an error's words."""
-        return ()
-
-    @abstractmethod
-    def arrow_type(self, type_: str) -> pa.DataType | None:
-        """Return the Arrow type that holds a type of the catalogue exactly; None: it cannot be written.
-
-        Called in tasks, without a connection.
-        """
-
-    def fits(self, type_: str, values: pa.Array) -> pa.BooleanArray | None:  # noqa: ARG002
-        """Return which values the database takes in a column of a type of the catalogue; None: all.
-
-        For what Arrow's type holds and the database's does not, such as a text that is too long. A null in
-        the answer is a value that is taken. Called in tasks, without a connection.
-
-        :param values: of the type that `arrow_type` returned.
-        """
-        return None
-
-    def refuses(self, error: Exception) -> bool:  # noqa: ARG002 -- as above
-        """Whether an error of `insert` or COMMIT says that a row is wrong, and would again (rule 24)."""
-        return False
-
-    def make_table(self, connection: Any, schema: pa.Schema) -> str:  # noqa: ARG002 -- for those that do
-        """Make the table in the open transaction, where option createTable asks for it.
-
-        :returns: the statement that made it; empty where there is such a table, or none is to be made.
-        :raises OptionError, SchemaMismatch: it cannot be made by these options, or for this DataFrame.
-        """
-        return ""
-
-    def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> int | None:
-        """Add rows in the open transaction; in bulk where the driver knows how.
-
-        :param batch: columns as `arrow_type` has them, at least one row.
-        :returns: how many rows the server says it has added; None where it does not say, or replaces rows.
-        """
-        names = ", ".join(self.quote(column.name) for column in plan.columns)
-        into = with_values(f"{self.table_name} ({names})", self.parameter)
-        values = ", ".join([self.parameter] * len(plan.columns))
-        rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
-        statement = f"INSERT INTO {into} VALUES ({values})"  # noqa: S608 -- quoted names
-        with contextlib.closing(connection.cursor()) as cursor:
-            cursor.executemany(statement, list(rows))
-            return int(cursor.rowcount)
-
-    def quote(self, name: str) -> str:
-        """Quote a name as it is, by the SQL standard. A `%` stays one: the class knows when to double it."""
-        return quote(name)
-
-    # --- the target ---
-
-    @property
-    def table_name(self) -> str:
-        """The table, as statements without values write it."""
-        return ".".join(map(self.quote, self.options.table.split(".")))
-
-    @property
-    def ledger_name(self) -> str:
-        """The ledger's table, as statements without values write it."""
-        return ".".join(map(self.quote, self.options.ledger_table.split(".")))
 
     @property
     def writes_to(self) -> str:
@@ -213,7 +109,7 @@ class SqlTarget(Target):
         """Compare the DataFrame with the table."""
         return self._agreed(schema, key, create=False)
 
-    def compare(self, connection: Any, schema: pa.Schema, key: str) -> Plan:
+    def agree(self, connection: Any, schema: pa.Schema, key: str) -> Plan:
         """Compare the DataFrame with the table.
 
         :raises SchemaMismatch: it does not fit.
@@ -242,7 +138,7 @@ class SqlTarget(Target):
             if create and made:
                 connection.commit()
                 logger.info("made the table: %s", made)
-            plan = self.compare(connection, schema, key)
+            plan = self.agree(connection, schema, key)
             if not create:
                 connection.rollback()
                 return plan.that_creates(made) if made else plan

@@ -130,7 +130,7 @@ class SqlAlchemyTarget(KeyedTarget):
         same = {each.lower() for each in live.others if self._dialect.is_file}
         return not live.columns and self.options.data.table.lower() not in same
 
-    def compare(self, connection: Any, schema: pa.Schema, key: str) -> Plan:
+    def agree(self, connection: Any, schema: pa.Schema, key: str) -> Plan:
         """Compare the DataFrame with the table, and judge table and server."""
         from wal_sink.targets.sqlalchemy import catalogue  # noqa: PLC0415 -- not in tasks
 
@@ -144,7 +144,7 @@ class SqlAlchemyTarget(KeyedTarget):
         for name in (self.options.data, self.options.ledger):
             catalogue.refuse_storage(connection, name)
         rules = types.Rules(self._backend, self.options.table)
-        agreed = self.agree(schema, key, live.columns, live.unique, rules)
+        agreed = self.match(schema, key, live.columns, live.unique, rules)
         for warning in catalogue.server_warnings(connection):
             logger.warning("%s", warning)
         return agreed
@@ -172,7 +172,7 @@ class SqlAlchemyTarget(KeyedTarget):
         ]
         unique = [Unique("the primary key", layout.key, primary=True)] if layout.key else []
         rules = types.Rules(self._backend, given.table)
-        return self.agree(schema, key, columns, unique, rules).that_creates(made)
+        return self.match(schema, key, columns, unique, rules).that_creates(made)
 
     def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> int | None:
         """Write rows in the open transaction."""
