@@ -48,6 +48,17 @@ def test_a_missing_table_for_what_delta_has_no_type(tmp_path: Path) -> None:
         target(tmp_path / "t").plan(pa.schema([("d", pa.duration("us"))]), "key")
 
 
+def test_a_column_that_would_make_a_table_unreadable_is_not_added(tmp_path: Path) -> None:
+    """delta-rs adds it without the feature that the table needs then."""
+    DeltaTable.create(path := tmp_path / "t", pa.schema([("k", pa.string())]))
+    of = pa.map_(pa.string(), pa.list_(pa.timestamp("us")))
+    schema = pa.schema([("k", pa.string()), ("d", of)])
+    for where, option in ((path, "delta.mergeSchema"), (tmp_path / "new", "createTable")):
+        with pytest.raises(SchemaMismatch, match="no type for d"):
+            target(where, **{option: "true"}).plan(schema, "key")
+    assert DeltaTable(path).version() == 0
+
+
 @pytest.mark.parametrize(
     ("columns", "says", "remedy"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -351,3 +352,21 @@ def test_a_new_table_has_no_column_of_operations(tmp_path: Path) -> None:
         made.plan(fields, "key")
         names = [field.name for field in DeltaTable(path).schema().fields]
         assert names == [name for name in fields.names if name != "op"]
+
+
+@pytest.mark.parametrize(
+    ("type_", "bad", "says"),
+    [
+        (pa.decimal128(5, 2), Decimal("-1.01"), "is negative"),
+        (pa.string(), "é" * 40, "is too long for the name of a partition's folder"),
+    ],
+)
+def test_what_delta_rs_cannot_merge_is_refused_in_the_task(
+    tmp_path: Path, type_: pa.DataType, bad: object, says: str
+) -> None:
+    """As a partition of a table that is merged; the flush would stop for good."""
+    schema = pa.schema([("k", type_), ("v", pa.int64())])
+    DeltaTable.create(str(tmp_path / "t"), schema, partition_by=["k"])
+    upserting = Upserting(str(tmp_path / "t"))
+    with pytest.raises(InvalidRow, match=says):
+        upserting.add(pa.record_batch([pa.array([bad], type_), [1]], schema=schema))

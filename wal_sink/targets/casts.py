@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Collection, Sequence
+from urllib.parse import quote_plus
 
 import msgspec
 import pyarrow as pa
@@ -114,6 +115,25 @@ class BadValueError(Exception):
     def __init__(self, problem: str, remedy: str, row: int, rows: pa.Array | None = None) -> None:
         super().__init__(problem)
         self.problem, self.remedy, self.row, self.rows = problem, remedy, row, rows
+
+
+_LONGEST = 200
+"""Bytes of a text that names a partition's folder, as an address has it: a file system takes 255, with the
+partition's name."""
+
+
+def refuse_as_folder(texts: pa.Array) -> None:
+    """Refuse texts that are too long to name the folder of a partition.
+
+    :raises BadValueError: there is one.
+    """
+    if (pc.max(pc.binary_length(texts)).as_py() or 0) * 3 > _LONGEST:
+        lengths = (0 if each is None else len(quote_plus(each)) for each in texts.to_pylist())
+        refuse(
+            pa.array([length > _LONGEST for length in lengths]),
+            "is too long for the name of a partition's folder",
+            "Partition the table by another column, or shorten the texts: F.left('{name}', …).",
+        )
 
 
 Stored = Callable[[Column, pa.Array], pa.Array]

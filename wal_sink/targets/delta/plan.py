@@ -153,7 +153,7 @@ def _fields(schema: Sequence[pa.Field]) -> list[dict[str, Any]]:
     fields = [json_field(field) for field in schema]
     if strange := [field["name"] for field in fields if field["type"] is None]:
         raise SchemaMismatch(
-            f"There is no such column, and Delta has no type for {', '.join(strange)}.",
+            f"There is no such column, and Delta, or delta-rs, has no type for {', '.join(strange)}.",
             "Cast it in the DataFrame, or leave it out.",
         )
     return fields

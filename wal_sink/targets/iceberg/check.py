@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from urllib.parse import quote_plus
 
 import msgspec
 import pyarrow as pa
@@ -12,15 +11,11 @@ import pyarrow.compute as pc
 
 from wal_sink.model.plan import Column, Plan
 from wal_sink.targets.arrow_values import text
-from wal_sink.targets.casts import cast, refuse, stored_by
+from wal_sink.targets.casts import cast, refuse, refuse_as_folder, stored_by
 
 ARROW, FOLDERS, LEAST = "arrow", "folders", "least"
 """Details of a plan: the columns as Arrow types, the texts that name folders of partitions, and the least
 numbers that a partition truncates to one of their type."""
-
-LONGEST = 200
-"""Bytes of a text that names a partition's folder, as an address has it: a file system takes 255, with the
-partition's name."""
 
 
 def to_details(
@@ -54,13 +49,8 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
                 f"is below {first}, whose partition is not in its type",
                 "Filter such rows out, or partition the table by bucket.",
             )
-        if column.name in folders and (pc.max(pc.binary_length(found)).as_py() or 0) * 3 > LONGEST:
-            texts = found.to_pylist()
-            refuse(
-                pa.array([each is not None and len(quote_plus(each)) > LONGEST for each in texts]),
-                "is too long for the name of a partition's folder",
-                "Partition the table by bucket or truncate, or shorten the texts: F.left('{name}', …).",
-            )
+        if column.name in folders:
+            refuse_as_folder(found)
         return found
 
     return cast(batch, plan, stored)
