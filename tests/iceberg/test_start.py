@@ -144,13 +144,20 @@ def test_a_column_by_which_pyiceberg_does_not_partition_twice(tmp_path: Path) ->
         target(options).plan(SCHEMA, "key")
 
 
-def test_a_text_too_long_for_a_folder_is_no_row(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("type_", "short", "long"),
+    [(pa.string(), "x" * 200, "é" * 34), (pa.binary(), b"x" * 144, b"x" * 190)],
+)
+def test_a_value_too_long_for_a_folder_is_no_row(
+    tmp_path: Path, type_: pa.DataType, short: object, long: object
+) -> None:
     options = catalog_options(tmp_path) | {"createTable": "true", "partitionColumns": "k"}
+    schema = pa.schema([("k", type_), ("v", pa.int64())])
     made = target(options)
-    plan = made.plan(SCHEMA, "key")
-    made.check(pa.RecordBatch.from_pylist([ROW | {"k": "x" * 200}], SCHEMA), plan)
+    plan = made.plan(schema, "key")
+    made.check(pa.record_batch([pa.array([short], type_), [1]], schema), plan)
     with pytest.raises(InvalidRow, match="too long for the name of a partition") as caught:
-        made.check(pa.RecordBatch.from_pylist([ROW, ROW | {"k": "é" * 34}], SCHEMA), plan)
+        made.check(pa.record_batch([pa.array([short, long], type_), [1, 2]], schema), plan)
     assert caught.value.rows.to_pylist() == [False, True]
 
 

@@ -5,6 +5,7 @@ For targets whose types are held exactly by types of Arrow.
 
 from __future__ import annotations
 
+import base64
 import functools
 import json
 from collections.abc import Callable, Collection, Sequence
@@ -122,17 +123,17 @@ _LONGEST = 200
 partition's name."""
 
 
-def refuse_as_folder(texts: pa.Array) -> None:
-    """Refuse texts that are too long to name the folder of a partition.
+def refuse_as_folder(values: pa.Array) -> None:
+    """Refuse texts that are too long to name the folder of a partition, or bytes, which Base64 names.
 
     :raises BadValueError: there is one.
     """
-    if (pc.max(pc.binary_length(texts)).as_py() or 0) * 3 > _LONGEST:
-        lengths = (0 if each is None else len(quote_plus(each)) for each in texts.to_pylist())
+    if (pc.max(pc.binary_length(values)).as_py() or 0) * 4 > _LONGEST:
+        named = (base64.b64encode(v) if isinstance(v, bytes) else v for v in values.to_pylist())
         refuse(
-            pa.array([length > _LONGEST for length in lengths]),
+            pa.array([len(quote_plus(each or "")) > _LONGEST for each in named]),
             "is too long for the name of a partition's folder",
-            "Partition the table by another column, or shorten the texts: F.left('{name}', …).",
+            "Partition the table by another column, or shorten the values: F.left('{name}', …).",
         )
 
 

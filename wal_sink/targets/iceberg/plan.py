@@ -36,6 +36,7 @@ from pyiceberg.transforms import (
     parse_transform,
 )
 from pyiceberg.types import (
+    BinaryType,
     DecimalType,
     DoubleType,
     FloatType,
@@ -215,7 +216,9 @@ def agree(found: Schema, spec: PartitionSpec, name: str, schema: pa.Schema, key:
         )
         if column not in names:
             continue
-        if isinstance(each.transform, IdentityTransform) and isinstance(type_, StringType):
+        if isinstance(each.transform, IdentityTransform) and isinstance(
+            type_, StringType | BinaryType
+        ):
             folders.append(column)
         elif isinstance(each.transform, TruncateTransform) and not isinstance(type_, StringType):
             least[column] = _least(type_, each.transform.width)
