@@ -30,6 +30,7 @@ from pyspark.sql.types import (
     TimestampNTZType,
     TimestampType,
     VariantType,
+    YearMonthIntervalType,
 )
 
 import wal_sink
@@ -194,6 +195,17 @@ def test_json_gives_the_types_that_tasks_get(spark_type: DataType) -> None:
     fields = [StructField("a b", spark_type), StructField("c", spark_type, nullable=False)]
     schema = StructType(fields)
     assert json_schema(schema.json()).equals(arrow_schema(schema))
+
+
+@pytest.mark.parametrize(
+    "spark_type",
+    [VariantType(), ArrayType(VariantType()), YearMonthIntervalType()],
+    ids=DataType.simpleString,
+)
+def test_a_type_that_python_does_not_get_as_it_is(spark_type: DataType) -> None:
+    """A variant would be written as a struct of its bytes, or as JSON of them."""
+    with pytest.raises(errors.SchemaMismatch, match=f"v is .*{spark_type.simpleString()}"):
+        arrow_schema(StructType([StructField("k", LongType()), StructField("v", spark_type)]))
 
 
 @pytest.mark.parametrize(

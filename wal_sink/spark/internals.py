@@ -20,6 +20,7 @@ from py4j.clientserver import ClientServer
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import RDD, SparkContext, TaskContext
 from pyspark import __version__ as spark_version
+from pyspark.errors import PySparkTypeError
 from pyspark.serializers import NoOpSerializer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -30,7 +31,7 @@ from pyspark.sql.types import StructType
 from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
 
-from wal_sink.errors import OptionError, UnsupportedSpark
+from wal_sink.errors import OptionError, SchemaMismatch, UnsupportedSpark
 from wal_sink.model.manifest import Execution, Task
 from wal_sink.spark.modes import refuse_mode
 
@@ -508,10 +509,38 @@ Answer = Callable[[Iterator[pa.RecordBatch]], bytes]
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema in which tasks get rows of `schema`, timestamps in UTC."""
+    """Return the Arrow schema in which tasks get rows of `schema`, timestamps in UTC.
+
+    :raises SchemaMismatch: Spark hands a type to no task, or as bytes that only Spark reads.
+    """
     known = signature(to_arrow_schema).parameters
     in_utc: dict[str, Any] = {"timezone": "UTC"} if "timezone" in known else {"timestamp_utc": True}
-    return to_arrow_schema(schema, **in_utc)  # the second form is pyspark 4.1's
+    fields = []
+    for column in schema:
+        try:
+            (field,) = to_arrow_schema(
+                StructType([column]), **in_utc
+            )  # pyspark 4.1 has the second form
+        except PySparkTypeError:
+            field = None
+        if field is None or _of_spark_alone(field):
+            raise SchemaMismatch(
+                f"Column {column.name} is {column.dataType.simpleString()}, which Spark does not hand to"
+                " Python as it is.",
+                "Make a text of it in the query, a variant by F.to_json, others by .cast; or leave it out.",
+            )
+        fields.append(field)
+    return pa.schema(fields)
+
+
+_SPARKS_OWN = {b"variant", b"geometry", b"geography"}
+"""With one of these pyspark marks the parts of a struct that stands for a value of such a type."""
+
+
+def _of_spark_alone(field: pa.Field) -> bool:
+    parts = (field.type.field(i) for i in range(field.type.num_fields))
+    marked = (field.metadata or {}).keys() & _SPARKS_OWN
+    return bool(marked) or any(map(_of_spark_alone, parts))
 
 
 def session_of(rows: DataFrame) -> OwnSession:
