@@ -33,7 +33,7 @@ from pyspark.util import PythonEvalType
 
 from wal_sink.errors import OptionError, SchemaMismatch, UnsupportedSpark
 from wal_sink.model.manifest import Execution, Task
-from wal_sink.spark.modes import refuse_mode
+from wal_sink.spark.modes import of_spark_alone, refuse_mode
 
 TESTED = ("4.1.4", "4.3.0")
 
@@ -523,7 +523,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
             )  # pyspark 4.1 has the second form
         except PySparkTypeError:
             field = None
-        if field is None or _of_spark_alone(field):
+        if field is None or of_spark_alone(field):
             raise SchemaMismatch(
                 f"Column {column.name} is {column.dataType.simpleString()}, which Spark does not hand to"
                 " Python as it is.",
@@ -531,16 +531,6 @@ def arrow_schema(schema: StructType) -> pa.Schema:
             )
         fields.append(field)
     return pa.schema(fields)
-
-
-_SPARKS_OWN = {b"variant", b"geometry", b"geography"}
-"""With one of these pyspark marks the parts of a struct that stands for a value of such a type."""
-
-
-def _of_spark_alone(field: pa.Field) -> bool:
-    parts = (field.type.field(i) for i in range(field.type.num_fields))
-    marked = (field.metadata or {}).keys() & _SPARKS_OWN
-    return bool(marked) or any(map(_of_spark_alone, parts))
 
 
 def session_of(rows: DataFrame) -> OwnSession:
