@@ -19,7 +19,7 @@ from cassandra.query import UNSET_VALUE, BoundStatement, PreparedStatement
 from cassandra.util import Duration
 
 from wal_sink.model.plan import Column, Role, canonical
-from wal_sink.targets.cassandra.driver.frames import EncodedBatch, EncodedRows, statement_head
+from wal_sink.targets.cassandra.driver.frames import EncodedBatch, statement_head
 from wal_sink.targets.cassandra.encode import Encoded
 from wal_sink.targets.cassandra.features import used
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan
@@ -220,7 +220,7 @@ def request_of(*rows: BoundStatement) -> EncodedBatch:
         data.write(statement_head(row.prepared_statement.query_id, len(row.values)))
         for value in row.values:
             write_value(data, value)
-    return EncodedBatch(EncodedRows(len(rows), data.getvalue()), "", b"")
+    return EncodedBatch(len(rows), data.getvalue(), "", b"")
 
 
 class DecodedRow(NamedTuple):

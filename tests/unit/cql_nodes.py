@@ -28,7 +28,7 @@ from tests.cql_driver import binding
 from wal_sink.options import parse
 from wal_sink.targets.cassandra import CassandraOptions
 from wal_sink.targets.cassandra.driver.connection import _profiles
-from wal_sink.targets.cassandra.driver.frames import EncodedBatch, EncodedRows, statement_head
+from wal_sink.targets.cassandra.driver.frames import EncodedBatch, statement_head
 from wal_sink.targets.cassandra.driver.internals import ReadingConnection
 
 _HEADER = struct.Struct(">BBhBi")
@@ -258,14 +258,14 @@ def request(node: Any = None, size: int = 8) -> EncodedBatch:
     """
     value = struct.pack(">q", next(_numbers)).ljust(size, b".")
     data = statement_head(_ID, 1) + struct.pack(">i", len(value)) + value
-    made = EncodedBatch(EncodedRows(1, data), "ks", value)
+    made = EncodedBatch(1, data, "ks", value)
     made.node = node
     return made
 
 
 def value_of(sent: Frame | EncodedBatch) -> bytes:
     """Return the first value of a request."""
-    data = sent.body[3:] if isinstance(sent, Frame) else bytes(sent.rows.data)
+    data = sent.body[3:] if isinstance(sent, Frame) else bytes(sent.data)
     begin = 3 + len(_ID) + 2
     (length,) = struct.unpack_from(">i", data, begin)
     return data[begin + 4 :][:length]

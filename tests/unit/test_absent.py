@@ -14,7 +14,7 @@ from tests.unit.test_write_mode import GIVEN
 from wal_sink.configuration import configure
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Column, WriteDemands, plan_key
-from wal_sink.targets.cassandra.driver.frames import EncodedBatch, EncodedRows
+from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.feature import Agreement, Stamped
 from wal_sink.targets.cassandra.features import used
 from wal_sink.targets.cassandra.features.if_not_exists import (
@@ -137,7 +137,7 @@ def agree(columns: tuple[Column, ...]) -> CassandraRowPlan:
 
 def test_an_answer_says_whether_there_was_a_row() -> None:
     """Only that of a statement with a condition has a row."""
-    request = EncodedBatch(EncodedRows(1, b""), "ks", b"", is_conditional=True)
+    request = EncodedBatch(1, b"", "ks", b"", is_conditional=True)
     assert [end_of(request, 0, rows).present for rows in (None, [], [(True,)])] == [0, 0, 0]
     assert end_of(request, 0, [(False, "a", 1)]).present == 1
 

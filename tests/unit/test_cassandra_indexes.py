@@ -16,7 +16,7 @@ from wal_sink.errors import InvalidRow, TargetRefused
 from wal_sink.model.plan import Column, Plan
 from wal_sink.targets.cassandra.check import check
 from wal_sink.targets.cassandra.driver.errors import is_refused, may_be_a_row
-from wal_sink.targets.cassandra.driver.frames import EncodedBatch, EncodedRows, statement_head
+from wal_sink.targets.cassandra.driver.frames import EncodedBatch, statement_head
 from wal_sink.targets.cassandra.driver.internals import ServerError
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, IndexedPart, IndexRule
 from wal_sink.targets.cassandra.rules import (
@@ -253,7 +253,7 @@ def encoded(*ids: int) -> EncodedBatch:
     """A batch of rows with a key, a null and an unset value, and a timestamp."""
     values = [(i.to_bytes(4, "big"), -1, -2, bytes(8)) for i in ids]
     data = b"".join(statement_head(b"q" * 16, 4) + b"".join(map(_encode, row)) for row in values)
-    return EncodedBatch(EncodedRows(len(ids), data), "ks", b"routing")
+    return EncodedBatch(len(ids), data, "ks", b"routing")
 
 
 def _encode(value: Any) -> bytes:

@@ -33,7 +33,7 @@ from tests.unit.cql_nodes import (
 from wal_sink.errors import TargetUnavailable
 from wal_sink.observer import Observer
 from wal_sink.targets.cassandra.driver.errors import was_not_sent
-from wal_sink.targets.cassandra.driver.frames import EncodedBatch, EncodedRows
+from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.driver.internals import OverloadedErrorMessage
 from wal_sink.targets.cassandra.driver.pipeline import MOST_BYTES, Ended, PipelinedRequests
 from wal_sink.targets.cassandra.write.in_flight import MOST_REQUESTS, PARTS, Concurrency, grouped
@@ -243,8 +243,8 @@ def test_a_late_answer_holds_no_bytes_of_what_came_after_it() -> None:
 def of_a_slice(data: bytearray, node: Any = None) -> EncodedBatch:
     """Make a request whose rows lie in what others have as well, which no part of it may outlive."""
     made = request(node, size=5_000)
-    data += made.rows.data
-    return EncodedBatch(EncodedRows(1, memoryview(data)), made.keyspace, made.routing_key, node)
+    data += made.data
+    return EncodedBatch(1, memoryview(data), made.keyspace, made.routing_key, node)
 
 
 @pytest.mark.parametrize("by_futures", [False, True])
@@ -273,8 +273,8 @@ def test_what_has_failed_is_the_same_request(version: int, *, compresses: bool) 
         (host,) = to.hosts
         requests = [request(host, size=8 + 700 * number) for number in range(12)]
         for number, each in enumerate(requests):
-            data = bytes(each.rows.data) * (number + 1)
-            each.rows = EncodedRows(number + 1, data)
+            data = bytes(each.data) * (number + 1)
+            each.number, each.data = number + 1, data
         (ended,) = sent(by, requests, host)
         assert [failed.request for failed in ended.failed] == requests
         assert to.in_use() == NOTHING

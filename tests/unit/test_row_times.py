@@ -21,7 +21,7 @@ from wal_sink.model.plan import WriteDemands, plan_key
 from wal_sink.options import parse
 from wal_sink.targets.cassandra import CassandraOptions
 from wal_sink.targets.cassandra.check import check
-from wal_sink.targets.cassandra.driver.frames import EncodedBatch, EncodedRows
+from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.encode import encode
 from wal_sink.targets.cassandra.feature import Stamped
 from wal_sink.targets.cassandra.features import FEATURES
@@ -478,7 +478,7 @@ def test_an_event_time_does_not_tell_which_row_is_refused() -> None:
     upsert = table.statements.upsert
     batch = pa.record_batch({"k": ["x"]})
     rows = encode(batch, upsert.plan, NOW_S * S_US, upsert.head)
-    lone = EncodedBatch(EncodedRows(1, bytes(rows.data)), "ks", b"x")
+    lone = EncodedBatch(1, bytes(rows.data), "ks", b"x")
     assert ledger_us(lone, planned[:1]) == NOW_S * S_US
     assert ledger_us(lone, planned) is None
     assert ledger_us(lone, []) is None
@@ -487,5 +487,5 @@ def test_an_event_time_does_not_tell_which_row_is_refused() -> None:
     statements = Statements(absent, prepared)
     table = Prepared(absent, statements, Limits(), ANYWHERE)
     data = statements.upsert.head + b"\0\0\0\1x"  # the server dates such a row
-    conditional = EncodedBatch(EncodedRows(1, data), "ks", b"x", is_conditional=True)
+    conditional = EncodedBatch(1, data, "ks", b"x", is_conditional=True)
     assert ledger_us(conditional, [Planned(absent, (table,), SliceBuffer())]) is None

@@ -32,22 +32,17 @@ _BEFORE_ROWS = 3
 """Bytes of a BATCH body before its statements: one for its type, two for their number."""
 
 
-class EncodedRows(msgspec.Struct, frozen=True, gc=False):
-    """Statements of a batch, encoded one after the other (native protocol, section 4.1.7)."""
-
-    number: int
-    """At most 65,535: it is a [short]."""
-    data: bytes | memoryview
-
-
 class EncodedBatch(msgspec.Struct, gc=False):
-    """An unlogged batch of rows that are encoded already, idempotent.
+    """An unlogged batch of rows that are encoded already (native protocol, section 4.1.7), idempotent.
 
     It is made for each request, and nearly always pipelined. So it is no statement of the driver, which takes
     longer to make than the whole request to send; `statements.bound` returns that.
     """
 
-    rows: EncodedRows
+    number: int
+    """Of the rows, at most 65,535: it is a [short]."""
+    data: bytes | memoryview
+    """The statement of each row, one after the other."""
     keyspace: str
     """Of the table."""
     routing_key: bytes
@@ -58,31 +53,32 @@ class EncodedBatch(msgspec.Struct, gc=False):
     """Whether it is one row with a condition, which is no batch, and whose answer has a row."""
 
     def __len__(self) -> int:
-        return self.rows.number
+        return self.number
 
     def detached(self) -> EncodedBatch:
         """Return the request with bytes of its own, which keep no slice in memory."""
-        rows = EncodedRows(self.rows.number, bytes(self.rows.data))
-        return msgspec.structs.replace(self, rows=rows)
+        return msgspec.structs.replace(self, data=bytes(self.data))
 
     def halves(self) -> list[EncodedBatch]:
         """Return two batches with half of the rows each; none for a single row.
 
         Both keep the routing key: all rows of a batch have the same first replica.
         """
-        number, data = self.rows.number, bytes(self.rows.data)
-        middle = number // 2
+        data, middle = bytes(self.data), self.number // 2
         if not middle:
             return []
         cut = 0
         for _ in range(middle):
             _, _, cut = _statement(data, cut)
-        halves = EncodedRows(middle, data[:cut]), EncodedRows(number - middle, data[cut:])
-        return [msgspec.structs.replace(self, rows=half, node=None) for half in halves]
+        halves = (middle, data[:cut]), (self.number - middle, data[cut:])
+        return [
+            msgspec.structs.replace(self, number=number, data=half, node=None)
+            for number, half in halves
+        ]
 
     def statements(self) -> Iterator[tuple[bytes, list[Any]]]:
         """Yield for each row the id of its statement, and its values: bytes, None, or `UNSET_VALUE`."""
-        data, at = bytes(self.rows.data), 0
+        data, at = bytes(self.data), 0
         while at < len(data):
             query_id, values, at = _statement(data, at)
             yield query_id, values
@@ -137,10 +133,13 @@ class Envelope(NamedTuple):
         begin, beside = _BEGIN.pack, _BEFORE_ROWS + len(after)
         pieces: list[bytes | memoryview] = []
         for request, stream in zip(requests, streams, strict=True):
-            rows = request.rows
-            data = rows.data
+            data = request.data
             size = beside + len(data)
-            pieces += (begin(version, flags, stream, _BATCH, size, kind, rows.number), data, after)
+            pieces += (
+                begin(version, flags, stream, _BATCH, size, kind, request.number),
+                data,
+                after,
+            )
         keys = [request.routing_key for request in requests]
         return Frames(self, b"".join(pieces), keys, requests[0].keyspace, requests[0].node)
 
@@ -175,8 +174,7 @@ class Frames:
             if number == place:
                 rows = frame[_BEGIN.size : len(frame) - len(self._around.after)]
                 *_, count = _BEGIN.unpack_from(frame)
-                own = EncodedRows(count, rows)
-                return EncodedBatch(own, self._keyspace, self._keys[place], self._node)
+                return EncodedBatch(count, rows, self._keyspace, self._keys[place], self._node)
         raise IndexError(place)
 
     def _each(self) -> Iterator[bytes]:
@@ -247,7 +245,7 @@ def differs(session: Any, profile: Any, compressor: Any) -> str:
     empty.timestamp = theirs.timestamp
     head = statement_head(_ID, len(_KNOWN[0]))
     data = b"".join(head + b"".join(map(_value, values)) for values in _KNOWN)
-    ours = EncodedBatch(EncodedRows(len(_KNOWN), data), keyspace, b"key")
+    ours = EncodedBatch(len(_KNOWN), data, keyspace, b"key")
     expected = framed(cluster, theirs, _STREAM, compressor)
     found = _around(cluster, empty).frames([ours], [_STREAM]).on_wire(compressor)
     return "" if found == expected else f"{found!r} instead of {expected!r}"

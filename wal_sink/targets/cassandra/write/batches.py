@@ -28,7 +28,7 @@ from wal_sink.arrow_batches import joined
 from wal_sink.targets import arrow_values
 from wal_sink.targets.base import Slice
 from wal_sink.targets.cassandra.casts import indices
-from wal_sink.targets.cassandra.driver.frames import EncodedBatch, EncodedRows
+from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.encode import (
     Encoded,
     encode,
@@ -426,7 +426,7 @@ def requests(prepared: Prepared, rows: Stamped, lives: Ints | None) -> Iterator[
         else [nodes[number] for number in batches.coordinators.tolist()]
     )
     for count, (begin, end), key, node in zip(counts, bounds, firsts, near, strict=True):
-        yield EncodedBatch(EncodedRows(count, data[begin:end]), keyspace, key, node)
+        yield EncodedBatch(count, data[begin:end], keyspace, key, node)
 
 
 def conditional_requests(
@@ -441,9 +441,7 @@ def conditional_requests(
         bounds = itertools.pairwise(encoded.offsets.tolist())
         data = memoryview(encoded.data)
         yield [
-            EncodedBatch(
-                EncodedRows(1, data[begin:end]), plan.details.keyspace, b"", is_conditional=True
-            )
+            EncodedBatch(1, data[begin:end], plan.details.keyspace, b"", is_conditional=True)
             for begin, end in bounds
         ]
 

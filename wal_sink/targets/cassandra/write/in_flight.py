@@ -205,7 +205,7 @@ def grouped(requests: Iterable[EncodedBatch], concurrency: Concurrency) -> Itera
             alone.add(request, PARTS)
             yield alone
             continue
-        size = len(request.rows.data)
+        size = len(request.data)
         parts, size = concurrency.parts(size), size + _AROUND
         group = waiting.get(request.node)
         if group is None or not group.takes(parts, size, most_parts):
@@ -271,7 +271,7 @@ class InFlight:
     def start(self, request: EncodedBatch) -> None:
         """Start one request, by a future of the driver."""
         request = request.detached()
-        size = len(request.rows.data)
+        size = len(request.data)
         parts = PARTS if request.is_conditional else self._concurrency.parts(size)
         statement, sent = self._bind(request), time.monotonic()
         future = self._session.execute_async(statement, execution_profile=ROWS)
