@@ -23,7 +23,6 @@ from wal_sink.targets.cassandra import CassandraOptions
 from wal_sink.targets.cassandra.check import check
 from wal_sink.targets.cassandra.encode import encode
 from wal_sink.targets.cassandra.feature import Stamped
-from wal_sink.targets.cassandra.features import about_column
 from wal_sink.targets.cassandra.features.collections import found_changes
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, Change
 from wal_sink.targets.cassandra.schema.compare import Wanted, match_columns, refuse_changed
@@ -136,9 +135,7 @@ def test_what_cannot_be_changed_is_refused(
     """By one line of the start's error; no other line is about the column."""
     fields = {"id": pa.int64(), column: kind}
     with pytest.raises(SchemaMismatch, match=words) as caught:
-        match_columns(
-            pa.schema(list(fields.items())), LIVE, Wanted(changes={column: change}), about_column
-        )
+        match_columns(pa.schema(list(fields.items())), LIVE, Wanted(changes={column: change}))
     assert str(caught.value).count(f"\n  - {column}") == 1
 
 
@@ -164,7 +161,7 @@ def test_each_table_decides_for_itself() -> None:
 
 def plan_of_table(schema: pa.Schema, changes: dict[str, Change]) -> CassandraPlan:
     made = plan_of(keyspace="shop", table="orders", nulls="write", update=True, changes=changes)
-    columns = match_columns(schema, LIVE, Wanted(update=True, changes=changes), about_column)
+    columns = match_columns(schema, LIVE, Wanted(update=True, changes=changes))
     return msgspec.structs.replace(made, columns=columns)
 
 

@@ -26,9 +26,9 @@ from wal_sink.targets.cassandra.features.totals import (
     Current,
     Places,
     Sums,
-    Totals,
     refuse_no_totals,
     totals,
+    with_added_column,
 )
 from wal_sink.targets.cassandra.row_plan import ADDED_COLUMN, CassandraPlan, TableName
 from wal_sink.targets.cassandra.schema.table import ColumnMetadata, TableMetadata
@@ -363,7 +363,7 @@ def test_the_table_needs_a_column_that_says_what_is_in_a_total() -> None:
 def test_rule_27_a_table_that_was_altered_since_so_that_totals_expire_is_refused() -> None:
     """Their place would expire with them, and rows be added from nothing."""
     columns = tuple(column for column in plan_of().columns if column.name != "n")
-    plan = Totals().completed(msgspec.structs.replace(plan_of(), columns=columns))
+    plan = with_added_column(msgspec.structs.replace(plan_of(), columns=columns))
     refuse_drift(plan, live(*COLUMNS))
     with pytest.raises(SchemaMismatch, match=r"any more:\n.*default_time_to_live = 0"):
         refuse_drift(plan, live(*COLUMNS, default_ttl=9))

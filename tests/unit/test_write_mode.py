@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import reduce
 
 import msgspec
 import numpy as np
@@ -16,10 +17,12 @@ from wal_sink.configuration import configure
 from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.model.plan import plan_key
 from wal_sink.targets.cassandra.encode import encode
-from wal_sink.targets.cassandra.feature import Stamped
-from wal_sink.targets.cassandra.features.write_mode import refuse_no_update
-from wal_sink.targets.cassandra.row_plan import CassandraPlan
+from wal_sink.targets.cassandra.feature import Agreement, Stamped
+from wal_sink.targets.cassandra.features import FEATURES
+from wal_sink.targets.cassandra.options import CassandraOptions
+from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan
 from wal_sink.targets.cassandra.schema.compare import Wanted, match_columns, refuse_changed
+from wal_sink.targets.cassandra.schema.server import Server
 from wal_sink.targets.cassandra.write.statements import Statements
 
 GIVEN = {
@@ -123,10 +126,20 @@ def test_what_no_update_can_write_is_refused(
     fields: list[tuple[str, pa.DataType]], operation: str, words: str
 ) -> None:
     """At the start, with a remedy."""
+    more = {"cassandra.writeMode": "update", "operationColumn": operation}
+    options = configure(GIVEN | more).target.options
+    assert isinstance(options, CassandraOptions)
     columns = match_columns(pa.schema(fields), LIVE, UPDATE)
+    agreed = Agreement(options, Server("5.0", "c", {}), LIVE, columns, UPDATE)
+
+    def agree() -> CassandraRowPlan:
+        return reduce(
+            lambda rows, feature: feature.agree(rows, agreed), FEATURES, plan_of().details
+        )
+
     if not words:
-        refuse_no_update(LIVE, columns, operation)
+        assert agree().update
         return
     with pytest.raises(SchemaMismatch, match=words) as caught:
-        refuse_no_update(LIVE, columns, operation)
+        agree()
     assert caught.value.remedy

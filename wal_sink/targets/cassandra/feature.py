@@ -19,8 +19,7 @@ from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan
 from wal_sink.targets.cassandra.rules import InvalidValue, refuse_invalid
 from wal_sink.targets.cassandra.schema.compare import Wanted
 from wal_sink.targets.cassandra.schema.server import Server
-from wal_sink.targets.cassandra.schema.table import ColumnMetadata, TableMetadata
-from wal_sink.targets.cassandra.types import CqlType
+from wal_sink.targets.cassandra.schema.table import TableMetadata
 
 Ints = npt.NDArray[np.int64]
 
@@ -138,12 +137,6 @@ class Feature:
         """
         return schema
 
-    def about_column(
-        self, field: pa.Field, column: ColumnMetadata, tree: CqlType, wanted: Wanted
-    ) -> str:
-        """Say why a column of the table cannot be written as it is wanted; empty: it can."""
-        return ""
-
     def refuse_server(self, server: Server, options: CassandraOptions) -> None:
         """Refuse a server that cannot do what the options ask for; also at each connection.
 
@@ -188,14 +181,6 @@ class Feature:
         """
 
     # --- in the flush ---
-
-    def completed(self, plan: CassandraPlan) -> CassandraPlan:
-        """Return the plan of a table with columns that `complete` adds."""
-        return plan
-
-    def complete(self, plan: CassandraPlan, rows: Stamped) -> Stamped:
-        """Return the rows that are written in place of these; see `write.writer.STEPS`, too."""
-        return rows
 
     def form(self, plan: CassandraPlan, form: Form) -> Form:
         """Return the form of the statement that writes a row which is no delete."""

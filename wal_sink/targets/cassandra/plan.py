@@ -14,7 +14,7 @@ from wal_sink.model.plan import Column, Plan, Role, canonical
 from wal_sink.targets.cassandra.driver.connection import connect, explained
 from wal_sink.targets.cassandra.driver.errors import create_table
 from wal_sink.targets.cassandra.feature import Agreement, joined
-from wal_sink.targets.cassandra.features import FEATURES, about_column, used
+from wal_sink.targets.cassandra.features import FEATURES, used
 from wal_sink.targets.cassandra.features.collections import found_changes
 from wal_sink.targets.cassandra.features.tables import match_tables, of_several
 from wal_sink.targets.cassandra.fitness import inspect_server
@@ -103,9 +103,9 @@ def _agree(
     wanted = Wanted(options.column_names, updates or bool(changes), changes)
     if options.tables:
         wanted = wanted._replace(update=updates)
-        matched = match_tables(written, tables, wanted, about_column)
+        matched = match_tables(written, tables, wanted)
     else:
-        matched = [match_columns(written, tables[0], wanted, about_column)]
+        matched = [match_columns(written, tables[0], wanted)]
     agreed = [
         Agreement(
             options,

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import pyarrow as pa
-
 from wal_sink.targets.cassandra.feature import Feature
 from wal_sink.targets.cassandra.features.collections import Collections, Lists
 from wal_sink.targets.cassandra.features.deletes import Deletes
@@ -21,29 +19,18 @@ from wal_sink.targets.cassandra.features.tables import SeveralTables
 from wal_sink.targets.cassandra.features.totals import Totals
 from wal_sink.targets.cassandra.features.write_mode import Updates
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
-from wal_sink.targets.cassandra.schema.compare import Wanted
-from wal_sink.targets.cassandra.schema.table import ColumnMetadata
-from wal_sink.targets.cassandra.types import CqlType
 
 FEATURES: tuple[Feature, ...] = (
     SeveralTables(),
+    Updates(),  # before deletes: it refuses a DataFrame without the columns that they look for
     Deletes(),  # before lives: a delete has none
     RowLives(),
     EventTime(),
     Collections(),
-    Updates(),
     IfNotExists(),
     Totals(),
     Lists(),
 )
-
-
-def about_column(
-    field: pa.Field, column: ColumnMetadata, tree: CqlType, wanted: Wanted
-) -> list[str]:
-    """Return why a column of the table cannot be written as it is wanted, a line each."""
-    lines = (each.about_column(field, column, tree, wanted) for each in FEATURES)
-    return [line for line in lines if line]
 
 
 def used(plan: CassandraPlan) -> Iterator[Feature]:

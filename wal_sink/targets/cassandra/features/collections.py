@@ -10,25 +10,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import msgspec
-import pyarrow as pa
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import WriteDemands
-from wal_sink.options import of_column
 from wal_sink.targets.cassandra.feature import Agreement, Feature
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_options import (
-    COLLECTIONS,
     COLUMNS_OPTION,
     EVENT_COLUMN,
     EXPIRES_COLUMN,
     TTL,
     TTL_COLUMN,
 )
-from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, CassandraRowPlan, Change, Lives
-from wal_sink.targets.cassandra.schema.compare import Wanted
-from wal_sink.targets.cassandra.schema.table import ColumnMetadata, TableMetadata
-from wal_sink.targets.cassandra.types import CqlType, has_lists
+from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan, Change, Lives
+from wal_sink.targets.cassandra.schema.compare import option_of
+from wal_sink.targets.cassandra.schema.table import TableMetadata
+from wal_sink.targets.cassandra.types import has_lists
 from wal_sink.targets.names import did_you_mean
 
 
@@ -38,15 +35,8 @@ class Collections(Feature):
     def describe(self, options: CassandraOptions) -> Mapping[str, str]:
         """Say what is done to which columns."""
         changes = options.changes
-        changed = ", ".join(f"{_option_of(name)}={changes[name]}" for name in sorted(changes))
+        changed = ", ".join(f"{option_of(name)}={changes[name]}" for name in sorted(changes))
         return {"collections": f"{changed}; by UPDATE"} if changed else {}
-
-    def about_column(
-        self, field: pa.Field, column: ColumnMetadata, tree: CqlType, wanted: Wanted
-    ) -> str:
-        """Say why a column's elements cannot be added or taken out one by one."""
-        change = wanted.changes.get(field.name)
-        return about_change(field, column, tree, change) if change else ""
 
     def agree(self, rows: CassandraRowPlan, agreed: Agreement) -> CassandraRowPlan:
         """Note the changes of the table's columns."""
@@ -55,10 +45,6 @@ class Collections(Feature):
     def used(self, plan: CassandraPlan) -> bool:
         """Whether a collection is not written whole."""
         return bool(plan.details.changes)
-
-
-def _option_of(column: str) -> str:
-    return of_column(COLLECTIONS, column)
 
 
 def found_changes(modes: Mapping[str, Change], columns: Sequence[str]) -> dict[str, Change]:
@@ -72,49 +58,18 @@ def found_changes(modes: Mapping[str, Change], columns: Sequence[str]) -> dict[s
         if not named:
             near = did_you_mean(column, columns)
             raise SchemaMismatch(
-                f"Option {_option_of(column)} names no column of the DataFrame that is written; it has"
+                f"Option {option_of(column)} names no column of the DataFrame that is written; it has"
                 f" {', '.join(columns)}. {near}".rstrip(),
                 "Correct its last part, which is the DataFrame's name of the column, or leave it out.",
             )
         if len(set(named)) > 1:
             raise SchemaMismatch(
-                f"Option {_option_of(column)} could mean {' or '.join(named)}: Spark passes the names of"
+                f"Option {option_of(column)} could mean {' or '.join(named)}: Spark passes the names of"
                 " options in lower case.",
                 f"Rename one of the two in the DataFrame; {COLUMNS_OPTION} then says which column of the"
                 " table it is written to.",
             )
     return {name: modes[name.lower()] for name in columns if name.lower() in modes}
-
-
-def about_change(field: pa.Field, column: ColumnMetadata, tree: CqlType, change: Change) -> str:
-    """Say why a column's elements cannot be added or taken out one by one; empty: they can.
-
-    :param field: the DataFrame's column.
-    :param column: the table's.
-    :param tree: its type.
-    """
-    begins = f"{field.name}: {_option_of(field.name)} is {change}, and"
-    leave = "Leave out the option"
-    if column.role in KEY:
-        return f"{begins} {column.name} is in the table's primary key. {leave}."
-    if tree.kind == "list":
-        return (
-            f"{begins} the table's {tree.label} is a list: to append to it twice doubles its elements, and a"
-            f" write can be repeated. {leave}, or make the table's column a set or a map."
-        )
-    if tree.kind not in ("set", "map"):
-        return f"{begins} the table's {tree.label} is no set and no map. {leave}."
-    if tree.frozen:
-        return (
-            f"{begins} the table's {tree.label} is frozen: it can only be written whole. {leave}, or give"
-            " the table a column that is not frozen."
-        )
-    if change == "remove" and tree.kind == "map" and pa.types.is_map(field.type):
-        return (
-            f"{begins} entries are taken out by their keys. Give an array of them,"
-            f' .withColumn("{field.name}", map_keys("{field.name}")).'
-        )
-    return ""
 
 
 _FROZEN = "Make the columns frozen<list<…>>, leave them out of the DataFrame"

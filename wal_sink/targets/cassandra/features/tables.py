@@ -24,11 +24,9 @@ from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, OneOfSeveral
 from wal_sink.targets.cassandra.rules import row_text
 from wal_sink.targets.cassandra.schema.compare import (
     AS_IT_IS,
-    About,
     Wanted,
     about_other_names,
     match_columns,
-    no_problem,
 )
 from wal_sink.targets.cassandra.schema.table import TableMetadata
 from wal_sink.targets.cassandra.types import CqlType, parse
@@ -70,7 +68,6 @@ def match_tables(
     schema: pa.Schema,
     tables: Sequence[TableMetadata],
     wanted: Wanted = AS_IT_IS,
-    about: About = no_problem,
 ) -> list[tuple[Column, ...]]:
     """Match the DataFrame's columns with those of each table, which may lack some.
 
@@ -84,7 +81,7 @@ def match_tables(
         own = [f for f in schema if names.get(f.name, f.name) in has or not has]
         mine = {name: column for name, column in names.items() if column in has or not has}
         here = wanted._replace(names=mine).among([field.name for field in own])
-        matched.append(match_columns(pa.schema(own), live, here, about))
+        matched.append(match_columns(pa.schema(own), live, here))
     problems = [
         *about_other_names(schema, names),
         *_about_no_table(schema, tables, names),

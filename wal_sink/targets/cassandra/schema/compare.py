@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Column
-from wal_sink.targets.cassandra.row_options import COLUMNS_OPTION
-from wal_sink.targets.cassandra.row_plan import CassandraPlan, Change
+from wal_sink.options import of_column
+from wal_sink.targets.cassandra.row_options import COLLECTIONS, COLUMNS_OPTION
+from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, Change
 from wal_sink.targets.cassandra.schema import ddl
 from wal_sink.targets.cassandra.schema.table import ColumnMetadata, TableMetadata
 from wal_sink.targets.cassandra.types import (
@@ -46,15 +47,6 @@ class Wanted(NamedTuple):
 AS_IT_IS = Wanted()
 
 
-About = Callable[[pa.Field, ColumnMetadata, CqlType, Wanted], Sequence[str]]
-"""Says why a column of the table cannot be written as it is wanted, a line each."""
-
-
-def no_problem(*_: object) -> Sequence[str]:
-    """Say nothing of a column."""
-    return ()
-
-
 def writes_static_alone(live: TableMetadata, written: Collection[str]) -> bool:
     """Whether only static columns are written beside the partition key.
 
@@ -68,28 +60,22 @@ def match_columns(
     schema: pa.Schema,
     live: TableMetadata,
     wanted: Wanted = AS_IT_IS,
-    about: About = no_problem,
 ) -> tuple[Column, ...]:
     """Match the DataFrame's columns with the table's; return them in the DataFrame's order.
 
     :raises SchemaMismatch: with a line for each thing that does not fit.
     """
     _refuse_table(schema, live)
-    rules = CassandraRules(schema, live, wanted, about)
+    rules = CassandraRules(schema, live, wanted)
     others = about_other_names(schema, wanted.names)
     return compare(schema, rules.columns, str(live.name), rules, others, wanted.names)
 
 
 class CassandraRules(TableRules):
-    """What Cassandra says of types and keys; its statements.
+    """What Cassandra says of types and keys; its statements."""
 
-    :param about: what features say of a column.
-    """
-
-    def __init__(
-        self, schema: pa.Schema, live: TableMetadata, wanted: Wanted, about: About
-    ) -> None:
-        self._schema, self._live, self._wanted, self._about = schema, live, wanted, about
+    def __init__(self, schema: pa.Schema, live: TableMetadata, wanted: Wanted) -> None:
+        self._live, self._wanted = live, wanted
         written = [wanted.names.get(name, name) for name in schema.names]
         self._static_alone = writes_static_alone(live, written)
         self._by_name = {column.name: column for column in live.columns}
@@ -110,12 +96,11 @@ class CassandraRules(TableRules):
         ]
 
     def about_type(self, field: pa.Field, column: TableColumn) -> Sequence[str]:
-        """Say what features say of the column, or else where its type does not fit."""
-        tree = parse(column.type, self._live.types)
-        if problems := self._about(field, self._by_name[column.name], tree, self._wanted):
-            return problems
-        tree = taken(tree, self._wanted.changes.get(field.name))
-        return [*map(str, mismatches(field.name, field.type, tree))]
+        """Say why its elements cannot be changed, or else where its type does not fit."""
+        tree, change = parse(column.type, self._live.types), self._wanted.changes.get(field.name)
+        if change and (why := about_change(field, self._by_name[column.name], tree, change)):
+            return [why]
+        return [*map(str, mismatches(field.name, field.type, taken(tree, change)))]
 
     def about_missing(self, field: pa.Field, free: Collection[str]) -> str:
         """Name the option, if it has given the name; another case is a slip, and no new column."""
@@ -145,6 +130,42 @@ class CassandraRules(TableRules):
             f"it is in the table's primary key ({column.role} key, {column.type}) and not in the DataFrame."
             f" Add it{update}."
         )
+
+
+def option_of(column: str) -> str:
+    """Return the option that says what is done to a collection."""
+    return of_column(COLLECTIONS, column)
+
+
+def about_change(field: pa.Field, column: ColumnMetadata, tree: CqlType, change: Change) -> str:
+    """Say why a column's elements cannot be added or taken out one by one; empty: they can.
+
+    :param field: the DataFrame's column.
+    :param column: the table's.
+    :param tree: its type.
+    """
+    begins = f"{field.name}: {option_of(field.name)} is {change}, and"
+    leave = "Leave out the option"
+    if column.role in KEY:
+        return f"{begins} {column.name} is in the table's primary key. {leave}."
+    if tree.kind == "list":
+        return (
+            f"{begins} the table's {tree.label} is a list: to append to it twice doubles its elements, and a"
+            f" write can be repeated. {leave}, or make the table's column a set or a map."
+        )
+    if tree.kind not in ("set", "map"):
+        return f"{begins} the table's {tree.label} is no set and no map. {leave}."
+    if tree.frozen:
+        return (
+            f"{begins} the table's {tree.label} is frozen: it can only be written whole. {leave}, or give"
+            " the table a column that is not frozen."
+        )
+    if change == "remove" and tree.kind == "map" and pa.types.is_map(field.type):
+        return (
+            f"{begins} entries are taken out by their keys. Give an array of them,"
+            f' .withColumn("{field.name}", map_keys("{field.name}")).'
+        )
+    return ""
 
 
 def used_types(

@@ -28,10 +28,10 @@ from wal_sink.targets.cassandra.driver.errors import (
 )
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.driver.pipeline import PipelinedRequests
-from wal_sink.targets.cassandra.feature import Feature, Ints, Stamped
+from wal_sink.targets.cassandra.feature import Ints, Stamped
 from wal_sink.targets.cassandra.features import used
 from wal_sink.targets.cassandra.features.lives import WriteClock, seconds_left
-from wal_sink.targets.cassandra.features.totals import Totals
+from wal_sink.targets.cassandra.features.totals import with_added_column
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, Lives
 from wal_sink.targets.cassandra.rules import first_refused, row_text
@@ -138,9 +138,6 @@ class EncodedAhead:
 
 _LIMITS = TermLimits()
 
-STEPS: dict[type[Feature], type[TotalsReader]] = {Totals: TotalsReader}
-"""The features that ask for what the table holds."""
-
 
 class Writer:
     """Writes slices over one connection; requests are in flight from one slice to the next.
@@ -171,8 +168,7 @@ class Writer:
             ),
         )
         self._drift = DriftWatch(connection.session, options.data, limits)
-        steps = STEPS.items()
-        self._steps = {feature: step(connection.session, options) for feature, step in steps}
+        self._totals = TotalsReader(connection.session, options)
         self._clock = WriteClock(lambda: server_now_us(connection.session))
         self._plans: dict[str, Planned] = {}
         self._last: Planned | None = None
@@ -190,8 +186,7 @@ class Writer:
         :param query: the key of the query's ledger row.
         """
         self._forget_sent()
-        for step in self._steps.values():
-            step.start(query, window)
+        self._totals.start(query, window)
 
     def pass_over(self, refused: OnRefused | None) -> None:
         """Tell of each row that the server refuses, and send the others; None: raise it."""
@@ -280,10 +275,12 @@ class Writer:
     def _send(self, planned: Planned) -> None:
         if (requests := self._ahead.requests(planned)) is not None:
             self._sender.send(requests)
-        for rows in planned.buffer.take():
+        for waiting in planned.buffer.take():
             if planned.plan.demands.one_session:
                 self._sender.drain()  # what earlier rows have left decides
-            for table, part in self._by_table(planned, self._completed(planned.plan, rows)):
+            added = planned.plan.details.added
+            rows = self._totals.complete(planned.plan, waiting) if added else waiting
+            for table, part in self._by_table(planned, rows):
                 if table.statements.are_conditional:
                     self._send_in_rounds(table, part)
                 else:
@@ -302,13 +299,8 @@ class Writer:
             if part.batch.num_rows:
                 yield table, part
 
-    def _completed(self, plan: CassandraPlan, rows: Stamped) -> Stamped:
-        for feature in used(plan):
-            rows = self._steps.get(type(feature), feature).complete(plan, rows)
-        return rows
-
     def _encoded(self, planned: Planned, rows: Stamped) -> Iterator[EncodedBatch]:
-        for table, part in self._by_table(planned, self._completed(planned.plan, rows)):
+        for table, part in self._by_table(planned, rows):
             yield from self._requests(table, part)
 
     def _requests(self, prepared: Prepared, rows: Stamped) -> Iterator[EncodedBatch]:
@@ -334,15 +326,12 @@ class Writer:
             if plan.demands.sent_once:
                 self._sender.repeats = False
             tables = tuple(map(self._prepare_table, typed.tables))
-            steps = [self._steps[type(each)] for each in used(typed) if type(each) in self._steps]
-            buffer = steps[0].buffer() if steps else SliceBuffer()
+            buffer = self._totals.buffer() if typed.details.added else SliceBuffer()
             self._plans[plan.key] = Planned(typed, tables, buffer)
         return self._plans[plan.key]
 
     def _prepare_table(self, plan: CassandraPlan) -> Prepared:
-        written = plan
-        for feature in used(plan):
-            written = feature.completed(written)
+        written = with_added_column(plan)
         table = written.of_table()
         self._drift.add(table)
         return Prepared(
