@@ -198,11 +198,19 @@ def test_an_index_that_is_made_later(table: Table, caplog: pytest.LogCaptureFixt
             pytest.raises(TargetRefused, match=r"points nowhere.*with id=1; .* after plan"),
         ):
             other.write(of_lives, Slice(0, brief.check(lives, of_lives), US))
+        passed: list[int] = []
+        session.pass_over(lambda us, _error: passed.append(us - US))
+        vectors = rows([[math.nan, 1.0], [0.0, 0.0], [1.0, 1.0]], FLOATS, first=20)
+        session.write(plan, Slice(0, vectors, US))
+        session.drain()
+        session.pass_over(None)
+        assert passed == [0, 1]
+        assert "failed, the first with" not in caplog.text, "the server has met none of them"
         table.node.execute(refused.value.remedy.partition(";")[0])
         session.drain()
         session.write(plan, Slice(0, zeros, US))
         session.drain()
-    assert table.ids() == {0, 1, 9}
+    assert table.ids() == {0, 1, 9, 22}
 
 
 def test_a_row_that_no_task_refused(table: Table, caplog: pytest.LogCaptureFixture) -> None:

@@ -92,12 +92,6 @@ def test_a_plan(cassandra: Node, table: str) -> None:
     ]
 
 
-def test_static_columns_have_a_role(cassandra: Node, table: str) -> None:
-    """They are written like any other."""
-    schema = SCHEMA.append(pa.field("owner", pa.string()))
-    assert target(cassandra, table).plan(schema, "k").columns[-1].role == "static"
-
-
 def test_the_ledgers_table_is_created_once(cassandra: Node, table: str) -> None:
     """With the documented columns; a second plan finds it."""
     target(cassandra, table).plan(SCHEMA, "k")
@@ -165,43 +159,11 @@ def test_the_printed_table_can_be_created(cassandra: Node, keyspace: str) -> Non
     assert plan.columns[0].role == "partition"
 
 
-def test_types_that_do_not_fit(cassandra: Node, keyspace: str) -> None:
-    """Refused by the name that the node gives them, all in one error."""
-    types = ["ascii", "duration", "float", "inet", "smallint", "time", "timeuuid", "tinyint"]
-    types += ["frozen<list<int>>", "list<int>", "map<text, int>", "set<int>", "vector<float, 2>"]
-    types += ["frozen<tuple<int, text>>", "place", "frozen<place>"]
-    cassandra.execute(f"CREATE TYPE {keyspace}.place (x int)")
-    columns = ", ".join(f"c{i} {cql}" for i, cql in enumerate(types))
-    cassandra.execute(
-        f"CREATE TABLE {keyspace}.t (id int PRIMARY KEY, {columns}, v vector<int, 2>)"
-    )
-    fields = [pa.field(f"c{i}", pa.int32()) for i in range(len(types))]
-    fields += [pa.field("v", pa.list_(pa.int32()))]
-    said = refusal(target(cassandra, keyspace), pa.schema([("id", pa.int32()), *fields]))
-    for i, cql in enumerate(types):
-        assert f"  - c{i}: int (Arrow int32) does not fit the table's {cql} without loss." in said
-    assert "  - v: the table's type vector<int, 2> is not supported yet." in said
-
-
 def test_varchar_is_text(cassandra: Node, keyspace: str) -> None:
     """Two words for one type."""
     cassandra.execute(f"CREATE TABLE {keyspace}.t (id varchar PRIMARY KEY)")
     plan = target(cassandra, keyspace).plan(pa.schema([("id", pa.string())]), "k")
     assert plan.columns[0].type == "text"
-
-
-def test_a_counter_table(cassandra: Node, keyspace: str) -> None:
-    """Even when the DataFrame leaves the counter out."""
-    cassandra.execute(f"CREATE TABLE {keyspace}.t (id int PRIMARY KEY, n counter)")
-    schema = pa.schema([("id", pa.int32())])
-    assert "is a counter table" in refusal(target(cassandra, keyspace), schema)
-
-
-def test_a_keyspace_without_commit_log(cassandra: Node, table: str) -> None:
-    """What it acknowledges does not survive a crash."""
-    cassandra.execute(f"ALTER KEYSPACE {table} WITH durable_writes = false")
-    said = refusal(target(cassandra, table))
-    assert f'ALTER KEYSPACE "{table}" WITH durable_writes = true' in said
 
 
 def test_warnings(cassandra: Node, table: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,9 +1,7 @@
-"""Rows on a real node: keys of every type, names, nulls, timestamps, batches, limits."""
+"""Rows on a real node: names, timestamps, batches, limits, and tables that change."""
 
 from __future__ import annotations
 
-import datetime as dt
-import decimal
 import secrets
 import time
 import uuid
@@ -25,7 +23,6 @@ from wal_sink.testing.servers.cassandra import Node
 pytestmark = pytest.mark.cassandra
 
 US = 1_700_000_000_000_000
-UUID = "123e4567-e89b-12d3-a456-426614174000"
 
 
 class Table:
@@ -77,37 +74,6 @@ def table(cassandra: Node, shared: str) -> Iterator[Table]:
         table.session.close()
 
 
-D = decimal.Decimal
-INSTANT = pa.timestamp("us", "UTC")
-YEAR_1 = -62_135_596_800_000_000
-YEAR_9999 = 253_402_300_799_999_999
-
-
-def test_every_type_in_the_key(table: Table) -> None:
-    """As partition key and as clustering."""
-    types = ["text", "boolean", "int", "bigint", "double"]
-    types += ["decimal", "timestamp", "date", "uuid", "blob"]
-    p_columns = ", ".join(f"p{i} {cql}" for i, cql in enumerate(types))
-    c_columns = ", ".join(f"c{i} {cql}" for i, cql in enumerate(types))
-    key = f"({', '.join(f'p{i}' for i in range(10))}), {', '.join(f'c{i}' for i in range(10))}"
-    table.node.execute(f"CREATE TABLE {table.name} ({p_columns}, {c_columns}, PRIMARY KEY ({key}))")
-    values = [
-        pa.array(["é", "é"]),
-        pa.array([True, True]),
-        pa.array([1, 1], pa.int32()),
-        pa.array([-1, -1]),
-        pa.array([-0.0, 0.0]),  # equal to Python, two partitions to Cassandra
-        pa.array([D("1.50"), D("1.50")]),
-        pa.array([1_000, 1_000], INSTANT),
-        pa.array([dt.date(1, 1, 1)] * 2),
-        pa.array([UUID, UUID]),
-        pa.array([b"\x00", b"\x00"]),
-    ]
-    columns = {f"{part}{i}": column for part in "pc" for i, column in enumerate(values)}
-    table.write(pa.record_batch(columns))
-    assert len(table.select()) == 2
-
-
 def test_names_that_need_quotes(cassandra: Node, keyspace: str) -> None:
     """Reserved words, capitals, spaces, quotes, and two names that differ in case only."""
     table = Table(cassandra, keyspace, "Select")
@@ -125,7 +91,7 @@ def test_names_that_need_quotes(cassandra: Node, keyspace: str) -> None:
         table.session.close()
 
 
-# --- timestamps and nulls --------------------------------------------------------------------
+# --- timestamps ------------------------------------------------------------------------------
 
 
 def rows(*values: tuple[int, int, str | None]) -> pa.RecordBatch:
@@ -137,18 +103,9 @@ def rows(*values: tuple[int, int, str | None]) -> pa.RecordBatch:
 
 @pytest.fixture
 def knv(table: Table) -> Table:
-    """A table of k, n (the key) and v, with a static column s."""
-    table.node.execute(
-        f"CREATE TABLE {table.name} (k int, n int, s text STATIC, v text, PRIMARY KEY (k, n))"
-    )
+    """A table of k, n (the key) and v."""
+    table.node.execute(f"CREATE TABLE {table.name} (k int, n int, v text, PRIMARY KEY (k, n))")
     return table
-
-
-def test_each_row_has_its_own_timestamp(knv: Table) -> None:
-    """Alone or in a batch; to the microsecond."""
-    knv.write(rows((1, 1, "a"), (1, 2, "b"), (2, 1, "c"), (1, 3, "d")))
-    got = {(row.k, row.n): row.us for row in knv.select("k, n, writetime(v) AS us")}
-    assert got == {(1, 1): US, (1, 2): US + 1, (2, 1): US + 2, (1, 3): US + 3}
 
 
 def test_a_foreign_write_with_the_clock_of_today(knv: Table) -> None:
@@ -158,31 +115,6 @@ def test_a_foreign_write_with_the_clock_of_today(knv: Table) -> None:
     assert [row.v for row in knv.select()] == ["theirs"]
     knv.write(rows((1, 1, "ours")), us=int(time.time() * 1e6) + 60_000_000)
     assert [row.v for row in knv.select()] == ["ours"]
-
-
-def test_a_row_of_nulls_is_a_row(knv: Table) -> None:
-    """INSERT, not UPDATE: the key alone exists."""
-    knv.write(rows((1, 1, None)))
-    assert [(row.k, row.n, row.v) for row in knv.select()] == [(1, 1, None)]
-
-
-def test_nulls_that_are_written_clear(knv: Table) -> None:
-    """Those that are not written leave the older value: the contract has that."""
-    knv.write(rows((1, 1, "old"), (1, 2, "old")), nulls="write")
-    knv.write(rows((1, 1, None), (1, 2, "new"), (2, 1, None)), us=US + 100, nulls="write")
-    left = {(row.k, row.n): row.v for row in knv.select()}
-    assert left == {(1, 1): None, (1, 2): "new", (2, 1): None}
-
-
-def test_static_columns(knv: Table) -> None:
-    """The last row of a partition decides."""
-    batch = rows((1, 1, "a"), (1, 2, "b"), (2, 1, "c"))
-    knv.write(batch.append_column("s", pa.array(["x", "y", None])))
-    assert {(row.k, row.n): row.s for row in knv.select()} == {
-        (1, 1): "y",
-        (1, 2): "y",
-        (2, 1): None,
-    }
 
 
 # --- batches ---------------------------------------------------------------------------------

@@ -75,6 +75,25 @@ def id_of(node: Node, keyspace: str, table: str) -> object:
     return row.id
 
 
+def test_a_table_is_read_from_one_node(
+    cassandra: Node, shared: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the one that answers first: another one may lag behind, and have the table without its columns."""
+    asked: list[Any] = []
+    with connect(options(cassandra, shared)) as connection:
+        session = connection.session
+        execute, (node,) = session.execute, session.get_pool_state()
+
+        def noted(*args: Any, host: Any = None) -> Any:
+            asked.append(host)
+            return execute(*args, host=host)
+
+        monkeypatch.setattr(session, "execute", noted)
+        read_table(session, TableName(shared, "t"))
+    assert asked[0] is None
+    assert {*asked[1:]} == {node}
+
+
 def test_the_ledgers_id(cassandra: Node, shared: str) -> None:
     """Chosen by its name: starts at the same time on several nodes make one table."""
     name = options(cassandra, shared, ledgerTable="Led").ledger

@@ -22,8 +22,9 @@ from wal_sink.targets.cassandra.row_plan import CassandraPlan, IndexedPart, Inde
 from wal_sink.targets.cassandra.rules import (
     LEAST,
     MOST,
-    first_refused,
+    InvalidValue,
     missing_rules,
+    refused,
 )
 from wal_sink.targets.cassandra.schema.table import (
     IndexMetadata,
@@ -145,6 +146,10 @@ def test_the_servers_own_limits() -> None:
     settings = {name("string"): "1KiB", name("frozen"): None, name("vector"): "2MiB"}
     assert term_limits(settings) == (1_024, 0, 2_097_152)
     assert term_limits({name("string"): "100B"}).text == 100
+
+
+def first_refused(rule: IndexRule, stored: pa.Array) -> InvalidValue | None:
+    return next(refused(rule, stored), None)
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, IndexRule
 from wal_sink.targets.cassandra.rules import (
     InvalidValue,
     first_invalid_value,
-    first_refused,
     refuse_invalid,
+    refused,
     row_text,
 )
 from wal_sink.targets.cassandra.types import cast_column, column_types
@@ -101,7 +101,7 @@ def refuse_indexed(
     :raises InvalidRow: there is such a row.
     """
     for rule in rules:
-        if found := first_refused(rule, stored.column(rule.column)):
+        if found := next(refused(rule, stored.column(rule.column)), None):
             value = batch.column(rule.column)[found.row]
             refuse_invalid(batch, plan, found._replace(value=value))
 

@@ -117,9 +117,6 @@ class Feature:
     Its options are declared in `row_options`, its details of a plan in `row_plan`.
     """
 
-    depends_on_time = False
-    """Whether how a row is encoded depends on when that is done."""
-
     # --- when a query starts ---
 
     def describe(self, options: CassandraOptions) -> Mapping[str, str]:
@@ -142,10 +139,6 @@ class Feature:
 
         :raises SchemaMismatch: it cannot.
         """
-
-    def notices(self, server: Server, options: CassandraOptions) -> Iterator[str]:
-        """Yield what will surprise at some time: a sentence with its remedy each."""
-        yield from ()
 
     def agree(self, rows: CassandraRowPlan, agreed: Agreement) -> CassandraRowPlan:
         """Return the details of a table's plan with those of the feature.
@@ -185,14 +178,6 @@ class Feature:
     def form(self, plan: CassandraPlan, form: Form) -> Form:
         """Return the form of the statement that writes a row which is no delete."""
         return form
-
-    def kinds(self, batch: pa.RecordBatch, plan: CassandraPlan, kinds: Ints) -> Ints:
-        """Return the kind of each row's statement."""
-        return kinds
-
-    def stamps(self, batch: pa.RecordBatch, stamps: Ints) -> Ints:
-        """Return the write timestamps that rows bring along, in place of those of the ledger."""
-        return stamps
 
 
 def joined(demands: Iterator[WriteDemands]) -> WriteDemands:

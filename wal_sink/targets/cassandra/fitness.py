@@ -16,6 +16,7 @@ from cassandra import InvalidRequest, Unauthorized
 from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.cassandra.features import FEATURES
 from wal_sink.targets.cassandra.options import CassandraOptions, login
+from wal_sink.targets.cassandra.row_options import IF_NOT_EXISTS
 from wal_sink.targets.cassandra.schema.server import OLD_ROWS, SETTINGS, Server
 from wal_sink.targets.names import quote
 
@@ -116,8 +117,9 @@ def notices(server: Server, options: CassandraOptions) -> Iterator[str]:
     yield from server.serial_notices(
         options, options.ledger.keyspace, "of the ledger ", "each flush"
     )
-    for feature in FEATURES:
-        yield from feature.notices(server, options)
+    if options.if_not_exists:
+        what = f"each row ({IF_NOT_EXISTS})"
+        yield from server.serial_notices(options, options.keyspace, "", what)
     settings = server.settings or {}
     if oldest := settings.get("minimum_timestamp_fail_threshold"):
         yield (

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
 from typing import Any
 from uuid import UUID, uuid5
 
@@ -18,12 +17,14 @@ from wal_sink.errors import SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import LedgerRow, LedgerState, Outcome, Owner
 from wal_sink.targets.cassandra.driver.connection import LEDGER, LEDGER_READ
 from wal_sink.targets.cassandra.driver.errors import (
+    Meanwhile,
     classify,
     create_table,
     effect_unknown,
     execute,
     lacks_schema,
     lagging_node,
+    nothing,
     retrying,
 )
 from wal_sink.targets.cassandra.driver.internals import ConfigurationException, SyntaxException
@@ -34,13 +35,6 @@ from wal_sink.targets.cassandra.schema.table import TableMetadata, read_table
 
 _COLUMNS = LedgerRow._fields
 """All but the key."""
-
-Meanwhile = Callable[[], None]
-"""Is called while an update is on its way; raises nothing."""
-
-
-def _nothing() -> None:
-    """Do nothing meanwhile."""
 
 
 class Ledger:
@@ -80,7 +74,7 @@ class Ledger:
         return max(written, default=None)
 
     def compare_and_set(
-        self, seen: LedgerState | None, new: LedgerState, meanwhile: Meanwhile = _nothing
+        self, seen: LedgerState | None, new: LedgerState, meanwhile: Meanwhile = nothing
     ) -> Outcome:
         """Write the whole row, if it is exactly the one that was seen (rule 13)."""
         if seen is None:
@@ -88,7 +82,7 @@ class Ledger:
                 f"INSERT INTO {self._table} ({', '.join(LEDGER_COLUMNS)}) "  # noqa: S608 -- quoted name
                 "VALUES (?, ?, ?, ?, ?, ?, ?) IF NOT EXISTS USING TTL 0"
             )
-            return self._conditional(insert, (self._owner.query_id, *new.to_row()), _nothing)
+            return self._conditional(insert, (self._owner.query_id, *new.to_row()), nothing)
         update = (
             f"UPDATE {self._table} USING TTL 0 "  # noqa: S608 -- quoted name
             f"SET {', '.join(f'{name} = ?' for name in _COLUMNS)} "
@@ -129,7 +123,7 @@ class Ledger:
         statement: str,
         values: tuple[object, ...],
         profile: str,
-        meanwhile: Meanwhile = _nothing,
+        meanwhile: Meanwhile = nothing,
     ) -> Any:
         return execute(
             self._session,

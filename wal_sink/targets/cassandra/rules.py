@@ -63,50 +63,50 @@ def _what(rule: IndexRule) -> tuple[object, ...]:
     return (rule.column, rule.part, rule.most_bytes, rule.vector)
 
 
-def first_refused(rule: IndexRule, stored: pa.Array) -> InvalidValue | None:
-    """Find the first value that an index refuses; None when there is none.
-
-    :param stored: the column as the log holds it, cast to its type.
-    """
-    found = _first_refused_vector(rule, stored) if rule.vector else None
-    if found or not rule.most_bytes:
-        return found
-    whole = {"value": "", "entries": "an entry of "}.get(rule.part, f"one of its {rule.part} of ")
-    return InvalidValue.first(
-        _too_long(rule, stored),
-        rule.column,
-        stored,
-        f"has {whole}more than the {rule.most_bytes:,} bytes that the index {rule.index} takes",
-        "Shorten it, or index a digest of it instead, sha2(col, 256)." + _WITHOUT,
-    )
-
-
 _WITHOUT = " If the index has to go: docs/cassandra.md#indexes."
 
 
-def _first_refused_vector(rule: IndexRule, stored: pa.Array) -> InvalidValue | None:
-    offsets, elements = unnest(stored)
-    amounts = pc.abs(elements)
-    beyond = pc.invert(pc.less_equal(amounts, real(MOST)))  # NaN is not less
-    found = InvalidValue.first(
-        lists_with(offsets, beyond),
-        rule.column,
-        stored,
-        f"has an element that is NaN, infinite or beyond {MOST:g}, which the index {rule.index} refuses",
-        "Repair or drop such rows, or write null in place of the vector." + _WITHOUT,
-    )
-    if found or rule.vector != "cosine":
-        return found
-    large = pc.greater_equal(amounts, real(LEAST))
-    return InvalidValue.first(
-        pc.and_(pc.equal(count_in(offsets, large), long(0)), stored.is_valid()),
-        rule.column,
-        stored,
-        f"has zeros alone, or nothing of {LEAST:g} or more: it points nowhere, and the index {rule.index}"
-        " compares directions (similarity_function cosine)",
-        "Write null in place of it, as for the embedding of an empty text; or index by dot_product or"
-        " euclidean." + _WITHOUT,
-    )
+def refused(rule: IndexRule, stored: pa.Array) -> Iterator[InvalidValue]:
+    """Yield the first value that an index refuses for each reason, with the flags of all.
+
+    :param stored: the column as the log holds it, cast to its type.
+    """
+    for bad, problem, remedy in _reasons(rule, stored):
+        if found := InvalidValue.first(bad, rule.column, stored, problem, remedy + _WITHOUT):
+            yield found
+
+
+def _reasons(rule: IndexRule, stored: pa.Array) -> Iterator[tuple[pa.Array, str, str]]:
+    """Yield which values are refused, why, and what to do."""
+    if rule.vector:
+        offsets, elements = unnest(stored)
+        amounts = pc.abs(elements)
+        beyond = pc.invert(pc.less_equal(amounts, real(MOST)))  # NaN is not less
+        yield (
+            lists_with(offsets, beyond),
+            f"has an element that is NaN, infinite or beyond {MOST:g}, which the index {rule.index} refuses",
+            "Repair or drop such rows, or write null in place of the vector.",
+        )
+        if rule.vector == "cosine":
+            large = pc.greater_equal(amounts, real(LEAST))
+            bad = pc.and_(pc.equal(count_in(offsets, large), long(0)), stored.is_valid())
+            problem = (
+                f"has zeros alone, or nothing of {LEAST:g} or more: it points nowhere, and the index"
+                f" {rule.index} compares directions (similarity_function cosine)"
+            )
+            remedy = (
+                "Write null in place of it, as for the embedding of an empty text; or index by dot_product or"
+                " euclidean."
+            )
+            yield bad, problem, remedy
+    if rule.most_bytes:
+        what = {"value": "", "entries": "an entry of "}
+        whole = what.get(rule.part, f"one of its {rule.part} of ")
+        yield (
+            _too_long(rule, stored),
+            f"has {whole}more than the {rule.most_bytes:,} bytes that the index {rule.index} takes",
+            "Shorten it, or index a digest of it instead, sha2(col, 256).",
+        )
 
 
 def _too_long(rule: IndexRule, stored: pa.Array) -> pa.Array:

@@ -208,6 +208,14 @@ def longest_s(request_timeout: float) -> float:
     return request_timeout + _LOST_S
 
 
+Meanwhile = Callable[[], None]
+"""Is called while a request is on its way; raises nothing."""
+
+
+def nothing() -> None:
+    """Do nothing meanwhile."""
+
+
 def execute(
     session: Any,
     statement: Any,
@@ -215,12 +223,11 @@ def execute(
     *,
     profile: str,
     timeout_s: float,
-    meanwhile: Callable[[], None] = lambda: None,
+    meanwhile: Meanwhile = nothing,
 ) -> Any:
     """Send a request and return its result, as `session.execute` does.
 
     :param timeout_s: after which it counts as lost, see `longest_s`.
-    :param meanwhile: called while it is on its way; raises nothing.
     :raises OperationTimedOut: the driver has not ended it; it may have had its effect, or have it later.
     """
     future = session.execute_async(statement, values, execution_profile=profile)

@@ -144,45 +144,40 @@ class Envelope(NamedTuple):
         return Frames(self, b"".join(pieces), keys, requests[0].keyspace, requests[0].node)
 
 
-class Frames:
-    """The frames of requests for one node, one after the other.
+class Frames(NamedTuple):
+    """The frames of requests for one node, one after the other."""
 
-    :param keys: the routing key of each.
-    """
-
-    def __init__(
-        self, around: Envelope, data: bytes, keys: Sequence[bytes], keyspace: str, node: Any
-    ) -> None:
-        self._around = around
-        self._data = data
-        self._keys = keys
-        self._keyspace = keyspace
-        self._node = node
+    around: Envelope
+    data: bytes
+    keys: list[bytes]
+    """The routing key of each."""
+    keyspace: str
+    node: Any
 
     def on_wire(self, compress: Compress | None) -> bytes:
         """Return what is pushed.
 
         :param compress: of the connection; None: it compresses nothing.
         """
-        if compress is None or not self._around.compresses:
-            return self._data
+        if compress is None or not self.around.compresses:
+            return self.data
         return b"".join(_compressed(frame, compress) for frame in self._each())
 
     def request(self, place: int) -> EncodedBatch:
         """Return a request, with bytes of its own."""
         for number, frame in enumerate(self._each()):
             if number == place:
-                rows = frame[_BEGIN.size : len(frame) - len(self._around.after)]
+                rows = frame[_BEGIN.size : len(frame) - len(self.around.after)]
                 *_, count = _BEGIN.unpack_from(frame)
-                return EncodedBatch(count, rows, self._keyspace, self._keys[place], self._node)
+                return EncodedBatch(count, rows, self.keyspace, self.keys[place], self.node)
         raise IndexError(place)
 
     def _each(self) -> Iterator[bytes]:
         at = 0
-        while at < len(self._data):
-            *_, length = HEADER.unpack_from(self._data, at)
+        while at < len(self.data):
+            *_, length = HEADER.unpack_from(self.data, at)
             end = at + HEADER.size + length
-            yield self._data[at:end]
+            yield self.data[at:end]
             at = end
 
 

@@ -92,10 +92,11 @@ class EventTime(Feature):
         """Leave each cell of a key and a time once."""
         return settled(batch, plan, EVENT_US, by_key(batch, plan.of_table(), EVENT_US))
 
-    def stamps(self, batch: pa.RecordBatch, stamps: Ints) -> Ints:
-        """Return the event times."""
-        found: Ints = elements(batch.column(EVENT_US), "i8")
-        return found
+
+def event_times(batch: pa.RecordBatch) -> Ints:
+    """Return the write timestamps that the rows of the log bring along."""
+    found: Ints = elements(batch.column(EVENT_US), "i8")
+    return found
 
 
 def _of_events(values: pa.Array, now_us: int, *, is_number: bool) -> list[ValueRule]:

@@ -10,7 +10,7 @@ other's way, and time out. So requests come in rounds, in each of which a partit
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import msgspec
 import numpy as np
@@ -30,8 +30,6 @@ from wal_sink.targets.cassandra.schema.table import alike
 class IfNotExists(Feature):
     """`cassandra.ifNotExists`."""
 
-    depends_on_time = True
-
     def describe(self, options: CassandraOptions) -> Mapping[str, str]:
         """Say which row of a key stays."""
         if not options.if_not_exists:
@@ -47,12 +45,6 @@ class IfNotExists(Feature):
                 f"Keyspace {options.keyspace} {why}",
                 f"Leave out {IF_NOT_EXISTS}, or write to a keyspace without tablets.",
             )
-
-    def notices(self, server: Server, options: CassandraOptions) -> Iterator[str]:
-        """Say which nodes a row needs."""
-        if options.if_not_exists:
-            what = f"each row ({IF_NOT_EXISTS})"
-            yield from server.serial_notices(options, options.keyspace, "", what)
 
     def agree(self, rows: CassandraRowPlan, agreed: Agreement) -> CassandraRowPlan:
         """Note it, for a table of which the first row of a key can be told."""

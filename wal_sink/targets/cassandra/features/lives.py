@@ -48,8 +48,6 @@ _SECOND_US = 1_000_000
 class RowLives(Feature):
     """`cassandra.ttl`, `cassandra.ttlColumn` and `cassandra.expiresAtColumn`."""
 
-    depends_on_time = True
-
     def describe(self, options: CassandraOptions) -> Mapping[str, str]:
         """Say what ends a row's life."""
         if options.ttl is not None:

@@ -228,7 +228,10 @@ def _read(session: Any, name: TableName, node: Any) -> TableMetadata:
         names = ("keyspace_name", "table_name")[: len(key)]
         where = " AND ".join(f"{column} = %s" for column in names)
         query = f"SELECT {what} FROM system_schema.{source}" + (where and f" WHERE {where}")  # noqa: S608 -- constants
-        return list(session.execute(query, key, host=node))
+        nonlocal node  # another one may lag behind, and have the table without its columns
+        answer = session.execute(query, key, host=node)
+        node = answer.response_future.coordinator_host
+        return list(answer)
 
     keyspaces = {row.keyspace_name: row.durable_writes for row in rows("*", "keyspaces")}
     tables = {

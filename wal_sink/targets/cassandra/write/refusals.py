@@ -9,8 +9,6 @@ from wal_sink.errors import TargetRefused
 from wal_sink.log_context import line_logger
 from wal_sink.targets.cassandra.driver.errors import is_refused, may_be_a_row
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
-from wal_sink.targets.cassandra.feature import Feature
-from wal_sink.targets.cassandra.features import used
 from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan
 from wal_sink.targets.cassandra.rules import key_text
 from wal_sink.targets.cassandra.schema.server import OLD_ROWS, is_too_old
@@ -179,7 +177,11 @@ def ledger_us(request: EncodedBatch, plans: Collection[Planned]) -> int | None:
     of several rows, and a row with a condition is dated by the server.
     """
     row = row_of(request, plans)
-    if row is None or row.plan.demands.one_session or any(map(have_own_stamps, plans)):
+    if (
+        row is None
+        or row.plan.demands.one_session
+        or any(each.plan.details.event_column for each in plans)
+    ):
         return None
     of = row.statement
     stamp = row.values[0 if of.stamp_first else of.columns.stop]
@@ -204,8 +206,3 @@ def described(row: FirstRow | None, version: int) -> str:
         )
     ]
     return f"{key_text(of.plan, decoded)} of {of.plan.table}"
-
-
-def have_own_stamps(planned: Planned) -> bool:
-    """Whether rows bring their write timestamps along."""
-    return any(type(each).stamps is not Feature.stamps for each in used(planned.plan))

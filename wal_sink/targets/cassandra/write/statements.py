@@ -19,8 +19,10 @@ from cassandra.query import BatchStatement, BatchType, BoundStatement
 
 from wal_sink.targets.cassandra.casts import flags, unnest
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, statement_head
-from wal_sink.targets.cassandra.feature import EXPIRED, INSERT, UPSERT, Feature, Form, Ints, Stamped
+from wal_sink.targets.cassandra.feature import EXPIRED, INSERT, UPSERT, Form, Ints, Stamped
 from wal_sink.targets.cassandra.features import used
+from wal_sink.targets.cassandra.features.deletes import with_deletes
+from wal_sink.targets.cassandra.features.event_time import event_times
 from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan
 from wal_sink.targets.names import quote
 
@@ -72,10 +74,8 @@ class Statements:
     def __init__(self, plan: CassandraPlan, prepare: Callable[[str], Any]) -> None:
         self._plan = plan
         self._prepare = prepare
-        self._features = tuple(used(plan))
-        self._divides = any(type(each).kinds is not Feature.kinds for each in self._features)
         self._form = INSERT
-        for feature in self._features:
+        for feature in used(plan):
             self._form = feature.form(plan, self._form)
         table = plan.of_table()
         self.upsert = self._upsert(_values_first(table) if self._form.update else table)
@@ -96,17 +96,16 @@ class Statements:
         :param lives: seconds that are left to each row, 0 or less for none; None: they live for ever.
         :raises Exception: of the driver, when it cannot prepare one.
         """
-        stamps = rows.stamps
-        for feature in self._features:
-            stamps = feature.stamps(rows.batch, stamps)
-        rows = Stamped(rows.batch, stamps)
-        if not self._divides and lives is None:
+        deletes = self._plan.operation is not None
+        if self._plan.details.event_column:
+            rows = Stamped(rows.batch, event_times(rows.batch))
+        if not deletes and lives is None:
             return [_part(self.upsert, None, rows, None)]
         kinds = np.full(rows.batch.num_rows, UPSERT, np.int64)
         if lives is not None:
             kinds[lives < 1] = EXPIRED
-        for feature in self._features:
-            kinds = feature.kinds(rows.batch, self._plan, kinds)
+        if deletes:
+            kinds = with_deletes(rows.batch, self._plan, kinds)
         found = (np.flatnonzero(np.bincount(kinds - EXPIRED)) + EXPIRED).tolist() or [UPSERT]
         return [
             _part(

@@ -29,12 +29,12 @@ from wal_sink.targets.cassandra.driver.errors import (
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.driver.pipeline import PipelinedRequests
 from wal_sink.targets.cassandra.feature import Ints, Stamped
-from wal_sink.targets.cassandra.features import used
+from wal_sink.targets.cassandra.features.event_time import event_times
 from wal_sink.targets.cassandra.features.lives import WriteClock, seconds_left
 from wal_sink.targets.cassandra.features.totals import with_added_column
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, Lives
-from wal_sink.targets.cassandra.rules import first_refused, row_text
+from wal_sink.targets.cassandra.rules import refused, row_text
 from wal_sink.targets.cassandra.schema.table import TermLimits
 from wal_sink.targets.cassandra.write.batches import (
     BYTES,
@@ -50,7 +50,7 @@ from wal_sink.targets.cassandra.write.batches import (
 )
 from wal_sink.targets.cassandra.write.drift import DriftWatch
 from wal_sink.targets.cassandra.write.in_flight import MOST, Concurrency
-from wal_sink.targets.cassandra.write.refusals import described, have_own_stamps, ledger_us, row_of
+from wal_sink.targets.cassandra.write.refusals import described, ledger_us, row_of
 from wal_sink.targets.cassandra.write.sender import Sender
 from wal_sink.targets.cassandra.write.statements import Statements, bound, table_rows
 from wal_sink.targets.cassandra.write.totals import TotalsReader
@@ -131,7 +131,7 @@ class EncodedAhead:
         return not planned.plan.demands.one_session and not any(
             self._drift.lacking(table.plan)
             or self._drift.default_ttl_s(table.plan)
-            or any(feature.depends_on_time for feature in used(table.plan))
+            or table.plan.details.lives
             for table in planned.tables
         )
 
@@ -360,18 +360,21 @@ class Writer:
 
         Not left to the server: a vector that is too short for an index can make it refuse all later ones.
         """
-        refused: set[int] = set()
+        passed: set[int] = set()
         if any(self._drift.lacking(table.plan) for table in planned.tables):
             stamps = np.arange(rows.first_us, rows.first_us + rows.batch.num_rows)
             for table, part in self._by_table(planned, Stamped(rows.batch, stamps)):
-                self._refuse_indexed(table.plan, part, refused)
-        yield from without(rows, refused)
+                self._refuse_indexed(table.plan, part, passed)
+        yield from without(rows, passed)
 
-    def _refuse_indexed(self, plan: CassandraPlan, rows: Stamped, refused: set[int]) -> None:
-        """Add to `refused` the timestamps of rows that an index of a table refuses."""
-        for rule in self._drift.lacking(plan):
-            if (found := first_refused(rule, rows.batch.column(rule.column))) is None:
-                continue
+    def _refuse_indexed(self, plan: CassandraPlan, rows: Stamped, passed: set[int]) -> None:
+        """Add to `passed` the timestamps of rows that an index of a table refuses."""
+        of_all = (
+            (rule, found)
+            for rule in self._drift.lacking(plan)
+            for found in refused(rule, rows.batch.column(rule.column))
+        )
+        for rule, found in of_all:
             row = row_text(table_rows(rows.batch, plan), plan.of_table(), found.row)
             error = TargetRefused(
                 f"Column {rule.column} of {plan.table} {found.problem}, in {row}; the index was made"
@@ -385,9 +388,9 @@ class Writer:
             if self._on_refused is None or ordered:
                 raise error
             places = pc.indices_nonzero(found.rows).to_pylist()
-            for stamp in {int(rows.stamps[place]) for place in places} - refused:
+            for stamp in {int(rows.stamps[place]) for place in places} - passed:
                 self._on_refused(stamp, error)
-                refused.add(stamp)
+                passed.add(stamp)
 
     def _pass_over(self, request: EncodedBatch, error: TargetRefused) -> None:
         """Tell of a request of one row that is refused, unless the table was altered: that refuses all."""
@@ -406,10 +409,6 @@ class Writer:
 
 def _lowest_us(planned: Planned, rows: Slice) -> int:
     """Return the lowest write timestamp of a slice."""
-    number = rows.batch.num_rows
-    if not number or not have_own_stamps(planned):
+    if not rows.batch.num_rows or not planned.plan.details.event_column:
         return rows.first_us
-    stamps = np.arange(rows.first_us, rows.first_us + number, dtype=np.int64)
-    for feature in used(planned.plan):
-        stamps = feature.stamps(rows.batch, stamps)
-    return int(stamps.min())
+    return int(event_times(rows.batch).min())
