@@ -218,50 +218,6 @@ def test_rows_arrive_after_a_pause(
     }
 
 
-def test_patience_ends(node: EmbeddedCassandra, target: CassandraTarget, plan: Plan) -> None:
-    """What failed is tried for a bounded time; then the caller hears how much and why."""
-    with connect(options(node)) as connection:
-        insert = connection.session.prepare("INSERT INTO ks.t (id, v) VALUES (?, 'late')")
-        requests = [request_of(insert.bind([i])) for i in range(9_000, 9_200)]
-        sender = Sender(connection.session, Concurrency(), binding(insert), patience=2)
-        node.pause()
-        try:
-            begin = time.monotonic()
-            with pytest.raises(TargetUnavailable, match=r"requests for 2 s: .*timeout"):
-                send_all(sender, requests)
-            assert time.monotonic() - begin < 60
-        finally:
-            node.resume()
-
-
-def test_a_silent_node_stops_the_feed(node: EmbeddedCassandra) -> None:
-    """Requests are made as they can be sent: memory holds those in flight, and one group more."""
-    law = Concurrency(8)
-    with connect(options(node)) as connection:
-        insert = connection.session.prepare("INSERT INTO ks.t (id, v) VALUES (?, 'x')")
-        made: list[int] = []
-
-        def feed() -> Iterator[Any]:
-            for i in range(30_000, 31_000):
-                made.append(i)
-                yield request_of(insert.bind([i]))
-
-        sender = Sender(connection.session, law, binding(insert))
-        with ThreadPoolExecutor(1) as pool:
-            node.pause()
-            try:
-                sending = pool.submit(send_all, sender, feed())
-                time.sleep(1.5)
-                most = len(made)
-            finally:
-                node.resume()
-            sending.result(60)
-        assert most <= 8 + 4 + 1
-    assert len(made) == 1_000
-    got = node.execute("SELECT id FROM ks.t")
-    assert {row.id for row in got} >= set(made)
-
-
 @pytest.mark.parametrize("seen", [True, False])
 def test_a_full_socket_is_no_failure(
     node: EmbeddedCassandra,
@@ -414,25 +370,6 @@ def test_a_node_that_stands_still_is_given_up(node: EmbeddedCassandra) -> None:
             node.resume()
 
 
-def test_a_failure_is_heard_of_by_the_next_call(node: EmbeddedCassandra) -> None:
-    """`send` returns with requests in flight; `drain` or the next `send` raises what became of them."""
-    with connect(options(node)) as connection:
-        session = connection.session
-        insert = session.prepare("INSERT INTO ks.t (id, v) VALUES (?, 'x') USING TTL ?")
-        good, bad = (request_of(insert.bind(row)) for row in ([40_000, 1_000], [40_001, -1]))
-        sender = Sender(session, Concurrency(), binding(insert))
-        sender.send([bad])
-        with pytest.raises(Exception, match="TTL must be greater"):
-            sender.drain()
-        sender.send([bad])
-        time.sleep(1)
-        with pytest.raises(Exception, match="TTL must be greater"):
-            sender.send([good])
-        sender.send([bad])
-        sender.abandon()
-        send_all(sender, [good])
-
-
 def test_what_waits_is_forgotten_with_what_is_in_flight(
     node: EmbeddedCassandra, session: Session, target: CassandraTarget, plan: Plan
 ) -> None:
@@ -442,21 +379,6 @@ def test_what_waits_is_forgotten_with_what_is_in_flight(
     write(session, plan, rows(target, plan, 5, first=61_000))
     found = {row.id for row in node.execute("SELECT id FROM ks.t")}
     assert found & {*range(60_000, 62_000)} == {*range(61_000, 61_005)}
-
-
-def test_a_mistake_is_not_retried(node: EmbeddedCassandra) -> None:
-    """What was in flight ends, then the driver's own error comes at once."""
-    with connect(options(node)) as connection:
-        insert = connection.session.prepare("INSERT INTO ks.t (id, v) VALUES (?, 'x') USING TTL ?")
-        requests = [
-            request_of(insert.bind([i, -1 if i == 7_050 else 0])) for i in range(7_000, 7_100)
-        ]
-        sender = Sender(connection.session, Concurrency(), binding(insert), patience=120)
-        begin = time.monotonic()
-        with pytest.raises(Exception, match="TTL must be greater or equal to 0") as raised:
-            send_all(sender, requests)
-        assert time.monotonic() - begin < 60
-        assert CassandraTarget(options(node)).classify(raised.value) == "fatal"
 
 
 def test_a_crash_and_a_restart(

@@ -15,8 +15,8 @@ from wal_sink.targets.cassandra.driver.connection import connect, explained
 from wal_sink.targets.cassandra.driver.errors import create_table
 from wal_sink.targets.cassandra.feature import Agreement, joined
 from wal_sink.targets.cassandra.features import FEATURES, used
-from wal_sink.targets.cassandra.features.collections import found_changes
 from wal_sink.targets.cassandra.features.tables import match_tables, of_several
+from wal_sink.targets.cassandra.features.updates import found_changes
 from wal_sink.targets.cassandra.fitness import inspect_server
 from wal_sink.targets.cassandra.ledger import ensure_ledger_table
 from wal_sink.targets.cassandra.options import CassandraOptions
@@ -99,13 +99,11 @@ def _agree(
     known = {column.name for live in tables for column in live.columns}
     written = _written(options, schema, known, ", ".join(str(live.name) for live in tables))
     changes = found_changes(options.changes, written.names)
-    updates = options.write_mode == "update"
-    wanted = Wanted(options.column_names, updates or bool(changes), changes)
+    wanted = Wanted(options.column_names, options.write_mode == "update", changes)
     if options.tables:
-        wanted = wanted._replace(update=updates)
         matched = match_tables(written, tables, wanted)
     else:
-        matched = [match_columns(written, tables[0], wanted)]
+        matched = [match_columns(written, tables[0], wanted.among(written.names))]
     agreed = [
         Agreement(
             options,

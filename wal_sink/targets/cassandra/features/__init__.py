@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from wal_sink.targets.cassandra.feature import Feature
-from wal_sink.targets.cassandra.features.collections import Collections, Lists
 from wal_sink.targets.cassandra.features.deletes import Deletes
 from wal_sink.targets.cassandra.features.event_time import EventTime
 from wal_sink.targets.cassandra.features.if_not_exists import IfNotExists
 from wal_sink.targets.cassandra.features.lives import RowLives
 from wal_sink.targets.cassandra.features.tables import SeveralTables
 from wal_sink.targets.cassandra.features.totals import Totals
-from wal_sink.targets.cassandra.features.write_mode import Updates
+from wal_sink.targets.cassandra.features.updates import Collections, Lists, Updates
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
 
 FEATURES: tuple[Feature, ...] = (

@@ -1,4 +1,6 @@
-"""Collections that are not frozen: sets and maps whose elements are added or taken out one by one; and lists.
+"""Rows written by UPDATE; sets and maps whose elements are added or taken out one by one; and lists.
+
+A row that is written by UPDATE exists as long as one of its values does.
 
 To add an element writes its cell, to take one out deletes its cell, each with the row's timestamp: either may
 be repeated, and changes nothing when it comes late. The server gives each write of a list elements of its
@@ -12,8 +14,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from wal_sink.errors import SchemaMismatch
-from wal_sink.model.plan import WriteDemands
-from wal_sink.targets.cassandra.feature import Agreement, Feature
+from wal_sink.model.plan import Column, WriteDemands
+from wal_sink.targets.cassandra.feature import Agreement, Feature, Form
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_options import (
     COLUMNS_OPTION,
@@ -21,12 +23,69 @@ from wal_sink.targets.cassandra.row_options import (
     EXPIRES_COLUMN,
     TTL,
     TTL_COLUMN,
+    WRITE_MODE,
 )
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan, Change, Lives
 from wal_sink.targets.cassandra.schema.compare import option_of
 from wal_sink.targets.cassandra.schema.table import TableMetadata
 from wal_sink.targets.cassandra.types import has_lists
 from wal_sink.targets.names import did_you_mean
+
+
+class Updates(Feature):
+    """`cassandra.writeMode`; and rows whose collections are changed, as an INSERT writes them whole."""
+
+    def describe(self, options: CassandraOptions) -> Mapping[str, str]:
+        """Say when a row exists."""
+        if options.write_mode != "update":
+            return {}
+        return {
+            "write": f"by UPDATE: a row exists as long as one of its values does ({WRITE_MODE})"
+        }
+
+    def agree(self, rows: CassandraRowPlan, agreed: Agreement) -> CassandraRowPlan:
+        """Note it, for what an UPDATE can write."""
+        if not agreed.wanted.update:
+            return rows
+        refuse_no_update(agreed.live, agreed.columns, agreed.options.operation_column)
+        return msgspec.structs.replace(rows, update=True)
+
+    def used(self, plan: CassandraPlan) -> bool:
+        """Whether rows are written by UPDATE."""
+        return plan.details.update
+
+    def form(self, plan: CassandraPlan, form: Form) -> Form:
+        """Write an UPDATE."""
+        return form._replace(update=True)
+
+
+def refuse_no_update(live: TableMetadata, columns: Sequence[Column], operation: str) -> None:
+    """Refuse what no UPDATE can write.
+
+    :param columns: those of the table that the DataFrame has.
+    :param operation: the value of `operationColumn`.
+    :raises SchemaMismatch: there is no value to set; or clustering columns are beside static ones alone; or
+        rows are partitions, and some are deletes.
+    """
+    roles = {column.role for column in columns}
+    if not roles & {"static", "regular"}:
+        raise SchemaMismatch(
+            f"The DataFrame has only the key of {live.name}, and {WRITE_MODE} is update: no value is set.",
+            f"Add a column, or leave out {WRITE_MODE}: an insert writes rows of keys alone.",
+        )
+    if "regular" not in roles and "clustering" in roles:
+        raise SchemaMismatch(
+            f"Of {live.name} the DataFrame has static columns and clustering columns: an UPDATE of static"
+            " columns alone is of a partition, and Cassandra refuses it with clustering columns.",
+            "Drop the clustering columns, to write partitions; or add a column that is not static.",
+        )
+    if "regular" not in roles and operation and any(c.role == "clustering" for c in live.key):
+        raise SchemaMismatch(
+            f"Of {live.name} the DataFrame has static columns alone, and operationColumn is {operation}: a"
+            " delete would take the whole partition, with all its rows.",
+            "Leave out operationColumn, and clear values by nulls, with cassandra.nulls=write; or add the"
+            " clustering columns and a column that is not static.",
+        )
 
 
 class Collections(Feature):
