@@ -10,10 +10,8 @@ from tests.cql_driver import Field, binding, plan_of, prepared
 from tests.unit.test_cassandra_compare import COLUMNS, live
 from tests.unit.test_cassandra_fitness import CASSANDRA, SCYLLA, TWO
 from tests.unit.test_cassandra_fitness import options as fitness_options
-from tests.unit.test_write_mode import GIVEN
-from wal_sink.configuration import configure
 from wal_sink.errors import SchemaMismatch
-from wal_sink.model.plan import Column, WriteDemands, plan_key
+from wal_sink.model.plan import Column, WriteDemands
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.feature import Agreement, Stamped
 from wal_sink.targets.cassandra.features import used
@@ -53,15 +51,6 @@ def rows(*keys: tuple[str, int]) -> Stamped:
         pa.array(names, pa.string()),
     ]
     return Stamped(pa.record_batch(arrays, names=["v", "n", "k"]), np.arange(len(keys)))
-
-
-def test_the_option_is_part_of_the_plan() -> None:
-    """Only where it is given; and the start says which row stays."""
-    plain, absent = (configure(GIVEN | more).target for more in ({}, ABSENT))
-    assert configure(GIVEN | {"cassandra.ifNotExists": "false"}).target.shape == plain.shape
-    schema = rows().batch.schema
-    assert plan_key(schema, "c", plain.shape) != plan_key(schema, "c", absent.shape)
-    assert "the first row of a key" in absent.description["newest"]
 
 
 def test_static_columns_are_refused() -> None:

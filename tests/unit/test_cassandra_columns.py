@@ -13,7 +13,7 @@ from tests.cql_driver import plan_of
 from tests.unit.test_cassandra_compare import COLUMNS, live
 from wal_sink.configuration import configure
 from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch
-from wal_sink.model.plan import Column, Plan, plan_key
+from wal_sink.model.plan import Column, Plan
 from wal_sink.publish.preflight import CheckedColumn
 from wal_sink.targets.cassandra.check import check
 from wal_sink.targets.cassandra.row_options import read_columns
@@ -69,16 +69,6 @@ def test_what_is_not_written_has_no_name_in_the_table() -> None:
     with pytest.raises(OptionError, match="operationColumn names, too") as caught:
         configure(GIVEN | {"cassandra.columns": '{"op": "what"}', "operationColumn": "op"})
     assert "Leave it out" in caught.value.remedy
-
-
-def test_a_start_says_them_and_makes_a_plan_for_them() -> None:
-    """Names that are the same are not mentioned."""
-    target = configure(GIVEN | {"cassandra.columns": json.dumps(NAMES)}).target
-    assert "orderId as id, theShop as shop" in target.description["columns"]
-    same = configure(GIVEN | {"cassandra.columns": '{"day": "day"}'}).target
-    assert "columns" not in same.description
-    plain = configure(GIVEN).target
-    assert plan_key(SCHEMA, "c", plain.shape) != plan_key(SCHEMA, "c", target.shape)
 
 
 def test_each_column_is_written_to_its_own() -> None:

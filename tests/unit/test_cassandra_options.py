@@ -8,10 +8,12 @@ import pickle
 import zipfile
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from tests.cassandra.certificates import Certificates
 from wal_sink.errors import OptionError, TargetUnavailable
+from wal_sink.model.plan import plan_key
 from wal_sink.options import names, parse, public
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 from wal_sink.targets.cassandra.driver.connection import connect
@@ -330,3 +332,41 @@ def test_every_pair_of_options_is_taken_or_refused_as_the_table_says() -> None:
         assert all(name in caught.value.what for name in pair)
         assert conflict.why in caught.value.what
         assert caught.value.remedy == conflict.remedy
+
+
+SAID = [
+    ({"table": "", "tables": "a, b"}, "rows", "to every table"),
+    ({"table": "", "tables": "a, b", "tableColumn": "goes"}, "rows", "goes names"),
+    ({"operationColumn": "op"}, "deletes", "whose op is delete"),
+    ({"operationColumn": "o"}, "deletes", "whose o is delete"),
+    ({"operationColumn": "o", "operations": '{"U": "upsert", "D": "delete"}'}, "deletes", "o is D"),
+    ({"cassandra.columns": '{"orderId": "id"}'}, "columns", "orderId as id"),
+    ({"cassandra.ttl": "60"}, "life", "60 s"),
+    ({"cassandra.ttl": "61"}, "life", "61 s"),
+    ({"cassandra.ttlColumn": "a"}, "life", "cassandra.ttlColumn"),
+    ({"cassandra.expiresAtColumn": "a"}, "life", "cassandra.expiresAtColumn"),
+    ({"cassandra.timestampColumn": "a"}, "newest", "cassandra.timestampColumn"),
+    ({"cassandra.writeMode": "update"}, "write", "UPDATE"),
+    ({"cassandra.collections.tags": "add"}, "collections", "tags=add; by UPDATE"),
+    ({"cassandra.ifNotExists": "true"}, "newest", "the first row of a key"),
+    ({"cassandra.addColumns": "v, w"}, "totals", "v, w are added"),
+]
+"""Options of rows, and what a start says of them under which heading."""
+
+
+def test_each_option_of_rows_makes_a_plan_of_its_own_and_is_said() -> None:
+    """None leaves the plan as it was without it, so that a query that goes on needs no new one."""
+
+    def target(given: dict[str, str]) -> CassandraTarget:
+        return CassandraTarget(parse(MINIMUM | given, CassandraOptions))
+
+    plain = target({})
+    assert plain.shape == {"keyspace": "shop", "table": "orders"}
+    assert {heading for _, heading, _ in SAID} & {*plain.description} == {"newest"}
+    for given, heading, words in SAID:
+        assert words in target(given).description[heading]
+    schema = pa.schema([("id", pa.int64())])
+    keys = {plan_key(schema, "cassandra", target(given).shape) for given, _, _ in SAID}
+    assert len({plan_key(schema, "cassandra", plain.shape), *keys}) == len(SAID) + 1
+    defaults = {"cassandra.writeMode": "insert", "cassandra.ifNotExists": "false"}
+    assert target(defaults).shape == plain.shape

@@ -17,7 +17,6 @@ from tests.cql_values import FIELDS, SCALARS, Case, type_name
 from tests.unit.test_cassandra_compare import live
 from wal_sink.configuration import configure
 from wal_sink.errors import OptionError, SchemaMismatch
-from wal_sink.model.plan import plan_key
 from wal_sink.options import names, parse, public, refuse_unknown
 from wal_sink.targets.cassandra import CassandraOptions
 from wal_sink.targets.cassandra.check import check
@@ -62,18 +61,6 @@ def test_the_option_is_one_of_each_column() -> None:
     both = parse(GIVEN | {f"{BY}a.b": "remove", f"{BY}c": "overwrite"}, CassandraOptions)
     assert both.changes == {"a.b": "remove"}
     assert parse(public(both), CassandraOptions) == both
-
-
-def test_the_option_is_part_of_the_plan() -> None:
-    """Only where a collection is not written whole: others keep their plans."""
-    plain, whole, adding = (
-        configure(GIVEN | more).target
-        for more in ({}, {f"{BY}tags": "overwrite"}, {f"{BY}Tags": "add"})
-    )
-    schema = pa.schema([("id", pa.int64())])
-    assert "collections" not in whole.description
-    assert adding.description["collections"] == f"{BY}tags=add; by UPDATE"
-    assert plan_key(schema, "c", adding.shape) != plan_key(schema, "c", plain.shape)
 
 
 def test_it_is_known_with_its_column_alone() -> None:

@@ -17,7 +17,6 @@ from cassandra.query import UNSET_VALUE
 from tests.cql_driver import SIMPLE, Field, bind, plan_of, prepared
 from wal_sink.configuration import configure
 from wal_sink.errors import InvalidRow, OptionError
-from wal_sink.model.plan import plan_key
 from wal_sink.targets.arrow_values import keys_of_deletes
 from wal_sink.targets.cassandra.check import check
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
@@ -103,24 +102,6 @@ def test_words_are_exact_and_replace_the_others() -> None:
     assert read_words("op", given) == json.loads(given)
     target = configure(GIVEN | {"operationColumn": "op", "operations": given}).target
     assert "whose op is é" in target.description["deletes"]
-
-
-def test_without_the_options_a_plan_is_the_one_of_before() -> None:
-    """Its key, which says whether the log has it; so a query that goes on needs no new one."""
-    target = configure(GIVEN).target
-    assert target.shape == {"keyspace": "shop", "table": "orders"}
-    schema = pa.schema([("id", pa.int64())])
-    words = '{"U": "upsert", "D": "delete"}'
-    shapes = [
-        configure(GIVEN | more).target.shape
-        for more in (
-            {},
-            {"operationColumn": "op"},
-            {"operationColumn": "o"},
-            {"operationColumn": "op", "operations": words},
-        )
-    ]
-    assert len({plan_key(schema, "cassandra", shape) for shape in shapes}) == 4
 
 
 # --- what tasks refuse ----------------------------------------------------------------------------

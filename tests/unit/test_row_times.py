@@ -17,7 +17,7 @@ from tests.cql_driver import SIMPLE, Field, bind, plan_of, prepared
 from wal_sink.clock import now_us
 from wal_sink.configuration import configure
 from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch
-from wal_sink.model.plan import WriteDemands, plan_key
+from wal_sink.model.plan import WriteDemands
 from wal_sink.options import parse
 from wal_sink.targets.cassandra import CassandraOptions
 from wal_sink.targets.cassandra.check import check
@@ -76,25 +76,6 @@ def test_options_that_contradict_each_other_are_refused(more: dict[str, str], wo
     with pytest.raises(OptionError, match=words) as caught:
         configure(GIVEN | more)
     assert caught.value.remedy
-
-
-def test_each_option_makes_a_plan_of_its_own_and_is_said() -> None:
-    """And none of them leaves the plan as it was, so that a query that goes on needs no new one."""
-    schema = pa.schema([("id", pa.int64())])
-    options = [
-        {},
-        {"cassandra.ttl": "60"},
-        {"cassandra.ttl": "61"},
-        {"cassandra.ttlColumn": "a"},
-        {"cassandra.expiresAtColumn": "a"},
-        {"cassandra.timestampColumn": "a"},
-    ]
-    targets = [configure(GIVEN | each).target for each in options]
-    keys = [plan_key(schema, "cassandra", target.shape) for target in targets]
-    assert len({*keys}) == len(keys)
-    for target, given_options in zip(targets[1:], options[1:], strict=True):
-        (name,) = given_options
-        assert name in " ".join(target.description.values())
 
 
 def test_a_server_that_counts_in_31_bits_takes_no_life_beyond_2038() -> None:

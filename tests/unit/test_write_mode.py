@@ -14,8 +14,7 @@ from tests.cql_driver import bind, plan_of, prepared
 from tests.unit.test_cassandra_compare import COLUMNS, live
 from tests.unit.test_operations import wire
 from wal_sink.configuration import configure
-from wal_sink.errors import OptionError, SchemaMismatch
-from wal_sink.model.plan import plan_key
+from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.cassandra.encode import encode
 from wal_sink.targets.cassandra.feature import Agreement, Stamped
 from wal_sink.targets.cassandra.features import FEATURES
@@ -42,19 +41,6 @@ UPDATE = Wanted(update=True)
 def plan(schema: pa.Schema) -> CassandraPlan:
     made = plan_of(keyspace="shop", table="orders", update=True)
     return msgspec.structs.replace(made, columns=match_columns(schema, LIVE, UPDATE))
-
-
-def test_the_option_is_part_of_the_plan() -> None:
-    """Only where it is given: others keep their plans."""
-    plain, updating = (
-        configure(GIVEN | more).target for more in ({}, {"cassandra.writeMode": "update"})
-    )
-    assert "write" not in plain.description
-    assert "UPDATE" in updating.description["write"]
-    assert configure(GIVEN | {"cassandra.writeMode": "insert"}).target.shape == plain.shape
-    assert plan_key(STATIC, "c", plain.shape) != plan_key(STATIC, "c", updating.shape)
-    with pytest.raises(OptionError, match="insert"):
-        configure(GIVEN | {"cassandra.writeMode": "upsert"})
 
 
 @pytest.mark.parametrize("with_ttl", [False, True])
