@@ -157,7 +157,5 @@ def _statement(name: TableName, columns: Sequence[ColumnMetadata]) -> str:
         ", ".join(quote(column.name) for column in columns if column.role == role) for role in KEY
     ]
     key = ", ".join(filter(None, (f"({parts[0]})", parts[1])))
-    return (
-        ",\n".join([f"CREATE TABLE {name} (\n" + lines[0], *lines[1:], f"  PRIMARY KEY ({key})"])
-        + "\n);"
-    )
+    body = ",\n".join([*lines, f"  PRIMARY KEY ({key})"])
+    return f"CREATE TABLE {name} (\n{body}\n);"
