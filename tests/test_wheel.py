@@ -24,34 +24,64 @@ ROWS = 1_000
 """What the example writes."""
 
 
+def built(folder: Path, repository: str) -> Path:
+    """Build the sdist from this tree, and the wheel from the sdist, as a workflow of a repository does.
+
+    :param repository: its name; empty for none.
+    """
+    address = {"GITHUB_SERVER_URL": "https://example.org", "GITHUB_SHA": "0123abc"}
+    with pytest.MonkeyPatch.context() as environment:
+        for name, value in ({"GITHUB_REPOSITORY": repository} | address).items():
+            environment.setenv(name, value)
+        run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, README.parent)
+    return folder
+
+
 @pytest.fixture(scope="module")
 def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the sdist, built from this tree, and the wheel, built from the sdist."""
-    folder = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, README.parent)
-    return folder
+    """The folder with sdist and wheel, built where the repository has no address."""
+    return built(tmp_path_factory.mktemp("dist"), "")
 
 
 @pytest.fixture(scope="module")
 def wheel(distributions: Path) -> Path:
     """The wheel."""
-    (built,) = distributions.glob("*.whl")
-    return built
+    (found,) = distributions.glob("*.whl")
+    return found
 
 
-def test_an_index_takes_wheel_and_sdist(distributions: Path, wheel: Path) -> None:
+def test_an_index_takes_wheel_and_sdist(distributions: Path) -> None:
     """The long description is read as an index shows it, and none of its links is relative."""
-    files = sorted(distributions.iterdir())
-    assert [file.name.rpartition("-")[2] for file in files] == ["any.whl", "0.1.0.tar.gz"]
-    run(sys.executable, "-m", "twine", "check", "--strict", *files)
-    (found,) = metadata.Distribution.discover(name="wal_sink", path=[str(wheel)])
-    about = found.metadata
+    about, text = taken(distributions)
+    assert "Project-URL" not in about
+    assert re.findall(r"\]\((?!https?:)[^)]*\)", text) == []
+    assert "example.org" not in text
     for store in ("Cassandra", "PostgreSQL", "Kafka", "Delta Lake"):
         assert store in about["Summary"]
     assert about["Author"]
-    text = str(about.json["description"])
     assert "Under kills" in text
-    assert re.findall(r"\]\((?!https?:)[^)]*\)", text) == []
+
+
+def test_links_lead_to_the_repository_that_builds(tmp_path: Path) -> None:
+    """Those of the long description, to the commit that was built; and those beside it."""
+    about, text = taken(built(tmp_path, "someone/wal_sink"))
+    source = "https://example.org/someone/wal_sink"
+    assert f"Source, {source}" in about.get_all("Project-URL", [])
+    links = re.findall(r"\]\(([^)#]*)[^)]*\)", text)
+    assert f"{source}/raw/0123abc/docs/images/demo.svg" in links
+    paths = [link.removeprefix(f"{source}/blob/0123abc/") for link in links if "/blob/" in link]
+    assert len(paths) > 30
+    assert [path for path in paths if not (README.parent / path).exists()] == []
+    assert [link for link in links if link and not link.startswith("https:")] == []
+
+
+def taken(folder: Path) -> tuple[metadata.PackageMetadata, str]:
+    """Return the metadata and the long description of the wheel in a folder, which an index takes."""
+    files = sorted(folder.iterdir())
+    assert [file.name.rpartition("-")[2] for file in files] == ["any.whl", "0.1.0.tar.gz"]
+    run(sys.executable, "-m", "twine", "check", "--strict", *files)
+    (found,) = metadata.Distribution.discover(name="wal_sink", path=[str(files[0])])
+    return found.metadata, str(found.metadata.json["description"])
 
 
 def test_the_wheel_holds_two_packages_and_nothing_else(wheel: Path) -> None:

@@ -18,9 +18,7 @@ ROOT = Path(__file__).parents[1]
 
 def build(folder: Path) -> Path:
     """Build the wheel; in this environment if what builds it is there, which saves a download."""
-    needed = ("hatchling", "hatch_fancy_pypi_readme")
-    here = all(importlib.util.find_spec(name) for name in needed)
-    isolation = ["--no-isolation"] if here else []
+    isolation = ["--no-isolation"] if importlib.util.find_spec("hatchling") else []
     run(sys.executable, "-m", "build", "--wheel", *isolation, "--outdir", folder, ROOT)
     (built,) = folder.iterdir()
     return built
