@@ -267,9 +267,9 @@ def rewind(
     Use it when the target was restored from a backup, or has lost rows. The log must still hold the
     epochs, or get them back from a copy.
 
-    With --to the last flushed epoch, no epoch is flushed again: this makes a ledger row anew that
-    is lost or lies behind, while the table has all rows. If the log was restored from a backup, the
-    epochs that the ledger does not have are flushed.
+    With --to the last flushed epoch, no epoch is flushed again. Do so when the ledger row is lost
+    or lies behind, and the table has all rows. If the log was restored from a backup, the epochs
+    that the ledger does not have are flushed.
 
     After a clock was ahead, --reset-timestamps brings the write timestamps back to the present.
     """
@@ -347,7 +347,7 @@ def attach(
 ) -> None:
     """Let a detached target get epochs again.
 
-    It gets the epochs from the first one on from which the log has everything. Earlier epochs stay
+    It gets the epochs that the log still has without a gap, and all later ones. Earlier epochs stay
     missing in the target; the command lists them, and so does `verify`. The newest run of the query
     has to name the target.
     """
