@@ -330,8 +330,11 @@ def test_a_delete_needs_its_key_alone(tmp_path: Path) -> None:
             [dict(zip(schema.names, row, strict=True)) for row in rows], schema
         )
 
+    query.add(changes(("upsert", "x", 1), ("delete", "x", None)))
     query.add(changes(("upsert", "a", 1), ("upsert", "b", 2)))
     query.add(changes(("delete", "a", None), ("upsert", "c", 3), ("delete", "nowhere", None)))
+    query.add(changes(("delete", "nowhere", None)))
+    assert row_of(query.session).flushed == 3, "delta-rs commits no merge that changes no row"
     assert pairs(path) == [("b", 2), ("c", 3)]
     plan = query.plan(schema)
     with pytest.raises(InvalidRow, match=r"Column v .* is null"):

@@ -342,7 +342,10 @@ class Table:
         values = {name: f"s.{name}" for name in names}
         deleted = f"s.{quote(DELETED)}"
         merger.when_matched_delete(deleted).when_matched_update(values)
+        read = self.version
         merger.when_not_matched_insert(values, f"NOT {deleted}").execute()
+        if self.version == read:  # of deletes that meet no row delta-rs makes no commit
+            self.commit([], transactions, said)
 
     def add_columns(self, fields: Sequence[Mapping[str, Any]]) -> None:
         """Add columns, as the log has them, in one commit."""
