@@ -26,8 +26,8 @@ from wal_sink.model.records import Decision
 from wal_sink.protocol.next_step import Idle, Step
 from wal_sink.publish.append import OnInvalidRow, append, most_inline
 from wal_sink.publish.fencing import take_ticket
-from wal_sink.publish.micro_batch import begin_log, note_without_sink
 from wal_sink.publish.publisher import Publisher
+from wal_sink.publish.start import begin_log, note_without_sink
 from wal_sink.targets.base import Session, Target
 from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget
 from wal_sink.testing.memory_target import MemoryOptions, MemoryTarget

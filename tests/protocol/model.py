@@ -1100,7 +1100,7 @@ def _chosen(rules: Rules, step: Choose, told: Told, gens: tuple[int, ...]) -> Ch
     )
     if rules.lowest and contenders:
         return Begin((min(contender.attempt for contender in contenders),))
-    kept = tuple(
+    proofs = tuple(
         CommitProof(epoch=n, generation=g, run_id=f"run{gens[g - 1]}", highest=highest)
         for n, g, highest in sorted(notes.kept)
         if n == step.epoch
@@ -1110,8 +1110,8 @@ def _chosen(rules: Rules, step: Choose, told: Told, gens: tuple[int, ...]) -> Ch
             epoch=step.epoch,
             attempts=_attempts(told.again),
             contenders=contenders,
-            kept=kept if rules.proof else (),
-            swept=frozenset(Attempt(n, g) for n, g in notes.swept),
+            proofs=proofs if rules.proof else (),
+            tombstones=frozenset(Attempt(n, g) for n, g in notes.swept),
             running=contenders[0].run_id if rules.proof and rules.patient and contenders else None,
         )
     )

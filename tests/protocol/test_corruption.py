@@ -26,7 +26,6 @@ from wal_sink.errors import WalSinkError
 from wal_sink.model import paths
 from wal_sink.model.codec import FORMAT
 from wal_sink.model.manifest import Attempt
-from wal_sink.progress.backlog import newest_decision
 from wal_sink.progress.heartbeat import wait_until_flushed
 from wal_sink.progress.status import read_status
 from wal_sink.testing.memory_target import Shadow
@@ -481,7 +480,7 @@ def test_skip_lets_the_flush_go_on(world: World, name: str, flushed_first: bool)
     assert given.rows_possibly_in_target == begun_before
     lost = {f"a{BROKEN}": BROKEN, f"b{BROKEN}": BROKEN}
     goes_on_without(world, {key: v for key, v in lost.items() if key not in world.table()})
-    assert newest_decision(world.log, BROKEN) == given.decision
+    assert world.log.decision(BROKEN) == given.decision
     record = world.log.flushed(BROKEN)
     assert record is not None
     assert (record.manifest, record.rows) == ("", 0)

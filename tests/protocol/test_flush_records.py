@@ -86,7 +86,7 @@ def test_rule_17_records_of_a_window_count_when_they_are_there(world: World, whe
         world.flush(Faults(at=0, error=Crash, when=when, matching=creates))  # type: ignore[arg-type]
     complete = when == "after"
     assert world.log.flushed_epochs() == ([*range(EPOCHS)] if complete else [])
-    assert world.log.newest_flushed_epoch() == (EPOCHS - 1 if complete else None)
+    assert world.log.mark() == (EPOCHS - 1 if complete else -1)
     assert len(world.log.attempts()) == EPOCHS
     world.flush()
     assert world.log.flushed_epochs() == [*range(EPOCHS)]

@@ -19,10 +19,9 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import Diverged, MissingManifest, OptionError
 from wal_sink.model import paths
 from wal_sink.model.records import Decision
-from wal_sink.progress.backlog import newest_decision
 from wal_sink.progress.status import read_status
 from wal_sink.protocol.budget import Budget
-from wal_sink.publish.orphans import make_room
+from wal_sink.publish.start import claim_early
 
 STORES = ("memory", "local")
 
@@ -123,7 +122,7 @@ def test_rule_22_a_run_that_goes_on_behind_a_decision_does_not_end_it(world: Wor
     skip(world, 1)
     world.checkpoint.delete(["commits/1", "commits/2"])
     later = world.run()
-    make_room(later.log, Checkpoint(later.checkpoint), later.run_id, Budget(1, "block"), {})
+    claim_early(later.log, Checkpoint(later.checkpoint), later.run_id, Budget(1, "block"), {})
     later.next = 3
     later.batch([("d", 3)])
     assert world.log.highest_generation() == 2
@@ -147,7 +146,7 @@ def test_rule_22_an_epoch_is_given_up_again(world: World) -> None:
     world.run().batch([("c", 3)])
     world.flush()
     assert world.table() == {"a": 0, "c": 3}
-    assert newest_decision(world.log, 1) == again
+    assert world.log.decision(1) == again
     assert world.log.decided() == [1]
 
 

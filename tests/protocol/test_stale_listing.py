@@ -23,8 +23,7 @@ from wal_sink.model.manifest import Attempt
 from wal_sink.protocol.budget import Budget
 from wal_sink.protocol.next_step import Idle
 from wal_sink.publish.fencing import claim_generation
-from wal_sink.publish.micro_batch import begin_log
-from wal_sink.publish.orphans import make_room
+from wal_sink.publish.start import begin_log, claim_early
 from wal_sink.wal.log import Log
 from wal_sink.wal.runs import RUNS_KEPT, sweep_runs
 
@@ -251,7 +250,7 @@ def test_rule_22_a_listing_from_before_the_commit_lets_no_run_claim_from_that_ep
     run.batch([("a", 1)])
     world.run().tasks([("of a killed run", 1)])
     starts = world.run()
-    make_room(starts.log, Checkpoint(mount), starts.run_id, Budget(1, "block"), {})
+    claim_early(starts.log, Checkpoint(mount), starts.run_id, Budget(1, "block"), {})
     claim = world.log.read(paths.CLAIM, 2)
     assert claim is not None
     assert (claim.run_id, claim.epoch) == (starts.run_id, 1)

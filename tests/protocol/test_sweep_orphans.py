@@ -24,7 +24,8 @@ from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import OrphanTombstone
 from wal_sink.protocol.budget import Budget
-from wal_sink.publish.orphans import make_room, sweep_orphans
+from wal_sink.publish.orphans import sweep_orphans
+from wal_sink.publish.start import claim_early
 from wal_sink.testing.faults import Crash, Faults
 
 STORES = ("memory", "local")
@@ -47,7 +48,7 @@ def killed(world: World, *, size: int = 1) -> Run:
 
 def room(world: World, run: Run, max_bytes: int) -> None:
     """Do what a run does as it starts."""
-    make_room(run.log, Checkpoint(run.checkpoint), run.run_id, Budget(max_bytes, "block"), {})
+    claim_early(run.log, Checkpoint(run.checkpoint), run.run_id, Budget(max_bytes, "block"), {})
 
 
 def test_rule_18_a_run_that_claims_its_generation_deletes_the_orphans_before_it(
@@ -319,7 +320,7 @@ def test_options_of_a_run_that_failed_as_it_started_are_not_those_of_the_query(
     killed(world)
     failing = world.run()
     options = {"target": "cells", "flush.maxRowsPerSecond": "7"}
-    make_room(failing.log, Checkpoint(failing.checkpoint), failing.run_id, ONE_BYTE, options)
+    claim_early(failing.log, Checkpoint(failing.checkpoint), failing.run_id, ONE_BYTE, options)
     assert world.log.highest_generation() == 2
     assert sink_options(query(world), {}).max_rows_per_second is None
     world.flush()

@@ -32,9 +32,9 @@ from wal_sink.progress.backlog import BacklogReaders
 from wal_sink.protocol.budget import Budget
 from wal_sink.publish.backpressure import Backpressure
 from wal_sink.publish.fencing import refuse_published, take_ticket
-from wal_sink.publish.micro_batch import begin_log, note_without_sink
-from wal_sink.publish.orphans import discard, discard_call, make_room
+from wal_sink.publish.orphans import discard, discard_call
 from wal_sink.publish.publisher import Publisher
+from wal_sink.publish.start import begin_log, claim_early, note_without_sink
 from wal_sink.wal.location import owned
 from wal_sink.wal.targets import attach_targets
 
@@ -213,7 +213,7 @@ class Run:
             self.noted = True
             self.world.newest_run = self.run_id
             take_ticket(driver.log, self.run_id)
-            make_room(driver.log, checkpoint, self.run_id, self._budget(), self.world.options)
+            claim_early(driver.log, checkpoint, self.run_id, self._budget(), self.world.options)
         driver.run_history.started(self.world.query_id, self.run_id)
         commits, offsets = self._newest("commits"), self._newest("offsets")
         self.planned = offsets > commits

@@ -12,7 +12,7 @@ from wal_sink.protocol.budget import (
     SILENT_PATIENCE_S,
     Budget,
     Flushing,
-    has_room,
+    has_space,
     has_to_sweep,
     refuse_full,
     waiting,
@@ -56,7 +56,7 @@ ALONE = Flushing(None, None, 1.0, 0.0)
 
 
 @pytest.mark.parametrize(
-    ("backlog", "room"),
+    ("backlog", "space"),
     [
         (held(0, 0), True),
         (held(1, 999), True),
@@ -65,9 +65,9 @@ ALONE = Flushing(None, None, 1.0, 0.0)
         (held(9, 0), True),
     ],
 )
-def test_whether_there_is_room(backlog: Backlog, room: bool) -> None:
+def test_whether_there_is_room(backlog: Backlog, space: bool) -> None:
     """What waits counts, and not what is asked for: an empty log takes any epoch."""
-    assert has_room(backlog, BLOCK) is room
+    assert has_space(backlog, BLOCK) is space
 
 
 def test_fail_refuses_at_once() -> None:

@@ -309,7 +309,7 @@ def test_what_stops_the_line(
 ONE, TWO, THREE = Attempt(5, 1), Attempt(5, 2), Attempt(5, 3)
 
 
-def kept(generation: int, highest: int, run_id: str | None = None) -> CommitProof:
+def proof(generation: int, highest: int, run_id: str | None = None) -> CommitProof:
     """A note that a fenced run left about epoch 5."""
     return CommitProof(
         epoch=5, generation=generation, run_id=run_id or f"run {generation}", highest=highest
@@ -325,9 +325,9 @@ def kept(generation: int, highest: int, run_id: str | None = None) -> CommitProo
         ([ONE, TWO, Attempt(6, 2)], {"running": "run 2"}, TWO),
         ([ONE, TWO, Attempt(9, 2)], {"running": "run 2"}, TWO),
         # a note of a fenced run
-        ([ONE, TWO], {"kept": (kept(1, highest=2),)}, ONE),
-        ([ONE, TWO, THREE], {"kept": (kept(2, highest=3),)}, TWO),
-        ([ONE, TWO], {"kept": (kept(2, highest=7),), "running": "run 2"}, TWO),
+        ([ONE, TWO], {"proofs": (proof(1, highest=2),)}, ONE),
+        ([ONE, TWO, THREE], {"proofs": (proof(2, highest=3),)}, TWO),
+        ([ONE, TWO], {"proofs": (proof(2, highest=7),), "running": "run 2"}, TWO),
         # a progress event
         ([ONE, TWO], {"committed": "run 1"}, ONE),
         ([ONE, TWO], {"committed": "run 2", "running": "run 2"}, TWO),
@@ -338,11 +338,11 @@ def kept(generation: int, highest: int, run_id: str | None = None) -> CommitProo
         # which is weaker than that one has gone on
         ([ONE, TWO, Attempt(6, 2)], {"lost": frozenset({"run 2"})}, TWO),
         # published late, after its segments had gone (rule 18)
-        ([ONE, TWO], {"swept": frozenset({TWO})}, ONE),
-        ([ONE, TWO], {"swept": frozenset({TWO}), "running": "run 2"}, ONE),
-        ([ONE, TWO, THREE], {"swept": frozenset({ONE, THREE})}, TWO),
+        ([ONE, TWO], {"tombstones": frozenset({TWO})}, ONE),
+        ([ONE, TWO], {"tombstones": frozenset({TWO}), "running": "run 2"}, ONE),
+        ([ONE, TWO, THREE], {"tombstones": frozenset({ONE, THREE})}, TWO),
         # the checkpoint was set back in between: of two proofs the later one counts
-        ([ONE, TWO, Attempt(6, 2)], {"kept": (kept(1, highest=2),)}, TWO),
+        ([ONE, TWO, Attempt(6, 2)], {"proofs": (proof(1, highest=2),)}, TWO),
     ],
 )
 def test_the_attempt_that_is_proven(
@@ -354,7 +354,7 @@ def test_the_attempt_that_is_proven(
 
 def test_of_those_that_have_not_lost_the_highest_is_taken() -> None:
     """Two are left, and nothing tells them apart."""
-    known = evidence(5, ONE, TWO, THREE, lost=frozenset({"run 3"}))
+    known = evidence(5, ONE, TWO, THREE, gave_way=frozenset({"run 3"}))
     assert choose(known) == Begin((TWO,), proven=False)
     assert isinstance(choose(dataclasses.replace(known, running="run 1")), Idle)
     assert choose(dataclasses.replace(known, running="run 3")) == Begin((TWO,), proven=False)
@@ -369,9 +369,9 @@ def test_of_those_that_have_not_lost_the_highest_is_taken() -> None:
         # a lower generation has gone on, and a higher one published after it: it was set back
         ([ONE, TWO, Attempt(6, 1)], {}),
         # the note is older than an attempt: it was set back
-        ([ONE, TWO], {"kept": (kept(1, highest=1),)}),
+        ([ONE, TWO], {"proofs": (proof(1, highest=1),)}),
         # another run under the same number, an event of a run that has not published
-        ([ONE, TWO], {"kept": (kept(1, highest=2, run_id="other"),)}),
+        ([ONE, TWO], {"proofs": (proof(1, highest=2, run_id="other"),)}),
         ([ONE, TWO], {"committed": "other"}),
         # all have lost, which cannot be
         ([ONE, TWO], {"lost": frozenset({"run 1", "run 2"})}),

@@ -134,8 +134,8 @@ def test_a_run_that_gave_way_has_lost_what_it_was_not_seen_to_commit(
     progress(listener, FIRST, 4)
     end(listener, FIRST, error_class)
     lost = {FIRST} if error_class == "CONCURRENT_STREAM_LOG_UPDATE" else set()
-    assert run_history.lost(QUERY, 5, [FIRST, SECOND]) == lost
-    assert run_history.lost(QUERY, 4, [FIRST, SECOND]) == set()
+    assert run_history.gave_way(QUERY, 5, [FIRST, SECOND]) == lost
+    assert run_history.gave_way(QUERY, 4, [FIRST, SECOND]) == set()
 
 
 def test_queries_that_no_flusher_watches_are_not_remembered(run_history: RunHistory) -> None:
@@ -143,7 +143,7 @@ def test_queries_that_no_flusher_watches_are_not_remembered(run_history: RunHist
     listener = Listener(Quiet(), run_history)
     progress(listener, FIRST, 4, query=SECOND)
     assert run_history.committed(SECOND, 4, [FIRST]) is None
-    assert run_history.lost(SECOND, 4, [FIRST]) == set()
+    assert run_history.gave_way(SECOND, 4, [FIRST]) == set()
 
 
 def test_only_the_newest_events_are_remembered(run_history: RunHistory, listener: Listener) -> None:
@@ -186,7 +186,7 @@ def test_a_run_that_gave_way_is_asked_what_it_had_committed_before(
     listener = Listener(Quiet(run_history, says), run_history)
     start(listener, FIRST)
     end(listener, FIRST, "CONCURRENT_STREAM_LOG_UPDATE")
-    assert run_history.lost(QUERY, 5, [FIRST, SECOND]) == lost
+    assert run_history.gave_way(QUERY, 5, [FIRST, SECOND]) == lost
 
 
 def test_a_query_that_is_started_again_and_again_does_not_fill_the_memory(

@@ -22,13 +22,12 @@ from wal_sink.errors import CorruptLog, Diverged, FlusherAtWork, OptionError
 from wal_sink.flush.rows import plan_of
 from wal_sink.flush.window import WindowChooser
 from wal_sink.model import paths
-from wal_sink.model.manifest import Attempt, Published
+from wal_sink.model.manifest import Attempt, Published, at_epoch
 from wal_sink.model.records import TargetState
-from wal_sink.progress.backlog import given_up_since_begun
+from wal_sink.progress.decisions import given_up_since_begun
 from wal_sink.protocol.ledger import flush_records
 from wal_sink.protocol.next_step import refuse_other_owner
 from wal_sink.protocol.repair import Past, rewound
-from wal_sink.protocol.windows import named
 from wal_sink.targets.base import Target
 from wal_sink.text import counted
 from wal_sink.wal.aside import set_aside
@@ -173,7 +172,7 @@ class Attachment(NamedTuple):
         refuse_other_owner(row, owner)
         chooser = WindowChooser(log, query.checkpoint, query.query_id)
         foreign = is_foreign(query, chooser, row, checkpointed)
-        recorded = max(log.flushed_epochs(), default=-1)
+        recorded = log.mark()
         if foreign and not self.restored:
             raise Diverged(
                 f"The ledger row of target {log.target} follows another log than this one, which is flushed"
@@ -215,7 +214,7 @@ class Attachment(NamedTuple):
         """
         epoch = max(self.query.checkpoint.last_commit(fresh=True), unseen.flushed)
         attempts = self.query.log.attempts(fresh=True)
-        while epoch > has and self._holds(epoch, named(attempts, epoch), unseen, us):
+        while epoch > has and self._holds(epoch, at_epoch(attempts, epoch), unseen, us):
             epoch -= 1
         return max(epoch, has) + 1
 
@@ -334,7 +333,7 @@ def _refuse_unnamed(query: Query) -> None:
 
 def _delete_records(log: Log, first: int) -> None:
     """Delete the records of what the target gets again, as a rewind does: its database was replaced."""
-    if max(log.flushed_epochs(), default=-1) < first:
+    if log.mark() < first:
         return
     log.cut_window(first - 1)
     for _, objects in log.recorded_above(first - 1, {}):
@@ -357,7 +356,7 @@ def _rows_of(log: Log, epoch: int) -> int | None:
     if (record := record_anywhere(log, epoch)) is not None:
         return record.rows
     try:
-        found = [log.manifest(each) for each in named(log.attempts(), epoch)]
+        found = [log.manifest(each) for each in at_epoch(log.attempts(), epoch)]
     except CorruptLog:
         return None
     rows = [each.manifest.rows for each in found if each is not None]

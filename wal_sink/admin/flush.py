@@ -318,7 +318,7 @@ class _Tally:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self.flushed = max(log.flushed_epochs(), default=-1)
+        self.flushed = log.mark()
         self.epochs = self.rows = self.bytes = 0
 
     def look(self) -> None:

@@ -21,10 +21,11 @@ from wal_sink.flush.rows import plan_of
 from wal_sink.flush.window import WindowChooser
 from wal_sink.model import paths
 from wal_sink.model.ledger import BegunEpoch, Window
-from wal_sink.model.manifest import Attempt, Manifest, SegmentRef
+from wal_sink.model.manifest import Attempt, Manifest, SegmentRef, at_epoch
 from wal_sink.model.plan import Column
 from wal_sink.model.records import Decision, FlushedEpoch
-from wal_sink.progress.backlog import in_force, newest_decision, read_manifests
+from wal_sink.progress.backlog import read_manifests
+from wal_sink.progress.decisions import in_force
 from wal_sink.protocol.attempts import missing_manifest
 from wal_sink.protocol.next_step import Begin, Choose
 from wal_sink.targets.base import Target
@@ -144,7 +145,7 @@ def states(query: Query, epoch: int, standing: Standing) -> dict[Attempt, State]
 
     :raises WalSinkError: at which a flusher would stop, too, such as `Diverged`.
     """
-    attempts = [attempt for attempt in standing.attempts if attempt.epoch == epoch]
+    attempts = at_epoch(standing.attempts, epoch)
     found: dict[Attempt, State] = dict.fromkeys(attempts, "given up")
     later = _not_given_up(query, epoch, standing)
     if epoch > standing.checkpointed:
@@ -155,14 +156,14 @@ def states(query: Query, epoch: int, standing: Standing) -> dict[Attempt, State]
     return found | {attempt: state if attempt in chosen else "superseded" for attempt in later}
 
 
-def _not_given_up(query: Query, epoch: int, standing: Standing) -> list[Attempt]:
+def _not_given_up(query: Query, epoch: int, standing: Standing) -> Sequence[Attempt]:
     """Return the attempts at an epoch that no operator has given up."""
-    attempts = [attempt for attempt in standing.attempts if attempt.epoch == epoch]
+    attempts = at_epoch(standing.attempts, epoch)
     if epoch not in standing.given_up:
         return attempts
     chooser = WindowChooser(query.log, query.checkpoint, query.query_id)
     decision, step = chooser.since_decided(Choose(epoch, tuple(attempts)))
-    return [] if decision else list(step.attempts)
+    return () if decision else step.attempts
 
 
 def _chosen(query: Query, epoch: int, standing: Standing) -> Sequence[Attempt]:
@@ -184,11 +185,11 @@ def _recorded(record: FlushedEpoch, given_up: Collection[int]) -> EpochLine:
 
 
 def _unflushed(query: Query, epoch: int, standing: Standing) -> list[EpochLine]:
-    attempts = [attempt for attempt in standing.attempts if attempt.epoch == epoch]
+    attempts = at_epoch(standing.attempts, epoch)
     if not attempts and (record := query.log.flushed(epoch)) is not None:
         return [_recorded(record, standing.given_up)]  # flushed and trimmed since
     if not attempts:
-        decision = newest_decision(query.log, epoch)
+        decision = query.log.decision(epoch)
         given_up = decision is not None and in_force(query.log, decision, (), query.checkpoint)
         return [EpochLine(epoch=epoch, state="given up" if given_up else "no manifest")]
     found = read_manifests(query.log, attempts)
@@ -337,7 +338,7 @@ def inspect_epoch(
     """
     checkpointed = query.checkpoint.last_commit()
     standing = read_standing(query, checkpointed, begun)
-    record, decision = query.log.flushed(epoch), newest_decision(query.log, epoch)
+    record, decision = query.log.flushed(epoch), query.log.decision(epoch)
     problems, views = [], []
     known: dict[Attempt, State] = {}
     if record is None:
@@ -345,7 +346,7 @@ def inspect_epoch(
             known = states(query, epoch, standing)
         except WalSinkError as error:
             problems.append(error.summary)
-    attempts = {attempt for attempt in standing.attempts if attempt.epoch == epoch}
+    attempts = set(at_epoch(standing.attempts, epoch))
     if record is not None:
         attempts.add(Attempt(epoch, record.generation))  # it may be retained
     for attempt in sorted(attempts):

@@ -102,7 +102,7 @@ def is_foreign(
 ) -> bool:
     """Whether what the ledger row names was begun or flushed from another log than this one (rule 23)."""
     log = query.log
-    recorded, attempts = max(log.flushed_epochs(), default=-1), log.attempts()
+    recorded, attempts = log.mark(), log.attempts()
     begun, last = (row.begun, row.last) if row else (None, None)
     history, foreign = LineageCheck(log, chooser), False
     for window in (begun, last):

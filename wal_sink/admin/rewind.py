@@ -26,7 +26,8 @@ from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerState
 from wal_sink.model.manifest import Attempt, Manifest
 from wal_sink.model.records import LEFT_FIRST, LEFT_LAST, Decision, FlushedEpoch, Intervention
-from wal_sink.progress.backlog import in_force, read_manifests
+from wal_sink.progress.backlog import read_manifests
+from wal_sink.progress.decisions import in_force
 from wal_sink.protocol.next_step import Choose, ManifestMissing
 from wal_sink.protocol.repair import (
     LeftBehind,
@@ -53,7 +54,7 @@ def flushed_attempt(query: Query, past: Past, epoch: int) -> Attempt | None:
     if record is not None:
         attempt = Attempt(epoch, record.generation)
         return attempt if has_manifest(query.log, attempt) else None
-    attempts = [attempt for attempt in query.log.attempts() if attempt.epoch == epoch]
+    attempts = query.log.attempts_at(epoch)
     return attempts[0] if len(attempts) == 1 else None
 
 
@@ -140,7 +141,7 @@ def pin_attempt(query: Query, past: Past, epoch: int, us: int, now_us: int) -> N
     kept = flushed_attempt(query, past, epoch)
     if kept is None:
         raise WalSinkError(f"Epoch {epoch} was changed meanwhile", "Run the command again.")
-    others = [a for a in query.log.attempts() if a.epoch == epoch and a != kept]
+    others = [each for each in query.log.attempts_at(epoch) if each != kept]
     lost = [paths.MANIFEST.path(attempt) for attempt in others]
     set_aside(query.log, us, lost, lost=True)
     query.log.delete(lost)
@@ -171,7 +172,7 @@ def read_past(query: Query, row: LedgerState | None, checkpointed: int) -> Past:
     """
     log = query.log
     records = all_records(log)
-    floor = max(log.flushed_epochs(), default=-1)  # the log's mark
+    floor = log.mark()
     late = {epoch: records.pop(epoch) for epoch in list(records) if epoch > floor}
     decisions = {epoch: log.decisions(epoch) for epoch in log.decided()}
     earlier = [done.after for done in log.interventions("rewind")]
@@ -400,7 +401,7 @@ def plan_rewind(
     bring_back(query.log, range(max(to + 1, min(past.records, default=0)), past.upper + 1))
     past = past._replace(usable={epoch: is_usable(query, past, epoch) for epoch in above})
     refuse_lost(past, to)
-    rivals = tuple(attempt for attempt in query.log.attempts() if attempt.epoch == past.floor + 1)
+    rivals = tuple(query.log.attempts_at(past.floor + 1))
     left = left_behind(past, to, reset_us) if reset_us is not None else None
     new = rewound(past, to, owner, reset_us=reset_us)
     needed = tuple(needed_attempts(query, past, above))

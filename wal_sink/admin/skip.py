@@ -24,7 +24,8 @@ from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerState
 from wal_sink.model.manifest import Manifest
 from wal_sink.model.records import Decision, FileCopy
-from wal_sink.progress.backlog import in_force, read_manifests
+from wal_sink.progress.backlog import read_manifests
+from wal_sink.progress.decisions import in_force
 from wal_sink.protocol.repair import Situation, refuse_to_skip, refuse_wrong_copy
 from wal_sink.targets.base import Delivery, Target
 from wal_sink.text import counted
@@ -253,14 +254,14 @@ def _look(query: Query, ledger: LedgerAccess, epoch: int, *, begun: bool) -> Sit
     """
     checkpointed = query.checkpoint.last_commit()
     identity = query.identity()
-    recorded = max([identity.first_epoch - 1, *query.log.flushed_epochs()])
+    recorded = max(identity.first_epoch - 1, query.log.mark())
     row = ledger.read()
     seen = Situation(
         epoch=epoch,
         checkpointed=checkpointed,
         floor=recorded,
         row=row,
-        attempts=tuple(a for a in query.log.attempts() if a.epoch == epoch),
+        attempts=tuple(query.log.attempts_at(epoch)),
         segments=tuple(query.log.backend.list(paths.segment_folder(epoch))),
     )
     refuse_to_skip(seen, query.owner(identity), identity.first_epoch, begun=begun)

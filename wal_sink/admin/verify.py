@@ -37,14 +37,8 @@ from wal_sink.model.ledger import BegunEpoch, LedgerState, Owner, Window
 from wal_sink.model.manifest import Attempt, Manifest, SegmentRef
 from wal_sink.model.plan import Plan
 from wal_sink.model.records import ErrorReport, FlushedEpoch, FlusherReport, LogIdentity
-from wal_sink.progress.backlog import (
-    given_up_since_begun,
-    in_force,
-    newest_decision,
-    outdated,
-    read_manifests,
-    unnamed_segments,
-)
+from wal_sink.progress.backlog import read_manifests, unnamed_segments
+from wal_sink.progress.decisions import given_up_since_begun, in_force, outdated
 from wal_sink.progress.heartbeat import said_ago
 from wal_sink.protocol.attempts import missing_manifest
 from wal_sink.protocol.ledger import refuse_shadowed
@@ -65,7 +59,7 @@ from wal_sink.wal.aside import names_aside
 from wal_sink.wal.location import owned, refuse_vanished
 from wal_sink.wal.segment import check_segment
 from wal_sink.wal.targets import lacking, state_of, views, why_absent
-from wal_sink.wal.trim import read_tombstones, refuse_diverged
+from wal_sink.wal.trim import refuse_diverged
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -246,7 +240,7 @@ class EpochCheck:
         if readable is None:
             return []  # a finding already: a flusher would stop there
         if missing is None:
-            swept = read_tombstones(self._log, {each.attempt: each.run_id for each in readable})
+            swept = self._log.tombstones({each.attempt: each.run_id for each in readable})
             return [each for each in readable if each.attempt not in swept]
         with self._findings.noting(epoch):
             match self._chooser.epoch(Choose(epoch, self._attempts)):
@@ -496,7 +490,7 @@ class _Verification:
         epoch = pending.start if error.epoch is None else error.epoch
         if error.kind != TargetRefused.__name__ or epoch not in pending:
             return
-        decision = newest_decision(self._log, epoch)
+        decision = self._log.decision(epoch)
         if not (decision and in_force(self._log, decision, attempts, self._query.checkpoint)):
             self._findings.add(TargetRefused(error.what, error.remedy), epoch)
 
@@ -530,7 +524,7 @@ class _Verification:
 
     def _still_true(self, flushed: int) -> list[Finding]:
         """Drop what a flusher has settled since; sort by epoch, the order in which it meets the rest."""
-        done = max(self._log.flushed_epochs(), default=-1)
+        done = self._log.mark()
         stay = [
             finding
             for finding in self._findings.found

@@ -73,7 +73,7 @@ def window_hit(folder: Path, query: Query, epoch: int, stores: Stores) -> KillWi
         window = found.begun if found and found.flushed < epoch else None
         begun = window and any(each.epoch == epoch for each in window.epochs)
         return "while an epoch is being flushed" if begun else "none of them"
-    if any(attempt.epoch == epoch for attempt in log.attempts()):
+    if log.attempts_at(epoch):
         return "between manifest and commits/N"
     return "none of them" if checkpoint.planned(epoch) is None else "while a task writes"
 
@@ -84,7 +84,7 @@ def discarded_rows(folder: Path, query: Query) -> int:
     checkpoint = location.open_checkpoint()
     log = location.open_log(checkpoint.query_id())
     epoch = checkpoint.last_commit() + 1
-    published = [log.manifest(attempt) for attempt in log.attempts() if attempt.epoch == epoch]
+    published = [log.manifest(attempt) for attempt in log.attempts_at(epoch)]
     refs = [ref for found in published if found for ref in found.manifest.segments]
     inline = sum(ref.rows for ref in refs if not ref.is_file)
     return inline + sum(map(_readable_rows, _segment_files(log, epoch)))

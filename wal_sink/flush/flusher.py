@@ -49,7 +49,7 @@ from wal_sink.model import paths
 from wal_sink.model.ledger import BegunEpoch, LedgerState, Owner, PassedRow, Window, ledger_key
 from wal_sink.model.manifest import Attempt, Manifest
 from wal_sink.observer import Delivered
-from wal_sink.progress.backlog import given_up_since_begun
+from wal_sink.progress.decisions import given_up_since_begun
 from wal_sink.protocol.attempts import missing_manifest
 from wal_sink.protocol.ledger import flush_records
 from wal_sink.protocol.next_step import (
@@ -241,8 +241,7 @@ class Flusher:
                 row, known = self._target.row(mark_of_log(recorded, identity) if recorded else None)
         attempts = self._log.attempts(fresh=asked)
         # After the manifests: a flusher makes the record before it deletes the manifest.
-        newest = self._log.newest_flushed_epoch(fresh=True) if asked else None
-        overtaken = newest is not None and newest > self._mark
+        overtaken = asked and self._log.mark(fresh=True) > self._mark
         fresh = asked and row is None and recorded is None
         rewound = fresh and bool(self._log.interventions("rewind"))
         trimmable = self.trimmer.trimmable(recorded, attempts)

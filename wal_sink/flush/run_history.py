@@ -111,7 +111,7 @@ class RunHistory:
                 written = [epoch for epoch, (run, _) in seen.events.items() if run == run_id]
                 seen.gave_way[run_id] = max(written, default=-1)
 
-    def lost(self, query_id: str, epoch: int, rivals: Collection[str]) -> frozenset[str]:
+    def gave_way(self, query_id: str, epoch: int, rivals: Collection[str]) -> frozenset[str]:
         """Return those of `rivals` that gave way before they were seen to have committed the epoch."""
         with self._lock:
             seen = self._queries.get(query_id, _Seen())

@@ -101,9 +101,8 @@ class Trimmer:
             self._retained.look()
             if self._shared is not None:
                 # Read before the targets are listed: what is flushed later may be kept for a new one.
-                flushed = self._log.newest_flushed_epoch()
-                trimmable = self._shared.trimmable(self._log, ())
-                trimmable = min(trimmable, -1 if flushed is None else flushed)
+                mark = self._log.mark()
+                trimmable = min(self._shared.trimmable(self._log, ()), mark)
             self.half_written = (self.half_written or 0) + sweep(self._log, trimmable)
         self._swept_s = time.monotonic()
 

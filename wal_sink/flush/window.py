@@ -20,10 +20,10 @@ from wal_sink.flush.run_history import RunHistory
 from wal_sink.log_context import line_logger
 from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerState, Window
-from wal_sink.model.manifest import Attempt, Manifest, Published
+from wal_sink.model.manifest import Attempt, Manifest, Published, at_epoch
 from wal_sink.model.plan import WriteDemands
 from wal_sink.model.records import Chosen, Decision, WithoutSink
-from wal_sink.progress.backlog import in_force, newest_decision
+from wal_sink.progress.decisions import in_force
 from wal_sink.protocol.attempts import Contender, Evidence, as_chosen, choose, doubts
 from wal_sink.protocol.ledger import (
     after_dated,
@@ -38,10 +38,9 @@ from wal_sink.protocol.next_step import (
     Observation,
     PassOver,
 )
-from wal_sink.protocol.windows import Choice, fits, following, is_final, joined, named
+from wal_sink.protocol.windows import Choice, fits, following, is_final, joined
 from wal_sink.wal.log import Log
 from wal_sink.wal.segment import CheckedSegments
-from wal_sink.wal.trim import read_tombstones
 
 logger = line_logger(__name__)
 
@@ -143,7 +142,7 @@ class WindowChooser:
 
         What was published before a decision stays given up, although Spark computed the epoch again.
         """
-        decision = newest_decision(self._log, step.epoch)
+        decision = self._log.decision(step.epoch)
         if decision is None or in_force(self._log, decision, step.attempts, self._checkpoint):
             return decision, step
         if step.epoch not in self._outdated:
@@ -183,16 +182,16 @@ class WindowChooser:
 
     def _manifests(self, step: Choose) -> dict[Attempt, Published]:
         """Read the epoch's manifests, but for those that vanished since they were listed."""
-        found = ((each, self._log.manifest(each)) for each in named(step.attempts, step.epoch))
+        found = ((each, self._log.manifest(each)) for each in at_epoch(step.attempts, step.epoch))
         return {attempt: read for attempt, read in found if read is not None}
 
     def _evidence(self, step: Choose, read: Mapping[Attempt, Published]) -> Evidence | None:
         """Read offsets and notes of the epoch, as far as they can matter; None: others have deleted some."""
         epoch, planned = step.epoch, self._checkpoint.planned
-        if len(read) < len(named(step.attempts, epoch)):
+        if len(read) < len(at_epoch(step.attempts, epoch)):
             return None  # the one that is gone may be the one that counts
         # A batch of the state repartition has no manifest.
-        followed = bool(named(step.attempts, epoch + 1))
+        followed = bool(at_epoch(step.attempts, epoch + 1))
         after = None if followed else planned(epoch + 1)
         now = planned(epoch)
         # Otherwise Spark has planned the epoch anew since it was published, perhaps without a sink.
@@ -221,10 +220,10 @@ class WindowChooser:
         seen, rivals = self._run_history, [one.manifest.run_id for one in read.values()]
         told = replace(
             plain,
-            kept=tuple(self._log.proofs(epoch, fresh=True)),
-            swept=read_tombstones(self._log, {a: one.manifest.run_id for a, one in read.items()}),
+            proofs=tuple(self._log.proofs(epoch, fresh=True)),
+            tombstones=self._log.tombstones({a: one.manifest.run_id for a, one in read.items()}),
             committed=seen.committed(self._query_id, epoch, rivals),
-            lost=seen.lost(self._query_id, epoch, rivals),
+            gave_way=seen.gave_way(self._query_id, epoch, rivals),
             running=seen.running(self._query_id),
         )
         # After notes and events: a later manifest says which of them come of a `commits/N` made anew.

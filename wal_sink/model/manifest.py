@@ -9,6 +9,8 @@ from __future__ import annotations
 import builtins
 import json
 import re
+from bisect import bisect_left
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -28,6 +30,14 @@ class Attempt(NamedTuple):
     """Spark's batch id."""
     generation: int
     """Fencing number of the run, claimed once (rule 3)."""
+
+
+def at_epoch(attempts: Sequence[Attempt], epoch: int) -> Sequence[Attempt]:
+    """Return the attempts at one epoch.
+
+    :param attempts: those at any number of epochs, ascending: each of thousands that wait is looked up.
+    """
+    return attempts[bisect_left(attempts, (epoch,)) : bisect_left(attempts, (epoch + 1,))]
 
 
 class SegmentRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -50,8 +50,8 @@ class Claim(Record, frozen=True, kw_only=True):
     options: dict[str, str]
     """The sink's options as the run had them, without secrets."""
     early: bool
-    """The run claimed as it started, to make room: it may have failed before its first `commit()`, over these
-    very options."""
+    """The run claimed as it started, to free space. It may have failed before its first `commit()`, over
+    these very options."""
     epoch: int
     """The epoch from which on Spark computed in this run: of a record about a later one it tells, without any
     manifest, that Spark went back behind it (rule 12)."""

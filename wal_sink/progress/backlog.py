@@ -17,27 +17,23 @@ for a minute. Its budget counts all attempts (`stored_bytes`), because they are 
 
 *Messages* (`pending_epochs`) only say how many epochs are pending, for which no manifest is opened.
 
-Also here: reading many manifests, where a damaged one hides no other; segments that no manifest names; and
-the epochs that operators have given up, as long as Spark has not computed them again (rule 22).
+Also here: reading many manifests, where a damaged one hides no other; and segments that no manifest names.
 """
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from state_backends import StateBackendError
 from wal_sink import clock
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.errors import CorruptLog, UnknownOffsetsFormat, WalSinkError
-from wal_sink.model import paths
-from wal_sink.model.ledger import Window
+from wal_sink.errors import CorruptLog, WalSinkError
 from wal_sink.model.manifest import Attempt, Manifest
-from wal_sink.model.records import Backlog, Decision
-from wal_sink.protocol.attempts import Contender, Evidence, proven_attempts, still_covers
+from wal_sink.model.records import Backlog
+from wal_sink.protocol.attempts import Contender, Evidence, proven_attempts
 from wal_sink.wal.log import Log, read_many
 from wal_sink.wal.quarantine import quarantined_rows
 from wal_sink.wal.targets import flushed_epoch
@@ -216,7 +212,7 @@ class BacklogReader:
             return highest  # the flusher stops at it, and says so
         runs = {a: self._known[a].run_id if a in self._known else "" for a in rivals}
         contenders = tuple(Contender(attempt, run_id, "") for attempt, run_id in runs.items())
-        evidence = Evidence(epoch, tuple(attempts), contenders, kept=notes)
+        evidence = Evidence(epoch, tuple(attempts), contenders, proofs=notes)
         return max(proven_attempts(evidence, contenders), default=highest)
 
 
@@ -271,76 +267,3 @@ def _between(checkpointed: int, flushed: int, first_epoch: int) -> int:
 
 def _facts(manifest: Manifest) -> _Facts:
     return _Facts(manifest.run_id, manifest.rows, manifest.bytes, manifest.published_us)
-
-
-def newest_decision(log: Log, epoch: int) -> Decision | None:
-    """Read the last decision about an epoch; None: it was never given up."""
-    decisions = log.decisions(epoch)
-    return decisions[-1] if decisions else None
-
-
-def in_force(
-    log: Log, decision: Decision, attempts: Iterable[Attempt], checkpoint: Checkpoint
-) -> Decision | None:
-    """Return the decision if its epoch is passed over; None if Spark has computed the epoch again since.
-
-    :param attempts: the manifests there are. Where one is lost, the segments tell that there was one, or the
-        claim of a run that went back behind the epoch.
-    """
-    published = [each.generation for each in attempts if each.epoch == decision.epoch]
-    published += _generations_of_segments(log, decision.epoch)
-    published += _generations_of_claims(log, decision)
-    try:
-        planned = checkpoint.planned(decision.epoch)
-    except UnknownOffsetsFormat:  # nothing of an epoch that is given up has to be readable
-        planned = None
-    digest = planned.digest if planned else None
-    covers = still_covers(decision.highest, decision.offsets_digest, published, digest)
-    return decision if covers else None
-
-
-def _generations_of_segments(log: Log, epoch: int) -> list[int]:
-    """Return the generations of the runs that have written segments of an epoch, as far as the log tells."""
-    listed = map(paths.segment_run, log.backend.list(paths.segment_folder(epoch)))
-    tickets = (log.readable(paths.TICKET, run) for run in {*listed} if run is not None)
-    return [ticket.generation + 1 for ticket in tickets if ticket is not None]
-
-
-def _generations_of_claims(log: Log, decision: Decision) -> list[int]:
-    """Return the generations of the runs that went back behind an epoch after it was given up."""
-    found = []
-    for generation in log.keys(paths.CLAIM):
-        claim = log.read(paths.CLAIM, generation) if generation > decision.highest else None
-        if claim is not None and claim.epoch <= decision.epoch:
-            found.append(generation)
-    return found
-
-
-def given_up_since_begun(log: Log, window: Window) -> frozenset[int]:
-    """Return the epochs of a begun window that an operator has given up since they were begun."""
-    given_up = set()
-    for begun in window.epochs:
-        decision = newest_decision(log, begun.epoch) if begun.manifest else None
-        if decision is not None and still_covers(
-            decision.highest, decision.offsets_digest, [begun.generation], begun.offsets_digest
-        ):
-            given_up.add(begun.epoch)
-    return frozenset(given_up)
-
-
-def outdated(
-    log: Log, checkpoint: Checkpoint, flushed: int, attempts: Collection[Attempt]
-) -> tuple[int, ...]:
-    """Return the epochs above the mark that were given up, and that Spark has computed again since.
-
-    :param flushed: the log's mark.
-    :param attempts: the manifests there are.
-    """
-    found = []
-    for epoch in log.decided():
-        # An unreadable decision stops the flush when it comes to its epoch.
-        with contextlib.suppress(CorruptLog):
-            decision = newest_decision(log, epoch) if epoch > flushed else None
-            if decision is not None and not in_force(log, decision, attempts, checkpoint):
-                found.append(epoch)
-    return tuple(found)

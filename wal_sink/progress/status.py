@@ -18,7 +18,8 @@ from wal_sink.clock import iso, now_us
 from wal_sink.errors import CorruptLog, WalSinkError, WrongOwner
 from wal_sink.model import paths
 from wal_sink.model.records import Backlog, ErrorReport, FlushedEpoch, FlusherReport
-from wal_sink.progress.backlog import BacklogReader, outdated, unnamed_segments
+from wal_sink.progress.backlog import BacklogReader, unnamed_segments
+from wal_sink.progress.decisions import outdated
 from wal_sink.progress.heartbeat import ENDED, FlusherWatch, age_s, seems_alive
 from wal_sink.text import counted, printable
 from wal_sink.wal.location import owned, refuse_vanished, store_errors

@@ -51,13 +51,13 @@ class Evidence:
     without_sink: WithoutSink | None = None
     """That Spark made the epoch, or left it out, without a sink; looked at only where `before`, `planned`
     and `after` cannot tell, as Spark has purged them."""
-    kept: tuple[CommitProof, ...] = ()
+    proofs: tuple[CommitProof, ...] = ()
     """What fenced runs have left about the epoch."""
-    swept: frozenset[Attempt] = frozenset()
+    tombstones: frozenset[Attempt] = frozenset()
     """Those that were published late, after their segments were deleted: Spark has kept none of them."""
     committed: str | None = None
     """The run whose progress event for the epoch this process saw."""
-    lost: frozenset[str] = frozenset()
+    gave_way: frozenset[str] = frozenset()
     """Runs that ended in this process because another run had written the file that they were to write."""
     running: str | None = None
     """The run of the query that lives in this process."""
@@ -99,10 +99,10 @@ def choose(evidence: Evidence) -> Begin | PassOver | ManifestMissing | Idle:
         )
     if len(candidates) > 1 and (proven := proven_attempts(evidence, candidates)):
         return Begin((max(proven),))
-    candidates = [c for c in candidates if c.attempt not in evidence.swept]  # rule 18
+    candidates = [c for c in candidates if c.attempt not in evidence.tombstones]  # rule 18
     if not candidates:
         return ManifestMissing(evidence.epoch)
-    candidates = [c for c in candidates if c.run_id not in evidence.lost] or candidates
+    candidates = [c for c in candidates if c.run_id not in evidence.gave_way] or candidates
     highest = max(candidate.attempt for candidate in candidates)
     if len(candidates) > 1 and any(c.run_id == evidence.running for c in candidates):
         return Idle(
@@ -147,9 +147,9 @@ def proven_attempts(evidence: Evidence, candidates: Sequence[Contender]) -> list
     highest = max(candidate.attempt for candidate in candidates)
     later = {attempt.generation for attempt in evidence.attempts if attempt.epoch > evidence.epoch}
     noted = {
-        (kept.generation, kept.run_id)
-        for kept in evidence.kept
-        if highest.generation <= kept.highest
+        (proof.generation, proof.run_id)
+        for proof in evidence.proofs
+        if highest.generation <= proof.highest
     }
     return [
         candidate.attempt

@@ -53,7 +53,7 @@ class Flushing(NamedTuple):
         return SILENT_PATIENCE_S if self.silent else ALONE_S
 
 
-def has_room(backlog: Backlog, budget: Budget) -> bool:
+def has_space(backlog: Backlog, budget: Budget) -> bool:
     """Whether an epoch may be published."""
     return backlog.epochs == 0 or backlog.stored_bytes < budget.max_bytes
 
@@ -70,7 +70,7 @@ def has_to_sweep(left: int, backlog: Backlog, budget: Budget, free: int | None) 
 def refuse_full(
     epoch: int, backlog: Backlog, budget: Budget, flushing: Flushing, checkpoint: str
 ) -> None:
-    """Raise if waiting for room would be of no use, or is not wanted.
+    """Raise if waiting for space would be of no use, or is not wanted.
 
     :param checkpoint: its URL, for the remedy.
     :raises LogFull: `wal.onFull` is `fail`.

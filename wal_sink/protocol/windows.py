@@ -13,14 +13,13 @@ cut no more often.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import TypeGuard
 
 import msgspec
 
 from wal_sink.errors import WalSinkError
-from wal_sink.model.manifest import Attempt, SegmentRef
+from wal_sink.model.manifest import SegmentRef
 from wal_sink.model.plan import Plan
 from wal_sink.protocol.next_step import Begin, Choose, Idle, ManifestMissing, PassOver
 
@@ -39,14 +38,6 @@ def following(first: Choose, checkpointed: int) -> Iterator[Choose]:
     """Yield the epochs that one window may have, to be chosen one after the other."""
     for epoch in range(first.epoch, min(checkpointed, first.epoch + MOST_EPOCHS - 1) + 1):
         yield first._replace(epoch=epoch)
-
-
-def named(attempts: Sequence[Attempt], epoch: int) -> Sequence[Attempt]:
-    """Return the attempts at one epoch.
-
-    :param attempts: those at any number of epochs, ascending: each of thousands that wait is looked up.
-    """
-    return attempts[bisect_left(attempts, (epoch,)) : bisect_left(attempts, (epoch + 1,))]
 
 
 def joined(choices: Iterator[Choice]) -> Choice:

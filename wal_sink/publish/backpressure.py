@@ -18,14 +18,14 @@ from wal_sink.progress.heartbeat import (
     stopping_error,
     this_process,
 )
-from wal_sink.protocol.budget import Budget, Flushing, has_room, refuse_full, waiting
+from wal_sink.protocol.budget import Budget, Flushing, has_space, refuse_full, waiting
 from wal_sink.wal.log import Log
 from wal_sink.wal.targets import detach, flushed_limits, slowest_view
 
 logger = logging.getLogger(__name__)
 
 _LOOK_S, _LOOK_BILLED_S = 0.5, 5.0
-"""How long a pause is, after which there may be room."""
+"""How long a pause is, after which there may be space."""
 
 
 class Backpressure:
@@ -60,7 +60,7 @@ class Backpressure:
         self._seldom = Seldom(now_s)
         self._flushed = -1
 
-    def has_room(
+    def has_space(
         self, attempt: Attempt, *, checkpointed: int, flushed: int, first_epoch: int
     ) -> bool:
         """Whether an attempt may be published; see `BacklogReader.before` for the arguments.
@@ -71,7 +71,7 @@ class Backpressure:
         backlog = self._backlogs.of(self._checkpoint, self._log, generation).before(
             epoch, checkpointed=checkpointed, flushed=flushed, first_epoch=first_epoch
         )
-        if not has_room(backlog, self._budget):
+        if not has_space(backlog, self._budget):
             if not self._is_relieved(epoch):
                 self._refuse_or_say(epoch, backlog)
             return False

@@ -16,22 +16,16 @@ task. Spark calls `commit()` when it has all messages, so in the second case it 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from state_backends import StateBackendError
-from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import CorruptLog, WalSinkError
 from wal_sink.model import paths
 from wal_sink.model.manifest import Appended, Attempt, Execution
 from wal_sink.model.records import OrphanTombstone
-from wal_sink.progress.backlog import read_backlog
-from wal_sink.protocol.budget import Budget, has_to_sweep
 from wal_sink.protocol.orphans import Fate, Writer, fate
-from wal_sink.publish.fencing import claim_generation
 from wal_sink.wal.log import Log
-from wal_sink.wal.runs import is_crowded, sweep_void_tickets
 from wal_sink.wal.targets import newest_anywhere
 
 logger = logging.getLogger(__name__)
@@ -39,10 +33,7 @@ logger = logging.getLogger(__name__)
 _FOLDERS = 64
 """Up to so many epochs are listed one by one; beyond that, all segments at once."""
 
-_TICK_S = 0.01
-"""Linux stamps a file with the time of its last tick: a new one looks older by so much at most."""
-
-_RUNS_LEFT = (
+RUNS_LEFT = (
     "unpublished files of earlier runs in %s could not be deleted."
     " They take space, and do no other harm"
 )
@@ -65,49 +56,6 @@ class _Orphans(NamedTuple):
         return Attempt(self.epoch, self.writer.generation)
 
 
-def make_room(
-    log: Log, checkpoint: Checkpoint, run_id: str, budget: Budget, options: Mapping[str, str]
-) -> None:
-    """Claim the run's generation as it starts, where earlier runs have filled the log with what they left.
-
-    A run that dies before its first `commit()`, again and again, claims nothing, fences nothing and deletes
-    nothing. So a run that finds the budget used up, or too many tickets, claims at once. Nothing that it may
-    write lies in the log yet, so all that was half written there before is of runs that are fenced now. What
-    is written from now on may be of a newer run.
-
-    Called when the run has its ticket, before Spark reads the checkpoint. What goes wrong is not raised: the
-    first `commit()` will meet it.
-
-    :param options: the sink's options without secrets, kept with the claim.
-    """
-    began_s = time.monotonic()
-    try:
-        epoch = checkpoint.next_epoch()  # the claim says from where the run goes on
-        left = _bytes_left(log, epoch)
-        crowded = is_crowded(log)
-        if not crowded and not (left and _is_filled(log, checkpoint, left, budget)):
-            return
-        claim_generation(log, run_id, options, epoch, early=True)
-        sweep_orphans(log, run_id, checkpointed=epoch - 1)
-        age_s = time.monotonic() - began_s + _TICK_S
-        halves = log.backend.sweep_unfinished(age_s, paths.SEGMENT.folder)
-        tickets = (
-            sweep_void_tickets(log) if crowded else 0
-        )  # last: they tell of which run an orphan is
-        logger.warning(
-            "%s: earlier runs left %d bytes of epoch %d, which is not checkpointed."
-            " Files that can never be published are deleted now, with %d half-written"
-            " files and %d tickets",
-            log.url,
-            left,
-            epoch,
-            halves,
-            tickets,
-        )
-    except (OSError, StateBackendError, WalSinkError):
-        logger.warning(_RUNS_LEFT, log.url, exc_info=True)
-
-
 def sweep_orphans(log: Log, run_id: str, *, checkpointed: int) -> None:
     """Delete the orphans of unflushed epochs, or say that it cannot be done: they are no reason to stop.
 
@@ -117,17 +65,7 @@ def sweep_orphans(log: Log, run_id: str, *, checkpointed: int) -> None:
     try:
         _sweep(log, run_id, checkpointed)
     except (OSError, StateBackendError, WalSinkError):
-        logger.warning(_RUNS_LEFT, log.url, exc_info=True)
-
-
-def _is_filled(log: Log, checkpoint: Checkpoint, left: int, budget: Budget) -> bool:
-    return has_to_sweep(left, read_backlog(checkpoint, log), budget, log.backend.free_bytes())
-
-
-def _bytes_left(log: Log, epoch: int) -> int:
-    """Return the bytes of an epoch's segments, finished or not, before the first run computes it again."""
-    folder = paths.segment_folder(epoch)
-    return log.backend.unfinished_bytes(folder) + sum(log.backend.sizes(folder).values())
+        logger.warning(RUNS_LEFT, log.url, exc_info=True)
 
 
 def _sweep(log: Log, run_id: str, checkpointed: int) -> None:

@@ -59,7 +59,7 @@ class _Seen(NamedTuple):
     flushed_anywhere: int
     """The last epoch that is flushed to any target, -1 for none."""
     flushed_everywhere: int
-    """The last epoch that is flushed to every target: what lies above it takes room."""
+    """The last epoch that is flushed to every target: what lies above it takes space."""
 
 
 class Publisher:
@@ -67,7 +67,7 @@ class Publisher:
 
     :param clock_us: microseconds since 1970.
     :param options: the sink's options without secrets, kept with the run's claim.
-    :param backpressure: waits for room in the log, for one epoch; None for a log without a budget.
+    :param backpressure: waits for space in the log, for one epoch; None for a log without a budget.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Publisher:
         :param appended: what every task of it reported, in the order of the partitions.
         :raises CheckpointNotVisible, NotRegistered, Fenced, WrongOwner, Diverged,
             UnknownOffsetsFormat, SegmentNotVisible, AlreadyPublished: see `wal_sink.errors`.
-        :raises LogFull, NoFlusher, StoppedWaiting: there is no room in the log, see `budget`; or the error
+        :raises LogFull, NoFlusher, StoppedWaiting: there is no space in the log, see `budget`; or the error
             at which the flusher has stopped.
         """
         batch = _joined(execution, appended)
@@ -113,16 +113,16 @@ class Publisher:
         return manifest
 
     def _admit(self, batch: Appended) -> _Seen:
-        """See that the epoch may be published, as soon as there is room for it."""
+        """See that the epoch may be published, as soon as there is space for it."""
         seen = self._look(batch)
-        while seen.flushed_anywhere < batch.epoch and not self._has_room(batch, seen):
+        while seen.flushed_anywhere < batch.epoch and not self._has_space(batch, seen):
             seen = self._look_again(batch)  # nothing seen before a wait is used
         if seen.flushed_anywhere < batch.epoch:
             self._see_files(batch.files, seen.attempt)
         return seen
 
     def _look(self, batch: Appended) -> _Seen:
-        """See that this run may publish the epoch, but for room in the log."""
+        """See that this run may publish the epoch, but for space in the log."""
         self._see_checkpoint(batch.query_id)
         # Before the claim: a copy must not fence the original.
         identity = owned(self._log, self._checkpoint) or refuse_vanished(
@@ -147,12 +147,12 @@ class Publisher:
         everywhere = flushed_epoch(self._log) if self._log.several else flushed
         return _Seen(attempt, checkpointed, offsets, first_epoch, flushed, everywhere)
 
-    def _has_room(self, batch: Appended, seen: _Seen) -> bool:
+    def _has_space(self, batch: Appended, seen: _Seen) -> bool:
         """Whether the epoch may be published now; False after a pause, in which that may change."""
         backpressure = self._backpressure
         if backpressure is None:
             return True
-        if backpressure.has_room(
+        if backpressure.has_space(
             seen.attempt,
             checkpointed=seen.checkpointed,
             flushed=seen.flushed_everywhere,
@@ -160,7 +160,7 @@ class Publisher:
         ):
             return True
         before = batch.epoch - 1
-        if sum(attempt.epoch == before for attempt in self._log.attempts()) > 1:
+        if len(self._log.attempts_at(before)) > 1:
             leave_proof(self._log, before, batch.run_id)  # or it waits for this epoch: see `budget`
         backpressure.pause()
         return False

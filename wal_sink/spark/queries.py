@@ -32,8 +32,13 @@ from wal_sink.options import SinkOptions
 from wal_sink.progress.heartbeat import this_process
 from wal_sink.protocol.budget import Budget
 from wal_sink.publish.fencing import take_ticket
-from wal_sink.publish.micro_batch import BATCHES_THAT_TELL, begin_log, not_noted, note_without_sink
-from wal_sink.publish.orphans import make_room
+from wal_sink.publish.start import (
+    BATCHES_THAT_TELL,
+    begin_log,
+    claim_early,
+    not_noted,
+    note_without_sink,
+)
 from wal_sink.spark import internals
 from wal_sink.spark.arrow_batching import ArrowBatching
 from wal_sink.spark.batch_writer import begin_run, options_at
@@ -137,7 +142,7 @@ class Queries:
                 return
             begin_run(flush.checkpoint, run_id)
             take_ticket(flush.log, run_id)  # a run with a ticket fills the log, flushed or not
-            make_room(
+            claim_early(
                 flush.log,
                 flush.checkpoint,
                 run_id,

@@ -24,7 +24,7 @@ from wal_sink import errors
 from wal_sink.errors import CorruptLog
 from wal_sink.model import paths
 from wal_sink.model.codec import Record
-from wal_sink.model.manifest import Attempt, Manifest, Published
+from wal_sink.model.manifest import Attempt, Manifest, Published, at_epoch
 from wal_sink.model.paths import DecisionName, InterventionName, Kind, WindowName
 from wal_sink.model.plan import Plan
 from wal_sink.model.records import (
@@ -225,6 +225,10 @@ class Log:
         """List the manifests there are, ascending; `fresh` to choose among them, see `keys`."""
         return tuple(self.keys(paths.MANIFEST, fresh=fresh))
 
+    def attempts_at(self, epoch: int) -> Sequence[Attempt]:
+        """List the manifests there are of one epoch, ascending."""
+        return at_epoch(self.attempts(), epoch)
+
     def manifest(self, attempt: Attempt) -> Published | None:
         """Read a manifest, also a retained one, and its digest; None when it is gone."""
         path = paths.MANIFEST.path(attempt)
@@ -281,6 +285,17 @@ class Log:
         attempt = Attempt(tombstone.epoch, tombstone.generation)
         self._replace_foreign(paths.TOMBSTONE, attempt, tombstone)
 
+    def tombstones(self, runs: Mapping[Attempt, str]) -> frozenset[Attempt]:
+        """Return those attempts of which there is such a note.
+
+        A log that was restored may have notes of runs that it does not know, whose generations come again.
+
+        :param runs: who has published each attempt.
+        :raises CorruptLog: a note cannot be read.
+        """
+        notes = ((attempt, self.read(paths.TOMBSTONE, attempt)) for attempt in runs)
+        return frozenset(each for each, note in notes if note and note.run_id == runs[each])
+
     def _replace_foreign(self, kind: Kind[R, Attempt], attempt: Attempt, note: R) -> None:
         present = self.read(kind, attempt)
         if present and present.run_id != note.run_id:  # type: ignore[attr-defined]
@@ -303,6 +318,11 @@ class Log:
         while (decision := self.read(paths.DECISION, DecisionName(epoch, len(found)))) is not None:
             found.append(decision)
         return found
+
+    def decision(self, epoch: int) -> Decision | None:
+        """Read the last decision about an epoch; None: it was never given up."""
+        found = self.decisions(epoch)
+        return found[-1] if found else None
 
     def decided(self, *, fresh: bool = False) -> list[int]:
         """List the epochs that were given up, ascending.
@@ -343,18 +363,21 @@ class Log:
     # --- what is flushed (rule 17) ---
 
     def newest_flushed(self, *, fresh: bool = False) -> FlushedEpoch | None:
-        """Read the newest record: the flushed mark of the log.
+        """Read the record of the log's mark.
 
         :param fresh: to conclude from a record that is missing, see `keys`.
         """
         names = self.keys(paths.FLUSHED, fresh=fresh)
         return self._record_of(names[-1].last, names) if names else None
 
-    def newest_flushed_epoch(self, *, fresh: bool = False) -> int | None:
-        """Return the epoch of the newest record; it is not read."""
+    def mark(self, *, fresh: bool = False) -> int:
+        """Return the epoch of the newest record, -1 for none; it is not read.
+
+        :param fresh: see `newest_flushed`.
+        """
         names = reversed(self.names(paths.FLUSHED.folder, fresh=fresh))  # they ascend as epochs do
         parsed = map(paths.FLUSHED.parse, names)
-        return next((name.last for name in parsed if name is not None), None)
+        return next((name.last for name in parsed if name is not None), -1)
 
     def flushed(self, epoch: int) -> FlushedEpoch | None:
         """Read the record of one epoch; None when it is not flushed, or long ago.

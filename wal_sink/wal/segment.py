@@ -47,25 +47,25 @@ class CheckedSegments:
 
     def __init__(self) -> None:
         self._data: dict[SegmentRef, bytes] = {}  # by refs without data, whose hash is quick
-        self._room = _KEPT_BYTES
+        self._space = _KEPT_BYTES
 
     def clear(self) -> None:
         """Let go of what was not taken: those segments are not sent now."""
         self._data.clear()
-        self._room = _KEPT_BYTES
+        self._space = _KEPT_BYTES
 
     def check(self, backend: StateBackend, ref: SegmentRef) -> None:
         """Check that a segment is what its task wrote; see `check_segment`."""
-        if ref.bytes <= min(_AT_ONCE, self._room):
+        if ref.bytes <= min(_AT_ONCE, self._space):
             self._data[ref.without_data()] = _whole(backend, ref)
-            self._room -= ref.bytes
+            self._space -= ref.bytes
         else:
             check_segment(backend, ref)
 
     def take(self, ref: SegmentRef) -> bytes | None:
         """Return the bytes of a segment, which it does not keep any longer; None: it has not kept them.
 
-        There is room for others again after `clear`.
+        There is space for others again after `clear`.
         """
         return self._data.pop(ref.without_data(), None)
 

@@ -99,11 +99,11 @@ def flushed_epoch(log: Log) -> int:
     -1 for none. Of a target that was added later, epochs before its first count as flushed.
     """
     if not log.several:
-        return max(log.flushed_epochs(), default=-1)
+        return log.mark()
     if log.target:
         states = log.states()
         has = states[-1].epoch if states and states[-1].verb == "announced" else -1
-        return max([has, first_epoch(states) - 1, *log.flushed_epochs()])
+        return max(has, first_epoch(states) - 1, log.mark())
     return min((limit for _, limit in flushed_limits(log)), default=-1)
 
 
@@ -117,7 +117,7 @@ def flushed_limits(log: Log, *, fresh: bool = False, before: str = "") -> Iterat
         state = state_of(view)
         if state is not None and state.verb != "detached":
             attached = state.verb == "attached"
-            yield view, max([state.epoch - 1, *view.flushed_epochs()]) if attached else -1
+            yield view, max(state.epoch - 1, view.mark()) if attached else -1
 
 
 class Trimmable(NamedTuple):
@@ -134,12 +134,12 @@ def trimmable_unseen(log: Log) -> Trimmable:
 
     Such a flusher trims what had a record before that, of a target that was attached then.
     """
-    flushed, rewound = [-1], [-1]
+    flushed, rewound = -1, [-1]
     for view in views(log.of(""), fresh=True):
-        flushed += view.flushed_epochs(fresh=True)
+        flushed = max(flushed, view.mark(fresh=True))
         before = (done.before.get("flushed") for done in view.interventions("rewind"))
         rewound += [int(epoch) for epoch in before if epoch]
-    return Trimmable(max(flushed), max(*flushed, *rewound))
+    return Trimmable(flushed, max(flushed, *rewound))
 
 
 def slowest_view(log: Log) -> Log:
@@ -249,7 +249,7 @@ def attach(
 
 def detach(log: Log, seen: int, now_us: int, by: str, why: str) -> TargetState | None:
     """Let the target whose view this is hold back nothing any more; else as `announce`."""
-    flushed = max(log.flushed_epochs(), default=-1)
+    flushed = log.mark()
     state = TargetState(verb="detached", epoch=flushed, by=by, at_us=now_us, why=why)
     return _add(log, seen, state)
 

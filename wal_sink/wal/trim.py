@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable
 from typing import Any
 
 from wal_sink.errors import CorruptLog, Diverged
@@ -25,21 +25,6 @@ from wal_sink.wal.quarantine import left_entries
 from wal_sink.wal.retention import RetainedEpochs, Retention, SharedRetention, retained_paths
 from wal_sink.wal.runs import sweep_runs
 from wal_sink.wal.targets import flushed_epoch, record_anywhere, views
-
-
-def read_tombstones(log: Log, runs: Mapping[Attempt, str]) -> frozenset[Attempt]:
-    """Return those attempts of which there is a note.
-
-    A log that was restored may have notes of runs that it does not know, and their generations come again.
-
-    :param runs: who has published each attempt.
-    :raises CorruptLog: a note cannot be read.
-    """
-    notes = (
-        (attempt, run_id, log.read(paths.TOMBSTONE, attempt)) for attempt, run_id in runs.items()
-    )
-    return frozenset(attempt for attempt, run_id, note in notes if note and note.run_id == run_id)
-
 
 logger = line_logger(__name__)
 
