@@ -3,15 +3,13 @@
 A create has the condition `If-None-Match: *`. Blocks that nobody commits are deleted by Azure after a week.
 """
 
-import builtins
 import errno
 from collections.abc import Mapping
 from typing import Any
-from uuid import uuid4
 
 from fsspec.asyn import sync
 
-from state_backends.base import StateBackendError, check_prefix, is_path
+from state_backends.base import StateBackendError
 from state_backends.object_store import PART, ObjectStoreBackend, need
 
 _NONCE = "state_backend_nonce"
@@ -52,19 +50,7 @@ class AzureBackend(ObjectStoreBackend):
 
     # --- see ObjectStoreBackend ------------------------------------------------------------------
 
-    def _find(self, below: str) -> builtins.list[str]:
-        return builtins.list(self._found(below))
-
-    def sizes(self, prefix: str = "") -> dict[str, int]:
-        """See `StateBackend.sizes`: a listing tells them."""
-        folder = check_prefix(prefix)
-        below = f"{self._root}/{folder}/" if folder else f"{self._root}/"
-        found = self._repeated(lambda: self._found(below))
-        sizes = {name.removeprefix(f"{self._root}/"): size for name, size in found.items()}
-        return {path: size for path, size in sorted(sizes.items()) if is_path(path)}
-
-    def _found(self, below: str) -> dict[str, int]:
-        """Return the names of all objects below a folder, with their sizes."""
+    def _find(self, below: str) -> dict[str, int]:
         # Not adlfs's find(): it looks at folders, and a missing container is to it like a missing folder.
         client, prefix = self._fs, below.partition("/")[2]
 
@@ -102,19 +88,7 @@ class AzureBackend(ObjectStoreBackend):
 
     def _try_promises(self, path: str) -> None:
         super()._try_promises(path)
-        path = f"probe/{uuid4().hex}"
-        self.create(path, b"first")
-        try:
-            file = self._begin(self._key(path), uuid4().hex)
-            file.write(b"second")
-            try:
-                self._repeated(file.commit)
-            except FileExistsError:
-                file.discard()
-            else:
-                raise self._broken("it committed the blocks of a second upload of one path")
-        finally:
-            self.delete([path])
+        self._try_parts()
 
     def _explain(self, error: Exception) -> Exception:
         return explain(error, self.url) or super()._explain(error)

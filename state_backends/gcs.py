@@ -4,14 +4,13 @@ A create has the condition `ifGenerationMatch=0`: there is no such object. Of up
 completes Google deletes the parts after a week.
 """
 
-import builtins
 import errno
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from fsspec.spec import AbstractFileSystem
 
-from state_backends.base import StateBackendError, StorageOptions, check_prefix, is_path
+from state_backends.base import StateBackendError, StorageOptions
 from state_backends.object_store import ObjectStoreBackend, client_of, need
 
 _NONCE = "state-backend-nonce"
@@ -41,19 +40,7 @@ class GcsBackend(ObjectStoreBackend):
     def _fs(self) -> AbstractFileSystem:
         return client_of(self._scheme, self._options, _client)
 
-    def _find(self, below: str) -> builtins.list[str]:
-        return builtins.list(self._found(below))
-
-    def sizes(self, prefix: str = "") -> dict[str, int]:
-        """See `StateBackend.sizes`: a listing tells them."""
-        folder = check_prefix(prefix)
-        below = f"{self._root}/{folder}/" if folder else f"{self._root}/"
-        found = self._repeated(lambda: self._found(below))
-        sizes = {name.removeprefix(f"{self._root}/"): size for name, size in found.items()}
-        return {path: size for path, size in sorted(sizes.items()) if is_path(path)}
-
-    def _found(self, below: str) -> dict[str, int]:
-        """Return the names of all objects below a folder, with their sizes."""
+    def _find(self, below: str) -> dict[str, int]:
         # Not gcsfs's find(): to it a missing bucket is like a missing folder.
         found: dict[str, int] = {}
         more: dict[str, str] = {}

@@ -288,11 +288,18 @@ class ObjectStoreBackend(StateBackend):
 
     def list(self, prefix: str = "") -> builtins.list[str]:
         """See `StateBackend.list`. Names that no path can have, such as hidden ones, are not ours."""
-        folder = check_prefix(prefix)
-        below = f"{self._root}/{folder}/" if folder else f"{self._root}/"
+        return builtins.list(self.sizes(prefix))
+
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        """See `StateBackend.sizes`: a listing tells them."""
+        below = self._folder(prefix)
         found = self._repeated(lambda: self._find(below))
-        paths = (name.removeprefix(f"{self._root}/") for name in found if name.startswith(below))
-        return sorted(path for path in paths if is_path(path))
+        sizes = {
+            name.removeprefix(f"{self._root}/"): size
+            for name, size in found.items()
+            if name.startswith(below)
+        }
+        return {path: size for path, size in sorted(sizes.items()) if is_path(path)}
 
     def delete(self, paths: Iterable[str]) -> None:
         """See `StateBackend.delete`."""
@@ -302,12 +309,13 @@ class ObjectStoreBackend(StateBackend):
 
     # --- what a kind of store knows better -------------------------------------------------------
 
-    def _find(self, below: str) -> builtins.list[str]:
-        """Return the names of all objects below a folder; more is allowed."""
+    def _find(self, below: str) -> dict[str, int]:
+        """Return the names of all objects below a folder, with their sizes; more is allowed."""
         try:
-            return builtins.list(self._fs.find(below))
+            found = self._fs.find(below, detail=True)
         except FileNotFoundError:
-            return []
+            return {}
+        return {name: int(each["size"]) for name, each in found.items()}
 
     def _remove(self, keys: builtins.list[str]) -> None:
         """Delete objects; those that do not exist are ignored."""
@@ -356,6 +364,31 @@ class ObjectStoreBackend(StateBackend):
 
     def _key(self, path: str) -> str:
         return f"{self._root}/{check_path(path)}"
+
+    def _folder(self, prefix: str) -> str:
+        """Return how the names of all objects under the folder `prefix` begin."""
+        folder = check_prefix(prefix)
+        return f"{self._root}/{folder}/" if folder else f"{self._root}/"
+
+    def _try_parts(self) -> None:
+        """Test whether an upload in parts is refused as a single write is; see `probe`.
+
+        Raises `StateBackendError`: some stores honour the condition of the latter alone.
+        """
+        path = f"probe/{uuid4().hex}"
+        self.create(path, b"first")
+        try:
+            file = self._repeated(lambda: self._begin(self._key(path), uuid4().hex))
+            file.write(b"second")
+            self._repeated(file.close)
+            try:
+                self._repeated(file.commit)
+            except FileExistsError:
+                self._repeated(file.discard)
+            else:
+                raise self._broken("it completed a second upload of one path")
+        finally:
+            self.delete([path])
 
     def _begin(self, key: str, nonce: str) -> Any:
         return self._fs.open(key, "xb", block_size=PART, autocommit=False, **self._marked(nonce))

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
-from uuid import uuid4
 
 from fsspec.spec import AbstractFileSystem
 
@@ -171,29 +170,15 @@ class S3Backend(ObjectStoreBackend):
             raise ValueError(f"path {path!r} names a version")
         return super()._key(path)
 
-    def sizes(self, prefix: str = "") -> dict[str, int]:
-        """See `StateBackend.sizes`: a listing tells them."""
-        folder = check_prefix(prefix)
-        below = f"{self._root}/{folder}/" if folder else f"{self._root}/"
-        found = self._repeated(lambda: self._found(below))
-        sizes = {name.removeprefix(f"{self._root}/"): size for name, size in found.items()}
-        return {path: size for path, size in sorted(sizes.items()) if is_path(path)}
-
     def folders(self, prefix: str = "") -> builtins.list[str]:
         """See `StateBackend.folders`: a listing up to the next `/` tells them."""
-        folder = check_prefix(prefix)
-        below = f"{self._root}/{folder}/" if folder else f"{self._root}/"
-        key = below.partition("/")[2]
+        key = self._folder(prefix).partition("/")[2]
         pages = self._repeated(lambda: builtins.list(self._listed(key, Delimiter="/")))
         found = (each["Prefix"] for page in pages for each in page.get("CommonPrefixes", []))
         names = (each.removeprefix(key).rstrip("/") for each in found)
         return sorted(name for name in names if is_path(name))
 
-    def _find(self, below: str) -> builtins.list[str]:
-        return builtins.list(self._found(below))
-
-    def _found(self, below: str) -> dict[str, int]:
-        """Return the names of all objects below a folder, with their sizes."""
+    def _find(self, below: str) -> dict[str, int]:
         # Not s3fs's find(): below a folder without objects it looks twice more, for the folder itself,
         # and older releases take a folder that a console or Hadoop has made for an object.
         pages = self._listed(below.partition("/")[2])
@@ -228,21 +213,7 @@ class S3Backend(ObjectStoreBackend):
 
     def _try_promises(self, path: str) -> None:
         super()._try_promises(path)
-        # Some stores honour the condition of a single write and not of a completed upload.
-        path = f"probe/{uuid4().hex}"
-        self.create(path, b"first")
-        try:
-            file = self._repeated(lambda: self._begin(self._key(path), uuid4().hex))
-            file.write(b"second")
-            self._repeated(file.close)
-            try:
-                self._repeated(file.commit)
-            except FileExistsError:
-                self._repeated(file.discard)
-            else:
-                raise self._broken("it completed a second upload of one path")
-        finally:
-            self.delete([path])
+        self._try_parts()
 
     def _broken(self, what: str) -> StateBackendError:
         return StateBackendError(
