@@ -1061,6 +1061,7 @@ def decide(
     """Ask `next_step`, and `choose`, about what a flusher has read."""
     attempts = _attempts(told.listed)
     identity = None if told.first is None else _identity(told.first)
+    flushed = recorded.epoch if recorded else -1
     observed = Observation(
         com,
         recorded,
@@ -1068,7 +1069,7 @@ def decide(
         asked=identity is not None,
         row=ledger,
         attempts=attempts,
-        trimmable=trimmable,
+        trimmable=flushed if trimmable is None else trimmable,
         known=known,
     )
     if not rules.torn and ledger is not None and ledger.last is not None:

@@ -356,7 +356,7 @@ def test_rule_18_a_sweep_leaves_alone_what_was_flushed_after_it_had_listed_the_t
         return [(view, flushed) for view, flushed in found if view.target == CELLS]
 
     monkeypatch.setattr(asked, late)
-    Trimmer(world.log.of(CELLS), 0.0, world.clock).sweep(None)
+    Trimmer(world.log.of(CELLS), 0.0, world.clock).sweep(-1)
     assert world.log.read(paths.CHOICE, 1) is not None
 
 

@@ -63,7 +63,7 @@ def test_what_a_killed_task_left_half_written_is_swept(tmp_path: Path) -> None:
     for path in (old, young, *folder.glob("*.arrow")):
         path.touch()
         os.utime(path, None if path == young else (long_ago, long_ago))
-    sweep(world.log)
+    sweep(world.log, world.log.mark())
     assert (old.exists(), young.exists()) == (False, True)
     assert segment_epochs(world) == [0]
 

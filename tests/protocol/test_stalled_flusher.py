@@ -89,7 +89,7 @@ def test_rule_22_a_flusher_that_wakes_in_a_trim_deletes_no_last_copy(
     """It has deleted some segments; it goes on with names that the rewind needs again."""
     outage = Outage(world)
     slow = world.flusher()
-    slow.trimmer.sweep(None)
+    slow.trimmer.sweep(world.log.mark())
     real, calls = slow._log.backend.delete, iter(range(100))
     to = 1 + -(-deleted // 2)
 
@@ -129,7 +129,7 @@ def test_rule_22_a_decision_does_not_cover_what_a_flusher_deletes_after_a_rewind
     table, row = copy.deepcopy(world.store.table), world.store.ledger[world.query_id]
     world.run().batch([("b", 2)])
     slow = world.flusher()
-    slow.trimmer.sweep(None)
+    slow.trimmer.sweep(world.log.mark())
     real, rewound = slow._log.backend.delete, list[Rewound]()
 
     def late(objects: Iterable[str]) -> None:

@@ -143,7 +143,11 @@ def view(
     seen = tuple(Attempt(*attempt) for attempt in attempts)
     asked = resting(checkpointed, recorded(record), identity(first)) is None
     return Observation(
-        checkpointed, recorded(record), identity(first), asked=asked, row=ledger, attempts=seen
+        *(checkpointed, recorded(record), identity(first)),
+        asked=asked,
+        row=ledger,
+        attempts=seen,
+        trimmable=-1 if record is None else record,
     )
 
 
@@ -332,11 +336,11 @@ def proof(generation: int, highest: int, run_id: str | None = None) -> CommitPro
         ([ONE, TWO], {"committed": "run 1"}, ONE),
         ([ONE, TWO], {"committed": "run 2", "running": "run 2"}, TWO),
         # all others ended because another run had written `commits/5`
-        ([ONE, TWO], {"lost": frozenset({"run 2"})}, ONE),
-        ([ONE, TWO, THREE], {"lost": frozenset({"run 1", "run 3"})}, TWO),
-        ([ONE], {"lost": frozenset({"run 1"})}, ONE),
+        ([ONE, TWO], {"gave_way": frozenset({"run 2"})}, ONE),
+        ([ONE, TWO, THREE], {"gave_way": frozenset({"run 1", "run 3"})}, TWO),
+        ([ONE], {"gave_way": frozenset({"run 1"})}, ONE),
         # which is weaker than that one has gone on
-        ([ONE, TWO, Attempt(6, 2)], {"lost": frozenset({"run 2"})}, TWO),
+        ([ONE, TWO, Attempt(6, 2)], {"gave_way": frozenset({"run 2"})}, TWO),
         # published late, after its segments had gone (rule 18)
         ([ONE, TWO], {"tombstones": frozenset({TWO})}, ONE),
         ([ONE, TWO], {"tombstones": frozenset({TWO}), "running": "run 2"}, ONE),
@@ -374,7 +378,7 @@ def test_of_those_that_have_not_lost_the_highest_is_taken() -> None:
         ([ONE, TWO], {"proofs": (proof(1, highest=2, run_id="other"),)}),
         ([ONE, TWO], {"committed": "other"}),
         # all have lost, which cannot be
-        ([ONE, TWO], {"lost": frozenset({"run 1", "run 2"})}),
+        ([ONE, TWO], {"gave_way": frozenset({"run 1", "run 2"})}),
     ],
 )
 def test_without_a_proof_a_living_run_is_waited_for(
@@ -393,11 +397,11 @@ def test_without_a_proof_a_living_run_is_waited_for(
 
 def test_what_was_swept_proves_nothing_and_is_never_taken() -> None:
     """Rule 18: of what is left the highest is taken, unproven; with nothing left the manifest is missing."""
-    two_left = evidence(5, ONE, TWO, THREE, swept=frozenset({THREE}))
+    two_left = evidence(5, ONE, TWO, THREE, tombstones=frozenset({THREE}))
     assert choose(two_left) == Begin((TWO,), proven=False)
-    assert choose(evidence(5, ONE, TWO, swept=frozenset({ONE, TWO}))) == ManifestMissing(5)
+    assert choose(evidence(5, ONE, TWO, tombstones=frozenset({ONE, TWO}))) == ManifestMissing(5)
     # A later manifest proves the highest generation only, and that published it, though late.
-    later = evidence(5, ONE, TWO, THREE, Attempt(6, 2), swept=frozenset({THREE}))
+    later = evidence(5, ONE, TWO, THREE, Attempt(6, 2), tombstones=frozenset({THREE}))
     assert choose(later) == Begin((TWO,), proven=False)
 
 

@@ -254,7 +254,7 @@ class Flusher:
             attempts,
             rewound,
             trimmable,
-            retained=self.trimmer.due(recorded, trimmable),
+            retained=self.trimmer.due(trimmable),
             overtaken=overtaken,
             known=known,
         )

@@ -18,7 +18,7 @@ from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import FlushedEpoch
 from wal_sink.wal.aside import needless_aside
 from wal_sink.wal.log import Log
-from wal_sink.wal.retention import RetainedEpochs, Retention, SharedRetention
+from wal_sink.wal.retention import RetainedEpochs, Retention
 from wal_sink.wal.trim import old_records, sweep, trim
 
 logger = line_logger(__name__)
@@ -39,7 +39,6 @@ class Trimmer:
     def __init__(self, log: Log, retention_s: float, clock_us: Callable[[], int]) -> None:
         self._log = log
         self._retention = Retention(retention_s, clock_us)
-        self._shared = SharedRetention(retention_s, clock_us) if log.several else None
         self._retained = RetainedEpochs(log)
         self._failed_s = self._swept_s = self._dropped_s = float("-inf")
         self.half_written: int | None = None
@@ -50,31 +49,29 @@ class Trimmer:
         if self._retention.seconds:
             return []
         epochs, limit = [begun.epoch for begun in window.epochs], window.last
-        if self._shared is not None:
-            limit = self._shared.trimmable(self._log, epochs)
+        if self._log.several:
+            limit = self._retention.trimmable(self._log, None, epochs)
         return [epoch for epoch in epochs if epoch <= limit]
 
-    def trimmable(self, recorded: FlushedEpoch | None, attempts: Iterable[Attempt]) -> int | None:
-        """Return the highest epoch that may be trimmed, with those before it; None: all that are flushed."""
+    def trimmable(self, recorded: FlushedEpoch | None, attempts: Iterable[Attempt]) -> int:
+        """Return the highest epoch that may be trimmed, with those before it; -1 for none."""
         if time.monotonic() < self._failed_s + DELETE_AGAIN_S:
             return -1
         epochs = sorted({attempt.epoch for attempt in attempts})
-        if self._shared is not None:
-            due = recorded is not None and bool(epochs) and epochs[0] <= recorded.epoch
-            return self._shared.trimmable(self._log, epochs) if due else -1
+        if self._log.several and not (recorded and epochs and epochs[0] <= recorded.epoch):
+            return -1  # the others are not asked
         return self._retention.trimmable(self._log, recorded, heapq.merge(epochs, self._retained))
 
-    def due(self, recorded: FlushedEpoch | None, trimmable: int | None) -> tuple[int, ...]:
+    def due(self, trimmable: int) -> tuple[int, ...]:
         """Return the retained epochs whose time is over.
 
         :param trimmable: what `trimmable` has returned.
         """
-        flushed = recorded.epoch if recorded else -1
-        return self._retained.upto(flushed if trimmable is None else min(trimmable, flushed))
+        return self._retained.upto(trimmable)
 
     def retain(self, window: Window, records: Sequence[FlushedEpoch]) -> None:
         """Move what is flushed to `retained/` for `wal.retention`; without one there is nothing to do."""
-        if not self._retention.seconds or self._shared is not None:
+        if not self._retention.seconds or self._log.several:
             return  # the manifest stays for those that list it
         with self._leaving_garbage():
             self._retained.retain(window.epochs, records)
@@ -90,7 +87,7 @@ class Trimmer:
                 self._failed_s = time.monotonic()
                 logger.warning("objects of a flushed epoch are not deleted: %s", why)
 
-    def sweep(self, trimmable: int | None) -> None:
+    def sweep(self, trimmable: int) -> None:
         """Delete what killed tasks and late ones have left, at the first call and then every hour.
 
         Called once the ledger is found to agree: `rewind` may need what is there.
@@ -99,10 +96,10 @@ class Trimmer:
             return
         with self._leaving_garbage():
             self._retained.look()
-            if self._shared is not None:
+            if self._log.several:
                 # Read before the targets are listed: what is flushed later may be kept for a new one.
                 mark = self._log.mark()
-                trimmable = min(self._shared.trimmable(self._log, ()), mark)
+                trimmable = min(self._retention.trimmable(self._log, None, ()), mark)
             self.half_written = (self.half_written or 0) + sweep(self._log, trimmable)
         self._swept_s = time.monotonic()
 

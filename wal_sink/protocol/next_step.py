@@ -38,8 +38,8 @@ class Observation:
     """The manifests there are."""
     rewound: bool = False
     """Whether an operator has rewound the log; looked at only where neither row nor record is there."""
-    trimmable: int | None = None
-    """The highest epoch that may be trimmed by now; None: all that are recorded (`wal.retention`)."""
+    trimmable: int = -1
+    """The highest epoch that `wal.retention`, and each of several targets, lets be trimmed by now."""
     retained: tuple[int, ...] = ()
     """Flushed epochs that were kept for `wal.retention`, and whose time is over."""
     overtaken: bool = False
@@ -219,7 +219,7 @@ def next_step(observed: Observation, owner: Owner) -> Step:
 def _trim_step(observed: Observation) -> Trim | None:
     """Rule 18: what is flushed goes when its time is over, late manifests of zombies too."""
     recorded = observed.recorded.epoch if observed.recorded else -1
-    upto = recorded if observed.trimmable is None else min(observed.trimmable, recorded)
+    upto = min(observed.trimmable, recorded)
     left = {attempt.epoch for attempt in observed.attempts if attempt.epoch <= upto}.union(
         observed.retained
     )

@@ -12,7 +12,6 @@ it was; then the epoch is trimmed from there, when its time is over.
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import takewhile
 
@@ -145,15 +144,16 @@ def put_back(log: Log, to: int) -> None:
 
 
 class Retention:
-    """Says which flushed epochs have been in the log for `wal.retention`.
+    """Says which flushed epochs may be trimmed: each of several targets holds back what it lacks.
 
-    The time of an epoch is that of its `flushed/` record, by the clock of the flusher that wrote it. Another
-    clock may ask: one that is ahead shortens the delay by as much, one that is behind lengthens it. Either
-    is safe, since an epoch that has a record is in the target. A record of the future, by a clock that was
-    wrong, counts no later than the newest record: an epoch was flushed before those that follow it.
+    The time of an epoch is that of its `flushed/` record, by the clock of the flusher that wrote it; of
+    several targets, of the last one. Another clock may ask: one that is ahead shortens the delay by as much,
+    one that is behind lengthens it. Either is safe, since an epoch that has a record is in the target. A
+    record of the future, by a clock that was wrong, counts no later than the newest record: an epoch was
+    flushed before those that follow it.
 
-    Remembers one record, so that a look costs no read while nothing is due. It is read again before its epoch
-    counts as due: since a rewind the epoch may have been flushed anew.
+    Remembers one record of each target, so that a look costs no read while nothing is due. It is read again
+    before its epoch counts as due: since a rewind the epoch may have been flushed anew.
 
     :param seconds: 0 lets every flushed epoch be trimmed at once.
     :param clock_us: microseconds since 1970.
@@ -161,67 +161,51 @@ class Retention:
 
     def __init__(self, seconds: float, clock_us: Callable[[], int]) -> None:
         self.seconds = seconds
-        self.clock_us = clock_us
-        self._oldest = (-1, 0)
-        """An epoch, and when it was flushed as far as was read; 0: long ago."""
-
-    def trimmable(
-        self, log: Log, recorded: FlushedEpoch | None, epochs: Iterable[int]
-    ) -> int | None:
-        """Return the highest epoch that may be trimmed, with all before it; None: all that are flushed.
-
-        :param recorded: the newest record.
-        :param epochs: of which there are manifests, waiting or retained, ascending.
-        """
-        if recorded is None or not self.seconds:
-            return None
-        now_us = self.clock_us()
-        for epoch in itertools.takewhile(lambda each: each <= recorded.epoch, epochs):
-            if not self._is_due(log, epoch, recorded, now_us):
-                return epoch - 1
-        return None
-
-    def _is_due(self, log: Log, epoch: int, newest: FlushedEpoch, now_us: int) -> bool:
-        def is_over() -> bool:
-            flushed_us = min(self._oldest[1], newest.recorded_us)
-            return now_us >= flushed_us + self.seconds * 1_000_000
-
-        if self._oldest[0] == epoch and not is_over():
-            return False
-        record = log.flushed(epoch)
-        # Without a record the epoch is due: `trim` then says what is wrong.
-        self._oldest = epoch, record.recorded_us if record else 0
-        return is_over()
-
-
-class SharedRetention:
-    """Says the same of a log of several targets, of which each holds back what it lacks.
-
-    :param seconds: since an epoch was flushed to the last one of them.
-    """
-
-    def __init__(self, seconds: float, clock_us: Callable[[], int]) -> None:
-        self.seconds = seconds
         self._clock_us = clock_us
-        self._retentions: dict[str, Retention] = {}
+        self._oldest: dict[str, tuple[int, int]] = {}
+        """By target, an epoch, and when it was flushed as far as was read; 0: long ago."""
         self._slowest = ""
 
-    def trimmable(self, log: Log, epochs: Iterable[int]) -> int:
-        """Return the highest epoch that may be trimmed, with all before it.
+    def trimmable(self, log: Log, recorded: FlushedEpoch | None, epochs: Iterable[int]) -> int:
+        """Return the highest epoch that may be trimmed, with all before it; -1 for none.
 
-        :param epochs: of which there are manifests, ascending. If a target lacks the first of them, the
-            others are not asked.
+        :param recorded: the newest record; of several targets, each one's is read.
+        :param epochs: of which there are manifests, waiting or retained, ascending. If one of several targets
+            lacks the first of them, the others are not asked.
         """
+        if not log.several:
+            return self._of_target(log, recorded.epoch if recorded else -1, recorded, epochs)
         limit, there = None, list(epochs)
         # Listed after what the caller has seen as flushed: see `wal.targets`.
         for view, flushed in flushed_limits(log, fresh=True, before=self._slowest):
-            retention = self._retentions.setdefault(
-                view.target, Retention(self.seconds, self._clock_us)
-            )
-            kept = retention.trimmable(view, view.newest_flushed(), there) if self.seconds else None
-            mine = flushed if kept is None else min(kept, flushed)
+            newest = view.newest_flushed() if self.seconds else None
+            mine = self._of_target(view, flushed, newest, there)
             limit = mine if limit is None else min(limit, mine)
             if there and limit < there[0]:
                 self._slowest = view.target
                 break
         return -1 if limit is None else limit
+
+    def _of_target(
+        self, view: Log, flushed: int, newest: FlushedEpoch | None, epochs: Iterable[int]
+    ) -> int:
+        """Return what one target lets go, of what it is done with up to `flushed`."""
+        if self.seconds and newest is not None:
+            now_us = self._clock_us()
+            for epoch in takewhile(lambda each: each <= newest.epoch, epochs):
+                if not self._is_due(view, epoch, newest, now_us):
+                    return min(epoch - 1, flushed)
+        return flushed
+
+    def _is_due(self, view: Log, epoch: int, newest: FlushedEpoch, now_us: int) -> bool:
+        def is_over(recorded_us: int) -> bool:
+            return now_us >= min(recorded_us, newest.recorded_us) + self.seconds * 1_000_000
+
+        oldest, recorded_us = self._oldest.get(view.target, (-1, 0))
+        if oldest == epoch and not is_over(recorded_us):
+            return False
+        record = view.flushed(epoch)
+        # Without a record the epoch is due: `trim` then says what is wrong.
+        recorded_us = record.recorded_us if record else 0
+        self._oldest[view.target] = epoch, recorded_us
+        return is_over(recorded_us)

@@ -22,7 +22,7 @@ from wal_sink.model.records import FlushedEpoch
 from wal_sink.wal.aside import needless_aside
 from wal_sink.wal.log import Log
 from wal_sink.wal.quarantine import left_entries
-from wal_sink.wal.retention import RetainedEpochs, Retention, SharedRetention, retained_paths
+from wal_sink.wal.retention import RetainedEpochs, Retention, retained_paths
 from wal_sink.wal.runs import sweep_runs
 from wal_sink.wal.targets import flushed_epoch, record_anywhere, views
 
@@ -82,20 +82,20 @@ def trim(
     return tuple(stay)
 
 
-def sweep(log: Log, trimmable: int | None = None) -> int:
+def sweep(log: Log, trimmable: int) -> int:
     """Delete the half-written files of killed tasks, and what was written of an epoch after it was trimmed.
 
     Segments above the flushed mark stay, named by a manifest or not: their task may be alive. So do those of
     an epoch that still has a manifest, waiting or retained: `trim` compares that first (rule 23); and what
     tells its attempts apart, for a target that is attached again.
 
-    :param trimmable: the highest epoch of which anything may be deleted; None: the flushed mark.
+    :param trimmable: the highest epoch of which anything may be deleted.
     :return: how many files were half written.
     """
     if unfinished := log.backend.sweep_unfinished(_UNFINISHED_S):
         logger.info("deleted %d unfinished files of killed writers", unfinished)
     if (newest := log.newest_flushed()) is not None:
-        upto = newest.epoch if trimmable is None else min(trimmable, newest.epoch)
+        upto = min(trimmable, newest.epoch)
         # Afresh: a segment goes because both lack its epoch. Manifests first, since they move to `retained/`.
         untrimmed = {attempt.epoch for attempt in log.attempts(fresh=True)}
         untrimmed |= retained_paths(log, fresh=True).keys()
@@ -121,10 +121,7 @@ def list_trimmable(log: Log, retention: Retention) -> tuple[str, ...]:
         return ()
     listed, retained = log.attempts(), retained_paths(log)
     epochs = sorted({*retained, *(attempt.epoch for attempt in listed)})
-    trimmable = retention.trimmable(log, newest, epochs)
-    if log.several:
-        trimmable = SharedRetention(retention.seconds, retention.clock_us).trimmable(log, epochs)
-    upto = newest.epoch if trimmable is None else trimmable
+    upto = retention.trimmable(log, newest, epochs)
     attempts = [attempt for attempt in listed if attempt.epoch <= upto]
     for epoch, attempts_of_epoch in _by_epoch(attempts).items():
         refuse_diverged(log, epoch, attempts_of_epoch)
