@@ -13,24 +13,22 @@ import time
 from collections.abc import Callable
 
 import msgspec
-import tenacity
 
 from state_backends import StateBackendError
 from wal_sink.admin.query import Query
 from wal_sink.clock import now_us
-from wal_sink.errors import NoFlusher, NotDrained, WalSinkError
+from wal_sink.errors import NotDrained, WalSinkError
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.flush.report import Reporter
 from wal_sink.flush.run_history import RunHistory
-from wal_sink.log_context import logging_query
 from wal_sink.model import paths
 from wal_sink.model.records import FlusherReport
 from wal_sink.observer import Observer
 from wal_sink.progress.backlog import count_epochs, pending_epochs
 from wal_sink.progress.heartbeat import SILENT_S, FlusherWatch, this_process
 from wal_sink.progress.status import read_status
-from wal_sink.protocol.next_step import Begin, Idle, PassOver, Resume
+from wal_sink.protocol.next_step import Begin, Idle, PassOver, Resume, Step
 from wal_sink.targets.base import Target
 from wal_sink.text import counted
 from wal_sink.wal.location import owned, store_errors
@@ -90,9 +88,6 @@ class HeartbeatHistory(RunHistory):
 
 _TRIES = 4
 """How often a step is tried whose error may pass by itself."""
-
-_LOOK_S = 1.0
-"""How often `follow` tells its progress, and `drain` looks whether another process still reports."""
 
 _SIGNAL_S = 0.1
 """How soon a waiting flusher notices a signal."""
@@ -209,87 +204,65 @@ class FlushCommand:
 
         :raises NotDrained: it was stopped before.
         :raises NoFlusher: the target is not attached.
-        :raises WalSinkError: the flush stops at it; a transient one is raised after some tries.
+        :raises WalSinkError: the flush stops at it; of a step, a transient one is raised after some tries.
         """
-        done = self._drain(progress)
-        if (left := why_absent(self._query.log)) is not None:
-            raise left  # no flusher has failed, so none reports it
-        return done
-
-    def _drain(self, progress: Progress) -> FlushDone:
         goal = self._query.checkpoint.last_commit()
         total = count_epochs(self._query.log, goal, self._tally.flushed)
-        tries = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(
-                lambda error: isinstance(error, WalSinkError) and error.transient
-            ),
-            wait=tenacity.wait_random_exponential(multiplier=0.5, max=5),
-            stop=lambda state: self._stopping or state.attempt_number >= _TRIES,
-            before_sleep=self._failed,
-            sleep=self._sleep,
-            reraise=True,
-        )
-        try:
-            with self._reporter.beating():
-                self._trimmed = tries(_trimmable_files, self._query.log, self._retention_s)
-                while not self._stopping:
-                    progress(self._tally.epochs, total)
-                    self._run_history.undecided = False
-                    with logging_query(self._query.query_id, self._query.log.target):
-                        step = tries(self._flusher.run_once)
-                    self._reporter.succeeded()
-                    self._tally.look()
-                    if isinstance(step, Idle) and self._run_history.undecided:
-                        self._sleep(_LOOK_S)
-                    elif isinstance(step, Idle):
-                        return self._done(step.why)
-                    # What clears up before a flush is taken to its end.
-                    elif self._tally.flushed >= goal and isinstance(
-                        step, Begin | PassOver | Resume
-                    ):
-                        return self._done(
-                            "everything that was checkpointed at the start is flushed"
-                        )
-        except WalSinkError as error:
-            self._reporter.failed(error)
-            raise
-        finally:
-            self._flusher.close()
-            self._reporter.ended()
-        raise NotDrained(
-            f"Interrupted after {counted(self._tally.epochs, 'epoch')}; {self._pending()} wait",
-            "Nothing is lost: run it again.",
-        )
+        progress(0, total)
+        why = ""
+
+        def is_last(step: Step) -> bool:
+            nonlocal why
+            self._tally.look()
+            undecided, self._run_history.undecided = self._run_history.undecided, False
+            if isinstance(step, Idle):
+                why = "" if undecided else step.why
+            # What clears up before a flush is taken to its end.
+            elif self._tally.flushed >= goal and isinstance(step, Begin | PassOver | Resume):
+                why = "everything that was checkpointed at the start is flushed"
+            if not why:
+                progress(self._tally.epochs, total)
+            return bool(why)
+
+        self._trimmed = _trimmable_files(self._query.log, self._retention_s)
+        self._run(FlushLoop(self._flusher, is_last, _TRIES))
+        if not why:
+            raise NotDrained(
+                f"Interrupted after {counted(self._tally.epochs, 'epoch')}; {self._pending()} wait",
+                "Nothing is lost: run it again.",
+            )
+        if (left := why_absent(self._query.log)) is not None:
+            raise left  # no flusher has failed, so none reports it
+        return self._done(why)
 
     def follow(self, progress: Progress = lambda _done, _total: None) -> FlushDone:
         """Flush until `stop`. An error is reported, and its step is tried again (rule 21)."""
-        loop = FlushLoop(self._flusher)
-        loop.start()
-        try:
-            while not self._stopping:
-                self._sleep(_LOOK_S)
-                if not loop.is_alive():
-                    raise NoFlusher("The flush has ended by itself", "Report this as a bug.")
-                # What cannot be read stops the flusher as well, which says so.
-                with contextlib.suppress(WalSinkError, StateBackendError, OSError):
-                    self._tally.look()
-                progress(self._tally.epochs, self._tally.epochs)
-        finally:
-            loop.stop()
-            loop.join()
+
+        def tell(_: Step) -> bool:
+            # What cannot be read stops the flusher as well, which says so.
+            with contextlib.suppress(WalSinkError, StateBackendError, OSError):
+                self._tally.look()
+            progress(self._tally.epochs, self._tally.epochs)
+            return False
+
+        self._run(FlushLoop(self._flusher, tell))
         self._tally.look()
         return self._done("stopped")
 
-    def _failed(self, state: tenacity.RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome else None
-        assert error is not None
-        self._reporter.failed(error)
-        self._flusher.close()  # the next try connects anew
+    def _run(self, loop: FlushLoop) -> None:
+        """Let a loop run to its end, or until `stop`; raise the error at which it has ended.
 
-    def _sleep(self, seconds: float) -> None:
-        until_s = time.monotonic() + seconds
-        while not self._stopping and time.monotonic() < until_s:
-            time.sleep(_SIGNAL_S)
+        A second Ctrl-C ends the process at once, and the loop with it.
+        """
+        if self._stopping:
+            return
+        loop.start()
+        while loop.is_alive() and not self._stopping:
+            loop.join(_SIGNAL_S)
+        loop.stop()
+        loop.join()
+        if loop.error is not None:
+            raise loop.error
 
     def _pending(self) -> int:
         return pending_epochs(self._query.checkpoint, self._query.log)

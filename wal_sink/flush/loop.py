@@ -1,16 +1,18 @@
-"""Keeps the flushers of a query going: one daemon thread for each target, woken by events.
+"""Keeps a flusher going, in a daemon thread of its own: for each target of a query, woken by events.
 
-A query that another process flushes has no loop here.
+A query that another process flushes has no loop here. `wal-sink flush` has one, with or without an end.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 import tenacity
 
 from wal_sink.checkpoint.watcher import CommitWatcher
+from wal_sink.errors import WalSinkError
 from wal_sink.flush.flusher import Flusher
 from wal_sink.log_context import log_epoch, logging_query
 from wal_sink.protocol.next_step import Idle, Step
@@ -28,9 +30,18 @@ class FlushLoop(threading.Thread):
     An error stops the flush: the loop tries the same step again until it succeeds, and never skips one
     (rule 21). The pauses between tries are random and grow to 10 s: `docs/recover.md#outages` has them. A
     step that succeeds ends the count: in a backlog under an overloaded target each window has its own.
+
+    :param is_last: asked after each step, whether to end with it; None: it never is.
+    :param tries: how often a step is tried whose error may pass by itself; at any other error the loop ends.
+        None: whatever the error is, until the step succeeds.
     """
 
-    def __init__(self, flusher: Flusher) -> None:
+    def __init__(
+        self,
+        flusher: Flusher,
+        is_last: Callable[[Step], bool] = lambda _step: False,
+        tries: int | None = None,
+    ) -> None:
         self._pipeline = flusher.pipeline
         super().__init__(name=f"wal_sink-flush-{self._pipeline.query_id}", daemon=True)
         self._flusher = flusher
@@ -41,11 +52,17 @@ class FlushLoop(threading.Thread):
         self._hurried = threading.Event()
         self._ending = False
         self._stopping = threading.Event()
+        self._is_last = is_last
+        self.error: Exception | None = None
+        """At which it has ended."""
+        stop = tenacity.stop_when_event_set(self._stopping)
         self._tries = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(lambda error: tries is None or _may_pass(error)),
             wait=tenacity.wait_random_exponential(multiplier=_RETRY_FIRST_S, max=_RETRY_MOST_S),
-            stop=tenacity.stop_when_event_set(self._stopping),
+            stop=stop if tries is None else stop | tenacity.stop_after_attempt(tries),
             sleep=self._sleep,
             before_sleep=self._failed,
+            reraise=True,
         )
 
     def wake(self) -> None:
@@ -79,8 +96,10 @@ class FlushLoop(threading.Thread):
             try:
                 with self._reporter.beating():
                     self._go_on()
-            except tenacity.RetryError:
-                return  # told to stop while failing; the error is reported
+            except Exception as error:  # noqa: BLE001 -- who has started it raises it
+                if not self._stopping.is_set():  # else it is reported
+                    self.error = error
+                    self._reporter.failed(error)
             finally:
                 self._reporter.observer.ended()
                 self._commit_watcher.close()
@@ -91,8 +110,7 @@ class FlushLoop(threading.Thread):
         while not self._stopping.is_set():
             self._woken.clear()
             ending = self._ending  # before looking: what came later is not seen by this look
-            self._flush_until_rest()
-            if ending:
+            if self._flush_until_rest() or ending:
                 return
             self._rest()
 
@@ -108,11 +126,15 @@ class FlushLoop(threading.Thread):
             if self._commit_watcher.stirs:
                 self._flusher.sync.ahead()
 
-    def _flush_until_rest(self) -> None:
+    def _flush_until_rest(self) -> bool:
+        """Flush while there is something to flush; whether a step was the last one."""
         while (step := self._tries(self._step)) is not None:
             self._reporter.succeeded()
+            if self._is_last(step):
+                return True
             if isinstance(step, Idle):
-                return
+                break
+        return False
 
     def _step(self) -> Step | None:
         """Do a step, unless told to stop: then the last error is not over."""
@@ -128,3 +150,7 @@ class FlushLoop(threading.Thread):
     def _sleep(self, seconds: float) -> None:
         self._hurried.wait(seconds)
         self._hurried.clear()
+
+
+def _may_pass(error: BaseException) -> bool:
+    return isinstance(error, WalSinkError) and error.transient

@@ -266,17 +266,7 @@ def flush_record(
     if given_up:
         begun = msgspec.structs.replace(begun, manifest="", digest="", rows=0, bytes=0)
     return FlushedEpoch(
-        epoch=begun.epoch,
-        generation=begun.generation,
-        manifest=begun.manifest,
-        digest=begun.digest,
-        offsets_digest=begun.offsets_digest,
-        rows=begun.rows,
-        bytes=begun.bytes,
-        base_us=begun.base_us,
-        published_us=begun.published_us,
-        begun_us=window.begun_us,
-        recorded_us=now_us,
+        **msgspec.structs.asdict(begun), begun_us=window.begun_us, recorded_us=now_us
     )
 
 

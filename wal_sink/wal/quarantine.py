@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -173,14 +174,6 @@ def runs(rows: Sequence[int]) -> Iterator[tuple[int, int]]:
 
     :param rows: ascending.
     """
-    first = last = None
-    for row in rows:
-        if first is None or last is None:
-            first = last = row
-        elif row == last + 1:
-            last = row
-        else:
-            yield first, last - first + 1
-            first = last = row
-    if first is not None and last is not None:
-        yield first, last - first + 1
+    for _, run in groupby(enumerate(rows), key=lambda item: item[1] - item[0]):
+        first, *others = [row for _, row in run]
+        yield first, 1 + len(others)

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 
 from wal_sink.log_context import line_logger
 from wal_sink.model import paths
+from wal_sink.model.records import Ticket
 from wal_sink.wal.log import Log, read_many
 
 logger = line_logger(__name__)
@@ -44,8 +45,8 @@ def sweep_runs(log: Log, flushed: int) -> int:
     oldest = min([claimed[-RUNS_KEPT], *waiting])
     gone = [generation for generation in claimed if generation < oldest]
     if gone:
-        runs = _runs_before(log, oldest, ticketed(log))
-        log.delete(path for run in runs for path in (paths.TICKET.path(run), paths.STOP.path(run)))
+        runs = [run for run, made in _tickets(log).items() if made.generation + 1 < oldest]
+        _delete_tickets(log, runs)
         log.delete(map(paths.CLAIM.path, gone))
         logger.debug("deleted %d claims and %d tickets of old runs", len(gone), len(runs))
     return len(gone)
@@ -65,33 +66,25 @@ def is_crowded(log: Log) -> bool:
 
 def sweep_void_tickets(log: Log) -> int:
     """Delete the tickets of runs whose generation another run has claimed; return how many."""
-    runs = ticketed(log)[:_READ_AT_ONCE]
-    tickets = dict(
-        zip(runs, read_many(log, lambda run: log.readable(paths.TICKET, run), runs), strict=True)
-    )
-    generations = sorted({ticket.generation + 1 for ticket in tickets.values() if ticket})
+    tickets = _tickets(log)
+    generations = sorted({ticket.generation + 1 for ticket in tickets.values()})
     claims = read_many(log, lambda each: log.readable(paths.CLAIM, each), generations)
     owners = {
         generation: claim.run_id
         for generation, claim in zip(generations, claims, strict=True)
         if claim is not None
     }
-    void = [
-        run
-        for run, ticket in tickets.items()
-        if ticket is not None and owners.get(ticket.generation + 1, run) != run
-    ]
-    log.delete(path for run in void for path in (paths.TICKET.path(run), paths.STOP.path(run)))
+    void = [run for run, ticket in tickets.items() if owners.get(ticket.generation + 1, run) != run]
+    _delete_tickets(log, void)
     return len(void)
 
 
-def _runs_before(log: Log, oldest: int, runs: Iterable[str]) -> list[str]:
-    """Return the runs whose generation lies before `oldest`; one whose ticket is damaged is left alone."""
+def _tickets(log: Log) -> dict[str, Ticket]:
+    """Read some tickets, by run; one that is damaged is left alone."""
+    runs = ticketed(log)[:_READ_AT_ONCE]
+    read = read_many(log, lambda run: log.readable(paths.TICKET, run), runs)
+    return {run: ticket for run, ticket in zip(runs, read, strict=True) if ticket is not None}
 
-    def is_before(run_id: str) -> bool:
-        ticket = log.readable(paths.TICKET, run_id)
-        return ticket is not None and ticket.generation + 1 < oldest
 
-    runs = list(runs)[:_READ_AT_ONCE]
-    gone = read_many(log, is_before, runs)
-    return [run for run, is_gone in zip(runs, gone, strict=True) if is_gone]
+def _delete_tickets(log: Log, runs: Iterable[str]) -> None:
+    log.delete(path for run in runs for path in (paths.TICKET.path(run), paths.STOP.path(run)))
