@@ -16,7 +16,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bars
 from rich.table import Table
 
-from wal_sink.cli.terminal import AsJson, document, output, reddened, whole_number
+from wal_sink.cli.arguments import AsJson, whole_number
+from wal_sink.cli.terminal import document, output, reddened
 from wal_sink.errors import OptionError
 from wal_sink.targets.names import did_you_mean
 

@@ -15,19 +15,9 @@ from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 from rich.table import Table
 
 from wal_sink.admin.flush import FlushCommand, FlushDone, preview
-from wal_sink.admin.query import Query, find_query, sink_options, target_of
-from wal_sink.cli.terminal import (
-    AsJson,
-    CheckpointArgument,
-    LateBar,
-    OptionPairs,
-    TargetName,
-    Wal,
-    documents,
-    option_values,
-    output,
-    whole_number,
-)
+from wal_sink.admin.query import Query, sink_options, target_of
+from wal_sink.cli.arguments import Given, command, whole_number
+from wal_sink.cli.terminal import LateBar, documents, output
 from wal_sink.errors import OptionError
 from wal_sink.metrics.server import LOOPBACK, Exposition, expose
 from wal_sink.progress.status import byte_count, epoch_id
@@ -35,8 +25,9 @@ from wal_sink.targets.base import Target
 from wal_sink.text import counted
 
 
+@command("why", "yes")
 def flush(
-    checkpoint: CheckpointArgument,
+    given: Given,
     *,
     follow: Annotated[
         bool,
@@ -65,10 +56,6 @@ def flush(
             "--dry-run", help="Say what would be flushed and what would go; ask no target."
         ),
     ] = False,
-    target: TargetName = "",
-    wal: Wal = None,
-    option: OptionPairs = None,
-    as_json: AsJson = False,
 ) -> None:
     """Flush what is checkpointed now, without Spark, and trim the log.
 
@@ -79,8 +66,7 @@ def flush(
     Flushed epochs are deleted from the log. Those that the query's wal.retention still keeps stay;
     --option wal.retention=0 deletes them, too.
     """
-    with output(as_json=as_json) as console:
-        given = option_values(option)
+    with output(as_json=given.as_json) as console:
         if dry_run and follow:
             raise OptionError("--dry-run does not go with --follow.", "Leave one of them out.")
         if metrics_port is not None and not follow:
@@ -91,25 +77,27 @@ def flush(
         if metrics_port is None and metrics_host != LOOPBACK:
             raise OptionError("--metrics-host goes with --metrics-port.", "Give both, or neither.")
         with _exposed(metrics_port, metrics_host, console) as exposition:
-            query = find_query(checkpoint, wal, given)
-            sink = sink_options(query, given)
+            query, options = given.find(), given.options
+            sink = sink_options(query, options)
             retention_s, quarantine = sink.retention, sink.on_invalid_row == "quarantine"
-            each = query.each(target)
+            each = query.each(given.target)
             if dry_run:
-                with LateBar("looking at sizes", MofNCompleteColumn(), as_json=as_json) as bar:
+                with LateBar(
+                    "looking at sizes", MofNCompleteColumn(), as_json=given.as_json
+                ) as bar:
                     done = [preview(one, retention_s, bar.update) for one in each]
             else:
                 flushers = [
                     _flusher(
-                        one, target_of(one, given), retention_s, exposition, quarantine=quarantine
+                        one, target_of(one, options), retention_s, exposition, quarantine=quarantine
                     )
                     for one in each
                 ]
                 with _signals(flushers):
-                    done = _flush_all(flushers, console, follow=follow, as_json=as_json)
-        if as_json:
-            documents(done, several=query.log.several and not target)
-        for found in () if as_json else done:
+                    done = _flush_all(flushers, console, follow=follow, as_json=given.as_json)
+        if given.as_json:
+            documents(done, several=query.log.several and not given.target)
+        for found in () if given.as_json else done:
             (_print_preview if dry_run else _print)(console, found)
 
 

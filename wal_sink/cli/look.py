@@ -17,27 +17,19 @@ from rich.text import Text
 
 from wal_sink.admin import inspect as listing
 from wal_sink.admin.inspect import inspect_epoch
-from wal_sink.admin.query import Query, find_query, is_unused, target_of
+from wal_sink.admin.query import Query, is_unused, target_of
 from wal_sink.admin.verify import Verified
 from wal_sink.admin.verify import verify as look
+from wal_sink.cli.arguments import Given, SinkOptionPairs, command, option_values, whole_number
 from wal_sink.cli.screens import epoch_screen, log_screen
 from wal_sink.cli.terminal import (
-    AsJson,
-    CheckpointArgument,
     Failure,
     LateBar,
     Lines,
-    OptionPairs,
-    SinkOptionPairs,
-    TargetName,
-    Wal,
-    document,
     document_line,
     documents,
-    option_values,
     output,
     reddened,
-    whole_number,
 )
 from wal_sink.clock import now_us
 from wal_sink.errors import OptionError, WalSinkError
@@ -51,16 +43,13 @@ _EVERY_S = 1.0
 """How often `--watch` looks."""
 
 
+@command("why", "yes")
 def status(
-    checkpoint: CheckpointArgument,
+    given: Given,
     *,
     watch: Annotated[
         bool, typer.Option("--watch", help="Look again every second, until Ctrl-C.")
     ] = False,
-    target: TargetName = "",
-    wal: Wal = None,
-    option: OptionPairs = None,
-    as_json: AsJson = False,
 ) -> None:
     """Show how far the flush is, what the flusher does, and its last error.
 
@@ -68,18 +57,15 @@ def status(
     other process. With --watch and --json it prints one document a line. With --watch into a file
     or a pipe it prints a line at each change.
     """
-    with output(as_json=as_json) as console:
-        query = find_query(checkpoint, wal, option_values(option))
-        query = query._replace(log=view_of(query.log, target))
+    with output(as_json=given.as_json) as console:
+        query = given.find()
+        query = query._replace(log=view_of(query.log, given.target))
         if not watch:
             found = _look(query)
-            if as_json:
-                document(found)
-            else:
-                console.print(status_screen(found))
+            console.show(found, status_screen(found))
             return
         try:
-            if as_json:
+            if given.as_json:
                 _stream(query)
             elif console.is_terminal:
                 _watch(query, console)
@@ -181,8 +167,9 @@ def _stream(query: Query) -> None:
             document_line(found)
 
 
+@command("why", "yes")
 def inspect(
-    checkpoint: CheckpointArgument,
+    given: Given,
     epoch: Annotated[
         int | None,
         typer.Argument(metavar="EPOCH", parser=whole_number(0), help="Show this micro-batch."),
@@ -209,10 +196,6 @@ def inspect(
     ask_ledger: Annotated[
         bool, typer.Option("--ledger", help="Ask the target which epochs are begun.")
     ] = False,
-    target: TargetName = "",
-    wal: Wal = None,
-    option: OptionPairs = None,
-    as_json: AsJson = False,
 ) -> None:
     """List the epochs in the log; or show one, with its segments, schema, offsets and some rows.
 
@@ -220,30 +203,30 @@ def inspect(
     lists a begun epoch as waiting. The rows come from the log: once an epoch is flushed, they are
     in the table.
     """
-    with output(as_json=as_json) as console:
-        given = option_values(option)
-        query = find_query(checkpoint, wal, given)
-        view = view_of(query.log, target) if target else slowest_view(query.log)
+    with output(as_json=given.as_json) as console:
+        query = given.find()
+        view = view_of(query.log, given.target) if given.target else slowest_view(query.log)
         query = query._replace(log=view)
-        begun = listing.begun_window(query, target_of(query, given)) if ask_ledger else None
+        begun = None
+        if ask_ledger:
+            begun = listing.begun_window(query, target_of(query, given.options))
         if epoch is None:
             found = listing.inspect(query, begun, most, asked=ask_ledger)
-            if as_json:
-                document(found)
-            else:
-                console.print(log_screen(found, now_us()))
+            console.show(found, log_screen(found, now_us()))
             return
-        bar = LateBar("reading segments", DownloadColumn(), TimeRemainingColumn(), as_json=as_json)
-        with bar:
+        with _segment_bar(given) as bar:
             shown = inspect_epoch(query, epoch, begun, rows, bar.update)
-        if as_json:
-            document(shown)
-        else:
-            console.print(epoch_screen(shown))
+        console.show(shown, epoch_screen(shown))
 
 
+def _segment_bar(given: Given) -> LateBar:
+    columns = (DownloadColumn(), TimeRemainingColumn())
+    return LateBar("reading segments", *columns, as_json=given.as_json)
+
+
+@command("target", "why", "wal", "option", "yes")
 def check(
-    checkpoint: CheckpointArgument,
+    given: Given,
     *,
     schema: Annotated[
         str | None,
@@ -258,7 +241,6 @@ def check(
         typer.Option("--parquet", metavar="FILE", help="A file that has these columns."),
     ] = None,
     option: SinkOptionPairs = None,
-    as_json: AsJson = False,
 ) -> None:
     """Compare a query's options and columns with the table, before it starts.
 
@@ -267,18 +249,17 @@ def check(
     """
     from wal_sink.admin.spark_schema import json_schema, parquet_schema  # noqa: PLC0415 -- Parquet takes time to load
 
-    with output(as_json=as_json) as console:
+    with output(as_json=given.as_json) as console:
         if (schema is None) == (parquet is None):
             raise OptionError(
                 "The columns of the DataFrame are missing, or there are two sources of them.",
                 "Give one of --schema and --parquet.",
             )
         columns = parquet_schema(parquet) if parquet is not None else json_schema(schema or "")
-        found = preflight({"checkpointLocation": checkpoint, **option_values(option)}, columns)
-        if as_json:
-            document(found)
-        else:
-            console.print(check_screen(found))
+        found = preflight(
+            {"checkpointLocation": given.checkpoint, **option_values(option)}, columns
+        )
+        console.show(found, check_screen(found))
 
 
 def check_screen(found: Checked) -> Lines:
@@ -292,14 +273,11 @@ def check_screen(found: Checked) -> Lines:
     )
 
 
+@command("why", "yes")
 def verify(
-    checkpoint: CheckpointArgument,
+    given: Given,
     *,
-    target: TargetName = "",
-    wal: Wal = None,
-    option: OptionPairs = None,
     offline: Annotated[bool, typer.Option("--offline", help="Do not ask the target.")] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Look for everything at which the flush would stop. Changes nothing; the query may run.
 
@@ -307,18 +285,18 @@ def verify(
     flushed. The exit code is that of the first finding, or 0. A checkpoint that was set back is
     reported, and is no finding.
     """
-    with output(as_json=as_json) as console:
-        given = option_values(option)
-        query = find_query(checkpoint, wal, given)
-        bar = LateBar("reading segments", DownloadColumn(), TimeRemainingColumn(), as_json=as_json)
-        offline = offline or is_unused(query, given)
-        with bar:
+    with output(as_json=given.as_json) as console:
+        query, options = given.find(), given.options
+        offline = offline or is_unused(query, options)
+        with _segment_bar(given) as bar:
             each = [
-                look(one, None if offline else partial(target_of, one, given), now_us(), bar.update)
-                for one in query.each(target)
+                look(
+                    one, None if offline else partial(target_of, one, options), now_us(), bar.update
+                )
+                for one in query.each(given.target)
             ]
-        if as_json:
-            documents(each, several=query.log.several and not target)
+        if given.as_json:
+            documents(each, several=query.log.several and not given.target)
         else:
             for found in each:
                 _print(console, found)

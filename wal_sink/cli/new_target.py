@@ -10,7 +10,8 @@ from typing import Annotated
 import msgspec
 import typer
 
-from wal_sink.cli.terminal import AsJson, document, output
+from wal_sink.cli.arguments import AsJson
+from wal_sink.cli.terminal import output
 from wal_sink.errors import OptionError
 from wal_sink.targets.registry import installed
 
@@ -49,12 +50,9 @@ def new_target(
     """
     with output(as_json=as_json) as console:
         made = write(name, Path(folder or f"wal-sink-{name.replace('_', '-')}"))
-        if as_json:
-            document(made)
-            return
-        console.print(f"Made {made.folder} with {', '.join(made.files)}. Next:", soft_wrap=True)
+        said = f"Made {made.folder} with {', '.join(made.files)}. Next:"
         steps = f"  cd {made.folder}\n  pip install --editable '.[test]'\n  pytest"
-        console.print(steps, soft_wrap=True)
+        console.show(made, said, steps)
 
 
 def write(name: str, folder: Path) -> NewTarget:

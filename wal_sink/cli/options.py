@@ -9,7 +9,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from wal_sink.cli.terminal import AsJson, Lines, document, output
+from wal_sink.cli.arguments import AsJson
+from wal_sink.cli.terminal import Lines, document, output
 from wal_sink.options import Entry, SinkOptions, reference
 from wal_sink.progress.status import Line
 from wal_sink.targets.registry import installed, target_type

@@ -5,11 +5,9 @@ They are `skip`, `rewind`, `adopt`, `attach`, `detach`, `quarantine` and `reset`
 
 from __future__ import annotations
 
-import functools
-import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple, Protocol, TypeVar, get_type_hints
+from collections.abc import Callable, Sequence
+from typing import Annotated, Protocol, TypeVar
 
 import msgspec
 import typer
@@ -22,25 +20,12 @@ from wal_sink.admin.adopt import plan_adopt
 from wal_sink.admin.attach import Attached, plan_attach, plan_detach, said_missing
 from wal_sink.admin.flusher_at_work import Patience
 from wal_sink.admin.quarantine import Quarantined, Retried, export, list_quarantine, plan_retry
-from wal_sink.admin.query import Query, find_query, target_of
+from wal_sink.admin.query import Query, target_of
 from wal_sink.admin.reset import plan_reset
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.skip import Skipped, plan_skip
-from wal_sink.cli.terminal import (
-    AsJson,
-    CheckpointArgument,
-    OptionPairs,
-    SafeConsole,
-    TargetName,
-    Wal,
-    Why,
-    Yes,
-    document,
-    documents,
-    option_values,
-    output,
-    whole_number,
-)
+from wal_sink.cli.arguments import Given, command, whole_number
+from wal_sink.cli.terminal import SafeConsole, documents, output
 from wal_sink.clock import now_us
 from wal_sink.errors import OptionError
 from wal_sink.progress.status import epoch_id
@@ -64,55 +49,8 @@ class Change(Protocol[Done_co]):
         """
 
 
-class ChangeArguments(NamedTuple):
-    """The parameters that all of these commands have.
-
-    The checkpoint comes before a command's own parameters, and the others come after them.
-    """
-
-    checkpoint: CheckpointArgument
-    target: TargetName = ""
-    why: Why = ""
-    wal: Wal = None
-    option: OptionPairs = None
-    yes: Yes = False
-    as_json: AsJson = False
-
-
-def command(run: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the parameters of `ChangeArguments`, in the place of its first one.
-
-    :param run: takes a `ChangeArguments`, then what this command alone has.
-    """
-    shared = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=ChangeArguments._field_defaults.get(name, inspect.Parameter.empty),
-            annotation=annotation,
-        )
-        for name, annotation in get_type_hints(ChangeArguments, include_extras=True).items()
-    ]
-    hints = get_type_hints(run, include_extras=True)
-    own = [
-        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[parameter.name])
-        for parameter in list(inspect.signature(run).parameters.values())[1:]
-    ]
-
-    @functools.wraps(run)
-    def take(**given: Any) -> None:
-        mine = {name: given.pop(name) for name in ChangeArguments._fields}
-        run(ChangeArguments(**mine), **given)
-
-    every = [shared[0], *own, *shared[1:]]
-    take.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
-    take.__annotations__ = {parameter.name: parameter.annotation for parameter in every}
-    del take.__dict__["__wrapped__"]  # else typer would look at that one's parameters
-    return take
-
-
 def make_change(
-    given: ChangeArguments,
+    given: Given,
     plan: Callable[[Query, Target], Change[Done_co]],
     summary: Callable[[Done_co], str],
 ) -> None:
@@ -123,22 +61,15 @@ def make_change(
     :raises typer.Exit: the change was refused, or the answer was no.
     """
     with output(as_json=given.as_json) as console:
-        options = option_values(given.option)
-        query = _find(given.checkpoint, given.wal, options).of(given.target)
-        change = plan(query, target_of(query, options))
+        query = _patient(given.find()).of(given.target)
+        change = plan(query, target_of(query, given.options))
         _confirm(change.consequences, yes=given.yes)
         done = change.carry_out(now_us(), given.why)
-        if given.as_json:
-            document(done)
-        else:
-            console.print(summary(done), soft_wrap=True)
+        console.show(done, summary(done))
 
 
-def _find(
-    checkpoint: str, wal: str | None, options: Mapping[str, str], *, in_reset: bool = False
-) -> Query:
-    """Find a query, for a command that says on standard error why it waits."""
-    query = find_query(checkpoint, wal, options, in_reset=in_reset)
+def _patient(query: Query) -> Query:
+    """Let a command say on standard error why it waits."""
     return query._replace(patience=Patience(say=_say))
 
 
@@ -174,9 +105,9 @@ def _confirm(consequences: str, *, yes: bool) -> None:
         )
 
 
-@command
+@command()
 def skip(
-    given: ChangeArguments,
+    given: Given,
     epoch: Annotated[
         int,
         typer.Argument(metavar="EPOCH", parser=whole_number(0), help="Number of the micro-batch."),
@@ -233,9 +164,9 @@ def _place(url: str | None, query: Query) -> StateBackend | None:
     return backend
 
 
-@command
+@command()
 def rewind(
-    given: ChangeArguments,
+    given: Given,
     *,
     to: Annotated[
         int,
@@ -287,9 +218,9 @@ def rewind(
     )
 
 
-@command
+@command()
 def adopt(
-    given: ChangeArguments,
+    given: Given,
     *,
     original_is_gone: Annotated[
         bool,
@@ -314,9 +245,9 @@ def adopt(
     )
 
 
-@command
+@command()
 def detach(
-    given: ChangeArguments,
+    given: Given,
 ) -> None:
     """Stop the flush into one of several targets, and keep no epochs for it.
 
@@ -332,9 +263,9 @@ def detach(
     )
 
 
-@command
+@command()
 def attach(
-    given: ChangeArguments,
+    given: Given,
     *,
     restored: Annotated[
         bool,
@@ -365,8 +296,9 @@ def _attach_summary(done: Attached) -> str:
     return text
 
 
+@command("target", "why")
 def reset(
-    checkpoint: CheckpointArgument,
+    given: Given,
     *,
     discard_unflushed: Annotated[
         bool,
@@ -374,10 +306,6 @@ def reset(
             "--discard-unflushed", help="Delete although rows are lost that are not in the target."
         ),
     ] = False,
-    wal: Wal = None,
-    option: OptionPairs = None,
-    yes: Yes = False,
-    as_json: AsJson = False,
 ) -> None:
     """Delete checkpoint and log of a stopped query, so that the next start is a new query.
 
@@ -385,26 +313,22 @@ def reset(
     target: run `wal-sink flush` before. The rows in the target stay. The new query reads its source
     from the beginning.
     """
-    with output(as_json=as_json) as console:
-        query = _find(checkpoint, wal, option_values(option), in_reset=True)
+    with output(as_json=given.as_json) as console:
+        query = _patient(given.find(in_reset=True))
         plan = plan_reset(query, now_us(), discard_unflushed=discard_unflushed)
-        _confirm(plan.consequences, yes=yes)
+        _confirm(plan.consequences, yes=given.yes)
         done = plan.carry_out(now_us())
-        if as_json:
-            document(done)
-        else:
-            console.print(
-                f"Deleted: {done.checkpoint} and {done.log}, {counted(done.objects, 'object')}.",
-                soft_wrap=True,
-            )
+        said = f"Deleted: {done.checkpoint} and {done.log}, {counted(done.objects, 'object')}."
+        console.show(done, said)
 
 
 _REASONS = 3
 """How many reasons are shown for which rows are refused again."""
 
 
+@command("why")
 def quarantine(
-    checkpoint: CheckpointArgument,
+    given: Given,
     *,
     file: Annotated[
         str,
@@ -418,11 +342,6 @@ def quarantine(
         bool,
         typer.Option("--retry", help="Send the rows again, after what refused them was repaired."),
     ] = False,
-    target: TargetName = "",
-    wal: Wal = None,
-    option: OptionPairs = None,
-    yes: Yes = False,
-    as_json: AsJson = False,
 ) -> None:
     """List the rows that the target refused and onInvalidRow=quarantine kept, by their reasons.
 
@@ -431,28 +350,22 @@ def quarantine(
     that they hide nothing newer. Rows that the target takes leave the quarantine.
     """
     if retry:
-        with output(as_json=as_json):
+        with output(as_json=given.as_json):
             if file:
                 raise OptionError("--retry does not go with --export.", "Export first, then retry.")
-        make_change(
-            ChangeArguments(checkpoint, target, "", wal, option, yes, as_json),
-            plan_retry,
-            _retry_summary,
-        )
+        make_change(given, plan_retry, _retry_summary)
         return
-    with output(as_json=as_json) as console:
-        query = find_query(checkpoint, wal, option_values(option))
-        each = query.each(target, detached=True)
+    with output(as_json=given.as_json) as console:
+        query = given.find()
+        each = query.each(given.target, detached=True)
         if file:
             written = export(each, file)
-            if as_json:
-                document(written)
-            else:
-                console.print(f"{counted(written.rows, 'row is', 'rows are')} in {written.file}.")
+            said = f"{counted(written.rows, 'row is', 'rows are')} in {written.file}."
+            console.show(written, said)
             return
         found = [list_quarantine(one) for one in each]
-        if as_json:
-            documents(found, several=query.log.several and not target)
+        if given.as_json:
+            documents(found, several=query.log.several and not given.target)
         else:
             _print(console, found)
 

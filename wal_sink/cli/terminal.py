@@ -1,4 +1,4 @@
-"""What the commands share: the parameters about a query, how an outcome is printed, a progress bar.
+"""What the commands share of the terminal: how an outcome is printed, a progress bar.
 
 People read text, in lines that break no word; programs read one JSON document on standard output. What
 takes longer than two seconds has a progress bar on standard error; none beside JSON.
@@ -10,117 +10,22 @@ import contextlib
 import logging
 import os
 import re
-import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 import typer
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.logging import RichHandler
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
 from rich.text import Text
 
-from wal_sink.admin.query import OPTIONS_VARIABLE
-from wal_sink.errors import OptionError, WalSinkError
+from wal_sink.errors import WalSinkError
 from wal_sink.progress.status import Line, Mood
 from wal_sink.text import printable
 from wal_sink.wal.location import store_errors
-
-CheckpointArgument = Annotated[
-    str, typer.Argument(metavar="CHECKPOINT", help="The query's checkpointLocation.")
-]
-Wal = Annotated[
-    str | None,
-    typer.Option(
-        "--wal", metavar="URL", help="The query's wal.location, if the checkpoint does not name it."
-    ),
-]
-
-
-def _pairs(what: str) -> Any:
-    more = "Repeatable; the variable WAL_SINK_OPTIONS holds further pairs, separated by spaces."
-    return typer.Option("--option", metavar="NAME=VALUE", help=f"{what} {more}")
-
-
-OptionPairs = Annotated[
-    list[str] | None,
-    _pairs(
-        "An option of the query that the log does not hold: a secret, such as a password or"
-        " wal.storageOptions, or one that an error tells you to confirm."
-    ),
-]
-SinkOptionPairs = Annotated[
-    list[str] | None, _pairs("An option of the sink, as the query has it, such as target=kafka.")
-]
-Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
-TargetName = Annotated[
-    str,
-    typer.Option(
-        "--target",
-        metavar="NAME",
-        help="One of the query's targets, if option targets names several.",
-    ),
-]
-Why = Annotated[
-    str, typer.Option("--why", metavar="TEXT", help="Kept with the record of the decision.")
-]
-
-
-def whole_number(least: int, most: int | None = None) -> Callable[[Any], int]:
-    """Return a parser for a parameter of a command: typer's own speaks of validation, not of the number.
-
-    :param most: None for no bound.
-    """
-    bounds = f"of {least:,} or more" if most is None else f"from {least:,} to {most:,}"
-
-    def parse(text: Any) -> int:
-        try:
-            number = int(text)
-            if least <= number <= (number if most is None else most):
-                return number
-        except ValueError:
-            pass
-        raise typer.BadParameter(f"{text!r} is no whole number {bounds}.")
-
-    return parse
-
-
-def option_values(pairs: Sequence[str] | None) -> dict[str, str]:
-    """Parse the pairs of `--option` and those of `WAL_SINK_OPTIONS`; return the values by option.
-
-    Of two values of one option that of `--option` counts, then the later one; case does not matter.
-
-    :param pairs: texts of the form NAME=VALUE.
-    :raises OptionError: one has another form. Its text is not shown: it may be a secret.
-    """
-    values = {}
-    for where, given in ((OPTIONS_VARIABLE, _of_environment()), ("--option", pairs or ())):
-        for pair in given:
-            name, equals, value = pair.partition("=")
-            if not equals or not name.strip():
-                raise OptionError(
-                    f"A pair of {where} is not of the form NAME=VALUE.", "Write NAME=VALUE."
-                )
-            values[name.strip().lower()] = (name.strip(), value)
-    return dict(values.values())
-
-
-def _of_environment() -> list[str]:
-    try:
-        return shlex.split(os.environ.get(OPTIONS_VARIABLE, ""))
-    except ValueError as error:
-        raise OptionError(
-            f"{OPTIONS_VARIABLE} cannot be split into pairs: {error}.",
-            "Quote it as for a shell: NAME=VALUE 'NAME=VALUE WITH SPACES'.",
-        ) from error
-
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
-"""Type of every command's parameter `as_json`."""
-
 
 _UNBOUNDED = 100_000
 """Columns of what is no terminal."""
@@ -145,10 +50,21 @@ class SafeConsole(Console):
     """Prints texts as they are, without characters that steer a terminal: much was read in a log or a table.
 
     Brackets are text, no markup.
+
+    :param as_json: whether programs read what a command has found: see `show`.
     """
 
-    def __init__(self, **how: Any) -> None:
+    def __init__(self, *, as_json: bool = False, **how: Any) -> None:
         super().__init__(highlight=False, markup=False, **how)
+        self._as_json = as_json
+
+    def show(self, found: msgspec.Struct, *lines: RenderableType) -> None:
+        """Print what a command has found: as its document, or by these lines for people."""
+        if self._as_json:
+            document(found)
+            return
+        for line in lines:
+            self.print(line, soft_wrap=isinstance(line, str))
 
     def render_str(self, text: str, **how: Any) -> Text:
         """Render a text."""
@@ -168,13 +84,13 @@ def _lines(text: str) -> str:
 
 
 @contextlib.contextmanager
-def output(*, as_json: bool) -> Iterator[Console]:
+def output(*, as_json: bool) -> Iterator[SafeConsole]:
     """Give the block a console for what people read; turn an error of the sink into the command's end.
 
     :param as_json: what people read goes to standard error; a failure is a JSON document on standard output.
     :raises typer.Exit: the block raised a `WalSinkError`; with its exit code, see `wal_sink.errors`.
     """
-    console = SafeConsole(stderr=as_json)
+    console = SafeConsole(as_json=as_json, stderr=as_json)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _UNBOUNDED  # a file or a pipe has no width: no line is broken or cut
     handler = RichHandler(console=console, show_path=False, show_time=False)
