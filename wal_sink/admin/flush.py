@@ -224,8 +224,10 @@ class FlushCommand:
                 progress(self._tally.epochs, total)
             return bool(why)
 
-        self._trimmed = _trimmable_files(self._query.log, self._retention_s)
-        self._run(FlushLoop(self._flusher, is_last, _TRIES))
+        def prepare() -> None:
+            self._trimmed = _trimmable_files(self._query.log, self._retention_s)
+
+        self._run(FlushLoop(self._flusher, is_last, prepare, _TRIES))
         if not why:
             raise NotDrained(
                 f"Interrupted after {counted(self._tally.epochs, 'epoch')}; {self._pending()} wait",

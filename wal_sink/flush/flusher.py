@@ -325,30 +325,30 @@ class Flusher:
         self._takeovers.begins(window)
         self.reporter.say("beginning", window.first)
         manifests = {each.manifest.epoch: each.manifest for each in chosen}
-        rows = self._rows_of(window, window.epochs, manifests)
+        write = self._window_write(window, window.epochs, manifests)
         self.sync.make_durable(to_sync(window.first, window.last, observed.checkpointed))  # rule 8
         if not self._chooser.settle(step, chosen):
             return
-        if (begun := self._target.begin(window, observed.row, rows.ahead())) is not None:
-            self._flush(begun, rows)
+        if (begun := self._target.begin(window, observed.row, write.ahead())) is not None:
+            self._flush(begun, write)
 
     def _flush(
         self,
         row: LedgerState,
-        rows: WindowWrite | None = None,
+        write: WindowWrite | None = None,
         given_up: frozenset[int] = frozenset(),
     ) -> None:
         """Write what is begun, finish, record, trim. Wherever this ends, the next `Resume` goes on.
 
         :param row: the ledger row that names the window.
-        :param rows: of the window, if this flusher began it just now.
+        :param write: of the window, if this flusher began it just now.
         :param given_up: epochs that an operator has given up since they were begun (rule 22). A decision
             that comes after `begin` is looked up by the next `Resume`.
         """
         window = row.begun
         assert window is not None
         self._target.start(window)
-        if not self._write(window, rows, given_up):
+        if not self._write(window, write, given_up):
             self._target.give_up_rows()
             return
         if not self._target.finish(row):
@@ -358,17 +358,17 @@ class Flusher:
             attempts = {Attempt(begun.epoch, begun.generation) for begun in window.epochs}
             self.trimmer.trim(epochs, attempts)
 
-    def _write(self, window: Window, rows: WindowWrite | None, given_up: frozenset[int]) -> bool:
+    def _write(self, window: Window, write: WindowWrite | None, given_up: frozenset[int]) -> bool:
         """Write the rows; False when that is interrupted, or was finished by another flusher."""
         try:
-            rows = rows or self._rows_begun(window, given_up)
-            keep_refused(self._log, rows.epochs, rows.manifests)
-            if rows.quarantine or rows.passed:
-                pieces = [piece for begun in rows.epochs for piece in rows.pieces(begun)]
+            write = write or self._begun_write(window, given_up)
+            keep_refused(self._log, write.epochs, write.manifests)
+            if write.quarantine or write.passed:
+                pieces = [piece for begun in write.epochs for piece in write.pieces(begun)]
                 passed = [PassedRow(piece.epoch, us) for piece in pieces for us in piece.passed]
-                refused = RowsRefused(self._log, pieces) if rows.quarantine else None
+                refused = RowsRefused(self._log, pieces) if write.quarantine else None
                 self._target.pass_over(refused, passed)
-            return self._write_rows(rows)
+            return self._write_rows(write)
         except FileGoneError as gone:
             missing = MissingSegment(
                 f"Epoch {gone.epoch} needs {gone.path}, which is gone from {self._log.url}",
@@ -377,8 +377,8 @@ class Flusher:
             self._refuse_missing(missing, [epoch.epoch for epoch in window.epochs])
             return False
 
-    def _rows_begun(self, window: Window, given_up: frozenset[int]) -> WindowWrite:
-        """Return the rows of a window that was found begun; reads its manifests.
+    def _begun_write(self, window: Window, given_up: frozenset[int]) -> WindowWrite:
+        """Return what is to be written of a window that was found begun; reads its manifests.
 
         :raises FileGoneError, CorruptLog: see `begun_manifest`.
         """
@@ -388,9 +388,9 @@ class Flusher:
         }
         # Of a window that was begun just now, no row can have been refused.
         passed = passed_us(self._log, {*manifests}, window.epochs[0].base_us, window.last_us)
-        return self._rows_of(window, epochs, manifests, passed)
+        return self._window_write(window, epochs, manifests, passed)
 
-    def _rows_of(
+    def _window_write(
         self,
         window: Window,
         epochs: Sequence[BegunEpoch],

@@ -32,6 +32,7 @@ class FlushLoop(threading.Thread):
     step that succeeds ends the count: in a backlog under an overloaded target each window has its own.
 
     :param is_last: asked after each step, whether to end with it; None: it never is.
+    :param prepare: done before the first step, and tried as a step is.
     :param tries: how often a step is tried whose error may pass by itself; at any other error the loop ends.
         None: whatever the error is, until the step succeeds.
     """
@@ -40,6 +41,7 @@ class FlushLoop(threading.Thread):
         self,
         flusher: Flusher,
         is_last: Callable[[Step], bool] = lambda _step: False,
+        prepare: Callable[[], object] = lambda: None,
         tries: int | None = None,
     ) -> None:
         self._pipeline = flusher.pipeline
@@ -52,7 +54,7 @@ class FlushLoop(threading.Thread):
         self._hurried = threading.Event()
         self._ending = False
         self._stopping = threading.Event()
-        self._is_last = is_last
+        self._is_last, self._prepare = is_last, prepare
         self.error: Exception | None = None
         """At which it has ended."""
         stop = tenacity.stop_when_event_set(self._stopping)
@@ -95,6 +97,7 @@ class FlushLoop(threading.Thread):
             self._reporter.observer.started()
             try:
                 with self._reporter.beating():
+                    self._tries(self._prepare)
                     self._go_on()
             except Exception as error:  # noqa: BLE001 -- who has started it raises it
                 if not self._stopping.is_set():  # else it is reported
