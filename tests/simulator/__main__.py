@@ -29,7 +29,7 @@ def main() -> int:
             seed=arguments.seed or 1,
             histories=arguments.histories or 10_000,
             processes=arguments.processes,
-            kept=arguments.kept,
+            known=arguments.known,
         )
     if arguments.seed is not None and arguments.histories is None and arguments.minutes is None:
         return _replay(arguments.seed)
@@ -100,10 +100,11 @@ def _arguments() -> argparse.Namespace:
         " and say after how many histories each is found, and which share of them is; all: every one",
     )
     parser.add_argument(
-        "--kept",
+        "--known",
         metavar="FILE",
         type=Path,
-        help="keep what --without has found, so that the same command goes on after it was stopped",
+        default=Path(__file__).with_name("found.txt"),
+        help="the seed that found each bug last, where --without looks first; it gets what is found now",
     )
     parser.add_argument("--go-on", action="store_true", help="go on after a failure")
     return parser.parse_args()

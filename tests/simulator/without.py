@@ -6,9 +6,7 @@ place of the one on the disk; and only in the histories that come to the bug's p
 
 from __future__ import annotations
 
-import hashlib
 import importlib
-import json
 import multiprocessing
 import os
 import signal
@@ -73,7 +71,7 @@ _AT_ONCE = 500
 """Histories that one process looks through for the places of bugs."""
 
 
-def _reached(bugs: Sequence[Bug], seeds: range, answer: Connection) -> None:
+def _reached(bugs: Sequence[Bug], seeds: Sequence[int], answer: Connection) -> None:
     """Answer which histories come to the place of each bug, and which fail without any."""
     codes, everywhere = reach.marked({n: change(_ROOT, bug) for n, bug in enumerate(bugs)})
     marks: set[int] = set()
@@ -139,25 +137,30 @@ def _side_by_side(
 
 
 class Measure:
-    """Tries bugs, round after round; what was found is kept in a file, so that a run may be taken up again.
+    """Tries bugs: first where each was found before, then round after round.
 
-    :param kept: the file, for this state of product and simulator alone; None: nothing is kept.
+    :param known: a file with the seed that has found each bug last, which gets what is found now.
     """
 
-    def __init__(self, bugs: list[Bug], seed: int, processes: int, kept: Path | None) -> None:
+    def __init__(self, bugs: list[Bug], seed: int, processes: int, known: Path) -> None:
         self.bugs = bugs
         self.found: dict[str, Found] = {bug.name: Found(0, 0) for bug in bugs}
         self._seed = seed
         self._processes = processes
-        self._kept = kept
-        self._state = _digest(seed)
-        if kept is not None and kept.exists():
-            lines = map(json.loads, kept.read_text(encoding="utf-8").splitlines())
-            found = {n: Found(*f) for state, n, f in lines if state == self._state}
-            self.found.update({n: f for n, f in found.items() if n in self.found})
+        self._known = known
+        known.touch()
+        lines = (line.partition(" ") for line in known.read_text(encoding="utf-8").splitlines())
+        self._before = {name: int(seed) for seed, _, name in lines}
 
     def run(self, histories: int, say: Callable[[str], None]) -> None:
         """Try all bugs, and say what is found. Histories that fail without any do not count."""
+        within = range(self._seed, self._seed + histories)
+        near = {bug: at for bug in self.bugs if (at := self._before.get(bug.name)) in within}
+        for _, (_, broken) in _side_by_side(
+            _reached, {0: ((), sorted({*near.values()}))}, self._processes
+        ):
+            near = {bug: seed for bug, seed in near.items() if seed not in broken}
+        self._try({bug: [seed] for bug, seed in near.items()}, say)
         for upto in (*(each for each in _ROUNDS if each < histories), histories):
             left = [
                 bug
@@ -170,14 +173,25 @@ class Measure:
             of_bug, broken = self._places(left, first, upto)
             if broken:
                 say(f"fail without any bug, and are left out: seeds {', '.join(map(str, broken))}")
-            for bug, (played, violation) in _side_by_side(
-                _find, {bug: (bug, of_bug[bug]) for bug in left}, self._processes
-            ):
-                at = of_bug[bug][played - 1] - self._seed + 1 if violation else upto
-                before = self.found[bug.name].played
-                self._keep(bug, Found(at, before + played, violation), say)
+            self._try(of_bug, say, upto)
             every = [bool(found.violation) for found in self.found.values()]
             say(f"within {upto:,} histories: {sum(every)} of {len(every)}: {_share(every)}")
+
+    def _try(self, seeds: dict[Bug, list[int]], say: Callable[[str], None], upto: int = 0) -> None:
+        """Play histories of each bug, until one finds it; after these, `upto` are played."""
+        for bug, (played, violation) in _side_by_side(
+            _find, {bug: (bug, of_bug) for bug, of_bug in seeds.items()}, self._processes
+        ):
+            before = self.found[bug.name].played
+            if not violation:
+                self.found[bug.name] = Found(upto, before + played)
+                continue
+            seed = seeds[bug][played - 1]
+            self.found[bug.name] = Found(seed - self._seed + 1, before + played, violation)
+            say(f"{seed - self._seed + 1:>6,}  {bug.name}: {violation}")
+            if self._before.get(bug.name) != seed:
+                with self._known.open("a", encoding="utf-8") as file:
+                    file.write(f"{seed} {bug.name}\n")
 
     def _places(
         self, bugs: list[Bug], first: int, upto: int
@@ -197,35 +211,15 @@ class Measure:
                 places[bug] += [seed for seed in seeds if seed >= played]
         return places, failed
 
-    def _keep(self, bug: Bug, found: Found, say: Callable[[str], None]) -> None:
-        self.found[bug.name] = found
-        if found.violation:
-            say(f"{found.histories:>6,}  {bug.name}: {found.violation}")
-        if self._kept is not None:
-            with self._kept.open("a", encoding="utf-8") as file:
-                file.write(json.dumps([self._state, bug.name, found]) + "\n")
-
-
-def _digest(seed: int) -> str:
-    """Return what names the state of product, simulator and bugs."""
-    state = hashlib.sha256(str(seed).encode())
-    for folder in ("wal_sink", "tests/simulator", "tests/mutants"):
-        for path in sorted((_ROOT / folder).rglob("*")):
-            if path.suffix in {".py", ".txt"}:
-                state.update(path.read_bytes())
-    return state.hexdigest()[:16]
-
 
 def _share(found: Sequence[bool]) -> str:
     return f"{sum(found) / len(found):.2f}" if found else "-"
 
 
-def report(
-    bugs: list[Bug], *, seed: int, histories: int, processes: int, kept: Path | None = None
-) -> int:
+def report(bugs: list[Bug], *, seed: int, histories: int, processes: int, known: Path) -> int:
     """Print after how many histories each bug was found, then the share; return 1 if one was not."""
     console = Console(highlight=False, soft_wrap=True)
-    measure = Measure(bugs, seed, processes, kept)
+    measure = Measure(bugs, seed, processes, known)
     measure.run(histories, lambda text: console.print(text, markup=False))
     shares: dict[str, list[bool]] = {}
     for bug in bugs:
