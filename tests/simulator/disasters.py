@@ -44,6 +44,7 @@ class Disasters:
                 lambda: site.log.has(paths.LOG),
             ),
             Operation("copy the log", "copies", 3, self._copy_log),
+            Operation("the log is not mounted", "copies", 2, self._unmount),
             Operation("set the checkpoint back", "checkpoints set back", 5, self._set_back),
             Operation(
                 "other data under flushed epochs", "checkpoints set back", 3, self._other_data
@@ -118,6 +119,30 @@ class Disasters:
         if type(driver.flushing.error).__name__ != "WrongOwner":
             world.judge.violate(f"the flush of a copy: {driver.flushing.error!r}")
         driver.process.kill()
+
+    def _unmount(self) -> None:
+        """Start and flush while the log's folder is empty: nothing is begun anew there."""
+        world, site = self.world, self.world.site
+        if site.log.away or site.log.full or world.several:
+            return
+        if not site.checkpoint.has("wal_sink/location.json"):
+            return
+        self.history.stop_all()
+        world.happened("log not mounted")
+        log, checkpoint = site.log.snapshot(), site.checkpoint.snapshot()
+        site.log.restore({})
+        driver = Driver(world, site)
+        driver.documented = {"CorruptLog", "NotRegistered"}  # it has no ticket
+        driver.flushing.documented = {"CorruptLog"}
+        driver.batch(1)
+        driver.flushing.flush()
+        flushed = type(driver.flushing.error).__name__
+        if driver.error not in driver.documented or flushed != "CorruptLog":
+            world.judge.violate(f"without the log: run {driver.error!r}, flush {flushed}")
+        driver.process.kill()
+        site.log.restore(log)
+        site.checkpoint.restore(checkpoint)
+        self.history.new_driver(site)
 
     def _set_back(self) -> None:
         """Delete the newest commit files, perhaps with the plans, and let Spark compute the epochs again."""

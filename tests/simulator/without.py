@@ -155,7 +155,7 @@ class Measure:
     def run(self, histories: int, say: Callable[[str], None]) -> None:
         """Try all bugs, and say what is found. Histories that fail without any do not count."""
         within = range(self._seed, self._seed + histories)
-        near = {bug: at for bug in self.bugs if (at := self._before.get(bug.name)) in within}
+        near = {bug: at for bug in self.bugs if (at := self._before.get(bug.name, -1)) in within}
         for _, (_, broken) in _side_by_side(
             _reached, {0: ((), sorted({*near.values()}))}, self._processes
         ):
