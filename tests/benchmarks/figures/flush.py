@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tests.benchmarks import backlog
 from tests.benchmarks.bench import Bench
@@ -13,7 +12,7 @@ from tests.benchmarks.figure import Figure, Target, at_least, at_most, figure
 from tests.benchmarks.figures.rates import at_limit, limit, ratios, smaller
 from tests.benchmarks.flush import flush
 from tests.benchmarks.rows import Source
-from tests.benchmarks.run import Run, Taken, take
+from tests.benchmarks.run import Run, Taken
 from tests.benchmarks.sizes import PARTITIONS
 from tests.benchmarks.table import Table
 
@@ -106,57 +105,6 @@ def flushed(bench: Bench, source: Source, epochs: int, number: int) -> Run | Non
     run = bench.write(name, source, number, what)
     shutil.rmtree(folder, ignore_errors=True)
     return run
-
-
-def checked_flush(
-    bench: Bench,
-    contender: str,
-    source: Source,
-    number: int,
-    tables: Sequence[Table],
-    options: Mapping[str, str],
-    check: Callable[[], None],
-) -> Run | None:
-    """Make a backlog and flush it into tables that are not as the source is.
-
-    :param tables: made for this run, and dropped after it.
-    :param options: of the sink.
-    :param check: raises `RowsWrong` when the tables are not what they should be.
-    :return: None when they are not.
-    """
-    folder = bench.new_folder()
-    made = backlog.make(folder, options, source, bench.sizes.micro_batches)
-    run = take(
-        bench.server,
-        lambda: flush(made),
-        contender=contender,
-        source=source,
-        number=number,
-    )
-    shutil.rmtree(folder, ignore_errors=True)
-    if not bench.complete(contender, check):
-        return None
-    for table in tables:
-        table.drop()
-    bench.runs.append(run)
-    bench.say(
-        f"  {contender}: CPU {run.client_us:.2f} us a row and {run.server_us:.1f} of the server"
-    )
-    return run
-
-
-def over_inserts(what: str, pairs: Iterable[tuple[Run | None, Run | None]]) -> list[Figure]:
-    """Return what other rows cost over plain inserts, in CPU a row.
-
-    :param pairs: a run with inserts and one with the other rows, of each round; None: it was not taken.
-    """
-    both = [(inserts, other) for inserts, other in pairs if inserts and other]
-    client = [other.client_us / inserts.client_us for inserts, other in both]
-    served = [other.server_us / inserts.server_us for inserts, other in both]
-    return [
-        figure(f"{what}: client CPU a row", client, "x", at_most(1.15)),
-        figure(f"{what}: server CPU a row", served, "x"),
-    ]
 
 
 def _of_size(bench: Bench, rows: int) -> Source:
