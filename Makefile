@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 export PYSPARK_PYTHON := $(abspath $(BIN)/python)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-all simulate soak mutants bench docs screens lint format clean
+.PHONY: help demo check test test-all simulate soak mutants bench docs screens lint style types quick format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,7 +17,10 @@ help: ## Show this list
 demo: $(READY) ## Real flights under SIGKILL, beside foreachBatch (ARGS="--target postgresql": not into Cassandra)
 	$(BIN)/wal-sink demo $(ARGS)
 
-check: lint ## Lint, and the tests without servers, in less than 5 minutes (ARGS=… go to pytest)
+check: style ## Lint, and the tests without servers, in less than 5 minutes (ARGS=… go to pytest)
+	@$(MAKE) --no-print-directory --jobs 2 types quick  # types take one processor for a minute
+
+quick: $(READY)
 	$(BIN)/python -m pytest --numprocesses $(CHECK_JOBS) --dist worksteal \
 		-m 'not (long or s3 or cassandra or postgresql or mariadb or kafka or spark or docker or prometheus)' \
 		tests/unit tests/protocol tests/simulator tests/contract tests/test_architecture.py $(ARGS)
@@ -47,9 +50,13 @@ docs: $(READY) ## Build the documentation site into build/docs/site; a broken li
 screens: $(READY) ## Make the pictures of docs/monitor.md anew, from a query with an outage
 	$(BIN)/python -m tests.screens
 
-lint: $(READY) ## Check format, style and types
+lint: style types ## Check format, style and types
+
+style: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+types: $(READY)
 	$(BIN)/mypy
 
 format: $(READY) ## Format the code
