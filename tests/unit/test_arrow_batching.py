@@ -1,14 +1,19 @@
-"""How many rows Spark hands over at a time: by what the log has seen, and the application has set."""
+"""How many rows are in an Arrow batch: what Spark hands over, and what becomes of small ones."""
 
 from __future__ import annotations
 
 import uuid
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from state_backends import open_backend
 from tests.protocol.engine import World
+from wal_sink import arrow_batches
+from wal_sink.arrow_batches import coalesced
 from wal_sink.spark.arrow_batching import (
     BATCH_BYTES,
     FEW_ROWS,
@@ -129,3 +134,43 @@ def test_only_what_may_be_large_is_measured(
 ) -> None:
     """A micro-batch of few bytes, or of rows that are known to be narrow, is bounded by their number."""
     assert most_rows(OwnSession(Conf(settings)), expected_bytes) == most
+
+
+def numbers(first: int, count: int) -> pa.RecordBatch:
+    texts = [f"row {i}" if i % 3 else None for i in range(first, first + count)]
+    return pa.record_batch(
+        {"v": list(range(first, first + count)), "t": pa.array(texts, pa.string())}
+    )
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 30), max_size=20), st.integers(1, 40), st.integers(1, 2_000))
+def test_the_same_rows_in_the_same_order(sizes: list[int], most_rows: int, most_bytes: int) -> None:
+    """Whatever comes and whatever the bounds; none above them but one that came so, none needlessly small."""
+    given_batches, first = [], 0
+    for size in sizes:
+        given_batches.append(numbers(first, size))
+        first += size
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arrow_batches, "MOST_ROWS", most_rows)
+        patch.setattr(arrow_batches, "MOST_BYTES", most_bytes)
+        found = list(coalesced(given_batches))
+    assert [v for batch in found for v in batch.column("v").to_pylist()] == list(range(first))
+    texts = [t for batch in found for t in batch.column("t").to_pylist()]
+    assert texts == [t for batch in given_batches for t in batch.column("t").to_pylist()]
+    for batch in found:
+        came = any(batch.equals(each) for each in given_batches)
+        assert batch.num_rows
+        assert came or (batch.num_rows <= most_rows and batch.nbytes <= most_bytes)
+
+
+def test_small_batches_are_few_afterwards() -> None:
+    """As Spark hands them over, 10,000 rows each at most."""
+    found = list(coalesced(numbers(10_000 * i, 10_000) for i in range(13)))
+    assert [batch.num_rows for batch in found] == [60_000, 60_000, 10_000]
+
+
+def test_nothing_comes_of_nothing() -> None:
+    """No batch without rows is ever yielded."""
+    assert list(coalesced([])) == []
+    assert list(coalesced([numbers(0, 0)])) == []

@@ -11,6 +11,7 @@ import pytest
 
 from tests.cql_driver import plan_of
 from tests.unit.test_cassandra_compare import COLUMNS, live
+from tests.unit.test_options import GIVEN
 from wal_sink.configuration import configure
 from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch
 from wal_sink.model.plan import Column, Plan
@@ -27,12 +28,6 @@ from wal_sink.targets.cassandra.schema.compare import (
 from wal_sink.targets.cassandra.schema.table import IndexMetadata, TermLimits, index_rules
 from wal_sink.targets.cassandra.write.statements import delete, upsert
 
-GIVEN = {
-    "checkpointLocation": "/data/checkpoint",
-    "cassandra.contactPoints": "127.0.0.1",
-    "keyspace": "shop",
-    "table": "orders",
-}
 NAMES = {"orderId": "id", "theShop": "shop"}
 SCHEMA = pa.schema([("theShop", pa.string()), ("day", pa.date32()), ("orderId", pa.int32())])
 

@@ -14,7 +14,7 @@ import pytest
 from tests.cassandra.certificates import Certificates
 from wal_sink.errors import OptionError, TargetUnavailable
 from wal_sink.model.plan import plan_key
-from wal_sink.options import names, parse, public
+from wal_sink.options import parse, public
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.options import ENVIRONMENT, login
@@ -71,14 +71,6 @@ def test_values_are_converted_and_levels_are_case_insensitive() -> None:
 def test_the_ledger_may_be_elsewhere(given: str, expected: tuple[str, str]) -> None:
     """A table of the data's keyspace, or keyspace.table."""
     assert options(cassandra__ledgerTable=given).ledger == expected
-
-
-@pytest.mark.parametrize("missing", sorted(MINIMUM))
-def test_required(missing: str) -> None:
-    """What has no default is asked for by name."""
-    raw = {key: value for key, value in MINIMUM.items() if key != missing}
-    with pytest.raises(OptionError, match=missing):
-        parse(raw, CassandraOptions)
 
 
 @pytest.mark.parametrize(
@@ -234,65 +226,6 @@ def test_a_bundle_that_cannot_be_used(tmp_path: Path) -> None:
             opened.writestr(name, getattr(certificates, file).read_text())
     with pytest.raises(TargetUnavailable, match="metadata service"):
         connect(given)
-
-
-def test_the_password_is_shown_nowhere() -> None:
-    """Neither printed nor among what is written to the log."""
-    got = options(cassandra__username="spark", cassandra__password="hunter2")
-    assert "hunter2" not in repr(got)
-    assert "hunter2" not in str(public(got))
-    assert public(got)["cassandra.username"] == "spark"
-
-
-def test_the_names_are_those_of_the_interface() -> None:
-    """Renaming one is a change of the public interface."""
-    assert set(names(CassandraOptions)) == {
-        "createTable",
-        "keyColumns",
-        "partitionColumns",
-        "keyspace",
-        "table",
-        "tables",
-        "tableColumn",
-        "cassandra.contactPoints",
-        "cassandra.port",
-        "cassandra.secureConnectBundle",
-        "cassandra.ssl.enabled",
-        "cassandra.ssl.caCertificate",
-        "cassandra.ssl.clientCertificate",
-        "cassandra.ssl.clientKey",
-        "cassandra.ssl.clientKeyPassword",
-        "cassandra.ssl.checkHostname",
-        "cassandra.username",
-        "cassandra.password",
-        "cassandra.requestTimeout",
-        "cassandra.localDatacenter",
-        "cassandra.consistencyLevel",
-        "cassandra.serialConsistencyLevel",
-        "cassandra.ledgerTable",
-        "cassandra.nulls",
-        "cassandra.writeMode",
-        "cassandra.collections.<column>",
-        "cassandra.ifNotExists",
-        "cassandra.addColumns",
-        "cassandra.addColumnsAfter",
-        "cassandra.columns",
-        "cassandra.ttl",
-        "cassandra.ttlColumn",
-        "cassandra.expiresAtColumn",
-        "cassandra.timestampColumn",
-        "operationColumn",
-        "operations",
-        "cassandra.batchBytes",
-        "cassandra.batchRows",
-        "cassandra.concurrency",
-    }
-
-
-def test_pickles() -> None:
-    """Options travel to the tasks."""
-    got = options(cassandra__consistencyLevel="one")
-    assert pickle.loads(pickle.dumps(got)) == got
 
 
 VALUES = {

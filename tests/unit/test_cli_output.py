@@ -1,4 +1,4 @@
-"""What a command prints of an error."""
+"""What a command prints: errors, values of rows, and a progress bar."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import json
 import logging
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import typer
 from rich.table import Table
 from typer.testing import CliRunner
 
 import wal_sink
+from wal_sink.admin.inspect import value_text
 from wal_sink.cli.main import app
-from wal_sink.cli.terminal import SafeFormatter, output
+from wal_sink.cli.terminal import LateBar, SafeFormatter, output
 from wal_sink.errors import LogUnavailable, OptionError
 
 
@@ -103,3 +105,55 @@ def test_wrong_input_gets_a_plain_line(typed: str, said: str) -> None:
     done = CliRunner().invoke(app, typed.split(), env={"COLUMNS": "200"})
     assert done.exit_code == 2
     assert said in done.output
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (pa.scalar(None, pa.string()), None),
+        (pa.scalar("plain"), "plain"),
+        (pa.scalar("a\x1b]0;title\x07\u202eb"), r"a\x1b]0;title\x07\u202eb"),
+        (pa.scalar(b"\x00\xff"), "0x00ff"),
+        (pa.scalar(b"\x00" * 1_000), "0x" + "0" * 77 + "…"),
+        (pa.scalar(bytes(range(16)), pa.binary(16)), "00010203-0405-0607-0809-0a0b0c0d0e0f"),
+        (pa.scalar(bytes(range(16))), "0x000102030405060708090a0b0c0d0e0f"),
+        (pa.scalar([1, None, 2]), "[1, None, 2]"),
+        (pa.scalar("é" * 81), "é" * 79 + "…"),
+        (
+            pa.scalar(475_464_427_227_387_904, pa.timestamp("us", tz="UTC")),
+            "17036-11-13 12:00:27.387904Z",
+        ),
+    ],
+)
+def test_a_value(value: pa.Scalar, text: str | None) -> None:
+    """Also one that Python has no type for."""
+    assert value_text(value) == text
+
+
+def test_a_value_inside_of_another_that_python_cannot_hold() -> None:
+    """It is named by its type."""
+    found = value_text(pa.scalar([2**62], pa.list_(pa.timestamp("us"))))
+    assert found == "(a list<item: timestamp[us]> that cannot be shown)"
+
+
+@pytest.mark.parametrize(
+    ("quiet_s", "as_json", "shown"), [(0.0, False, True), (60.0, False, False), (0.0, True, False)]
+)
+def test_a_bar(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    quiet_s: float,
+    as_json: bool,
+    shown: bool,
+) -> None:
+    """It appears on a terminal, once what it is about has taken a while."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("wal_sink.cli.terminal._QUIET_S", quiet_s)
+    with LateBar("reading segments", as_json=as_json) as bar:
+        bar.update(1, 2)
+    printed = capsys.readouterr()
+    assert ("reading segments" in printed.err) is shown
+    assert printed.out == ""
+    if not shown:
+        assert printed.err == ""

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.cql_driver import bind, driver_rows, plan_of, plan_of_column, prepared
 from tests.cql_values import FIELDS, SCALARS, Case, type_name
 from tests.unit.test_cassandra_compare import live
+from tests.unit.test_options import GIVEN
 from wal_sink.configuration import configure
 from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.options import names, parse, public, refuse_unknown
@@ -28,12 +29,6 @@ from wal_sink.targets.cassandra.schema.compare import Wanted, match_columns, ref
 from wal_sink.targets.cassandra.schema.table import ColumnMetadata
 from wal_sink.targets.cassandra.write.statements import Statements
 
-GIVEN = {
-    "checkpointLocation": "/data/checkpoint",
-    "cassandra.contactPoints": "127.0.0.1",
-    "keyspace": "shop",
-    "table": "orders",
-}
 BY = "cassandra.collections."
 LIVE = live(
     ColumnMetadata("id", "bigint", "partition"),

@@ -15,6 +15,7 @@ from cassandra.metadata import Metadata
 from cassandra.query import UNSET_VALUE
 
 from tests.cql_driver import SIMPLE, Field, bind, plan_of, prepared
+from tests.unit.test_options import GIVEN
 from wal_sink.configuration import configure
 from wal_sink.errors import InvalidRow, OptionError
 from wal_sink.targets.arrow_values import keys_of_deletes
@@ -26,12 +27,6 @@ from wal_sink.targets.cassandra.write.batches import Limits, Prepared, Replicas,
 from wal_sink.targets.cassandra.write.statements import Part, Statements, places
 from wal_sink.targets.operations import read_words
 
-GIVEN = {
-    "checkpointLocation": "/data/checkpoint",
-    "cassandra.contactPoints": "127.0.0.1",
-    "keyspace": "shop",
-    "table": "orders",
-}
 KAFKA = {
     "checkpointLocation": "/data/checkpoint",
     "target": "kafka",

@@ -281,19 +281,6 @@ def test_the_password_is_the_secret_of_the_cassandra_target() -> None:
     assert configuration.public["cassandra.username"] == "ann"
 
 
-def test_a_refusal_does_not_show_a_secret() -> None:
-    """The message names the option, not what was given."""
-
-    class Short(Options, frozen=True, kw_only=True):
-        """A secret that cannot be any text."""
-
-        pin: Annotated[int, Meta(description="four digits", extra=SECRET)]
-
-    with pytest.raises(OptionError, match="Option pin") as caught:
-        parse({"pin": "Geheim"}, Short)
-    assert "Geheim" not in str(caught.value)
-
-
 def test_a_configuration_travels() -> None:
     """It goes to the tasks, the secret included: a target's own tasks may have to connect."""
     configuration = configure(GIVEN)

@@ -14,6 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.cql_driver import SIMPLE, Field, bind, plan_of, prepared
+from tests.unit.test_options import GIVEN
 from wal_sink.clock import now_us
 from wal_sink.configuration import configure
 from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch
@@ -46,12 +47,6 @@ from wal_sink.targets.cassandra.write.batches import (
 from wal_sink.targets.cassandra.write.refusals import ledger_us
 from wal_sink.targets.cassandra.write.statements import Statements, upsert
 
-GIVEN = {
-    "checkpointLocation": "/data/checkpoint",
-    "cassandra.contactPoints": "127.0.0.1",
-    "keyspace": "shop",
-    "table": "orders",
-}
 ANYWHERE = Replicas(None, "ks", "dc")
 NOW_S = 1_790_000_000
 S_US = 1_000_000

@@ -13,6 +13,7 @@ import pytest
 from tests.cql_driver import bind, plan_of, prepared
 from tests.unit.test_cassandra_compare import COLUMNS, live
 from tests.unit.test_operations import wire
+from tests.unit.test_options import GIVEN
 from wal_sink.configuration import configure
 from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.cassandra.encode import encode
@@ -24,12 +25,6 @@ from wal_sink.targets.cassandra.schema.compare import Wanted, match_columns, ref
 from wal_sink.targets.cassandra.schema.server import Server
 from wal_sink.targets.cassandra.write.statements import Statements
 
-GIVEN = {
-    "checkpointLocation": "/data/checkpoint",
-    "cassandra.contactPoints": "127.0.0.1",
-    "keyspace": "shop",
-    "table": "orders",
-}
 KEY = [("id", pa.int64()), ("day", pa.date32())]
 STATIC = pa.schema([("shop", pa.string()), ("id", pa.int64())])
 LIVE = live(*(column for column in COLUMNS if column.name != "tags"))

@@ -1,16 +1,44 @@
-"""What Python runs first in a Python worker of a registered session: which pyspark is imported then."""
+"""Spark's Python workers: which Python and pyspark they run, and what their garbage collector looks at."""
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyspark
 import pytest
 
-from wal_sink.spark.api import WORKER_PATH
+from wal_sink.spark import data_source
+from wal_sink.spark.api import WORKER_PATH, no_worker_python
+
+
+@pytest.mark.parametrize(
+    ("archives", "line"),
+    [
+        (
+            ["hdfs://nn/other.zip#x", "file:///tmp/my envs/env.tar.gz#environment"],
+            "cd /job && mkdir -p environment && tar -xzf '/tmp/my envs/env.tar.gz' -C environment",
+        ),
+        (
+            ["file:/tmp/a/env.tar.gz#environment"],
+            "tar -xzf /tmp/a/env.tar.gz -C environment",
+        ),
+        (["file:///tmp/environment"], "tar -xzf /tmp/environment -C environment"),
+        ([], "at the same path on every host"),
+        (["file:///tmp/env.tar.gz#elsewhere"], "at the same path on every host"),
+    ],
+)
+def test_the_error_has_the_line_to_add(archives: list[str], line: str) -> None:
+    """Of the archive that would have brought it; without one, what to set."""
+    error = no_worker_python("./environment/bin/python", "/job", archives)
+    assert "'./environment/bin/python', also some on the driver's host" in error.what
+    assert line in error.remedy
+
 
 INSTALLED = Path(pyspark.__file__).parent
 ARCHIVE = INSTALLED / "python" / "lib" / "pyspark.zip"
@@ -64,3 +92,39 @@ def test_a_module_of_that_name_that_it_hides_is_run(tmp_path: Path, text: str) -
     )
     assert done.stdout == alone.stdout
     assert (done.returncode, "of it" in done.stderr) == (alone.returncode, "of it" in alone.stderr)
+
+
+class Cycle:
+    """Garbage that only the collector finds."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+
+@pytest.fixture(autouse=True)
+def thawed() -> Iterator[None]:
+    """Begin without what `tests/conftest.py` has frozen, and leave this process as it was."""
+    data_source.freeze_objects.cache_clear()
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+def test_what_is_alive_is_left_alone_from_then_on() -> None:
+    """And only that: garbage of before is gone, and later garbage is collected."""
+    before = weakref.ref(Cycle())
+    data_source.freeze_objects()
+    assert before() is None
+    assert gc.get_freeze_count() > 10_000
+    after = weakref.ref(Cycle())
+    gc.collect()
+    assert after() is None
+
+
+def test_only_once() -> None:
+    """Or garbage of each epoch would be kept."""
+    data_source.freeze_objects()
+    after = weakref.ref(Cycle())
+    data_source.freeze_objects()
+    gc.collect()
+    assert after() is None
