@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from wal_sink.testing import crash
-from wal_sink.testing.crash import PAUSES, Pause, pauses
+from wal_sink.testing.crash import PAUSES, Pause, Point, pauses
+
+ROOT = Path(__file__).parents[2]
 
 
 class Driver(crash.Driver):
@@ -36,7 +41,7 @@ class Driver(crash.Driver):
             ["-m", module, str(folder / "config.json")],
             folder / "output",
             {PAUSES: pauses(where) if pause else "[]"},
-            folder=Path(__file__).parents[2],
+            folder=ROOT,
         )
 
     def reach_marker(self) -> None:
@@ -47,3 +52,54 @@ class Driver(crash.Driver):
         """Wait until it reaches its point, then SIGKILL all of it."""
         self.reach_marker()
         self.kill()
+
+
+class Mortal:
+    """An application that is killed, and started again; its output is in `output-0` and so on.
+
+    :param folder: for its configuration, markers and output.
+    :param module: what is run, with the path of its configuration.
+    """
+
+    def __init__(self, folder: Path, module: str, config: Mapping[str, Any]) -> None:
+        self._folder, self._module = folder, module
+        self._config = folder / "config.json"
+        self._config.write_text(json.dumps(config))
+        self._starts = itertools.count()
+
+    def pause(self, table: str, point: Point, epoch: int) -> Pause:
+        """Return where a query is to stand still at the next start."""
+        marker = self._folder / f"{table} at {point}".replace("/", " ")
+        marker.unlink(missing_ok=True)
+        return Pause(point=point, table=table, epoch=epoch, marker=str(marker))
+
+    def start(self, *where: Pause) -> crash.Driver:
+        """Start it; each of its queries goes on to its place."""
+        path = os.pathsep.join([str(ROOT / "examples"), os.environ.get("PYTHONPATH", "")])
+        return crash.Driver(
+            ["-m", self._module, str(self._config)],
+            self._folder / f"output-{next(self._starts)}",
+            {PAUSES: pauses(*where), "PYTHONPATH": path},
+            folder=ROOT,
+        )
+
+    def die(
+        self,
+        where: Sequence[Pause],
+        also: Callable[[], bool] = lambda: True,
+        look: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Start it, and SIGKILL all of it where its queries are to stand still.
+
+        :param also: has to be so, too.
+        :param look: what is done right before the kill.
+        """
+        with self.start(*where) as driver:
+            driver.reach(lambda: all(Path(each.marker).exists() for each in where) and also())
+            look()
+            driver.kill()
+
+    def finish(self) -> None:
+        """Start it, and let it end."""
+        with self.start() as driver:
+            driver.finish()

@@ -1,4 +1,4 @@
-"""A streaming application to be killed: `python -m tests.spark.own_target_app FOLDER`.
+"""A streaming application to be killed: `python -m tests.spark.own_target_app CONFIG.json`.
 
 It reads one Parquet file of numbers in each epoch, and adds them, each with a random text, to a table of the
 target of one's own in `examples/sqlite_target.py`. `wal_sink.testing.crash` says
@@ -7,6 +7,7 @@ where it stands still.
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -22,7 +23,7 @@ class PausingSqlite(Pausing, SqliteTarget):
     """SQLite."""
 
 
-def main(folder: Path) -> None:
+def main(folder: str) -> None:
     """Run the query to its end, or to the point where it waits to be killed."""
     spark = local_session()
     rows = spark.readStream.load(f"{folder}/source", "parquet", "id bigint", maxFilesPerTrigger=1)
@@ -36,4 +37,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(json.loads(Path(sys.argv[1]).read_text())["folder"])

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-import json
-import os
 from pathlib import Path
 
 import pytest
 
 from changes import write_topic
+from tests.spark.driver import Mortal
 from tests.spark.test_examples import Customers, expected_customers
 from wal_sink import status
-from wal_sink.testing.crash import PAUSES, Driver, Pause, Point, pauses
+from wal_sink.testing.crash import Point
 from wal_sink.testing.servers.cassandra import Node
 from wal_sink.testing.servers.postgresql import Server
 
@@ -24,18 +22,12 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 
-ROOT = Path(__file__).parents[2]
 COLUMNS = "name text, city text, points int"
-DEATHS: list[dict[str, tuple[Point, int]]] = [
-    {"cassandra": ("commit returned", 1), "postgresql": ("flushing", 1)},
-    {"cassandra": ("flushing", 1), "postgresql": ("finishing", 1)},
+DEATHS: list[dict[str, Point]] = [
+    {"cassandra": "commit returned", "postgresql": "flushing"},
+    {"cassandra": "flushing", "postgresql": "finishing"},
 ]
-"""Where each query stands when both are killed: the point, and the epoch."""
-
-
-def _stand_still(where: list[Pause], folder: Path) -> bool:
-    there = all(Path(pause.marker).exists() for pause in where)
-    return there and all(status(str(folder / name)).flushed >= 0 for name in DEATHS[0])
+"""Where each query stands in epoch 1 when both are killed."""
 
 
 def test_both_tables_are_the_source_after_kills(
@@ -61,33 +53,16 @@ def test_both_tables_are_the_source_after_kills(
         "uri": postgresql.uri,
         "table": f"{schema}.customers",
     }
-    (tmp_path / "config.json").write_text(json.dumps(config))
     tables = {"cassandra": "customers", "postgresql": f"{schema}.customers"}
+    app = Mortal(tmp_path, "tests.spark.changes_app", config)
 
-    def application(number: int, *where: Pause) -> Driver:
-        path = os.pathsep.join([str(ROOT / "examples"), os.environ.get("PYTHONPATH", "")])
-        return Driver(
-            ["-m", "tests.spark.changes_app", str(tmp_path / "config.json")],
-            tmp_path / f"output-{number}",
-            {PAUSES: pauses(*where), "PYTHONPATH": path},
-            folder=ROOT,
-        )
+    def first_is_flushed() -> bool:
+        return all(status(str(tmp_path / name)).flushed >= 0 for name in tables)
 
-    for number, deaths in enumerate(DEATHS):
-        where = [
-            Pause(
-                point=point,
-                table=tables[name],
-                epoch=epoch,
-                marker=str(tmp_path / f"{name}-{number}"),
-            )
-            for name, (point, epoch) in deaths.items()
-        ]
-        with application(number, *where) as driver:
-            driver.reach(functools.partial(_stand_still, where, tmp_path))
-            driver.kill()
-    with application(len(DEATHS)) as last:
-        last.finish()
+    for deaths in DEATHS:
+        where = [app.pause(tables[name], point, 1) for name, point in deaths.items()]
+        app.die(where, first_is_flushed)
+    app.finish()
 
     expected = expected_customers(topic)
     read = "SELECT customer_id, name, city, points FROM {}.customers"

@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from tests.spark.driver import Mortal
 from tests.spark.kafka_app import READ
-from wal_sink.testing.crash import PAUSES, Driver, Pause, Point, pauses
+from wal_sink.testing.crash import Point
 from wal_sink.testing.servers.kafka import Broker
 
 pytestmark = [
@@ -62,48 +63,24 @@ def test_the_same_kill_doubles_records_of_sparks_sink_and_none_of_ours(
     for topic in topics.values():
         kafka.create_topic(topic)
     keys = write_source(tmp_path / "source")
-    config = tmp_path / "config.json"
-    config.write_text(
-        json.dumps(
-            {
-                "servers": kafka.address,
-                "topics": {topics[name]: sink for name, sink in sinks.items()},
-                "folder": str(tmp_path),
-                "source": str(tmp_path / "source"),
-            }
-        )
-    )
-
-    def application(number: int, *where: Pause) -> Driver:
-        return Driver(
-            ["-m", "tests.spark.kafka_app", str(config)],
-            tmp_path / f"output-{number}",
-            {PAUSES: pauses(*where)},
-            folder=Path(__file__).parents[2],
-        )
-
-    def pause(point: Point, table: str) -> Pause:
-        marker = str(tmp_path / f"reached {table}")
-        return Pause(point=point, table=table, epoch=KILLED, marker=marker)
+    config = {
+        "servers": kafka.address,
+        "topics": {topics[name]: sink for name, sink in sinks.items()},
+        "folder": str(tmp_path),
+        "source": str(tmp_path / "source"),
+    }
+    app = Mortal(tmp_path, "tests.spark.kafka_app", config)
 
     def there(name: str) -> Counter[str]:
         return Counter((key or b"").decode() for key, _ in kafka.records(topics[name]))
 
     first_of_epoch = {key for key in keys if key.startswith(f"first of {KILLED}")}
-    where = [pause("write", f"source of {topics[name]}") for name in ("spark", "tasks")]
-    where += [pause(point, topics[name]) for name, point in OURS.items()]
-    with application(0, *where) as driver:
-        driver.reach(
-            lambda: (
-                all(Path(point.marker).exists() for point in where)
-                and first_of_epoch <= there("spark").keys()
-            )
-        )
-        driver.kill()
+    where = [app.pause(f"source of {topics[name]}", "write", KILLED) for name in ("spark", "tasks")]
+    where += [app.pause(topics[name], point, KILLED) for name, point in OURS.items()]
+    app.die(where, lambda: first_of_epoch <= there("spark").keys())
     for name in ("tasks", *OURS):
         assert not there(name), "what is not committed is not seen"
-    with application(1) as driver:
-        driver.finish()
+    app.finish()
     read = json.loads((tmp_path / READ).read_text())
     for name in ("tasks", *OURS):
         by_spark, uncommitted = (Counter(found) for found in read[topics[name]])

@@ -9,27 +9,14 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from tests.spark.driver import Mortal
 from wal_sink.testing import oracle
-from wal_sink.testing.crash import PAUSES, Driver, Pause, Point, pauses
+from wal_sink.testing.crash import Point
 
 pytestmark = [pytest.mark.test_all, pytest.mark.spark, pytest.mark.timeout(600)]
 
 FILES, ROWS = 3, 100
-ROOT = Path(__file__).parents[2]
-
-
-def run(folder: Path, point: Point | None = None) -> None:
-    """Run the query; kill all of it in epoch 1 at this point, or let it end."""
-    marker = folder / f"{point} is reached"
-    pause = [Pause(point=point, table="t", epoch=1, marker=str(marker))] if point else []
-    environment = {PAUSES: pauses(*pause), "PYTHONPATH": str(ROOT / "examples")}
-    command = ["-m", "tests.spark.own_target_app", str(folder)]
-    with Driver(command, folder / "output", environment, folder=ROOT) as driver:
-        if point:
-            driver.reach(marker.exists)
-            driver.kill()
-        else:
-            driver.finish()
+POINTS: tuple[Point, ...] = ("flushing", "finished")
 
 
 def test_a_target_of_ones_own_under_kills(tmp_path: Path) -> None:
@@ -41,9 +28,10 @@ def test_a_target_of_ones_own_under_kills(tmp_path: Path) -> None:
         pyarrow.parquet.write_table(table, tmp_path / "source" / f"{number}.parquet")
     database = sqlite3.connect(tmp_path / "shop.db")
     database.execute("CREATE TABLE t (id INTEGER, attempt TEXT)")
-    run(tmp_path, "flushing")
-    run(tmp_path, "finished")
-    run(tmp_path)
+    app = Mortal(tmp_path, "tests.spark.own_target_app", {"folder": str(tmp_path)})
+    for point in POINTS:
+        app.die([app.pause("t", point, 1)])
+    app.finish()
     found = (number for (number,) in database.execute("SELECT id FROM t"))
     verdict = oracle.judge(range(FILES * ROWS), found)
     assert verdict.exact, verdict

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import functools
-import json
 import os
 from decimal import Decimal
 from pathlib import Path
@@ -14,9 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from tests.spark.driver import Mortal
 from tests.spark.postgresql_app import COLUMNS, QUERIES
 from wal_sink import status
-from wal_sink.testing.crash import PAUSES, Driver, Pause, Point, pauses
+from wal_sink.testing.crash import Point
 from wal_sink.testing.servers.postgresql import Server
 
 pytestmark = [
@@ -104,59 +103,31 @@ def table(server: Server, name: str) -> list[str]:
     return [as_read({**row, "times": [t.astimezone(dt.UTC) for t in row["times"]]}) for row in utc]
 
 
-def _stand_still(where: list[Pause], folder: str) -> bool:
-    """Whether all queries are where they are to be killed, and have flushed what came before."""
-    there = all(Path(pause.marker).exists() for pause in where)
-    return there and all(status(f"{folder}/{name}").flushed >= 0 for name in QUERIES)
-
-
 def test_every_booking_counts_once_after_kills(
     postgresql: Server, schema: str, tmp_path: Path, source: list[dict[str, Any]]
 ) -> None:
     for name, mode in QUERIES.items():
         key = " PRIMARY KEY" if mode == "upsert" else ""
         postgresql.execute(f"CREATE TABLE {schema}.{name} ({COLUMNS.format(key=key)})")
-    config = tmp_path / "config.json"
     folder = str(tmp_path)
-    config.write_text(
-        json.dumps(
-            {
-                "uri": postgresql.uri,
-                "schema": schema,
-                "folder": folder,
-                "source": f"{folder}/source",
-            }
-        )
-    )
+    config = {"uri": postgresql.uri, "schema": schema, "folder": folder}
+    app = Mortal(tmp_path, "tests.spark.postgresql_app", config | {"source": f"{folder}/source"})
 
-    def application(number: int, *where: Pause) -> Driver:
-        return Driver(
-            ["-m", "tests.spark.postgresql_app", str(config)],
-            tmp_path / f"output-{number}",
-            {PAUSES: pauses(*where)},
-            folder=Path(__file__).parents[2],
-        )
+    def first_is_flushed() -> bool:
+        return all(status(f"{folder}/{name}").flushed >= 0 for name in QUERIES)
 
-    for number, deaths in enumerate(DEATHS):
-        where = [
-            Pause(
-                point=point,
-                table=f"{schema}.{name}",
-                epoch=1,
-                marker=str(tmp_path / f"{name}-{number}"),
-            )
-            for name, point in deaths.items()
-        ]
-        reached = functools.partial(_stand_still, where, folder)
-        with application(number, *where) as driver:
-            driver.reach(reached)
-            # What is sent and not committed is not seen; in a window are whole epochs.
+    for deaths in DEATHS:
+        finished = deaths["bookings"] == "finished"
+
+        def look(*, finished: bool = finished) -> None:
+            """What is sent and not committed is not seen; in a window are whole epochs."""
             seen = len(table(postgresql, f"{schema}.bookings"))
-            assert seen == ROWS if deaths["bookings"] != "finished" else seen >= 2 * ROWS
-            driver.kill()
+            assert seen >= 2 * ROWS if finished else seen == ROWS
+
+        where = [app.pause(f"{schema}.{name}", point, 1) for name, point in deaths.items()]
+        app.die(where, first_is_flushed, look)
         assert len(table(postgresql, f"{schema}.bookings")) % ROWS == 0
-    with application(len(DEATHS)) as last:
-        last.finish()
+    app.finish()
 
     expected = sorted(as_read(row) for row in source)
     assert sorted(table(postgresql, f"{schema}.bookings")) == expected

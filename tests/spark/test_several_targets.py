@@ -8,11 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sqlite3
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,11 +19,11 @@ from deltalake import DeltaTable
 import wal_sink
 from state_backends import open_backend
 from tests.protocol.raw import records
+from tests.spark.driver import Mortal
 from wal_sink.testing.servers.postgresql import Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
-ROOT = Path(__file__).parents[2]
 FILES, ROWS = 5, 40
 BOOKINGS = [(f"a{n % 3}", n % 5) for n in range(ROWS)]
 
@@ -110,43 +106,19 @@ def bank(postgresql: Server, schema: str, tmp_path: Path) -> Iterator[Bank]:
         yield made
 
 
-@contextlib.contextmanager
-def application(folder: Path, options: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the application in a process group of its own; kill what is left of it."""
-    path = os.pathsep.join((str(ROOT), str(ROOT / "examples")))
-    with (folder / "output").open("ab") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.bookings_app", str(folder), json.dumps(options)],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable},
-            stdout=subprocess.PIPE,
-            stderr=output,
-            start_new_session=True,
-        )
-    try:
-        yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, 9)
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
-
-
 def test_each_booking_is_in_each_table_once(bank: Bank, tmp_path: Path) -> None:
     """Killed when the one that is behind has two epochs; and `status` is about all, or each."""
     (tmp_path / "source").mkdir()
     for number in range(FILES):
         text = "\n".join(json.dumps({"account": a, "amount": b}) for a, b in BOOKINGS)
         (tmp_path / "source" / f"{number}.json").write_text(text)
-    with application(tmp_path, bank.options) as process:
-        while bank.behind() < 2 * ROWS:
-            assert process.poll() is None, (tmp_path / "output").read_text()
-            time.sleep(0.1)  # reading a Delta table costs both cores
-    with application(tmp_path, bank.options) as process:
-        said, _ = process.communicate(timeout=300)
-        assert process.returncode == 0, (tmp_path / "output").read_text()
-    drivers = json.loads(said.splitlines()[-1])
+    app = Mortal(tmp_path, "tests.spark.bookings_app", {"folder": str(tmp_path)} | bank.options)
+    with app.start() as driver:
+        driver.reach(lambda: bank.behind() >= 2 * ROWS)
+        driver.kill()
+    with app.start() as driver:
+        driver.finish()
+    (drivers,) = (json.loads(line) for line in driver.log().splitlines() if line.startswith('["'))
     assert drivers == ["deltalake", "psycopg", "sqlite3"], "none of a database that it does not use"
 
     assert sorted(bank.books()) == sorted(BOOKINGS * FILES)
