@@ -65,7 +65,6 @@ PARTS: dict[str, Callable[[Bench], list[Figure]]] = {
     "targets": standing.standing_still,
     "postgresql": postgresql.postgresql,
     "jdbc": spark_sinks.jdbc,
-    "mariadb": spark_sinks.mariadb,
     "kafka": spark_sinks.kafka,
     "lakes": spark_sinks.lakes,
     "age": age.age,

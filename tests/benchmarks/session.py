@@ -21,7 +21,6 @@ logger = logging.getLogger(__name__)
 
 CONNECTOR = maven.Artifact("com.datastax.spark", "spark-cassandra-connector_2.13", "3.5.1")
 JDBC = maven.Artifact("org.postgresql", "postgresql", "42.7.7")
-MARIADB = maven.Artifact("org.mariadb.jdbc", "mariadb-java-client", "3.5.3")
 _SPARKS_OWN = ("scala-library", "scala-reflect", "slf4j-api")
 
 
@@ -31,14 +30,13 @@ def connector_jars() -> list[Path]:
 
 
 def sink_jars() -> list[Path]:
-    """Return the jars of Spark's sinks for PostgreSQL, MariaDB and Kafka, in the same way."""
+    """Return the jars of Spark's sinks for PostgreSQL and Kafka, in the same way."""
     try:
         kafka = kafka_jars()
     except WalSinkError as error:
         logger.warning("Spark's Kafka sink is left out: %s", error)
         kafka = []
-    mariadb = _without_sparks_own(MARIADB, f"mariadb-jdbc-{MARIADB.version}")
-    return _without_sparks_own(JDBC, f"postgresql-jdbc-{JDBC.version}") + mariadb + kafka
+    return _without_sparks_own(JDBC, f"postgresql-jdbc-{JDBC.version}") + kafka
 
 
 def _without_sparks_own(artifact: maven.Artifact, name: str) -> list[Path]:

@@ -1,23 +1,20 @@
 """Each store beside what a user would take instead, of the whole way.
 
-PostgreSQL, and SQL in it and in MariaDB, beside JDBC in `foreachBatch`, append and upsert, and beside the
-driver's `executemany`; Kafka beside Spark's sink; Delta and Iceberg beside delta-rs and pyiceberg in
-`foreachBatch`, which append a replayed micro-batch twice.
+PostgreSQL and SQL beside JDBC in `foreachBatch`, append and upsert; Kafka beside Spark's sink; Delta and
+Iceberg beside delta-rs and pyiceberg in `foreachBatch`, which append a replayed micro-batch twice.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import deltalake
 import numpy as np
 import psycopg
-import pymysql
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tests.benchmarks import cpu
@@ -28,7 +25,6 @@ from tests.benchmarks.figure import Figure, Target, at_least, figure
 from tests.benchmarks.figures.rates import Round, ratios
 from tests.benchmarks.rows import Source
 from tests.benchmarks.run import Run, Taken
-from tests.sql.mariadb import MariaDb
 from wal_sink.options import parse
 from wal_sink.targets.iceberg.options import IcebergOptions
 from wal_sink.targets.iceberg.plan import iceberg_schema
@@ -40,15 +36,8 @@ OURS = "wal_sink"
 SQL, QUARANTINE = "wal_sink, target=sql", "wal_sink, quarantine"
 LIBRARY = "the library in foreachBatch"
 JDBC, TUNED = "JDBC", "JDBC, rewritten"
-EXECUTEMANY = "executemany in foreachBatch"
 KAFKA = "Spark's Kafka sink"
 _TYPES = {"text": "text", "bigint": "bigint", "timestamp": "timestamptz"}
-_MARIADB = (
-    "--innodb-flush-log-at-trx-commit=1",
-    "--innodb-log-file-size=1G",
-    "--innodb-buffer-pool-size=1G",
-)
-"""Settings: a commit is synced, as it is by default."""
 
 
 class Served(Protocol):
@@ -72,16 +61,6 @@ class Postgresql(Server):
 
 class Kafka(Broker):
     """A broker whose CPU time is counted."""
-
-    @property
-    def pid(self) -> int:
-        """Its process."""
-        assert self._process is not None
-        return self._process.pid
-
-
-class Maria(MariaDb):
-    """A server whose CPU time is counted."""
 
     @property
     def pid(self) -> int:
@@ -120,9 +99,7 @@ def jdbc(bench: Bench) -> list[Figure]:
             ways = [
                 Way(OURS, _ours_into_postgresql(server, mode)),
                 Way(QUARANTINE, _ours_into_postgresql(server, mode, onInvalidRow="quarantine")),
-                Way(
-                    SQL, _ours_into(server.uri.replace("postgresql:", "postgresql+psycopg:"), mode)
-                ),
+                Way(SQL, _ours_by_url(server, mode)),
                 Way(JDBC, _by_jdbc(server, upsert=upsert)),
                 Way(TUNED, _by_jdbc(server, upsert=upsert, reWriteBatchedInserts="true")),
             ]
@@ -136,40 +113,6 @@ def jdbc(bench: Bench) -> list[Figure]:
             *_figures(f"SQL, {mode}", rounds, TUNED, ours=SQL),
             *_figures(f"PostgreSQL, {mode}, quarantine on", rounds, OURS, ours=QUARANTINE),
         )
-    ]
-
-
-def mariadb(bench: Bench) -> list[Figure]:
-    """Rows a second and CPU of the whole way, append and upsert."""
-    source = Source(shape="grouped", rows=bench.sizes.scattered)
-    types = {"text": "varchar(200)", "bigint": "bigint", "timestamp": "datetime(6)"}
-    typed = ", ".join(f"{name} {types[kind]}" for name, kind in source.columns.items())
-    server = Maria(*_MARIADB)
-    with contextlib.closing(server), server:
-        server.execute("CREATE DATABASE shop CHARACTER SET utf8mb4")
-
-        def make(table: str) -> None:
-            key = ", PRIMARY KEY (id)" if table.startswith("upsert") else ""
-            server.execute(f"CREATE TABLE {table} ({typed}{key})", database="shop")
-
-        def wrong(table: str) -> str | None:
-            query = f"SELECT count(*), coalesce(sum(id), 0), coalesce(sum(amount), 0) FROM {table}"
-            found = tuple(map(int, server.execute(query, database="shop")[0]))
-            return None if found == source.totals() else f"{found}, not {source.totals()}"
-
-        found = {}
-        for mode in ("append", "upsert"):
-            ways = [
-                Way(OURS, _ours_into(server.url("shop"), mode)),
-                Way(EXECUTEMANY, _by_executemany(server, mode)),
-            ]
-            if mode == "append":
-                ways.append(Way(JDBC, _by_jdbc_into(server)))
-            found[mode] = _rounds(bench, source, server, mode, ways, make, wrong)
-    return [
-        *_figures("MariaDB, append", found["append"], EXECUTEMANY),
-        *_figures("MariaDB, append", found["append"], JDBC),
-        *_figures("MariaDB, upsert", found["upsert"], EXECUTEMANY),
     ]
 
 
@@ -364,7 +307,9 @@ def _ours_into_postgresql(
     return write
 
 
-def _ours_into(url: str, mode: str) -> Callable[[DataFrame, str], DataStreamWriter]:
+def _ours_by_url(server: Server, mode: str) -> Callable[[DataFrame, str], DataStreamWriter]:
+    url = server.uri.replace("postgresql:", "postgresql+psycopg:")
+
     def write(rows: DataFrame, table: str) -> DataStreamWriter:
         options = {"target": "sql", "sql.url": url, "sql.mode": mode, "table": table}
         return rows.writeStream.format("wal_sink").options(**options)
@@ -405,46 +350,5 @@ def _by_jdbc(
                 connection.execute(merge)
 
         return rows.writeStream.foreachBatch(stage_and_merge if upsert else add)
-
-    return write
-
-
-def _by_jdbc_into(server: Maria) -> Callable[[DataFrame, str], DataStreamWriter]:
-    """Return Spark's own writer, which adds rows, by MariaDB's driver with its bulk protocol."""
-    # Spark quotes names as MySQL does for this scheme alone.
-    url = f"jdbc:mysql://{server.host}:{server.port}/shop?permitMysqlScheme&useBulkStmts=true"
-    options = {"url": url, "driver": "org.mariadb.jdbc.Driver", "user": "root"}
-
-    def write(rows: DataFrame, table: str) -> DataStreamWriter:
-        def add(batch: DataFrame, _epoch: int) -> None:
-            batch.write.format("jdbc").options(**options, dbtable=table).mode("append").save()
-
-        return rows.writeStream.foreachBatch(add)
-
-    return write
-
-
-def _by_executemany(server: Maria, mode: str) -> Callable[[DataFrame, str], DataStreamWriter]:
-    """Return what people write in Python: each partition by a connection of its own."""
-    host, port = server.host, server.port
-
-    def write(rows: DataFrame, table: str) -> DataStreamWriter:
-        names = rows.columns
-        values = ", ".join(["%s"] * len(names))
-        statement = f"INSERT INTO {table} ({', '.join(names)}) VALUES ({values})"
-        if mode == "upsert":
-            changes = ", ".join(f"{name} = VALUES({name})" for name in names if name != "id")
-            statement += f" ON DUPLICATE KEY UPDATE {changes}"
-
-        def add_partition(part: Iterable[Row]) -> None:
-            connection = pymysql.connect(host=host, port=port, user="root", database="shop")
-            with contextlib.closing(connection), connection.cursor() as cursor:
-                cursor.executemany(statement, list(part))
-                connection.commit()
-
-        def add(batch: DataFrame, _epoch: int) -> None:
-            batch.foreachPartition(add_partition)
-
-        return rows.writeStream.foreachBatch(add)
 
     return write
