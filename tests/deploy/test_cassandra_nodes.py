@@ -264,6 +264,39 @@ def test_a_rolling_restart(
     exact("rolling restart")
 
 
+def test_a_replica_coordinates(cluster: CassandraCluster, tmp_path: Path, counted: Counted) -> None:
+    """Each row has one replica among three nodes: a request that it coordinates goes to no other node.
+
+    The control is a client that asks one node for everything.
+    """
+    node = cluster.nodes[0]
+    one = REPLICATION.replace("3", "1")
+    with Stream(cluster, tmp_path, adds=False, replication=one) as stream:
+        for each in cluster.nodes:
+            each.tool("settraceprobability", "1")
+        for number in range(30):
+            node.execute(f"SELECT v FROM {stream.keyspace}.t WHERE k = 'hot-{number}'")
+        stream.goes_on(10)
+        for each in cluster.nodes:
+            each.tool("settraceprobability", "0")
+        stream.drained()
+    places: dict[object, set[str]] = {}
+    for event in node.execute("SELECT session_id, source FROM system_traces.events"):
+        places.setdefault(event.session_id, set()).add(event.source)
+    kinds = {"rows": "batch|INTO {}.t\\b", "ledger": "{}.wal_sink_ledger", "control": "v FROM {}.t\\b"}
+    found: dict[str, list[bool]] = {kind: [] for kind in kinds}
+    for traced in node.execute("SELECT * FROM system_traces.sessions"):
+        request = f"{traced.request} {(traced.parameters or {}).get('query')}".replace('"', "")
+        for kind, pattern in kinds.items():
+            if re.search(pattern.format(stream.keyspace), request):
+                found[kind].append(places.get(traced.session_id) == {traced.coordinator})
+    assert not all(found.pop("control"))
+    for kind, alone in found.items():
+        what = f"Cassandra, 3 nodes, 1 replica: requests of {kind} at it"
+        assert len(alone) > 20
+        counted(Row(what, VERSION, "none", len(alone), sum(alone)))
+
+
 def test_the_coordinator_dies_in_the_conditional_update(
     cluster: CassandraCluster, streams: list[Stream], exact: Counting
 ) -> None:
