@@ -50,8 +50,9 @@ ROOT = Path(__file__).parents[2]
 _TOPIC = "soak"
 _BETWEEN_S, _DOWN_S = (2, 8), (1, 10)
 """Between two faults, and how long a server is left dead, or a process stands still."""
-_PATIENCE_S = 400.0
-"""How long the query may take to go on when all is up, on a busy machine."""
+_PATIENCE_S = 1_000.0
+"""How long the query may take to go on, on a busy machine and while others are killed: an hour's soak ended
+after 400 s without an epoch, at a load of 60 on two cores."""
 _OVERTAKEN_S = 20.0
 """How long an application that was overtaken may take to end."""
 _STARTS = 3
