@@ -283,7 +283,11 @@ def test_a_replica_coordinates(cluster: CassandraCluster, tmp_path: Path, counte
     places: dict[object, set[str]] = {}
     for event in node.execute("SELECT session_id, source FROM system_traces.events"):
         places.setdefault(event.session_id, set()).add(event.source)
-    kinds = {"rows": "batch|INTO {}.t\\b", "ledger": "{}.wal_sink_ledger", "control": "v FROM {}.t\\b"}
+    kinds = {
+        "rows": "batch|INTO {}.t\\b",
+        "ledger": "{}.wal_sink_ledger",
+        "control": "v FROM {}.t\\b",
+    }
     found: dict[str, list[bool]] = {kind: [] for kind in kinds}
     for traced in node.execute("SELECT * FROM system_traces.sessions"):
         request = f"{traced.request} {(traced.parameters or {}).get('query')}".replace('"', "")
