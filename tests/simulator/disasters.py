@@ -123,7 +123,7 @@ class Disasters:
     def _unmount(self) -> None:
         """Start and flush while the log's folder is empty: nothing is begun anew there."""
         world, site = self.world, self.world.site
-        if site.log.away or site.log.full or world.several:
+        if site.log.away or site.log.full or world.database.away or world.several:
             return
         if not site.checkpoint.has("wal_sink/location.json"):
             return
