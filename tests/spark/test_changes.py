@@ -40,9 +40,8 @@ def test_both_tables_are_the_source_after_kills(
     cassandra.execute(
         f"CREATE TABLE {keyspace}.customers (customer_id bigint PRIMARY KEY, {COLUMNS})"
     )
-    postgresql.execute(
-        f"CREATE TABLE {schema}.customers (customer_id bigint PRIMARY KEY, {COLUMNS})"
-    )
+    mirror = f"{schema}.mirror"  # by another name: a pause at `customers` is one at any schema's
+    postgresql.execute(f"CREATE TABLE {mirror} (customer_id bigint PRIMARY KEY, {COLUMNS})")
     topic = tmp_path / "topic"
     config = {
         "topic": write_topic(topic),
@@ -51,9 +50,9 @@ def test_both_tables_are_the_source_after_kills(
         "port": str(cassandra.port),
         "keyspace": keyspace,
         "uri": postgresql.uri,
-        "table": f"{schema}.customers",
+        "table": mirror,
     }
-    tables = {"cassandra": "customers", "postgresql": f"{schema}.customers"}
+    tables = {"cassandra": "customers", "postgresql": mirror}
     app = Mortal(tmp_path, "tests.spark.changes_app", config)
 
     def first_is_flushed() -> bool:
@@ -65,8 +64,12 @@ def test_both_tables_are_the_source_after_kills(
     app.finish()
 
     expected = expected_customers(topic)
-    read = "SELECT customer_id, name, city, points FROM {}.customers"
-    for rows in (cassandra.execute(read.format(keyspace)), postgresql.execute(read.format(schema))):
+    read = "SELECT customer_id, name, city, points FROM"
+    copies = (
+        cassandra.execute(f"{read} {keyspace}.customers"),
+        postgresql.execute(f"{read} {mirror}"),
+    )
+    for rows in copies:
         table: Customers = {key: (name, city, points) for key, name, city, points in rows}
         assert table == expected
     for name in tables:
