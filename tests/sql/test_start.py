@@ -14,7 +14,7 @@ import pytest
 
 from tests.sql.mariadb import MariaDb
 from tests.sql.stores import DuckDb, Maria, Postgresql, Sqlite, Store
-from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable
+from wal_sink.errors import OptionError, SchemaMismatch, TargetRefused, TargetUnavailable
 from wal_sink.model.ledger import Outcome, Owner
 from wal_sink.model.plan import Plan, plan_key
 from wal_sink.options import parse, public
@@ -290,6 +290,22 @@ def test_a_file_that_is_replaced_under_a_session_takes_no_row(
         store.path.with_suffix(".backup").replace(store.path)
         with pytest.raises(TargetUnavailable, match="another file than the one that was opened"):
             deliver(session, plan, rows)
+
+
+@pytest.mark.parametrize("kind", [Sqlite, DuckDb, Maria])
+def test_a_database_without_the_ledger_is_named_as_another_one(
+    kind: type[Store], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """A query that is started with the URL of another database has its plan: none is made there."""
+    if kind is Maria:
+        store: Store = Maria(*map(request.getfixturevalue, ("mariadb", "database")))
+    else:
+        store = kind(tmp_path)
+    store.execute(TABLE.format(key=""))
+    with target(store).connect(Owner("query", "log", "checkpoint")) as session:
+        words = "wal_sink_ledger cannot be read: .*\n.*another database than this query wrote to"
+        with pytest.raises(TargetRefused, match=words):
+            row_of(session)
 
 
 class Overtaken(SqlAlchemyTarget):

@@ -11,11 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from wal_sink.errors import TargetRefused, TargetUnavailable
+from wal_sink.errors import TargetRefused, TargetUnavailable, WalSinkError
 from wal_sink.model.ledger import LedgerState, Outcome, Owner, PassedRow, Window
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import OnRefused, Slice, TransactionalSession
 from wal_sink.targets.casts import as_new_rows
+from wal_sink.targets.client import shortly
 from wal_sink.targets.columns import refuse_changed
 from wal_sink.targets.names import unquoted
 from wal_sink.targets.refusals import (
@@ -62,10 +63,25 @@ class SqlSession(TransactionalSession):
         """Rows of the open transaction, to be written again where there are no savepoints."""
 
     def read_ledger(self) -> LedgerState | None:
-        """Read the row: in the window's transaction, which holds it, or in one of its own."""
-        with self._transaction() as end:
-            row = self._ledger.read()
-            end(self._connection.rollback)
+        """Read the row: in the window's transaction, which holds it, or in one of its own.
+
+        :raises TargetRefused: the table cannot be read, and could not be the next time.
+        """
+        try:
+            with self._transaction() as end:
+                row = self._ledger.read()
+                end(self._connection.rollback)
+        except WalSinkError:
+            raise
+        except Exception as error:
+            if self._database.classify(error) != "fatal":
+                raise
+            raise TargetRefused(
+                f"The ledger's table {self._database.options.ledger_table} cannot be read:"
+                f" {type(error).__name__}: {shortly(error)}",
+                "Where there is no such table, the options name another database than this query wrote to,"
+                " or it was dropped. Name the database of before, or restore the table from a backup.",
+            ) from error
         return row
 
     def start(self, window: Window) -> None:
