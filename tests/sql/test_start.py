@@ -298,9 +298,10 @@ def test_a_database_without_the_ledger_is_named_as_another_one(
 ) -> None:
     """A query that is started with the URL of another database has its plan: none is made there."""
     if kind is Maria:
-        store: Store = Maria(*map(request.getfixturevalue, ("mariadb", "database")))
+        fixtures = map(request.getfixturevalue, ("mariadb", "database"))
+        store: Store = Maria(*fixtures)
     else:
-        store = kind(tmp_path)
+        store = DuckDb(tmp_path) if kind is DuckDb else Sqlite(tmp_path)
     store.execute(TABLE.format(key=""))
     with target(store).connect(Owner("query", "log", "checkpoint")) as session:
         words = "wal_sink_ledger cannot be read: .*\n.*another database than this query wrote to"

@@ -101,3 +101,5 @@ def test_all_that_has_changed_is_one_error() -> None:
     )
     with pytest.raises(SchemaMismatch, match="column Id is computed by the server now"):
         refuse_changed(plan, [TABLE[0]._replace(computed=True), *TABLE[1:]])
+    with pytest.raises(SchemaMismatch, match=r"checked against it: the table is gone\."):
+        refuse_changed(plan, [], ["it moved"])

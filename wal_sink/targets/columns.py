@@ -204,11 +204,14 @@ def refuse_changed(
         if column.required and not (column.default or column.computed or column.name in names)
     ]
     changes += others
+    if not columns:
+        changes = ["the table is gone"]
     if changes:
         raise SchemaMismatch(
             f"Table {plan.table} has changed since pending rows were checked against it:"
             f" {'; '.join(changes)}.",
-            "Change the table back; the flush goes on by itself. Change it again when no epoch is pending.",
+            "Change the table back, or make it again; the flush goes on by itself. Change it again when no"
+            " epoch is pending.",
         )
 
 
