@@ -191,6 +191,9 @@ def test_each_table_has_a_plan_as_if_it_were_alone() -> None:
     refuse_changed(customer.of_table(), BY_CUSTOMER)
     with pytest.raises(SchemaMismatch, match=r'"by_customer" is no longer .*note was text'):
         refuse_changed(customer.of_table(), BY_CUSTOMER._replace(columns=BY_CUSTOMER.columns[:-1]))
+    conditional = [each.noting(if_not_exists=True) for each in plan("", "").tables]
+    whole = of_several(conditional, WRITTEN, "")
+    assert all(each.details.if_not_exists for each in (whole, *whole.tables))
 
 
 def test_a_start_says_what_a_table_lacks(caplog: pytest.LogCaptureFixture) -> None:
