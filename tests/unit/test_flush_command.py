@@ -20,7 +20,7 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.flush.run_history import RunHistory
 from wal_sink.model import paths
 from wal_sink.model.records import FlusherReport
-from wal_sink.testing.faults import Faults, FaultyTarget
+from wal_sink.testing.faults import Crash, Faults, FaultyTarget
 from wal_sink.testing.memory_target import MemorySession
 
 
@@ -137,6 +137,13 @@ def test_an_error_is_raised_though_the_connection_cannot_be_closed(
     monkeypatch.setattr(MemorySession, "close", close)
     with pytest.raises(errors.MissingManifest):
         own(world).drain()
+
+
+def test_a_crash_is_no_interruption(world: World) -> None:
+    """What is no `Exception`, such as a panic of delta-rs, ends it as what it is, though in a thread."""
+    world.run().batch([("a", 1)])
+    with pytest.raises(Crash):
+        own(world, Faults(at=0, matching="write")).drain()
 
 
 def test_before_anything_is_published(world: World) -> None:

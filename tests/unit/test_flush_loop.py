@@ -461,6 +461,26 @@ def test_two_loops_do_no_harm(world: World, flushing: Flushings) -> None:
     assert [it.error() for it in loops] == [None, None]
 
 
+def test_that_it_has_ended_by_a_bug_is_logged(
+    world: World,
+    flushing: Flushings,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Outside of a step nothing is tried again; nobody else tells what ended the thread of a query."""
+    world.run()
+    it = flushing()
+
+    def rest() -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(it.loop, "_rest", rest)
+    it.start()
+    assert it.ended()
+    (record,) = [each for each in caplog.records if "Report this as a bug" in each.message]
+    assert record.exc_info
+
+
 # --- long outages ---------------------------------------------------------------------------------
 
 

@@ -14,8 +14,10 @@ import tenacity
 from wal_sink.checkpoint.watcher import CommitWatcher
 from wal_sink.errors import WalSinkError
 from wal_sink.flush.flusher import Flusher
-from wal_sink.log_context import log_epoch, logging_query
+from wal_sink.log_context import line_logger, log_epoch, logging_query
 from wal_sink.protocol.next_step import Idle, Step
+
+logger = line_logger(__name__)
 
 POLL_S, POLL_BILLED_S = 1.0, 10.0
 """How often the loop looks at the checkpoint when no event comes: events are late, and lost in a crash.
@@ -31,7 +33,7 @@ class FlushLoop(threading.Thread):
     (rule 21). The pauses between tries are random and grow to 10 s: `docs/recover.md#outages` has them. A
     step that succeeds ends the count: in a backlog under an overloaded target each window has its own.
 
-    :param is_last: asked after each step, whether to end with it; None: it never is.
+    :param is_last: asked after each step, whether to end with it.
     :param prepare: done before the first step, and tried as a step is.
     :param tries: how often a step is tried whose error may pass by itself; at any other error the loop ends.
         None: whatever the error is, until the step succeeds.
@@ -55,7 +57,8 @@ class FlushLoop(threading.Thread):
         self._ending = False
         self._stopping = threading.Event()
         self._is_last, self._prepare = is_last, prepare
-        self.error: Exception | None = None
+        self._endless = tries is None
+        self.error: BaseException | None = None
         """At which it has ended."""
         stop = tenacity.stop_when_event_set(self._stopping)
         self._tries = tenacity.Retrying(
@@ -99,10 +102,12 @@ class FlushLoop(threading.Thread):
                 with self._reporter.beating():
                     self._tries(self._prepare)
                     self._go_on()
-            except Exception as error:  # noqa: BLE001 -- who has started it raises it
+            except BaseException as error:  # a panic of delta-rs is no Exception
                 if not self._stopping.is_set():  # else it is reported
                     self.error = error
                     self._reporter.failed(error)
+                    if self._endless:  # that of a query has nobody who raises the error
+                        logger.exception("the flush has ended. Report this as a bug")
             finally:
                 self._reporter.observer.ended()
                 self._commit_watcher.close()

@@ -258,7 +258,7 @@ class FailureLog:
             return
         new, self._kind, self._said_s = kind != self._kind, kind, now_s
         logger.warning(
-            "the flush failed, %s in %.0f s. It is tried again until it succeeds. Cause: %s",
+            "the flush failed, %s in %.0f s. It is tried again. Cause: %s",
             counted(tried, "try", "tries"),
             now_s - self._since_s,
             error,
