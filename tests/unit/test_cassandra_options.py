@@ -303,3 +303,5 @@ def test_each_option_of_rows_makes_a_plan_of_its_own_and_is_said() -> None:
     assert len({plan_key(schema, "cassandra", plain.shape), *keys}) == len(SAID) + 1
     defaults = {"cassandra.writeMode": "insert", "cassandra.ifNotExists": "false"}
     assert target(defaults).shape == plain.shape
+    whole = target({"cassandra.collections.tags": "overwrite", "cassandra.columns": '{"a": "a"}'})
+    assert {*whole.description} == {*plain.description}, "what is as without it is not said"
