@@ -331,7 +331,7 @@ def test_options_of_a_run_that_failed_as_it_started_are_not_those_of_the_query(
     assert sink_options(query(world), {}).max_rows_per_second == 7
 
 
-def test_a_run_that_starts_claims_nothing_while_there_is_room(world: World) -> None:
+def test_a_run_that_starts_claims_nothing_while_there_is_space(world: World) -> None:
     """It may fail before its first commit: the run that is at work goes on."""
     healthy = world.run()
     healthy.batch([("a", 0)])

@@ -65,7 +65,7 @@ ALONE = Flushing(None, None, 1.0, 0.0)
         (held(9, 0), True),
     ],
 )
-def test_whether_there_is_room(backlog: Backlog, space: bool) -> None:
+def test_whether_there_is_space(backlog: Backlog, space: bool) -> None:
     """What waits counts, and not what is asked for: an empty log takes any epoch."""
     assert has_space(backlog, BLOCK) is space
 

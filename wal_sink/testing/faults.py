@@ -2,7 +2,7 @@
 
 Wrap the real backend or target and give it a `Faults`, which is asked about every operation. It injects
 one of two kinds: an *error* is raised to the caller, which lives on (a lost answer, a refused connection);
-a `Crash` is a `BaseException`, which nothing in the product catches: the process is gone.
+a `Crash` is a `BaseException`, which no code of a flusher or a run catches: the process is gone.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ _OLDEST_PROTOCOL = 4
 _SILENT_S = 5
 """Seconds after which the driver sends a silent node a heartbeat, and seconds that it waits for the answer.
 
-While the send buffer of one node is full, nothing is sent to any (`internals.has_room`): with the driver's
+While the send buffer of one node is full, nothing is sent to any (`internals.can_send`): with the driver's
 default, 30 s for each, a node that hangs would hold up all others for a minute.
 """
 

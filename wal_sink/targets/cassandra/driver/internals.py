@@ -330,8 +330,8 @@ __all__ = [
     "SyntaxException",
     "WideConnection",
     "borrow",
+    "can_send",
     "connection_of",
-    "has_room",
     "is_asyncio",
     "is_result",
     "pools",
@@ -366,7 +366,7 @@ def is_asyncio() -> bool:
     return any(each.__name__ == "AsyncioConnection" for each in WideConnection.__mro__)
 
 
-def has_room(session: Any) -> bool:
+def can_send(session: Any) -> bool:
     """Whether no connection's send buffer is full; True for a driver in which that cannot be seen.
 
     While one is full the driver refuses every request with `ConnectionBusy`, and loses one of the
@@ -478,7 +478,7 @@ def borrow(pool: Any, number: int) -> Streams | None:
         is_good = not (
             connection.is_defunct or connection.is_closed or connection.orphaned_threshold_reached
         )
-        # Ids that the driver has lost (`has_room`) are counted as in flight or not, but are not there.
+        # Ids that the driver has lost (`can_send`) are counted as in flight or not, but are not there.
         known = (
             len(connection.request_ids) + connection.max_request_id - connection.highest_request_id
         )

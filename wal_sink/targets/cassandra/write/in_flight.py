@@ -39,7 +39,7 @@ from wal_sink.errors import TargetUnavailable
 from wal_sink.observer import Observer
 from wal_sink.targets.cassandra.driver.connection import ROWS
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
-from wal_sink.targets.cassandra.driver.internals import has_room
+from wal_sink.targets.cassandra.driver.internals import can_send
 from wal_sink.targets.cassandra.driver.pipeline import (
     MOST_BYTES,
     Ended,
@@ -298,7 +298,7 @@ class InFlight:
         if not self._number:
             return False
         too_many = self._parts + parts > self._concurrency.limit_parts
-        return too_many or not has_room(self._session)
+        return too_many or not can_send(self._session)
 
     def take(self) -> Ended:
         """Wait for one request or one group to end, which each does: it has a timeout.
