@@ -160,8 +160,11 @@ def test_it_flushes_what_is_there_when_it_starts(world: World, flushing: Flushin
     assert it.loop.daemon, "it must not keep the interpreter from ending"
 
 
-def test_it_flushes_when_woken(world: World, flushing: Flushings) -> None:
+def test_it_flushes_when_woken(
+    world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And not before: it rests until it is woken."""
+    monkeypatch.setattr("wal_sink.flush.loop.POLL_S", NEVER)
     run = world.run()
     it = flushing().start()
     until(it.rests)
