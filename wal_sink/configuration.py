@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from wal_sink.errors import OptionError
@@ -218,7 +218,7 @@ def several(raw: Mapping[str, str]) -> tuple[Destination, ...]:
     own = {name: options_of(name, raw) for name in listed}
     shared = {key: value for key, value in raw.items() if key.partition(".")[0].lower() not in own}
     known = [name for name in names(SinkOptions) if name != "target"]
-    _refuse_unnamed(shared, known, listed)
+    _refuse_unnamed(shared, known, own)
     on_full = next((value for key, value in raw.items() if key.lower() == "wal.onfull"), "block")
     found = tuple(_destination(name, own[name], on_full) for name in listed)
     for one, other in itertools.combinations(found, 2):
@@ -231,7 +231,7 @@ def several(raw: Mapping[str, str]) -> tuple[Destination, ...]:
 
 
 def _refuse_unnamed(
-    shared: Mapping[str, str], known: Collection[str], listed: Sequence[str]
+    shared: Mapping[str, str], known: Collection[str], own: Mapping[str, Mapping[str, str]]
 ) -> None:
     """Refuse what is neither an option of the sink nor begins with the name of a target."""
     lower = {name.lower() for name in known}
@@ -240,11 +240,29 @@ def _refuse_unnamed(
         if key.lower() in lower or (dot and not is_installed(first.lower())):
             continue  # an unknown one with a dot is refused below, with the nearest name
         if key.lower() not in {name.lower() for name in SPARK_OPTIONS}:
+            meant = [
+                f"{name}.{option}"
+                for name, given in own.items()
+                for option in _options_of_kind(given)
+                if option.lower() == key.lower()
+            ]
             raise OptionError(
-                f"Option {key} belongs to no target: option targets is {', '.join(listed)}.",
-                f"Write the name of the target first, such as {listed[0]}.{key}.",
+                f"Option {key} belongs to no target: option targets is {', '.join(own)}.",
+                f"Write the name of the target first: {' or '.join(meant)}."
+                if meant
+                else "None of these targets has such an option. Leave it out.",
             )
-    refuse_unknown(shared, [*known, *(f"{name}.target" for name in listed)])
+    refuse_unknown(shared, [*known, *(f"{name}.target" for name in own)])
+
+
+def _options_of_kind(given: Mapping[str, str]) -> Collection[str]:
+    """Return what one of several targets has for options, as far as its kind is known."""
+    kind = next((value.strip() for key, value in given.items() if key.lower() == "target"), "")
+    return (
+        "target",
+        "onFull",
+        *(names(target_type(kind).options_type) if is_installed(kind) else ()),
+    )
 
 
 def _destination(name: str, raw: Mapping[str, str], default_on_full: str) -> Destination:

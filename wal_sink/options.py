@@ -11,7 +11,7 @@ import difflib
 import functools
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
 
@@ -89,6 +89,15 @@ def secret_parameter(url: str) -> str:
     """Return the name of a parameter of a URL that would bring a secret into the log; empty: none."""
     names = (name for name, _ in parse_qsl(url.partition("?")[2], keep_blank_values=True))
     return next(filter(_SECRET_PARAMETER.search, names), "")
+
+
+def connecting(struct: type[Options]) -> list[str]:
+    """Return the options that say where a connection goes, and who connects, as a user writes them."""
+    named = marked(struct, "connects") | marked(struct, "environment")
+    return [
+        f"{each.name} (or {each.environment})" if each.environment else each.name
+        for each in map(_entry, (field for field in fields(struct) if field.name in named))
+    ]
 
 
 def from_environment(variable: str) -> dict[str, object]:
@@ -308,29 +317,39 @@ def refuse_unknown(
     :param is_target: whether there is a target of that name, with whose options this query has nothing to do.
     :raises OptionError: names the option and the nearest known one, or the target that has it.
     """
-    by_lower = {name.lower(): name for name in (*known, *SPARK_OPTIONS)}
-    for key in raw:
-        if named(key, by_lower.values()) is None:
-            other, dot, _ = key.lower().partition(".")
-            if (
-                dot
-                and not any(name.startswith(f"{other}.") for name in by_lower)
-                and is_target(other)
-            ):
-                raise OptionError(
-                    f"Option {key} is for target {other}, and the query writes to another one.",
-                    f'Add .option("target", "{other}") to write there; otherwise leave it out.',
-                )
-            near = [by_lower[name] for name in _nearest(key.lower(), by_lower)]
+    explained = {name.lower(): name for name in known}
+    by_lower = explained | {name.lower(): name for name in SPARK_OPTIONS}
+    unknown = [key for key in raw if named(key, by_lower.values()) is None]
+    for key in unknown:
+        other, dot, _ = key.lower().partition(".")
+        if dot and not any(name.startswith(f"{other}.") for name in by_lower) and is_target(other):
             raise OptionError(
-                f"Unknown option {key}.",
-                f"Did you mean {' or '.join(near)}?"
-                if near
-                else f"Known options: {', '.join(sorted(by_lower.values()))}.",
+                f"Option {key} is for target {other}, and the query writes to another one.",
+                f'Add .option("target", "{other}") to write there; otherwise leave it out.',
             )
+    near = {key: [by_lower[name] for name in _nearest(key.lower(), by_lower)] for key in unknown}
+    if not unknown:
+        return
+    if not any(near.values()):
+        remedy = f"Known options: {', '.join(sorted(explained.values()))}."
+    elif len(unknown) == 1:
+        remedy = f"Did you mean {' or '.join(near[unknown[0]])}?"
+    else:
+        meant = (f"{key}: {' or '.join(of) or 'leave it out'}" for key, of in near.items())
+        remedy = f"Write instead of {'; '.join(meant)}."
+    raise OptionError(f"Unknown option{'s' * (len(unknown) > 1)} {', '.join(unknown)}.", remedy)
 
 
-def _nearest(typed: str, known: Iterable[str]) -> list[str]:
+_OF_JDBC = {
+    "url": ("postgresql.uri", "sql.url"),
+    "user": ("postgresql.uri", "sql.url", "cassandra.username"),
+    "driver": ("sql.url",),
+    "dbtable": ("table",),
+}
+"""Where Spark's JDBC writer has a name that is not near to ours."""
+
+
+def _nearest(typed: str, known: Collection[str]) -> list[str]:
     """Return what a misspelt name may mean: a name whose last part it is or is nearly, or the nearest name.
 
     Who comes from another sink knows the last part, such as `ttl` of `cassandra.ttl`. A short word is near to
@@ -342,6 +361,8 @@ def _nearest(typed: str, known: Iterable[str]) -> list[str]:
     part = typed.rpartition(".")[2]
     if part in last:
         return sorted(last[part])
+    if typed in _OF_JDBC:
+        return [name for name in _OF_JDBC[typed] if name in known]
     whole = difflib.get_close_matches(typed, known, n=1, cutoff=0.5 if len(typed) > 5 else 0.75)
     parts = difflib.get_close_matches(part, last, n=1, cutoff=0.8)
     return whole or (sorted(last[parts[0]]) if parts else [])

@@ -501,7 +501,29 @@ def test_partitions_are_made_where_they_can_be_had(tmp_path: Path) -> None:
         target(Sqlite(tmp_path), create_table=True, partition_columns="id")
 
 
+def test_columns_without_a_type_come_with_their_casts(tmp_path: Path) -> None:
+    """As a chain that can be pasted, with which the table can be made."""
+    columns = [("id", pa.int64()), ("cost", pa.decimal128(10, 2)), ("tags", pa.list_(pa.string()))]
+    with pytest.raises(SchemaMismatch) as caught:
+        agreed(target(Sqlite(tmp_path), create_table=True), pa.schema(columns))
+    assert caught.value.what == (
+        "SQLite has no type for cost (decimal(10,2)), tags (array<string>)."
+    )
+    chain = (
+        '.withColumn("cost", F.col("cost").cast("string")).withColumn("tags", F.to_json("tags"))'
+    )
+    assert caught.value.remedy == f"Make texts of them in the DataFrame: {chain}."
+
+
 # --- options ---
+
+
+def test_a_refused_connection_names_the_options_to_correct(tmp_path: Path) -> None:
+    """A file that is no database stands for a wrong password: the driver's error comes the same way."""
+    (tmp_path / "a.db").write_bytes(b"no database" * 1_000)
+    with pytest.raises(OptionError, match="sql refuses: ") as caught:
+        agreed(target(Sqlite(tmp_path)))
+    assert "Correct sql.url or sql.password (or WAL_SINK_SQL_PASSWORD)" in caught.value.remedy
 
 
 DROPPING = {

@@ -10,6 +10,7 @@ import pytest
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Column, Plan
 from wal_sink.targets.columns import TableColumn, TableRules, match_columns, refuse_changed
+from wal_sink.targets.kafka.records import agreed_columns
 
 TABLE = [
     TableColumn("Id", "INT"),
@@ -103,3 +104,43 @@ def test_all_that_has_changed_is_one_error() -> None:
         refuse_changed(plan, [TABLE[0]._replace(computed=True), *TABLE[1:]])
     with pytest.raises(SchemaMismatch, match=r"checked against it: the table is gone\."):
         refuse_changed(plan, [], ["it moved"])
+
+
+@pytest.mark.parametrize(
+    ("names", "lines"),
+    [
+        (
+            ("id", "cost"),
+            [
+                "id: a record of Kafka has no such column. Put it into value, as below.",
+                "cost: a record of Kafka has no such column. Put it into value, as below.",
+                (
+                    "value: it is not in the DataFrame. Put all columns into it,"
+                    " .select(F.to_json(F.struct('*')).alias('value'))."
+                ),
+            ],
+        ),
+        (
+            ("value", "cost", "key"),
+            [
+                "cost: a record of Kafka has no such column. Rename or drop it.",
+                (
+                    "value: a record of Kafka's type is string or binary, the DataFrame's bigint. Cast it,"
+                    ' .withColumn("value", F.col("value").cast("string")).'
+                ),
+                (
+                    "key: a record of Kafka's type is string or binary, the DataFrame's bigint. Cast it,"
+                    ' .withColumn("key", F.col("key").cast("string")).'
+                ),
+            ],
+        ),
+    ],
+)
+def test_what_makes_a_record_of_raw_columns_is_said_once(
+    names: tuple[str, ...], lines: list[str]
+) -> None:
+    """Kafka has no table, and one expression holds all of them."""
+    with pytest.raises(SchemaMismatch) as caught:
+        agreed_columns(pa.schema([(name, pa.int64()) for name in names]), {})
+    assert caught.value.what.splitlines()[1:] == [f"  - {each}" for each in lines]
+    assert "table" not in str(caught.value)

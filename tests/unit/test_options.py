@@ -14,6 +14,8 @@ from wal_sink.configuration import configure
 from wal_sink.errors import OptionError
 from wal_sink.options import SECRET, Options, SinkOptions, names, parse, public, refuse_unknown
 from wal_sink.targets.cassandra import CassandraOptions
+from wal_sink.targets.postgresql.options import PostgresqlOptions
+from wal_sink.targets.sqlalchemy.options import SqlAlchemyOptions
 
 SPARKS_OWN = ["checkpointLocation", "queryName"]
 
@@ -223,6 +225,28 @@ def test_without_a_near_name_all_are_listed(typed: str) -> None:
     with pytest.raises(OptionError, match=f"Unknown option {typed}") as caught:
         refuse_unknown({typed: "x"}, names(SinkOptions, CassandraOptions))
     assert [name for name in KNOWN if name not in caught.value.remedy] == []
+    assert "queryName" not in caught.value.remedy, "no page explains it"
+
+
+@pytest.mark.parametrize(
+    ("target", "uri", "driver"),
+    [
+        (PostgresqlOptions, "postgresql.uri", "leave it out"),
+        (SqlAlchemyOptions, "sql.url", "sql.url"),
+    ],
+)
+def test_options_of_sparks_jdbc_writer_are_known(
+    target: type[Options], uri: str, driver: str
+) -> None:
+    """All at once: who comes from there has several of them."""
+    known = names(SinkOptions, target)
+    with pytest.raises(OptionError, match="Unknown option url") as caught:
+        refuse_unknown({"url": "x", "table": "t"}, known)
+    assert caught.value.remedy == f"Did you mean {uri}?"
+    with pytest.raises(OptionError, match="Unknown options url, user, driver, dbtable") as caught:
+        refuse_unknown(dict.fromkeys(("url", "user", "driver", "dbtable"), "Geheim"), known)
+    said = f"url: {uri}; user: {uri}; driver: {driver}; dbtable: table."
+    assert caught.value.remedy == f"Write instead of {said}"
 
 
 def test_an_option_of_another_target_names_that_target() -> None:

@@ -8,7 +8,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from wal_sink.targets.columns import TableColumn
+from wal_sink.targets.postgresql.plan import PostgresqlRules
+from wal_sink.targets.postgresql.schema import Relation
 from wal_sink.targets.postgresql.types import log_type
+from wal_sink.targets.sql.keyed import TableName
 
 PAGE = Path(__file__).parents[2] / "docs" / "postgresql.md"
 
@@ -54,3 +58,20 @@ def test_the_page_says_what_fits_and_what_the_log_holds(
 
 def test_the_table_was_found() -> None:
     assert len(ROWS) > 15
+
+
+@pytest.mark.parametrize(
+    ("source", "type_", "code"),
+    [
+        ("double", "numeric(10,2)", 'F.col("c").cast("decimal(10,2)")'),
+        ("string", "integer", 'F.col("c").cast("int")'),
+        (pa.list_(SPARK["struct<a:int>"]), "text[]", 'F.to_json("c")'),
+    ],
+)
+def test_what_to_do_about_a_type_can_be_pasted(
+    source: str | pa.DataType, type_: str, code: str
+) -> None:
+    field = pa.field("c", SPARK[source] if isinstance(source, str) else source)
+    rules = PostgresqlRules(Relation(TableName("public", "t")))
+    (line,) = rules.about_type(field, TableColumn("c", type_))
+    assert f'.withColumn("c", {code})' in line

@@ -64,12 +64,22 @@ def test_what_happens_when_the_log_is_full_is_said_for_each() -> None:
         (
             GIVEN | {"keyspace": "x"},
             "Option keyspace belongs to no target",
-            "such as orders.keyspace",
+            "first: orders.keyspace.",
         ),
         (
             GIVEN | {"target": "kafka"},
             "Option target belongs to no target",
-            "such as orders.target",
+            "first: orders.target or books.target.",
+        ),
+        (
+            GIVEN | {"createtable": "true"},
+            "Option createtable belongs to no target",
+            "first: orders.createTable or books.createTable.",
+        ),
+        (
+            GIVEN | {"delta.path": "/lake"},
+            "Option delta.path belongs to no target",
+            "None of these targets has such an option.",
         ),
         (GIVEN | {"targets": "orders,cassandra"}, "names cassandra, with which", "to_cassandra"),
         (GIVEN | {"targets": "orders,wal"}, "names wal, with which", "to_wal"),
@@ -80,7 +90,7 @@ def test_what_happens_when_the_log_is_full_is_said_for_each() -> None:
         (
             GIVEN | {"cassandra.contactPoints": "h"},
             "Option cassandra.contactPoints belongs to no target",
-            "such as orders.cassandra.contactPoints",
+            "first: orders.cassandra.contactPoints.",
         ),
         (GIVEN | {"orders.target": "lake"}, "Target orders: Option target is lake", "cassandra"),
     ],

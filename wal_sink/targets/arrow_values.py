@@ -11,6 +11,7 @@ Dates outside of the years 1 to 9999 are refused by those targets for which they
 
 from __future__ import annotations
 
+import datetime
 import decimal
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -182,6 +183,8 @@ def plain(value: pa.Scalar) -> Any:
 
 def shorten(value: Any, limit: int = 60) -> str:
     """Print a value in about `limit` characters at most."""
+    if isinstance(value, datetime.date | datetime.time):  # a datetime, too
+        return value.isoformat()
     cut = value[:limit] if isinstance(value, str | bytes) else value
     text = repr(cut)
     if isinstance(value, str | bytes) and len(value) > limit:

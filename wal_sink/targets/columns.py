@@ -89,7 +89,17 @@ def to_cast(name: str, ddl: str) -> str:
 
     :param ddl: the type, in Spark's words.
     """
-    return f'Cast it, .withColumn("{name}", F.col("{name}").cast("{ddl}"))'
+    return f"Cast it, {cast_to(name, ddl)}"
+
+
+def cast_to(name: str, ddl: str) -> str:
+    """Return the cast alone."""
+    return with_column(name, f'F.col("{name}").cast("{ddl}")')
+
+
+def with_column(name: str, expression: str) -> str:
+    """Return how a column of the DataFrame becomes what an expression of `F` makes of it."""
+    return f'.withColumn("{name}", {expression})'
 
 
 def match_columns(
@@ -137,7 +147,7 @@ def does_not_fit(table: str, problems: Iterable[str]) -> SchemaMismatch:
     """
     return SchemaMismatch(
         f"The DataFrame does not fit {table}:\n" + "\n".join(f"  - {each}" for each in problems),
-        "Correct each line above, in the DataFrame or in the table, and start again.",
+        "Correct each line above, and start again.",
     )
 
 

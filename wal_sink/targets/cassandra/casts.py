@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from wal_sink.model import plan
 from wal_sink.targets import arrow_values
 from wal_sink.targets.arrow_values import FALSE, long
+from wal_sink.targets.columns import with_column
 
 _DAY_0 = arrow_values.text("1970-01-01T")
 _NO_TEXT = arrow_values.text("")
@@ -155,6 +156,8 @@ class Constraint(NamedTuple):
     """Continues "Column c of t (value) …"."""
     remedy: str
     """A sentence; `{name}` stands for the column's path."""
+    nested: str
+    """The same for a value inside of an array, a map or a struct."""
 
 
 def _unlike(pattern: str) -> Callable[[pa.Array], pa.Array]:
@@ -214,9 +217,9 @@ def is_address(text: str) -> bool:
 
 
 def _refusing(
-    bad: Callable[[pa.Array], pa.Array], problem: str, remedy: str
+    bad: Callable[[pa.Array], pa.Array], problem: str, remedy: str, nested: str = ""
 ) -> tuple[Constraint, ...]:
-    return (Constraint(bad, problem, remedy),)
+    return (Constraint(bad, problem, remedy, nested or remedy),)
 
 
 ASCII = _refusing(
@@ -251,10 +254,12 @@ DURATION = _refusing(
     "is more than the 2^63 nanoseconds, 292 years, that CQL's duration can hold",
     "Write it to a bigint in a unit of your choice.",
 )
+_TRUNCATED = 'F.date_trunc("MILLISECOND", F.col("{name}"))'
 MILLISECONDS = _refusing(
     sub_milliseconds,
     "has digits below the millisecond, which CQL's timestamp cannot hold: two could become one",
-    'Truncate it knowingly, by date_trunc("MILLISECOND", …); the keys of a map within transform_keys, an '
+    f"Truncate it knowingly, {with_column('{name}', _TRUNCATED)}.",
+    'Truncate it knowingly, by date_trunc("MILLISECOND", …): the keys of a map within transform_keys, an '
     "array's elements within transform.",
 )
 WHOLE = _refusing(

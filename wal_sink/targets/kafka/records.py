@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Column, Plan
 from wal_sink.targets.arrow_values import FALSE, TRUE
-from wal_sink.targets.columns import TableColumn, TableRules, match_columns
+from wal_sink.targets.columns import TableColumn, TableRules, match_columns, to_cast
 
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 TYPES = {
@@ -46,7 +46,8 @@ _OVERHEAD = 128
 _CLOCKS_MS = 60_000
 """By how much the clocks of tasks and brokers may differ."""
 _JSON = (
-    "value: it is not in the DataFrame. Add it, .select(F.to_json(F.struct('*')).alias('value'))."
+    "value: it is not in the DataFrame. Put all columns into it,"
+    " .select(F.to_json(F.struct('*')).alias('value'))."
 )
 
 
@@ -98,11 +99,12 @@ class RecordRules(TableRules):
         """See whether `check` casts it."""
         if _fits(field.type, TYPES[column.name]):
             return []
-        return [self.types_differ(field, column.type, "Cast it.")]
+        ddl = column.type.removesuffix(" or binary")
+        return [self.types_differ(field, column.type, f"{to_cast(field.name, ddl)}.")]
 
-    def to_add(self, field: pa.Field) -> str:  # noqa: ARG002 -- of every column
-        """Return what holds any column."""
-        return "put all columns into value, .select(F.to_json(F.struct('*')).alias('value'))."
+    def about_missing(self, field: pa.Field, free: Collection[str]) -> str:  # noqa: ARG002 -- of every column
+        """Leave it to the line about `value`, which says once what holds all columns."""
+        return "Put it into value, as below." if "value" in free else "Rename or drop it."
 
 
 def agreed_columns(schema: pa.Schema, limits: Mapping[str, Limits]) -> tuple[Column, ...]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Column, Plan, is_array, spark_ddl
 from wal_sink.targets.casts import key_of
-from wal_sink.targets.columns import TableColumn, TableRules, to_cast
+from wal_sink.targets.columns import TableColumn, TableRules, to_cast, with_column
 from wal_sink.targets.names import did_you_mean, quote
 from wal_sink.targets.postgresql import findings
 from wal_sink.targets.postgresql.options import PostgresqlOptions
@@ -133,10 +133,11 @@ _TEXTS = ("character varying", "character", "citext")
 def _remedy(field: pa.Field, words: str) -> str:
     type_ = parse(words)
     if is_array(field.type) and is_document(field.type.value_type):
-        return f"Write it as JSON: to_json({field.name}), into a column of type jsonb."
+        as_json = with_column(field.name, f'F.to_json("{field.name}")')
+        return f"Write it as JSON, {as_json}, into a column of type jsonb."
     if type_ is not None and type_.base == "numeric" and is_float(field.type):
         digits = type_.first or 38, type_.second or 0
-        return f"Cast it: {field.name}.cast('decimal({min(digits[0], 38)},{digits[1]})')."
+        return f"{to_cast(field.name, f'decimal({min(digits[0], 38)},{digits[1]})')}."
     if type_ is not None and type_.base == "real" and is_float(field.type):
         return "A double would lose digits: cast it to float, or make the table's type double precision."
     if type_ is not None and type_.base in _TEXTS:

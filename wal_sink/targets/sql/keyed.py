@@ -15,13 +15,20 @@ from urllib.parse import unquote
 
 import msgspec
 import pyarrow as pa
+import pyarrow.types as pt
 
 from wal_sink.errors import OptionError, SchemaMismatch
-from wal_sink.model.plan import Plan
+from wal_sink.model.plan import Plan, is_array, spark_ddl
 from wal_sink.options import SECONDS, SHAPES, about, secret_parameter
 from wal_sink.targets.base import Kind
 from wal_sink.targets.casts import key_details
-from wal_sink.targets.columns import TableColumn, TableRules, match_columns
+from wal_sink.targets.columns import (
+    TableColumn,
+    TableRules,
+    cast_to,
+    match_columns,
+    with_column,
+)
 from wal_sink.targets.create_table import (
     CREATE_TABLE,
     KEY_COLUMNS,
@@ -194,6 +201,8 @@ class KeyedTarget(SqlTarget):
     options: KeyedOptions
     errors: Errors
     """Of the drivers; set on the class."""
+    title = "The database"
+    """What errors call it."""
     begin = ""
     """What begins a transaction before CREATE TABLE, where the driver does not; set on the class."""
 
@@ -310,12 +319,11 @@ class KeyedTarget(SqlTarget):
         """
         written = without_operation(schema, self.options.operation_column, (), self.options.table)
         refuse_unknown_columns(layout, written)
-        if strange := [
-            each.name for each in written if self.new_type(each.type, key=False) is None
-        ]:
+        if strange := [each for each in written if self.new_type(each.type, key=False) is None]:
+            types = (f"{each.name} ({spark_ddl(each.type)})" for each in strange)
             raise SchemaMismatch(
-                f"wal_sink knows no type of {self.options.table}'s database for {', '.join(strange)}.",
-                "Cast it in the DataFrame, to_json for what is nested; or create the table yourself.",
+                f"{self.title} has no type for {', '.join(types)}.",
+                f"Make texts of them in the DataFrame: {''.join(map(_as_text, strange))}.",
             )
         if layout.key and (
             outside := [each for each in layout.partition if each not in layout.key]
@@ -350,3 +358,10 @@ class KeyedTarget(SqlTarget):
                 return ""
             raise
         return statements
+
+
+def _as_text(field: pa.Field) -> str:
+    """Return what makes a text of a column."""
+    if is_array(field.type) or pt.is_map(field.type) or pt.is_struct(field.type):
+        return with_column(field.name, f'F.to_json("{field.name}")')
+    return cast_to(field.name, "string")

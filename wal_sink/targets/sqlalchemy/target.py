@@ -39,6 +39,7 @@ class SqlAlchemyTarget(KeyedTarget):
         super().__init__(options)
         self._dialect = options.dialect
         self._backend = options.backend
+        self.title = self._dialect.title
         self.parameter = self._dialect.parameter
         self.key_type, self.text_type = self._dialect.key_type, self._dialect.text_type
         self.number_type = self._dialect.number_type
