@@ -250,7 +250,7 @@ def test_rows_go_to_the_table_that_the_options_name(query: Query, tmp_path: Path
 
 
 def test_a_relative_path_is_refused() -> None:
-    with pytest.raises(OptionError, match="counts from another folder in each process"):
+    with pytest.raises(OptionError, match="a relative path: it is another folder in each process"):
         target("lake/orders")
 
 

@@ -281,6 +281,7 @@ def test_a_query_that_goes_on_after_close_is_named(
         with caplog.at_level(logging.WARNING):
             sink.close()  # a second time: nothing
         assert f"query {query.id} still runs, and nothing flushes it now" in caplog.text
+        assert "wait for the query in it: query.awaitTermination()" in caplog.text
     finally:
         query.stop()
     ids = table.ids()

@@ -245,7 +245,9 @@ def check(
     """Compare a query's options and columns with the table, before it starts.
 
     Give each option of `writeStream` by --option. The command connects to the target, and creates
-    nothing there. It starts no Spark. It reports what the first micro-batch would report.
+    nothing there. It starts no Spark. It reports what the first micro-batch would report. For example:
+
+    wal-sink check CHECKPOINT --parquet FILE --option target=delta --option delta.path=/data/orders
     """
     from wal_sink.admin.spark_schema import json_schema, parquet_schema  # noqa: PLC0415 -- Parquet takes time to load
 

@@ -233,7 +233,8 @@ class Sink:
                 )
             if say and self._queries.flushes_here and flush.query_id in running:
                 logger.warning(
-                    "query %s still runs, and nothing flushes it now. Its epochs stay in the log",
+                    "query %s still runs, and nothing flushes it now. Its epochs stay in the log. To keep"
+                    " the block open, wait for the query in it: query.awaitTermination()",
                     flush.query_id,
                 )
         if self._exposition is not None:

@@ -63,7 +63,7 @@ class DeltaOptions(OperationOptions, frozen=True, kw_only=True):
             )
         if "://" not in self.path and not self.path.startswith("/"):
             raise OptionError(
-                f"Option delta.path is {self.path}, which counts from another folder in each process.",
+                f"Option delta.path is {self.path}, a relative path: it is another folder in each process.",
                 "Write an absolute path, such as /data/orders, or a URL.",
             )
 

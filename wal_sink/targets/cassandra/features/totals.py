@@ -205,7 +205,7 @@ _DIGITS = 76
 _BEFORE_ALL = -1
 _GIVE_UP = (
     "The row is safe in the log. Correct the table if it is wrong, and the flush goes on by itself; or give"
-    " the epoch up, and keep its rows in a file: docs/reference/errors.md, TargetRefused."
+    " the epoch up, and keep its rows in a file: python -m pydoc wal_sink.errors.TargetRefused."
 )
 
 
@@ -365,7 +365,7 @@ def _refuse_replaced(
         "If the totals lack it and what follows, as after a rewind to before the option was given:"
         f" {_says(table, held.added_us, 'null')}. If they are right as they are:"
         f" {_says(table, held.written_us, repr(held.added))}. The flush then goes on by itself. Or give the"
-        " epoch up, whose rows then are in a file: docs/reference/errors.md, TargetRefused.",
+        " epoch up, whose rows then are in a file: python -m pydoc wal_sink.errors.TargetRefused.",
     )
 
 

@@ -145,7 +145,7 @@ def refusal(row: str, error: Exception) -> TargetRefused:
 
 _OR_ELSE = (
     "The flush tries again, and goes on by itself. Or give the epoch up, and keep its rows in a file:"
-    " docs/reference/errors.md, TargetRefused."
+    " python -m pydoc wal_sink.errors.TargetRefused."
 )
 
 
