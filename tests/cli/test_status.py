@@ -40,7 +40,8 @@ def test_a_query_that_has_only_started(world: World, tmp_path: Path) -> None:
     said = run(tmp_path, "status", "checkpoint")
     assert (said.code, said.err) == (0, "")
     assert "none has ever reported" in said.out
-    assert "safe, once the query is stopped" in said.out
+    assert "no row would be lost, once the query is stopped" in said.out
+    assert "reads its source again" in said.out
 
 
 def test_a_live_query_that_lags(world: World, tmp_path: Path) -> None:
@@ -80,6 +81,7 @@ def test_a_failing_flusher_and_a_dead_one(world: World, tmp_path: Path) -> None:
     said = run(tmp_path, "status", "checkpoint").out
     assert "Node [10.0.0.7] is down" in said
     assert "See to it." in said
+    assert "Nobody flushes" not in said
 
     report = world.log.last_report()
     assert report is not None
@@ -88,9 +90,13 @@ def test_a_failing_flusher_and_a_dead_one(world: World, tmp_path: Path) -> None:
     host = report.flusher.rpartition(":")[0]
     world.log.report(msgspec.structs.replace(report, flusher=f"{host}:{gone.pid}"))
     assert run(tmp_path, "status", "checkpoint", "--json").document["flusher_alive"] is False
-    assert "is gone" in run(tmp_path, "status", "checkpoint").out
+    said = run(tmp_path, "status", "checkpoint").out
+    assert "is gone" in said
+    assert "Nobody flushes" in said
     world.log.report(msgspec.structs.replace(report, doing=ENDED))
-    assert "has ended in order" in run(tmp_path, "status", "checkpoint").out
+    said = run(tmp_path, "status", "checkpoint").out
+    assert "has ended, " in said
+    assert "See to it. Nobody flushes: start the query again, or run `wal-sink flush" in said
 
 
 def test_a_drained_query(world: World, tmp_path: Path) -> None:

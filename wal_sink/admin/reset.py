@@ -162,12 +162,19 @@ def _look(query: Query, now_us: int, *, discard_unflushed: bool) -> Status:
         )
     found = read_status(query.checkpoint, query.log, in_reset=True)
     if not found.safe_to_delete and not discard_unflushed:
+        waits = found.pending_epochs or found.published > found.flushed
         raise NotDrained(
             f"Checkpoint and log of query {query.query_id} cannot be deleted: {found.unsafe_because}",
-            "Run `wal-sink flush CHECKPOINT` before. Or add --discard-unflushed, if these rows are not"
-            " wanted.",
+            _TO_FLUSH if waits else _TO_EMPTY_QUARANTINE,
         )
     return found
+
+
+_TO_FLUSH = "Run `wal-sink flush CHECKPOINT` before. Or add --discard-unflushed, if these rows are not wanted."
+_TO_EMPTY_QUARANTINE = (
+    "Repair the target, and run `wal-sink quarantine CHECKPOINT --retry`. Or keep the rows by `--export FILE`"
+    " in place of `--retry`, and add --discard-unflushed."
+)
 
 
 def _at_stake(found: Status) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ import msgspec
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import iso, now_us
-from wal_sink.errors import CorruptLog, WalSinkError, WrongOwner
+from wal_sink.errors import CorruptLog, NoFlusher, WalSinkError, WrongOwner
 from wal_sink.model import paths
 from wal_sink.model.records import Backlog, ErrorReport, FlushedEpoch, FlusherReport
 from wal_sink.progress.backlog import BacklogReader, unnamed_segments
@@ -180,8 +180,6 @@ def status_lines(found: Status) -> list[Line]:
         Line("flushed", epoch_id(found.flushed) + since),
         Line("lag", _lag(found), "waiting" if found.pending_epochs else "good"),
     ]
-    if found.pending_epochs:
-        lines.append(Line("oldest waits", duration(found.oldest_pending_seconds)))
     if found.rows_per_second is not None:
         lines.append(Line("rate", _rate(found)))
     lines += [Line(f"target {each.target}", _in_short(each), _mood(each)) for each in found.targets]
@@ -204,13 +202,31 @@ def status_lines(found: Status) -> list[Line]:
     lines.append(
         Line("last error", found.last_error or "none", "bad" if found.last_error else "good")
     )
-    if found.remedy:
-        lines.append(Line("what to do", found.remedy))
-    safe = (
-        f"no: {found.unsafe_because}" if found.unsafe_because else "safe, once the query is stopped"
+    if to_do := _what_to_do(found):
+        lines.append(Line("what to do", to_do))
+    lines.append(
+        Line("delete it?", f"no: {found.unsafe_because}" if found.unsafe_because else _SAFE)
     )
-    lines.append(Line("delete it?", safe))
     return [line._replace(value=_printable_lines(line.value)) for line in lines]
+
+
+_SAFE = (
+    "no row would be lost, once the query is stopped; but a query that starts anew reads its source again,"
+    " and writes its rows again"
+)
+
+
+def _what_to_do(found: Status) -> str:
+    """Return the remedy of the last error, and say so where epochs wait for a flusher that does not live."""
+    waiting = [each for each in found.targets or (found,) if each.pending_epochs]
+    absent = (found.last_error or "").startswith(
+        NoFlusher.__name__
+    )  # whose remedy says how to attach it
+    nobody = not absent and any(not each.flusher_alive for each in waiting)
+    return " ".join(filter(None, (found.remedy, _NOBODY_FLUSHES if nobody else "")))
+
+
+_NOBODY_FLUSHES = "Nobody flushes: start the query again, or run `wal-sink flush CHECKPOINT`."
 
 
 def _rate(found: Status) -> str:
@@ -227,10 +243,19 @@ def _rate(found: Status) -> str:
 
 def _in_short(found: Status) -> str:
     """Say of one of several targets how far it is, and what stops it."""
-    alive = "its flusher is alive" if found.flusher_alive else "its flusher is gone, as it seems"
     where = f"{found.writes_to}; " if found.writes_to else ""
-    said = f"{where}flushed {epoch_id(found.flushed)}; lag {_lag(found)}; {alive}"
+    said = (
+        f"{where}flushed {epoch_id(found.flushed)}; lag {_lag(found)}; its flusher {_life(found)}"
+    )
     return f"{said}; {found.last_error}" if found.last_error else said
+
+
+def _life(found: Status) -> str:
+    if found.flusher_alive:
+        return "is alive"
+    if found.flusher is None:
+        return "has never reported"
+    return "has ended" if found.doing == ENDED else "is gone, as it seems"
 
 
 def _mood(found: Status) -> Mood:
@@ -251,7 +276,7 @@ def _lag(found: Status) -> str:
     of = f" of {byte_count(found.budget_bytes)} (wal.maxBytes)" if found.budget_bytes else ""
     return (
         f"{counted(found.pending_epochs, 'epoch')}, {counted(found.pending_rows, 'row')},"
-        f" {byte_count(found.pending_bytes)}{of}, {duration(found.oldest_pending_seconds)}"
+        f" {byte_count(found.pending_bytes)}{of}, oldest {duration(found.oldest_pending_seconds)}"
     )
 
 
@@ -271,10 +296,8 @@ def _flusher(found: Status) -> str:
     if found.flusher_alive:
         return f"{found.flusher}, alive: {found.doing} (last heartbeat {when})"
     if found.doing == ENDED:
-        return f"{found.flusher} has ended in order, {when}"
-    return (
-        f"{found.flusher} is gone, as it seems; last heartbeat {when}; it last said: {found.doing}"
-    )
+        return f"{found.flusher} {_life(found)}, {when}"
+    return f"{found.flusher} {_life(found)}; last heartbeat {when}; it last said: {found.doing}"
 
 
 _READ, _READ_BILLED = 10, 3

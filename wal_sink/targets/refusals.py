@@ -16,7 +16,7 @@ from wal_sink.targets.casts import row_text
 from wal_sink.targets.names import unquoted
 
 _REMEDY = (
-    "Change in the target what refuses it: the flush tries again, and goes on by itself. With"
+    "Change in the target what refuses it: a flush that runs goes on by itself. With"
     " onInvalidRow=quarantine such rows are kept, and the others go on. Or give the epoch up, and keep its"
     " rows in a file: python -m pydoc wal_sink.errors.TargetRefused."
 )

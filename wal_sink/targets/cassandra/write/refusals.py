@@ -144,7 +144,7 @@ def refusal(row: str, error: Exception) -> TargetRefused:
 
 
 _OR_ELSE = (
-    "The flush tries again, and goes on by itself. Or give the epoch up, and keep its rows in a file:"
+    "A flush that runs goes on by itself. Or give the epoch up, and keep its rows in a file:"
     " python -m pydoc wal_sink.errors.TargetRefused."
 )
 
