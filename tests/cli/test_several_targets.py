@@ -14,8 +14,10 @@ from sqlite_target import SqliteOptions, SqliteTarget
 from tests.protocol.engine import World
 from wal_sink.admin.attach import plan_attach, plan_detach
 from wal_sink.admin.query import find_query
+from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.cli.main import app
 from wal_sink.errors import OptionError
+from wal_sink.progress.status import read_status
 from wal_sink.targets.base import Target
 
 
@@ -102,6 +104,8 @@ def test_commands_are_about_each_target_or_about_one(two: TwoTables) -> None:
     assert [(each["target"], each["epochs"]) for each in done] == [("left", 0), ("right", 2)]
     assert two.keys("right") == ["a", "b"]
     assert two.told("status")["safe_to_delete"]
+    shown = repr(read_status(Checkpoint(two.checkpoint), two.log))
+    assert (shown.count("its flusher has ended"), "as it seems" in shown) == (2, False)
 
 
 def test_a_change_names_its_target(two: TwoTables) -> None:

@@ -65,8 +65,12 @@ def test_a_live_query_that_lags(world: World, tmp_path: Path) -> None:
     assert (shown["doing"], shown["flusher_alive"]) == ("writing epoch 1", True)
     assert 0 <= shown["heartbeat_seconds"] < 60
     assert shown["safe_to_delete"] is False
+    verified = run(tmp_path, "verify", "checkpoint", "--offline").out
+    assert "3 epochs not flushed (epoch 3 is published, and not checkpointed yet)" in verified
     said = run(tmp_path, "status", "checkpoint").out
     assert "2 epochs, 4 rows" in said
+    assert "(wal.maxBytes), oldest " in said
+    assert said.count("oldest") == 1
     assert "alive: writing epoch 1" in said
     assert "no: 2 checkpointed epochs are not flushed" in said
 

@@ -347,6 +347,7 @@ def test_rule_24_a_refused_row_does_not_block_those_behind_it() -> None:
     assert listed(world) == [(0, record.base_us + 1, {"k": "bad", "v": -777})]
     (group,) = list_quarantine(query_of(world)).groups
     assert (group.kind, group.reason) == ("TargetRefused", "three sevens")
+    assert group.remedy == "Change the target. Then run `wal-sink quarantine CHECKPOINT --retry`."
 
 
 def test_rule_24_what_was_decided_is_passed_over_by_every_flusher() -> None:

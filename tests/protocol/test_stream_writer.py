@@ -9,11 +9,13 @@ import pytest
 
 from tests.protocol.engine import Run, World
 from wal_sink.configuration import Configuration, Destination
-from wal_sink.errors import LogUnavailable, WalSinkError, WrongOwner
+from wal_sink.errors import LogUnavailable, TargetUnavailable, WalSinkError, WrongOwner
 from wal_sink.model import paths
 from wal_sink.options import SinkOptions
 from wal_sink.publish.micro_batch import MicroBatch, agree
 from wal_sink.spark.data_source import Message, WalSinkStreamWriter
+from wal_sink.targets.postgresql.options import PostgresqlOptions
+from wal_sink.targets.postgresql.target import PostgresqlTarget
 from wal_sink.testing.memory_target import MemoryOptions
 from wal_sink.wal.location import locate
 
@@ -44,6 +46,24 @@ def test_a_place_that_is_not_the_log_stays_empty(
     with pytest.raises(WrongOwner, match="elsewhere"):
         agree(moved, pa.schema({"k": pa.string(), "v": pa.int64()}))
     assert not elsewhere.exists()
+
+
+def test_a_start_that_reaches_no_target_says_to_start_again(
+    started: tuple[Run, WalSinkStreamWriter],
+) -> None:
+    """A flush tries again by itself; the query has failed, and nothing of it is published."""
+    _, writer = started
+    given = PostgresqlOptions(table="orders", uri="postgresql://user@127.0.0.1:1/shop")
+    target = PostgresqlTarget(given)
+    sink, location = (
+        writer.micro_batch.configuration.sink,
+        writer.micro_batch.configuration.location,
+    )
+    closed = Configuration(sink, (Destination("", "postgresql", given, target),), location)
+    with pytest.raises(TargetUnavailable, match="does not answer") as caught:
+        agree(closed, pa.schema({"k": pa.string(), "v": pa.int64()}))
+    assert caught.value.remedy.endswith("locked it. Then start the query again.")
+    assert "by itself" not in caught.value.remedy
 
 
 def test_a_commit_that_cannot_write_says_what_to_do(

@@ -170,7 +170,7 @@ def _look(query: Query, now_us: int, *, discard_unflushed: bool) -> Status:
     return found
 
 
-_TO_FLUSH = "Run `wal-sink flush CHECKPOINT` before. Or add --discard-unflushed, if these rows are not wanted."
+_TO_FLUSH = "Run `wal-sink flush CHECKPOINT` before. Or add --discard-unflushed, if nobody wants these rows."
 _TO_EMPTY_QUARANTINE = (
     "Repair the target, and run `wal-sink quarantine CHECKPOINT --retry`. Or keep the rows by `--export FILE`"
     " in place of `--retry`, and add --discard-unflushed."

@@ -319,10 +319,13 @@ def _print(console: Console, found: Verified) -> None:
     for note in found.notes:
         console.print(f"Note: {note}", soft_wrap=True)
     ledger = "not read" if found.ledger is None else epoch_id(found.ledger)
+    early = ""
+    if found.published > max(found.checkpointed, found.flushed):
+        early = f" (epoch {found.published} is published, and not checkpointed yet)"
     console.print(
         f"Checkpointed: {epoch_id(found.checkpointed)}. Published: {epoch_id(found.published)}. Flushed:"
-        f" {epoch_id(found.flushed)} (ledger: {ledger}). {counted(found.epochs, 'epoch')} not flushed, in"
-        f" {counted(found.segments, 'segment')} of {byte_count(found.bytes)}.",
+        f" {epoch_id(found.flushed)} (ledger: {ledger}). {counted(found.epochs, 'epoch')} not flushed{early},"
+        f" in {counted(found.segments, 'segment')} of {byte_count(found.bytes)}.",
     )
     if found.findings:
         return

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
-from wal_sink.errors import TargetRefused
+from wal_sink.errors import WHILE_REFUSED, TargetRefused
 from wal_sink.flush.rows import FileGoneError
 from wal_sink.log_context import line_logger
 from wal_sink.model.ledger import BegunEpoch
@@ -23,6 +23,8 @@ from wal_sink.wal.quarantine import keep, keep_row
 from wal_sink.wal.segment import check_segment, read_segment, with_reasons
 
 logger = line_logger(__name__)
+
+_SEND_AGAIN = "Then run `wal-sink quarantine CHECKPOINT --retry`."
 
 
 def keep_refused(log: Log, epochs: Iterable[BegunEpoch], manifests: Mapping[int, Manifest]) -> None:
@@ -80,7 +82,8 @@ class RowsRefused:
         else:
             raise error
         with store_errors():
-            texts = ("TargetRefused", self._log.target, "", error.what, error.remedy)
+            remedy = f"{error.remedy.partition(WHILE_REFUSED)[0]} {_SEND_AGAIN}".strip()
+            texts = ("TargetRefused", self._log.target, "", error.what, remedy)
             rows = with_reasons(self._row(piece, row), texts, piece.plan.key)
             keep_row(self._log, piece.epoch, us, piece.segment.path, rows)
         logger.warning(

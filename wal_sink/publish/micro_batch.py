@@ -23,6 +23,7 @@ from wal_sink.errors import (
     LogUnavailable,
     OptionError,
     SchemaMismatch,
+    TargetUnavailable,
 )
 from wal_sink.model import paths
 from wal_sink.model.manifest import Appended, Execution, Task
@@ -195,7 +196,13 @@ def _agreed(log: Log, checkpoint: Checkpoint, target: Target, key: str, schema: 
                 f"The log cannot be kept in {log.url}: {error}",
                 "Set wal.location to a place that driver and executors share and may write to.",
             ) from error
-        log.create(paths.PLAN, key, target.plan(schema, key))
+        try:
+            made = target.plan(schema, key)
+        except TargetUnavailable as error:  # the flush tries again, a start does not
+            raise TargetUnavailable(
+                error.what, f"{error.remedy} Then start the query again."
+            ) from error
+        log.create(paths.PLAN, key, made)
         plan = log.plan(key)
         assert plan is not None
     return plan

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from wal_sink.errors import InvalidRow, TargetRefused
+from wal_sink.errors import WHILE_REFUSED, InvalidRow, TargetRefused
 from wal_sink.model.ledger import LedgerState, PassedRow, Window
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import OnRefused, Slice, part_of
@@ -16,9 +16,8 @@ from wal_sink.targets.casts import row_text
 from wal_sink.targets.names import unquoted
 
 _REMEDY = (
-    "Change in the target what refuses it: a flush that runs goes on by itself. With"
-    " onInvalidRow=quarantine such rows are kept, and the others go on. Or give the epoch up, and keep its"
-    " rows in a file: python -m pydoc wal_sink.errors.TargetRefused."
+    f"Change in the target what refuses it. {WHILE_REFUSED} With onInvalidRow=quarantine such rows are kept,"
+    " and the others go on."
 )
 
 

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 _VARIABLE = "A start takes a variable as it was when the Spark session was made."
 _TO_REACH = (
     "See that the database runs, that this host reaches it under the address in its options, and that no"
-    " other client has locked it. A flush then goes on by itself."
+    " other client has locked it."
 )
 
 
