@@ -65,7 +65,7 @@ SEEN = pa.struct([("street", pa.string()), ("seen", INSTANTS)])
         (
             "time",
             pa.array([0, 86_400 * 10**9], pa.int64()).cast(pa.time64("ns")),
-            "Column c of t (datetime.time(0, 0)) is not a time of day",
+            "Column c of t (00:00:00) is not a time of day",
         ),
         (
             "duration",
