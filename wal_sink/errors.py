@@ -422,12 +422,12 @@ VERIFY = "`wal-sink verify CHECKPOINT` says what else is wrong."
 ADOPT = "`wal-sink adopt CHECKPOINT`"
 LOST_IDENTITY = "Restore it from a copy of the log."
 LEDGER_TABLE = "TARGET.ledgerTable"
+"""The option that names the ledger's table, of any target."""
 WHILE_REFUSED = (
     "A flush that runs then goes on by itself. Or give the epoch up, and keep its rows in a file:"
     " python -m pydoc wal_sink.errors.TargetRefused."
 )
 """Ends the remedy for a row that the target refuses, as long as it is not in quarantine."""
-"""The option that names the ledger's table, of any target."""
 
 
 def skip(epoch: int | None, *, begun: bool = False) -> str:

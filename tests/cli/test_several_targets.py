@@ -82,6 +82,14 @@ def two(world: World, tmp_path: Path) -> TwoTables:
     return made
 
 
+NOBODY = "Nobody flushes: start the query again"
+
+
+def shown(two: TwoTables, target: str = "") -> str:
+    """Return what `status` says to people."""
+    return repr(read_status(Checkpoint(two.checkpoint), two.log.of(target)))
+
+
 def test_commands_are_about_each_target_or_about_one(two: TwoTables) -> None:
     """`flush` sends to both at once, unless one is named."""
     assert two.told("flush", "--target", "left")["epochs"] == 2
@@ -93,6 +101,9 @@ def test_commands_are_about_each_target_or_about_one(two: TwoTables) -> None:
         ("right", -1),
     ]
     assert two.told("status", "--target", "left")["pending_epochs"] == 0
+    assert NOBODY in shown(two)
+    assert NOBODY in shown(two, "right")
+    assert NOBODY not in shown(two, "left")
     assert two.told("inspect")["flushed"] == -1
     assert two.told("inspect", "--target", "left")["flushed"] == 1
     seen = two.told("verify")["targets"]
@@ -104,8 +115,9 @@ def test_commands_are_about_each_target_or_about_one(two: TwoTables) -> None:
     assert [(each["target"], each["epochs"]) for each in done] == [("left", 0), ("right", 2)]
     assert two.keys("right") == ["a", "b"]
     assert two.told("status")["safe_to_delete"]
-    shown = repr(read_status(Checkpoint(two.checkpoint), two.log))
-    assert (shown.count("its flusher has ended"), "as it seems" in shown) == (2, False)
+    said = shown(two)
+    assert (said.count("its flusher has ended"), "as it seems" in said) == (2, False)
+    assert NOBODY not in said
 
 
 def test_a_change_names_its_target(two: TwoTables) -> None:
@@ -122,6 +134,8 @@ def test_a_target_is_detached_and_attached_by_commands(two: TwoTables) -> None:
     assert two.told("detach", "--target", "right", "--yes")["state"]["verb"] == "detached"
     two.told("flush")
     assert two.told("status")["detached"] == ["right"]
+    assert "brings it back" in shown(two, "right")
+    assert NOBODY not in shown(two, "right")
     (left,) = two.told("verify")["targets"]
     assert left["notes"][0] == "target right was detached, and lacks these epochs: all from 0 on"
     attached = two.told("attach", "--target", "right", "--yes")

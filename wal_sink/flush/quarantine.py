@@ -82,7 +82,7 @@ class RowsRefused:
         else:
             raise error
         with store_errors():
-            remedy = f"{error.remedy.partition(WHILE_REFUSED)[0]} {_SEND_AGAIN}".strip()
+            remedy = f"{error.remedy.partition(WHILE_REFUSED)[0].rstrip()} {_SEND_AGAIN}"
             texts = ("TargetRefused", self._log.target, "", error.what, remedy)
             rows = with_reasons(self._row(piece, row), texts, piece.plan.key)
             keep_row(self._log, piece.epoch, us, piece.segment.path, rows)

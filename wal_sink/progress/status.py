@@ -115,7 +115,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     timestamps_ahead_seconds: float = 0.0
     """How far the write timestamps of what was flushed last lie ahead of this clock; 0: they do not."""
     safe_to_delete: bool
-    """Whether checkpoint and log could be deleted without losing a row that Spark has computed."""
+    """Whether checkpoint and log could be deleted without losing a row that Spark has computed. A query that
+    starts anew there writes its rows again."""
     unsafe_because: str | None
     """Why they could not."""
     flusher: str | None
