@@ -75,6 +75,18 @@ def test_rule_0_publish_refuses_a_checkpoint_of_another_query(world: World) -> N
     assert world.log.attempts() == ()
 
 
+def test_rule_0_a_checkpoint_that_is_deleted_under_a_query_is_called_so(world: World) -> None:
+    """Not a wrong location: Spark writes `offsets/N` into the folder again, and no metadata."""
+    run = world.run()
+    run.write_offsets()
+    appended = run.tasks([("a", 1)])
+    world.checkpoint.delete(["metadata"])
+    with pytest.raises(errors.CheckpointNotVisible, match="somebody has deleted it") as caught:
+        run.commit(appended)
+    assert "Restore the checkpoint" in caught.value.remedy
+    assert world.log.attempts() == ()
+
+
 def test_rule_1_a_copied_checkpoint_neither_publishes_nor_flushes(world: World) -> None:
     """Staging's copy of checkpoint and log must not touch production's ledger row."""
     run = world.run()

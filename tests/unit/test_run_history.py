@@ -12,6 +12,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
+from wal_sink.errors import OptionError, WalSinkError
 from wal_sink.flush.run_history import RunHistory
 from wal_sink.spark.events import Listener
 
@@ -90,10 +91,17 @@ def _progress(query: str, run: str, epoch: int) -> StreamingQueryProgress:
     )
 
 
-def end(listener: Listener, run: str, error_class: str | None = None) -> None:
+def end(
+    listener: Listener, run: str, error_class: str | None = None, exception: str | None = None
+) -> None:
     listener.onQueryTerminated(
         QueryTerminatedEvent.fromJson(
-            {"id": QUERY, "runId": run, "exception": None, "errorClassOnException": error_class}
+            {
+                "id": QUERY,
+                "runId": run,
+                "exception": exception,
+                "errorClassOnException": error_class,
+            }
         )
     )
 
@@ -216,3 +224,29 @@ def test_a_query_that_is_done_is_forgotten(listener: Listener, run_history: RunH
     end(listener, FIRST)
     start(listener, SECOND)
     assert run_history.running(QUERY) is None, "until a flusher watches it again"
+
+
+class Refusing(Quiet):
+    """Refuses each run as it starts."""
+
+    error: WalSinkError = OptionError("Option x is y.", "Write z.")
+
+    def started(self, query_id: str, run_id: str) -> None:
+        """Say why."""
+        raise self.error
+
+
+@pytest.mark.parametrize(("what", "times"), [("Option x is y.", 1), ("Option x is w.", 2)])
+def test_an_error_that_was_foretold_is_logged_once(
+    what: str, times: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The exception follows; another error than the foretold one has a line of its own."""
+    listener = Listener(Refusing(), RunHistory())
+    said = f"wal_sink.errors.OptionError: {what}\n  What to do: Write z.\n\tat org.apache.Frame"
+    start(listener, FIRST)
+    end(listener, FIRST, exception=said)
+    assert len(caplog.messages) == times
+    assert "will fail at its first micro-batch: Option x is y." in caplog.messages[0]
+    caplog.clear()
+    end(listener, SECOND, exception=said)
+    assert len(caplog.messages) == 1, "a run that started well"

@@ -142,6 +142,10 @@ _WHERE = (
     "Give the query's checkpointLocation, as an absolute one that the driver and this process share: a"
     " relative one counts from this process's folder."
 )
+_DELETED = (
+    "Stop the query. Restore the checkpoint, or start with a new one, which reads the source from its"
+    " beginning; docs/upgrade.md says how to flush what the old one's log still holds."
+)
 
 
 class Checkpoint:
@@ -180,6 +184,12 @@ class Checkpoint:
         try:
             return _one_name(json.loads(self._backend.read(self.METADATA))["id"])
         except FileNotFoundError as error:
+            if _epochs(self._backend.list_fresh("offsets/")):  # Spark writes metadata before these
+                raise CheckpointNotVisible(
+                    f"{self.url} has lost Spark's file metadata. It was there when the query started:"
+                    " somebody has deleted it",
+                    _DELETED,
+                ) from error
             folder = local_folder(self.url)
             missing = folder is not None and not folder.is_dir()
             raise CheckpointNotVisible(

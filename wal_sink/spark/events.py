@@ -72,6 +72,8 @@ class Listener(CheckpointListener):
     def __init__(self, handler: Handler, run_history: RunHistory = RUN_HISTORY) -> None:
         self._handler = handler
         self._run_history = run_history
+        self._foretold: dict[str, str] = {}
+        """The errors that were logged as runs started, by run."""
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
         """Take the ticket. An error here does not stop the query; `commit` does, for want of a ticket."""
@@ -84,6 +86,8 @@ class Listener(CheckpointListener):
                 error.one_line if isinstance(error, WalSinkError) else error,
                 exc_info=None if isinstance(error, WalSinkError) else error,
             )
+            if isinstance(error, WalSinkError):
+                self._foretold[str(event.runId)] = error.one_line
         # Last: the history remembers queries that a flusher of this process watches, as one does by now.
         self._run_history.started(str(event.id), str(event.runId))
 
@@ -97,7 +101,9 @@ class Listener(CheckpointListener):
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """Let the flush finish; say in one line with which error of this sink the query has failed."""
-        if (failure := failure_in(event.exception or "")) is not None:
+        foretold = self._foretold.pop(str(event.runId), "")
+        failure = failure_in(event.exception or "")
+        if failure is not None and failure.one_line != foretold:
             logger.error("query %s failed: %s", event.id, failure.one_line)
         gave_way = event.errorClassOnException == _GAVE_WAY
         # Over `offsets/N + 1` it gives way when it has written `commits/N`, of which the event may be missed.
