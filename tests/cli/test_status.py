@@ -27,6 +27,11 @@ def reporter(world: World) -> Reporter:
     return Reporter(world.log, lambda: time.time_ns() // 1_000)
 
 
+def _one_line(text: str) -> str:
+    """Undo how a narrow terminal wraps a text."""
+    return " ".join(text.split())
+
+
 def test_a_query_that_has_only_started(world: World, tmp_path: Path) -> None:
     """Nothing is there, nothing waits, nothing flushes; and it says so."""
     world.run()
@@ -65,7 +70,7 @@ def test_a_live_query_that_lags(world: World, tmp_path: Path) -> None:
     assert (shown["doing"], shown["flusher_alive"]) == ("writing epoch 1", True)
     assert 0 <= shown["heartbeat_seconds"] < 60
     assert shown["safe_to_delete"] is False
-    verified = run(tmp_path, "verify", "checkpoint", "--offline").out
+    verified = _one_line(run(tmp_path, "verify", "checkpoint", "--offline").out)
     assert "3 epochs not flushed (epoch 3 is published, and not checkpointed yet)" in verified
     said = run(tmp_path, "status", "checkpoint").out
     assert "2 epochs, 4 rows" in said
@@ -98,7 +103,7 @@ def test_a_failing_flusher_and_a_dead_one(world: World, tmp_path: Path) -> None:
     assert "is gone" in said
     assert "Nobody flushes" in said
     world.log.report(msgspec.structs.replace(report, doing=ENDED))
-    said = run(tmp_path, "status", "checkpoint").out
+    said = _one_line(run(tmp_path, "status", "checkpoint").out)
     assert "has ended, " in said
     assert "See to it. Nobody flushes: start the query again, or run `wal-sink flush" in said
 
