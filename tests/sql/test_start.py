@@ -161,11 +161,7 @@ def test_an_index_on_a_part_is_no_key(
     kind: type[Store], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """A delete by its columns would take other rows along; beside a key it may refuse a row."""
-    if kind is Maria:
-        fixtures = map(request.getfixturevalue, ("mariadb", "database"))
-        store: Store = Maria(*fixtures)
-    else:
-        store = Sqlite(tmp_path) if kind is Sqlite else DuckDb(tmp_path)
+    store = made(kind, tmp_path, request)
     for index in (index for index, kinds in PARTS.items() if kind in kinds):
         for key, said in (("", "no primary key"), (", PRIMARY KEY (id)", "part .*expression")):
             store.execute(TABLE.format(key=key))
@@ -297,11 +293,7 @@ def test_a_database_without_the_ledger_is_named_as_another_one(
     kind: type[Store], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """A query that is started with the URL of another database has its plan: none is made there."""
-    if kind is Maria:
-        fixtures = map(request.getfixturevalue, ("mariadb", "database"))
-        store: Store = Maria(*fixtures)
-    else:
-        store = DuckDb(tmp_path) if kind is DuckDb else Sqlite(tmp_path)
+    store = made(kind, tmp_path, request)
     store.execute(TABLE.format(key=""))
     with target(store).connect(Owner("query", "log", "checkpoint")) as session:
         words = "wal_sink_ledger cannot be read: .*\n.*another database than this query wrote to"
