@@ -105,6 +105,7 @@ class Flushing:
             self.world.trace.say(f"    {self.process.name}: cannot begin: {error!r}")
             return
         for _ in range(_MOST_STEPS):
+            self._beats.finish()  # a report that is being written holds up the next one
             self.thread.looked_us = MACHINE.true_us
             if self._heartbeats is not None:
                 self._heartbeats.undecided = False

@@ -168,7 +168,7 @@ class Process:
         """Sleep for a moment in which nothing happens but that the living report; mostly."""
         MACHINE.true_us += int(seconds * 1_000_000)
         self.others_live()
-        if MACHINE.random.random() < _INTERRUPTED:
+        if self.stalled or MACHINE.random.random() < _INTERRUPTED:
             self.stand_still()
 
     def die(self) -> None:
@@ -218,6 +218,7 @@ class Thread:
     def go_on(self) -> None:
         """Run until the task is done or stands still."""
         before, MACHINE.thread = MACHINE.thread, self
+        self._greenlet.parent = getcurrent()  # where it comes back to
         try:
             self.late = bool(self._greenlet.switch())
         finally:
