@@ -168,7 +168,7 @@ class Process:
         """Sleep for a moment in which nothing happens but that the living report; mostly."""
         MACHINE.true_us += int(seconds * 1_000_000)
         self.others_live()
-        if self.stalled or MACHINE.random.random() < _INTERRUPTED:
+        if MACHINE.random.random() < _INTERRUPTED:
             self.stand_still()
 
     def die(self) -> None:
