@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 
 import msgspec
+from tenacity import RetryCallState
 
 from state_backends import StateBackendError
 from wal_sink.admin.query import Query
@@ -87,7 +88,7 @@ class HeartbeatHistory(RunHistory):
 
 
 _TRIES = 4
-"""How often a step is tried whose error may pass by itself."""
+"""How often a step is tried whose error may pass by itself; at any other error the flush ends at once."""
 
 _SIGNAL_S = 0.1
 """How soon a waiting flusher notices a signal."""
@@ -227,7 +228,7 @@ class FlushCommand:
         def prepare() -> None:
             self._trimmed = _trimmable_files(self._query.log, self._retention_s)
 
-        self._run(FlushLoop(self._flusher, is_last, prepare, _TRIES))
+        self._run(FlushLoop(self._flusher, is_last, prepare, _gives_up))
         if not why:
             raise NotDrained(
                 f"Interrupted after {counted(self._tally.epochs, 'epoch')}; {self._pending()} wait",
@@ -303,6 +304,12 @@ class _Tally:
             self.epochs += 1
             self.rows += record.rows
             self.bytes += record.bytes
+
+
+def _gives_up(state: RetryCallState) -> bool:
+    error = state.outcome.exception() if state.outcome else None
+    passes = isinstance(error, WalSinkError) and error.transient
+    return not passes or state.attempt_number == _TRIES
 
 
 @store_errors()

@@ -35,8 +35,7 @@ class FlushLoop(threading.Thread):
 
     :param is_last: asked after each step, whether to end with it.
     :param prepare: done before the first step, and tried as a step is.
-    :param tries: how often a step is tried whose error may pass by itself; at any other error the loop ends.
-        None: whatever the error is, until the step succeeds.
+    :param gives_up: asked after each try that failed, whether to end with its error, which `error` has then.
     """
 
     def __init__(
@@ -44,7 +43,7 @@ class FlushLoop(threading.Thread):
         flusher: Flusher,
         is_last: Callable[[Step], bool] = lambda _step: False,
         prepare: Callable[[], object] = lambda: None,
-        tries: int | None = None,
+        gives_up: Callable[[tenacity.RetryCallState], bool] = tenacity.stop_never,
     ) -> None:
         self._pipeline = flusher.pipeline
         super().__init__(name=f"wal_sink-flush-{self._pipeline.query_id}", daemon=True)
@@ -57,14 +56,12 @@ class FlushLoop(threading.Thread):
         self._ending = False
         self._stopping = threading.Event()
         self._is_last, self._prepare = is_last, prepare
-        self._endless = tries is None
         self.error: BaseException | None = None
         """At which it has ended."""
-        stop = tenacity.stop_when_event_set(self._stopping)
         self._tries = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(lambda error: tries is None or _may_pass(error)),
+            retry=tenacity.retry_if_exception_type(BaseException),  # a panic of delta-rs is one
             wait=tenacity.wait_random_exponential(multiplier=_RETRY_FIRST_S, max=_RETRY_MOST_S),
-            stop=stop if tries is None else stop | tenacity.stop_after_attempt(tries),
+            stop=lambda state: self._stopping.is_set() or gives_up(state),
             sleep=self._sleep,
             before_sleep=self._failed,
             reraise=True,
@@ -102,11 +99,11 @@ class FlushLoop(threading.Thread):
                 with self._reporter.beating():
                     self._tries(self._prepare)
                     self._go_on()
-            except BaseException as error:  # a panic of delta-rs is no Exception
+            except BaseException as error:
                 if not self._stopping.is_set():  # else it is reported
                     self.error = error
                     self._reporter.failed(error)
-                    if self._endless:  # that of a query has nobody who raises the error
+                    if not isinstance(error, WalSinkError):
                         logger.exception("the flush has ended. Report this as a bug")
             finally:
                 self._reporter.observer.ended()
@@ -158,7 +155,3 @@ class FlushLoop(threading.Thread):
     def _sleep(self, seconds: float) -> None:
         self._hurried.wait(seconds)
         self._hurried.clear()
-
-
-def _may_pass(error: BaseException) -> bool:
-    return isinstance(error, WalSinkError) and error.transient
