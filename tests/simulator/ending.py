@@ -187,8 +187,6 @@ class _Last:
     def _flush(self, driver: Driver, flusher: Flushing) -> WalSinkError | None:
         """Flush until it rests at the end; an epoch more proves the one before."""
         for _ in range(_MOST_ROUNDS):
-            if flusher.thread.stands_still:
-                flusher.thread.finish()
             flusher.flush()
             flusher.thread.finish()
             if flusher.error is not None:

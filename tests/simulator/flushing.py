@@ -57,7 +57,8 @@ class Flushing:
         return self.site.checkpoint.has("metadata")
 
     def flush(self) -> None:
-        """Flush until there is nothing to do, or an error stops it."""
+        """Flush until there is nothing to do, or an error stops it; a pass that stands still ends first."""
+        self.thread.finish()
         self.thread.start(self._pass)
 
     @property
