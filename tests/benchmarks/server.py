@@ -18,11 +18,6 @@ class Server(EmbeddedCassandra):
     def __init__(self) -> None:
         super().__init__(heap="2g", commitlog_sync="periodic", settings=_TIMEOUTS)
 
-    @property
-    def pid(self) -> int:
-        """The process."""
-        return self._alive().pid
-
     def cpu_s(self) -> float:
         """Return the CPU seconds that it has used."""
         return cpu.of(self.pid)

@@ -20,7 +20,10 @@ from wal_sink.testing.servers.maven import java_command
 logger = logging.getLogger(__name__)
 
 CONNECTOR = maven.Artifact("com.datastax.spark", "spark-cassandra-connector_2.13", "3.5.1")
-JDBC = maven.Artifact("org.postgresql", "postgresql", "42.7.7")
+JDBC = {
+    "postgresql": maven.Artifact("org.postgresql", "postgresql", "42.7.7"),
+    "mariadb": maven.Artifact("org.mariadb.jdbc", "mariadb-java-client", "3.5.3"),
+}
 _SPARKS_OWN = ("scala-library", "scala-reflect", "slf4j-api")
 
 
@@ -30,13 +33,18 @@ def connector_jars() -> list[Path]:
 
 
 def sink_jars() -> list[Path]:
-    """Return the jars of Spark's sinks for PostgreSQL and Kafka, in the same way."""
+    """Return the jars of Spark's sinks for JDBC and Kafka, in the same way."""
     try:
         kafka = kafka_jars()
     except WalSinkError as error:
         logger.warning("Spark's Kafka sink is left out: %s", error)
         kafka = []
-    return _without_sparks_own(JDBC, f"postgresql-jdbc-{JDBC.version}") + kafka
+    drivers = [
+        jar
+        for name, artifact in JDBC.items()
+        for jar in _without_sparks_own(artifact, f"{name}-jdbc-{artifact.version}")
+    ]
+    return drivers + kafka
 
 
 def _without_sparks_own(artifact: maven.Artifact, name: str) -> list[Path]:

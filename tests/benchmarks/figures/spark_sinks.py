@@ -1,7 +1,7 @@
 """Each store beside what a user would take instead, of the whole way.
 
-PostgreSQL and SQL beside JDBC in `foreachBatch`, append and upsert; Kafka beside Spark's sink; Delta and
-Iceberg beside delta-rs and pyiceberg in `foreachBatch`, which append a replayed micro-batch twice.
+Kafka beside Spark's sink; Delta and Iceberg beside delta-rs and pyiceberg in `foreachBatch`, which append a
+replayed micro-batch twice. `jdbc` has the SQL databases.
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import deltalake
 import numpy as np
-import psycopg
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -30,43 +29,11 @@ from wal_sink.targets.iceberg.options import IcebergOptions
 from wal_sink.targets.iceberg.plan import iceberg_schema
 from wal_sink.targets.iceberg.table import catalog_of
 from wal_sink.testing.servers.kafka import Broker
-from wal_sink.testing.servers.postgresql import Server
+from wal_sink.testing.servers.process import Child
 
 OURS = "wal_sink"
-SQL, QUARANTINE = "wal_sink, target=sql", "wal_sink, quarantine"
 LIBRARY = "the library in foreachBatch"
-JDBC, TUNED = "JDBC", "JDBC, rewritten"
 KAFKA = "Spark's Kafka sink"
-_TYPES = {"text": "text", "bigint": "bigint", "timestamp": "timestamptz"}
-
-
-class Served(Protocol):
-    """A server in a process of its own."""
-
-    @property
-    def pid(self) -> int:
-        """Its first process."""
-        ...
-
-
-class Postgresql(Server):
-    """A server whose CPU time is counted."""
-
-    @property
-    def pid(self) -> int:
-        """Its first process."""
-        assert self._process is not None
-        return self._process.pid
-
-
-class Kafka(Broker):
-    """A broker whose CPU time is counted."""
-
-    @property
-    def pid(self) -> int:
-        """Its process."""
-        assert self._process is not None
-        return self._process.pid
 
 
 class Way(NamedTuple):
@@ -75,45 +42,6 @@ class Way(NamedTuple):
     name: str
     writer: Callable[[DataFrame, str], DataStreamWriter]
     """Returns what writes these rows to the table or topic of this name."""
-
-
-def jdbc(bench: Bench) -> list[Figure]:
-    """Rows a second and CPU, append and upsert, of the whole way."""
-    source = Source(shape="grouped", rows=bench.sizes.scattered)
-    typed = ", ".join(f"{name} {_TYPES[kind]}" for name, kind in source.columns.items())
-    with Postgresql({"max_wal_size": "4GB"}) as server:
-
-        def make(table: str) -> None:
-            key = ", PRIMARY KEY (id)" if table.startswith("upsert") else ""
-            server.execute(f"CREATE TABLE {table} ({typed}{key})")
-            server.execute(f"CREATE TABLE staged_{table} ({typed})")
-            server.execute("CHECKPOINT")
-
-        def wrong(table: str) -> str | None:
-            query = f"SELECT count(*), coalesce(sum(id), 0), coalesce(sum(amount), 0) FROM {table}"
-            found = tuple(map(int, server.execute(query)[0]))
-            return None if found == source.totals() else f"{found}, not {source.totals()}"
-
-        found = {}
-        for mode, upsert in (("append", False), ("upsert", True)):
-            ways = [
-                Way(OURS, _ours_into_postgresql(server, mode)),
-                Way(QUARANTINE, _ours_into_postgresql(server, mode, onInvalidRow="quarantine")),
-                Way(SQL, _ours_by_url(server, mode)),
-                Way(JDBC, _by_jdbc(server, upsert=upsert)),
-                Way(TUNED, _by_jdbc(server, upsert=upsert, reWriteBatchedInserts="true")),
-            ]
-            found[mode] = _rounds(bench, source, server, mode, ways, make, wrong)
-    return [
-        each
-        for mode, rounds in found.items()
-        for each in (
-            *_figures(f"PostgreSQL, {mode}", rounds, JDBC, at_least(3)),
-            *_figures(f"PostgreSQL, {mode}", rounds, TUNED, at_least(3)),
-            *_figures(f"SQL, {mode}", rounds, TUNED, ours=SQL),
-            *_figures(f"PostgreSQL, {mode}, quarantine on", rounds, OURS, ours=QUARANTINE),
-        )
-    ]
 
 
 def lakes(bench: Bench) -> list[Figure]:
@@ -156,7 +84,7 @@ def lakes(bench: Bench) -> list[Figure]:
     def wrong(count: Callable[[str], int]) -> Callable[[str], str | None]:
         return lambda name: None if count(name) == source.rows else f"{count(name)} rows"
 
-    delta = _rounds(
+    delta = rounds(
         bench,
         source,
         None,
@@ -165,7 +93,7 @@ def lakes(bench: Bench) -> list[Figure]:
         lambda t: deltalake.DeltaTable.create(str(folder / t), deltalake.Schema.from_arrow(schema)),
         wrong(lambda t: deltalake.DeltaTable(str(folder / t)).count()),
     )
-    iceberg = _rounds(
+    iceberg = rounds(
         bench,
         source,
         None,
@@ -177,13 +105,13 @@ def lakes(bench: Bench) -> list[Figure]:
         lambda t: opened.create_table(f"shop.{t}", iceberg_schema(schema)),
         wrong(lambda t: opened.load_table(f"shop.{t}").scan().count()),
     )
-    return [*_figures("Delta", delta, LIBRARY), *_figures("Iceberg", iceberg, LIBRARY)]
+    return [*figures("Delta", delta, LIBRARY), *figures("Iceberg", iceberg, LIBRARY)]
 
 
 def kafka(bench: Bench) -> list[Figure]:
     """Rows a second and CPU of the whole way: ours in transactions, Spark's not."""
     source = Source(shape="grouped", rows=bench.sizes.scattered)
-    with Kafka() as broker:
+    with Broker() as broker:
 
         def wrong(topic: str) -> str | None:
             found = len(broker.records(topic))
@@ -199,16 +127,16 @@ def kafka(bench: Bench) -> list[Figure]:
             return write
 
         ways = [Way(OURS, writer("wal_sink")), Way(KAFKA, writer("kafka"))]
-        rounds = _rounds(
+        found = rounds(
             bench, source, broker, "topic", ways, lambda t: broker.create_topic(t, 2), wrong
         )
-    return _figures("Kafka", rounds, KAFKA, at_least(0.8))
+    return figures("Kafka", found, KAFKA, at_least(0.8))
 
 
-def _rounds(
+def rounds(
     bench: Bench,
     source: Source,
-    server: Served | None,
+    server: Child | None,
     what: str,
     ways: list[Way],
     make: Callable[[str], object],
@@ -242,7 +170,7 @@ def _rounds(
 
 
 def _run(
-    bench: Bench, source: Source, server: Served | None, way: Way, name: str, number: int, what: str
+    bench: Bench, source: Source, server: Child | None, way: Way, name: str, number: int, what: str
 ) -> Run:
     checkpoint = bench.new_folder()
     epochs = bench.sizes.micro_batches
@@ -269,17 +197,17 @@ def _run(
     )
 
 
-def _server_s(server: Served | None) -> float:
+def _server_s(server: Child | None) -> float:
     return cpu.of_tree(server.pid) if server else 0
 
 
-def _client_s(bench: Bench, server: Served | None) -> float:
+def _client_s(bench: Bench, server: Child | None) -> float:
     """Return the CPU seconds of everything but the servers; the node of Cassandra only waits."""
     servers = _server_s(server) + cpu.of_tree(bench.server.pid)
     return cpu.of_tree(os.getpid()) - servers
 
 
-def _figures(
+def figures(
     name: str, rounds: list[Round], other: str, target: Target | None = None, ours: str = OURS
 ) -> list[Figure]:
     return [
@@ -295,60 +223,3 @@ def _figures(
             "x",
         ),
     ]
-
-
-def _ours_into_postgresql(
-    server: Server, mode: str, **more: str
-) -> Callable[[DataFrame, str], DataStreamWriter]:
-    def write(rows: DataFrame, table: str) -> DataStreamWriter:
-        options = {"target": "postgresql", "postgresql.uri": server.uri, "postgresql.mode": mode}
-        return rows.writeStream.format("wal_sink").options(**options, **more, table=table)
-
-    return write
-
-
-def _ours_by_url(server: Server, mode: str) -> Callable[[DataFrame, str], DataStreamWriter]:
-    url = server.uri.replace("postgresql:", "postgresql+psycopg:")
-
-    def write(rows: DataFrame, table: str) -> DataStreamWriter:
-        options = {"target": "sql", "sql.url": url, "sql.mode": mode, "table": table}
-        return rows.writeStream.format("wal_sink").options(**options)
-
-    return write
-
-
-def _by_jdbc(
-    server: Server, *, upsert: bool, **settings: str
-) -> Callable[[DataFrame, str], DataStreamWriter]:
-    """Return what people write: `foreachBatch`, and for an upsert a staging table.
-
-    :param settings: of the JDBC driver.
-    """
-    options = {
-        "url": f"jdbc:postgresql://{server.host}:{server.port}/postgres",
-        "driver": "org.postgresql.Driver",
-        "user": "postgres",
-        "password": server.password,
-        **settings,
-    }
-
-    def write(rows: DataFrame, table: str) -> DataStreamWriter:
-        names = ", ".join(rows.columns)
-        changes = ", ".join(f"{name} = EXCLUDED.{name}" for name in rows.columns if name != "id")
-        merge = (
-            f"INSERT INTO {table} ({names}) SELECT {names} FROM staged_{table}"
-            f" ON CONFLICT (id) DO UPDATE SET {changes}"
-        )
-
-        def add(batch: DataFrame, _epoch: int) -> None:
-            batch.write.format("jdbc").options(**options, dbtable=table).mode("append").save()
-
-        def stage_and_merge(batch: DataFrame, _epoch: int) -> None:
-            writer = batch.write.format("jdbc").options(**options, dbtable=f"staged_{table}")
-            writer.option("truncate", "true").mode("overwrite").save()
-            with psycopg.connect(server.uri) as connection:
-                connection.execute(merge)
-
-        return rows.writeStream.foreachBatch(stage_and_merge if upsert else add)
-
-    return write

@@ -192,6 +192,11 @@ class Child(AnyServer):
         """Whether the process is there, be it paused."""
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def pid(self) -> int:
+        """The process."""
+        return self._alive().pid
+
     def stop(self) -> None:
         """Shut the server down as an operator would; kill it if that takes over 30 seconds."""
         self._disconnect()
