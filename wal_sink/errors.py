@@ -179,10 +179,10 @@ class FlushTimeout(WalSinkError):
 
 
 class NotDrained(WalSinkError):
-    """`close()`, or the end of the `with` block, could not flush everything in time.
+    """`close()`, or the end of the `with` block, could not finish the flush.
 
-    The text names each query and why. `wal-sink flush` that was interrupted raises it, too. The rest is
-    in the log.
+    An error stopped it, or the time was over. The text names each query and why. `wal-sink flush` that was
+    interrupted raises it, too. The rest is in the log.
 
     What to do: Repair the cause. Then start the query again, or run `wal-sink flush CHECKPOINT`.
     """

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import sqlite3
 import sys
 import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -29,7 +30,7 @@ from tests.spark.ending import BARRIER, CLOSED_TARGET
 from tests.spark.remains import remains
 from tests.spark.tables import Table, start, stream, wait_for
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.errors import FlushTimeout, NotDrained, OptionError, UnsupportedSpark
+from wal_sink.errors import FlushTimeout, NotDrained, OptionError, TargetRefused, UnsupportedSpark
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.flush.run_history import RUN_HISTORY
@@ -205,6 +206,46 @@ def test_what_could_not_be_flushed_is_raised_by_the_block(
     status = wal_sink.status(checkpoint)
     assert (status.pending_epochs, status.safe_to_delete) == (1, False)
     assert status.oldest_pending_seconds > 0
+
+
+def test_a_flush_that_fails_with_nothing_to_flush_is_raised(
+    spark: SparkSession, checkpoint: str, tmp_path: Path
+) -> None:
+    """A job that finds no new data does not end as a success where the target has lost its ledger."""
+    rows, database = stream(spark, write_source(tmp_path / "source", 1)), tmp_path / "rows.db"
+    options = {"target": "sql", "sql.url": f"sqlite:///{database}", "createTable": "true"}
+
+    def run() -> StreamingQuery:
+        writer = rows.writeStream.format("wal_sink").trigger(availableNow=True)
+        query = writer.options(checkpointLocation=checkpoint, table="t", **options).start()
+        query.awaitTermination()
+        return query
+
+    with wal_sink.register(spark):
+        run()
+    with closing(sqlite3.connect(database)) as there:
+        there.execute("DROP TABLE wal_sink_ledger")
+    sink = wal_sink.register(spark)
+    query = run()
+    with pytest.raises(TargetRefused, match="no such table"):
+        wal_sink.await_flushed(query)
+    with pytest.raises(NotDrained, match=r"TargetRefused: The ledger's table"):
+        sink.close()
+    assert "no such table" in str(wal_sink.status(checkpoint).last_error)
+
+
+def test_a_check_looks_at_the_settings_of_spark(spark: SparkSession, checkpoint: str) -> None:
+    """As the start does: by whose class the checkpoint is written. A schema is of the active session."""
+    name, theirs = "spark.sql.streaming.checkpointFileManagerClass", "com.provider.CheckpointFiles"
+    options = {"checkpointLocation": checkpoint, "target": "delta", "delta.path": "/nowhere"}
+    rows = spark.range(1)
+    spark.conf.set(name, theirs)
+    try:
+        for given in (rows, rows.schema):
+            with pytest.raises(OptionError, match=f"{name} is {theirs}"):
+                wal_sink.check(given, **options)
+    finally:
+        spark.conf.unset(name)
 
 
 def fail_in_the_block(spark: SparkSession, source: str, table: Table, checkpoint: str) -> None:

@@ -354,6 +354,25 @@ def hurried(it: Flushing) -> bool:
     return it.is_flushed(0)
 
 
+def test_a_caller_sees_a_try_that_fails_with_nothing_to_flush(
+    world: World, flushing: Flushings
+) -> None:
+    """Without waiting for it, all would be flushed, and the error comes a moment later."""
+    world.run().batch([("a", 1)])
+    world.flush()
+    outage = Outage("read ledger", lambda: errors.TargetRefused("no such table", "Restore it."))
+    it = flushing(outage).start()
+    it.loop.hurry()
+    with pytest.raises(errors.TargetRefused, match="no such table"):
+        wait_until_flushed(
+            Checkpoint(world.checkpoint), world.log, SECONDS, has_tried=it.loop.has_tried
+        )
+    outage.over.set()
+    it.loop.hurry()
+    checkpoint = Checkpoint(world.checkpoint)
+    assert wait_until_flushed(checkpoint, world.log, SECONDS, it.loop.has_tried).epoch == 0
+
+
 # --- how it ends ----------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
+import msgspec
 import pytest
 
 import wal_sink
@@ -486,12 +487,26 @@ def test_a_transient_error_is_not_raised(world: World) -> None:
     assert waited_for(world, world.flush) == (0, 1)
 
 
-def test_an_error_does_not_matter_when_all_is_flushed(world: World) -> None:
-    """What was checkpointed is in the target, whatever stopped the flush since."""
+def test_an_error_of_a_later_epoch_does_not_matter_when_all_is_flushed(world: World) -> None:
+    """What was checkpointed when called is in the target."""
     world.run().batch([("a", 1)])
     world.flush()
     report(world, an_error("MissingManifest"))
     assert wait(world).epoch == 0
+
+
+def test_an_error_that_nothing_waits_for_is_raised_until_an_epoch_is_flushed(world: World) -> None:
+    """Such as of a target that was restored from an older backup: its rows are gone."""
+    world.run().batch([("a", 1)])
+    world.flush()
+    error = msgspec.structs.replace(an_error("LedgerBehindLog"), epoch=None, at_us=world.clock())
+    report(world, error)
+    with pytest.raises(errors.LedgerBehindLog):
+        wait(world)
+    world.run().batch([("b", 2)])
+    world.flush()
+    report(world, error)
+    assert wait(world).epoch == 1
 
 
 def test_an_error_that_comes_while_waiting_is_raised(world: World) -> None:

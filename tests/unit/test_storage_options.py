@@ -188,7 +188,7 @@ def test_a_class_of_its_own_for_checkpoints_needs_a_promise() -> None:
     """Of a provider or a user: it may let a driver overwrite what another one has written."""
     theirs = "com.provider.CheckpointFileManager"
     with pytest.raises(OptionError, match=f"checkpointFileManagerClass is {theirs}"):
-        configured("/ck").refuse_bucket(theirs)
+        preflight(GIVEN | {"checkpointLocation": "/ck"}, pa.schema([]), theirs)
     configured("/ck", **{"checkpoint.oneDriver": "true"}).refuse_bucket(theirs)
     of_spark = "org.apache.spark.sql.execution.streaming.checkpointing"
     configured("/ck").refuse_bucket(f"{of_spark}.FileSystemBasedCheckpointFileManager")

@@ -245,7 +245,8 @@ def check(
     """Compare a query's options and columns with the table, before it starts.
 
     Give each option of `writeStream` by --option. The command connects to the target, and creates
-    nothing there. It starts no Spark. It reports what the first micro-batch would report. For example:
+    nothing there. It reports what the first micro-batch would report. It starts no Spark, so it does
+    not see Spark's own settings; `wal_sink.check` in Python does. For example:
 
     wal-sink check CHECKPOINT --parquet FILE --option target=delta --option delta.path=/data/orders
     """

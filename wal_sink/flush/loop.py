@@ -53,6 +53,7 @@ class FlushLoop(threading.Thread):
         self._commit_watcher = CommitWatcher(self._pipeline.checkpoint.url)
         self._woken = threading.Event()
         self._hurried = threading.Event()
+        self._tried = threading.Event()
         self._ending = False
         self._stopping = threading.Event()
         self._is_last, self._prepare = is_last, prepare
@@ -76,8 +77,13 @@ class FlushLoop(threading.Thread):
         """Try now, even if the last try failed a moment ago: a caller waits for the outcome."""
         if self.is_alive():  # one that has ended does not report over another flusher
             self._reporter.forget_error()
+        self._tried.clear()
         self._hurried.set()
         self.wake()
+
+    def has_tried(self) -> bool:
+        """Whether a step was done, or has failed, since the last `hurry`; or none comes any more."""
+        return self._tried.is_set() or not self.is_alive()
 
     def end(self) -> None:
         """Finish what is checkpointed, then end: the query has terminated."""
@@ -135,6 +141,7 @@ class FlushLoop(threading.Thread):
         """Flush while there is something to flush; whether a step was the last one."""
         while (step := self._tries(self._step)) is not None:
             self._reporter.succeeded()
+            self._tried.set()
             if self._is_last(step):
                 return True
             if isinstance(step, Idle):
@@ -150,6 +157,7 @@ class FlushLoop(threading.Thread):
         assert error is not None
         self._flusher.close()  # the next try connects, and compares the plan with the table, anew
         self._reporter.failed(error, tried=state.attempt_number, wait_s=state.upcoming_sleep)
+        self._tried.set()
         log_epoch(None)
 
     def _sleep(self, seconds: float) -> None:

@@ -26,7 +26,7 @@ from wal_sink import errors
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
 from wal_sink.errors import FlushTimeout, NoFlusher, WalSinkError
-from wal_sink.model.records import FlusherReport
+from wal_sink.model.records import ErrorReport, FlushedEpoch, FlusherReport
 from wal_sink.progress.backlog import count_epochs
 from wal_sink.text import counted
 from wal_sink.wal.location import store_errors
@@ -195,13 +195,19 @@ class Flushed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @store_errors()
-def wait_until_flushed(checkpoint: Checkpoint, log: Log, timeout: float | None = None) -> Flushed:
+def wait_until_flushed(
+    checkpoint: Checkpoint,
+    log: Log,
+    timeout: float | None = None,
+    has_tried: Callable[[], bool] = lambda: True,
+) -> Flushed:
     """Wait until every epoch that is checkpointed now is in the target and marked; of several, in each.
 
     It reads the checkpoint and waits for the log's `flushed/` records, since Spark's last event comes
     after `awaitTermination` returns, or never.
 
     :param timeout: seconds; None waits for as long as a flusher is alive.
+    :param has_tried: whether the flusher has tried a step since; it may find the target set back.
     :raises FlushTimeout: the time is over.
     :raises NoFlusher: no flusher was seen to report for two minutes of the wait; or epochs wait for a target
         that is not attached, or is detached meanwhile.
@@ -213,7 +219,7 @@ def wait_until_flushed(checkpoint: Checkpoint, log: Log, timeout: float | None =
     done = []
     for view, _ in flushed_limits(log) if log.several and not log.target else ((log, -1),):
         left = None if timeout is None else max(0.0, timeout - (time.monotonic() - started))
-        done.append(_wait(checkpoint, view, goal, left))
+        done.append(_wait(checkpoint, view, goal, left, has_tried))
     return Flushed(
         epoch=min((each.epoch for each in done), default=-1),
         rows=max((each.rows for each in done), default=0),
@@ -221,30 +227,41 @@ def wait_until_flushed(checkpoint: Checkpoint, log: Log, timeout: float | None =
     )
 
 
-def _wait(checkpoint: Checkpoint, log: Log, goal: int, timeout: float | None) -> Flushed:
+def _wait(
+    checkpoint: Checkpoint,
+    log: Log,
+    goal: int,
+    timeout: float | None,
+    has_tried: Callable[[], bool],
+) -> Flushed:
     """Wait until one target has every epoch up to a goal."""
     started = time.monotonic()
     place = f"{checkpoint.url} to target {log.target}" if log.target else checkpoint.url
     newest = log.newest_flushed()
     flushed = {newest.epoch: 0} if newest else {}
     watch, those = FlusherWatch(), f"up to {goal} of {place}"
-    while waiting := count_epochs(log, goal, newest.epoch if newest else -1):
-        if (left := why_absent(log)) is not None:
+    while True:
+        tried = has_tried()  # before its report is read
+        waiting = count_epochs(log, goal, newest.epoch if newest else -1)
+        if waiting and (left := why_absent(log)) is not None:
             raise left
         report = log.last_report()
-        alive = watch.look(report)
-        if stopped := stopping_error(report, now_us(), alive=alive):
+        error = report.error if report else None
+        stopped = stopping_error(report, now_us(), alive=watch.look(report))
+        if stopped and error and (waiting or not _is_past(error, newest, goal)):
             raise stopped
         waited = time.monotonic() - started
-        if timeout is not None and waited >= timeout:
-            error = report.error if report else None
+        timed_out = timeout is not None and waited >= timeout
+        if not waiting and (tried or timed_out):
+            break
+        if timed_out:
             raise FlushTimeout(
                 f"{counted(waiting, f'epoch {those} is', f'epochs {those} are')} not flushed after"
                 f" {waited:.1f} s" + (f"; last error: {error.kind}: {error.what}" if error else ""),
                 "Nothing is lost: the log keeps them. Wait longer, or check that the target"
                 " answers.",
             )
-        if timeout is None and watch.silent_s > _PATIENCE_S:
+        if waiting and timeout is None and watch.silent_s > _PATIENCE_S:
             raise NoFlusher(
                 f"{counted(waiting, f'epoch {those} waits', f'epochs {those} wait')} and no process flushes",
                 "Start the query again under wal_sink.register(spark), or run"
@@ -259,3 +276,19 @@ def _wait(checkpoint: Checkpoint, log: Log, goal: int, timeout: float | None) ->
         rows=sum(rows for epoch, rows in flushed.items() if epoch <= goal),
         seconds=time.monotonic() - started,
     )
+
+
+def is_over(error: ErrorReport, newest: FlushedEpoch | None, waiting: int) -> bool:
+    """Whether an epoch was flushed since, by a flusher that leaves the report to the one which had failed.
+
+    :param newest: the newest record.
+    :param waiting: how many epochs are not flushed.
+    """
+    if newest is None or newest.recorded_us <= error.at_us:
+        return False
+    return not waiting or (error.epoch is not None and newest.epoch >= error.epoch)
+
+
+def _is_past(error: ErrorReport, newest: FlushedEpoch | None, goal: int) -> bool:
+    """Whether an error says nothing of the epochs up to a goal, which are all flushed."""
+    return (error.epoch is not None and error.epoch > goal) or is_over(error, newest, 0)

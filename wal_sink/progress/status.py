@@ -17,10 +17,10 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import iso, now_us
 from wal_sink.errors import CorruptLog, NoFlusher, WalSinkError, WrongOwner
 from wal_sink.model import paths
-from wal_sink.model.records import Backlog, ErrorReport, FlushedEpoch, FlusherReport
+from wal_sink.model.records import FlushedEpoch, FlusherReport
 from wal_sink.progress.backlog import BacklogReader, unnamed_segments
 from wal_sink.progress.decisions import outdated
-from wal_sink.progress.heartbeat import ENDED, FlusherWatch, age_s, seems_alive
+from wal_sink.progress.heartbeat import ENDED, FlusherWatch, age_s, is_over, seems_alive
 from wal_sink.text import counted, printable
 from wal_sink.wal.location import owned, refuse_vanished, store_errors
 from wal_sink.wal.log import Log
@@ -431,9 +431,8 @@ def _read(
     watch = watches.setdefault(log.target, FlusherWatch()) if watches is not None else None
     alive = watch.look(report) if watch is not None else None
     now = now_us()
-    over = (
-        report is not None and report.error is not None and _is_over(report.error, newest, backlog)
-    )
+    error = report.error if report else None
+    over = error is not None and is_over(error, newest, backlog.epochs)
     last_error, remedy = _last_error_and_remedy(None if over or left else report, ahead)
     rate = read_rate(log)
     quarantined = quarantined_rows(log)
@@ -483,13 +482,6 @@ def _writes_to(target: str, options: Mapping[str, str]) -> str:
     place = next((mine[name] for name in names if mine.get(name)), "")
     place = ".".join(filter(None, (mine.get("keyspace"), place)))
     return ", ".join(filter(None, (mine.get("target"), place)))
-
-
-def _is_over(error: ErrorReport, newest: FlushedEpoch | None, backlog: Backlog) -> bool:
-    """Whether an epoch was flushed since, by a flusher that leaves the report to the one which had failed."""
-    if newest is None or newest.recorded_us <= error.at_us:
-        return False
-    return not backlog.epochs or (error.epoch is not None and newest.epoch >= error.epoch)
 
 
 def _unsafe(waiting: int, published: int, flushed: int, quarantined: int) -> str | None:

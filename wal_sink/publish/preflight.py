@@ -64,17 +64,20 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     __repr__ = __str__
 
 
-def preflight(raw: Mapping[str, str], schema: pa.Schema) -> Checked:
+def preflight(
+    raw: Mapping[str, str], schema: pa.Schema, file_manager: str | None = None
+) -> Checked:
     """Check options, and compare a DataFrame with the target's table.
 
     :param raw: the options that the query would be given, by their names.
     :param schema: of the DataFrame, timestamps in UTC.
+    :param file_manager: see `Configuration.refuse_bucket`.
     :raises OptionError: an option is missing, unknown, or does not fit.
     :raises SchemaMismatch: the DataFrame does not fit, or the table cannot be written exactly once.
     :raises TargetUnavailable, TargetRefused: the target does not answer, or refuses.
     """
     configuration = configure(raw)
-    configuration.refuse_bucket()
+    configuration.refuse_bucket(file_manager)
     columns = with_epoch_field(schema, configuration.sink.epoch_column)
     named = {
         each.name: (each.target.name, each.target.shape) for each in configuration.destinations

@@ -19,6 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.configuration import FILE_MANAGER
 from wal_sink.errors import OptionError
 from wal_sink.metrics.server import LOOPBACK, expose
 from wal_sink.options import as_texts
@@ -281,8 +282,11 @@ def check(df_or_schema: DataFrame | StructType, **options: object) -> Checked:
     :raises TargetUnavailable: the target does not answer.
     :raises TargetRefused: it refuses a request.
     """
-    schema = df_or_schema if isinstance(df_or_schema, StructType) else df_or_schema.schema
-    return preflight(as_texts(options), internals.arrow_schema(schema))
+    schema, spark = df_or_schema, SparkSession.getActiveSession()
+    if isinstance(df_or_schema, DataFrame):
+        schema, spark = df_or_schema.schema, df_or_schema.sparkSession
+    file_manager = spark.conf.get(FILE_MANAGER, None) if spark is not None else None
+    return preflight(as_texts(options), internals.arrow_schema(schema), file_manager)
 
 
 def _query(given: object) -> StreamingQuery | None:

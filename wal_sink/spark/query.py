@@ -46,6 +46,10 @@ class QueryFlush:
         for loop in self.loops:
             act(loop)
 
+    def has_tried(self) -> bool:
+        """Whether each thread has tried a step since it was told to `hurry`."""
+        return all(loop.has_tried() for loop in self.loops)
+
     @property
     def is_alive(self) -> bool:
         """Whether a thread runs."""

@@ -86,9 +86,11 @@ class Sink:
         :raises OptionError: the query is not of this sink, or was refused as it started.
         """
         checkpoint, log = self._place_of(query)
-        if flush := self._queries.find(str(query.id)):
-            flush.tell(FlushLoop.hurry)  # an error that was repaired since is found to be over
-        return wait_until_flushed(checkpoint, view_of(log, target), timeout)
+        flush = self._queries.find(str(query.id))
+        if flush is None:
+            return wait_until_flushed(checkpoint, view_of(log, target), timeout)
+        flush.tell(FlushLoop.hurry)  # an error that was repaired since is found to be over
+        return wait_until_flushed(checkpoint, view_of(log, target), timeout, flush.has_tried)
 
     def status(self, query: StreamingQuery, *, target: str = "") -> Status:
         """Read how far the flush of `query` is; see `wal_sink.status`.
@@ -138,7 +140,7 @@ class Sink:
         if failures:
             failures += [f"- {error.summary}" for error in refused]
             raise NotDrained(
-                "Not everything checkpointed is flushed:\n" + "\n".join(failures),
+                "The flush did not finish:\n" + "\n".join(failures),
                 "The log keeps what it has. See to each cause, then start the query again under"
                 " wal_sink.register(spark).",
             )
@@ -209,7 +211,7 @@ class Sink:
         for flush in flushes:
             left = max(0.0, deadline - time.monotonic())
             try:
-                wait_until_flushed(flush.checkpoint, flush.log, left)
+                wait_until_flushed(flush.checkpoint, flush.log, left, flush.has_tried)
             except Exception as error:  # noqa: BLE001 - the others are waited for all the same
                 failures.append(f"- query {flush.query_id}: {type(error).__name__}: {error}")
         return failures
