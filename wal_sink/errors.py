@@ -423,11 +423,10 @@ ADOPT = "`wal-sink adopt CHECKPOINT`"
 LOST_IDENTITY = "Restore it from a copy of the log."
 LEDGER_TABLE = "TARGET.ledgerTable"
 """The option that names the ledger's table, of any target."""
-WHILE_REFUSED = (
-    "A flush that runs then goes on by itself. Or give the epoch up, and keep its rows in a file:"
-    " python -m pydoc wal_sink.errors.TargetRefused."
-)
-"""Ends the remedy for a row that the target refuses, as long as it is not in quarantine."""
+
+
+def _number(epoch: int | None) -> str:
+    return "EPOCH" if epoch is None else str(epoch)
 
 
 def skip(epoch: int | None, *, begun: bool = False) -> str:
@@ -436,6 +435,14 @@ def skip(epoch: int | None, *, begun: bool = False) -> str:
     :param begun: rows of it may be in the table.
     """
     return f"`wal-sink skip CHECKPOINT {_number(epoch)} --to URL{' --begun' if begun else ''}`"
+
+
+WHILE_REFUSED = (
+    "A flush that runs then goes on by itself. There are two ways on without the rows:"
+    " onInvalidRow=quarantine keeps each row that is refused;"
+    f" {skip(None, begun=True)} gives the epoch up, and keeps its rows in files."
+)
+"""What to do beside the repair that the target names, as long as a begun window is refused."""
 
 
 def skip_lost(epoch: int) -> str:
@@ -513,10 +520,6 @@ def _restore_or(epoch: int | None, command: str) -> str:
         f"Restore the file from a copy of the log. If there is none, give epoch {_number(epoch)} up:"
         f" {command} keeps its other files, and the flush goes on without it. {VERIFY}"
     )
-
-
-def _number(epoch: int | None) -> str:
-    return "EPOCH" if epoch is None else str(epoch)
 
 
 def shadow_remedy(flushed: int) -> str:

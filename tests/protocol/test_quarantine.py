@@ -390,8 +390,10 @@ def test_fail_stops_the_flush_at_the_row() -> None:
     world = RefusingWorld()
     world.on_invalid_row = "fail"
     world.run().batch([("a", 1), ("bad", -777)])
-    with pytest.raises(errors.TargetRefused, match="three sevens"):
+    with pytest.raises(errors.TargetRefused, match="three sevens") as caught:
         world.flush()
+    assert caught.value.remedy == f"Change the target. {errors.WHILE_REFUSED}"
+    assert "`wal-sink skip CHECKPOINT EPOCH --to URL --begun`" in errors.WHILE_REFUSED
     assert listed(world) == []
     world.store.refuses = lambda _: ""
     world.flush()

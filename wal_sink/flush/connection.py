@@ -367,7 +367,7 @@ def target_errors(target: Target) -> Iterator[None]:
         if target.classify(error) == "fatal":
             raise TargetRefused(
                 f"The target refused for good: {type(error).__name__}: {error}",
-                "Repair the target; the flush goes on by itself.",
+                "Repair the target.",
             ) from error
         raise TargetUnavailable(
             f"The target does not answer: {type(error).__name__}: {error}",

@@ -347,12 +347,16 @@ class Flusher:
         """
         window = row.begun
         assert window is not None
-        self._target.start(window)
-        if not self._write(window, write, given_up):
-            self._target.give_up_rows()
-            return
-        if not self._target.finish(row):
-            return
+        try:
+            self._target.start(window)
+            if not self._write(window, write, given_up):
+                self._target.give_up_rows()
+                return
+            if not self._target.finish(row):
+                return
+        except TargetRefused as error:
+            remedy = f"{error.remedy} {errors.WHILE_REFUSED}"
+            raise TargetRefused(error.what, remedy) from error
         self._record(window, given_up)
         if epochs := self.trimmer.trimmable_at_once(window):
             attempts = {Attempt(begun.epoch, begun.generation) for begun in window.epochs}

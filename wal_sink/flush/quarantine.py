@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
-from wal_sink.errors import WHILE_REFUSED, TargetRefused
+from wal_sink.errors import TargetRefused
 from wal_sink.flush.rows import FileGoneError
 from wal_sink.log_context import line_logger
 from wal_sink.model.ledger import BegunEpoch
@@ -82,7 +82,7 @@ class RowsRefused:
         else:
             raise error
         with store_errors():
-            remedy = f"{error.remedy.partition(WHILE_REFUSED)[0].rstrip()} {_SEND_AGAIN}"
+            remedy = f"{error.remedy} {_SEND_AGAIN}"
             texts = ("TargetRefused", self._log.target, "", error.what, remedy)
             rows = with_reasons(self._row(piece, row), texts, piece.plan.key)
             keep_row(self._log, piece.epoch, us, piece.segment.path, rows)

@@ -15,7 +15,7 @@ import msgspec
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import iso, now_us
-from wal_sink.errors import CorruptLog, NoFlusher, WalSinkError, WrongOwner
+from wal_sink.errors import CorruptLog, WalSinkError, WrongOwner
 from wal_sink.model import paths
 from wal_sink.model.records import FlushedEpoch, FlusherReport
 from wal_sink.progress.backlog import BacklogReader, unnamed_segments
@@ -132,7 +132,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """What the flusher met, or will meet: that log and checkpoint do not belong together, that the target is
     not attached, or a damaged manifest, whose rows and bytes are not counted."""
     remedy: str | None
-    """What to do about that."""
+    """What to do about that, or where epochs wait and no flusher is alive."""
 
     @property
     def headline(self) -> str:
@@ -203,8 +203,8 @@ def status_lines(found: Status) -> list[Line]:
     lines.append(
         Line("last error", found.last_error or "none", "bad" if found.last_error else "good")
     )
-    if to_do := _what_to_do(found):
-        lines.append(Line("what to do", to_do))
+    if found.remedy:
+        lines.append(Line("what to do", found.remedy))
     lines.append(
         Line("delete it?", f"no: {found.unsafe_because}" if found.unsafe_because else _SAFE)
     )
@@ -215,16 +215,6 @@ _SAFE = (
     "no row would be lost, once the query is stopped; but a query that starts anew reads its source again,"
     " and writes its rows again"
 )
-
-
-def _what_to_do(found: Status) -> str:
-    """Return the remedy of the last error, and say so where epochs wait for a flusher that does not live."""
-    waiting = [each for each in found.targets or (found,) if each.pending_epochs]
-    absent = (found.last_error or "").startswith(
-        NoFlusher.__name__
-    )  # whose remedy says how to attach it
-    nobody = not absent and any(not each.flusher_alive for each in waiting)
-    return " ".join(filter(None, (found.remedy, _NOBODY_FLUSHES if nobody else "")))
 
 
 _NOBODY_FLUSHES = "Nobody flushes: start the query again, or run `wal-sink flush CHECKPOINT`."
@@ -405,7 +395,7 @@ def _together(each: Sequence[Status], detached: Mapping[str, int]) -> Status:
         unsafe_because=why,
         flusher_alive=all(found.flusher_alive for found in each),
         last_error=stopped.last_error and f"target {stopped.target}: {stopped.last_error}",
-        remedy=stopped.remedy,
+        remedy=stopped.remedy or next((found.remedy for found in each if found.remedy), None),
     )
 
 
@@ -434,6 +424,9 @@ def _read(
     error = report.error if report else None
     over = error is not None and is_over(error, newest, backlog.epochs)
     last_error, remedy = _last_error_and_remedy(None if over or left else report, ahead)
+    lives = seems_alive(report, now) if alive is None else alive
+    if backlog.epochs and not lives and not left:  # where `left`, the remedy says how to attach it
+        remedy = " ".join(filter(None, (remedy, _NOBODY_FLUSHES)))
     rate = read_rate(log)
     quarantined = quarantined_rows(log)
     unsafe = _unsafe(backlog.epochs, published, flushed, quarantined)
@@ -464,7 +457,7 @@ def _read(
         safe_to_delete=unsafe is None,
         unsafe_because=unsafe,
         flusher=report.flusher if report else None,
-        flusher_alive=seems_alive(report, now) if alive is None else alive,
+        flusher_alive=lives,
         heartbeat_seconds=age_s(report, now) if report else None,
         doing=report.doing if report else None,
         last_error=last_error,

@@ -8,18 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from wal_sink.errors import WHILE_REFUSED, InvalidRow, TargetRefused
+from wal_sink.errors import InvalidRow, TargetRefused
 from wal_sink.model.ledger import LedgerState, PassedRow, Window
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import OnRefused, Slice, part_of
 from wal_sink.targets.casts import row_text
 from wal_sink.targets.names import unquoted
-
-_REMEDY = (
-    f"Change in the target what refuses it. {WHILE_REFUSED} With onInvalidRow=quarantine such rows are kept,"
-    " and the others go on."
-)
-
 
 MOST_REFUSED = 100
 """So many rows of a window are passed over while the server has taken none. Beyond, the table is at fault."""
@@ -118,7 +112,7 @@ def refusal(plan: Plan, rows: Slice, window: Window | None, error: Exception) ->
     return TargetRefused(
         f"{unquoted(plan.table)} refuses {one_of}{number} of epoch {rows.epoch},"
         f" {row_text(rows.batch, plan, 0)}: {_said(error)}",
-        _REMEDY,
+        "Change in the target what refuses it.",
     )
 
 

@@ -24,7 +24,7 @@ import msgspec
 import pyarrow as pa
 
 from wal_sink.clock import now_us
-from wal_sink.errors import WHILE_REFUSED, InvalidRow, TargetRefused
+from wal_sink.errors import InvalidRow, TargetRefused
 from wal_sink.model.ledger import LedgerState, Outcome, Owner, PassedRow, Window
 from wal_sink.model.plan import Column, Operation, Plan, WriteDemands
 from wal_sink.options import SHAPES, Options, about
@@ -288,7 +288,7 @@ class MemorySession(ReadsOffers, IdempotentSession):
     def _write(self, plan: Plan, epoch: int, us: int, values: dict[str, Any]) -> None:
         target = self._target
         if why := target.refuses(values):
-            error = TargetRefused(why, f"Change the target. {WHILE_REFUSED}")
+            error = TargetRefused(why, "Change the target.")
             if self._refused is None or plan.demands.one_session:
                 raise error
             self._refused(us, error)

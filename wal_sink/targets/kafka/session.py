@@ -384,8 +384,7 @@ class KafkaSession(TransactionalSession):
         raise TargetRefused(
             f"The topic {record.topic()} refuses the record with key={record.key()!r}, or one of those that"
             f" were sent together with it: {error}",
-            "Change in the topic, or the brokers, what refuses it: the flush goes on by itself. Or give the"
-            " epoch up, and keep its rows in a file: python -m pydoc wal_sink.errors.TargetRefused.",
+            "Change in the topic, or the brokers, what refuses it.",
         )
 
 

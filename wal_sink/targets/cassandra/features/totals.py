@@ -203,10 +203,6 @@ _EXACT = Context(prec=4_000, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[Inexact])
 _DIGITS = 76
 """Digits of the sums of a slice's rows, which hold numbers of at most 38."""
 _BEFORE_ALL = -1
-_GIVE_UP = (
-    "The row is safe in the log. Correct the table if it is wrong, and the flush goes on by itself; or give"
-    " the epoch up, and keep its rows in a file: python -m pydoc wal_sink.errors.TargetRefused."
-)
 
 
 class Current(NamedTuple):
@@ -308,7 +304,7 @@ def _done(
                 f"Column {ADDED_COLUMN} holds {held.added!r} in {_row_of(key, batch, groups, adding)},"
                 " which this sink has not written.",
                 "Where no query has added yet, say that the total stands:"
-                f" {_says(adding.plan.table, held.added_us, 'null')}. {_GIVE_UP}",
+                f" {_says(adding.plan.table, held.added_us, 'null')}.",
             ) from error
         if added.query == adding.query:
             done[key] = added.epoch, added.row
@@ -364,8 +360,7 @@ def _refuse_replaced(
         " that is older than the row is now: whether they have it is not known.",
         "If the totals lack it and what follows, as after a rewind to before the option was given:"
         f" {_says(table, held.added_us, 'null')}. If they are right as they are:"
-        f" {_says(table, held.written_us, repr(held.added))}. The flush then goes on by itself. Or give the"
-        " epoch up, whose rows then are in a file: python -m pydoc wal_sink.errors.TargetRefused.",
+        f" {_says(table, held.written_us, repr(held.added))}.",
     )
 
 
@@ -388,7 +383,7 @@ def _refuse_newer(
         f"{row_text(batch, adding.plan, int(ends[first]))} of {adding.plan.table} was written at"
         f" {held[first].written_us} by something else, and what is to be added has the earlier time"
         f" {stamps[first]} (microseconds since 1970): no reader would see it.",
-        f"Totals are corrected while nothing waits to be flushed. {_GIVE_UP}",
+        "Correct totals while nothing waits to be flushed. Correct the table now if it is wrong.",
     )
 
 
@@ -434,7 +429,7 @@ def _added(
             raise TargetRefused(
                 f"The total {value} of column {name} does not fit into {kind.bit_width} bits, in"
                 f" {row_text(batch, plan, int(ends[at]))} of {plan.table}; nothing was added to it.",
-                f"Keep such totals in a wider column: a bigint, or a varint. {_GIVE_UP}",
+                "Keep such totals in a wider column: a bigint, or a varint.",
             )
     return pa.array(values, kind)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from wal_sink.errors import WHILE_REFUSED, TargetRefused
+from wal_sink.errors import TargetRefused
 from wal_sink.log_context import line_logger
 from wal_sink.targets.cassandra.driver.errors import is_refused, may_be_a_row
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
@@ -131,16 +131,12 @@ def refusal(row: str, error: Exception) -> TargetRefused:
     said = f"{type(error).__name__}: {error}"
     if is_refused(error):
         what = f"Cassandra refuses {row}: {said}"
-        remedy = (
-            OLD_ROWS
-            if is_too_old(error)
-            else f"Change in the table what refuses it. {WHILE_REFUSED}"
-        )
+        remedy = OLD_ROWS if is_too_old(error) else "Change in the table what refuses it."
     else:
         what = f"Cassandra fails to write {row}, and takes other rows: {said}"
         remedy = (
             "The log of a replica has the exception. An index that cannot take a value does this, such as one"
-            f" of vectors: drop it then, DROP INDEX. {WHILE_REFUSED}"
+            " of vectors: drop it then, DROP INDEX."
         )
     return TargetRefused(what, remedy)
 
