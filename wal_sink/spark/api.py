@@ -282,8 +282,9 @@ def check(df_or_schema: DataFrame | StructType, **options: object) -> Checked:
     :raises TargetUnavailable: the target does not answer.
     :raises TargetRefused: it refuses a request.
     """
-    schema, spark = df_or_schema, SparkSession.getActiveSession()
-    if isinstance(df_or_schema, DataFrame):
+    if isinstance(df_or_schema, StructType):
+        schema, spark = df_or_schema, SparkSession.getActiveSession()
+    else:
         schema, spark = df_or_schema.schema, df_or_schema.sparkSession
     file_manager = spark.conf.get(FILE_MANAGER, None) if spark is not None else None
     return preflight(as_texts(options), internals.arrow_schema(schema), file_manager)
