@@ -37,7 +37,7 @@ import wal_sink
 from tests.cli.shell import Done, run
 from wal_sink import errors
 from wal_sink.admin.spark_schema import json_schema, parquet_schema
-from wal_sink.spark.internals import arrow_schema
+from wal_sink.spark.internals.dataframe import arrow_schema
 from wal_sink.testing.servers.cassandra import Node
 
 SQLITE = "sqlite_target:SqliteTarget"

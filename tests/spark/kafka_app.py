@@ -18,7 +18,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import wal_sink
 from tests.spark.kafka_jars import kafka_jars
-from wal_sink.spark import internals
+from wal_sink.spark.internals import streaming_query
 from wal_sink.testing.crash import PAUSING_KAFKA, PausingDataSource, pause_at
 from wal_sink.testing.local_spark import local_session
 
@@ -71,7 +71,7 @@ def second_file_waits(batches: Iterator[pa.RecordBatch], *, topic: str) -> Itera
     """Pass rows on; the task of an epoch's second file waits to be killed before it does."""
     for batch in batches:
         if batch["key"][0].as_py().startswith("second"):
-            pause_at("write", f"source of {topic}", internals.current_task().epoch)
+            pause_at("write", f"source of {topic}", streaming_query.current_task().epoch)
         yield batch
 
 

@@ -19,9 +19,9 @@ import wal_sink
 from tests.spark.conftest import ROWS_PER_FILE, write_source
 from tests.spark.tables import Table, options
 from wal_sink import errors
-from wal_sink.spark import internals
 from wal_sink.spark.batch_writer import BatchWriter, conformed
 from wal_sink.spark.errors import failure_in
+from wal_sink.spark.internals import dataframe
 from wal_sink.testing.servers.cassandra import Node
 from wal_sink.wal.location import locate
 
@@ -120,7 +120,7 @@ def test_tasks_get_the_same_rows_whether_their_bytes_are_bounded_or_not(
         FROM range(0, 7, 1, 3)
         """
     )
-    schema = internals.arrow_schema(rows.schema)
+    schema = dataframe.arrow_schema(rows.schema)
 
     def answer(batches: Iterable[pa.RecordBatch]) -> bytes:
         table = pa.Table.from_batches((conformed(each, schema) for each in batches), schema)
@@ -131,10 +131,10 @@ def test_tasks_get_the_same_rows_whether_their_bytes_are_bounded_or_not(
         "spark.sql.execution.arrow.useLargeVarTypes": "true",
     }
     try:
-        found = [internals.answers_of(rows, answer, schema, None)]
+        found = [dataframe.answers_of(rows, answer, schema, None)]
         for key, value in settings.items():
             spark.conf.set(key, value)
-            found += [internals.answers_of(rows, answer, schema, most) for most in (None, 1)]
+            found += [dataframe.answers_of(rows, answer, schema, most) for most in (None, 1)]
     finally:
         for key in settings:
             spark.conf.unset(key)
@@ -150,10 +150,10 @@ def test_a_bound_of_rows_holds(spark: SparkSession) -> None:
         return repr([each.num_rows for each in batches]).encode()
 
     rows = spark.range(0, 7, 1, 1)
-    schema = internals.arrow_schema(rows.schema)
-    assert internals.answers_of(rows, answer, schema, 3) == [b"[3, 3, 1]"]
+    schema = dataframe.arrow_schema(rows.schema)
+    assert dataframe.answers_of(rows, answer, schema, 3) == [b"[3, 3, 1]"]
     not_taken: Any = 3.5
-    assert internals.answers_of(rows, answer, schema, not_taken) == [b"[7]"]
+    assert dataframe.answers_of(rows, answer, schema, not_taken) == [b"[7]"]
 
 
 def test_spark_expects_few_bytes_of_small_files_and_does_not_know_others(
@@ -168,7 +168,7 @@ def test_spark_expects_few_bytes_of_small_files_and_does_not_know_others(
         writer = rows.writeStream.trigger(availableNow=True)
         writer = writer.option("checkpointLocation", str(tmp_path / name))
         writer.foreachBatch(
-            lambda batch, _: expected.append(internals.expected_bytes(batch))
+            lambda batch, _: expected.append(dataframe.expected_bytes(batch))
         ).start().awaitTermination()
     sizes = sum(each.stat().st_size for each in Path(source).glob("*.parquet"))
     assert 0 < expected[0] <= sizes

@@ -29,7 +29,7 @@ from wal_sink.configuration import configure
 from wal_sink.errors import FlushTimeout, OptionError
 from wal_sink.model.manifest import Attempt
 from wal_sink.spark.arrow_batching import MAX_BYTES, MAX_RECORDS, UNMEASURED
-from wal_sink.spark.internals import own_session
+from wal_sink.spark.internals.streaming_query import own_session
 from wal_sink.testing.servers.cassandra import Node
 from wal_sink.wal.location import locate
 from wal_sink.wal.log import Log

@@ -34,9 +34,9 @@ from wal_sink.errors import FlushTimeout, NotDrained, OptionError, TargetRefused
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.flush.run_history import RUN_HISTORY
-from wal_sink.spark import internals
 from wal_sink.spark.api import WORKER_PATH
 from wal_sink.spark.arrow_batching import ArrowBatching
+from wal_sink.spark.internals import dataframe, spark_session
 from wal_sink.spark.query import QueryFlush
 from wal_sink.testing.faults import Faults, FaultyTarget
 from wal_sink.testing.servers.cassandra import Node
@@ -64,11 +64,11 @@ def test_a_spark_that_lacks_a_name_is_refused(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The canary: at `register`, naming what is missing and the versions that have it."""
-    monkeypatch.setattr(internals, "STREAM_EXECUTION_METHODS", {"sink", "gone"})
+    monkeypatch.setattr(spark_session, "STREAM_EXECUTION_METHODS", {"sink", "gone"})
     with pytest.raises(UnsupportedSpark, match=r"lacks StreamExecution\.gone(.|\n)*4\.3\.0"):
         wal_sink.register(spark)
     monkeypatch.undo()
-    monkeypatch.setattr(internals, "PYTHON_TABLE", "org.example.Nothing")
+    monkeypatch.setattr(spark_session, "PYTHON_TABLE", "org.example.Nothing")
     with pytest.raises(UnsupportedSpark, match=r"org\.example\.Nothing"):
         wal_sink.register(spark)
 
@@ -88,7 +88,7 @@ def test_a_start_spares_spark_what_it_can(
         return send(command, *args, **kwargs)
 
     monkeypatch.setattr(client, "send_command", noted)
-    internals.check_session(spark)
+    spark_session.check_session(spark)
     monkeypatch.undo()
     assert 10 < len(sent) < 150
 
@@ -100,7 +100,7 @@ def test_a_start_spares_spark_what_it_can(
     with wal_sink.register(spark):
         path = spark.sparkContext.environment["PYTHONPATH"].split(os.pathsep)
         assert path[0] == str(WORKER_PATH)
-        rows = internals.map_in_arrow(spark.range(1, numPartitions=1), where, "place string")
+        rows = dataframe.map_in_arrow(spark.range(1, numPartitions=1), where, "place string")
         assert Path(rows.collect()[0].place).samefile(pyspark.worker.__file__)
     with wal_sink.register(spark):
         assert spark.sparkContext.environment["PYTHONPATH"].split(os.pathsep) == path
@@ -118,7 +118,7 @@ def test_an_epoch_is_heard_of_without_the_copy_of_its_progress(
 ) -> None:
     """That costs 0.1 s of CPU. With a pyspark that is built otherwise it is taken as it comes."""
     if spark_differs:
-        monkeypatch.setattr(internals, "LISTENER_WRAPPER", "org.example.Nothing")
+        monkeypatch.setattr(spark_session, "LISTENER_WRAPPER", "org.example.Nothing")
     copied: list[Any] = []
     copy = QueryProgressEvent.fromJObject
 

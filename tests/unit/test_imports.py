@@ -23,12 +23,12 @@ from wal_sink.model import paths
 from wal_sink.model.manifest import Task
 from wal_sink.model.plan import Column, Plan, plan_key
 from wal_sink.publish.fencing import take_ticket
-from wal_sink.spark import internals
 from wal_sink.spark.data_source import Message, WalSinkDataSource, WalSinkStreamWriter
+from wal_sink.spark.internals import dataframe
 from wal_sink.wal.location import tie
 
 SCHEMA = StructType().add("id", "long").add("text", "string")
-ROWS = pa.record_batch({"id": [1], "text": ["a"]}, internals.arrow_schema(SCHEMA))
+ROWS = pa.record_batch({"id": [1], "text": ["a"]}, dataframe.arrow_schema(SCHEMA))
 TASK = Task(query_id="q", run_id="r", epoch=0, partition=0, task_attempt=0)
 OWN = {"wal_sink", "state_backends"}
 

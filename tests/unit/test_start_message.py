@@ -17,7 +17,7 @@ from wal_sink.configuration import Configuration, configure
 from wal_sink.model import paths
 from wal_sink.model.records import Claim
 from wal_sink.options import SinkOptions
-from wal_sink.spark.internals import Source
+from wal_sink.spark.internals.streaming_query import Source
 from wal_sink.spark.messages import (
     block,
     cannot_replay,

@@ -26,8 +26,8 @@ from wal_sink.options import as_texts
 from wal_sink.progress.heartbeat import Flushed, wait_until_flushed
 from wal_sink.progress.status import Status, read_status
 from wal_sink.publish.preflight import Checked, preflight
-from wal_sink.spark import internals
 from wal_sink.spark.data_source import add_format
+from wal_sink.spark.internals import dataframe, spark_session, streaming_query
 from wal_sink.spark.query import locate
 from wal_sink.spark.sink import Sink
 from wal_sink.wal.location import (
@@ -96,17 +96,17 @@ def register(  # noqa: PLR0913 -- each a keyword, with a default that most leave
         "with_format": with_format,
         "metrics_host": None if metrics_port is None else metrics_host,
     }
-    internals.check_session(spark)
+    spark_session.check_session(spark)
     with _lock:
         for key in [key for key, (sink, _) in _registered.items() if sink.forgotten()]:
             _registered.pop(key)[0].retire()
-        key = internals.session_id(spark)
+        key = spark_session.session_id(spark)
         sink, made_with = _registered.get(key, (None, {}))
         if sink is None:
             _check_worker_python(spark)
-            internals.include_wheels(spark)
+            spark_session.include_wheels(spark)
             if tune_worker_start:
-                internals.put_on_workers_path(spark, WORKER_PATH)
+                spark_session.put_on_workers_path(spark, WORKER_PATH)
             exposition = None if metrics_port is None else expose(metrics_port, metrics_host)
             try:
                 if with_format:
@@ -166,10 +166,10 @@ def _check_worker_python(spark: SparkSession) -> None:
 
     :raises OptionError: with the line to run, or to add.
     """
-    named, folder = internals.worker_python(spark), internals.folder(spark)
+    named, folder = spark_session.worker_python(spark), streaming_query.folder(spark)
     worker = shutil.which(str(Path(folder, named)) if "/" in named else named)
     if worker is None:
-        raise no_worker_python(named, folder, internals.shipped_archives(spark))
+        raise no_worker_python(named, folder, spark_session.shipped_archives(spark))
     context = spark.sparkContext
     if not (context.master or "").startswith("local") or _is_this_python(worker):
         return
@@ -287,7 +287,7 @@ def check(df_or_schema: DataFrame | StructType, **options: object) -> Checked:
     else:
         schema, spark = df_or_schema.schema, df_or_schema.sparkSession
     file_manager = spark.conf.get(FILE_MANAGER, None) if spark is not None else None
-    return preflight(as_texts(options), internals.arrow_schema(schema), file_manager)
+    return preflight(as_texts(options), dataframe.arrow_schema(schema), file_manager)
 
 
 def _query(given: object) -> StreamingQuery | None:

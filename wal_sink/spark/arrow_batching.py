@@ -16,7 +16,7 @@ import threading
 
 from state_backends import StateBackendError
 from wal_sink.errors import WalSinkError
-from wal_sink.spark import internals
+from wal_sink.spark.internals import streaming_query
 from wal_sink.wal.log import Log
 
 logger = logging.getLogger(__name__)
@@ -47,14 +47,14 @@ def rows_a_batch(rows: int, log_bytes: int, most: int) -> int:
     return _at_most(fitting, most)
 
 
-def most_rows(session: internals.OwnSession, expected_bytes: int) -> int | None:
+def most_rows(session: streaming_query.OwnSession, expected_bytes: int) -> int | None:
     """Return the rows that bound a batch of a micro-batch alone; None: its bytes have to be bounded, too.
 
     Rows are enough where the session says so, and where Spark expects so few bytes that all of them fit into
     one batch. Then they are `FEW_ROWS` at most: a function in the query may have made them wider.
 
     :param session: by which the micro-batch is planned.
-    :param expected_bytes: of the micro-batch, see `internals.expected_bytes`.
+    :param expected_bytes: of the micro-batch, see `dataframe.expected_bytes`.
     """
     if session.contains(MAX_BYTES):
         unmeasured = session.get(MAX_BYTES) == str(UNMEASURED)
@@ -72,11 +72,13 @@ def _at_most(rows: int, most: int) -> int:
 class ArrowBatching:
     """How Spark hands the rows of one query over.
 
-    :param session: the query's own, see `internals.own_session`; None: there is none to be set.
+    :param session: the query's own, see `streaming_query.own_session`; None: there is none to be set.
     :param wanted: False leaves it as it is.
     """
 
-    def __init__(self, session: internals.OwnSession | None, log: Log, *, wanted: bool) -> None:
+    def __init__(
+        self, session: streaming_query.OwnSession | None, log: Log, *, wanted: bool
+    ) -> None:
         self._session = session
         self._log = log
         self._lock = threading.Lock()

@@ -27,9 +27,10 @@ from wal_sink.model.manifest import Appended, Execution
 from wal_sink.options import as_texts
 from wal_sink.publish.fencing import refuse_published
 from wal_sink.publish.micro_batch import MicroBatch, agree
-from wal_sink.spark import data_source, internals
+from wal_sink.spark import data_source
 from wal_sink.spark.arrow_batching import most_rows
 from wal_sink.spark.errors import failure_in
+from wal_sink.spark.internals import dataframe, spark_session, streaming_query
 from wal_sink.wal.location import locate, store_errors
 
 _BEFORE_START = (
@@ -61,7 +62,7 @@ def batch_writer(
     :raises OptionError: an option is missing, unknown, or does not fit.
     :raises UnsupportedSpark: the session lacks something that the sink relies on.
     """
-    internals.check_session(spark)
+    spark_session.check_session(spark)
     return BatchWriter(spark, as_texts({**options, "checkpointLocation": checkpointLocation}))
 
 
@@ -89,7 +90,7 @@ class BatchWriter:
         self._spark = spark
         self._run: _Run | None = None
         self._seen = ""
-        folder = internals.folder(spark)
+        folder = streaming_query.folder(spark)
         place = options["checkpointLocation"]
         if place and not place.startswith("/") and ":" not in place:
             options = {**options, "checkpointLocation": f"{folder}/{place}"}
@@ -119,7 +120,7 @@ class BatchWriter:
         log = self.configuration.location.open_log(execution.query_id)
         with store_errors():
             refuse_published(log, execution)
-        schema = internals.arrow_schema(batch.schema)
+        schema = dataframe.arrow_schema(batch.schema)
         micro_batch = self.agree(schema)
         call = uuid.uuid4().hex[:16]
         try:
@@ -145,7 +146,7 @@ class BatchWriter:
 
     def _execution(self, epoch: int) -> Execution:
         """Return what Spark calls this micro-batch, of a run for which this writer may write."""
-        execution = internals.current_execution(self._spark)
+        execution = streaming_query.current_execution(self._spark)
         if execution is None or execution.epoch != epoch:
             raise OptionError(
                 f"The writer was called with batch {epoch}, while this thread runs "
@@ -173,7 +174,7 @@ class BatchWriter:
 
     def _see_query(self, execution: Execution) -> None:
         """See that the running query is one that this writer is for."""
-        query = internals.active_query(self._spark, execution.query_id)
+        query = streaming_query.active_query(self._spark, execution.query_id)
         if query is None:
             raise NotRegistered(
                 f"Query {execution.query_id} is not of the session that the writer was given",
@@ -185,14 +186,14 @@ class BatchWriter:
                 f" {query.runId}, to its tasks.",
                 "Call the writer before setJobGroup, or make other jobs in a thread of their own.",
             )
-        if (place := _url(internals.checkpoint_root(query))) != self.checkpoint:
+        if (place := _url(streaming_query.checkpoint_root(query))) != self.checkpoint:
             raise OptionError(
                 f"The query keeps its checkpoint in {place}, and its batch_writer was given"
                 f" {self.checkpoint}.",
                 "Give both the same location: the query by"
                 f' .option("checkpointLocation", "{self.checkpoint}").',
             )
-        if internals.output_mode(query) == "complete":
+        if streaming_query.output_mode(query) == "complete":
             raise OptionError(
                 "The query has output mode complete: each batch is the whole result, which would be written"
                 " anew every time, and rows that leave it would stay in the table.",
@@ -233,9 +234,9 @@ def _append_all(
     batch: DataFrame, micro_batch: MicroBatch, schema: pa.Schema, call: str
 ) -> list[Appended]:
     """Run a Spark job in which each task appends its rows; return their reports in the partitions' order."""
-    most = most_rows(internals.session_of(batch), internals.expected_bytes(batch))
+    most = most_rows(dataframe.session_of(batch), dataframe.expected_bytes(batch))
     task = partial(_append, micro_batch, schema, call)
-    answers = internals.answers_of(batch, task, schema, most)
+    answers = dataframe.answers_of(batch, task, schema, most)
     reports = [msgspec.json.decode(answer, type=_Report) for answer in answers]
     if [report.partition for report in reports] != list(range(len(reports))):
         raise WalSinkError(
@@ -249,7 +250,7 @@ def _append(
     micro_batch: MicroBatch, schema: pa.Schema, call: str, batches: Iterable[pa.RecordBatch]
 ) -> bytes:
     """Append a partition's rows to the log, in the task; return its report."""
-    task = msgspec.structs.replace(internals.current_task(), call=call)
+    task = msgspec.structs.replace(streaming_query.current_task(), call=call)
     appended = micro_batch.append((conformed(each, schema) for each in batches), task)
     data_source.freeze_objects()
     return msgspec.json.encode(_Report(task.partition, appended))

@@ -26,7 +26,7 @@ from pyspark.sql.types import StructType
 from wal_sink.configuration import configure
 from wal_sink.errors import OptionError, UnsupportedSpark, WalSinkError
 from wal_sink.model.manifest import Appended
-from wal_sink.spark import internals
+from wal_sink.spark.internals import dataframe, streaming_query
 
 if TYPE_CHECKING:
     from wal_sink.publish.micro_batch import MicroBatch
@@ -113,7 +113,7 @@ class WalSinkDataSource(DataSource):
             )
         from wal_sink.publish.micro_batch import agree  # noqa: PLC0415 -- not where Spark only makes sources
 
-        micro_batch = agree(self.configuration, internals.arrow_schema(schema))
+        micro_batch = agree(self.configuration, dataframe.arrow_schema(schema))
         freeze_objects()
         return WalSinkStreamWriter(micro_batch)
 
@@ -150,7 +150,7 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
         """Append a partition's rows to the log."""
-        appended = self.micro_batch.append(iterator, internals.current_task())
+        appended = self.micro_batch.append(iterator, streaming_query.current_task())
         freeze_objects()
         return Message(appended)
 

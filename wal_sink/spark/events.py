@@ -39,9 +39,9 @@ from wal_sink.errors import WalSinkError
 from wal_sink.flush.run_history import RUN_HISTORY, RunHistory
 from wal_sink.model import paths
 from wal_sink.model.records import Stop
-from wal_sink.spark import internals
 from wal_sink.spark.errors import failure_in
-from wal_sink.spark.internals import CheckpointListener
+from wal_sink.spark.internals import streaming_query
+from wal_sink.spark.internals.streaming_query import CheckpointListener
 from wal_sink.wal.log import Log
 
 logger = logging.getLogger(__name__)
@@ -199,8 +199,8 @@ class RunWatcher(threading.Thread):
 
     def _look(self, run_id: str, run: _Run) -> None:
         looks = run.looks + 1
-        stopping = 0 if internals.is_active(run.query) else run.stopping + 1
-        ended = stopping >= _LOOKS and internals.has_ended(run.query)
+        stopping = 0 if streaming_query.is_active(run.query) else run.stopping + 1
+        ended = stopping >= _LOOKS and streaming_query.has_ended(run.query)
         noted = run.noted or (stopping >= _LOOKS and not ended and _note_stop(run.log, run_id))
         if stopping >= _MISSED_LOOKS and ended:
             self._missed.end_missed(run.query_id, run_id)

@@ -21,7 +21,7 @@ from wal_sink.flush.rows import WindowWrite, WriteInThread
 from wal_sink.flush.tasks import Answer, FlushTask, gravest
 from wal_sink.log_context import line_logger
 from wal_sink.protocol.windows import Piece, is_large, share_out
-from wal_sink.spark import internals
+from wal_sink.spark.internals import spark_session
 from wal_sink.targets.base import Slice
 
 logger = line_logger(__name__)
@@ -89,7 +89,7 @@ class WriteByJob:
                 write.reporter.say("writing", write.window.first)
                 if write.is_over():
                     return False
-                if internals.is_stopped(self._spark):
+                if spark_session.is_stopped(self._spark):
                     job.wait(_CANCEL_S)
                     break
         finally:
@@ -127,7 +127,7 @@ class _Slots:
         No shares where fewer than two slots are left beside the query's own.
         """
         with self._lock:
-            free = internals.slots(spark) - self._lent
+            free = spark_session.slots(spark) - self._lent
             shares = share_out(pieces, above_bytes=above_bytes, slots=free)
             self._lent += len(shares)
         try:
@@ -167,7 +167,7 @@ class _Job:
         for _ in range(round(_CANCEL_S / _LOOK_S)):
             if self._ended.is_set():
                 break
-            internals.cancel_jobs(self._spark, self._group)  # again: it may have begun only now
+            spark_session.cancel_jobs(self._spark, self._group)  # again: it may have begun only now
             self._ended.wait(_LOOK_S)
         if self._ended.is_set():
             self._thread.join()

@@ -18,7 +18,7 @@ from wal_sink.log_context import query_name
 from wal_sink.options import parse
 from wal_sink.progress.backlog import pending_epochs
 from wal_sink.progress.heartbeat import said_ago, seems_alive, this_process
-from wal_sink.spark.internals import Source
+from wal_sink.spark.internals.streaming_query import Source
 from wal_sink.spark.query import QueryFlush
 from wal_sink.text import counted
 from wal_sink.wal.location import Location, abandoned_logs

@@ -12,13 +12,9 @@ The sink relies on plain micro-batches: Spark writes `offsets/N` before epoch N 
 - *Real-Time Mode*: Spark writes `offsets/N` after `commit()` of N, so that a replay covers other offsets
   under the same number. It needs output mode update, which Spark refuses for a Python sink when it plans the
   first micro-batch. It also tracks progress asynchronously, unless told otherwise.
-
-And it knows the types of columns whose values Spark alone can read.
 """
 
 from __future__ import annotations
-
-import pyarrow as pa
 
 from wal_sink.errors import OptionError
 
@@ -53,14 +49,3 @@ def refuse_mode(query_id: str, execution: str, trigger: str) -> None:
         "Start it with trigger(processingTime=…) or trigger(availableNow=True), without"
         " asyncProgressTrackingEnabled.",
     )
-
-
-_SPARKS_OWN = {b"variant", b"geometry", b"geography"}
-"""With one of these pyspark marks the parts of a struct that stands for a value of such a type."""
-
-
-def of_spark_alone(field: pa.Field) -> bool:
-    """Whether a column has values, or parts of values, that Spark hands to Python as bytes of its own."""
-    parts = (field.type.field(i) for i in range(field.type.num_fields))
-    marked = (field.metadata or {}).keys() & _SPARKS_OWN
-    return bool(marked) or any(map(of_spark_alone, parts))

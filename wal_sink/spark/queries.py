@@ -39,12 +39,12 @@ from wal_sink.publish.start import (
     not_noted,
     note_without_sink,
 )
-from wal_sink.spark import internals
 from wal_sink.spark.arrow_batching import ArrowBatching
 from wal_sink.spark.batch_writer import begin_run, options_at
 from wal_sink.spark.data_source import FORMAT
 from wal_sink.spark.events import RunWatcher
 from wal_sink.spark.flush_job import WriteByJob
+from wal_sink.spark.internals import spark_session, streaming_query
 from wal_sink.spark.messages import say_abandoned, say_in_force, say_left
 from wal_sink.spark.query import QueryFlush, take_over
 from wal_sink.wal.location import owned, store_errors
@@ -65,7 +65,7 @@ class Refusals:
         """Stop a query, and remember why; also inside `onQueryStarted`."""
         logger.error("query %s is refused: %s", query.id, error.one_line)
         self.remember(str(query.id), error)
-        internals.stop(query)
+        streaming_query.stop(query)
 
     def remember(self, query_id: str, error: WalSinkError) -> None:
         """Remember why a query will be refused by its first commit: it may end without one."""
@@ -167,8 +167,8 @@ class Queries:
 
     def adopt_running(self) -> None:
         """Start the flush of queries that run already; a run has an earlier handle's ticket, or fails."""
-        for query in internals.running_queries(self._spark):
-            if not internals.is_active(query):
+        for query in streaming_query.running_queries(self._spark):
+            if not streaming_query.is_active(query):
                 continue  # it was told to stop, as a query that is refused is
             try:
                 self._begin(query, str(query.runId))
@@ -187,14 +187,14 @@ class Queries:
         """Wake the flush if a run has checkpointed what no event has told; called every ten seconds."""
         if flush := self.find(query_id):
             flush.arrow_batching.look_again()
-        epoch = internals.last_commit(query)
+        epoch = streaming_query.last_commit(query)
         if epoch is not None and RUN_HISTORY.caught_up(query_id, run_id, epoch):
             self.progressed(query_id)
 
     def has_caught_up(self, query_id: str, run_id: str) -> bool:
         """Ask a run what it has checkpointed; whether it answers."""
         query = self.run_watcher.query(run_id)
-        if query is None or internals.last_commit(query) is None:
+        if query is None or streaming_query.last_commit(query) is None:
             return False
         self.catch_up(query_id, run_id, query)
         return True
@@ -260,7 +260,7 @@ class Queries:
 
     def end_dead_runs(self) -> None:
         """Note that the runs of a stopped session have ended: Spark sends no event of it (rule 11)."""
-        if internals.is_stopped(self._spark):
+        if spark_session.is_stopped(self._spark):
             for flush in self.flushes():
                 RUN_HISTORY.terminated(flush.query_id, flush.run_id)
 
@@ -270,7 +270,7 @@ class Queries:
         if was_closed:
             return None
         try:
-            started = internals.started_query(query, FORMAT, options_at)
+            started = streaming_query.started_query(query, FORMAT, options_at)
         except OptionError as error:
             self.refusals.refuse(query, error)
             return None
@@ -296,7 +296,7 @@ class Queries:
             self.refusals.refuse(query, error)
             return None
         loops = self._loops(started.query_id, checkpoint, log, configuration)
-        session = internals.own_session(query)
+        session = streaming_query.own_session(query)
         arrow_batching = ArrowBatching(session, log, wanted=self._tune_arrow_batches)
         arrow_batching.look()
         flush = QueryFlush(started.query_id, run_id, checkpoint, log, loops, arrow_batching)

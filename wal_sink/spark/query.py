@@ -18,10 +18,10 @@ from wal_sink.configuration import configure
 from wal_sink.errors import OptionError, WalSinkError
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.progress.backlog import pending_epochs
-from wal_sink.spark import internals
 from wal_sink.spark.arrow_batching import ArrowBatching
 from wal_sink.spark.batch_writer import options_at
 from wal_sink.spark.data_source import FORMAT
+from wal_sink.spark.internals import streaming_query
 from wal_sink.wal.log import Log
 
 
@@ -74,7 +74,7 @@ def locate(query: StreamingQuery) -> tuple[Checkpoint, Log]:
     :raises OptionError: it is not of this sink, or was refused, or Spark does not answer.
     """
     try:
-        started = internals.started_query(query, FORMAT, options_at)
+        started = streaming_query.started_query(query, FORMAT, options_at)
     except WalSinkError:
         raise
     except Exception as error:  # of py4j: the query failed before it had a plan, or Spark is gone

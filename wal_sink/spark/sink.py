@@ -20,9 +20,9 @@ from wal_sink.flush.loop import FlushLoop
 from wal_sink.metrics.server import Exposition
 from wal_sink.progress.heartbeat import Flushed, wait_until_flushed
 from wal_sink.progress.status import Status, read_status
-from wal_sink.spark import internals
 from wal_sink.spark.errors import failure_in
 from wal_sink.spark.events import Listener
+from wal_sink.spark.internals import spark_session, streaming_query
 from wal_sink.spark.messages import say_flushing, say_pending
 from wal_sink.spark.queries import Queries
 from wal_sink.spark.query import locate, offer
@@ -74,7 +74,7 @@ class Sink:
         )
         self._listener = Listener(self._queries)
         self._exposition = exposition
-        internals.add_listener(spark, self._listener)
+        streaming_query.add_listener(spark, self._listener)
 
     def await_flushed(
         self, query: StreamingQuery, timeout: float | None = None, *, target: str = ""
@@ -123,7 +123,7 @@ class Sink:
         try:  # around every line: an interrupt at any of them still ends all threads below
             if not self._queries.close():
                 return
-            internals.drop_interrupted_call(self._spark)
+            spark_session.drop_interrupted_call(self._spark)
             self._queries.end_dead_runs()
             if self._queries.flushes_here:
                 failures = self._drain(self.drain_timeout)
@@ -132,7 +132,7 @@ class Sink:
                 self._say_pending()
         except BaseException:
             self._queries.close()
-            internals.drop_interrupted_call(self._spark)
+            spark_session.drop_interrupted_call(self._spark)
             self._end(_JOIN_INTERRUPTED_S)
             self._say_pending()
             raise
@@ -154,7 +154,7 @@ class Sink:
 
     def forgotten(self) -> bool:
         """Whether nothing more can come from this handle, so that the session may get a new one."""
-        return self._queries.closed or internals.is_stopped(self._spark)
+        return self._queries.closed or spark_session.is_stopped(self._spark)
 
     def adopt_running(self) -> None:
         """Flush the queries that run already."""
@@ -197,7 +197,7 @@ class Sink:
     def _at_exit(self) -> None:
         """At interpreter exit: start no work, end in order, and report pending epochs."""
         if self._queries.close():
-            internals.drop_interrupted_call(self._spark)
+            spark_session.drop_interrupted_call(self._spark)
             self._end(_JOIN_S, say=False)
             self._say_pending()
 
@@ -221,8 +221,8 @@ class Sink:
         flushes = self._queries.flushes()
         for flush in flushes:
             flush.tell(FlushLoop.stop)
-        running = {str(query.id) for query in internals.running_queries(self._spark)}
-        internals.remove_listener(self._spark, self._listener)
+        running = {str(query.id) for query in streaming_query.running_queries(self._spark)}
+        streaming_query.remove_listener(self._spark, self._listener)
         deadline = time.monotonic() + join_s
         self._queries.run_watcher.end(join_s)
         for flush in flushes:

@@ -1,0 +1,214 @@
+"""Undocumented names of SparkSession and its JVM, and the check that a Spark has them all.
+
+`check_session` is the canary: it tries each name of this package before the first query, so that `register`
+refuses a Spark that has changed, and no query fails for it later. Tested with the versions in `TESTED`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from py4j.clientserver import ClientServer
+from py4j.protocol import Py4JError
+from pyspark import __version__ as spark_version
+from pyspark.sql import SparkSession
+
+from wal_sink.errors import OptionError, UnsupportedSpark
+
+TESTED = ("4.1.4", "4.3.0")
+
+STREAM_EXECUTION = (  # moved between minor versions
+    "org.apache.spark.sql.execution.streaming.runtime.StreamExecution",
+    "org.apache.spark.sql.execution.streaming.StreamExecution",
+)
+STREAM_EXECUTION_METHODS = {
+    *("resolvedCheckpointRoot", "sink", "logicalPlan", "sources", "state", "trigger"),
+    *("lastProgress", "queryExecutionThread", "outputMode"),
+}
+MICRO_BATCH_EXECUTION, INITIALIZING, TERMINATED = (
+    tuple(name.replace("StreamExecution", beside) for name in STREAM_EXECUTION)
+    for beside in ("MicroBatchExecution", "INITIALIZING$", "TERMINATED$")
+)
+LISTENER_WRAPPER = "org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper"
+DATASET = ("org.apache.spark.sql.classic.Dataset",)
+PYTHON_TABLE = "org.apache.spark.sql.execution.datasources.v2.python.PythonTable"
+FOREACH_BATCH_SINK = "org.apache.spark.sql.execution.streaming.sources.ForeachBatchSink"
+
+
+def find_class(jvm: Any, names: tuple[str, ...]) -> Any:
+    """Return the first class that this version has; None when it has none of them."""
+    for name in names:
+        with contextlib.suppress(Py4JError):
+            return jvm.java.lang.Class.forName(name)
+    return None
+
+
+def java(spark: SparkSession) -> Any:
+    """Return the entrance to the JVM's classes."""
+    return spark.sparkContext._jvm
+
+
+_SPARK_CONTEXT = "org.apache.spark.SparkContext"
+_SPARK_CONTEXT_METHODS = {"maxNumConcurrentTasks", "resourceProfileManager"}
+_METHOD = re.compile(r"[ .]([\w$]+)\(")
+"""The name in what Java prints of a method: `public abstract boolean org.example.Some.isActive()`."""
+_JAVA_CLIENT = {"deque", "get_thread_connection"}
+
+
+def check_session(spark: SparkSession) -> None:
+    """Refuse a session in which one of the names below is missing.
+
+    :raises OptionError: it is no session.
+    :raises UnsupportedSpark: naming what is missing and the tested versions.
+    """
+    given: object = spark
+    if given is None or isinstance(given, type):
+        raise OptionError(
+            f"The session is {spark!r}, and no SparkSession.",
+            "Pass what SparkSession.builder.getOrCreate() returns. SparkSession.getActiveSession() is None"
+            " in a thread that has made no session.",
+        )
+    if not hasattr(spark, "_jsparkSession"):
+        raise UnsupportedSpark(
+            "This is a Spark Connect session: its listener runs away from the driver",
+            "Run the query in a classic session, on the driver (for example with spark-submit).",
+        )
+    missing = list(_missing(spark))
+    if missing:
+        raise UnsupportedSpark(
+            f"Spark {spark_version} lacks {', '.join(missing)}, which the sink relies on",
+            f"Use a tested version of pyspark: {', '.join(TESTED)}.",
+        )
+
+
+def _missing(spark: SparkSession) -> list[str]:
+    missing = []
+    gateway = spark.sparkContext._gateway
+    if isinstance(gateway, ClientServer):
+        lacks = _JAVA_CLIENT - set(dir(gateway._gateway_client))
+        missing += [f"py4j's JavaClient.{name}" for name in sorted(lacks)]
+    else:
+        missing.append("pinned threads (do not set PYSPARK_PIN_THREAD=false)")
+    for classes, wanted in (
+        (STREAM_EXECUTION, STREAM_EXECUTION_METHODS),
+        ((_SPARK_CONTEXT,), _SPARK_CONTEXT_METHODS),
+        (DATASET, {"mapInArrow"}),
+    ):
+        lacks = wanted - _methods(spark, classes)
+        missing += [f"{classes[0].rpartition('.')[2]}.{name}" for name in sorted(lacks)]
+    for either in (
+        (PYTHON_TABLE,),
+        (FOREACH_BATCH_SINK,),
+        MICRO_BATCH_EXECUTION,
+        INITIALIZING,
+        TERMINATED,
+    ):
+        if find_class(java(spark), either) is None:
+            missing.append(either[0])
+    try:
+        session_id(spark)
+    except (Py4JError, AttributeError):
+        missing.append("SparkSession.sessionUUID")
+    return missing
+
+
+def _methods(spark: SparkSession, classes: tuple[str, ...]) -> set[str]:
+    """Return the methods of the first class that this version has; none when it has none of them.
+
+    Scala lists them in one text: to ask for each name takes three calls, and a class has hundreds.
+    """
+    jvm = java(spark)
+    found = find_class(jvm, classes)
+    if found is None:
+        return set()
+    return set(_METHOD.findall(str(jvm.scala.runtime.ScalaRunTime.stringOf(found.getMethods()))))
+
+
+def session_id(spark: SparkSession) -> str:
+    """Return the id of the JVM session; several Python objects may stand for one."""
+    return str(spark._jsparkSession.sessionUUID())
+
+
+def is_stopped(spark: SparkSession) -> bool:
+    """Whether the session's context is stopped, or its JVM gone."""
+    context = spark.sparkContext._jsc
+    try:
+        return context is None or bool(context.sc().isStopped())
+    except (Py4JError, OSError):
+        return True  # the JVM does not answer
+
+
+def slots(spark: SparkSession) -> int:
+    """Return how many tasks the present executors can run at the same time; 0 without a context."""
+    try:
+        context = spark.sparkContext._jsc.sc()
+        profile = context.resourceProfileManager().defaultResourceProfile()
+        return int(context.maxNumConcurrentTasks(profile))
+    except (Py4JError, OSError, AttributeError):
+        return 0  # stopped, or just being stopped
+
+
+def cancel_jobs(spark: SparkSession, group: str) -> None:
+    """Cancel the jobs that a group has now; does nothing in a session that is stopped or stopping."""
+    with contextlib.suppress(Py4JError, OSError, AttributeError):
+        spark.sparkContext.cancelJobGroup(group)
+
+
+def drop_interrupted_call(spark: SparkSession) -> None:
+    """Close this thread's connection to the JVM if a call on it was interrupted; the next call opens another.
+
+    A signal handler that raises SystemExit inside `awaitTermination` leaves the connection in that state:
+    any further call, of ours or of the application, would wait for the answer to the interrupted one
+    first. After KeyboardInterrupt py4j itself does the same.
+    """
+    gateway = spark.sparkContext._gateway
+    assert isinstance(gateway, ClientServer)
+    client = gateway._gateway_client
+    connection = client.get_thread_connection()
+    given_back = connection is None or connection in client.deque
+    if not given_back and connection.initiated_from_client:  # else it serves a call from Java
+        connection.close()
+
+
+def put_on_workers_path(spark: SparkSession, folder: Path) -> None:
+    """Put a folder on the path of Python workers, before what the application has put there.
+
+    It holds for functions and data sources that are sent to workers from now on. Spark starts a daemon for
+    each environment, so what was sent before keeps its own.
+    """
+    environment = getattr(spark.sparkContext, "environment", None)
+    if not isinstance(environment, dict):
+        return  # another Spark, whose workers start as they do
+    there = [each for each in environment.get("PYTHONPATH", "").split(os.pathsep) if each]
+    if str(folder) not in there:
+        environment["PYTHONPATH"] = os.pathsep.join([str(folder), *there])
+
+
+def include_wheels(spark: SparkSession) -> None:
+    """Put the wheels that `--py-files` ships on the path of Python workers.
+
+    pyspark ships them to every worker, and puts only .zip, .egg and .jar on the path (4.3.0). It holds for
+    what is sent to workers from now on.
+    """
+    includes = getattr(spark.sparkContext, "_python_includes", None)
+    if not isinstance(includes, list):
+        return  # another Spark: the first micro-batch says what its workers cannot import
+    shipped = spark.sparkContext.getConf().get("spark.submit.pyFiles", "") or ""
+    for name in (Path(each).name for each in shipped.split(",") if each.endswith(".whl")):
+        if name not in includes:
+            includes.append(name)
+
+
+def shipped_archives(spark: SparkSession) -> list[str]:
+    """Return what `--archives` names: URLs, each perhaps with `#folder`."""
+    given = spark.sparkContext.getConf().get("spark.archives", "") or ""
+    return [each.strip() for each in given.split(",") if each.strip()]
+
+
+def worker_python(spark: SparkSession) -> str:
+    """Return the interpreter that Spark starts for its Python workers."""
+    return str(spark.sparkContext.pythonExec)

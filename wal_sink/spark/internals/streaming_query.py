@@ -1,0 +1,297 @@
+"""Undocumented names of StreamingQuery: its task, its listener, what it was given, and its end."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from functools import partial, reduce
+from typing import Any, NamedTuple
+
+from py4j.protocol import Py4JError
+from pyspark import SparkContext, TaskContext
+from pyspark import __version__ as spark_version
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import listener as pyspark_listener
+from pyspark.sql.streaming.listener import QueryProgressEvent, StreamingQueryListener
+from pyspark.sql.streaming.query import StreamingQuery
+
+from wal_sink.errors import UnsupportedSpark
+from wal_sink.model.manifest import Execution, Task
+from wal_sink.spark.internals import spark_session
+from wal_sink.spark.internals.spark_session import TESTED, find_class, is_stopped, java
+from wal_sink.spark.modes import refuse_mode
+
+_QUERY, _RUN, _EPOCH = "sql.streaming.queryId", "spark.jobGroup.id", "streaming.sql.batchId"
+"""Local properties of the thread that runs a query, and of its tasks."""
+
+
+def current_task() -> Task:
+    """Return the query, run, epoch and partition that the current task works for, as Spark tells it."""
+    context = TaskContext.get()
+    assert context is not None
+    execution = _execution(context.getLocalProperty)
+    if execution is None:
+        raise UnsupportedSpark(
+            f"Spark {spark_version} does not tell a task its query id, run id and batch id",
+            f"Use a tested version of pyspark: {', '.join(TESTED)}.",
+        )
+    return Task(
+        **execution._asdict(),
+        partition=context.partitionId(),
+        task_attempt=context.attemptNumber(),
+    )
+
+
+def current_execution(spark: SparkSession) -> Execution | None:
+    """Return the micro-batch that runs in this thread of the driver; None outside of `foreachBatch`."""
+    return _execution(spark.sparkContext.getLocalProperty)
+
+
+def _execution(local_property: Callable[[str], str | None]) -> Execution | None:
+    query_id, run_id, epoch = map(local_property, (_QUERY, _RUN, _EPOCH))
+    if query_id is None or run_id is None or epoch is None:
+        return None
+    return Execution(query_id, run_id, int(epoch))
+
+
+class CheckpointListener(StreamingQueryListener):
+    """Hears of each epoch only that it is checkpointed, without Spark's figures on its progress."""
+
+    def checkpointed(self, query_id: str, run_id: str, epoch: int) -> None:
+        """Handle that a run has written `commits/<epoch>`."""
+        raise NotImplementedError
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """Handle the copy that pyspark has made of an event."""
+        progress = event.progress
+        self.checkpointed(str(progress.id), str(progress.runId), progress.batchId)
+
+
+def add_listener(spark: SparkSession, listener: CheckpointListener) -> None:
+    """Add a listener to a session, without pyspark's copying of each epoch's progress.
+
+    To copy an event pyspark asks the JVM for every field, durations and metrics of all sources included:
+    some hundred calls, 0.1 s of CPU on both sides for each micro-batch, while the next one runs. Where
+    pyspark lacks what this relies on, it copies as it always does.
+    """
+    with contextlib.suppress(AttributeError, TypeError, Py4JError):
+        events: Any = pyspark_listener.JStreamingQueryListener(listener)
+        events.onQueryProgress = partial(_pass_on, listener)
+        gateway = java(spark)
+        # Else py4j takes the name for a package.
+        gateway.java.lang.Class.forName(spark_session.LISTENER_WRAPPER)
+        listener._jlistenerobj = reduce(
+            getattr, spark_session.LISTENER_WRAPPER.split("."), gateway
+        )(events)
+    spark.streams.addListener(listener)
+
+
+def _pass_on(listener: CheckpointListener, event: Any) -> None:
+    """Ask Java's `QueryProgressEvent` for three fields."""
+    progress = event.progress()
+    listener.checkpointed(progress.id().toString(), progress.runId().toString(), progress.batchId())
+
+
+def remove_listener(spark: SparkSession, listener: StreamingQueryListener) -> None:
+    """Remove a listener; does nothing where the session is stopped, or its JVM gone."""
+    if not is_stopped(spark):
+        with contextlib.suppress(Py4JError, OSError):
+            spark.streams.removeListener(listener)
+
+
+class Source(NamedTuple):
+    """A source of a query, as Spark has it."""
+
+    kind: str
+    """Its class, without the package."""
+    description: str
+    """As in Spark's progress events."""
+
+
+class StartedQuery(NamedTuple):
+    """What a started query was given, as plain values, so that nothing asks Spark later."""
+
+    query_id: str
+    options: dict[str, str]
+    """As given, but `checkpointLocation` as Spark resolved it."""
+    folder: str
+    """Current folder of the JVM, and so of its Python workers; the driver's Python may have left it."""
+    sources: tuple[Source, ...] = ()
+
+
+def started_query(
+    query: StreamingQuery,
+    format_name: str,
+    options_at: Callable[[str], Mapping[str, str] | None],
+) -> StartedQuery | None:
+    """Copy what the sink needs to know of a query; None when it writes to another format.
+
+    Reliable only inside `onQueryStarted`: in another thread the plan may not be there yet.
+
+    :param options_at: the options of a `foreachBatch` query, which Spark does not have, by its checkpoint;
+        None for one of another function.
+
+    :raises OptionError: it does not run in plain micro-batches, see `refuse_mode`.
+    """
+    execution = query._jsq.streamingQuery()
+    root, sink = str(execution.resolvedCheckpointRoot()), execution.sink()
+    kind = sink.getClass().getName()
+    given = options_at(root) if kind == spark_session.FOREACH_BATCH_SINK else None
+    is_format = kind == spark_session.PYTHON_TABLE and sink.name().lower() == format_name.lower()
+    if given is None and not is_format:
+        return None
+    trigger = execution.trigger().getClass().getSimpleName()
+    # Before its options are read: the plan of a refused mode may have none.
+    refuse_mode(str(query.id), execution.getClass().getName(), trigger)
+    if given is None:
+        table = _table(execution)  # in which as little is written as in a path
+        given = {**({"path": table} if table else {}), **_write_options(execution)}
+    options = {key: value for key, value in given.items() if key.lower() != "checkpointlocation"}
+    options["checkpointLocation"] = root
+    found = execution.sources()  # known as soon as the plan is
+    sources = [found.apply(i) for i in range(found.length())]
+    return StartedQuery(
+        str(query.id),
+        options,
+        _folder(SparkContext._jvm),
+        tuple(Source(s.getClass().getSimpleName(), str(s.toString())) for s in sources),
+    )
+
+
+def _table(execution: Any) -> str:
+    """Return the table of Spark's catalog that `toTable` has named; empty for none.
+
+    A Spark that says it otherwise names none: that costs a warning.
+    """
+    try:
+        relation = execution.logicalPlan().relation()
+        return str(relation.name()) if relation.catalog().isDefined() else ""
+    except Py4JError:
+        return ""
+
+
+def _write_options(execution: Any) -> Mapping[str, str]:
+    entries = execution.logicalPlan().writeOptions().toSeq()
+    return {entries.apply(i)._1(): entries.apply(i)._2() for i in range(entries.length())}
+
+
+def folder(spark: SparkSession) -> str:
+    """Return the current folder of the JVM, against which Spark resolves relative locations."""
+    return _folder(java(spark))
+
+
+def _folder(java: Any) -> str:
+    return str(java.java.lang.System.getProperty("user.dir"))
+
+
+def active_query(spark: SparkSession, query_id: str) -> StreamingQuery | None:
+    """Return a query that runs in a session; None when it has no such query."""
+    try:
+        return spark.streams.get(query_id)
+    except (Py4JError, OSError):
+        return None
+
+
+def checkpoint_root(query: StreamingQuery) -> str:
+    """Return where a query's checkpoint is, as Spark has resolved it."""
+    return str(query._jsq.streamingQuery().resolvedCheckpointRoot())
+
+
+def output_mode(query: StreamingQuery) -> str:
+    """Return a query's output mode: append, update or complete."""
+    return str(query._jsq.streamingQuery().outputMode().toString()).lower()
+
+
+class OwnSession:
+    """The configuration of the session that a query has for itself: its copy of the application's.
+
+    :param conf: Java's.
+    """
+
+    def __init__(self, conf: Any) -> None:
+        self._conf = conf
+
+    def contains(self, key: str) -> bool:
+        """Whether the application has set a key, in the session or before it was made; True if unknown."""
+        try:
+            return bool(self._conf.contains(key))
+        except (Py4JError, OSError):
+            return True
+
+    def get(self, key: str) -> str:
+        """Return a value, the default where none is set."""
+        return str(self._conf.get(key))
+
+    def set(self, key: str, value: object) -> bool:
+        """Set a value for the micro-batches that are planned from now on; whether that could be done."""
+        try:
+            self._conf.set(key, str(value))
+        except (Py4JError, OSError):
+            return False
+        return True
+
+
+def own_session(query: StreamingQuery) -> OwnSession | None:
+    """Return a query's own session; None for a Spark that does not tell which that is."""
+    try:
+        return OwnSession(query._jsq.streamingQuery().sparkSessionForStream().conf())
+    except (Py4JError, OSError):
+        return None
+
+
+def stop(query: StreamingQuery) -> None:
+    """Stop a query, also inside `onQueryStarted`: there it never begins, and writes no offsets.
+
+    `query.stop()` inside `onQueryStarted` would wait for the thread that waits for it. In another thread it
+    would interrupt the delivery of the event, and Spark then removes the listener (4.3.0). So a query that
+    has not begun is only marked as stopped, as `stop()` does first; its thread sees the mark, and ends.
+    """
+    jvm: Any = SparkContext._jvm
+    initializing, terminated = (
+        find_class(jvm, classes).getField("MODULE$").get(None)
+        for classes in (spark_session.INITIALIZING, spark_session.TERMINATED)
+    )
+    marked = query._jsq.streamingQuery().state().compareAndSet(initializing, terminated)
+    if not marked and is_active(query):
+        query.stop()
+
+
+def last_commit(query: StreamingQuery) -> int | None:
+    """Return the last epoch that a run has checkpointed, or had found checkpointed; None: Spark tells none.
+
+    Spark keeps the progress of the last trigger; in an idle query it is about the epoch that comes next.
+    """
+    try:
+        progress = query._jsq.lastProgress()
+        if progress is None:
+            return None
+        wrote = progress.durationMs().containsKey("commitOffsets")
+        return int(progress.batchId()) - (0 if wrote else 1)
+    except (Py4JError, OSError):
+        return None
+
+
+def has_ended(query: StreamingQuery) -> bool:
+    """Whether a run can write nothing any more: its thread has ended, or the JVM does not answer."""
+    try:
+        return not query._jsq.streamingQuery().queryExecutionThread().isAlive()
+    except (Py4JError, OSError):
+        return True
+
+
+def running_queries(spark: SparkSession) -> list[StreamingQuery]:
+    """Return the session's active queries; none when the session is stopped or its JVM is gone."""
+    if is_stopped(spark):
+        return []
+    try:
+        return list(spark.streams.active)
+    except (Py4JError, OSError):
+        return []
+
+
+def is_active(query: StreamingQuery) -> bool | None:
+    """Whether a query was neither told to stop nor has failed; None when the JVM no longer answers."""
+    try:
+        return bool(query.isActive)
+    except (Py4JError, OSError):
+        return None
