@@ -500,9 +500,25 @@ def abandoned_log(log: str, epochs: Sequence[int]) -> str:
     waits = (
         f"Epoch {epochs[0]} is" if len(epochs) == 1 else f"Epochs {epochs[0]} to {epochs[-1]} are"
     )
+    last = epochs[-1]
     return (
-        f"{waits} in {log}, not flushed, and nothing flushes them now: Reset a query, in"
-        " docs/upgrade.md, says how to. If they are not wanted, delete that folder."
+        f"{waits} in {log}, not flushed, and nothing flushes them now. {stand_in(log, str(last))} Only the"
+        f" deleted checkpoint knew whether Spark had kept epoch {last}: if not, write {last - 1} for {last}."
+        " If the rows are not wanted, delete that folder."
+    )
+
+
+def stand_in(log: str, last: str) -> str:
+    """Say how to flush a log whose checkpoint was deleted: by a checkpoint that stands in for it.
+
+    :param last: the last epoch that Spark had kept.
+    """
+    logs, _, query_id = log.rpartition("/")
+    json, wal = f'{{"id":"{query_id}"}}', f"--wal {shlex.quote(logs)}"
+    return (
+        f"To flush what is there: mkdir -p stand-in/commits && echo '{json}' > stand-in/metadata &&"
+        f" printf 'v1\\n{{}}' > stand-in/commits/{last} && wal-sink adopt stand-in {wal} && wal-sink flush"
+        f" stand-in {wal}."
     )
 
 

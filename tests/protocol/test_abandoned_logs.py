@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -121,11 +122,23 @@ def test_a_flusher_that_lives_says_what_waits(place: Place) -> None:
         old.flush()
 
 
+def test_the_commands_of_the_text_make_such_a_checkpoint(tmp_path: Path) -> None:
+    """As the next test does; the last epoch has a file of Spark's format."""
+    text = errors.abandoned_log("file:///my logs/ab-c", (2, 3))
+    commands = text.partition("To flush what is there: ")[2].partition(". Only")[0]
+    make, adopt, flush = commands.split(" && wal-sink ")
+    subprocess.run(["sh", "-c", make], cwd=tmp_path, check=True)
+    assert json.loads((tmp_path / "stand-in/metadata").read_bytes()) == {"id": "ab-c"}
+    assert (tmp_path / "stand-in/commits/3").read_bytes() == b"v1\n{}"
+    assert adopt == "adopt stand-in --wal 'file:///my logs'"
+    assert flush == "flush stand-in --wal 'file:///my logs'"
+
+
 @pytest.mark.parametrize("anew", [False, True])
 def test_what_waits_is_flushed_from_a_checkpoint_that_says_the_same(
     place: Place, anew: bool
 ) -> None:
-    """The way out of `docs/upgrade.md`: two files, `adopt`, `flush`; beside the new query."""
+    """Two files, `adopt`, `flush`; beside the new query."""
     old = waiting(place)
     new = place.world(old=None)
     if anew:

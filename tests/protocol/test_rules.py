@@ -87,6 +87,16 @@ def test_rule_0_a_checkpoint_that_is_deleted_under_a_query_is_called_so(world: W
     assert world.log.attempts() == ()
 
 
+def test_rule_0_a_checkpoint_of_which_our_file_alone_is_left_is_called_so(world: World) -> None:
+    """All that Spark wrote was deleted: the error names the log, and how to flush it."""
+    world.run().batch([("a", 1)])
+    left = Checkpoint.LOG_URL
+    world.checkpoint.delete([path for path in world.checkpoint.list() if path != left])
+    with pytest.raises(errors.CheckpointNotVisible, match="somebody has deleted it") as caught:
+        Checkpoint(world.checkpoint).query_id()
+    assert errors.stand_in(world.log.url, "LAST") in caught.value.remedy
+
+
 def test_rule_1_a_copied_checkpoint_neither_publishes_nor_flushes(world: World) -> None:
     """Staging's copy of checkpoint and log must not touch production's ledger row."""
     run = world.run()

@@ -149,7 +149,7 @@ def test_the_servers_own_limits() -> None:
 
 
 def first_refused(rule: IndexRule, stored: pa.Array) -> InvalidValue | None:
-    return next(refused(rule, stored), None)
+    return next(refused(rule, stored, "key"), None)
 
 
 @pytest.mark.parametrize(

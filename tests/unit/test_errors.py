@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import pickle
+from pathlib import Path
 
 import pytest
 
@@ -89,3 +91,14 @@ def test_only_outages_are_transient() -> None:
     """Everything else is not cured by trying the same again."""
     transient = {kind.__name__ for kind in EVERY if kind.transient}
     assert transient == {"TargetUnavailable", "LogUnavailable"}
+
+
+def test_no_text_names_a_page_of_the_documentation() -> None:
+    """It is not there after an installation: what to do stands in the text. Docstrings are for developers."""
+    named = []
+    for module in Path(errors.__file__).parent.rglob("*.py"):
+        nodes = list(ast.walk(ast.parse(module.read_text())))
+        alone = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        texts = [node for node in nodes if isinstance(node, ast.Constant) and id(node) not in alone]
+        named += [f"{module}: {text.value}" for text in texts if "docs/" in str(text.value)]
+    assert named == []

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from state_backends import StateBackend
+from wal_sink import errors
 from wal_sink.errors import CheckpointNotVisible
 from wal_sink.model.manifest import Offsets, parse_offsets
 from wal_sink.model.records import LogUrl
@@ -142,10 +143,6 @@ _WHERE = (
     "Give the query's checkpointLocation, as an absolute one that the driver and this process share: a"
     " relative one counts from this process's folder."
 )
-_DELETED = (
-    "Stop the query. Restore the checkpoint, or start with a new one, which reads the source from its"
-    " beginning; docs/upgrade.md says how to flush what the old one's log still holds."
-)
 
 
 class Checkpoint:
@@ -184,12 +181,9 @@ class Checkpoint:
         try:
             return _one_name(json.loads(self._backend.read(self.METADATA))["id"])
         except FileNotFoundError as error:
-            if _epochs(self._backend.list_fresh("offsets/")):  # Spark writes metadata before these
-                raise CheckpointNotVisible(
-                    f"{self.url} has lost Spark's file metadata. It was there when the query started:"
-                    " somebody has deleted it",
-                    _DELETED,
-                ) from error
+            # Spark writes metadata before either of these.
+            if (log := self.log_url()) or _epochs(self._backend.list_fresh("offsets/")):
+                raise _deleted(self.url, log) from error
             folder = local_folder(self.url)
             missing = folder is not None and not folder.is_dir()
             raise CheckpointNotVisible(
@@ -305,3 +299,14 @@ def _well_formed(commit: bytes) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _deleted(url: str, log: str | None) -> CheckpointNotVisible:
+    flush = f" The log has what is not flushed. {errors.stand_in(log, 'LAST')}" if log else ""
+    last = f" LAST is the newest epoch in {log}/manifests that Spark had kept." if log else ""
+    return CheckpointNotVisible(
+        f"{url} has lost Spark's file metadata. It was there when the query started: somebody has deleted"
+        " it",
+        "Stop the query. Restore the checkpoint, or start with a new one, which reads the source from its"
+        f" beginning. If a `wal-sink reset` died, run it again.{flush}{last}",
+    )

@@ -37,8 +37,8 @@ def failure_in(text: str) -> WalSinkError | None:
         return OptionError(
             f"Spark's Python workers cannot import {found[1]}: it is not installed in their Python",
             "Install wal_sink on every node, in the Python that spark.pyspark.python or PYSPARK_PYTHON"
-            " names, or ship it (docs/deploy.md); on one machine, set PYSPARK_PYTHON to the Python of the"
-            " application before the session is made.",
+            " names, or ship it by spark-submit --archives. On one machine, set PYSPARK_PYTHON to the Python"
+            " of the application before the session is made.",
         )
     if (found := _APPEND_ONLY.search(text)) is not None:
         return OptionError(

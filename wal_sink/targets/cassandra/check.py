@@ -101,7 +101,7 @@ def refuse_indexed(
     :raises InvalidRow: there is such a row.
     """
     for rule in rules:
-        if found := next(refused(rule, stored.column(rule.column)), None):
+        if found := next(refused(rule, stored.column(rule.column), plan.key), None):
             value = batch.column(rule.column)[found.row]
             refuse_invalid(batch, plan, found._replace(value=value))
 

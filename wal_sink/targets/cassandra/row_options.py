@@ -64,7 +64,7 @@ CONFLICTS = (
         TABLES,
         EVENT_COLUMN,
         "rows of one key and one event time are settled by the key of one table",
-        "Write each table by a query of its own; or make them several targets: docs/targets.md.",
+        "Write each table by a query of its own, or name several targets by option targets.",
     ),
     Conflict(
         ADD_COLUMNS,
@@ -77,7 +77,7 @@ CONFLICTS = (
         ADD_COLUMNS,
         TABLES,
         "each row has one total to be added to",
-        "Write each table by a query of its own, or make them several targets: docs/targets.md.",
+        "Write each table by a query of its own, or name several targets by option targets.",
     ),
     Conflict(ADD_COLUMNS, TTL, *_EXPIRING_TOTAL),
     Conflict(ADD_COLUMNS, TTL_COLUMN, *_EXPIRING_TOTAL),

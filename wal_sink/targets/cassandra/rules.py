@@ -63,16 +63,23 @@ def _what(rule: IndexRule) -> tuple[object, ...]:
     return (rule.column, rule.part, rule.most_bytes, rule.vector)
 
 
-_WITHOUT = " If the index has to go: docs/cassandra.md#indexes."
+def new_plan(key: str) -> str:
+    """Say how to have tasks check rows by the indexes that there are now."""
+    return (
+        "stop the query, wait until everything is flushed (`wal-sink status CHECKPOINT`), delete"
+        f" plans/{key}.json in the log, and start the query"
+    )
 
 
-def refused(rule: IndexRule, stored: pa.Array) -> Iterator[InvalidValue]:
+def refused(rule: IndexRule, stored: pa.Array, plan: str) -> Iterator[InvalidValue]:
     """Yield the first value that an index refuses for each reason, with the flags of all.
 
+    :param plan: its key.
     :param stored: the column as the log holds it, cast to its type.
     """
     for bad, problem, remedy in _reasons(rule, stored):
-        if found := InvalidValue.first(bad, rule.column, stored, problem, remedy + _WITHOUT):
+        way_out = f"{remedy} If the index has to go: drop it, {new_plan(plan)}."
+        if found := InvalidValue.first(bad, rule.column, stored, problem, way_out):
             yield found
 
 

@@ -19,7 +19,7 @@ from wal_sink.log_context import line_logger
 from wal_sink.targets.cassandra.driver.errors import retrying
 from wal_sink.targets.cassandra.features import used
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, IndexRule, TableName
-from wal_sink.targets.cassandra.rules import missing_rules
+from wal_sink.targets.cassandra.rules import missing_rules, new_plan
 from wal_sink.targets.cassandra.schema.compare import refuse_changed, refuse_hidden
 from wal_sink.targets.cassandra.schema.table import (
     TableMetadata,
@@ -195,8 +195,8 @@ class DriftWatch:
         for rule in found:
             log.warning(
                 "index %s on %s of %s is newer than plan %s. A row that the index refuses stops the"
-                " flush. To make a plan with it: docs/cassandra.md#indexes",
-                *(rule.index, rule.column, plan.table, plan.key),
+                " flush. To have the tasks refuse it: %s",
+                *(rule.index, rule.column, plan.table, plan.key, new_plan(plan.key)),
             )
         return found
 

@@ -372,7 +372,7 @@ class Writer:
         of_all = (
             (rule, found)
             for rule in self._drift.lacking(plan)
-            for found in refused(rule, rows.batch.column(rule.column))
+            for found in refused(rule, rows.batch.column(rule.column), plan.key)
         )
         for rule, found in of_all:
             row = row_text(table_rows(rows.batch, plan), plan.of_table(), found.row)
