@@ -100,5 +100,5 @@ def test_no_text_names_a_page_of_the_documentation() -> None:
         nodes = list(ast.walk(ast.parse(module.read_text())))
         alone = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
         texts = [node for node in nodes if isinstance(node, ast.Constant) and id(node) not in alone]
-        named += [f"{module}: {text.value}" for text in texts if "docs/" in str(text.value)]
+        named += [f"{module}: {n.value!r}" for n in texts if "docs/" in str(n.value)]
     assert named == []
