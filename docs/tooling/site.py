@@ -38,6 +38,10 @@ MARK = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
 """Where a page has what `reference.py` makes."""
 
 
+_NOT_HERE = re.compile(r"\s+In the\s+repository\s+[^.:]+:\s+`make docs`\s+adds\s+\w+\.")
+"""What a page says of itself in the repository, where it is read without what the site adds."""
+
+
 class BrokenLinkError(Exception):
     """Links of the site lead nowhere."""
 
@@ -58,7 +62,7 @@ def assemble(folder: Path) -> list[str]:
     for page, source in pages.items():
         there = folder / page
         there.parent.mkdir(parents=True, exist_ok=True)
-        text = (ROOT / source).read_text(encoding="utf-8")
+        text = _NOT_HERE.sub("", (ROOT / source).read_text(encoding="utf-8"))
         text = MARK.sub(lambda found: GENERATED[found[1]](), text)
         there.write_text(_linked(text, page, source, page_of, folder), encoding="utf-8")
     return list(pages)

@@ -181,8 +181,8 @@ def rewind(
         bool,
         typer.Option(
             "--restored",
-            help="Checkpoint and log were restored from a backup. An epoch that the ledger has as begun was"
-            " begun from the lost log.",
+            help="Checkpoint and log were restored from a backup. Needed where the ledger says that an epoch"
+            " is begun: the lost log had it.",
         ),
     ] = False,
     reset_timestamps: Annotated[
@@ -232,9 +232,9 @@ def adopt(
 ) -> None:
     """Take over log and ledger row, after the checkpoint or its log was moved.
 
-    If the log was moved, say by --wal where its folder is now, which is named by the query id. The
-    command refuses while the original is still in its old place, or where that cannot be read: a
-    copy must not flush into the same table.
+    If the log was moved, give by --wal its new wal.location, the folder above that of the query's
+    id. The command refuses while the original is still in its old place, or where that cannot be
+    read: a copy must not flush into the same table.
     """
     make_change(
         given,
