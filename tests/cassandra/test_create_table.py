@@ -88,6 +88,15 @@ def test_what_a_check_shows_can_be_run_by_hand(cassandra: Node, keyspace: str) -
     plain.plan(SCHEMA, "key")
 
 
+def test_a_table_that_is_there_with_another_key_is_refused(cassandra: Node, keyspace: str) -> None:
+    """Else rows would replace others than keyColumns says, without a word."""
+    target(cassandra, keyspace).plan(SCHEMA, "key")
+    target(cassandra, keyspace, keyColumns="at, shop, Day").plan(SCHEMA, "key")
+    other = target(cassandra, keyspace, keyColumns="shop, Day, at, price")
+    with pytest.raises(SchemaMismatch, match="is there with the key shop, Day, at, by which"):
+        other.plan(SCHEMA, "key")
+
+
 @pytest.mark.parametrize(
     ("given", "schema", "said"),
     [

@@ -106,6 +106,21 @@ def test_a_missing_table_comes_with_ddl_that_can_be_pasted(
         store.execute(f"DROP TABLE {of.ledger_name}")
 
 
+@pytest.mark.parametrize("kind", [Sqlite, DuckDb, Maria, Postgresql])
+def test_a_table_that_is_there_with_another_key_is_refused(
+    kind: type[Store], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Else rows would replace others than keyColumns says, or none, without a word."""
+    store = made(kind, tmp_path, request)
+    store.execute(TABLE.format(key=", PRIMARY KEY (id, name)"))
+    makes: dict[str, Any] = {"mode": "upsert", "create_table": True}
+    fits, other = (target(store, **makes, key_columns=key) for key in ("name,id", "id"))
+    agreed(fits)
+    assert fits.shape != other.shape, "the plan of the first would be taken for the second"
+    with pytest.raises(SchemaMismatch, match="names id, and t is there with the key id, name"):
+        agreed(other)
+
+
 def made(kind: type[Store], tmp_path: Path, request: pytest.FixtureRequest) -> Store:
     """Make a database."""
     if kind is Maria:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Annotated, ClassVar, NamedTuple
 
 import msgspec
 import pyarrow as pa
 
 from wal_sink.errors import OptionError, SchemaMismatch
-from wal_sink.options import Options, about
+from wal_sink.options import SHAPES, Options, about
 from wal_sink.targets.names import did_you_mean
 
 CREATE_TABLE, KEY_COLUMNS, PARTITION_COLUMNS = "createTable", "keyColumns", "partitionColumns"
@@ -77,7 +77,10 @@ class TableOptions(Options, frozen=True, kw_only=True):
     ] = msgspec.field(name=CREATE_TABLE, default=False)
     key_columns: Annotated[
         str,
-        about("columns of the key, comma-separated, such as of the table that createTable makes"),
+        about(
+            "columns of the key, comma-separated, such as of the table that createTable makes",
+            SHAPES,
+        ),
     ] = msgspec.field(name=KEY_COLUMNS, default="")
     partition_columns: Annotated[
         str,
@@ -130,6 +133,20 @@ def refuse_unknown_columns(layout: Layout, schema: pa.Schema) -> None:
                     f" {did_you_mean(name, schema.names)}".rstrip(),
                     f"Correct {option}, or add the column.",
                 )
+
+
+def refuse_other_key(table: object, layout: Layout, key: Collection[str]) -> None:
+    """Refuse a table that is there with another key than createTable would give it.
+
+    :param key: of the table, by the DataFrame's names.
+    :raises SchemaMismatch: rows would replace others than keyColumns says.
+    """
+    if layout.key and {*layout.key} != {*key}:
+        raise SchemaMismatch(
+            f"Option {KEY_COLUMNS} names {', '.join(layout.key)}, and {table} is there with the key"
+            f" {', '.join(key)}, by which a row replaces another.",
+            f"Correct {KEY_COLUMNS}, or make the table anew with the key that it names.",
+        )
 
 
 def create_statement(

@@ -21,7 +21,7 @@ from wal_sink.targets.cassandra.fitness import inspect_server
 from wal_sink.targets.cassandra.ledger import ensure_ledger_table
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_options import primary_key
-from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan
+from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, CassandraRowPlan
 from wal_sink.targets.cassandra.schema.compare import Wanted, match_columns, used_types
 from wal_sink.targets.cassandra.schema.ddl import NewTable, new_table
 from wal_sink.targets.cassandra.schema.server import Server
@@ -31,6 +31,7 @@ from wal_sink.targets.cassandra.schema.table import (
     read_table,
     term_limits,
 )
+from wal_sink.targets.create_table import refuse_other_key
 
 log = logging.getLogger(__name__)
 
@@ -104,6 +105,8 @@ def _agree(
         matched = match_tables(written, tables, wanted)
     else:
         matched = [match_columns(written, tables[0], wanted.among(written.names))]
+        key_names = [column.name for column in matched[0] if column.role in KEY]
+        refuse_other_key(tables[0].name, options.layout, key_names)
     agreed = [
         Agreement(
             options,

@@ -37,6 +37,7 @@ from wal_sink.targets.create_table import (
     Layout,
     create_statement,
     refuse_key_and_mode,
+    refuse_other_key,
     refuse_unknown_columns,
 )
 from wal_sink.targets.names import quote
@@ -288,6 +289,7 @@ class KeyedTarget(SqlTarget):
         found: tuple[str, ...] = ()
         if given.mode == "upsert":
             found = upsert_key(table, unique, matched, mode).columns
+            refuse_other_key(table, given.layout, found)
         else:
             filled = {each.name for each in columns if each.default or each.computed}
             refuse_unique(table, unique, matched, filled, mode)
