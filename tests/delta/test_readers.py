@@ -7,6 +7,7 @@ import math
 import tempfile
 from collections.abc import Callable
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -141,3 +142,38 @@ def test_a_column_that_was_added_later_is_null_in_older_rows(query: Query) -> No
     DeltaTable(query.path).alter.add_columns([Field("b", PrimitiveType("boolean"))])
     assert [count(query.path, "b", None) for count in READERS] == [1, 1, 1, 1]
     assert "b" not in SCHEMA.names
+
+
+PARTITIONS: dict[str, list[Any]] = {
+    "b": [True, False],
+    "i8": [-(2**63), 0, 7],
+    "cents": [Decimal("0.01"), Decimal("0.00"), Decimal("12345678.90")],
+    "dt": [datetime.date(1, 1, 1), datetime.date(9999, 12, 31)],
+    "ts": [datetime.datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC)],
+    "ntz": [datetime.datetime(2024, 1, 1, 2, 3, 4, 5)],  # noqa: DTZ001 -- it has none
+    "s": [
+        "a b",
+        "a_b",
+        "a/b",
+        "a%20b",
+        "ä€",
+        "k=v:w",
+        "it's",
+        "+#?&",
+        "a\nb",
+        " x ",
+        "..",
+        "x" * 200,
+    ],
+}
+
+
+@pytest.mark.parametrize("count", READERS)
+@pytest.mark.parametrize("column", PARTITIONS)
+def test_a_filter_finds_its_partition(tmp_path: Path, count: Count, column: str) -> None:
+    """Some readers take the value from the log, others from the name of the folder, as Hive has it."""
+    values = [*PARTITIONS[column], None]
+    schema = pa.schema([(column, COLUMNS[column][0]), ("n", pa.int64())])
+    DeltaTable.create(str(tmp_path), schema, partition_by=[column])
+    Query(str(tmp_path)).add(pa.record_batch([values, range(len(values))], schema=schema))
+    assert [count(str(tmp_path), column, value) for value in values] == [1] * len(values)

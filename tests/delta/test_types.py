@@ -330,7 +330,7 @@ def test_several_partition_columns_and_filters(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_a_partition_is_refused(tmp_path: Path) -> None:
-    """Types without one text, and the empty text, which Delta keeps as a null."""
+    """Types without one text, the empty one, which Delta keeps as a null, and one that no folder has."""
     schema = spark_schema("p double, v bigint")
     query = created(tmp_path, schema, ["p"])
     with pytest.raises(SchemaMismatch, match="p: the table is partitioned by it"):
@@ -338,9 +338,10 @@ def test_what_cannot_be_a_partition_is_refused(tmp_path: Path) -> None:
     schema = spark_schema("p string, v bigint")
     DeltaTable.create(str(tmp_path / "u"), schema, partition_by=["p"])
     query = Query(str(tmp_path / "u"))
-    with pytest.raises(InvalidRow, match="empty text"):
-        query.target.check(
-            pa.RecordBatch.from_pylist([{"p": "", "v": 1}], schema), query.plan(schema)
-        )
+    for bad, why in (("", "empty text"), ("a " * 85, "too long for the name of a partition")):
+        with pytest.raises(InvalidRow, match=why):
+            query.target.check(
+                pa.RecordBatch.from_pylist([{"p": bad, "v": 1}], schema), query.plan(schema)
+            )
     with pytest.raises(SchemaMismatch, match="only partition columns"):
         query.plan(spark_schema("p string"))

@@ -362,6 +362,7 @@ def test_a_new_table_has_no_column_of_operations(tmp_path: Path) -> None:
     [
         (pa.decimal128(5, 2), Decimal("-1.01"), "is negative"),
         (pa.string(), "é" * 40, "is too long for the name of a partition's folder"),
+        (pa.string(), "a " * 85, "is too long for the name of a partition's folder"),
     ],
 )
 def test_what_delta_rs_cannot_merge_is_refused_in_the_task(

@@ -9,7 +9,7 @@ import base64
 import functools
 import json
 from collections.abc import Callable, Collection, Sequence
-from urllib.parse import quote_plus
+from urllib.parse import quote
 
 import msgspec
 import pyarrow as pa
@@ -131,7 +131,7 @@ def refuse_as_folder(values: pa.Array) -> None:
     if (pc.max(pc.binary_length(values)).as_py() or 0) * 4 > _LONGEST:
         named = (base64.b64encode(v) if isinstance(v, bytes) else v for v in values.to_pylist())
         refuse(
-            pa.array([len(quote_plus(each or "")) > _LONGEST for each in named]),
+            pa.array([len(quote(each or "", safe="")) > _LONGEST for each in named]),
             "is too long for the name of a partition's folder",
             "Partition the table by another column, or shorten the values: F.left('{name}', …).",
         )

@@ -9,6 +9,7 @@ import datetime
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 import pyarrow as pa
@@ -156,8 +157,6 @@ takes alike."""
 Values = tuple[str | None, ...]
 """The values of a partition, in the order of the table's partition columns."""
 
-_PLAIN = re.compile(r"[^A-Za-z0-9._-]")
-
 
 def can_partition(type_: Any) -> bool:
     """Whether a table of wal_sink may be partitioned by columns of a type, as Delta's log has it."""
@@ -181,12 +180,15 @@ def split(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[tuple[Values,
 
 
 def folder(names: Sequence[str], values: Values) -> str:
-    """Return the folder for files of a partition, for people: the log alone says what is in a file."""
+    """Return the folder for files of a partition, as Hive names it: polars reads the values from there."""
     parts = [
-        f"{_PLAIN.sub('_', name)}={_PLAIN.sub('_', '__null__' if value is None else value)[:60]}/"
+        f"{name.replace('/', '%2F')}={_NULL if value is None else quote(value, safe='')}/"
         for name, value in zip(names, values, strict=True)
     ]
     return "".join(parts)
+
+
+_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 def _text(scalar: pa.Scalar) -> str | None:
@@ -337,6 +339,7 @@ def _refuse_as_partition(values: pa.Array) -> None:
             "is an empty text, which Delta keeps as a null of a partition",
             "Write a null or another text: F.when(F.col('{name}') != '', …).",
         )
+        refuse_as_folder(values)
 
 
 def _refuse_merged_partition(values: pa.Array) -> None:
@@ -347,8 +350,6 @@ def _refuse_merged_partition(values: pa.Array) -> None:
             "is negative, and delta-rs cannot read it as a partition",
             "Partition the table by another column, or filter such rows out.",
         )
-    if pt.is_string(values.type):
-        refuse_as_folder(values)
 
 
 def _has_null(array: pa.Array, type_: Json) -> bool:
