@@ -6,6 +6,7 @@ import contextlib
 import time
 from typing import Literal
 
+import msgspec
 import pytest
 
 from tests.protocol.aged_log import leave_in_place, recorded_in
@@ -23,7 +24,7 @@ from wal_sink.progress.status import read_status
 from wal_sink.protocol.next_step import Idle, Trim
 from wal_sink.testing.faults import Crash, Faults, FaultyBackend
 from wal_sink.wal.log import Log
-from wal_sink.wal.retention import all_records, retained_paths
+from wal_sink.wal.retention import all_records, retain, retained_paths
 
 DELAY_S = 60.0
 DELAY_US = 60_000_000
@@ -334,6 +335,29 @@ def test_a_flusher_that_dies_while_it_moves_loses_nothing(
     assert left(world) == []
     assert retained_paths(world.log) == {}
     assert world.table() == world.expected()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_slower_flusher_that_dies_leaves_a_copy_of_the_record(
+    world: World, when: Literal["before", "after"]
+) -> None:
+    """Its record has another time; without any, the epoch would count as due once the first one is gone."""
+    fill(world, 1)
+    row, record = world.ledger(), world.log.flushed(0)
+    assert row is not None and row.last is not None and record is not None
+    later = msgspec.structs.replace(record, recorded_us=record.recorded_us + 1)
+    at = 0
+    while True:
+        faults = Faults(at=at, matching="retained/", when=when)
+        with contextlib.suppress(Crash):
+            retain(Log(FaultyBackend(world.log_backend, faults)), row.last.epochs, [later])
+        assert world.log.read(paths.RETAINED_RECORD, 0) is not None
+        if not faults.injected:
+            break
+        later = msgspec.structs.replace(later, recorded_us=later.recorded_us + 1)
+        at += 1
+    assert world.log.read(paths.RETAINED_RECORD, 0) == later
+    assert at > 1
 
 
 def test_a_record_stays_as_long_as_its_epoch_has_no_copy_of_it(

@@ -28,6 +28,7 @@ class Commands:
         return (
             Operation("any command", "operators", 12, self._operate),
             Operation("rewind", "operators", 4, self._rewind),
+            Operation("give up what is begun", "operators", 3, self._give_up),
             Operation(
                 "detach or attach", "detached targets", 10, self._detach_or_attach, lambda: several
             ),
@@ -97,9 +98,7 @@ class Commands:
     def _rewind(self) -> None:
         """Stop all that does not stand still, as an operator should, and have flushed again what is there."""
         chance, site = self.world.chance, self.world.site
-        for process in {thread.process for thread in self._moving()}:
-            self.history.end_process(process)
-        operator = self._operator()
+        operator = self._alone()
         if recorded := site.recorded(operator.name):
             to = chance.choice([min(recorded) - 1, *recorded])
             reset = "clock jumps" in self.world.swarm and chance.random() < 0.5
@@ -107,6 +106,22 @@ class Commands:
             self.history.turn(
                 operator.process, lambda: operator.rewind(to, reset=reset), calls=_CALLS
             )
+
+    def _give_up(self) -> None:
+        """Give up an epoch that a flusher has begun which died."""
+        operator = self._alone()
+        row = self.world.row(operator.name)
+        if row is not None and row.begun is not None:
+            epoch = self.world.chance.choice(row.begun.epochs).epoch
+            self.history.turn(
+                operator.process, lambda: operator.skip(epoch, begun=True, copied=True), calls=_CALLS
+            )
+
+    def _alone(self) -> Operator:
+        """Stop all that does not stand still, and let somebody give a command."""
+        for process in {thread.process for thread in self._moving()}:
+            self.history.end_process(process)
+        return self._operator()
 
     def _moving(self) -> list[Thread]:
         """Return the threads of drivers and flushers that do not stand still."""

@@ -25,7 +25,7 @@ from tests.simulator.world import World
 from wal_sink import clock, errors
 from wal_sink.flush.run_history import RunHistory
 from wal_sink.model import paths
-from wal_sink.model.manifest import Task
+from wal_sink.model.manifest import Appended, Task
 from wal_sink.model.plan import several_plans_key
 from wal_sink.model.records import Stop
 from wal_sink.progress.backlog import BacklogReaders
@@ -247,17 +247,14 @@ class Run:
         )
         if self.world.batch_writer:
             refuse_published(driver.log, task.execution)
-        appended = rows.write(
-            Mount(driver.site.log, driver.process), task, attempt.rows, small=self._is_small()
-        )
-        attempt.written = tuple(segment.path for segment in appended.files)
+        appended = self._tasks(task, attempt)
         if self.world.batch_writer and not poison and self.world.chance.random() < 0.2:
             self._call_beside(task)
         if poison:
             if self.world.batch_writer:
                 discard_call(driver.log, task.execution, task.call)
-            else:  # as `abort()` does, without the message of the second task
-                discard(driver.log, [appended])
+            else:  # as `abort()` does, without the message of another task
+                discard(driver.log, appended)
             raise errors.InvalidRow("a row that the target would refuse", "Filter such rows out.")
         Publisher(
             driver.log,
@@ -266,7 +263,7 @@ class Run:
             options=self.world.options,
             clock_us=clock.now_us,
             backpressure=self._backpressure(),
-        ).publish(task.execution, [appended])
+        ).publish(task.execution, appended)
         if self.world.batch_writer and self.world.chance.random() < 0.2:
             self._write_again(task, attempt)
         body = json.dumps({"nextBatchWatermarkMs": 0, "by": self.run_id})
@@ -279,6 +276,18 @@ class Run:
         self.planned = False
         self.next += 1
         self.world.counts["batches"] += 1
+
+    def _tasks(self, task: Task, attempt: Computed) -> list[Appended]:
+        """Write the rows in one task, or in two."""
+        mount, appended = Mount(self.driver.site.log, self.driver.process), []
+        ordered = [*attempt.rows.items()]
+        first = self.world.chance.choice((len(ordered), len(ordered) // 2))
+        for partition, part in enumerate((ordered[:first], ordered[first:])):
+            if part or not partition:
+                each = replace(task, partition=partition)
+                appended.append(rows.write(mount, each, dict(part), small=self._is_small()))
+                attempt.written += tuple(segment.path for segment in appended[-1].files)
+        return appended
 
     def pass_by(self) -> None:
         """Complete a micro-batch of which the sink hears nothing."""

@@ -33,9 +33,10 @@ def end(history: History) -> None:
     world.happened("the end")
     for site in world.judge.sites:
         site.log.full = site.log.away = site.checkpoint.away = False
-        site.log.caching = site.checkpoint.caching = False
+        site.log.cached_us = site.checkpoint.cached_us = 0
     for database in world.databases.values():
         database.away = False
+        database.ahead_us = 0
         database.unshadow()
     for host in world.hosts:
         host.ahead_us = 0

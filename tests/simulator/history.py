@@ -17,7 +17,16 @@ from tests.simulator.driver import Driver
 from tests.simulator.ending import end
 from tests.simulator.flushing import Flushing
 from tests.simulator.machine import MACHINE
-from tests.simulator.process import READS, Fault, Process, Thread
+from tests.simulator.process import (
+    FOLDERS,
+    VERBS,
+    Fault,
+    Process,
+    Thread,
+    a_change,
+    any_call,
+    of_kind,
+)
 from tests.simulator.site import Site
 from tests.simulator.swarm import FAULTS, Operation, Swarm
 from tests.simulator.trace import Trace
@@ -30,9 +39,15 @@ from wal_sink.wal import trim
 
 _MOST_DRIVERS = 4
 _DAY_S = 86_400
-_AT_CHANGES = 0.5
-"""How many of the faults happen at a call that changes something: most calls read."""
+_CALLS_HIT = (any_call, a_change, a_change, None)
+"""Which calls a fault may hit: any, one that changes something, as most calls read, or one of a kind."""
 _CHANGES = 8
+_FEW = 3
+_KINDS = (
+    *(of_kind(frozenset((verb,)), frozenset()) for verb in VERBS),
+    *(of_kind(frozenset(), frozenset((folder,))) for folder in FOLDERS),
+)
+"""Kinds of calls: by what they do, or with what. So a rare one is hit as often as one of many."""
 _MAY_STAND_STILL = (
     "a micro-batch",
     "flush",
@@ -41,6 +56,8 @@ _MAY_STAND_STILL = (
     "retry the quarantine",
     "detach or attach",
 )
+_RARE_FIRST = 0.5
+"""How probable it is that those who overtake begin with any operation, a rare one as soon as another."""
 _OF_CALLS = {"crashes", "lost answers", "late calls"}
 
 
@@ -115,10 +132,12 @@ class History:
             if "clock jumps" not in world.swarm:
                 world.judge.retention_s = world.retention_s
         if "stale listings" in world.swarm:
-            world.site.log.caching = world.site.checkpoint.caching = True
+            cached_us = world.chance.choice((30_000_000, 600_000_000))
+            world.site.log.cached_us = world.site.checkpoint.cached_us = cached_us
         if "clock jumps" in world.swarm:
             for database in world.databases.values():
                 database.one_node_ahead = world.chance.random() < 0.5
+            world.future = world.judge.future = world.chance.random() < 0.5
         if "purges" in world.swarm:
             world.batches_retained = world.chance.choice((1, 2, 4))
         if "budget" in world.swarm:
@@ -189,12 +208,12 @@ class History:
             self._bury(process)
 
     def _arm(self, process: Process, faults: Sequence[Fault], calls: int) -> None:
-        """Arm a fault at one of the first calls, or at one of the first that change something."""
+        """Arm a fault at one of the first calls, at one of the first that change something, or of a kind."""
         chance = self.world.chance
-        if chance.random() < _AT_CHANGES:
-            process.arm(chance.choice(faults), chance.randint(1, _CHANGES), spares=READS)
-        else:
-            process.arm(chance.choice(faults), chance.randint(1, calls))
+        counts = chance.choice(_CALLS_HIT)
+        most = calls if counts is any_call else _CHANGES if counts is a_change else _FEW
+        counts = counts or chance.choice(_KINDS)
+        process.arm(chance.choice(faults), chance.randint(1, most), counts)
 
     def _overtaken(self) -> None:
         """Let somebody stand still in the middle of something, others act, and it go on."""
@@ -214,7 +233,10 @@ class History:
         standing = [thread for thread in self.standing() if id(thread) not in before]
         others = [o for o in self._table if o.name not in ("overtaken", "wake a thread")]
         weights = [operation.weight for operation in others]
-        for operation in chance.choices(others, weights, k=chance.randint(1, 4)):
+        then = chance.choices(others, weights, k=chance.randint(1, 5))
+        if chance.random() < _RARE_FIRST:
+            then[0] = chance.choice(others)
+        for operation in then:
             if operation.is_possible() and not self.world.judge.violations:
                 operation.act()
         for thread in standing:
@@ -363,9 +385,14 @@ class History:
         self.world.happened("full disk" if log.full else "room on the disk")
 
     def _clock(self) -> None:
-        host = self.world.chance.choice(self.world.hosts)
-        host.ahead_us = 1_000_000 * self.world.chance.choice((0, -5, 5, -_DAY_S, _DAY_S))
-        self.world.happened("clock jump", f"{host.name} {host.ahead_us // 1_000_000} s")
+        chance, world = self.world.chance, self.world
+        if world.future and chance.random() < 0.3:
+            world.happened("clocks of a target jump")
+            world.databases[chance.choice(world.targets)].ahead_us = chance.choice((0, _DAY_S * 1_000_000))
+            return
+        host = chance.choice(world.hosts)
+        host.ahead_us = 1_000_000 * chance.choice((0, -5, 5, -_DAY_S, _DAY_S))
+        world.happened("clock jump", f"{host.name} {host.ahead_us // 1_000_000} s")
 
     def _repartition(self) -> None:
         """Run Spark's offline state repartition: no query runs, no flusher either."""

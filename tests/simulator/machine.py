@@ -6,12 +6,15 @@ and nowhere else: Python, pytest and pyarrow keep the real ones.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import random
 import socket
 import sys
 import time
 import uuid
+from collections.abc import Iterator
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +22,10 @@ if TYPE_CHECKING:
     from tests.simulator.process import Process, Thread
 
 START_US = 1_700_000_000_000_000
+
+
+class ActsError(BaseException):
+    """What was to look only would change something."""
 
 
 class Machine:
@@ -31,6 +38,29 @@ class Machine:
         """The thread that runs now; None: the world itself."""
         self.processes: dict[str, Process] = {}
         """By `host:pid`."""
+        self.only_looks = False
+        """Whether what is called now leaves no trace, see `only_looking`."""
+
+    @contextlib.contextmanager
+    def only_looking(self) -> Iterator[None]:
+        """Let calls see everything, and change nothing: no time passes, and no fault comes.
+
+        :raises ActsError: one would change something.
+        """
+        before, true_us, state = self.only_looks, self.true_us, self.random.getstate()
+        host = self.current.host if self.current is not None else None
+        listings = dict(host.listings) if host is not None else {}
+        self.only_looks = True
+        logging.disable()
+        try:
+            yield
+        finally:
+            self.only_looks, self.true_us = before, true_us
+            self.random.setstate(state)
+            if host is not None:
+                host.listings = listings
+            if not before:
+                logging.disable(logging.NOTSET)
 
     def reset(self, seed: int) -> None:
         """Begin a history."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from greenlet import getcurrent, greenlet
 
-from tests.simulator.machine import MACHINE
+from tests.simulator.machine import MACHINE, ActsError
 from wal_sink.testing.faults import Crash
 
 if TYPE_CHECKING:
@@ -23,10 +23,53 @@ T = TypeVar("T")
 _INTERRUPTED = 0.03
 """How probable it is that others act while a process waits for a second."""
 
-READS = frozenset(
+_READS = frozenset(
     ("read", "size", "input", "list", "list fresh", "read ledger", "now", "plan", "connect")
 )
 """Calls that change nothing."""
+
+_LOOKS = _READS - {"now", "plan", "connect"}
+"""Calls that leave no trace at all."""
+
+VERBS = ("create", "replace", "delete", "output", "write", "begin", "finish", "replace row", *sorted(_READS))
+"""What calls do."""
+FOLDERS = (
+    "manifests",
+    "segments",
+    "flushed",
+    "runs",
+    "proofs",
+    "tombstones",
+    "decisions",
+    "choices",
+    "retained",
+    "aside",
+    "quarantine",
+    "targets",
+    "commits",
+    "offsets",
+    "flusher.json",
+)
+"""With what."""
+
+Counts = Callable[[str, str], bool]
+"""Whether a call counts until a fault happens, by its verb and its object."""
+
+
+def any_call(_verb: str, _what: str) -> bool:
+    """Let each call count."""
+    return True
+
+
+def a_change(verb: str, _what: str) -> bool:
+    """Let each call count that changes something."""
+    return verb not in _READS
+
+
+def of_kind(verbs: frozenset[str], folders: frozenset[str]) -> Counts:
+    """Let calls count with one of some verbs, or to one of some folders."""
+    return lambda verb, what: verb in verbs or what.partition("/")[0] in folders
+
 
 IO_US = 700
 """How long an I/O call takes."""
@@ -82,30 +125,34 @@ class Process:
         """Lets the other processes report that they live."""
         self._trace = trace
         self._injected = injected
-        self._calls_left = -1
-        self._spares = frozenset[str]()
+        self._calls_left = 0
+        self._counts: Counts = any_call
         self._fault = Fault.CRASH_BEFORE
         MACHINE.processes[f"{host.name}:{self.pid}"] = self
 
-    def arm(self, fault: Fault, call: int, *, spares: frozenset[str] = frozenset()) -> None:
+    def arm(self, fault: Fault, call: int, counts: Counts = any_call) -> None:
         """Let a fault happen at the `call`-th I/O call from now on, from 1.
 
-        :param spares: calls that do not count.
+        :param counts: tells by verb and object which calls count.
         """
-        self._fault, self._calls_left, self._spares = fault, call, spares
+        self._fault, self._calls_left, self._counts = fault, call, counts
 
     def disarm(self) -> None:
         """Let nothing happen."""
-        self._calls_left = -1
+        self._calls_left = 0
 
     def io(self, verb: str, what: str, effect: Callable[[], T]) -> T:
         """Do an I/O call, or fail at it."""
         if not self.alive:
             raise Crash
+        if MACHINE.only_looks:
+            if verb not in _LOOKS:
+                raise ActsError
+            return effect()
         MACHINE.true_us += IO_US
-        if verb not in self._spares:
-            self._calls_left -= 1
-        if self._calls_left or verb in self._spares:
+        counts = self._calls_left > 0 and self._counts(verb, what)
+        self._calls_left -= counts
+        if self._calls_left or not counts:
             if self._trace.on:
                 return self._trace.call(self.name, verb, what, effect)
             return effect()

@@ -1,7 +1,8 @@
-"""Which histories come to the place of a deliberate bug: all others are the same with the bug and without it.
+"""In which histories a deliberate bug makes a difference: all others are the same with it and without it.
 
-A history repeats itself from its seed. So where the product without the bug does not run the statement that
-the bug changes, the product with the bug does the same to the end, and need not be played.
+A history repeats itself from its seed. So where the product without the bug does not run what the bug changes,
+the product with the bug does the same to the end, and need not be played. Most bugs change one expression.
+Where that only looks, it is evaluated in both forms, and a history counts only where the values differ.
 """
 
 from __future__ import annotations
@@ -11,14 +12,58 @@ import importlib
 import importlib.abc
 import importlib.util
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import CodeType, ModuleType
+from typing import Any
 
 from tests.mutants.catalogue import Change
 
 MARKS = "_reached_by_history"
 """The name of the set of marks in each module that has some."""
+_BOTH = "_both_in_history"
+"""The name there of what evaluates an expression in both forms."""
+_UNFIT = (ast.NamedExpr, ast.Yield, ast.YieldFrom, ast.Await)
+"""What an expression must not have that is evaluated once more."""
+
+
+class Both:
+    """Evaluates an expression with a bug and without it, and marks the bug where that differs."""
+
+    def __init__(self, marks: set[int]) -> None:
+        self._marks = marks
+        self._acts: set[int] = set()
+        """Bugs whose expression was found to change something: each time counts."""
+
+    def __call__(
+        self, number: int, before: Callable[[], Any], after: Callable[[], Any], *, test: bool
+    ) -> Any:
+        """Return what the expression is without the bug.
+
+        :param test: only whether it is true matters.
+        """
+        if number not in self._marks and not self._is_same(number, before, after, test=test):
+            self._marks.add(number)
+        return before()
+
+    def _is_same(
+        self, number: int, before: Callable[[], Any], after: Callable[[], Any], *, test: bool
+    ) -> bool:
+        if number in self._acts:
+            return False
+        machine = sys.modules["tests.simulator.machine"].MACHINE
+        try:
+            with machine.only_looking():
+                one = before()
+            with machine.only_looking():
+                other = after()
+            if test:
+                return bool(one) is bool(other)
+            return type(one) is type(other) and not isinstance(one, Iterator) and bool(one == other)
+        except BaseException as error:  # noqa: BLE001 - an error is a difference, or it acts
+            if type(error).__name__ == "ActsError":
+                self._acts.add(number)
+            return False
 
 
 class Loader(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -38,6 +83,7 @@ class Loader(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         """Run the other code."""
         module.__dict__[MARKS] = self._marks
+        module.__dict__[_BOTH] = Both(self._marks if self._marks is not None else set())
         exec(self._codes[module.__name__], module.__dict__)
 
 
@@ -61,6 +107,8 @@ def marked(changes: Mapping[int, Change]) -> tuple[dict[Path, CodeType], set[int
         tree = ast.parse(next(iter(of_file.values())).before)
         places = {n: _place(tree, change) for n, change in of_file.items()}
         for number, place in places.items():
+            if place is not None and _evaluate_both(tree, of_file[number], number):
+                continue
             if place is None:
                 without.add(number)
                 continue
@@ -69,6 +117,93 @@ def marked(changes: Mapping[int, Change]) -> tuple[dict[Path, CodeType], set[int
             block.insert(block.index(statement), mark)
         codes[file] = compile(ast.fix_missing_locations(tree), str(file), "exec")
     return codes, without
+
+
+def _evaluate_both(tree: ast.Module, change: Change, number: int) -> bool:
+    """Put both forms in the place of the expression that a bug changes; False: it is no single one."""
+    found = _expression(ast.parse(change.before), ast.parse(change.after))
+    if found is None:
+        return False
+    old, new, test = found
+    wrap = _Wrap(old, new, number, test=test)
+    wrap.visit(tree)
+    return wrap.done
+
+
+class _Wrap(ast.NodeTransformer):
+    """Puts both forms of an expression in its place, which its position tells."""
+
+    def __init__(self, old: ast.expr, new: ast.expr, number: int, *, test: bool) -> None:
+        self._place = _position(old)
+        self._new = new
+        self._number = number
+        self._test = test
+        self._in_function = False
+        self.done = False
+
+    def visit(self, node: ast.AST) -> Any:
+        """Look for it within functions alone: what runs as a module is loaded has no history."""
+        if self._in_function and isinstance(node, ast.expr) and _position(node) == self._place:
+            self.done = True
+            forms = ", ".join(f"lambda: {ast.unparse(each)}" for each in (node, self._new))
+            text = f"{_BOTH}({self._number}, {forms}, test={self._test})"
+            return ast.copy_location(ast.parse(text, mode="eval").body, node)
+        before = self._in_function
+        if isinstance(node, ast.FunctionDef):
+            self._in_function = True
+            node.body[:] = [self.visit(each) for each in node.body]
+        else:
+            self.generic_visit(node)
+        self._in_function = before
+        return node
+
+
+def _position(node: ast.expr) -> tuple[type, int, int, int | None, int | None]:
+    return type(node), node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
+
+
+def _expression(before: ast.AST, after: ast.AST) -> tuple[ast.expr, ast.expr, bool] | None:
+    """Return the smallest expression that has all that differs, in both forms, and whether it is a test.
+
+    One that is only a name or a constant differs always: what it is part of may not.
+    """
+    found: list[tuple[ast.expr, ast.expr, bool]] = []
+    test = False
+    while True:
+        if isinstance(before, ast.expr) and isinstance(after, ast.expr):
+            if _is_fit(before) and _is_fit(after):
+                found.append((before, after, test))
+        fields = [name for name in before._fields if _texts(before, name) != _texts(after, name)]
+        if type(before) is not type(after) or len(fields) != 1:
+            break
+        one, other = (getattr(node, fields[0]) for node in (before, after))
+        if isinstance(one, list) and len(one) == len(other):
+            pairs = [pair for pair in zip(one, other, strict=True) if _text(pair[0]) != _text(pair[1])]
+            one, other = pairs[0] if len(pairs) == 1 else (None, None)
+        if not isinstance(one, ast.AST) or not isinstance(other, ast.AST):
+            break
+        before, after, test = one, other, fields[0] == "test"
+    telling = (each for each in reversed(found) if each[2] or not isinstance(each[0], _PARTS))
+    return next(telling, found[-1] if found else None)
+
+
+_PARTS = (ast.Constant, ast.Name, ast.Attribute, ast.GeneratorExp)
+
+
+def _is_fit(node: ast.expr) -> bool:
+    """Whether an expression can be evaluated once more, in a function of its own."""
+    is_value = isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
+    parts = isinstance(node, ast.Starred | ast.FormattedValue)
+    return is_value and not parts and not any(isinstance(n, _UNFIT) for n in ast.walk(node))
+
+
+def _texts(node: ast.AST, field: str) -> list[str]:
+    found = getattr(node, field, None)
+    return [*map(_text, found)] if isinstance(found, list) else [_text(found)]
+
+
+def _text(found: object) -> str:
+    return ast.dump(found) if isinstance(found, ast.AST) else repr(found)
 
 
 def _place(tree: ast.Module, change: Change) -> tuple[list[ast.stmt], ast.stmt] | None:

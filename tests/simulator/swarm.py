@@ -81,6 +81,10 @@ _THEMES = (
     {"repartitions", "migrated queries", "restarts", "crashes"},
     {"operators", "trim delay", "crashes", "zombies"},
     {"standing drivers", "zombies", "lost events", "late calls", "other flushers"},
+    {"several targets", "standing drivers", "zombies", "other flushers"},
+    {"clock jumps", "operators", "zombies"},
+    {"clock jumps", "operators", "trim delay", "crashes"},
+    {"operators", "crashes", "other flushers", "outages"},
 )
 """Faults that show more together than by chance: some histories have all of one line."""
 
@@ -157,7 +161,7 @@ class Swarm:
             faults -= _EXCLUDES[fault] if fault in faults else set()
         if not faults & set(_IO_FAULTS):
             faults |= {chance.choice(list(_IO_FAULTS))}
-        return cls(faults, chance.choice((10, 20, 30, 45)), chance.choice((0.05, 0.2, 0.4)))
+        return cls(faults, chance.choice((15, 30, 45, 70)), chance.choice((0.05, 0.2, 0.4)))
 
     @property
     def io_faults(self) -> list[Fault]:

@@ -15,9 +15,6 @@ from tests.simulator.process import Process
 
 Files = dict[str, bytes]
 
-_CACHED_US = 30_000_000
-"""For how long a host may answer from its cache."""
-
 _NEEDS_ROOM = ("create", "replace", "output")
 
 
@@ -35,8 +32,8 @@ class Volume:
         deleted: Callable[[str], None],
     ) -> None:
         self.url = url
-        self.caching = False
-        """Whether hosts answer listings from what they have cached, as on a network mount."""
+        self.cached_us = 0
+        """For how long hosts answer listings from what they have cached, as on a network mount."""
         self.full = False
         self.away = False
         self._created = created
@@ -177,11 +174,11 @@ class Mount(StateBackend):
         return found
 
     def _cached(self, prefix: str) -> builtins.list[str]:
-        if not self._volume.caching:
+        if not self._volume.cached_us:
             return self._volume.paths(prefix)
         listings, key = self._process.host.listings, (self.url, prefix)
         listed_us, found = listings.get(key, (0, []))
-        if MACHINE.true_us - listed_us > _CACHED_US:
+        if MACHINE.true_us - listed_us > self._volume.cached_us:
             found = self._volume.paths(prefix)
             listings[key] = (MACHINE.true_us, found)
         return builtins.list(found)

@@ -120,9 +120,10 @@ def retain(log: Log, begun: Sequence[BegunEpoch], records: Sequence[FlushedEpoch
             moved.append(paths.MANIFEST.path(attempt))
         path = paths.RETAINED_RECORD.path(each.epoch)
         copies[path] = record.to_json()
-        # A flusher that stood still may have left the record from before a rewind: this one counts.
+        # A flusher that stood still may have left the record from before a rewind: this one counts. There is
+        # one at each moment: a slower flusher may come here, and die.
         if log.read_bytes(path) not in (None, copies[path]):
-            log.delete([path])
+            log.backend.replace(path, copies[path])
     log.backend.create_missing(copies)
     log.delete(moved)
     return list(copies)
