@@ -344,7 +344,9 @@ def test_a_slower_flusher_that_dies_leaves_a_copy_of_the_record(
     """Its record has another time; without any, the epoch would count as due once the first one is gone."""
     fill(world, 1)
     row, record = world.ledger(), world.log.flushed(0)
-    assert row is not None and row.last is not None and record is not None
+    assert row is not None
+    assert row.last is not None
+    assert record is not None
     later = msgspec.structs.replace(record, recorded_us=record.recorded_us + 1)
     at = 0
     while True:

@@ -31,6 +31,7 @@ from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerState, Window
 from wal_sink.model.manifest import Attempt, Published
 from wal_sink.model.records import LEFT_FIRST, LEFT_LAST, FlushedEpoch, Intervention
+from wal_sink.protocol.attempts import missing_manifest
 from wal_sink.protocol.ledger import flush_records
 from wal_sink.protocol.next_step import Choose
 from wal_sink.testing.faults import Faults
@@ -484,6 +485,29 @@ def test_rule_9_a_slow_flusher_misses_nothing_that_another_one_flushes_at_each_l
     until_it_stops(slow)
     assert left == []
     assert world.table() == world.expected() == {"a": quicker}
+
+
+def test_rule_9_a_flusher_that_stands_still_in_its_second_look_misses_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both looks begin with the same records; the epoch is flushed and trimmed before the second reads it."""
+    run = world.run()
+    run.batch([("a", 0)])
+    slow, looks = world.flusher(), list[int]()
+    real = slow._chooser._manifests
+
+    def late(step: Choose) -> dict[Attempt, Published]:
+        looks.append(step.epoch)
+        if len(looks) == 1:
+            raise missing_manifest(step.epoch)
+        if len(looks) == 2:
+            world.flush()
+        return real(step)
+
+    monkeypatch.setattr(slow._chooser, "_manifests", late)
+    until_it_stops(slow)
+    assert looks == [0, 0]
+    assert world.table() == world.expected() == {"a": 0}
 
 
 @pytest.mark.parametrize("stalled", ["manifests", "begin"])

@@ -114,7 +114,9 @@ class Commands:
         if row is not None and row.begun is not None:
             epoch = self.world.chance.choice(row.begun.epochs).epoch
             self.history.turn(
-                operator.process, lambda: operator.skip(epoch, begun=True, copied=True), calls=_CALLS
+                operator.process,
+                lambda: operator.skip(epoch, begun=True, copied=True),
+                calls=_CALLS,
             )
 
     def _alone(self) -> Operator:

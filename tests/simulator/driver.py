@@ -218,8 +218,9 @@ class Run:
         commits, offsets = self._newest("commits"), self._newest("offsets")
         self.planned = offsets > commits
         self.next = offsets if self.planned else commits + 1
+        plain = self.world.mode == "lists" and self.world.chance.random() < 0.3
         targets = {
-            name: SimulatedTarget(database, driver.process)
+            name: SimulatedTarget(database, driver.process, plain=plain)
             for name, database in self.world.databases.items()
         }
         key = several_plans_key(rows.SCHEMA, {n: (t.name, t.shape) for n, t in targets.items()})

@@ -71,6 +71,7 @@ class _Last:
         """Flush everything to each target; an error that is documented for this history gets its remedy."""
         world = self.world
         world.time_passes(_QUIET_S)
+        self._verify_unflushed()
         driver = Driver(world, self.site)
         driver.batch(3)
         for _ in self.site.kept:
@@ -97,6 +98,20 @@ class _Last:
         if attached and not world.judge.violations:
             self._garbage(driver, attached)
             self._judge(attached)
+
+    def _verify_unflushed(self) -> None:
+        """Let `verify` find nothing in what is still to be flushed, if nothing was done from outside."""
+        world = self.world
+        if world.documented or self._late or not self.site.log.has(paths.LOG):
+            return
+        for target in world.targets:
+            if self.site.state(target) != "attached":
+                continue
+            operator = Operator(world, self.site, target)
+            operator.verify()
+            operator.thread.finish()
+            if operator.found and operator.found.findings:
+                world.judge.violate(f"verify of {target} finds {operator.found.findings}")
 
     def _all_flushed(self, attached: list[str]) -> bool:
         """Whether each target has everything; what it lacks is a violation."""

@@ -20,6 +20,7 @@ from tests.simulator.machine import MACHINE
 from tests.simulator.process import (
     FOLDERS,
     VERBS,
+    Counts,
     Fault,
     Process,
     Thread,
@@ -39,7 +40,7 @@ from wal_sink.wal import trim
 
 _MOST_DRIVERS = 4
 _DAY_S = 86_400
-_CALLS_HIT = (any_call, a_change, a_change, None)
+_CALLS_HIT: tuple[Counts | None, ...] = (any_call, a_change, a_change, None)
 """Which calls a fault may hit: any, one that changes something, as most calls read, or one of a kind."""
 _CHANGES = 8
 _FEW = 3
@@ -212,8 +213,7 @@ class History:
         chance = self.world.chance
         counts = chance.choice(_CALLS_HIT)
         most = calls if counts is any_call else _CHANGES if counts is a_change else _FEW
-        counts = counts or chance.choice(_KINDS)
-        process.arm(chance.choice(faults), chance.randint(1, most), counts)
+        process.arm(chance.choice(faults), chance.randint(1, most), counts or chance.choice(_KINDS))
 
     def _overtaken(self) -> None:
         """Let somebody stand still in the middle of something, others act, and it go on."""
@@ -388,7 +388,9 @@ class History:
         chance, world = self.world.chance, self.world
         if world.future and chance.random() < 0.3:
             world.happened("clocks of a target jump")
-            world.databases[chance.choice(world.targets)].ahead_us = chance.choice((0, _DAY_S * 1_000_000))
+            world.databases[chance.choice(world.targets)].ahead_us = chance.choice(
+                (0, _DAY_S * 1_000_000)
+            )
             return
         host = chance.choice(world.hosts)
         host.ahead_us = 1_000_000 * chance.choice((0, -5, 5, -_DAY_S, _DAY_S))

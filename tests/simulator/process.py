@@ -31,7 +31,17 @@ _READS = frozenset(
 _LOOKS = _READS - {"now", "plan", "connect"}
 """Calls that leave no trace at all."""
 
-VERBS = ("create", "replace", "delete", "output", "write", "begin", "finish", "replace row", *sorted(_READS))
+VERBS = (
+    "create",
+    "replace",
+    "delete",
+    "output",
+    "write",
+    "begin",
+    "finish",
+    "replace row",
+    *sorted(_READS),
+)
 """What calls do."""
 FOLDERS = (
     "manifests",

@@ -1,8 +1,8 @@
 """In which histories a deliberate bug makes a difference: all others are the same with it and without it.
 
-A history repeats itself from its seed. So where the product without the bug does not run what the bug changes,
-the product with the bug does the same to the end, and need not be played. Most bugs change one expression.
-Where that only looks, it is evaluated in both forms, and a history counts only where the values differ.
+A history repeats itself from its seed. So where the product without the bug does not run what it changes, the
+product with the bug does the same to the end, and need not be played. Most bugs change one expression. Where
+that only looks, it is evaluated in both forms, and a history counts only where the values differ.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.mutants.catalogue import Change
 
 MARKS = "_reached_by_history"
 """The name of the set of marks in each module that has some."""
-_BOTH = "_both_in_history"
+BOTH = "_both_in_history"
 """The name there of what evaluates an expression in both forms."""
 _UNFIT = (ast.NamedExpr, ast.Yield, ast.YieldFrom, ast.Await)
 """What an expression must not have that is evaluated once more."""
@@ -51,7 +51,7 @@ class Both:
     ) -> bool:
         if number in self._acts:
             return False
-        machine = sys.modules["tests.simulator.machine"].MACHINE
+        machine = importlib.import_module("tests.simulator.machine").MACHINE
         try:
             with machine.only_looking():
                 one = before()
@@ -83,7 +83,7 @@ class Loader(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         """Run the other code."""
         module.__dict__[MARKS] = self._marks
-        module.__dict__[_BOTH] = Both(self._marks if self._marks is not None else set())
+        module.__dict__[BOTH] = Both(self._marks if self._marks is not None else set())
         exec(self._codes[module.__name__], module.__dict__)
 
 
@@ -146,7 +146,7 @@ class _Wrap(ast.NodeTransformer):
         if self._in_function and isinstance(node, ast.expr) and _position(node) == self._place:
             self.done = True
             forms = ", ".join(f"lambda: {ast.unparse(each)}" for each in (node, self._new))
-            text = f"{_BOTH}({self._number}, {forms}, test={self._test})"
+            text = f"{BOTH}({self._number}, {forms}, test={self._test})"
             return ast.copy_location(ast.parse(text, mode="eval").body, node)
         before = self._in_function
         if isinstance(node, ast.FunctionDef):
@@ -165,24 +165,29 @@ def _position(node: ast.expr) -> tuple[type, int, int, int | None, int | None]:
 def _expression(before: ast.AST, after: ast.AST) -> tuple[ast.expr, ast.expr, bool] | None:
     """Return the smallest expression that has all that differs, in both forms, and whether it is a test.
 
-    One that is only a name or a constant differs always: what it is part of may not.
+    One that is only a name or a constant differs always: what it is part of may not. A call that is a whole
+    statement is there for what it changes.
     """
     found: list[tuple[ast.expr, ast.expr, bool]] = []
+    within: ast.AST | None = None
     test = False
     while True:
-        if isinstance(before, ast.expr) and isinstance(after, ast.expr):
-            if _is_fit(before) and _is_fit(after):
+        if isinstance(before, ast.expr) and isinstance(after, ast.expr):  # noqa: SIM102 - for the types
+            if _is_fit(before) and _is_fit(after) and not isinstance(within, ast.Expr):
                 found.append((before, after, test))
         fields = [name for name in before._fields if _texts(before, name) != _texts(after, name)]
         if type(before) is not type(after) or len(fields) != 1:
             break
         one, other = (getattr(node, fields[0]) for node in (before, after))
         if isinstance(one, list) and len(one) == len(other):
-            pairs = [pair for pair in zip(one, other, strict=True) if _text(pair[0]) != _text(pair[1])]
+            pairs = [
+                pair for pair in zip(one, other, strict=True) if _text(pair[0]) != _text(pair[1])
+            ]
             one, other = pairs[0] if len(pairs) == 1 else (None, None)
         if not isinstance(one, ast.AST) or not isinstance(other, ast.AST):
             break
-        before, after, test = one, other, fields[0] == "test"
+        within, test = before, fields[0] == "test"
+        before, after = one, other
     telling = (each for each in reversed(found) if each[2] or not isinstance(each[0], _PARTS))
     return next(telling, found[-1] if found else None)
 

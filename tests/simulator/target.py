@@ -63,6 +63,8 @@ class Row(NamedTuple):
     value: int
     us: int
     place: tuple[int, int]
+    adds: bool
+    """Whether it is an element of a list."""
 
 
 class Database:
@@ -77,6 +79,8 @@ class Database:
         self.mode = mode
         lists, totals = ("v" if mode == each else "" for each in ("lists", "totals"))
         self.cells = MemoryTarget(MemoryOptions(keys="k", lists=lists, totals=totals))
+        self.plain = MemoryTarget(MemoryOptions(keys="k"))
+        """The same without lists, whose options a run may have."""
         self.table: dict[str, Cell] = {}
         self.away = False
         self.one_node_ahead = False
@@ -142,7 +146,7 @@ class Database:
         if self.mode == "totals":
             if new.place > there.place:  # else it has that row already
                 self.table[row.key] = new._replace(values=there.values + new.values)
-        elif self.mode == "lists" and new.us == there.us:
+        elif row.adds and new.us == there.us:
             self.table[row.key] = new._replace(values=there.values + new.values)
         elif new > there:
             self.table[row.key] = new
@@ -152,6 +156,7 @@ class Database:
 class SimulatedTarget(Target):
     """The database, as a process sees it.
 
+    :param plain: a run was started without its lists.
     :param replaced: told of the mark that an operator has put into the ledger row.
     """
 
@@ -164,20 +169,23 @@ class SimulatedTarget(Target):
         database: Database,
         process: Process,
         replaced: Callable[[int], None] = lambda _flushed: None,
+        *,
+        plain: bool = False,
     ) -> None:
         self._database = database
+        self._cells = database.plain if plain else database.cells
         self._process = process
         self._replaced = replaced
 
     @property
     def shape(self) -> Mapping[str, str]:
         """Return what shapes the statements."""
-        return self._database.cells.shape
+        return self._cells.shape
 
     def plan(self, schema: pa.Schema, key: str) -> Plan:
         """Take any schema."""
         self._refuse_away()
-        return self._process.io("plan", key[:8], lambda: self._database.cells.plan(schema, key))
+        return self._process.io("plan", key[:8], lambda: self._cells.plan(schema, key))
 
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
         """Refuse what tasks refuse, as long as the table is not altered."""
@@ -235,7 +243,7 @@ class Connection(ReadsOffers, IdempotentSession):
         self.drain()
         base_us = self._bases_us.get(rows.epoch, rows.first_us)
         self._in_flight = [
-            Row(row["k"], row["v"], us, (rows.epoch, us - base_us))
+            Row(row["k"], row["v"], us, (rows.epoch, us - base_us), plan.demands.sent_once)
             for us, row in enumerate(rows.batch.to_pylist(), rows.first_us)
         ]
 

@@ -53,19 +53,21 @@ def flush(rows):
         ("append(row)", "append(9)", [1], False),
         ("append(row)", "append(9)", [2], True),
         ("row > 1", "row > 2", [], False),
-        ("row > 1", "row > 2", [1], True),
-        ("return done", "return []", [], True),
+        ("row > 1", "row > 2", [1, 3], False),
+        ("row > 1", "row > 2", [2], True),
+        ("return done", "return []", [], False),
+        ("return done", "return []", [1], True),
         ("        else:\n            done.append(0)\n", "", [1], True),
     ],
 )
 def test_a_history_comes_to_the_place_of_a_bug(
     old: str, new: str, rows: list[int], marked: bool
 ) -> None:
-    """Where the statement that it changes is run; only then the bug can make a difference."""
+    """Where the statement that it changes is run, and an expression has another value than without it."""
     change = Change(Path("flush.py"), CODE, CODE.replace(old, new))
     codes, everywhere = reach.marked({7: change})
     marks: set[int] = set()
-    module = {reach.MARKS: marks}
+    module = {reach.MARKS: marks, reach.BOTH: reach.Both(marks)}
     exec(codes[change.file], module)
     module["flush"](rows)  # type: ignore[operator]
     assert (marks == {7}) is marked

@@ -171,8 +171,9 @@ class Flusher:
                 if error.transient or isinstance(error, TargetRefused | OptionError):
                     raise  # what the target says of a row or of a login follows from no look
                 gone = isinstance(error, MissingManifest | MissingSegment)
-                # A quicker flusher may be ahead at each look, as long as its records come.
-                if self._doubts and not (gone and self._mark != before):
+                # A quicker flusher may be ahead at each look, or while this one stands still in it, as long
+                # as its records come.
+                if self._doubts and not (gone and self._log.mark(fresh=True) != before):
                     raise
                 logger.info("looking again, as others may have acted meanwhile: %s", error.summary)
                 self.close()
