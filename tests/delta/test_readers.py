@@ -21,6 +21,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.delta.conftest import SCHEMA, Query, batch
+from wal_sink.errors import SchemaMismatch
+from wal_sink.options import parse
+from wal_sink.targets.delta import DeltaTarget
+from wal_sink.targets.delta.options import DeltaOptions
 
 UTC = datetime.UTC
 DAYS = st.dates() | st.just(datetime.date(9999, 12, 31))
@@ -134,6 +138,52 @@ def test_a_filter_finds_its_rows(count: Count, rows: list[dict[str, Any]]) -> No
             for value in (v for v in values if not (isinstance(v, float) and math.isnan(v))):
                 expected = sum(type(v) is type(value) and v == value for v in values)
                 assert count(folder, column, value) == expected, (column, value)
+
+
+@pytest.mark.parametrize("count", READERS)
+@pytest.mark.parametrize("made", [False, True], ids=["altered", "made"])
+def test_a_filter_finds_its_rows_in_files_of_a_merge(
+    tmp_path: Path, count: Count, *, made: bool
+) -> None:
+    """delta-rs writes these, and rounds the bounds of long decimals: readers skipped files by them."""
+    path = str(tmp_path / "t")
+    names = ("dec", "cents", "f", "d", "b", "ts")
+    schema = pa.schema([("i8", pa.int64()), *(ROWS.field(name) for name in names)])
+    options = {"delta.path": path, "delta.mode": "upsert", "keyColumns": "i8"}
+    target = DeltaTarget(parse(options | {"createTable": "true"}, DeltaOptions))
+    if not made:
+        DeltaTable.create(path, schema)
+        with pytest.raises(SchemaMismatch, match="rounds the bounds of dec, ") as caught:
+            target.plan(schema, "key")
+        assert "TBLPROPERTIES ('delta.dataSkippingStatsColumns'" in caught.value.remedy
+        DeltaTable(path).alter.set_table_properties({"delta.dataSkippingStatsColumns": "i8"})
+    target.plan(schema, "key")
+
+    class Merging(Query):
+        def made(self) -> DeltaTarget:
+            return target
+
+    query = Merging(path)
+    rows = [
+        {
+            "i8": i,
+            "dec": Decimal("21881.32"),
+            "cents": Decimal("0.07"),
+            "f": value,
+            "d": value,
+            "b": value == 1.0,
+            "ts": datetime.datetime(2024, 1, 1, 0, 0, 0, 1_001, UTC),
+        }
+        for i, value in enumerate((1.0, math.nan, math.inf, -math.inf))
+    ]
+    for row in rows:
+        query.add(pa.RecordBatch.from_pylist([row], schema))
+    query.add(pa.RecordBatch.from_pylist(rows[1:], schema))
+    assert [count(path, "i8", i) for i in range(4)] == [1] * 4
+    assert [count(path, name, rows[0][name]) for name in ("dec", "cents", "ts")] == [4] * 3
+    for name in ("f", "d"):
+        assert [count(path, name, value) for value in (1.0, math.inf, -math.inf)] == [1] * 3
+    assert (count(path, "b", True), count(path, "b", False)) == (1, 3)
 
 
 def test_a_column_that_was_added_later_is_null_in_older_rows(query: Query) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -25,7 +25,7 @@ from wal_sink.targets.delta.columns import (
     to_sql,
 )
 from wal_sink.targets.delta.options import DeltaOptions
-from wal_sink.targets.delta.table import Files, Table
+from wal_sink.targets.delta.table import Files, Table, bounds_of_key
 from wal_sink.targets.operations import with_operation, without_operation
 
 logger = logging.getLogger(__name__)
@@ -41,12 +41,12 @@ def agree(options: DeltaOptions, schema: pa.Schema, key: str, *, changes: bool) 
     path, storage = options.path, options.storage_options
     written = without_operation(schema, options.operation_column, (), path)
     if not DeltaTable.is_deltatable(path, storage):
-        fields, statement = _new_table(options, written)
+        fields, properties, statement = _new_table(options, written)
         if not options.create_table:
             raise SchemaMismatch(
                 f"There is no Delta table at {path}.",
                 f"Correct option delta.path, or set {CREATE_TABLE} to true, or create it by Spark:"
-                f" {statement}; or by Python: {_by_python(path, fields)}",
+                f" {statement}; or by Python: {_by_python(path, fields, properties)}",
             )
         planned = _plan(options, schema, key, fields, options.layout.partition)
         if not changes:
@@ -56,6 +56,7 @@ def agree(options: DeltaOptions, schema: pa.Schema, key: str, *, changes: bool) 
             Schema.from_json(_as_json(fields)),
             mode="ignore",  # another process may be quicker
             partition_by=list(options.layout.partition),
+            configuration=properties,
             storage_options=storage,
         )
         logger.info("made the table: %s", statement)
@@ -132,8 +133,10 @@ def _missing(fields: Sequence[dict[str, Any]], schema: pa.Schema) -> list[dict[s
     return _fields([field for field in schema if field.name.lower() not in there])
 
 
-def _new_table(options: DeltaOptions, schema: pa.Schema) -> tuple[list[dict[str, Any]], str]:
-    """Return the columns of a table that takes the DataFrame, and a statement of Spark that makes it.
+def _new_table(
+    options: DeltaOptions, schema: pa.Schema
+) -> tuple[list[dict[str, Any]], dict[str, str], str]:
+    """Return columns and properties of a table that takes the DataFrame, and Spark's statement that makes it.
 
     :raises SchemaMismatch: Delta has no type for a column, or an option names one that is not there.
     """
@@ -146,7 +149,10 @@ def _new_table(options: DeltaOptions, schema: pa.Schema) -> tuple[list[dict[str,
         f"`{f['name']}` {to_sql(f['type'])}{'' if f['nullable'] else ' NOT NULL'}" for f in fields
     )
     by = f" PARTITIONED BY ({', '.join(layout.partition)})" if layout.partition else ""
-    return fields, f"CREATE TABLE delta.`{options.path}` ({columns}) USING DELTA{by}"
+    properties = bounds_of_key(fields, layout.key, layout.partition) if layout.key else {}
+    listed = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
+    end = f"{by}{f' TBLPROPERTIES ({listed})' if listed else ''}"
+    return fields, properties, f"CREATE TABLE delta.`{options.path}` ({columns}) USING DELTA{end}"
 
 
 def _fields(schema: Sequence[pa.Field]) -> list[dict[str, Any]]:
@@ -163,7 +169,8 @@ def _as_json(fields: Sequence[dict[str, Any]]) -> str:
     return msgspec.json.encode({"type": "struct", "fields": fields}).decode()
 
 
-def _by_python(path: str, fields: Sequence[dict[str, Any]]) -> str:
-    return (
-        f"deltalake.DeltaTable.create({path!r}, deltalake.Schema.from_json({_as_json(fields)!r}))"
-    )
+def _by_python(path: str, fields: Sequence[dict[str, Any]], properties: Mapping[str, str]) -> str:
+    given = f"{path!r}, deltalake.Schema.from_json({_as_json(fields)!r})"
+    if properties:
+        given += f", configuration={properties!r}"
+    return f"deltalake.DeltaTable.create({given})"

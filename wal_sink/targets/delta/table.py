@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from wal_sink.targets.delta.columns import (
     DECLARED,
     declared,
     to_arrow,
+    to_text,
 )
 from wal_sink.targets.names import quote
 
@@ -82,9 +84,59 @@ def refuse_unfit(
             f"The Delta table {path} takes no rows by key: it is append-only ({_APPEND_ONLY}).",
             f"ALTER TABLE … SET TBLPROPERTIES ('{_APPEND_ONLY}' = 'false'), or set delta.mode to append.",
         )
+    bounded = _bounded(fields, properties) if replaces else []
+    if inexact := [field for field in bounded if has_inexact_bounds(field["type"])]:
+        raise SchemaMismatch(
+            f"The Delta table {path} takes no rows by key: delta-rs, which writes them, rounds the bounds of"
+            f" {inexact[0]['name']}, a decimal of more than {_EXACT_DIGITS} digits, and readers that filter"
+            " by it would miss rows.",
+            f"Let it write bounds of the key alone: ALTER TABLE … SET TBLPROPERTIES ('{_BOUNDED}' = '…'),"
+            f" with the columns of the key; or of no column: ('{_MOST_BOUNDED}' = '0').",
+        )
 
 
 _APPEND_ONLY = "delta.appendOnly"
+_BOUNDED, _MOST_BOUNDED = "delta.dataSkippingStatsColumns", "delta.dataSkippingNumIndexedCols"
+_EXACT_DIGITS = 15
+"""Of a double, which delta-rs (1.6.6) makes of a decimal that is a bound."""
+_CAN_BE_BOUNDED = (
+    *("string", "long", "integer", "short", "byte", "date", "timestamp", "timestamp_ntz"),
+)
+"""Types of columns whose bounds are asked for; Spark takes no others, but numbers."""
+
+
+def has_inexact_bounds(type_: Any) -> bool:
+    """Whether delta-rs rounds the bounds of a type, as Delta's log has it."""
+    digits = re.findall(r"decimal\((\d+),", to_text(type_))
+    return any(int(each) > _EXACT_DIGITS for each in digits)
+
+
+def _bounded(
+    fields: Sequence[Mapping[str, Any]], properties: Mapping[str, str]
+) -> list[Mapping[str, Any]]:
+    """Return the columns of whose values delta-rs may write bounds."""
+    if (listed := properties.get(_BOUNDED)) is not None:
+        names = {name.strip().strip("`").partition(".")[0] for name in listed.split(",")}
+        return [field for field in fields if field["name"] in names]
+    return [] if properties.get(_MOST_BOUNDED) == "0" else [*fields]
+
+
+def bounds_of_key(
+    fields: Sequence[Mapping[str, Any]], keys: Sequence[str], partition: Sequence[str]
+) -> dict[str, str]:
+    """Return the properties of a new table by which delta-rs writes bounds of the key alone.
+
+    By those a merge skips files. Others may be false: of a long decimal, or where a float is not finite.
+    """
+    names = [
+        field["name"]
+        for field in fields
+        if field["name"] in keys
+        and field["name"] not in partition
+        and field["type"] in _CAN_BE_BOUNDED
+        and re.fullmatch(r"\w+", field["name"])
+    ]
+    return {_BOUNDED: ",".join(names)} if names else {_MOST_BOUNDED: "0"}
 
 
 def _obstacles(
