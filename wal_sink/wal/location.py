@@ -293,7 +293,8 @@ def _refuse_other_log(log: Log, checkpoint: Checkpoint) -> None:
             "Set wal.location back: epochs may wait in that log. A copied checkpoint must not be"
             f" used: start the copy with a new one. If checkpoint or log were moved: {errors.ADOPT}."
             " If nothing was published in that log yet: delete it, and"
-            f" {checkpoint.url}/{checkpoint.LOG_URL}. If a `wal-sink reset` died: run it again.",
+            f" {checkpoint.url}/{checkpoint.LOG_URL}. If a `wal-sink reset` died, or Spark's files were"
+            " deleted to begin anew: run `wal-sink reset CHECKPOINT`.",
         )
 
 
