@@ -207,8 +207,8 @@ def test_rows_that_go_elsewhere_than_before(
     assert (text is None) is (said is None), text
     if text and said:
         was, _, goes = said.partition(" * ")
-        assert f"is for {was}" in text
-        assert f"rows go to {goes}" in text
+        assert f"its rows went to {was}" in text
+        assert f"now on they go to {goes}" in text
 
 
 def test_another_table_is_warned_of_until_a_run_has_published(
@@ -236,9 +236,7 @@ def test_another_table_is_warned_of_until_a_run_has_published(
     assert said_to("orders") == []
     claim(2, "order", early=True)
     (warning,) = said_to("order")
-    assert warning.startswith(
-        "query q-1: what it has published until now is for cassandra shop.orders"
-    )
+    assert warning.startswith("query q-1: until now its rows went to cassandra shop.orders")
     claim(3, "order")
     assert said_to("order") == []
 

@@ -246,7 +246,7 @@ def await_flushed(
     :raises NoFlusher: no process flushes.
     :raises OptionError: it is no query of this sink, or was refused as it started.
     :raises LogUnavailable: the store of log or checkpoint does not answer, or refuses.
-    :raises WalSinkError: the error that stopped the flush.
+    :raises WalSinkError: the error that stopped the flush, also if nothing waits for it.
     """
     if (query := _query(query_or_checkpoint)) and (sink := sink_of(str(query.id))):
         return sink.await_flushed(query, timeout, target=target)

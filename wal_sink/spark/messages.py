@@ -115,9 +115,9 @@ def cannot_replay(sources: Iterable[Source]) -> list[str]:
 def unreplayable(lost: Iterable[str]) -> str:
     """Say what a source that cannot replay means for the guarantee."""
     return (
-        f"it reads from {', '.join(lost)}, which cannot give out a row again: rows of a micro-batch that did"
-        " not get to its checkpoint before a crash are lost. From there it is at-most-once. Put what"
-        " replays in between, such as Kafka or files."
+        f"it reads from {', '.join(lost)}, which cannot give out a row again. If the query dies before a"
+        " micro-batch is checkpointed, its rows are lost: this is at-most-once. Put a source that can be"
+        " replayed in between, such as Kafka or files."
     )
 
 
@@ -141,10 +141,10 @@ def other_place(published_with: Mapping[str, str], now: Configuration) -> str | 
         before, here = _place(options_of(each.name, published_with), each), _named(each)
         if before not in (None, here):
             return (
-                f"what it has published until now is for {before}, and from here on its rows go to {here}."
-                " What is in the former stays there, and the latter begins without it; epochs that wait for"
-                " the former stop the flush, whose error has the command that flushes them. If that is not"
-                " meant, stop the query and set its options back."
+                f"until now its rows went to {before}, and from now on they go to {here}. Rows that are in"
+                f" {before} stay there. If epochs still wait for {before}, the flush stops, and its error has"
+                " the command that flushes them. If you did not mean this, stop the query and set its"
+                " options back."
             )
     return None
 

@@ -115,7 +115,8 @@ class Sink:
         interrupt ends the waiting, and one line for each query says what then waits. With `flush=False` it
         waits for nothing, and says what is left to the process that flushes.
 
-        :raises NotDrained: naming each query that could not be flushed within `drain_timeout`.
+        :raises NotDrained: naming each query that could not be flushed within `drain_timeout`, or whose
+            flush an error has stopped.
         :raises WalSinkError: naming each query that was refused as it started, and did not start again since:
             `OptionError`, `LogUnavailable` or `WrongOwner`.
         """
