@@ -75,6 +75,24 @@ class DyingQuery(Query):
         return FaultyBackend(super().open(url), self.faults)
 
 
+def test_what_a_deleted_checkpoint_has_left_is_flushed_without_it(
+    flushed: World, tmp_path: Path
+) -> None:
+    """`flush` needs the checkpoint: the error has the commands that do without."""
+    flushed.run().batch([("c", 2)])
+    for name in ("metadata", "offsets", "commits"):
+        left = tmp_path / "checkpoint" / name
+        left.unlink() if left.is_file() else shutil.rmtree(left)
+    for command in (("status",), ("reset", "--yes")):
+        refused = run(tmp_path, command[0], "checkpoint", *command[1:], "--json")
+        last = "2" if command[0] == "reset" else "LAST"
+        assert errors.stand_in(flushed.log.url, last) in refused.document["remedy"], (
+            refused.document
+        )
+    done = run(tmp_path, "reset", "checkpoint", "--yes", "--json", "--discard-unflushed")
+    assert done.code == 0, done.err
+
+
 def reset(world: World, faults: Faults, *, discard: bool) -> None:
     """Run the command, whose process may die at a deletion."""
     found = find_query(world.checkpoint.url, in_reset=True)

@@ -29,7 +29,7 @@ import msgspec
 from wal_sink.admin.flusher_at_work import refuse_flusher
 from wal_sink.admin.query import Query
 from wal_sink.checkpoint.checkpoint import Checkpoint, local_folder
-from wal_sink.errors import NotDrained, abandoned_log
+from wal_sink.errors import NotDrained, abandoned_log, stand_in
 from wal_sink.model import paths
 from wal_sink.progress.status import Status, byte_count, read_status
 from wal_sink.text import counted
@@ -162,15 +162,18 @@ def _look(query: Query, now_us: int, *, discard_unflushed: bool) -> Status:
         )
     found = read_status(query.checkpoint, query.log, in_reset=True)
     if not found.safe_to_delete and not discard_unflushed:
+        flush = "Run `wal-sink flush CHECKPOINT` before."
+        if query.checkpoint.has_lost(query.query_id):
+            flush = stand_in(query.log.url, str(found.published))
         waits = found.pending_epochs or found.published > found.flushed
         raise NotDrained(
             f"Checkpoint and log of query {query.query_id} cannot be deleted: {found.unsafe_because}",
-            _TO_FLUSH if waits else _TO_EMPTY_QUARANTINE,
+            f"{flush} {_OR_DISCARD}" if waits else _TO_EMPTY_QUARANTINE,
         )
     return found
 
 
-_TO_FLUSH = "Run `wal-sink flush CHECKPOINT` before. Or add --discard-unflushed, if nobody wants these rows."
+_OR_DISCARD = "Or add --discard-unflushed, if nobody wants these rows."
 _TO_EMPTY_QUARANTINE = (
     "Repair the target, and run `wal-sink quarantine CHECKPOINT --retry`. Or keep the rows by `--export FILE`"
     " in place of `--retry`, and add --discard-unflushed."
