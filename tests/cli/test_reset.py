@@ -154,7 +154,7 @@ def test_one_that_died_at_any_deletion_is_run_again(
             continue  # it has died after its end
         if start and not whole:
             later = a_world(tmp_path / str(at), elsewhere=elsewhere)
-            with pytest.raises(errors.WrongOwner, match="run it again"):
+            with pytest.raises(errors.WrongOwner, match="run `wal-sink reset CHECKPOINT`"):
                 later.run()
         reset(world, Faults(), discard=discard)
         assert world.checkpoint.list() == world.log_backend.list() == []

@@ -129,7 +129,7 @@ def _permitted(options: CassandraOptions) -> Iterator[None]:
             "".join(f"GRANT MODIFY ON TABLE {table} TO {name}; " for table in options.data)
             + "".join(f"GRANT SELECT ON TABLE {table} TO {name}; " for table in read)
             + f"GRANT SELECT ON TABLE {options.ledger} TO {name}; GRANT MODIFY ON TABLE"
-            f" {options.ledger} TO {name}.",
+            f" {options.ledger} TO {name};",
         ) from error
 
 

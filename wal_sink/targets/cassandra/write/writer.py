@@ -379,7 +379,7 @@ class Writer:
             error = TargetRefused(
                 f"Column {rule.column} of {plan.table} {found.problem}, in {row}; the index was made"
                 f" after plan {plan.key}.",
-                f"DROP INDEX {quote(plan.details.keyspace)}.{quote(rule.index)}.",
+                f"DROP INDEX {quote(plan.details.keyspace)}.{quote(rule.index)};",
             )
             # Of several targets the check may have joined rows of one event time: places are others then.
             ordered = plan.demands.one_session or plan.details.event_column
