@@ -201,6 +201,8 @@ class Session(ABC):
     ) -> None:
         """Report each row that the server refuses, and send the others; None: raise `TargetRefused`.
 
+        Its remedy is the repair alone: the flusher adds the ways on without the rows.
+
         Comes between `start` and the first `write` of a window (rule 24).
 
         :param passed: rows of the window that an earlier flusher has passed over: they do not come by
