@@ -18,10 +18,12 @@ from tests.protocol.test_budget import Driver
 from tests.protocol.test_corruption import query
 from tests.protocol.test_crash_everywhere import flush
 from tests.protocol.test_rules import repartition
+from tests.protocol.test_stale_listing import CachingMount
 from wal_sink.admin.adopt import plan_adopt
 from wal_sink.admin.attach import Attached, plan_attach, plan_detach
 from wal_sink.admin.flush import FlushCommand
 from wal_sink.admin.quarantine import list_quarantine
+from wal_sink.admin.query import Query
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.skip import plan_skip
 from wal_sink.admin.verify import verify
@@ -109,6 +111,23 @@ def test_a_target_is_attached_where_it_was_if_nothing_went(world: SeveralWorld) 
     world.flush_all()
     assert sorted(world.rows(ADDED)) == sorted(world.rows(CELLS)) == [("0", 0), ("1", 1)]
     assert lacking(world.log.of(ADDED)) == []
+
+
+def test_a_target_is_attached_from_a_host_with_an_old_listing(
+    world: SeveralWorld, tmp_path: Path
+) -> None:
+    """It has listed the target's states before there was any; the ledger row names no window."""
+    plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
+    plan_attach(query(world).of(ADDED), world.targets[ADDED]).carry_out(NOW_US)
+    plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
+    mount = CachingMount(tmp_path / "log", asks_again=True)
+    mount.cache(paths.target_states(ADDED))
+    mount.create_missing({each: world.log_backend.read(each) for each in world.log_backend.list()})
+    mount.url = world.log_backend.url
+    elsewhere = Query(world.query_id, Checkpoint(world.checkpoint), Log(mount, ADDED, several=True))
+    planned = plan_attach(elsewhere, world.targets[ADDED])
+    assert "gets epochs from 1 on" in planned.consequences
+    assert planned.carry_out(NOW_US).state.verb == "attached"
 
 
 def test_a_target_is_attached_behind_what_is_trimmed(world: SeveralWorld) -> None:

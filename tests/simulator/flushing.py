@@ -134,6 +134,8 @@ class Flushing:
         self.world.counts[f"flush stopped: {type(error).__name__}"] += 1
         self.world.trace.say(f"    {self.process.name}: the flush stops: {error.summary}")
         documented = self.world.documented | self.documented
+        if self.world.judge.two_rewinds:
+            documented |= {"CorruptLog"}
         if self.target in self.world.replaced:
             documented |= {"LedgerBehindLog"}
         if not error.transient and type(error).__name__ not in documented:

@@ -22,6 +22,7 @@ from wal_sink.model.ledger import LedgerState, Window
 from wal_sink.model.manifest import Attempt
 
 if TYPE_CHECKING:
+    from tests.simulator.process import Process
     from tests.simulator.site import Site
 
 
@@ -32,7 +33,7 @@ class Arrival:
     keys: set[str] = field(default_factory=set)
     """The keys that the target has acknowledged."""
     taken: set[str] = field(default_factory=set)
-    """Those that it has no more, since a backup of it was restored."""
+    """Those that it has no more, since a backup of it was restored, or that a rewind has taken back."""
     gone: set[str] = field(default_factory=set)
     """Those that it lacks for good: of `taken`, what an operator has vouched for, or what had left the
     quarantine."""
@@ -112,6 +113,11 @@ class Judge(logging.Handler):
         self.read_ledger: Callable[[str], LedgerState | None] = lambda _target: None
         """Reads the ledger row of the query for a target."""
         self.targets: tuple[str, ...] = ("",)
+        self.rewinding: dict[Process, tuple[str, LedgerState | None]] = {}
+        """The ledger row that a process with a rewind has made, and of which target."""
+        self.two_rewinds = False
+        """Whether one went on deleting records after another one had moved that row, a limit that is
+        documented: docs/protocol/operators.md."""
         self.timestamps_lost_us = 0
         """When the ledger row was lost, or shadowed as an epoch was begun: a restored log does not know the
         timestamps used till then."""
@@ -440,6 +446,12 @@ class Judge(logging.Handler):
                 + "".join(f" to {target}" for target in sorted(filter(None, lacking)))
             )
 
+    def record_deleted(self) -> None:
+        """Look at a record of a flush that is about to be deleted, perhaps by the first of two rewinds."""
+        mine = self.rewinding.get(MACHINE.current) if MACHINE.current is not None else None
+        if mine is not None and self.read_ledger(mine[0]) != mine[1]:
+            self.two_rewinds = True
+
     def entry_deleted(self, site: Site, target: str, rows: dict[str, int]) -> None:
         """Look at an entry that is about to be deleted: its rows are in the table, or come again."""
         for key, value in rows.items():
@@ -448,6 +460,10 @@ class Judge(logging.Handler):
             given_up = (target, attempt.epoch) in site.given_up
             if arrival.flushed and key not in arrival.keys and not given_up:
                 self.violate(f"row {key} of {attempt.name} leaves the quarantine, and is lost")
+            elif key not in arrival.keys:
+                arrival.taken.add(
+                    key
+                )  # by a rewind: lost, if an operator then vouches for the epoch
 
     def attached(self, site: Site, target: str, first: int) -> None:
         """Look at a log as a target is attached: it has all that is to be flushed from `first` on."""

@@ -93,6 +93,7 @@ class Operator:
 
         def replaced(flushed: int) -> None:
             judge.rewound(self.name, self.site, flushed)
+            judge.rewinding[self.process] = self.name, self.world.row(self.name)
             if reset:
                 judge.reset(self.name)
             if beside := {each for each in living if each.reports}:

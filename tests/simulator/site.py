@@ -290,6 +290,8 @@ class Site:
             lost_to = self._lost_to(name, path, same)
             if lost_to:
                 self._judge.manifest_deleted(self, path, data, lost_to)
+        elif path.startswith(paths.FLUSHED.folder):
+            self._judge.record_deleted()
         elif path.startswith((paths.CHOICE.folder, paths.PROOF.folder)):
             attempt = self.kept.get(int(path.partition("/")[2][:20]))
             if attempt is not None and self.log.has(attempt.manifest):
