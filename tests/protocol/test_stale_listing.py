@@ -13,6 +13,7 @@ from tests.protocol.test_old_runs import starts
 from tests.protocol.test_repartition import go_on
 from tests.protocol.test_rules import repartition
 from wal_sink.admin.query import Query
+from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.verify import verify
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import Fenced, LedgerBehindLog, LogUnavailable, MissingManifest
@@ -323,6 +324,32 @@ def test_rule_18_a_listing_without_what_is_retained_lets_nothing_of_it_be_swept(
     until_rest(flusher_over(world, mount))
     assert kept
     assert world.log_backend.list(paths.SEGMENT.folder) == kept
+
+
+@pytest.mark.parametrize("asks_again", [True, False])
+def test_rule_9_a_rewind_from_a_host_with_old_listings_takes_no_ledger_for_another_logs(
+    world: World, asks_again: bool
+) -> None:
+    """What was flushed and trimmed since is ahead of what it lists, and no log was restored."""
+    run = world.run()
+    run.batch([("a", 1)])
+    world.flush()
+    mount = mounted(world, asks_again=asks_again)
+    mount.cache(paths.FLUSHED.folder)
+    mount.cache(paths.MANIFEST.folder)
+    folder = Path(world.checkpoint.url.removeprefix("file://"))
+    checkpoint = CachingMount(folder, asks_again=asks_again)
+    checkpoint.cache("commits/")
+    for value in (2, 3, 4):
+        run.batch([("a", value)])
+        world.flush()
+    elsewhere = Query(world.query_id, Checkpoint(checkpoint), Log(mount))
+    with pytest.raises(MissingManifest if asks_again else StateBackendError):
+        plan_rewind(elsewhere, world.target, 0, world.clock.us).carry_out(world.clock.us)
+    mount.forget()
+    run.batch([("b", 5)])
+    world.flush()
+    assert world.table() == world.expected() == {"a": 4, "b": 5}
 
 
 def test_a_fresh_listing_has_what_a_listing_has(world: World) -> None:

@@ -133,7 +133,8 @@ class Attachment(NamedTuple):
         """
         log, by = self.query.log, user_and_host()
         why = why or "by an operator"
-        states = log.states(fresh=True)
+        self.query.see_afresh()
+        states = log.states()
         seen = len(states)
         standing = self._look(now_us)
         if not states or (states[-1].verb, states[-1].epoch) != ("announced", standing.has):
@@ -187,15 +188,15 @@ class Attachment(NamedTuple):
             )  # a flusher died before its record (rule 17)
             log.record_flushed(flush_records(row.last, now_us, given_up))
         past = read_past(query, row, checkpointed)._replace(foreign=foreign)
-        return _Standing(past, self._has(past, recorded, now_us))
+        return _Standing(past, self._has(past, recorded))
 
-    def _has(self, past: Past, recorded: int, now_us: int) -> int:
+    def _has(self, past: Past, recorded: int) -> int:
         """Return the last epoch that the target has.
 
         The ledger row says it. One that was made anew, of which no window is known, may lie above what the
         target lacks: then the newest state says what it had.
         """
-        states = self.query.log.states(fresh=now_us > 0)
+        states = self.query.log.states()
         attached = (state.epoch for state in states if state.verb == "attached")
         # It may have been attached before the log had a first epoch: another sink may have gone on then.
         whole = self.query.log.of("").identity()

@@ -30,6 +30,7 @@ from wal_sink.configuration import (
     storage_options,
 )
 from wal_sink.errors import OptionError
+from wal_sink.model import paths
 from wal_sink.model.ledger import Owner, ledger_key
 from wal_sink.model.records import LogIdentity
 from wal_sink.options import Options, SinkOptions, fields, marked, parse
@@ -127,6 +128,12 @@ _PLACES = ("checkpointlocation", "wal.location", "wal.storageoptions", "checkpoi
 NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 
 
+_DECISIVE = tuple(
+    kind.folder for kind in (paths.FLUSHED, paths.RETAINED_RECORD, paths.MANIFEST, paths.DECISION)
+)
+"""Folders of the log whose listings decide what a command may do."""
+
+
 class Query(NamedTuple):
     """One query, as an operator sees it."""
 
@@ -167,6 +174,17 @@ class Query(NamedTuple):
             return [self.of(target)]
         found = (self.of(name) for name in target_names(self.log))
         return [query for query in found if detached or is_attached(query.log)]
+
+    def see_afresh(self) -> None:
+        """Ask for what this host may have listed long ago (rule 9), before a command decides from it.
+
+        :raises StateBackendError: it answers with an old listing still.
+        """
+        for folder in _DECISIVE:
+            self.log.names(folder, fresh=True)
+        if self.log.target:
+            self.log.names(paths.target_states(self.log.target), fresh=True)
+        self.checkpoint.last_commit(fresh=True)
 
     def identity(self) -> LogIdentity:
         """Read to which checkpoint the log belongs.

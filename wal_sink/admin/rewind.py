@@ -386,8 +386,9 @@ def plan_rewind(
     """
     owner = query.owner(query.identity())
     chooser = WindowChooser(query.log, query.checkpoint, query.query_id)
-    checkpointed = query.checkpoint.last_commit()
     refuse_flusher(query.log, now_us, unless_stopped=False, patience=query.patience)
+    query.see_afresh()
+    checkpointed = query.checkpoint.last_commit()
     with open_ledger(target, owner) as ledger:
         row = ledger.read()
         reset_us = ledger.present_us(now_us) if reset_timestamps else None

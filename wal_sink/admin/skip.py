@@ -224,6 +224,7 @@ def plan_skip(
     :raises FlusherAtWork: a flusher is alive and has not stopped at an error.
     :raises WrongOwner, LedgerBehindLog, TargetUnavailable: see `protocol.repair`.
     """
+    query.see_afresh()
     with open_ledger(target, query.owner(query.identity())) as ledger:
         seen = _look(query, ledger, epoch, begun=begun or not _counts_in_part(target))
     decisions, present = query.log.decisions(epoch), None
