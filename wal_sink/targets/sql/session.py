@@ -340,6 +340,7 @@ class SqlSession(TransactionalSession):
                 if self._database.classify(error) == "fatal":
                     raise
                 logger.warning("the answer to COMMIT is lost: %r", error)
+                self._forget()  # SQLite leaves it open, and what is read in it is not what is there
                 return Outcome.UNKNOWN
         return Outcome.APPLIED
 
