@@ -120,6 +120,11 @@ class Cluster:
         """Of the workers that run."""
         return [worker.pid for worker in self._workers if worker.poll() is None]
 
+    def dismissed(self) -> int:
+        """Count the executors that a driver has told to end so far."""
+        logs = self._folder.glob("worker-*/work/app-*/*/stderr")
+        return sum("Driver commanded a shutdown" in log.read_text() for log in logs)
+
     def kill_worker(self, pid: int) -> None:
         """SIGKILL a worker, and start another one."""
         (process,) = (each for each in self._processes if each.pid == pid)

@@ -30,7 +30,10 @@ FAULTS = [
 
 
 def test_every_process_of_a_cluster_is_killed(tmp_path: Path, counted: Counted) -> None:
-    """Executors, workers, the master and the driver; with retries, speculation, and flushes as Spark jobs."""
+    """Executors, workers, the master and the driver; flushes are Spark jobs.
+
+    With retries, speculation, and dynamic allocation, which dismisses executors between micro-batches.
+    """
     markers = tmp_path / "markers"
     markers.mkdir()
     ours = {
@@ -54,11 +57,12 @@ def test_every_process_of_a_cluster_is_killed(tmp_path: Path, counted: Counted) 
                 case "driver":
                     run.restart()
         run.driver.finish()
+        assert cluster.dismissed() > 2 * cluster.workers, "no executor was dismissed before the end"
     rows = DeltaTable(str(tmp_path / "table")).to_pyarrow_table()
     expected = FILES * ROWS_PER_FILE
     assert set(rows["id"].to_pylist()) == set(range(expected)), "rows are missing"
     assert len(set(rows["key"].to_pylist())) == rows.num_rows
-    faults = f"SIGKILL of {', '.join(dict(FAULTS))}, twice each; retries, speculation"
+    faults = f"SIGKILL of {', '.join(dict(FAULTS))}, twice each; retries, speculation, dynamic allocation"
     counted(
         Row("standalone cluster, two workers", pyspark.__version__, faults, expected, len(rows))
     )
@@ -82,6 +86,11 @@ class Run:
                 "spark.speculation.quantile": 0.5,
                 "spark.speculation.interval": "200ms",
                 "spark.speculation.minTaskRuntime": "2s",
+                "spark.dynamicAllocation.enabled": True,
+                "spark.dynamicAllocation.minExecutors": 3,  # a flush job needs two that are free
+                "spark.dynamicAllocation.executorIdleTimeout": "1s",
+                "spark.dynamicAllocation.shuffleTracking.timeout": "1s",
+                "spark.dynamicAllocation.schedulerBacklogTimeout": "1s",
                 "spark.task.maxFailures": 10,
                 "spark.stage.maxConsecutiveAttempts": 20,
                 "spark.deploy.maxExecutorRetries": -1,
