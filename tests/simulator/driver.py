@@ -168,7 +168,8 @@ class Driver:
             # Its ticket could not be written, or went as newer runs have claimed.
             run = self.run
             return self.process.disturbed or (
-                run is not None and (not run.noted or run.run_id != self.world.newest_run)
+                run is not None
+                and (not run.noted or self.site.claimant not in (run.claimant, run.run_id))
             )
         return kind in {"LogFull", "NoFlusher", "StoppedWaiting", "InvalidRow"}
 
@@ -192,6 +193,7 @@ class Run:
         self.planned = False
         """Whether `offsets/<next>` is there, of this run or of one before."""
         self.plan = ""
+        self.claimant = driver.site.claimant
         self.noted = False
         """Whether it has noted what Spark made without a sink. One that could not purges nothing here: where
         Spark keeps fewer than three batches, the driver stops it; otherwise nothing that tells is purged."""
@@ -211,7 +213,6 @@ class Run:
             begin_log(driver.log, checkpoint)
             note_without_sink(driver.log, checkpoint)
             self.noted = True
-            self.world.newest_run = self.run_id
             take_ticket(driver.log, self.run_id)
             claim_early(driver.log, checkpoint, self.run_id, self._budget(), self.world.options)
         driver.run_history.started(self.world.query_id, self.run_id)

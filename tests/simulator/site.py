@@ -64,6 +64,12 @@ class Site:
         """Open the log in a process, as a target sees it."""
         return Log(Mount(self.log, process), target, several=self._judge.targets != ("",))
 
+    @property
+    def claimant(self) -> str:
+        """The run that has claimed the newest generation; empty where none has."""
+        claims = self.log.paths(paths.CLAIM.folder)
+        return str(json.loads(self.log.get(claims[-1]))["run_id"]) if claims else ""
+
     def migrate(self, query_id: str, epochs: int) -> None:
         """Let another sink have had the first epochs."""
         self.checkpoint.put("metadata", json.dumps({"id": query_id}).encode())

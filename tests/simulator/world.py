@@ -43,7 +43,6 @@ class World:
         self.flushing: list[Flushing] = []
         """Every flusher there ever was."""
         self.retention_s = 0.0
-        self.newest_run = ""
         self.future = False
         """Whether all clocks of a target may jump, those of the hosts, too: then rows are of the future."""
         self.quarantine = "refused rows" in swarm

@@ -162,7 +162,7 @@ class Flusher:
 
     def _look_again(self) -> Step:
         """Do a pass; do another one where it ends with an error that others may have caused meanwhile."""
-        self._doubts = False
+        self._doubts, doubted = False, ""
         while True:
             before = self._mark
             try:
@@ -172,9 +172,11 @@ class Flusher:
                     raise  # what the target says of a row or of a login follows from no look
                 gone = isinstance(error, MissingManifest | MissingSegment)
                 # A quicker flusher may be ahead at each look, or while this one stands still in it, as long
-                # as its records come.
-                if self._doubts and not (gone and self._log.mark(fresh=True) != before):
+                # as its records come; and another error is a sign that others have acted.
+                ahead = gone and self._log.mark(fresh=True) != before
+                if error.summary == doubted and not ahead:
                     raise
+                doubted = error.summary
                 logger.info("looking again, as others may have acted meanwhile: %s", error.summary)
                 self.close()
                 self._doubts, self._started = True, False
