@@ -63,6 +63,8 @@ class Computed:
     """The data of the source from which it was computed, as its manifest says."""
     published: bool = False
     """Whether its manifest was created."""
+    published_us: int = 0
+    generation: int = 0
     committed: bool = False
     """Whether its run has written `commits/<epoch>`."""
     lost: bool = False
@@ -161,11 +163,17 @@ class Judge(logging.Handler):
         self.attempts[attempt.epoch, attempt.run_id] = attempt
         self._by_value.append(attempt)
 
-    def published(self, data: bytes) -> None:
-        """Learn which file is the manifest of an attempt."""
+    def published(self, site: Site, data: bytes) -> None:
+        """Learn which file is the manifest of an attempt; its run had no higher claim before it (rule 3)."""
         manifest = parsed(data)
         attempt = self.attempts[manifest["epoch"], manifest["run_id"]]
-        attempt.published = True
+        began_us = MACHINE.thread.since_us if MACHINE.thread is not None else 0
+        if not attempt.published and site.claimed(above=manifest["generation"], before_us=began_us):
+            self.violate(
+                f"{attempt.name} is published; a newer run had claimed before its batch began"
+            )
+        attempt.published, attempt.published_us = True, MACHINE.true_us
+        attempt.generation = manifest["generation"]
         attempt.offsets = sources(manifest["offsets"])
         attempt.manifest = paths.MANIFEST.path(Attempt(attempt.epoch, manifest["generation"]))
         attempt.segments = tuple(
@@ -194,6 +202,11 @@ class Judge(logging.Handler):
         if attempt is None:
             return
         attempt.committed = True
+        # As it was published, its run has looked once more (rule 7).
+        if attempt.published and site.claimed(attempt.generation, attempt.published_us):
+            self.violate(
+                f"Spark completed {attempt.name}, whose run was overtaken as it was published"
+            )
         if not attempt.published and (flushed := self._replayed(site, epoch)) is not None:
             site.kept[epoch] = flushed
             flushed.lost = False
@@ -249,6 +262,13 @@ class Judge(logging.Handler):
         attempt.at(target).keys.add(key)
         attempt.at(target).gone.discard(key)
 
+    def ledger_created(self, target: str) -> None:
+        """Look at a ledger row that is new: a flusher makes it once there is something to flush."""
+        if MACHINE.looked_us and not any(site.kept for site in self.sites):
+            self.violate(
+                f"the ledger row of {target or 'the query'} is made, and nothing is to be flushed"
+            )
+
     def begun(self, target: str, window: Window) -> None:
         """Look at a window that was begun: each epoch has to be the attempt that Spark kept."""
         self._dates(target, window)
@@ -295,6 +315,8 @@ class Judge(logging.Handler):
                 f"{attempt.name} was begun, and Spark kept {kept.name if kept else 'none'}"
             )
             return
+        if kept is not None and kept.manifest > attempt.manifest and site.log.has(kept.manifest):
+            self.violate(f"{attempt.name} was begun unproven, and {kept.name} is a later attempt")
         others = {*kept.by_target} - {target} if kept is not None else set()
         if kept is not None and any(kept.at(other).begun_us for other in others):
             self.violate(f"{attempt.name} was begun for {target}; another target has {kept.name}")
@@ -343,6 +365,19 @@ class Judge(logging.Handler):
             site.forget()  # behind what the row said, where it followed another history
         if not target:
             self._vouched(target, site, flushed)
+
+    def rewind_ended(self, site: Site, target: str, to: int) -> None:
+        """Look at what a rewind leaves, where nobody else acts: no record above its mark."""
+        own = f"{target}/" if target else ""
+        left = [
+            path
+            for kind in (paths.FLUSHED, paths.RETAINED_RECORD)
+            for path in site.log.paths(f"{kind.folder}{own}")
+            if (found := re.fullmatch(r"[a-z]+/(?:[a-z]+/)?([0-9]{20})(-.*[0-9]{20})?\.json", path))
+            and int(found[1]) > to
+        ]
+        if left:
+            self.violate(f"a rewind to {to} leaves {left}")
 
     def reset(self, target: str) -> None:
         """Learn that the timestamps of a target went back from the future to the present."""
@@ -446,8 +481,17 @@ class Judge(logging.Handler):
                 + "".join(f" to {target}" for target in sorted(filter(None, lacking)))
             )
 
-    def record_deleted(self) -> None:
-        """Look at a record of a flush that is about to be deleted, perhaps by the first of two rewinds."""
+    def record_deleted(self, site: Site, epochs: range) -> None:
+        """Look at a record that is about to be deleted: by a flusher not before what it is about (rule 17).
+
+        Or by the first of two rewinds.
+        """
+        for epoch in epochs:
+            attempt = site.kept.get(epoch)
+            copied = site.log.has(paths.RETAINED_RECORD.path(epoch))
+            needed = attempt is not None and site.log.has(attempt.manifest) and not copied
+            if MACHINE.looked_us and needed:
+                self.violate(f"the record of epoch {epoch} is deleted before its manifest")
         mine = self.rewinding.get(MACHINE.current) if MACHINE.current is not None else None
         if mine is not None and self.read_ledger(mine[0]) != mine[1]:
             self.two_rewinds = True

@@ -93,6 +93,9 @@ class Operator:
 
         def replaced(flushed: int) -> None:
             judge.rewound(self.name, self.site, flushed)
+            name = f"{self.process.host.name}:{self.process.pid}"
+            if name not in self.site.rewinds and not self.process.disturbed:
+                judge.violate("a rewind is carried out that has not reported itself")
             judge.rewinding[self.process] = self.name, self.world.row(self.name)
             if reset:
                 judge.reset(self.name)
@@ -112,6 +115,13 @@ class Operator:
                 reset_timestamps=reset,
             )
             plan.carry_out(clock.now_us())
+            if not any(
+                t.stands_still
+                for p in MACHINE.processes.values()
+                for t in p.threads
+                if p is not self.process
+            ):
+                judge.rewind_ended(self.site, self.name, to)
 
         self.world.documented |= {"LedgerBehindLog"}  # until it is carried out to its end
         self._command(f"rewind --to {to}{' --restored' if restored else ''}", act)

@@ -49,6 +49,10 @@ class Site:
         """What the log says of each of several targets: announced, attached, detached."""
         self.since_us: dict[tuple[str, int], int] = {}
         """When a target was announced last, epoch -1, and when an epoch of it was given up."""
+        self.claims: dict[str, int] = {}
+        """When each claim was made, by its path."""
+        self.rewinds: set[str] = set()
+        """Processes that have reported a rewind."""
         self.is_copy = False
         """Whether it must not be used, as it is a copy of another one."""
         self._judge = judge
@@ -160,6 +164,13 @@ class Site:
         self.kept[epoch] = newer
         newer.committed = True
 
+    def claimed(self, above: int, before_us: int) -> bool:
+        """Whether a higher generation was claimed before a moment, and the claim is there still."""
+        return any(
+            us < before_us and self.log.has(path) and int(re.findall(r"[0-9]+", path)[0]) > above
+            for path, us in self.claims.items()
+        )
+
     def settled(self) -> int:
         """Return the last epoch that the log records, or the ledger row names as begun from it; -1: none."""
         marks = [(target, self._judge.read_ledger(target)) for target in self._judge.targets]
@@ -270,7 +281,13 @@ class Site:
 
     def _logged(self, path: str, data: bytes) -> None:
         if path.startswith(paths.MANIFEST.folder):
-            self._judge.published(data)
+            self._judge.published(self, data)
+        elif path.startswith(paths.CLAIM.folder):
+            self.claims[path] = MACHINE.true_us
+        elif path.startswith("flusher") and (report := json.loads(data))["doing"].startswith(
+            "rewind"
+        ):
+            self.rewinds.add(report["flusher"])
         elif path.startswith(paths.DECISION.folder):
             target = "" if path.count("/") == 1 else path.split("/")[1]
             epoch = int(path.rpartition("/")[2][:20])
@@ -297,7 +314,8 @@ class Site:
             if lost_to:
                 self._judge.manifest_deleted(self, path, data, lost_to)
         elif path.startswith(paths.FLUSHED.folder):
-            self._judge.record_deleted()
+            numbers = re.findall(r"[0-9]{20}", path)
+            self._judge.record_deleted(self, range(int(numbers[1]), int(numbers[0]) + 1))
         elif path.startswith((paths.CHOICE.folder, paths.PROOF.folder)):
             attempt = self.kept.get(int(path.partition("/")[2][:20]))
             if attempt is not None and self.log.has(attempt.manifest):

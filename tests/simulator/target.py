@@ -269,6 +269,8 @@ class Connection(ReadsOffers, IdempotentSession):
             outcome = self._ledger.compare_and_set(seen, new)
             if outcome is not Outcome.APPLIED:
                 return outcome
+            if seen is None:
+                judge.ledger_created(database.target)
             if verb == "begin" and new.begun is not None:
                 judge.begun(database.target, new.begun)
                 database.lose_shadowed_timestamps()
