@@ -374,3 +374,36 @@ def test_what_delta_rs_cannot_merge_is_refused_in_the_task(
     upserting = Upserting(str(tmp_path / "t"))
     with pytest.raises(InvalidRow, match=says):
         upserting.add(pa.record_batch([pa.array([bad], type_), [1]], schema=schema))
+
+
+LONG = pa.decimal128(20, 2)
+MOST = "delta.dataSkippingNumIndexedCols"
+
+
+@pytest.mark.parametrize(
+    ("type_", "partition", "properties"),
+    [
+        (LONG, ["d"], {}),
+        (pa.list_(LONG), [], {}),
+        (pa.map_(pa.string(), LONG), [], {}),
+        (LONG, [], {MOST: "2"}),
+        (LONG, ["v"], {MOST: "1"}),
+    ],
+    ids=["partition", "array", "map", "third", "second in files"],
+)
+def test_a_long_decimal_without_bounds_does_not_matter(
+    tmp_path: Path, type_: pa.DataType, partition: list[str], properties: dict[str, str]
+) -> None:
+    """A merge writes none of it, so readers miss nothing by them."""
+    schema = SCHEMA.append(pa.field("d", type_))
+    path = str(tmp_path / "t")
+    DeltaTable.create(path, schema, partition_by=partition, configuration=properties)
+    query = Upserting(path)
+    long = Decimal("123456789012345678.25")
+    value = {LONG: long, pa.list_(LONG): [long]}.get(type_, [("x", long)])
+    for v in (1, 2):
+        query.add(pa.RecordBatch.from_pylist([{"k": "a", "v": v, "d": value}], schema))
+    assert table_of(path) == [{"k": "a", "v": 2, "d": value}]
+    bounds = DeltaTable(path).get_add_actions(flatten=True).schema.names
+    assert "min.k" in bounds
+    assert not [name for name in bounds if name.startswith("min.d")]

@@ -29,7 +29,6 @@ from wal_sink.targets.delta.columns import (
     DECLARED,
     declared,
     to_arrow,
-    to_text,
 )
 from wal_sink.targets.names import quote
 
@@ -67,6 +66,7 @@ def refuse_unfit(
     fields: Sequence[Mapping[str, Any]],
     properties: Mapping[str, str],
     features: Collection[str],
+    partitioned_by: Collection[str] = (),
     *,
     replaces: bool = False,
 ) -> None:
@@ -74,6 +74,7 @@ def refuse_unfit(
 
     :param fields: as Delta's log has them.
     :param features: what the table asks of its writers.
+    :param partitioned_by: the partition columns.
     :param replaces: whether rows are replaced, too.
     :raises SchemaMismatch: names what is in the way.
     """
@@ -84,7 +85,8 @@ def refuse_unfit(
             f"The Delta table {path} takes no rows by key: it is append-only ({_APPEND_ONLY}).",
             f"ALTER TABLE … SET TBLPROPERTIES ('{_APPEND_ONLY}' = 'false'), or set delta.mode to append.",
         )
-    bounded = _bounded(fields, properties) if replaces else []
+    in_files = [field for field in fields if field["name"] not in partitioned_by]
+    bounded = _bounded(in_files, properties) if replaces else []
     if inexact := [field for field in bounded if has_inexact_bounds(field["type"])]:
         raise SchemaMismatch(
             f"The Delta table {path} takes no rows by key: delta-rs, which writes them, rounds the bounds of"
@@ -107,18 +109,24 @@ _CAN_BE_BOUNDED = (
 
 def has_inexact_bounds(type_: Any) -> bool:
     """Whether delta-rs rounds the bounds of a type, as Delta's log has it."""
-    digits = re.findall(r"decimal\((\d+),", to_text(type_))
-    return any(int(each) > _EXACT_DIGITS for each in digits)
+    if not isinstance(type_, str):  # of arrays and maps it writes none
+        return any(has_inexact_bounds(field["type"]) for field in type_.get("fields", ()))
+    found = re.match(r"decimal\((\d+),", type_)
+    return found is not None and int(found[1]) > _EXACT_DIGITS
 
 
 def _bounded(
     fields: Sequence[Mapping[str, Any]], properties: Mapping[str, str]
 ) -> list[Mapping[str, Any]]:
-    """Return the columns of whose values delta-rs may write bounds."""
+    """Return the columns of whose values delta-rs may write bounds.
+
+    :param fields: without the partition columns.
+    """
     if (listed := properties.get(_BOUNDED)) is not None:
         names = {name.strip().strip("`").partition(".")[0] for name in listed.split(",")}
         return [field for field in fields if field["name"] in names]
-    return [] if properties.get(_MOST_BOUNDED) == "0" else [*fields]
+    most = properties.get(_MOST_BOUNDED, "32")
+    return [*fields[: int(most)]] if most.isdecimal() else [*fields]
 
 
 def bounds_of_key(
@@ -461,6 +469,7 @@ class Table:
             self.fields,
             self._table.metadata().configuration,
             asked_of_writers(protocol.min_writer_version, protocol.writer_features),
+            self.partitioned_by,
             replaces=replaces,
         )
 
