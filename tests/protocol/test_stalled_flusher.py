@@ -546,6 +546,21 @@ def test_rule_9_an_epoch_that_was_given_up_since_the_look_is_not_missed(
     assert world.table() == {"a": 0, "b": 2}
 
 
+def test_rule_9_an_error_that_names_another_host_at_each_look_is_raised(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an error of a flush job does, whose tasks run now here, now there."""
+    world.run().batch([("a", 0)])
+    flusher, hosts = world.flusher(), iter(range(100))
+
+    def damaged(_step: Choose) -> dict[Attempt, Published]:
+        raise CorruptLog(f"a damaged segment (in a Spark task on host{next(hosts)})", "Restore it.")
+
+    monkeypatch.setattr(flusher._chooser, "_manifests", damaged)
+    with pytest.raises(CorruptLog):
+        until_it_stops(flusher)
+
+
 def until_it_stops(flusher: Flusher) -> None:
     """Take some steps; an error ends them."""
     for _ in range(5):

@@ -80,6 +80,9 @@ from wal_sink.wal.targets import why_absent
 
 logger = line_logger(__name__)
 
+_MOST_LOOKS = 5
+"""After so many an error counts, also if each look has ended with another text: it may name a host."""
+
 
 @dataclass(frozen=True)
 class Pipeline:
@@ -162,9 +165,9 @@ class Flusher:
 
     def _look_again(self) -> Step:
         """Do a pass; do another one where it ends with an error that others may have caused meanwhile."""
-        self._doubts, doubted = False, ""
+        self._doubts, doubted, looks = False, "", 0
         while True:
-            before = self._mark
+            before, looks = self._mark, looks + 1
             try:
                 step = self._pass()
             except WalSinkError as error:
@@ -174,7 +177,8 @@ class Flusher:
                 # A quicker flusher may be ahead at each look, or while this one stands still in it, as long
                 # as its records come; and another error is a sign that others have acted.
                 ahead = gone and self._log.mark(fresh=True) != before
-                if error.summary == doubted and not ahead:
+                same = error.summary == doubted or looks >= _MOST_LOOKS
+                if same and not ahead:
                     raise
                 doubted = error.summary
                 logger.info("looking again, as others may have acted meanwhile: %s", error.summary)
