@@ -437,12 +437,16 @@ def skip(epoch: int | None, *, begun: bool = False) -> str:
     return f"`wal-sink skip CHECKPOINT {_number(epoch)} --to URL{' --begun' if begun else ''}`"
 
 
-WHILE_REFUSED = (
-    "A flush that runs then goes on by itself. There are two ways on without the rows:"
-    " onInvalidRow=quarantine keeps each row that is refused;"
-    f" {skip(None, begun=True)} gives the epoch up, and keeps its rows in files."
-)
-"""What to do beside the repair that the target names, as long as a begun window is refused."""
+def while_refused(*, may_quarantine: bool) -> str:
+    """Say what to do beside the repair that the target names, as long as a begun window is refused.
+
+    :param may_quarantine: whether the target can pass over rows, and is not told to.
+    """
+    alone = " If it is rows that are refused, onInvalidRow=quarantine keeps these alone."
+    return (
+        "A flush that runs then goes on by itself. Or go on without the epoch:"
+        f" {skip(None, begun=True)} keeps its rows in files.{alone if may_quarantine else ''}"
+    )
 
 
 def skip_lost(epoch: int) -> str:

@@ -334,6 +334,21 @@ def test_rule_24_every_fault_of_a_flush_with_refused_rows_is_recovered_from(
     covered(f"fault at every operation of a {role} with rows refused in it, {when}", str(len(hit)))
 
 
+def test_who_has_the_quarantine_is_not_told_to_set_it() -> None:
+    """What refuses is no row: the table is gone."""
+    world = RefusingWorld()
+
+    def gone(_: object) -> str:
+        raise errors.TargetRefused("no such table", "Restore it.")
+
+    world.store.refuses = gone
+    world.run().batch([("a", 1)])
+    with pytest.raises(errors.TargetRefused) as caught:
+        world.flush()
+    assert caught.value.remedy == f"Restore it. {errors.while_refused(may_quarantine=False)}"
+    assert "onInvalidRow" not in caught.value.remedy
+
+
 def test_rule_24_a_refused_row_does_not_block_those_behind_it() -> None:
     """The flush goes on in the same window, and says which row, when and why."""
     world = RefusingWorld()
@@ -392,8 +407,10 @@ def test_fail_stops_the_flush_at_the_row() -> None:
     world.run().batch([("a", 1), ("bad", -777)])
     with pytest.raises(errors.TargetRefused, match="three sevens") as caught:
         world.flush()
-    assert caught.value.remedy == f"Change the target. {errors.WHILE_REFUSED}"
-    assert "`wal-sink skip CHECKPOINT EPOCH --to URL --begun`" in errors.WHILE_REFUSED
+    ways = errors.while_refused(may_quarantine=True)
+    assert caught.value.remedy == f"Change the target. {ways}"
+    assert "`wal-sink skip CHECKPOINT EPOCH --to URL --begun`" in ways
+    assert "onInvalidRow=quarantine" in ways
     assert listed(world) == []
     world.store.refuses = lambda _: ""
     world.flush()

@@ -71,7 +71,7 @@ from wal_sink.protocol.next_step import (
     resting,
 )
 from wal_sink.protocol.windows import to_sync
-from wal_sink.targets.base import Target
+from wal_sink.targets.base import Delivery, Target
 from wal_sink.wal.aside import bring_back
 from wal_sink.wal.location import owned, refuse_vanished, unflushed
 from wal_sink.wal.log import Log
@@ -362,8 +362,11 @@ class Flusher:
             if not self._target.finish(row):
                 return
         except TargetRefused as error:
-            remedy = f"{error.remedy} {errors.WHILE_REFUSED}"
-            raise TargetRefused(error.what, remedy) from error
+            passes_over = self.pipeline.target.delivery is not Delivery.STAGED
+            ways = errors.while_refused(
+                may_quarantine=passes_over and not (self.pipeline.quarantine or window.sent_once)
+            )
+            raise TargetRefused(error.what, f"{error.remedy} {ways}") from error
         self._record(window, given_up)
         if epochs := self.trimmer.trimmable_at_once(window):
             attempts = {Attempt(begun.epoch, begun.generation) for begun in window.epochs}
