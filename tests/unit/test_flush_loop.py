@@ -28,6 +28,8 @@ from wal_sink.model import paths
 from wal_sink.model.records import ErrorReport, FlusherReport
 from wal_sink.progress.heartbeat import this_process, wait_until_flushed
 from wal_sink.progress.status import read_status
+from wal_sink.spark.arrow_batching import ArrowBatching
+from wal_sink.spark.query import QueryFlush
 from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget
 from wal_sink.wal.log import Log
 
@@ -58,15 +60,27 @@ class Outage(Faults):
         yield
 
 
+class Standstill(Outage):
+    """Every operation whose name contains `matching` waits until it is over."""
+
+    @contextmanager
+    def around(self, name: str) -> Iterator[None]:
+        """Surround one operation."""
+        if self._where in name:
+            self.failures += 1
+            assert self.over.wait(2 * SECONDS)
+        yield
+
+
 class Flushing:
     """A loop over a world, as `register` makes it."""
 
-    def __init__(self, world: World, faults: Faults) -> None:
+    def __init__(self, world: World, faults: Faults, target: str = "") -> None:
         self.world = world
         self.faults = faults
         pipeline = Pipeline(
             world.query_id,
-            Log(FaultyBackend(world.log_backend, faults)),
+            Log(FaultyBackend(world.log_backend, faults), target),
             Checkpoint(world.checkpoint),
             FaultyTarget(world.store, faults),
         )
@@ -111,7 +125,7 @@ def world() -> World:
 @pytest.fixture
 def flushing(world: World, flushing_in: Callable[..., Flushing]) -> Callable[..., Flushing]:
     """Make loops over `world`."""
-    return lambda faults=None: flushing_in(world, faults)
+    return lambda faults=None, target="": flushing_in(world, faults, target)
 
 
 @pytest.fixture
@@ -119,8 +133,8 @@ def flushing_in() -> Iterator[Callable[..., Flushing]]:
     """Make loops over any world; they are stopped after the test, and no thread is left."""
     made: list[Flushing] = []
 
-    def make(world: World, faults: Faults | None = None) -> Flushing:
-        made.append(Flushing(world, faults or Faults()))
+    def make(world: World, faults: Faults | None = None, target: str = "") -> Flushing:
+        made.append(Flushing(world, faults or Faults(), target))
         return made[-1]
 
     yield make
@@ -365,12 +379,31 @@ def test_a_caller_sees_a_try_that_fails_with_nothing_to_flush(
     it.loop.hurry()
     with pytest.raises(errors.TargetRefused, match="no such table"):
         wait_until_flushed(
-            Checkpoint(world.checkpoint), world.log, SECONDS, has_tried=it.loop.has_tried
+            Checkpoint(world.checkpoint), world.log, SECONDS, lambda _: it.loop.has_tried()
         )
     outage.over.set()
     it.loop.hurry()
     checkpoint = Checkpoint(world.checkpoint)
-    assert wait_until_flushed(checkpoint, world.log, SECONDS, it.loop.has_tried).epoch == 0
+    tried = wait_until_flushed(checkpoint, world.log, SECONDS, lambda _: it.loop.has_tried())
+    assert tried.epoch == 0
+
+
+def test_who_waits_for_one_target_does_not_wait_for_a_try_at_another(
+    world: World, flushing: Flushings
+) -> None:
+    """That may take long, as where the other one does not answer."""
+    world.run().batch([("a", 1)])
+    world.flush()
+    stands_still = Standstill("list ")
+    loops = [flushing().start().loop, flushing(stands_still, "other").start().loop]
+    until(lambda: stands_still.failures > 0)
+    checkpoint, log = Checkpoint(world.checkpoint), world.log
+    batching = ArrowBatching(None, log, wanted=False)
+    flush = QueryFlush(world.query_id, "run", checkpoint, log, loops, batching)
+    flush.tell(FlushLoop.hurry)
+    assert wait_until_flushed(checkpoint, log, SECONDS, flush.has_tried).seconds < SECONDS / 2
+    assert not flush.has_tried("other")
+    stands_still.over.set()
 
 
 # --- how it ends ----------------------------------------------------------------------------------

@@ -199,7 +199,7 @@ def wait_until_flushed(
     checkpoint: Checkpoint,
     log: Log,
     timeout: float | None = None,
-    has_tried: Callable[[], bool] = lambda: True,
+    has_tried: Callable[[str], bool] = lambda _target: True,
 ) -> Flushed:
     """Wait until every epoch that is checkpointed now is in the target and marked; of several, in each.
 
@@ -207,7 +207,7 @@ def wait_until_flushed(
     after `awaitTermination` returns, or never.
 
     :param timeout: seconds; None waits for as long as a flusher is alive.
-    :param has_tried: whether the flusher has tried a step since; it may find the target set back.
+    :param has_tried: whether the flusher to a target has tried a step since; it may find the target set back.
     :raises FlushTimeout: the time is over.
     :raises NoFlusher: no flusher was seen to report for two minutes of the wait; or epochs wait for a target
         that is not attached, or is detached meanwhile.
@@ -232,7 +232,7 @@ def _wait(
     log: Log,
     goal: int,
     timeout: float | None,
-    has_tried: Callable[[], bool],
+    has_tried: Callable[[str], bool],
 ) -> Flushed:
     """Wait until one target has every epoch up to a goal."""
     started = time.monotonic()
@@ -241,7 +241,7 @@ def _wait(
     flushed = {newest.epoch: 0} if newest else {}
     watch, those = FlusherWatch(), f"up to {goal} of {place}"
     while True:
-        tried = has_tried()  # before its report is read
+        tried = has_tried(log.target)  # before its report is read
         waiting = count_epochs(log, goal, newest.epoch if newest else -1)
         if waiting and (left := why_absent(log)) is not None:
             raise left

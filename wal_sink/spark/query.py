@@ -46,9 +46,9 @@ class QueryFlush:
         for loop in self.loops:
             act(loop)
 
-    def has_tried(self) -> bool:
-        """Whether each thread has tried a step since it was told to `hurry`."""
-        return all(loop.has_tried() for loop in self.loops)
+    def has_tried(self, target: str) -> bool:
+        """Whether the thread for a target has tried a step since it was told to `hurry`."""
+        return all(loop.has_tried() for loop in self.loops if loop.target == target)
 
     @property
     def is_alive(self) -> bool:
