@@ -504,11 +504,17 @@ def abandoned_log(log: str, epochs: Sequence[int]) -> str:
     waits = (
         f"Epoch {epochs[0]} is" if len(epochs) == 1 else f"Epochs {epochs[0]} to {epochs[-1]} are"
     )
-    last = epochs[-1]
     return (
-        f"{waits} in {log}, not flushed, and nothing flushes them now. {stand_in(log, str(last))} Only the"
-        f" deleted checkpoint knew whether Spark had kept epoch {last}: if not, write {last - 1} for {last}."
+        f"{waits} in {log}, not flushed, and nothing flushes them now. {flush_published(log, epochs[-1])}"
         " If the rows are not wanted, delete that folder."
+    )
+
+
+def flush_published(log: str, last: int) -> str:
+    """Say how to flush a log whose checkpoint was deleted, up to the last epoch that it has."""
+    return (
+        f"{stand_in(log, str(last))} Only the deleted checkpoint knew whether Spark had kept epoch {last}:"
+        " if not, name the epoch before it."
     )
 
 

@@ -29,7 +29,7 @@ import msgspec
 from wal_sink.admin.flusher_at_work import refuse_flusher
 from wal_sink.admin.query import Query
 from wal_sink.checkpoint.checkpoint import Checkpoint, local_folder
-from wal_sink.errors import NotDrained, abandoned_log, stand_in
+from wal_sink.errors import NotDrained, abandoned_log, flush_published
 from wal_sink.model import paths
 from wal_sink.progress.status import Status, byte_count, read_status
 from wal_sink.text import counted
@@ -164,7 +164,7 @@ def _look(query: Query, now_us: int, *, discard_unflushed: bool) -> Status:
     if not found.safe_to_delete and not discard_unflushed:
         flush = "Run `wal-sink flush CHECKPOINT` before."
         if query.checkpoint.has_lost(query.query_id):
-            flush = stand_in(query.log.url, str(found.published))
+            flush = flush_published(query.log.url, found.published)
         waits = found.pending_epochs or found.published > found.flushed
         raise NotDrained(
             f"Checkpoint and log of query {query.query_id} cannot be deleted: {found.unsafe_because}",
