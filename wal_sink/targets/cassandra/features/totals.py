@@ -383,7 +383,7 @@ def _refuse_newer(
         f"{row_text(batch, adding.plan, int(ends[first]))} of {adding.plan.table} was written at"
         f" {held[first].written_us} by something else, and what is to be added has the earlier time"
         f" {stamps[first]} (microseconds since 1970): no reader would see it.",
-        "Correct totals while nothing waits to be flushed. Correct the table now if it is wrong.",
+        "Correct the table if it is wrong. Correct totals only while nothing waits to be flushed.",
     )
 
 
