@@ -5,7 +5,7 @@ where. `docs/protocol/argument.md` argues why that is exactly-once.
 
 *An error* may come of what others did in the middle of the pass: another flusher has flushed and trimmed what
 this one misses, an operator has given it up, or detached the target. So the flusher looks again, and stops
-only when that ends with an error, too. A flusher that had stood still may have deleted what a rewind flushes
+only when that ends with the same error. A flusher that had stood still may have deleted what a rewind flushes
 again; then the second pass brings it back.
 """
 
@@ -152,7 +152,7 @@ class Flusher:
         """Look, decide, do one step; return it. An `Idle` means that there is nothing to do now.
 
         :raises WalSinkError: the flush stops here; calling again takes up the same step. Unless it is the
-            target that fails or refuses, or an option, a second look has ended with an error, too (rule 9).
+            target that fails or refuses, or an option, a second look has ended with the same error (rule 9).
         """
         self._looked_s = time.monotonic()
         try:
