@@ -426,6 +426,22 @@ def test_no_flusher(world: World, monkeypatch: pytest.MonkeyPatch, age_s: float 
     assert "register" in caught.value.remedy
 
 
+def test_a_try_of_a_flusher_that_hangs_is_not_waited_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says nothing any more, and all is flushed."""
+    world.run().batch([("a", 1)])
+    world.flush()
+    monkeypatch.setattr("wal_sink.progress.heartbeat._PATIENCE_S", 0.1)
+    asked = iter(range(1_000))
+
+    def has_tried(_target: str) -> bool:
+        return next(asked) > 100
+
+    assert wait_until_flushed(Checkpoint(world.checkpoint), world.log, None, has_tried).epoch == 0
+    assert next(asked) < 100
+
+
 def test_a_flusher_that_reports_is_waited_for(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

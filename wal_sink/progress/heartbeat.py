@@ -252,7 +252,8 @@ def _wait(
             raise stopped
         waited = time.monotonic() - started
         timed_out = timeout is not None and waited >= timeout
-        if not waiting and (tried or timed_out):
+        silent = timeout is None and watch.silent_s > _PATIENCE_S
+        if not waiting and (tried or timed_out or silent):
             break
         if timed_out:
             raise FlushTimeout(
@@ -261,7 +262,7 @@ def _wait(
                 "Nothing is lost: the log keeps them. Wait longer, or check that the target"
                 " answers.",
             )
-        if waiting and timeout is None and watch.silent_s > _PATIENCE_S:
+        if silent:
             raise NoFlusher(
                 f"{counted(waiting, f'epoch {those} waits', f'epochs {those} wait')} and no process flushes",
                 "Start the query again under wal_sink.register(spark), or run"
