@@ -300,13 +300,13 @@ def test_what_a_newer_run_is_writing_stays(tmp_path: Path) -> None:
     dead.write_bytes(b"x")
     hour_ago = time.time() - 3_600
     os.utime(dead, (hour_ago, hour_ago))
-    began = time.time()
 
     def write() -> None:
         writing.write_bytes(b"x")
         os.utime(writing, (began - 0.005, began - 0.005))
 
     stalled = world.run(At(f"list {paths.SEGMENT.folder}", write))
+    began = time.time()  # the claim begins right after it
     room(world, stalled, max_bytes=1)
     assert (dead.exists(), writing.exists()) == (False, True)
 
