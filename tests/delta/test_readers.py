@@ -213,7 +213,7 @@ PARTITIONS: dict[str, list[Any]] = {
         "a\nb",
         " x ",
         "..",
-        "x" * 200,
+        "汉" * 28,
     ],
 }
 

@@ -118,20 +118,22 @@ class BadValueError(Exception):
         self.problem, self.remedy, self.row, self.rows = problem, remedy, row, rows
 
 
-_LONGEST = 200
-"""Bytes of a text that names a partition's folder, as an address has it: a file system takes 255, with the
-partition's name."""
+_LONGEST = 255
+"""Bytes of the name that a file system takes."""
 
 
-def refuse_as_folder(values: pa.Array) -> None:
-    """Refuse texts that are too long to name the folder of a partition, or bytes, which Base64 names.
+def refuse_as_folder(values: pa.Array, partition: str) -> None:
+    """Refuse texts for which the folder of a partition, `<partition>=<text>` as in a URL, has too long a name.
+
+    Of bytes Base64 is the text.
 
     :raises BadValueError: there is one.
     """
-    if (pc.max(pc.binary_length(values)).as_py() or 0) * 4 > _LONGEST:
+    longest = _LONGEST - len(quote(f"{partition}=", safe="="))
+    if (pc.max(pc.binary_length(values)).as_py() or 0) * 4 > longest:
         named = (base64.b64encode(v) if isinstance(v, bytes) else v for v in values.to_pylist())
         refuse(
-            pa.array([len(quote(each or "", safe="")) > _LONGEST for each in named]),
+            pa.array([len(quote(each or "", safe="")) > longest for each in named]),
             "is too long for the name of a partition's folder",
             "Partition the table by another column, or shorten the values: F.left('{name}', …).",
         )

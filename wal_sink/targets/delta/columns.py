@@ -300,7 +300,7 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
     def stored(column: Column, values: pa.Array) -> pa.Array:
         found = _stored(column, values)
         if column.name in partitioned_by:
-            _refuse_as_partition(found)
+            _refuse_as_partition(found, column.name)
             if key_of(plan):
                 _refuse_merged_partition(found)
         return found
@@ -326,7 +326,7 @@ def _stored(column: Column, values: pa.Array) -> pa.Array:
     return found
 
 
-def _refuse_as_partition(values: pa.Array) -> None:
+def _refuse_as_partition(values: pa.Array, name: str) -> None:
     if (beyond := beyond_python(values)) is not None:
         refuse(
             beyond,
@@ -339,7 +339,7 @@ def _refuse_as_partition(values: pa.Array) -> None:
             "is an empty text, which Delta keeps as a null of a partition",
             "Write a null or another text: F.when(F.col('{name}') != '', …).",
         )
-        refuse_as_folder(values)
+        refuse_as_folder(values, name)
 
 
 def _refuse_merged_partition(values: pa.Array) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 import pyarrow as pa
@@ -14,17 +14,17 @@ from wal_sink.targets.arrow_values import text
 from wal_sink.targets.casts import cast, refuse, refuse_as_folder, stored_by
 
 ARROW, FOLDERS, LEAST = "arrow", "folders", "least"
-"""Details of a plan: the columns as Arrow types, the texts that name folders of partitions, and the least
+"""Details of a plan: the columns as Arrow types, the partition that each text names a folder of, and the least
 numbers that a partition truncates to one of their type."""
 
 
 def to_details(
-    types: pa.Schema, folders: Sequence[str], least: Mapping[str, str]
+    types: pa.Schema, folders: Mapping[str, str], least: Mapping[str, str]
 ) -> dict[str, str]:
     """Return what a plan notes."""
     return {
         ARROW: base64.b64encode(types.serialize()).decode(),
-        FOLDERS: msgspec.json.encode(list(folders)).decode(),
+        FOLDERS: msgspec.json.encode(dict(folders)).decode(),
         LEAST: msgspec.json.encode(dict(least)).decode(),
     }
 
@@ -38,7 +38,7 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
     by_type = {column.type: types.field(column.name).type for column in plan.columns}
     held = stored_by(by_type.get)
     least = msgspec.json.decode(plan.details.get(LEAST, "{}"))
-    folders = msgspec.json.decode(plan.details[FOLDERS], type=list[str])
+    folders = msgspec.json.decode(plan.details[FOLDERS], type=dict[str, str])
 
     def stored(column: Column, values: pa.Array) -> pa.Array:
         found = held(column, values)
@@ -50,7 +50,7 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
                 "Filter such rows out, or partition the table by bucket.",
             )
         if column.name in folders:
-            refuse_as_folder(found)
+            refuse_as_folder(found, folders[column.name])
         return found
 
     return cast(batch, plan, stored)

@@ -208,7 +208,7 @@ def agree(found: Schema, spec: PartitionSpec, name: str, schema: pa.Schema, key:
     given = pa.schema([field.with_type(canonical(field.type)) for field in schema])
     agreed = match_columns(given, columns, name, CastRules(types.get, name))
     names = [each.name for each in agreed]
-    folders, least = [], {}
+    folders, least = {}, {}
     for each in spec.fields:
         column, type_ = (
             found.find_column_name(each.source_id) or "",
@@ -219,7 +219,7 @@ def agree(found: Schema, spec: PartitionSpec, name: str, schema: pa.Schema, key:
         if isinstance(each.transform, IdentityTransform) and isinstance(
             type_, StringType | BinaryType
         ):
-            folders.append(column)
+            folders[column] = each.name
         elif isinstance(each.transform, TruncateTransform) and not isinstance(type_, StringType):
             least[column] = _least(type_, each.transform.width)
     return Plan(
