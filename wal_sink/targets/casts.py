@@ -123,7 +123,7 @@ _LONGEST = 255
 
 
 def refuse_as_folder(values: pa.Array, partition: str) -> None:
-    """Refuse texts for which the folder of a partition, `<partition>=<text>` as in a URL, has too long a name.
+    """Refuse texts that make the name of a partition's folder, `<partition>=<text>` as in a URL, too long.
 
     Of bytes Base64 is the text.
 

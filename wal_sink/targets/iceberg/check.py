@@ -14,8 +14,8 @@ from wal_sink.targets.arrow_values import text
 from wal_sink.targets.casts import cast, refuse, refuse_as_folder, stored_by
 
 ARROW, FOLDERS, LEAST = "arrow", "folders", "least"
-"""Details of a plan: the columns as Arrow types, the partition that each text names a folder of, and the least
-numbers that a partition truncates to one of their type."""
+"""Details of a plan: the columns as Arrow types, the partition that each text names a folder of, and the
+least numbers that a partition truncates to one of their type."""
 
 
 def to_details(
