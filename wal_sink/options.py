@@ -105,6 +105,13 @@ def from_environment(variable: str) -> dict[str, object]:
     return {"environment": variable}
 
 
+VARIABLE_IS_READ = (
+    "A start takes a variable as it was when the Spark session was made; a flusher reads it at each"
+    " try."
+)
+"""How the remedy of a refused login ends."""
+
+
 def about(description: str, *extras: Mapping[str, object], **bounds: Any) -> Meta:
     """Return what stands beside an option's type.
 

@@ -137,7 +137,7 @@ def test_the_function_returns_what_is_in_force(tmp_path: Path) -> None:
     ]
     assert found.in_force["checkpoint"].endswith("/checkpoint")
     assert "1,000 bytes" in found.in_force["budget"]
-    assert "id          bigint to INTEGER (regular)" in repr(found)
+    assert "id          bigint to INTEGER" in repr(found)
     with sqlite3.connect(str(options["sqlite.path"])) as connection:
         tables = connection.execute("SELECT name FROM sqlite_master").fetchall()
     assert tables == [("orders",)]
@@ -214,7 +214,7 @@ def test_a_type_that_python_does_not_get_as_it_is(spark_type: DataType) -> None:
 )
 def test_what_is_no_schema_is_refused(text: str) -> None:
     """With the way to give one."""
-    with pytest.raises(errors.OptionError, match="--schema"):
+    with pytest.raises(errors.OptionError, match="schema"):
         json_schema(text)
 
 
@@ -244,5 +244,5 @@ def test_parquet_gives_the_types_that_spark_reads(tmp_path: Path) -> None:
             ("map", pa.map_(pa.string(), pa.timestamp("us", "UTC"))),
         ]
     )
-    with pytest.raises(errors.OptionError, match="Parquet"):
+    with pytest.raises(errors.OptionError, match=r"(?s)none\.parquet.*Name a Parquet file"):
         parquet_schema(str(tmp_path / "none.parquet"))

@@ -528,7 +528,7 @@ def test_columns_without_a_type_come_with_their_casts(tmp_path: Path) -> None:
 def test_a_refused_connection_names_the_options_to_correct(tmp_path: Path) -> None:
     """A file that is no database stands for a wrong password: the driver's error comes the same way."""
     (tmp_path / "a.db").write_bytes(b"no database" * 1_000)
-    with pytest.raises(OptionError, match="sql refuses: ") as caught:
+    with pytest.raises(OptionError, match=r"sql at sqlite:.*a\.db refuses: ") as caught:
         agreed(target(Sqlite(tmp_path)))
     assert "Correct sql.url or sql.password (or WAL_SINK_SQL_PASSWORD)" in caught.value.remedy
 

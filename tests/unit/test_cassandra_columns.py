@@ -81,7 +81,7 @@ def test_each_column_is_written_to_its_own() -> None:
     checked = CheckedColumn(
         name="a", source="int64", spark="bigint", type="int", role="regular", column="b"
     )
-    assert checked.fits == "bigint to b int (regular)"
+    assert checked.fits == "bigint to b int"
 
 
 def test_the_plan_travels_and_one_without_other_names_is_written_as_before() -> None:

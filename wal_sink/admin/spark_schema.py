@@ -34,6 +34,9 @@ _PLAIN: Mapping[str, pa.DataType] = {
 }
 """By Spark's names of types, without what stands in brackets."""
 
+_SPARKS_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
+"""The key under which Spark keeps its own schema in a Parquet file: INT96 has no time zone in Parquet's."""
+
 _DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
 _DAY_TIME = re.compile(r"interval (day|hour|minute|second)\b")
 
@@ -62,16 +65,20 @@ def json_schema(given: str) -> pa.Schema:
 
 
 def parquet_schema(path: str) -> pa.Schema:
-    """Read the schema of a Parquet file, as Spark does.
+    """Read the schema of a Parquet file, as Spark does: as it wrote it itself, or as Parquet has it.
 
+    :param path: of the file, or of a folder of such files, of which any is taken.
     :raises OptionError: there is no such file, or it is not a Parquet file.
     """
     try:
-        found = pq.read_schema(path)
+        found = pq.read_schema(next(Path(path).glob("*.parquet"), path))
     except (OSError, pa.ArrowInvalid) as error:
         raise OptionError(
-            f"{path} cannot be read as a Parquet file: {error}", "Name one file, not a folder."
+            f"{path} cannot be read as a Parquet file: {error}",
+            "Name a Parquet file, or a folder that holds some.",
         ) from error
+    if (text := (found.metadata or {}).get(_SPARKS_SCHEMA)) is not None:
+        return json_schema(text.decode())
     return pa.schema(
         [pa.field(field.name, _as_spark(field.type), field.nullable) for field in found]
     )
@@ -97,7 +104,7 @@ def _type(kind: Any) -> pa.DataType:
         case str() if (name := kind.partition("(")[0].partition(" ")[0]) in _PLAIN:
             return _PLAIN[name]
     raise OptionError(
-        f"--schema has the type {kind}, which Spark does not hand to Python.",
+        f"The schema has the type {kind}, which Spark does not hand to Python.",
         "Cast the column in the query, or leave it out.",
     )
 

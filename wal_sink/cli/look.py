@@ -35,7 +35,7 @@ from wal_sink.clock import now_us
 from wal_sink.errors import OptionError, WalSinkError
 from wal_sink.progress.heartbeat import FlusherWatch
 from wal_sink.progress.status import Line, Status, byte_count, epoch_id, read_status, status_lines
-from wal_sink.publish.preflight import Checked, preflight
+from wal_sink.publish.preflight import preflight
 from wal_sink.text import counted, printable
 from wal_sink.wal.targets import slowest_view, view_of
 
@@ -238,7 +238,9 @@ def check(
     ] = None,
     parquet: Annotated[
         str | None,
-        typer.Option("--parquet", metavar="FILE", help="A file that has these columns."),
+        typer.Option(
+            "--parquet", metavar="FILE", help="A file that has these columns, or a folder of such."
+        ),
     ] = None,
     option: SinkOptionPairs = None,
 ) -> None:
@@ -262,18 +264,7 @@ def check(
         found = preflight(
             {"checkpointLocation": given.checkpoint, **option_values(option)}, columns
         )
-        console.show(found, check_screen(found))
-
-
-def check_screen(found: Checked) -> Lines:
-    """Lay it out for people: what is in force, then each column."""
-    return Lines(
-        [
-            *(Line(heading, text) for heading, text in found.in_force.items()),
-            *(Line(column.heading, column.fits) for column in found.columns),
-            Line("fits", "the query can start", "good"),
-        ]
-    )
+        console.show(found, Lines([Line(heading, text) for heading, text in found.lines]))
 
 
 @command("why", "yes")

@@ -44,7 +44,8 @@ class CheckedColumn(msgspec.Struct, frozen=True, kw_only=True):
     def fits(self) -> str:
         """Say how the column is written."""
         name = f"{self.column} " if self.column else ""
-        return f"{self.spark} to {name}{self.type} ({self.role})"
+        role = "" if self.role == "regular" else f" ({self.role})"
+        return f"{self.spark} to {name}{self.type}{role}"
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,11 +56,15 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[CheckedColumn, ...]
     """In the order of the DataFrame, for each target."""
 
+    @property
+    def lines(self) -> list[tuple[str, str]]:
+        """Lay it out for people: what is in force, then each column; by heading."""
+        columns = [(column.heading, column.fits) for column in self.columns]
+        return [*self.in_force.items(), *columns, ("fits", "the query can start")]
+
     def __str__(self) -> str:
-        width = max(map(len, [*self.in_force, *(column.heading for column in self.columns)]))
-        lines = [f"{heading:<{width}}  {text}" for heading, text in self.in_force.items()]
-        lines += [f"{column.heading:<{width}}  {column.fits}" for column in self.columns]
-        return "\n".join(lines)
+        width = max(len(heading) for heading, _ in self.lines)
+        return "\n".join(f"{heading:<{width}}  {text}" for heading, text in self.lines)
 
     __repr__ = __str__
 

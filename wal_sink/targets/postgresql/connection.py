@@ -22,6 +22,7 @@ from psycopg import conninfo
 
 from wal_sink.errors import OptionError, TargetUnavailable
 from wal_sink.model.plan import Column, Plan
+from wal_sink.options import VARIABLE_IS_READ
 from wal_sink.targets.arrow_values import are_deletes
 from wal_sink.targets.casts import key_of
 from wal_sink.targets.names import listed, quote
@@ -139,7 +140,7 @@ def wrong_option(said: str, options: PostgresqlOptions) -> OptionError | None:
         return OptionError(
             f"The server of postgresql.uri {uri} refuses the login: {answer}",
             f"Correct the user in postgresql.uri, or the password: postgresql.password, or"
-            f" {PASSWORD_VARIABLE} where it comes from there: the environment is read again at each try.",
+            f" {PASSWORD_VARIABLE} where it comes from there. {VARIABLE_IS_READ}",
         )
     if re.search(r"database .* does not exist", answer):
         return OptionError(

@@ -20,7 +20,7 @@ from wal_sink.errors import (
 )
 from wal_sink.model.ledger import LedgerState, Owner
 from wal_sink.model.plan import Plan
-from wal_sink.options import SHAPES, Options, about, connecting
+from wal_sink.options import SHAPES, VARIABLE_IS_READ, Options, about, connecting
 from wal_sink.targets.base import Delivery, Session, Target
 from wal_sink.targets.casts import CastRules, cast, stored_by
 from wal_sink.targets.client import explained
@@ -32,7 +32,6 @@ from wal_sink.targets.sql.session import SqlSession
 logger = logging.getLogger(__name__)
 
 
-_VARIABLE = "A start takes a variable as it was when the Spark session was made."
 _TO_REACH = (
     "See that the database runs, that this host reaches it under the address in its options, and that no"
     " other client has locked it."
@@ -163,8 +162,9 @@ class SqlTarget(Target, Database):
 
     def _explained(self, fatal: type[WalSinkError]) -> contextlib.AbstractContextManager[None]:
         said = " or ".join(connecting(self.options_type)) or "its options"
-        to_correct = f"Correct {said}, or give that user the rights it lacks. {_VARIABLE}"
-        return explained(self.classify, self.name, to_correct, _TO_REACH, fatal)
+        to_correct = f"Correct {said}, or give that user the rights it lacks. {VARIABLE_IS_READ}"
+        place = self.description.get("target", self.name)
+        return explained(self.classify, place, to_correct, _TO_REACH, fatal)
 
     def _make_ledger(self, connection: Any) -> None:
         """Create the ledger's table unless there is one.

@@ -31,7 +31,7 @@ from cassandra.policies import (
 from cassandra.query import tuple_factory
 
 from wal_sink.errors import OptionError, TargetRefused, TargetUnavailable, WalSinkError
-from wal_sink.options import fields
+from wal_sink.options import VARIABLE_IS_READ, fields
 from wal_sink.targets.cassandra.driver.errors import classify, of_each_host
 from wal_sink.targets.cassandra.driver.internals import (
     NO_TLS,
@@ -387,8 +387,8 @@ def _no_login(cause: Exception, options: CassandraOptions) -> OptionError:
         )
     return OptionError(
         f"The cluster at {options.where} refuses the login of cassandra.username {who.username}: {cause}",
-        f"Correct cassandra.username or cassandra.password, or {variables} where they come from there:"
-        " the environment is read again at each try.",
+        f"Correct cassandra.username or cassandra.password, or {variables} where they come from"
+        f" there. {VARIABLE_IS_READ}",
     )
 
 
