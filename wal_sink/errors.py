@@ -229,12 +229,11 @@ class StoppedWaiting(WalSinkError):
 
 
 class Fenced(WalSinkError):
-    """A newer run of the query exists, so this one must stop (rules 3, 5, 7).
+    """Another run of the query was first, so this one must stop (rules 3, 5, 7).
 
     Two drivers ran on one checkpoint. Nothing that this run wrote, and Spark did not keep, is flushed.
 
-    What to do: Find out why there were two, and stop the older one. The newer one needs nothing, or one
-    more start.
+    What to do: Find out why there were two, and see that one goes on. If both have ended, start one again.
     """
 
     exit_code = 5

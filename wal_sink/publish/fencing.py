@@ -6,7 +6,7 @@ Rules 2, 3, 7 and the proof of rule 11.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from state_backends import StateBackendError
@@ -41,7 +41,13 @@ class Claimed(NamedTuple):
 
 
 def claim_generation(
-    log: Log, run_id: str, options: Mapping[str, str], epoch: int, *, early: bool = False
+    log: Log,
+    run_id: str,
+    options: Mapping[str, str],
+    epoch: int,
+    *,
+    early: bool = False,
+    before: Callable[[], None] = lambda: None,
 ) -> Claimed:
     """Return the run's generation: one above its ticket, claimed once, and still the highest (rule 3).
 
@@ -51,6 +57,7 @@ def claim_generation(
     :param options: the sink's options without secrets, kept with the claim.
     :param epoch: the first one that the run computes, kept with the claim.
     :param early: the run starts, and has nothing to publish yet.
+    :param before: called where the run has no claim yet. What it raises leaves an older run as it is.
     :raises NotRegistered: the run has no ticket, or no longer.
     :raises Fenced: a newer run has claimed a generation.
     """
@@ -59,6 +66,8 @@ def claim_generation(
         raise _without_ticket(log, run_id)
     mine = ticket.generation + 1
     present = log.read(paths.CLAIM, mine)
+    if present is None:
+        before()
     made = Claim(run_id=run_id, options=dict(options), early=early, epoch=epoch)
     claim = present or log.settle(paths.CLAIM, mine, made)
     if claim.run_id != run_id:
@@ -120,8 +129,8 @@ def fenced(what: str) -> Fenced:
     """Return the error with which a run ends where another one was first, be it newer or older."""
     return Fenced(
         what,
-        "Another run of this query was first. See that only one goes on; nothing is lost, and what this one"
-        " computed of the epoch is not flushed.",
+        "Another run of this query was first. See that one goes on, and only one: if both have ended, start"
+        " one again. Nothing is lost; what this one computed of the epoch is not flushed.",
     )
 
 

@@ -130,11 +130,14 @@ class Publisher:
         )
         try:
             generation, is_new = claim_generation(
-                self._log, batch.run_id, self._options, batch.epoch
+                self._log,
+                batch.run_id,
+                self._options,
+                batch.epoch,
+                before=lambda: _refuse_checkpointed(batch, self._checkpoint.last_commit()),
             )
             checkpointed = self._checkpoint.last_commit(fresh=True)
-            if checkpointed >= batch.epoch:  # rule 5
-                raise fenced(f"Epoch {batch.epoch} is checkpointed already, by another run")
+            _refuse_checkpointed(batch, checkpointed)
         except Fenced:
             leave_proof(self._log, batch.epoch - 1, batch.run_id)
             raise
@@ -264,6 +267,12 @@ class Publisher:
                     f" {segment.bytes} bytes",
                     "Set wal.location to a place that the driver and all executors share.",
                 )
+
+
+def _refuse_checkpointed(batch: Appended, checkpointed: int) -> None:
+    """Refuse an epoch that Spark has completed (rule 5)."""
+    if checkpointed >= batch.epoch:
+        raise fenced(f"Epoch {batch.epoch} is checkpointed already, by another run")
 
 
 def _joined(execution: Execution, appended: Sequence[Appended]) -> Appended:
