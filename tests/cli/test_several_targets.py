@@ -181,6 +181,8 @@ def test_the_only_target_of_a_query_has_no_name(world: World, tmp_path: Path) ->
     """It is neither let go nor brought back: `attach` would move it over what it lacks."""
     world.run().batch([("a", 1)])
     query = find_query(str(tmp_path / "checkpoint"), None, {})
+    with pytest.raises(OptionError, match=r"Only one of several targets can be detached"):
+        query.of("left")
     with pytest.raises(OptionError, match="has one target, without a name"):
         plan_detach(query)
     with pytest.raises(OptionError, match="has one target, without a name"):

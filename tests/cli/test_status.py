@@ -45,7 +45,7 @@ def test_a_query_that_has_only_started(world: World, tmp_path: Path) -> None:
     said = run(tmp_path, "status", "checkpoint")
     assert (said.code, said.err) == (0, "")
     assert "none has ever reported" in said.out
-    assert "no row would be lost, once the query is stopped" in said.out
+    assert "yes, checkpoint and log, once the query is stopped" in said.out
     assert "reads its source again" in said.out
 
 
@@ -105,7 +105,7 @@ def test_a_failing_flusher_and_a_dead_one(world: World, tmp_path: Path) -> None:
     world.log.report(msgspec.structs.replace(report, doing=ENDED))
     said = _one_line(run(tmp_path, "status", "checkpoint").out)
     assert "has ended, " in said
-    assert "See to it. Nobody flushes: start the query again, or run `wal-sink flush" in said
+    assert "See to it. Nobody flushes: start the query again, or run `wal-sink flush file:" in said
 
 
 def test_a_drained_query(world: World, tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_watching_into_a_pipe(world: World, tmp_path: Path) -> None:
     with start(tmp_path, "status", "checkpoint", "--watch") as watching:
         assert watching.stdout is not None
         assert world.query_id in watching.stdout.readline()
-        while not watching.stdout.readline().startswith("delete it?"):
+        while not watching.stdout.readline().startswith("deletable"):
             pass
         batches.batch([("b", 2)])
         assert watching.stdout.readline().endswith("1, 2 epochs with 2 rows waiting\n")

@@ -498,7 +498,9 @@ def test_rewind_is_refused_where_the_log_has_forgotten(world: World) -> None:
     backup = fill_and_keep(world)
     restore(world, backup, range(2, EPOCHS - 1))
     path = world.log_backend.list(paths.segment_folder(2))[0]
-    with pytest.raises(errors.MissingManifest, match=r"Epoch 1 .*\n.*only to 1:.*--to 1"):
+    with pytest.raises(
+        errors.MissingManifest, match=r"Epoch 1 .*wal\.retention.*\n.*only to 1:.*--to 1"
+    ):
         go_back(world, 0)
     edit(world.log_backend, path, b"damaged")
     with pytest.raises(errors.MissingManifest, match=r"Epoch 2 .*\n.*only to 2:"):

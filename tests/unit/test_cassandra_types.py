@@ -119,7 +119,7 @@ def test_narrowing_names_types_and_cast() -> None:
     """The remedy is the cast that says that loss is meant, or another table."""
     (problem,) = said(pa.int64(), "int")
     assert "c: bigint (Arrow int64) does not fit the table's int" in problem
-    assert '.withColumn("c", col("c").cast("int"))' in problem
+    assert '.withColumn("c", F.col("c").cast("int"))' in problem
     assert "where it is a bigint" in problem
 
 
@@ -146,7 +146,7 @@ def test_a_clock_reading_is_no_instant() -> None:
     assert "timestamp_ntz is a clock reading without a zone" in problem
     assert "spark.sql.session.timeZone" in problem
     (nested,) = said(pa.list_(pa.timestamp("us")), "set<timestamp>")
-    assert 'cast it, .withColumn("c", col("c").cast("array<timestamp>")).' in nested
+    assert 'cast it, .withColumn("c", F.col("c").cast("array<timestamp>")).' in nested
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_parts_widen_too(source: pa.DataType, cql: str) -> None:
             "frozen<address>",
             (
                 "c.zip: bigint (Arrow int64) does not fit the table's int without loss. Cast it, "
-                '.withColumn("c", col("c").cast("struct<zip:int,street:string>")), or write to a table '
+                '.withColumn("c", F.col("c").cast("struct<zip:int,street:string>")), or write to a table '
                 "where it is a bigint."
             ),
         ),
@@ -270,7 +270,7 @@ def test_parts_widen_too(source: pa.DataType, cql: str) -> None:
             "frozen<tuple<int, bigint>>",
             (
                 "c.x: bigint (Arrow int64) does not fit the table's int without loss. Cast it, "
-                '.withColumn("c", col("c").cast("struct<x:int,y:bigint>")), or write to a table where it '
+                '.withColumn("c", F.col("c").cast("struct<x:int,y:bigint>")), or write to a table where it '
                 "is a bigint."
             ),
         ),
@@ -279,7 +279,7 @@ def test_parts_widen_too(source: pa.DataType, cql: str) -> None:
             "map<bigint, frozen<list<smallint>>>",
             (
                 "c.value.element: bigint (Arrow int64) does not fit the table's smallint without loss. "
-                'Cast it, .withColumn("c", col("c").cast("map<bigint,array<smallint>>")), or write to a '
+                'Cast it, .withColumn("c", F.col("c").cast("map<bigint,array<smallint>>")), or write to a '
                 "table where it is a bigint."
             ),
         ),
@@ -288,7 +288,7 @@ def test_parts_widen_too(source: pa.DataType, cql: str) -> None:
             "vector<float, 3>",
             (
                 "c.element: int (Arrow int32) does not fit the table's float without loss. Cast it, "
-                '.withColumn("c", col("c").cast("array<float>")), or write to a table where it is an int.'
+                '.withColumn("c", F.col("c").cast("array<float>")), or write to a table where it is an int.'
             ),
         ),
         (
@@ -296,7 +296,7 @@ def test_parts_widen_too(source: pa.DataType, cql: str) -> None:
             "vector<float, 3>",
             (
                 "c.element: double does not fit the table's float without loss. Cast it, "
-                '.withColumn("c", col("c").cast("array<float>")), or write to a table where it is a '
+                '.withColumn("c", F.col("c").cast("array<float>")), or write to a table where it is a '
                 "double."
             ),
         ),
@@ -305,7 +305,7 @@ def test_parts_widen_too(source: pa.DataType, cql: str) -> None:
             "set<int>",
             (
                 'c.element: null does not fit the table\'s int without loss. Cast it, .withColumn("c", '
-                'col("c").cast("array<int>")).'
+                'F.col("c").cast("array<int>")).'
             ),
         ),
         (

@@ -391,7 +391,7 @@ def test_the_screens_are_pictures_of_today(name: str) -> None:
         first = re.findall(r'<text [^>]*x="0"[^>]*>([^<]*)</text>', picture)
         texts = [html.unescape(label).replace("\xa0", " ") for label in first]
         labels = {text.strip() for text in texts if text.strip() and text[0] not in "$ "}
-        assert {"query", "lag", "last error", "delete it?"} <= labels
+        assert {"query", "lag", "last error", "deletable"} <= labels
         known = {line.name for line in status_lines(FAILING)} | {"backlog"}
         assert labels <= known, "run `make screens`"
 

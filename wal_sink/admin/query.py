@@ -69,8 +69,8 @@ def refuse_unconfirmed(
     if secrets and unconfirmed:
         words = " ".join(f"--option {shlex.quote(pair)}" for pair in unconfirmed)
         raise OptionError(
-            f"Only the log says where to connect ({', '.join(unconfirmed)}), and"
-            f" {' and '.join(secrets)} would be sent there. Who can write to the log could have written that",
+            f"{' and '.join(secrets)} would be sent there: only the log says where to connect"
+            f" ({', '.join(unconfirmed)}), and anyone who can write to the log can change that",
             f"If it is right, add: {words}. If not, add what is right; NAME= leaves an option out. The"
             f" variable {OPTIONS_VARIABLE} has such NAME=VALUE pairs for every command.",
         )
@@ -91,7 +91,7 @@ def refuse_unregistered(
         pair = shlex.quote(f"{first}target={printable(logged)}")
         raise OptionError(
             f"Only the log says that option {first}target is {printable(logged)}, which no package installed"
-            " here registers. Who can write to the log could have written that",
+            " here registers. Anyone who can write to the log can change that",
             f"If it is right, add: --option {pair}. Else correct it, or install the package that has it.",
         )
 

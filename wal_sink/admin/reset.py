@@ -72,15 +72,16 @@ class ResetPlan:
     def consequences(self) -> str:
         """What the operator agrees to."""
         lost = (
-            f" {_unflushed(self._found)} that are not in the target are lost."
+            f" {_unflushed(self._found)} that are not in the target will be lost."
             if self._found.pending_epochs
             else ""
         )
         if self._found.quarantined_rows:
-            lost += f" {counted(self._found.quarantined_rows, 'row')} in quarantine are lost."
+            lost += f" {counted(self._found.quarantined_rows, 'row')} in quarantine will be lost."
         return (
-            f"The checkpoint {self._found.checkpoint} and the log {self._found.log} are deleted.{lost} The"
-            " rows in the target stay. The next start is a new query: it reads its source from the beginning."
+            f"The checkpoint {self._found.checkpoint} and the log {self._found.log} will be deleted.{lost}"
+            " The rows in the target stay. The next start is a new query: it reads its source from the"
+            " beginning."
         )
 
     def carry_out(self, now_us: int, why: str = "") -> Reset:  # noqa: ARG002 -- the log that would keep it goes

@@ -6,6 +6,7 @@ epochs.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from html import escape
@@ -206,18 +207,18 @@ def status_lines(found: Status) -> list[Line]:
     if found.remedy:
         lines.append(Line("what to do", found.remedy))
     lines.append(
-        Line("delete it?", f"no: {found.unsafe_because}" if found.unsafe_because else _SAFE)
+        Line("deletable", f"no: {found.unsafe_because}" if found.unsafe_because else _SAFE)
     )
     return [line._replace(value=_printable_lines(line.value)) for line in lines]
 
 
 _SAFE = (
-    "no row would be lost, once the query is stopped; but a query that starts anew reads its source again,"
-    " and writes its rows again"
+    "yes, checkpoint and log, once the query is stopped: no row would be lost. But a query that starts anew"
+    " reads its source again, and writes its rows again"
 )
 
 
-_NOBODY_FLUSHES = "Nobody flushes: start the query again, or run `wal-sink flush CHECKPOINT`."
+_NOBODY_FLUSHES = "Nobody flushes: start the query again, or run `wal-sink flush {}`."
 
 
 def _rate(found: Status) -> str:
@@ -426,7 +427,9 @@ def _read(
     last_error, remedy = _last_error_and_remedy(None if over or left else report, ahead)
     lives = seems_alive(report, now) if alive is None else alive
     if backlog.epochs and not lives and not left:  # where `left`, the remedy says how to attach it
-        remedy = " ".join(filter(None, (remedy, _NOBODY_FLUSHES)))
+        remedy = " ".join(
+            filter(None, (remedy, _NOBODY_FLUSHES.format(shlex.quote(checkpoint.url))))
+        )
     rate = read_rate(log)
     quarantined = quarantined_rows(log)
     unsafe = _unsafe(backlog.epochs, published, flushed, quarantined)

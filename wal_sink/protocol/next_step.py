@@ -255,8 +255,10 @@ def _ledger_step(
         raise LedgerBehindLog(
             f"The ledger has no row for query {owner.query_id}, but the log says that epoch"
             f" {floor} is flushed",
-            "Restore the ledger table. If the rows are all there, make its row anew:"
-            f" {errors.rewind(floor)}. If not, start the query with a new checkpoint.",
+            f"If the query writes to another store than before: it has none of the rows up to epoch {floor},"
+            f" and gets those after it if you {errors.rewind(floor)}. If the rows are all there, and only the"
+            " ledger's row is lost, that command makes it anew. Else restore the ledger table, or start the"
+            " query with a new checkpoint.",
         )
     refuse_other_owner(row, owner)
     if row.flushed < first - 1:  # rule 19; the row was adopted from a log that is gone

@@ -66,7 +66,7 @@ def refuse_to_skip(situation: Situation, owner: Owner, first_epoch: int, *, begu
         )
     if epoch <= flushed:
         raise OptionError(
-            f"Epoch {epoch} is flushed, or was passed over: the mark is {flushed}",
+            f"Epoch {epoch} is done already: every epoch up to {flushed} is flushed, or was given up",
             "There is nothing to give up.",
         )
     if epoch > situation.checkpointed:
@@ -199,6 +199,9 @@ class Past(NamedTuple):
         return used
 
 
+_TRIMMED = "What is flushed is trimmed from the log, and only wal.retention keeps it"
+
+
 def refuse_rewind(past: Past, to: int, owner: Owner, *, reset_us: int | None = None) -> None:
     """Refuse a rewind that cannot mean anything, before segments are read for it.
 
@@ -217,7 +220,7 @@ def refuse_rewind(past: Past, to: int, owner: Owner, *, reset_us: int | None = N
     if to >= past.identity.first_epoch and to not in past.records:
         nearest = _possible(past, to)
         raise OptionError(
-            f"The log has no record of epoch {to}, so it cannot become the mark",
+            f"The log has no record of epoch {to}, so the flush cannot go back to it. {_TRIMMED}",
             "Restore flushed/ from a copy of the log"
             + ("." if nearest is None else f", or go back only to {nearest}, of which it has one."),
         )
@@ -271,9 +274,11 @@ def refuse_lost(past: Past, to: int) -> None:
     lost = [e for e in above if not (past.usable.get(e) or past.passed_over(e))]
     if lost:
         nearest = _possible(past, lost[-1])
+        gone = f"{len(lost):,} epochs from {lost[0]} to {lost[-1]} are"
         raise MissingManifest(
-            f"Epoch {lost[0]} is no longer in the log as it was flushed, so it cannot be flushed again",
-            "Restore its manifest and segments from a copy of the log"
+            f"{gone if lost[1:] else f'Epoch {lost[0]} is'} no longer in the log as flushed, so it cannot flush"
+            f" that again. {_TRIMMED}",
+            "Restore manifests and segments from a copy of the log"
             + (
                 f"; without them nothing can be flushed again, since epoch {lost[-1]} is gone, too."
                 if nearest is None

@@ -48,7 +48,9 @@ def view_of(log: Log, target: str) -> Log:
         known = f"has the targets {', '.join(names)}" if names else "has one target, without a name"
         raise OptionError(
             f"There is no target {target}: {log.url} {known}.",
-            f"Name {' or '.join(names)}." if names else "Leave the name out.",
+            f"Name {' or '.join(names)}."
+            if names
+            else "Leave the name out. Only one of several targets can be detached or attached.",
         )
     return log.of(target) if target else log
 

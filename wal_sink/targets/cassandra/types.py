@@ -346,7 +346,7 @@ def _remedy(column: str, cast: str | None, spark: str, part: str | None) -> str:
         return f"Cast it to {part}, in the type to which the whole column is cast."
     if cast is None:
         return "Cast it to a supported type, or drop it from the DataFrame."
-    cast_it = f'ast it, .withColumn("{column}", col("{column}").cast("{cast}"))'
+    cast_it = f'ast it, .withColumn("{column}", F.col("{column}").cast("{cast}"))'
     if spark == "timestamp_ntz":
         return f"Set spark.sql.session.timeZone to the zone of the readings, and c{cast_it}."
     if spark not in CQL_FOR:
