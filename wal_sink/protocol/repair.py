@@ -276,8 +276,8 @@ def refuse_lost(past: Past, to: int) -> None:
         nearest = _possible(past, lost[-1])
         gone = f"{len(lost):,} epochs from {lost[0]} to {lost[-1]} are"
         raise MissingManifest(
-            f"{gone if lost[1:] else f'Epoch {lost[0]} is'} no longer in the log as flushed, so it cannot flush"
-            f" that again. {_TRIMMED}",
+            f"{gone if lost[1:] else f'Epoch {lost[0]} is'} no longer in the log as flushed, so it cannot"
+            f" flush that again. {_TRIMMED}",
             "Restore manifests and segments from a copy of the log"
             + (
                 f"; without them nothing can be flushed again, since epoch {lost[-1]} is gone, too."
