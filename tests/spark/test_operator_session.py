@@ -198,7 +198,7 @@ def drained(shell: Shell) -> None:
     said, shown = shell.both("status")
     between = shown["published"] > shown["checkpointed"]  # where `stop` met the last epoch
     assert (shown["pending_epochs"], shown["safe_to_delete"]) == (0, not between)
-    assert ("not checkpointed yet" if between else "no row would be lost") in said
+    assert ("not checkpointed yet" if between else "yes, checkpoint and log") in said
     log = open_backend(shown["log"])
     assert Log(log).flushed_epochs() == list(range(shown["flushed"] + 1)), "every epoch, in order"
     path = paths.SEGMENT.path(paths.SegmentName(0, 0, 1, "late", "0" * 32))
