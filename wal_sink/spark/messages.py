@@ -142,9 +142,9 @@ def other_place(published_with: Mapping[str, str], now: Configuration) -> str | 
         if before not in (None, here):
             return (
                 f"until now its rows went to {before}, and from now on they go to {here}. Rows that are in"
-                f" {before} stay there. If epochs still wait for {before}, or the new place has no ledger row of"
-                " the query, the flush stops, and its error has the command. If you did not mean this, stop the query and set its"
-                " options back."
+                f" {before} stay there. If epochs still wait for {before}, or the new place has no ledger row"
+                " of the query, the flush stops, and its error has the command. If you did not mean this,"
+                " stop the query and set its options back."
             )
     return None
 
