@@ -11,7 +11,6 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from fsspec.implementations.local import LocalFileSystem
 
 from state_backends import (
     LocalBackend,
@@ -47,13 +46,8 @@ class TestMemoryBackend(StateBackendContract):
         return MemoryBackend(uuid4().hex)
 
 
-class SlowToLook(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
-    """A mount that takes its time, so that a test meets the race on a busy machine as well."""
-
-    def exists(self, path: str, **kwargs: object) -> bool:
-        found = super().exists(path, **kwargs)
-        time.sleep(0.001)
-        return bool(found)
+_GAP_S = 0.001
+"""So wide is the gap in which a race can happen: a busy machine meets it as well."""
 
 
 class ExistsThenWrite(LocalBackend):
@@ -62,7 +56,15 @@ class ExistsThenWrite(LocalBackend):
     def create(self, path: str, data: bytes) -> None:
         file = self._root / path
         file.parent.mkdir(parents=True, exist_ok=True)
-        SlowToLook().pipe_file(str(file), data, mode="create")
+        found = file.exists()
+        time.sleep(_GAP_S)
+        if found:
+            raise FileExistsError(path)
+        with file.open("wb") as out:
+            out.write(data[:1])
+            out.flush()
+            time.sleep(_GAP_S)
+            out.write(data[1:])
 
 
 class ReadThenReplace(MemoryBackend):
