@@ -245,6 +245,12 @@ class Rewind(NamedTuple):
         text = (
             f"Query {self.query.query_id}: ledger and log will say that epoch {self.to} is flushed."
         )
+        known = self.past.row.flushed if self.past.row else None
+        if known is None or known < self.to:
+            text += (
+                f" The ledger {'has no row' if known is None else f'says {known}'}: the table must hold"
+                f" every epoch up to {self.to} already. What it lacks of them stays lost."
+            )
         if self.again:
             twice = f"and come twice unless the table, too, is set back to epoch {self.to}"
             how = (
@@ -253,14 +259,6 @@ class Rewind(NamedTuple):
                 else "with newer timestamps"
             )
             text += f" Epochs {self.again[0]} to {self.again[-1]} are flushed again, {how}."
-        if self.needed:
-            size = sum(manifest.bytes for manifest in self.needed)
-            text += (
-                f" Before that, what {counted(len(self.needed), 'manifest names', 'manifests name')}"
-                f" ({size:,} bytes) gets a second name in"
-                f" {self._aside}, so that no flusher that stands still can delete the last copy. These names"
-                " go an hour after their epoch is flushed, as a later one is."
-            )
         if self.left:
             until = iso(self.left.last_us)
             text += (
@@ -271,12 +269,6 @@ class Rewind(NamedTuple):
         if given_up := [epoch for epoch in self.again if epoch in self.past.given_up]:
             listed = ", ".join(map(str, given_up))
             text += f" Without the rows of these epochs, which were given up and stay so: {listed}."
-        known = self.past.row.flushed if self.past.row else None
-        if known is None or known < self.to:
-            text += (
-                f" The ledger {'has no row' if known is None else f'says {known}'}: the table must hold"
-                f" every epoch up to {self.to} already. What it lacks of them stays lost."
-            )
         if self.past.foreign:
             text += (
                 f" The ledger follows another log and says {known}: rows of that log's epochs from"
@@ -295,6 +287,13 @@ class Rewind(NamedTuple):
             text += (
                 f" Epoch {self.rivals[0].epoch} has {len(self.rivals)} attempts in the log: if it was begun"
                 " in the row that is lost, rows of another one than is flushed now may be in the table."
+            )
+        if self.needed:
+            size = sum(manifest.bytes for manifest in self.needed)
+            text += (
+                f" Until an hour after they are flushed, {self._aside} also has the files of"
+                f" {counted(len(self.needed), 'manifest')}, {size:,} bytes: a flusher that stands still may"
+                " delete the others."
             )
         return text
 
