@@ -89,7 +89,7 @@ def test_verify_and_skip(job: Job) -> None:
     assert (after.code, after.document["ledger"]) == (0, 4)
     again = job.command(*verb, "--begun", "--yes")
     assert again.code == 2
-    assert "is flushed, or was passed over" in again.err
+    assert "is flushed, or was given up" in again.err
 
 
 def test_verify_of_a_checkpoint_that_was_set_back(job: Job) -> None:

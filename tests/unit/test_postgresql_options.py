@@ -93,7 +93,7 @@ def test_two_passwords_are_refused() -> None:
 def test_the_logs_word_alone_gets_no_password() -> None:
     logged = {"postgresql.uri": URI, "table": "orders"}
     refuse_unconfirmed(PostgresqlOptions, logged, {}, {})
-    with pytest.raises(OptionError, match="Only the log says where to connect"):
+    with pytest.raises(OptionError, match="only the log says where to connect"):
         refuse_unconfirmed(PostgresqlOptions, logged, {}, {"WAL_SINK_POSTGRESQL_PASSWORD": "hush"})
 
 
