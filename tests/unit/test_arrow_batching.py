@@ -26,7 +26,7 @@ from wal_sink.spark.arrow_batching import (
     most_rows,
     rows_a_batch,
 )
-from wal_sink.spark.internals.streaming_query import OwnSession
+from wal_sink.spark.internals.spark_session import OwnSession
 
 
 class Conf(dict[str, str]):

@@ -27,7 +27,7 @@ from wal_sink.progress.heartbeat import Flushed, wait_until_flushed
 from wal_sink.progress.status import Status, read_status
 from wal_sink.publish.preflight import Checked, preflight
 from wal_sink.spark.data_source import add_format
-from wal_sink.spark.internals import dataframe, spark_session, streaming_query
+from wal_sink.spark.internals import dataframe, spark_session
 from wal_sink.spark.query import locate
 from wal_sink.spark.sink import Sink
 from wal_sink.wal.location import (
@@ -166,7 +166,7 @@ def _check_worker_python(spark: SparkSession) -> None:
 
     :raises OptionError: with the line to run, or to add.
     """
-    named, folder = spark_session.worker_python(spark), streaming_query.folder(spark)
+    named, folder = spark_session.worker_python(spark), spark_session.folder(spark)
     worker = shutil.which(str(Path(folder, named)) if "/" in named else named)
     if worker is None:
         raise no_worker_python(named, folder, spark_session.shipped_archives(spark))

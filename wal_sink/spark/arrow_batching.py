@@ -16,7 +16,7 @@ import threading
 
 from state_backends import StateBackendError
 from wal_sink.errors import WalSinkError
-from wal_sink.spark.internals import streaming_query
+from wal_sink.spark.internals import spark_session
 from wal_sink.wal.log import Log
 
 logger = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ def rows_a_batch(rows: int, log_bytes: int, most: int) -> int:
     return _at_most(fitting, most)
 
 
-def most_rows(session: streaming_query.OwnSession, expected_bytes: int) -> int | None:
+def most_rows(session: spark_session.OwnSession, expected_bytes: int) -> int | None:
     """Return the rows that bound a batch of a micro-batch alone; None: its bytes have to be bounded, too.
 
     Rows are enough where the session says so, and where Spark expects so few bytes that all of them fit into
@@ -76,9 +76,7 @@ class ArrowBatching:
     :param wanted: False leaves it as it is.
     """
 
-    def __init__(
-        self, session: streaming_query.OwnSession | None, log: Log, *, wanted: bool
-    ) -> None:
+    def __init__(self, session: spark_session.OwnSession | None, log: Log, *, wanted: bool) -> None:
         self._session = session
         self._log = log
         self._lock = threading.Lock()

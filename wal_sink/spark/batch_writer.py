@@ -90,7 +90,7 @@ class BatchWriter:
         self._spark = spark
         self._run: _Run | None = None
         self._seen = ""
-        folder = streaming_query.folder(spark)
+        folder = spark_session.folder(spark)
         place = options["checkpointLocation"]
         if place and not place.startswith("/") and ":" not in place:
             options = {**options, "checkpointLocation": f"{folder}/{place}"}

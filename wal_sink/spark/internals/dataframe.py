@@ -19,7 +19,7 @@ from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
 
 from wal_sink.errors import SchemaMismatch
-from wal_sink.spark.internals.streaming_query import OwnSession
+from wal_sink.spark.internals.spark_session import OwnSession
 
 Answer = Callable[[Iterator[pa.RecordBatch]], bytes]
 """Makes one answer of the batches of a partition."""

@@ -212,3 +212,42 @@ def shipped_archives(spark: SparkSession) -> list[str]:
 def worker_python(spark: SparkSession) -> str:
     """Return the interpreter that Spark starts for its Python workers."""
     return str(spark.sparkContext.pythonExec)
+
+
+def folder(spark: SparkSession) -> str:
+    """Return the current folder of the JVM, against which Spark resolves relative locations."""
+    return folder_of(java(spark))
+
+
+def folder_of(jvm: Any) -> str:
+    """Return the current folder of a JVM."""
+    return str(jvm.java.lang.System.getProperty("user.dir"))
+
+
+class OwnSession:
+    """The configuration of the session that a query has for itself: its copy of the application's.
+
+    :param conf: Java's.
+    """
+
+    def __init__(self, conf: Any) -> None:
+        self._conf = conf
+
+    def contains(self, key: str) -> bool:
+        """Whether the application has set a key, in the session or before it was made; True if unknown."""
+        try:
+            return bool(self._conf.contains(key))
+        except (Py4JError, OSError):
+            return True
+
+    def get(self, key: str) -> str:
+        """Return a value, the default where none is set."""
+        return str(self._conf.get(key))
+
+    def set(self, key: str, value: object) -> bool:
+        """Set a value for the micro-batches that are planned from now on; whether that could be done."""
+        try:
+            self._conf.set(key, str(value))
+        except (Py4JError, OSError):
+            return False
+        return True

@@ -18,7 +18,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 from wal_sink.errors import UnsupportedSpark
 from wal_sink.model.manifest import Execution, Task
 from wal_sink.spark.internals import spark_session
-from wal_sink.spark.internals.spark_session import TESTED, find_class, is_stopped, java
+from wal_sink.spark.internals.spark_session import (
+    TESTED,
+    OwnSession,
+    find_class,
+    folder_of,
+    is_stopped,
+    java,
+)
 from wal_sink.spark.modes import refuse_mode
 
 _QUERY, _RUN, _EPOCH = "sql.streaming.queryId", "spark.jobGroup.id", "streaming.sql.batchId"
@@ -153,7 +160,7 @@ def started_query(
     return StartedQuery(
         str(query.id),
         options,
-        _folder(SparkContext._jvm),
+        folder_of(SparkContext._jvm),
         tuple(Source(s.getClass().getSimpleName(), str(s.toString())) for s in sources),
     )
 
@@ -175,15 +182,6 @@ def _write_options(execution: Any) -> Mapping[str, str]:
     return {entries.apply(i)._1(): entries.apply(i)._2() for i in range(entries.length())}
 
 
-def folder(spark: SparkSession) -> str:
-    """Return the current folder of the JVM, against which Spark resolves relative locations."""
-    return _folder(java(spark))
-
-
-def _folder(java: Any) -> str:
-    return str(java.java.lang.System.getProperty("user.dir"))
-
-
 def active_query(spark: SparkSession, query_id: str) -> StreamingQuery | None:
     """Return a query that runs in a session; None when it has no such query."""
     try:
@@ -200,35 +198,6 @@ def checkpoint_root(query: StreamingQuery) -> str:
 def output_mode(query: StreamingQuery) -> str:
     """Return a query's output mode: append, update or complete."""
     return str(query._jsq.streamingQuery().outputMode().toString()).lower()
-
-
-class OwnSession:
-    """The configuration of the session that a query has for itself: its copy of the application's.
-
-    :param conf: Java's.
-    """
-
-    def __init__(self, conf: Any) -> None:
-        self._conf = conf
-
-    def contains(self, key: str) -> bool:
-        """Whether the application has set a key, in the session or before it was made; True if unknown."""
-        try:
-            return bool(self._conf.contains(key))
-        except (Py4JError, OSError):
-            return True
-
-    def get(self, key: str) -> str:
-        """Return a value, the default where none is set."""
-        return str(self._conf.get(key))
-
-    def set(self, key: str, value: object) -> bool:
-        """Set a value for the micro-batches that are planned from now on; whether that could be done."""
-        try:
-            self._conf.set(key, str(value))
-        except (Py4JError, OSError):
-            return False
-        return True
 
 
 def own_session(query: StreamingQuery) -> OwnSession | None:
