@@ -174,11 +174,10 @@ class Flusher:
                 if error.transient or isinstance(error, TargetRefused | OptionError):
                     raise  # what the target says of a row or of a login follows from no look
                 gone = isinstance(error, MissingManifest | MissingSegment)
-                # A quicker flusher may be ahead at each look, or while this one stands still in it, as long
-                # as its records come; and another error is a sign that others have acted.
-                ahead = gone and self._log.mark(fresh=True) != before
+                # Another error is a sign that others have acted; and a quicker flusher may be ahead at each
+                # look, or while this one stands still in it, as long as its records come.
                 same = error.summary == doubted or looks >= _MOST_LOOKS
-                if same and not ahead:
+                if same and not (gone and self._log.mark(fresh=True) != before):
                     raise
                 doubted = error.summary
                 logger.info("looking again, as others may have acted meanwhile: %s", error.summary)
