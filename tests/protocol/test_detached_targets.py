@@ -31,6 +31,7 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import (
     Diverged,
     Fenced,
+    FlusherAtWork,
     LedgerBehindLog,
     LogFull,
     NoFlusher,
@@ -618,6 +619,31 @@ def test_attaching_that_is_interrupted_is_taken_up(tmp_path: Path) -> None:
         world.forget()
     assert stop > 10
     world.end_sessions()
+
+
+@pytest.mark.parametrize("stop", range(11, 16))  # from the announcement on
+def test_attaching_that_stood_still_over_another_one_takes_nothing_back(
+    world: SeveralWorld, stop: int
+) -> None:
+    """Where it looks for records, or says what the target is; meanwhile the target gets two windows."""
+    plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
+    epochs(world, 1)
+    places = "list flushed/", "create targets/"
+    turns = Turns(stop, counts=lambda operation: operation.startswith(places))
+
+    def late(faults: Faults) -> None:
+        with contextlib.suppress(FlusherAtWork, OptionError):
+            attach(world, faults)
+
+    process = Process(turns, late)
+    process.turn()
+    assert turns.stopped_before
+    done = attach(world)
+    world.flush_all()
+    epochs(world, 2)
+    world.flush_all()
+    process.turn()
+    everything(world, done)
 
 
 def test_who_waits_for_a_target_that_is_not_attached_is_told(world: SeveralWorld) -> None:

@@ -177,6 +177,8 @@ class Disasters:
             return
         if site.log.away or site.log.full or world.judge.cloned:
             return
+        if world.database.away:
+            return  # a run whose options have no plan in the log yet asks the target for one, and ends there
         first = commits[-back]
         if commits[-back - 1] != first - 1:
             return  # Spark would go on from the epoch before, which a zombie has planned

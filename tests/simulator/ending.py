@@ -93,7 +93,11 @@ class _Last:
         self._judge(attached)
         self._reports(attached)
         self._wake_late()
-        # One of those may have been about to detach a target, or to attach one.
+        # One of those may have been about to detach a target, or to attach one. If that was refused in the
+        # middle, as its database was replaced, nothing is trimmed until the command is run again.
+        for target in world.targets:
+            if self.site.state(target) == "announced":
+                self._command(target, "attach")
         attached = [name for name in world.targets if self.site.state(name) == "attached"]
         if attached and not world.judge.violations:
             self._garbage(driver, attached)

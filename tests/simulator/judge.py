@@ -118,8 +118,8 @@ class Judge(logging.Handler):
         self.rewinding: dict[Process, tuple[str, LedgerState | None]] = {}
         """The ledger row that a process with a rewind has made, and of which target."""
         self.two_rewinds = False
-        """Whether one went on deleting records after another one had moved that row, a limit that is
-        documented: docs/protocol/operators.md."""
+        """Whether one went on deleting records, or what is retained, after another one had moved that row, a
+        limit that is documented: docs/protocol/operators.md."""
         self.timestamps_lost_us = 0
         """When the ledger row was lost, or shadowed as an epoch was begun: a restored log does not know the
         timestamps used till then."""
@@ -471,7 +471,7 @@ class Judge(logging.Handler):
         since_us = max((attempt.at(target).flushed_us for target in held), default=0)
         if (
             since_us
-            and not self.disasters
+            and not (self.disasters or self.two_rewinds)
             and MACHINE.true_us < since_us + self.retention_s * 1_000_000
         ):
             self.violate(f"{path} is deleted before wal.retention is over")
@@ -482,16 +482,16 @@ class Judge(logging.Handler):
             )
 
     def record_deleted(self, site: Site, epochs: range) -> None:
-        """Look at a record that is about to be deleted: by a flusher not before what it is about (rule 17).
-
-        Or by the first of two rewinds.
-        """
+        """Look at records that are about to go: by a flusher not before what they are about (rule 17)."""
         for epoch in epochs:
             attempt = site.kept.get(epoch)
             copied = site.log.has(paths.RETAINED_RECORD.path(epoch))
             needed = attempt is not None and site.log.has(attempt.manifest) and not copied
             if MACHINE.looked_us and needed:
                 self.violate(f"the record of epoch {epoch} is deleted before its manifest")
+
+    def rewind_deletes(self) -> None:
+        """See whether the first of two rewinds is about to delete a record, or what is retained."""
         mine = self.rewinding.get(MACHINE.current) if MACHINE.current is not None else None
         if mine is not None and self.read_ledger(mine[0]) != mine[1]:
             self.two_rewinds = True

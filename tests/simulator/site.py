@@ -303,6 +303,8 @@ class Site:
 
     def _deleted(self, path: str) -> None:
         """Tell the judge when the last name of a segment or a manifest goes; both may have a second one."""
+        if path.startswith((paths.FLUSHED.folder, paths.RETAINED_RECORD.folder)):
+            self._judge.rewind_deletes()
         if path.startswith("quarantine/") and path.endswith(".arrow"):
             target = "" if path.count("/") == 1 else path.split("/")[1]
             self._judge.entry_deleted(self, target, refused_in(self.log.get(path)))

@@ -146,9 +146,11 @@ class Attachment(NamedTuple):
         first = self._first(standing.has, trimmable_unseen(log), new.last_us)
         missing = _missing(standing.has, first)
         rows = self._rows(missing)
+        above = _records_above(log, first)
         with open_ledger(self.target, owner) as ledger:
             ledger.replace(standing.past.row, rewound(standing.past, first - 1, owner))
-        _delete_records(log, first)
+        for objects in above:
+            log.delete(objects)
         state = _added(log, attach(log, seen, first, now_us, by, why, rows))
         return Attached(
             query_id=self.query.query_id,
@@ -334,13 +336,16 @@ def _refuse_unnamed(query: Query) -> None:
         )
 
 
-def _delete_records(log: Log, first: int) -> None:
-    """Delete the records of what the target gets again, as a rewind does: its database was replaced."""
-    if log.mark() < first:
-        return
-    log.cut_window(first - 1)
-    for _, objects in log.recorded_above(first - 1, {}):
-        log.delete(objects)
+def _records_above(log: Log, first: int) -> list[list[str]]:
+    """List the records of what the target gets again, for it may lack that: its database was replaced.
+
+    Listed before the ledger row is made anew, so that a command which stands still after that deletes no
+    record of what was flushed since. These have later timestamps in their names.
+    """
+    above = [objects for _, objects in log.recorded_above(first - 1, {})]
+    if above:
+        log.cut_window(first - 1)
+    return above
 
 
 def _missing(has: int, first: int) -> tuple[int, int] | tuple[()]:
