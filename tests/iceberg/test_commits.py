@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.table import Table
+from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from tests.iceberg.conftest import Query, catalog_options, load, make_table, query, read
 from wal_sink.errors import SchemaMismatch, TargetUnavailable
@@ -190,6 +191,40 @@ def test_the_table_changes_while_a_window_is_staged(
         SchemaMismatch, match="pending rows were checked against it: column v is gone"
     ):
         running.add([row(3)])
+
+
+def test_parts_of_a_column_may_have_other_ids(tmp_path: Path) -> None:
+    """As after it was dropped, and added again: no change of the table would bring the former ids back."""
+    schema = pa.schema([("point", pa.struct([("x", pa.int32())]))])
+    options = catalog_options(tmp_path)
+    table = make_table(options, schema)
+    type_ = table.schema().find_type("point")
+    with query(options, schema) as running:
+        with table.update_schema() as update:
+            update.delete_column("point")
+        with table.update_schema() as update:
+            update.add_column("point", type_)
+        running.add([{"point": {"x": 1}}])
+    assert read(options) == [{"point": {"x": 1}}]
+
+
+def test_the_branch_keeps_as_many_snapshots_as_it_is_told(
+    options: dict[str, str], running: Query
+) -> None:
+    running.add([row(1)])
+    head = load(options).metadata.refs["main"]
+    told = SetSnapshotRefUpdate(
+        ref_name="main",
+        type="branch",
+        snapshot_id=head.snapshot_id,
+        min_snapshots_to_keep=7,
+        max_snapshot_age_ms=9,
+    )
+    with load(options).transaction() as change:
+        change._apply((told,), ())
+    running.add([row(2)])
+    head = load(options).metadata.refs["main"]
+    assert (head.min_snapshots_to_keep, head.max_snapshot_age_ms) == (7, 9)
 
 
 def test_a_table_that_was_rolled_back_has_no_row(options: dict[str, str], running: Query) -> None:

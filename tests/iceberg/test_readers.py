@@ -66,6 +66,22 @@ def test_a_filter_finds_each_value(tmp_path: Path) -> None:
             assert len(table.scan(row_filter=by).to_arrow()) == 2, (name, value)
 
 
+def test_a_text_without_bounds_hides_no_row(tmp_path: Path) -> None:
+    """Arrow notes no bounds of a group of rows with one above 4 kB. Not each character has a next one."""
+    schema = pa.schema([("text", pa.string())])
+    options = catalog_options(tmp_path)
+    table = make_table(options, schema)
+    with table.transaction() as change:
+        change.set_properties({"write.parquet.row-group-limit": "2"})
+    texts = ["z" * 5000, "a", "b", "c", "b" * 15 + "\ud7ff!"]
+    with query(options, schema) as running:
+        running.add([{"text": each} for each in texts[:4]])
+        running.add([{"text": each} for each in texts[4:]])
+    table = load(options)
+    for each in texts:
+        assert len(table.scan(row_filter=EqualTo("text", each)).to_arrow()) == 1, each[:20]
+
+
 PARTITIONS: list[tuple[str, Any]] = [
     *((name, IdentityTransform()) for name in VALUES if name != "real"),
     ("at", DayTransform()),

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyiceberg.exceptions import NoSuchTableError
-from pyiceberg.transforms import TruncateTransform
+from pyiceberg.transforms import IdentityTransform, Transform, TruncateTransform
 
 from tests.iceberg.conftest import catalog_options, load, make_table, query, read
 from wal_sink.errors import InvalidRow, SchemaMismatch, WalSinkError
@@ -145,13 +145,17 @@ def test_a_column_by_which_pyiceberg_does_not_partition_twice(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("type_", "short", "long"),
-    [(pa.string(), "x" * 253, "é" * 43), (pa.binary(), b"x" * 144, b"x" * 190)],
+    ("by", "type_", "short", "long"),
+    [
+        ("k", pa.string(), "x" * 253, "é" * 43),
+        ("k", pa.binary(), b"x" * 144, b"x" * 190),
+        ("truncate(50, k)", pa.string(), "x" * 300, "é" * 43),
+    ],
 )
 def test_a_value_too_long_for_a_folder_is_no_row(
-    tmp_path: Path, type_: pa.DataType, short: object, long: object
+    tmp_path: Path, by: str, type_: pa.DataType, short: object, long: object
 ) -> None:
-    options = catalog_options(tmp_path) | {"createTable": "true", "partitionColumns": "k"}
+    options = catalog_options(tmp_path) | {"createTable": "true", "partitionColumns": by}
     schema = pa.schema([("k", type_), ("v", pa.int64())])
     made = target(options)
     plan = made.plan(schema, "key")
@@ -202,9 +206,31 @@ def test_a_number_whose_truncated_partition_is_in_no_type_is_no_row(
     assert [row["v"] for row in read(options)].count(least) == 1
 
 
-def test_a_partition_that_pyiceberg_does_not_compute_is_refused(tmp_path: Path) -> None:
-    """It raised as rows were staged."""
-    options, schema = catalog_options(tmp_path), pa.schema([("v", pa.binary())])
-    make_table(options, schema, [("v", TruncateTransform(2))])
-    with pytest.raises(SchemaMismatch, match=r"partitioned by truncate\[2\] of v"):
-        target(options).plan(schema, "key")
+POINT = pa.struct([("k", pa.string()), ("n", pa.int32())])
+
+
+@pytest.mark.parametrize(
+    ("type_", "name", "by", "why"),
+    [
+        (pa.binary(), "v", TruncateTransform(2), r"truncate\[2\] of v, binary, which pyiceberg"),
+        (pa.uuid(), "v", IdentityTransform(), "identity of v, uuid, which pyiceberg"),
+        (POINT, "v.k", IdentityTransform(), "identity of v.k, string inside a struct"),
+        (POINT, "v.n", TruncateTransform(10), r"truncate\[10\] of v.n, int inside a struct"),
+    ],
+)
+def test_a_partition_that_cannot_be_written_is_refused(
+    tmp_path: Path, type_: pa.DataType, name: str, by: Transform[Any, Any], why: str
+) -> None:
+    """It raised as rows were staged, or hid them."""
+    options, schema = catalog_options(tmp_path), pa.schema([("v", type_), ("w", pa.int64())])
+    make_table(options, schema, [(name, by)])
+    with pytest.raises(SchemaMismatch, match=f"partitioned by {why}"):
+        target(options).plan(schema.remove(0), "key")
+
+
+def test_an_order_by_what_arrow_does_not_sort_is_refused(tmp_path: Path) -> None:
+    options, schema = catalog_options(tmp_path), pa.schema([("v", pa.uuid()), ("w", pa.int64())])
+    with make_table(options, schema).update_sort_order() as order:
+        order.asc("v", IdentityTransform())
+    with pytest.raises(SchemaMismatch, match="sorted by identity of v, uuid, which"):
+        target(options).plan(schema.remove(0), "key")

@@ -13,18 +13,22 @@ from wal_sink.model.plan import Column, Plan
 from wal_sink.targets.arrow_values import text
 from wal_sink.targets.casts import cast, refuse, refuse_as_folder, stored_by
 
-ARROW, FOLDERS, LEAST = "arrow", "folders", "least"
-"""Details of a plan: the columns as Arrow types, the partition that each text names a folder of, and the
-least numbers that a partition truncates to one of their type."""
+ARROW, FOLDERS, WIDTHS, LEAST = "arrow", "folders", "widths", "least"
+"""Details of a plan: the columns as Arrow types, the partition that each text names a folder of, to how many
+characters that truncates it, and the least numbers that a partition truncates to one of their type."""
 
 
 def to_details(
-    types: pa.Schema, folders: Mapping[str, str], least: Mapping[str, str]
+    types: pa.Schema,
+    folders: Mapping[str, str],
+    widths: Mapping[str, int],
+    least: Mapping[str, str],
 ) -> dict[str, str]:
     """Return what a plan notes."""
     return {
         ARROW: base64.b64encode(types.serialize()).decode(),
         FOLDERS: msgspec.json.encode(dict(folders)).decode(),
+        WIDTHS: msgspec.json.encode(dict(widths)).decode(),
         LEAST: msgspec.json.encode(dict(least)).decode(),
     }
 
@@ -38,6 +42,7 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
     by_type = {column.type: types.field(column.name).type for column in plan.columns}
     held = stored_by(by_type.get)
     least = msgspec.json.decode(plan.details.get(LEAST, "{}"))
+    widths = msgspec.json.decode(plan.details.get(WIDTHS, "{}"), type=dict[str, int])
     folders = msgspec.json.decode(plan.details[FOLDERS], type=dict[str, str])
 
     def stored(column: Column, values: pa.Array) -> pa.Array:
@@ -50,7 +55,9 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
                 "Filter such rows out, or partition the table by bucket.",
             )
         if column.name in folders:
-            refuse_as_folder(found, folders[column.name])
+            width = widths.get(column.name)
+            named = found if width is None else pc.utf8_slice_codeunits(found, 0, width)
+            refuse_as_folder(named, folders[column.name])
         return found
 
     return cast(batch, plan, stored)

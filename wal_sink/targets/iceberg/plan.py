@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import (
     NamespaceAlreadyExistsError,
@@ -133,8 +134,18 @@ def _about_shape(
         type_ = columns.find_type(field.source_id)
         if not _computes(field.transform, type_):
             yield (
-                f"it is {how} by {field.transform} of {source}, which pyiceberg does not compute",
-                "Change that to identity, bucket, year, month, day, hour, or truncate of what is no binary.",
+                f"it is {how} by {field.transform} of {source}, {type_}, which pyiceberg does not compute",
+                "Change that to identity, bucket, year, month, day, hour, or truncate, or the column.",
+            )
+        elif (
+            how == "partitioned"
+            and columns.find_field(field.source_id) not in columns.fields
+            and (_names_folder(field, type_) or _truncates_number(field, type_))
+        ):
+            # A task checks columns, not parts of one.
+            yield (
+                f"it is partitioned by {field.transform} of {source}, {type_} inside a struct: not checked",
+                "Partition it by bucket of that, or by a column.",
             )
         elif how == "partitioned" and isinstance(type_, FloatType | DoubleType):
             # pyiceberg looks for the rows of a partition by `=`, and no NaN equals one.
@@ -160,10 +171,23 @@ def _about_shape(
 def _computes(transform: Transform[Any, Any], type_: IcebergType) -> bool:
     """Whether pyiceberg computes a transform of a type; it says so when it is to."""
     try:
-        transform.pyarrow_transform(type_)(pa.nulls(0, schema_to_pyarrow(type_)))
-    except (NotImplementedError, ValueError):
+        values = transform.pyarrow_transform(type_)(pa.nulls(0, schema_to_pyarrow(type_)))
+        rows = pa.table([values], names=["by"])
+        rows.group_by("by").aggregate([])  # so partitions are found
+        pc.sort_indices(rows, sort_keys=[("by", "ascending")])
+    except (NotImplementedError, TypeError, ValueError):
         return False
     return True
+
+
+def _names_folder(field: PartitionField, type_: IcebergType) -> bool:
+    """Whether a value, or its beginning, is the name of a partition's folder."""
+    is_text = isinstance(type_, StringType | BinaryType)
+    return is_text and isinstance(field.transform, IdentityTransform | TruncateTransform)
+
+
+def _truncates_number(field: PartitionField, type_: IcebergType) -> bool:
+    return isinstance(field.transform, TruncateTransform) and not isinstance(type_, StringType)
 
 
 def _least(type_: IcebergType, width: int) -> str:
@@ -208,7 +232,7 @@ def agree(found: Schema, spec: PartitionSpec, name: str, schema: pa.Schema, key:
     given = pa.schema([field.with_type(canonical(field.type)) for field in schema])
     agreed = match_columns(given, columns, name, CastRules(types.get, name))
     names = [each.name for each in agreed]
-    folders, least = {}, {}
+    folders, widths, least = {}, {}, {}
     for each in spec.fields:
         column, type_ = (
             found.find_column_name(each.source_id) or "",
@@ -216,11 +240,11 @@ def agree(found: Schema, spec: PartitionSpec, name: str, schema: pa.Schema, key:
         )
         if column not in names:
             continue
-        if isinstance(each.transform, IdentityTransform) and isinstance(
-            type_, StringType | BinaryType
-        ):
+        if _names_folder(each, type_):
             folders[column] = each.name
-        elif isinstance(each.transform, TruncateTransform) and not isinstance(type_, StringType):
+            if isinstance(each.transform, TruncateTransform):
+                widths[column] = each.transform.width
+        elif _truncates_number(each, type_):
             least[column] = _least(type_, each.transform.width)
     return Plan(
         key=key,
@@ -230,6 +254,7 @@ def agree(found: Schema, spec: PartitionSpec, name: str, schema: pa.Schema, key:
         details=to_details(
             pa.schema([there.field(each) for each in names]),
             folders,
+            widths,
             least,
         ),
     )
@@ -238,9 +263,17 @@ def agree(found: Schema, spec: PartitionSpec, name: str, schema: pa.Schema, key:
 def table_columns(found: Schema) -> list[TableColumn]:
     """Return the columns of a table, as they are compared with a DataFrame's."""
     return [
-        TableColumn(each.name, str(each.field_type), required=each.required, default=each.optional)
+        TableColumn(each.name, _words(each), required=each.required, default=each.optional)
         for each in found.fields
     ]
+
+
+def _words(field: NestedField) -> str:
+    """Return the type of a column; the ids of its parts are counted in it alone.
+
+    Those of the table are others where the column was dropped and added again.
+    """
+    return str(assign_fresh_schema_ids(Schema(field)).fields[0].field_type)
 
 
 def with_missing(table: Table, schema: pa.Schema) -> UpdateSchema | None:

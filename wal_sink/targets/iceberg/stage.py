@@ -5,10 +5,12 @@ The receipt of a staged file has what its commit has to know of it, in Iceberg's
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import logging
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -16,7 +18,7 @@ import pyarrow.compute as pc
 from pyiceberg.avro.decoder import new_decoder
 from pyiceberg.avro.encoder import BinaryEncoder
 from pyiceberg.avro.resolver import construct_writer, resolve_reader
-from pyiceberg.io.fileformat import FileFormatFactory
+from pyiceberg.io.fileformat import DataFileStatistics, FileFormatFactory
 from pyiceberg.io.pyarrow import (
     _determine_partitions,
     _get_field_from_arrow_table,
@@ -153,11 +155,14 @@ def write_files(table: Table, rows: pa.Table) -> Iterator[DataFile]:
     """Write rows to Parquet files, at least one for each partition, in threads.
 
     pyiceberg's own `write_file` makes an empty list of a null one whose elements are structs, and an empty
-    map of a null one whose values are (`ArrowProjectionVisitor`). The rest here is as there.
+    map of a null one whose values are (`ArrowProjectionVisitor`). A file has one group of rows: of several,
+    pyiceberg passes over one without bounds, as of a long text, and a filter would skip its rows. The rest
+    here is as there.
 
     :param rows: in the columns of `arrow_schema`.
     """
     properties, parts = table.metadata.properties, [(None, rows)]
+    in_one_group = properties | {TableProperties.PARQUET_ROW_GROUP_LIMIT: str(len(rows))}
     if not table.spec().is_unpartitioned():
         found = _determine_partitions(table.spec(), table.schema(), rows)
         parts = [(each.partition_key, each.arrow_table_partition) for each in found]
@@ -177,7 +182,7 @@ def write_files(table: Table, rows: pa.Table) -> Iterator[DataFile]:
             f"00000-{number}-{name}.parquet", key
         )
         output = table.io.new_output(location)
-        writer = model.create_writer(output, columns, properties)
+        writer = model.create_writer(output, columns, in_one_group)
         with writer:
             writer.write(pa.Table.from_batches([pa.record_batch(_As(arrow, b)) for b in batches]))
         return DataFile.from_args(
@@ -190,11 +195,21 @@ def write_files(table: Table, rows: pa.Table) -> Iterator[DataFile]:
             spec_id=table.metadata.default_spec_id,
             equality_ids=None,
             key_metadata=None,
-            **writer.result().to_serialized_dict(),
+            **_serialized(writer.result()),
         )
 
     files: Iterator[DataFile] = ExecutorFactory.get_or_create().map(write, range(len(tasks)), tasks)
     return files
+
+
+def _serialized(found: DataFileStatistics) -> dict[str, Any]:
+    """Return what a manifest says of a file's columns."""
+    try:
+        said: dict[str, Any] = found.to_serialized_dict()
+    except UnicodeEncodeError:
+        # pyiceberg cuts a text, and adds one to the last character: U+D800 after U+D7FF is none.
+        said = dataclasses.replace(found, column_aggregates={}).to_serialized_dict()
+    return said
 
 
 class _As:

@@ -51,6 +51,10 @@ FORMAT = 2
 """The version of Iceberg's table format that is written."""
 
 
+_RETENTION = ("min_snapshots_to_keep", "max_snapshot_age_ms")
+"""Of a branch. The main branch itself has no age."""
+
+
 class RefIs(AssertRefSnapshotId):  # type: ignore[misc]
     """The condition that a branch or tag names a snapshot, or is not there.
 
@@ -150,8 +154,8 @@ class IcebergTable:
             append = transaction._append_snapshot_producer(summary)  # noqa: SLF001 -- by table property
             for file in files:
                 append.append_data_file(file)
-            added, _ = append._commit()  # noqa: SLF001 -- `commit` would stage pyiceberg's conditions
-            updates += added
+            (added, head), _ = append._commit()  # noqa: SLF001 -- `commit` would stage pyiceberg's conditions
+            updates += [added, self._with_retention(head)]
             written += append._written_manifests + append._written_manifest_lists  # noqa: SLF001
             row = Row(
                 state=row.state, before=row.before, rows=append.snapshot_id, sequence=sequence
@@ -200,6 +204,13 @@ class IcebergTable:
         if before:
             with contextlib.suppress(Exception):  # an empty file, which nothing names any more
                 io.delete(before.manifest_list)
+
+    def _with_retention(self, head: SetSnapshotRefUpdate) -> SetSnapshotRefUpdate:
+        """Return the move of the main branch, which pyiceberg has forget which snapshots to keep."""
+        there = self.metadata.refs.get(MAIN_BRANCH)
+        return head.model_copy(
+            update={} if there is None else {each: getattr(there, each) for each in _RETENTION}
+        )
 
     def _head(self) -> int | None:
         ref = self.metadata.refs.get(MAIN_BRANCH)
