@@ -210,6 +210,32 @@ def test_rule_18_what_one_target_lacks_stays(world: SeveralWorld) -> None:
     assert world.log.attempts() == ()
 
 
+def test_rule_17_a_trim_that_stood_still_keeps_the_records_of_what_was_flushed_since(
+    world: SeveralWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had listed the manifests before; one target has more epochs now, which wait for the other one."""
+    monkeypatch.setattr("wal_sink.wal.trim.RECORDS_KEPT", 1)
+    run = world.run()
+    run.batch([("a", 0)])
+    flush(world.flusher(name=CELLS))
+    turns = Turns(0, counts=lambda operation: operation.startswith("delete manifests/"))
+    slow = world.flusher(turns, name=ADDED)
+
+    def trims(_: Faults) -> None:
+        while world.log.attempts()[:1] == (Attempt(0, 1),):
+            slow.run_once()
+
+    late = Process(turns, trims)
+    late.turn()
+    assert turns.stopped_before
+    for epoch in (1, 2, 3):
+        run.batch([("b", epoch)])
+        flush(world.flusher(name=CELLS))
+    late.turn()
+    assert [attempt.epoch for attempt in world.log.attempts()] == [1, 2, 3]
+    assert [record["epoch"] for record in world.records(CELLS)] == [1, 2, 3]
+
+
 def test_rule_18_orphans_of_an_epoch_that_one_target_lacks_stay_for_it(world: SeveralWorld) -> None:
     """Even where its manifest is lost, which an operator may restore; the sweep comes every hour."""
     world.run().batch([("a", 1)])

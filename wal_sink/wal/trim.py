@@ -76,7 +76,7 @@ def trim(
         log.delete(retained.paths_of(trimmed))
         retained.forget(trimmed)
     for view in views(log.of("")):
-        view.delete(old_records(view, remaining, retained or ()))
+        view.delete(old_records(view, remaining, max(trimmed, default=-1), retained or ()))
     if refused is not None:
         raise refused
     return tuple(stay)
@@ -127,7 +127,7 @@ def list_trimmable(log: Log, retention: Retention) -> tuple[str, ...]:
         refuse_diverged(log, epoch, attempts_of_epoch)
     later = listed[len(attempts) :]
     kept = [path for epoch, copies in retained.items() if epoch <= upto for path in copies]
-    records = old_records(log, later) if attempts else []
+    records = old_records(log, later, upto) if attempts else []
     manifests = map(paths.MANIFEST.path, attempts)
     notes = _all_notes(log, upto)
     left = left_entries(log, newest.epoch - RECORDS_KEPT)
@@ -185,20 +185,23 @@ def _choices(log: Log, upto: int, but: Collection[int] = ()) -> list[str]:
     return log.paths_of(paths.CHOICE, lambda epoch: epoch <= upto and epoch not in but)
 
 
-def old_records(log: Log, remaining: Iterable[Attempt], copied: Container[int] = ()) -> list[str]:
+def old_records(
+    log: Log, remaining: Iterable[Attempt], trimmed: int, copied: Container[int] = ()
+) -> list[str]:
     """List the records that are needed no longer.
 
     :param remaining: the manifests that stay; records from the first of their epochs on are needed.
+    :param trimmed: the last epoch that is trimmed. Those above may have manifests that came later.
     :param copied: epochs that have another copy of their record, for `wal.retention`.
     """
-    first = min((attempt.epoch for attempt in remaining), default=None)
+    first = min((attempt.epoch for attempt in remaining), default=trimmed + 1)
     listed = log.keys(paths.FLUSHED)
     upto = max((name.last for name in listed), default=-1) - RECORDS_KEPT
     return [
         paths.FLUSHED.path(name)
         for name in listed
         if name.last <= upto
-        if first is None or name.last < first or all(epoch in copied for epoch in name.epochs)
+        if name.last < first or all(epoch in copied for epoch in name.epochs)
     ]
 
 
