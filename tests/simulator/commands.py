@@ -79,6 +79,7 @@ class Commands:
     def _replace_database(self) -> None:
         """Put an empty database in the place of one whose target is detached."""
         name = self.world.chance.choice(self._detached())
+        self.history.stop_flushers(name)
         self.world.happened("database replaced", name)
         self.world.databases[name].restore(Snapshot({}, {}, {}))
         self.world.judge.database_replaced(name)

@@ -210,6 +210,7 @@ class Disasters:
         self.snapshots.append(self.world.database.snapshot())
 
     def _restore_target(self) -> None:
+        self.history.stop_flushers("")
         self.world.happened("target restored")
         self.world.database.restore(self.world.chance.choice(self.snapshots))
         self.world.documented |= {"LedgerBehindLog", "LedgerShadowed"}

@@ -136,7 +136,7 @@ class Flushing:
         documented = self.world.documented | self.documented
         if self.world.judge.two_rewinds:
             documented |= {"CorruptLog"}
-        if self.target in self.world.replaced:
+        if self.target in self.world.replaced and "stale listings" in self.world.swarm:
             documented |= {"LedgerBehindLog"}
         if not error.transient and type(error).__name__ not in documented:
             self.world.judge.violate(f"the flush stopped: {error.summary}")

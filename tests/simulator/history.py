@@ -426,6 +426,17 @@ class History:
             site.completed.clear()
         self.new_driver(site)
 
+    def stop_flushers(self, target: str) -> None:
+        """Stop the flushers of a target that are under way, with their calls that are, too.
+
+        docs/limits.md asks for that before a target is restored or replaced: its rows that such a flusher
+        has sent are gone, and it would go on as if they were there. One that rests may live.
+        """
+        for flushing in self.world.flushing:
+            if flushing.target == target and flushing.thread.stands_still:
+                flushing.process.sever()
+                self._bury(flushing.process)
+
     def stop_all(self) -> None:
         """Stop everything, as an operator does before touching files."""
         for process in MACHINE.processes.values():

@@ -39,6 +39,8 @@ class Arrival:
     quarantine."""
     begun_us: int = 0
     """When it was begun last."""
+    highest_us: int = 0
+    """The highest write timestamp with which it was begun."""
     flushed: bool = False
     """Whether the ledger says that it is flushed."""
     flushed_us: int = 0
@@ -67,6 +69,8 @@ class Computed:
     generation: int = 0
     committed: bool = False
     """Whether its run has written `commits/<epoch>`."""
+    late: bool = False
+    """Whether its run has written `commits/<epoch>` again, purged, when nothing told that another had."""
     lost: bool = False
     """Whether the history to which it belonged was left, by restoring a backup."""
     excused: bool = False
@@ -123,8 +127,8 @@ class Judge(logging.Handler):
         self.timestamps_lost_us = 0
         """When the ledger row was lost, or shadowed as an epoch was begun: a restored log does not know the
         timestamps used till then."""
-        self.reset_us = -1
-        """When an operator left the timestamps of the future behind, where older rows stay on top."""
+        self.set_back: set[str] = set()
+        """Targets with rows as of the future on top, as an operator has left those timestamps behind."""
         self.attempts: dict[tuple[int, str], Computed] = {}
         self._said: set[tuple[str, int]] = set()
         """Targets, each with an epoch that an operator was told it lacks, or has vouched for."""
@@ -192,7 +196,9 @@ class Judge(logging.Handler):
             self.violate(f"epoch {epoch} was completed by a run on a copy")
         attempt = self.attempts[epoch, run_id] if run_id is not None else None
         if max(site.checkpoint.numbers("commits"), default=-1) > epoch:
-            return  # Spark purged the file, and has gone on from what another run had computed
+            # Spark purged the file, and has gone on from what another run had computed.
+            self._came_late(attempt, site.kept.get(epoch))
+            return
         site.completed[epoch] = attempt
         if epoch in site.kept:  # it was completed before its commit file was deleted
             if attempt is site.kept[epoch] or epoch <= site.settled():
@@ -216,6 +222,14 @@ class Judge(logging.Handler):
         gone = [path for path in (*attempt.segments, attempt.manifest) if not site.log.has(path)]
         if gone and site.lacking(attempt):
             self.violate(f"Spark completed {attempt.name}, of which {gone} is gone from the log")
+
+    def _came_late(self, attempt: Computed | None, kept: Computed | None) -> None:
+        """Note that Spark had completed another attempt, whose run has not published a later epoch."""
+        if attempt is not None and kept is not None:
+            attempt.late = not any(
+                each.published and each.run_id == kept.run_id and each.epoch > kept.epoch
+                for each in self._by_value
+            )
 
     def _replayed(self, site: Site, epoch: int) -> Computed | None:
         """Return what is flushed as an epoch that Spark merely replays; None: it is flushed from other data.
@@ -278,7 +292,9 @@ class Judge(logging.Handler):
                 self.violate(f"epoch {begun.epoch} is written as of {ahead_s:.0f} s from now")
             attempt = self._by_digest.get(begun.digest) if begun.manifest else None
             if attempt is not None:
-                attempt.at(target).begun_us = MACHINE.true_us
+                arrival = attempt.at(target)
+                arrival.begun_us = MACHINE.true_us
+                arrival.highest_us = max(arrival.highest_us, begun.last_us)
             if begun.manifest and attempt is None:
                 self.violate(f"{begun.manifest} was begun, which no run has published")
             elif attempt is None:
@@ -310,6 +326,11 @@ class Judge(logging.Handler):
             self.violate(f"{attempt.name} was begun before Spark has completed the epoch")
             return
         kept = site.kept[attempt.epoch]
+        if attempt.late:  # a limit that is documented: docs/limits.md
+            self.counts["choices wrong by a late commit"] += 1
+            attempt.excused = True
+            site.kept[attempt.epoch] = attempt
+            return
         if attempt.epoch not in self.doubted:
             self.violate(
                 f"{attempt.name} was begun, and Spark kept {kept.name if kept else 'none'}"
@@ -367,7 +388,12 @@ class Judge(logging.Handler):
             self._vouched(target, site, flushed)
 
     def rewind_ended(self, site: Site, target: str, to: int) -> None:
-        """Look at what a rewind leaves, where nobody else acts: no record above its mark."""
+        """Look at what a rewind leaves, where nobody else acts: no record above its mark.
+
+        If the rewind has stood still, a flusher may have flushed again, and recorded, what is above.
+        """
+        if self._row_was_moved():
+            return
         own = f"{target}/" if target else ""
         left = [
             path
@@ -379,9 +405,14 @@ class Judge(logging.Handler):
         if left:
             self.violate(f"a rewind to {to} leaves {left}")
 
+    def _row_was_moved(self) -> bool:
+        """Whether the ledger row that a rewind of this process has made is another one by now."""
+        mine = self.rewinding.get(MACHINE.current) if MACHINE.current is not None else None
+        return mine is not None and self.read_ledger(mine[0]) != mine[1]
+
     def reset(self, target: str) -> None:
         """Learn that the timestamps of a target went back from the future to the present."""
-        self.reset_us = MACHINE.true_us
+        self.set_back.add(target)
         self._begun_last.pop(target, None)
 
     def _vouched(self, target: str, site: Site, upto: int) -> None:
@@ -492,9 +523,7 @@ class Judge(logging.Handler):
 
     def rewind_deletes(self) -> None:
         """See whether the first of two rewinds is about to delete a record, or what is retained."""
-        mine = self.rewinding.get(MACHINE.current) if MACHINE.current is not None else None
-        if mine is not None and self.read_ledger(mine[0]) != mine[1]:
-            self.two_rewinds = True
+        self.two_rewinds |= self._row_was_moved()
 
     def entry_deleted(self, site: Site, target: str, rows: dict[str, int]) -> None:
         """Look at an entry that is about to be deleted: its rows are in the table, or come again."""
@@ -620,7 +649,10 @@ class Judge(logging.Handler):
             (target, shown.epoch) in site.given_up
             or (shown.lost and shown.begun_last(target) > last.begun_last(target))
             or (shown.lost and shown.at(target).begun_us <= self.timestamps_lost_us)
-            or shown.at(target).begun_us <= self.reset_us
+            # As of the future: the last one has it again, with timestamps of the present.
+            or (
+                target in self.set_back and shown.at(target).highest_us > last.at(target).highest_us
+            )
             # Flushed, taken back by a rewind, and left out as the target was attached again.
             or last.epoch < shown.epoch < site.first(target)
         )

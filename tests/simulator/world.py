@@ -61,8 +61,8 @@ class World:
         self.documented: set[str] = set()
         """Kinds of errors at which the flush may stop, after what was done to this history."""
         self.replaced: set[str] = set()
-        """Targets whose database was replaced by an empty one, while they were detached: a flusher that stood
-        still since before, or lists the states as they were, finds no ledger row."""
+        """Targets whose database was replaced by an empty one, while they were detached: a flusher that lists
+        the states as they were finds no ledger row."""
 
     @property
     def several(self) -> bool:
