@@ -153,7 +153,7 @@ class Driver:
         """Tell the judge that a run has ended in order."""
         run, judge = self.run, self.world.judge
         attempt = judge.attempts.get((run.next, run.run_id)) if run is not None else None
-        if attempt is not None and not self.process.disturbed:
+        if attempt is not None and not self.process.disturbed_us:
             judge.left(self.site, attempt)
 
     def _is_expected(self, error: errors.WalSinkError) -> bool:
@@ -167,7 +167,7 @@ class Driver:
         if kind == "NotRegistered":
             # Its ticket could not be written, or went as newer runs have claimed.
             run = self.run
-            return self.process.disturbed or (
+            return bool(self.process.disturbed_us) or (
                 run is not None
                 and (not run.noted or self.site.claimant not in (run.claimant, run.run_id))
             )
@@ -321,7 +321,7 @@ class Run:
         before = judge.attempts.get((self.next - 1, self.run_id))
         here = judge.attempts.get((self.next, self.run_id))
         published = here is not None and here.published
-        if before is not None and not published and not self.driver.process.disturbed:
+        if before is not None and not published and not self.driver.process.disturbed_us:
             before.fenced_us = MACHINE.true_us
 
     def _purge(self) -> None:

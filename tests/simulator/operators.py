@@ -89,17 +89,19 @@ class Operator:
 
     def rewind(self, to: int, *, restored: bool = False, reset: bool = False) -> None:
         """Give `wal-sink rewind --to`."""
-        judge, living = self.world.judge, self._living()
+        judge, living, since_us = self.world.judge, self._living(), MACHINE.true_us
 
         def replaced(flushed: int) -> None:
             judge.rewound(self.name, self.site, flushed)
             name = f"{self.process.host.name}:{self.process.pid}"
-            if name not in self.site.rewinds and not self.process.disturbed:
+            if name not in self.site.rewinds and not self.process.disturbed_us:
                 judge.violate("a rewind is carried out that has not reported itself")
             judge.rewinding[self.process] = self.name, self.world.row(self.name)
             if reset:
                 judge.reset(self.name)
-            if beside := {each for each in living if each.reports}:
+            # A flusher whose reports have failed meanwhile, as on a full disk, may count as dead.
+            heard = {each for each in living if each.process.disturbed_us < since_us}
+            if beside := {each for each in heard if each.reports}:
                 names = ", ".join(each.process.name for each in beside)
                 judge.violate(f"a rewind is carried out beside a living flusher: {names}")
 

@@ -129,8 +129,8 @@ class Process:
         self.stalled = 0
         """How many of its threads stand still at an I/O call."""
         self._severed = False
-        self.disturbed = False
-        """Whether any of its calls has failed, so that a trace which it should have left may be missing."""
+        self.disturbed_us = 0
+        """When a call of it failed last, so a trace which it should have left may be missing; 0: never."""
         self.others_live: Callable[[], None] = lambda: None
         """Lets the other processes report that they live."""
         self._trace = trace
@@ -177,7 +177,7 @@ class Process:
         if fault is Fault.CRASH_BEFORE:
             self.die()
         if fault is Fault.REFUSED:
-            self.disturbed = True
+            self.disturbed_us = MACHINE.true_us
             raise Lost(f"{verb} {what}")
         if fault is Fault.STALL_BEFORE:
             self._stall()
@@ -190,7 +190,7 @@ class Process:
             found = self._trace.call(self.name, verb, what, effect)
         finally:
             if fault is Fault.ANSWER_LOST:
-                self.disturbed = True
+                self.disturbed_us = MACHINE.true_us
                 raise Lost(f"{verb} {what}")
             if fault is not Fault.STALL_AFTER:
                 self.die()

@@ -118,7 +118,7 @@ class Mount(StateBackend):
 
     def _note_disturbance(self, verb: str) -> None:
         if self._volume.away or (self._volume.full and verb in _NEEDS_ROOM):
-            self._process.disturbed = True
+            self._process.disturbed_us = MACHINE.true_us
 
     def _put(self, path: str, data: bytes, *, exclusive: bool = True) -> None:
         self._changed(path)
