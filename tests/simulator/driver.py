@@ -234,6 +234,7 @@ class Run:
     def batch(self, count: int, *, heard: bool, poison: bool) -> None:
         """Run one micro-batch to the end, or to a row that is refused."""
         driver, epoch = self.driver, self.next
+        driver.main.run_id = self.run_id
         if not self.planned:
             driver.store.create(f"offsets/{epoch}", self._offsets())
             self.planned = True
@@ -258,6 +259,7 @@ class Run:
             else:  # as `abort()` does, without the message of another task
                 discard(driver.log, appended)
             raise errors.InvalidRow("a row that the target would refuse", "Filter such rows out.")
+        driver.main.since_us = MACHINE.true_us
         Publisher(
             driver.log,
             driver.site.open_checkpoint(driver.process),

@@ -136,6 +136,7 @@ class History:
             cached_us = world.chance.choice((30_000_000, 600_000_000))
             world.site.log.cached_us = world.site.checkpoint.cached_us = cached_us
         if "clock jumps" in world.swarm:
+            world.judge.clocks_agree = False
             for database in world.databases.values():
                 database.one_node_ahead = world.chance.random() < 0.5
             world.future = world.judge.future = world.chance.random() < 0.5

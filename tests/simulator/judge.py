@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tests.protocol.raw import manifest_digest, parsed
 from tests.simulator.machine import MACHINE
 from tests.simulator.rows import INVALID, REFUSED, SHARED_KEYS
+from tests.simulator.steps import Steps
 from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerState, Window
 from wal_sink.model.manifest import Attempt
@@ -130,6 +131,9 @@ class Judge(logging.Handler):
         self.set_back: set[str] = set()
         """Targets with rows as of the future on top, as an operator has left those timestamps behind."""
         self.attempts: dict[tuple[int, str], Computed] = {}
+        self.clocks_agree = True
+        """Whether no clock jumps in this history."""
+        self.steps = Steps(self)
         self._said: set[tuple[str, int]] = set()
         """Targets, each with an epoch that an operator was told it lacks, or has vouched for."""
         self.retention_s = 0.0
@@ -176,6 +180,7 @@ class Judge(logging.Handler):
             self.violate(
                 f"{attempt.name} is published; a newer run had claimed before its batch began"
             )
+        self.steps.published(site, manifest["generation"])
         attempt.published, attempt.published_us = True, MACHINE.true_us
         attempt.generation = manifest["generation"]
         attempt.offsets = sources(manifest["offsets"])
@@ -208,6 +213,7 @@ class Judge(logging.Handler):
         if attempt is None:
             return
         attempt.committed = True
+        self.steps.completed(site, attempt)
         # As it was published, its run has looked once more (rule 7).
         if attempt.published and site.claimed(attempt.generation, attempt.published_us):
             self.violate(
@@ -273,6 +279,7 @@ class Judge(logging.Handler):
         ]
         if given_up and all(given_up):  # a clone does not have the other one's decisions
             self.violate(f"row {key} of {attempt.name} is written, which was given up before")
+        self.steps.written(target, key, attempt.epoch, us)
         attempt.at(target).keys.add(key)
         attempt.at(target).gone.discard(key)
 
@@ -286,6 +293,7 @@ class Judge(logging.Handler):
     def begun(self, target: str, window: Window) -> None:
         """Look at a window that was begun: each epoch has to be the attempt that Spark kept."""
         self._dates(target, window)
+        self.steps.begins(target, window)
         for begun in window.epochs:
             ahead_s = (begun.base_us - MACHINE.true_us) / 1_000_000
             if ahead_s > _MOST_AHEAD_S and not self.future:
@@ -302,6 +310,14 @@ class Judge(logging.Handler):
                     self.violate(f"epoch {begun.epoch} was begun without rows, and has some")
             elif not any(site.kept.get(begun.epoch) is attempt for site in self.sites):
                 self._begun_of_another(target, attempt)
+
+    def row_made(self, target: str, row: LedgerState) -> None:
+        """Look at a ledger row that an operator has made."""
+        last = self._begun_last.get(target)
+        records = self.sites[0].records(target).values() if self.reset_us < 0 else ()
+        used_us = [each["base_us"] + max(each["rows"], 1) - 1 for each in records]
+        if self._knows_dates:
+            self.steps.row_made(target, row, max([last.last_us if last else 0, *used_us]))
 
     @property
     def _knows_dates(self) -> bool:
@@ -515,6 +531,7 @@ class Judge(logging.Handler):
     def record_deleted(self, site: Site, epochs: range) -> None:
         """Look at records that are about to go: by a flusher not before what they are about (rule 17)."""
         for epoch in epochs:
+            self.steps.record_deleted(site, epoch)
             attempt = site.kept.get(epoch)
             copied = site.log.has(paths.RETAINED_RECORD.path(epoch))
             needed = attempt is not None and site.log.has(attempt.manifest) and not copied
@@ -540,6 +557,7 @@ class Judge(logging.Handler):
 
     def attached(self, site: Site, target: str, first: int) -> None:
         """Look at a log as a target is attached: it has all that is to be flushed from `first` on."""
+        self.steps.attached(site, target, first)
         for epoch, attempt in site.kept.items():
             if attempt is None or epoch < first or target not in site.lacking(attempt):
                 continue

@@ -99,6 +99,8 @@ class Operator:
             judge.rewinding[self.process] = self.name, self.world.row(self.name)
             if reset:
                 judge.reset(self.name)
+            self._row_made()
+            judge.steps.rewound(self.site, self.name, flushed)
             # A flusher whose reports have failed meanwhile, as on a full disk, may count as dead.
             heard = {each for each in living if each.process.disturbed_us < since_us}
             if beside := {each for each in heard if each.reports}:
@@ -116,6 +118,7 @@ class Operator:
                 restored=restored,
                 reset_timestamps=reset,
             )
+            self.thread.rewinds = True
             plan.carry_out(clock.now_us())
             if not any(
                 t.stands_still
@@ -128,6 +131,11 @@ class Operator:
         self.world.documented |= {"LedgerBehindLog"}  # until it is carried out to its end
         self._command(f"rewind --to {to}{' --restored' if restored else ''}", act)
 
+    def _row_made(self) -> None:
+        row = self.world.row(self.name)
+        assert row is not None
+        self.world.judge.row_made(self.name, row)
+
     def detach(self) -> None:
         """Give `wal-sink detach --target`."""
         self._command(
@@ -138,7 +146,9 @@ class Operator:
         """Give `wal-sink attach --target`; it has to say what the target lacks."""
 
         def act() -> None:
-            found = plan_attach(self.query, self.target).carry_out(clock.now_us())
+            database = self.world.databases[self.name]
+            target = SimulatedTarget(database, self.process, lambda _flushed: self._row_made())
+            found = plan_attach(self.query, target).carry_out(clock.now_us())
             if found.state.verb == "attached":
                 self.world.judge.reported(self.site, self.name, found.state.epoch, found.missing)
 

@@ -257,6 +257,12 @@ class Thread:
         """When the flusher's step that is under way began; 0: it is no flusher's."""
         self.late = False
         """Whether its process is dead, and a call of it on its way."""
+        self.listed: dict[str, int] = {}
+        """When it has listed each folder freshly last."""
+        self.run_id = ""
+        """The run of Spark that it is at work for."""
+        self.rewinds = False
+        """Whether it carries a rewind out."""
         self._greenlet: Any = None
         process.threads.append(self)
 

@@ -12,15 +12,11 @@ from tests.protocol.raw import manifest_digest
 from tests.simulator.judge import Computed, Judge, body_run, sources
 from tests.simulator.machine import MACHINE
 from tests.simulator.process import Process
+from tests.simulator.steps import MANIFEST
 from tests.simulator.volume import Files, Mount, Volume
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.model import paths
 from wal_sink.wal.log import Log
-
-MANIFEST = re.compile(
-    rf"(?:^|/)(?:{paths.MANIFEST.folder}|{paths.RETAINED_RECORD.folder})[0-9]+-[0-9]+\.json$"
-)
-"""The path of a manifest, or of its second name: `aside/` has first names below it."""
 
 
 class Backup(NamedTuple):
@@ -49,8 +45,12 @@ class Site:
         """What the log says of each of several targets: announced, attached, detached."""
         self.since_us: dict[tuple[str, int], int] = {}
         """When a target was announced last, epoch -1, and when an epoch of it was given up."""
+        self.bounds: dict[str, int] = {}
+        """The newest epoch that was flushed to any target when a target was announced last."""
         self.claims: dict[str, int] = {}
         """When each claim was made, by its path."""
+        self.entries: dict[tuple[str, int, int], tuple[str, int]] = {}
+        """The entry of each row in quarantine, by target, epoch and timestamp, and when it was made."""
         self.rewinds: set[str] = set()
         """Processes that have reported a rewind."""
         self.is_copy = False
@@ -280,7 +280,13 @@ class Site:
             self._judge.committed(self, int(path.rpartition("/")[2]), body_run(data))
 
     def _logged(self, path: str, data: bytes) -> None:
-        if path.startswith(paths.MANIFEST.folder):
+        self._judge.steps.created(path, data)
+        if path.startswith("quarantine/") and path.endswith(".arrow"):
+            target = "" if path.count("/") == 1 else path.split("/")[1]
+            epoch, us, count = map(int, re.findall(r"[0-9]+", path)[:3])
+            for row_us in range(us, us + count):
+                self.entries[target, epoch, row_us] = path, MACHINE.true_us
+        elif path.startswith(paths.MANIFEST.folder):
             self._judge.published(self, data)
         elif path.startswith(paths.CLAIM.folder):
             self.claims[path] = MACHINE.true_us
@@ -298,11 +304,14 @@ class Site:
             self.states.setdefault(target, []).append(state)
             if state["verb"] == "announced":
                 self.since_us[target, -1] = MACHINE.true_us
+                marks = [max(self.recorded(name), default=-1) for name in self._judge.targets]
+                self.bounds[target] = max(marks)
             if state["verb"] == "attached":
                 self._judge.attached(self, target, state["epoch"])
 
     def _deleted(self, path: str) -> None:
         """Tell the judge when the last name of a segment or a manifest goes; both may have a second one."""
+        self._judge.steps.deleted(self, path)
         if path.startswith((paths.FLUSHED.folder, paths.RETAINED_RECORD.folder)):
             self._judge.rewind_deletes()
         if path.startswith("quarantine/") and path.endswith(".arrow"):

@@ -1,0 +1,262 @@
+"""What the rules demand of single steps: what was listed freshly before one, and what has to be there still.
+
+What such a fault leads to would show in few histories; the step itself shows it at once. None of the sink's
+code is used.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+from tests.simulator.machine import MACHINE
+from wal_sink.model import paths
+from wal_sink.model.ledger import LedgerState, Window
+
+if TYPE_CHECKING:
+    from tests.simulator.judge import Computed, Judge
+    from tests.simulator.site import Site
+
+_FRESH = {
+    "publishes": ("runs", "commits"),
+    "completes an epoch": ("runs",),
+    "begins the log": ("commits",),
+    "claims as it starts": ("commits",),
+    "begins a window": ("manifests", "decisions"),
+    "decides": ("manifests", "flushed"),
+    "forgets runs": ("manifests",),
+}
+"""The folders that a process has to list freshly before a step (rules 3, 5, 7, 9)."""
+
+
+MANIFEST = re.compile(
+    rf"(?:^|/)(?:{paths.MANIFEST.folder}|{paths.RETAINED_RECORD.folder})[0-9]+-[0-9]+\.json$"
+)
+"""The path of a manifest, or of its second name: `aside/` has first names below it."""
+
+
+class Steps:
+    """Looks at single steps."""
+
+    def __init__(self, judge: Judge) -> None:
+        self._judge = judge
+
+    def _listed(self, step: str, since_us: int, *folders: str) -> None:
+        """Demand that the thread that is at work has listed folders freshly since a moment."""
+        thread = MACHINE.thread
+        if thread is None or thread.process.name.startswith("reader"):
+            return
+        late = [
+            folder for folder in folders or _FRESH[step] if thread.listed.get(folder, -1) < since_us
+        ]
+        if late:
+            self._judge.violate(f"{thread.process.name} {step} without a fresh listing of {late}")
+
+    # --- runs -------------------------------------------------------------------------------------
+
+    def published(self, site: Site, generation: int) -> None:
+        """Look at a run that publishes: it has looked for `commits/` and for a higher claim (rules 3, 5)."""
+        if MACHINE.thread is not None and MACHINE.thread.run_id:
+            claimed_us = site.claims.get(paths.CLAIM.path(generation), 0)
+            self._listed("publishes", max(MACHINE.thread.since_us, claimed_us))
+
+    def completed(self, site: Site, attempt: Computed) -> None:
+        """Look at a run that completes an epoch: it has looked for a higher claim since (rule 7)."""
+        thread = MACHINE.thread
+        if thread is None:
+            return
+        self._listed("completes an epoch", attempt.published_us or thread.since_us)
+        mine = self._generation(site, attempt.run_id)
+        if not attempt.published and mine is not None and site.claimed(mine, thread.since_us):
+            self._judge.violate(f"{attempt.name} is replayed by a run that was overtaken before")
+
+    def _generation(self, site: Site, run_id: str) -> int | None:
+        """Return the generation that a run has claimed; None: none, or its claim is gone."""
+        for path in site.log.paths(paths.CLAIM.folder):
+            if json.loads(site.log.get(path))["run_id"] == run_id:
+                return _number(path)
+        return None
+
+    # --- what is created --------------------------------------------------------------------------
+
+    def created(self, path: str, data: bytes) -> None:
+        """Look at an object of the log that is made."""
+        thread = MACHINE.thread
+        if thread is None:
+            return
+        step = ""
+        if path == "log.json":
+            step = "begins the log"
+        elif path.startswith(paths.CLAIM.folder):
+            step = "claims as it starts" if json.loads(data).get("early") else ""
+        elif path.startswith("interventions/rewind") or (
+            thread.name == "command" and path.startswith(paths.DECISION.folder)
+        ):
+            step = "decides"
+        elif thread.name == "command" and path.startswith(paths.TARGET_STATE.folder):
+            step = "decides" if json.loads(data)["verb"] == "announced" else ""
+        if step:
+            self._listed(step, thread.since_us)
+
+    # --- what is deleted --------------------------------------------------------------------------
+
+    def deleted(self, site: Site, path: str) -> None:
+        """Look at an object of the log that is about to be deleted."""
+        thread = MACHINE.thread
+        if thread is None:
+            return
+        if path.startswith(paths.CLAIM.folder) and MACHINE.looked_us:
+            self._listed("forgets runs", MACHINE.looked_us)
+        elif path.startswith(paths.TICKET.folder) and MACHINE.looked_us:
+            self._ticket_goes(site, path)
+        elif path.startswith(paths.WITHOUT_SINK.folder):
+            self._note_goes(site, path)
+        elif path.startswith(paths.SEGMENT.folder) and thread.name == "main":
+            self._orphan_goes(site, path)
+        elif path.startswith(paths.ASIDE):
+            self._second_name_goes(site, path)
+        elif thread.rewinds and MANIFEST.search(path):
+            self._rewind_deletes(site, path)
+
+    def _ticket_goes(self, site: Site, path: str) -> None:
+        """Rule 2: it stays while a manifest of its generation, or of a lower one, is pending."""
+        generation = json.loads(site.log.get(path))["generation"] + 1
+        pending = [
+            name
+            for name in site.log.paths(paths.MANIFEST.folder)
+            if _number(name) > site.settled() and _number(name, 1) <= generation
+        ]
+        if pending:
+            self._judge.violate(f"{path} goes, and {pending} may need a proof of its run")
+
+    def _note_goes(self, site: Site, path: str) -> None:
+        """Rule 12: what Spark made without a sink is noted until it is flushed."""
+        if _number(path) > site.settled():
+            self._judge.violate(f"{path} goes before its epoch is flushed")
+
+    def _orphan_goes(self, site: Site, path: str) -> None:
+        """Rule 18: a note comes before, and no manifest was there when its run listed them after that."""
+        thread = MACHINE.thread
+        assert thread is not None
+        found = re.search(r"/\d+-\d+-(.{36})-[0-9a-f]{32}\.arrow$", path)
+        assert found is not None, path
+        run_id, epoch = found[1], _number(path)
+        if run_id == thread.run_id:
+            return
+        attempt = self._judge.attempts.get((epoch, run_id))
+        if attempt is not None and attempt.published_us:
+            seen = attempt.published_us < thread.listed.get("manifests", 0)
+            if seen and path in attempt.segments and site.log.has(attempt.manifest):
+                self._judge.violate(f"{path} goes, which the manifest of {attempt.name} names")
+            return
+        generation = self._generation(site, run_id)
+        if generation is None:
+            return
+        if not site.log.has(f"{paths.TOMBSTONE.folder}{epoch:020}-{generation:06}.json"):
+            self._judge.violate(f"{path} goes, and no note in tombstones/ says so")
+        if epoch in site.kept and not any(
+            _number(name) == epoch for name in site.log.paths(paths.MANIFEST.folder)
+        ):
+            self._judge.violate(f"{path} goes, of a checkpointed epoch without a manifest")
+
+    def _second_name_goes(self, site: Site, path: str) -> None:
+        """It stays until its epoch is flushed again (`docs/protocol/operators.md`)."""
+        parts = path.split("/")
+        target = parts[1] if len(parts[1]) == 1 else ""
+        found = re.search(r"(?:segments|manifests)/([0-9]{20})", path)
+        if found is None or self._judge.disasters or self._judge.cloned:
+            return
+        attempt = site.kept.get(int(found[1]))
+        if attempt is None or target not in site.lacking(attempt):
+            return
+        if path.endswith((attempt.manifest, *attempt.segments)):
+            self._judge.violate(f"{path} goes, and {attempt.name} is to be flushed again")
+
+    def _rewind_deletes(self, site: Site, path: str) -> None:
+        """A rewind deletes no last name of a manifest."""
+        name = f"{paths.MANIFEST.folder}{path.rpartition('/')[2]}"
+        if not any(other.endswith(f"/{name}") for other in site.log.paths(paths.ASIDE)):
+            self._judge.violate(f"a rewind deletes {path}, which has no second name")
+
+    def rewound(self, site: Site, target: str, to: int) -> None:
+        """Look at a log as a rewind sets the ledger row back: what comes again has second names."""
+        own = f"{paths.ASIDE}{target}/" if target else paths.ASIDE
+        aside = site.log.paths(own)
+        for attempt in site.kept.values():
+            if attempt is None or attempt.epoch <= to or target not in site.lacking(attempt):
+                continue
+            if not attempt.at(target).begun_us:
+                continue
+            for path in (*attempt.segments, attempt.manifest):
+                if site.log.has(path) and not any(name.endswith(f"/{path}") for name in aside):
+                    self._judge.violate(f"a rewind to {to} gives {path} no second name")
+
+    def attached(self, site: Site, target: str, first: int) -> None:
+        """Look at a target that is attached again: what others may trim has second names of its own."""
+        aside = site.log.paths(f"{paths.ASIDE}{target}/")
+        for attempt in site.kept.values():
+            if attempt is None or not first <= attempt.epoch <= site.bounds.get(target, -1):
+                continue
+            if target not in site.lacking(attempt):
+                continue
+            for path in (*attempt.segments, attempt.manifest):
+                if not any(name.endswith(f"/{path}") for name in aside):
+                    self._judge.violate(f"{target} is attached, and has no second name of {path}")
+
+    def record_deleted(self, site: Site, epoch: int) -> None:
+        """Look at the copy of a record that goes: it is the newest one's (rule 18)."""
+        path = paths.RETAINED_RECORD.path(epoch)
+        newest = site.record(epoch)
+        if MACHINE.looked_us and newest is not None and site.log.has(path):
+            copy = json.loads(site.log.get(path))
+            if copy["base_us"] != newest["base_us"]:
+                self._judge.violate(f"{path} is no copy of the record that goes")
+
+    # --- the ledger -------------------------------------------------------------------------------
+
+    def begins(self, target: str, window: Window) -> None:
+        """Look at a window that is begun: what was listed before, and what is chosen (rules 9, 11, 26)."""
+        site = self._judge.sites[0]
+        if not MACHINE.looked_us:
+            return
+        if window.sending <= 1:
+            self._listed("begins a window", MACHINE.looked_us)
+        for begun in window.epochs:
+            if not begun.manifest:
+                continue
+            if target:
+                choice = f"{paths.CHOICE.folder}{begun.epoch:020}.json"
+                chosen: dict[str, Any] = (
+                    json.loads(site.log.get(choice)) if site.log.has(choice) else {}
+                )
+                if chosen.get("generation") != begun.generation:
+                    self._judge.violate(
+                        f"{begun.manifest} is begun for {target}: {choice} says {chosen}"
+                    )
+            note = begun.manifest.replace(paths.MANIFEST.folder, paths.TOMBSTONE.folder)
+            beside = [n for n in site.log.paths(paths.MANIFEST.folder) if _number(n) == begun.epoch]
+            if window.sending <= 1 and len(beside) > 1 and site.log.has(note):
+                self._judge.violate(f"{begun.manifest} is begun, and {note} is there")
+            if window.sending and self._judge.clocks_agree and begun.base_us < MACHINE.looked_us:
+                self._judge.violate(f"epoch {begun.epoch} is sent with timestamps before now")
+
+    def row_made(self, target: str, row: LedgerState, used_us: int) -> None:
+        """Look at a ledger row that an operator has made: its timestamps go on (rule 14)."""
+        if row.last_us < used_us:
+            self._judge.violate(
+                f"the ledger row of {target or 'the query'} is made with the timestamp {row.last_us};"
+                f" {used_us} was used"
+            )
+
+    def written(self, target: str, key: str, epoch: int, us: int) -> None:
+        """Look at a row that a flusher sends: none is in quarantine since before its step (rule 24)."""
+        for site in self._judge.sites if MACHINE.looked_us else ():
+            path, made_us = site.entries.get((target, epoch, us), ("", 0))
+            if path and made_us < MACHINE.looked_us and site.log.has(path):
+                self._judge.violate(f"row {key} of epoch {epoch} is sent, and {path} has it")
+
+
+def _number(path: str, at: int = 0) -> int:
+    """Return a number of a path."""
+    return int(re.findall(r"[0-9]+", path)[at])
