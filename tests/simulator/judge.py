@@ -314,7 +314,7 @@ class Judge(logging.Handler):
     def row_made(self, target: str, row: LedgerState) -> None:
         """Look at a ledger row that an operator has made."""
         last = self._begun_last.get(target)
-        records = self.sites[0].records(target).values() if self.reset_us < 0 else ()
+        records = self.sites[0].records(target).values() if self.clocks_agree else ()
         used_us = [each["base_us"] + max(each["rows"], 1) - 1 for each in records]
         if self._knows_dates:
             self.steps.row_made(target, row, max([last.last_us if last else 0, *used_us]))
