@@ -150,6 +150,11 @@ def test_a_document_or_an_array_as_a_key_is_never_too_long_unnoticed(
             "not in the DataFrame",
         ),
         ("CREATE TABLE {s}.t (id bigint PRIMARY KEY DEFERRABLE, v text)", "has no primary key"),
+        (
+            """CREATE COLLATION {s}.nocase (provider=icu, locale='und-u-ks-level2', deterministic=false);
+            CREATE TABLE {s}.t (id bigint, v text); CREATE UNIQUE INDEX ON {s}.t (v COLLATE {s}.nocase)""",
+            "has no primary key",
+        ),
     ],
 )
 def test_a_table_without_one_key_is_refused(

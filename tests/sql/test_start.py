@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -186,6 +187,26 @@ def test_an_index_on_a_part_is_no_key(
             store.execute("DROP TABLE t")
 
 
+@pytest.mark.parametrize(
+    ("column", "index"), [("NOCASE", "BINARY"), ("BINARY", "NOCASE"), ("RTRIM", "NOCASE")]
+)
+def test_an_index_by_another_collation_is_no_key(tmp_path: Path, column: str, index: str) -> None:
+    """A delete compares by the column's: it would take other rows along, or leave its own."""
+    store = Sqlite(tmp_path)
+    for by, primary in (index, True), (index, False), (column, True), (column, False):
+        store.execute("DROP TABLE IF EXISTS t")
+        key = f"(id, name COLLATE {by})"
+        end = f", PRIMARY KEY {key}" if primary else ""
+        store.execute(f"CREATE TABLE t (id BIGINT, name TEXT COLLATE {column}{end})")
+        if not primary:
+            store.execute(f"CREATE UNIQUE INDEX i ON t {key}")
+        if by == column:
+            agreed(target(store, mode="upsert"))
+            continue
+        with pytest.raises(SchemaMismatch, match="no primary key"):
+            agreed(target(store, mode="upsert"))
+
+
 # --- what is not exactly once ---
 
 
@@ -253,6 +274,49 @@ def test_a_table_that_a_crash_of_postgresql_empties_is_refused(
         store.execute(statement)
     with pytest.raises(SchemaMismatch, match="is UNLOGGED"):
         agreed(target(store))
+
+
+def test_a_table_whose_rows_are_hidden_from_the_user_is_refused(
+    postgresql: Server, schema: str
+) -> None:
+    """A delete would find nothing, and say nothing."""
+    store, role = Postgresql(postgresql, schema), f"role_{schema}"
+    store.execute(TABLE.format(key=", PRIMARY KEY (id)"))
+    store.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'x'; GRANT ALL ON SCHEMA {schema} TO {role}")
+    store.execute(f"GRANT ALL ON t TO {role}; ALTER TABLE t ENABLE ROW LEVEL SECURITY")
+    store.execute("CREATE POLICY p ON t USING (id > 5)")
+    agreed(target(store, mode="upsert"))  # as the owner
+    store.url = re.sub(r"//[^@/]*@", f"//{role}:x@", store.url)
+    try:
+        with pytest.raises(SchemaMismatch, match="has row-level security"):
+            agreed(target(store, mode="upsert"))
+    finally:
+        store.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def test_a_role_whose_settings_would_stop_the_flush_gets_others(
+    postgresql: Server, schema: str
+) -> None:
+    """By them a statement ends early, a text has no such character, and nothing is written."""
+    store, role = Postgresql(postgresql, schema), f"role_{schema}"
+    store.execute("CREATE TABLE t (id BIGINT, name TEXT)")
+    store.execute(f"CREATE ROLE {role} SUPERUSER LOGIN PASSWORD 'x'")
+    for setting in (
+        "statement_timeout = '5s'",
+        "default_transaction_read_only = on",
+        "client_encoding = 'latin1'",
+    ):
+        store.execute(f"ALTER ROLE {role} SET {setting}")
+    store.url = re.sub(r"//[^@/]*@", f"//{role}:x@", store.url)
+    of = target(store)
+    try:
+        connection = of.open()
+        assert connection.query("SHOW statement_timeout") == [("0",)]
+        connection.close()
+        bring(of, pa.record_batch([[1], ["€"]], SCHEMA))
+        assert store.execute("SELECT name FROM t") == [("€",)]
+    finally:
+        store.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
 @pytest.mark.parametrize("kind", [DuckDb, Maria])

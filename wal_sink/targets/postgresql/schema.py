@@ -64,7 +64,11 @@ _UNIQUE = """
                SELECT name FROM parts p WHERE p.indexrelid = c.oid AND in_key ORDER BY position) END,
            i.indisprimary,
            i.indpred IS NULL AND i.indexprs IS NULL AND i.indimmediate AND i.indisvalid
-             AND i.indrelid = %(oid)s,
+             AND i.indrelid = %(oid)s AND NOT EXISTS ( -- keys that are equal in the index or table alone
+               SELECT FROM unnest(i.indkey::int[], i.indcollation::oid[]) k(number, coll)
+               JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number
+               JOIN pg_catalog.pg_collation l ON l.oid IN (k.coll, a.attcollation)
+               WHERE k.coll <> a.attcollation AND NOT l.collisdeterministic),
            n.nspname, t.relname,
            ARRAY(SELECT name FROM parts p WHERE p.indexrelid = c.oid AND NOT in_key ORDER BY position)
     FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid

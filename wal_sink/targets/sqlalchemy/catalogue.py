@@ -119,7 +119,8 @@ def _unique(connection: Connection, found: sa.Inspector, name: TableName) -> Ite
     primary = found.get_pk_constraint(name.table, schema=schema)
     candidates = [Unique(_PRIMARY, tuple(primary["constrained_columns"]), primary=True)]
     if connection.dialect.is_file:
-        candidates += _sqlite_unique(connection, name)
+        indexes = [*_sqlite_unique(connection, name)]  # none of a number that is the row's own id
+        candidates = indexes if any(each.primary for each in indexes) else [*candidates, *indexes]
     else:
         candidates += [
             Unique(str(each["name"]), tuple(each["column_names"]))
@@ -157,8 +158,9 @@ _PRIMARY = "the primary key"
 # --- SQLite: SQLAlchemy leaves out an index on expressions ---
 
 _SQLITE_INDEXES = """
-    SELECT l.name, l.partial, c.cid, c.name FROM pragma_index_list(?, ?) l, pragma_index_xinfo(l.name, ?) c
-    WHERE l."unique" AND l.origin <> 'pk' AND c.key ORDER BY l.seq, c.seqno"""
+    SELECT l.name, l.partial, l.origin = 'pk', c.cid, c.name, c.coll
+    FROM pragma_index_list(?, ?) l, pragma_index_xinfo(l.name, ?) c
+    WHERE l."unique" AND c.key ORDER BY l.origin <> 'pk', l.seq, c.seqno"""
 
 
 def _sqlite_unique(connection: Connection, name: TableName) -> Iterator[Unique]:
@@ -166,10 +168,20 @@ def _sqlite_unique(connection: Connection, name: TableName) -> Iterator[Unique]:
     rows = connection.query(_SQLITE_INDEXES, (name.table, schema, schema))
     for index, parts in itertools.groupby(rows, lambda row: str(row[0])):
         found = [*parts]
-        plain = not any(partial or number == _EXPRESSION for _, partial, number, _ in found)
-        yield Unique(index, tuple(row[3] for row in found if row[3] is not None), plain=plain)
+        _, partial, primary, *_ = found[0]
+        plain = not partial
+        for *_, number, column, coll in found:
+            values = {"column": quote(column or ""), "coll": coll, "table": str(name)}
+            same = number != _EXPRESSION and connection.query(_AS_COLUMN.format(**values)) == [(1,)]
+            plain = plain and same
+        columns = tuple(row[4] for row in found if row[4] is not None)
+        yield Unique(_PRIMARY if primary else index, columns, primary=bool(primary), plain=plain)
 
 
+_AS_COLUMN = """
+    SELECT sum(v = 'A') = sum(v COLLATE {coll} = 'A') AND sum(v = 'a ') = sum(v COLLATE {coll} = 'a ')
+    FROM (SELECT {column} AS v FROM {table} WHERE false UNION ALL VALUES ('a'), ('A'), ('a '))"""
+"""Whether an index takes the texts for one that its column does: else a delete finds other rows."""
 _EXPRESSION = -2
 """Instead of a column's number."""
 
@@ -216,6 +228,7 @@ def _charsets(connection: Connection, name: TableName) -> dict[str, str]:
 _KINDS = """
     SELECT c.relkind::text, c.relpersistence::text FROM pg_class c WHERE c.oid IN (
         SELECT %(name)s::regclass UNION ALL SELECT relid FROM pg_partition_tree(%(name)s::regclass))"""
+_ROW_SECURITY = "SELECT row_security_active(%(name)s::regclass)"
 _IS_THERE = "SELECT to_regclass(%s)::text"
 _SQLITE_STATEMENTS = """
     SELECT type || ' ' || name, sql FROM {}.sqlite_master WHERE tbl_name = ? AND sql NOT NULL"""
@@ -241,18 +254,7 @@ def refuse_storage(connection: Connection, name: TableName) -> None:
                 )
             raise SchemaMismatch(what, f"Run: ALTER TABLE {text} ENGINE=InnoDB;")
     elif connection.dialect.title == "PostgreSQL":
-        ((there,),) = connection.query(_IS_THERE, (str(name),))
-        kinds = connection.query(_KINDS, {"name": str(name)}) if there else []
-        if any(kind == "f" for kind, _ in kinds):
-            raise SchemaMismatch(
-                f"{text} is a foreign table, or has one as a partition: its server commits by itself.",
-                "Name a table of this server.",
-            )
-        if any(persistence == "u" for _, persistence in kinds):
-            raise SchemaMismatch(
-                f"{text} or a partition of it is UNLOGGED: a crash of the server empties it.",
-                f"Run: ALTER TABLE {text} SET LOGGED; for the table and each such partition.",
-            )
+        _refuse_in_postgresql(connection, name, text)
     elif connection.dialect.title == "SQLite":
         query = _SQLITE_STATEMENTS.format(quote(name.schema or "main"))
         for made, statement in connection.query(query, (name.table,)):
@@ -261,6 +263,29 @@ def refuse_storage(connection: Connection, name: TableName) -> None:
                     f"{made} refuses a row by ROLLBACK, which ends the transaction under all rows.",
                     "Make it anew with ABORT in place of ROLLBACK: then the row alone is refused.",
                 )
+
+
+def _refuse_in_postgresql(connection: Connection, name: TableName, text: str) -> None:
+    ((there,),) = connection.query(_IS_THERE, (str(name),))
+    if not there:
+        return
+    kinds = connection.query(_KINDS, {"name": str(name)})
+    if any(kind == "f" for kind, _ in kinds):
+        raise SchemaMismatch(
+            f"{text} is a foreign table, or has one as a partition: its server commits by itself.",
+            "Name a table of this server.",
+        )
+    if connection.query(_ROW_SECURITY, {"name": str(name)}) == [(True,)]:
+        raise SchemaMismatch(
+            f"{text} has row-level security, which hides rows from this user: a delete would pass over"
+            " them.",
+            "Run: ALTER ROLE … BYPASSRLS; or flush as the table's owner.",
+        )
+    if any(persistence == "u" for _, persistence in kinds):
+        raise SchemaMismatch(
+            f"{text} or a partition of it is UNLOGGED: a crash of the server empties it.",
+            f"Run: ALTER TABLE {text} SET LOGGED; for the table and each such partition.",
+        )
 
 
 def refuse_server(connection: Connection) -> None:

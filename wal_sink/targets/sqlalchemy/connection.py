@@ -265,7 +265,8 @@ def _arguments(options: SqlAlchemyOptions, url: sa.URL) -> dict[str, object]:
         timeouts = {"read_timeout": seconds, "write_timeout": seconds}
         return {"charset": "utf8mb4", "connect_timeout": _CONNECT_S, **timeouts}
     if backend == "postgresql" and driver in {"psycopg", "psycopg2"}:
-        return {"connect_timeout": _CONNECT_S, "tcp_user_timeout": seconds * 1_000}
+        timeouts = {"connect_timeout": _CONNECT_S, "tcp_user_timeout": seconds * 1_000}
+        return timeouts | {"client_encoding": "utf8"}
     if driver == "pyodbc":
         return {"timeout": _CONNECT_S}
     return {"tcp_connect_timeout": _CONNECT_S} if driver == "oracledb" else {}
