@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import socket
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.transforms import IdentityTransform, Transform, TruncateTransform
 
 from tests.iceberg.conftest import catalog_options, load, make_table, query, read
-from wal_sink.errors import InvalidRow, SchemaMismatch, WalSinkError
+from wal_sink.errors import InvalidRow, SchemaMismatch, TargetUnavailable, WalSinkError
 from wal_sink.options import parse
 from wal_sink.targets.iceberg import IcebergTarget
 from wal_sink.targets.iceberg.options import IcebergOptions
@@ -177,6 +178,19 @@ def test_tasks_get_what_the_driver_has_found(
     assert sent.options.catalog_properties["uri"] == given["iceberg.catalog.uri"]
     assert sent.options.catalog_properties["s3.region"] == "eu-central-1"
     assert "eu-central-1" not in repr(sent)
+
+
+@pytest.mark.parametrize("type_", ["rest", ""])
+def test_a_catalog_that_keeps_silent_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, type_: str
+) -> None:
+    """It takes the connection, and does not answer."""
+    monkeypatch.setattr("wal_sink.targets.iceberg.table._WAITS_S", (1.0, 0.2))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        given = {"iceberg.catalog.type": type_, "iceberg.catalog.uri": uri}
+        with pytest.raises(TargetUnavailable, match="timed out"):
+            target(catalog_options(tmp_path) | given).plan(SCHEMA, "key")
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,16 @@ each commit names its conditions, and is asked for once.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from pyiceberg import exceptions as ice
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.manifest import DataFile, write_manifest_list
 from pyiceberg.table import Table
@@ -32,6 +35,8 @@ from pyiceberg.table.update import (
     TableRequirement,
     TableUpdate,
 )
+from pyiceberg.utils.config import Config, merge_config
+from requests import Session
 from sqlalchemy.exc import InterfaceError, OperationalError
 
 from wal_sink.errors import SchemaMismatch, TargetUnavailable
@@ -217,12 +222,29 @@ class IcebergTable:
         return None if ref is None else ref.snapshot_id
 
 
+_WAITS_S = 10.0, 120.0
+"""How long a REST catalog may take to be connected to, and to answer. It may commit after that."""
+
+
+class _BoundedRestCatalog(RestCatalog):  # type: ignore[misc]
+    """pyiceberg waits for an answer without end; so would the flush, and say nothing."""
+
+    def _config_headers(self, session: Session) -> None:
+        super()._config_headers(session)  # of each new session, before its first request
+        session.request = functools.partial(session.request, timeout=_WAITS_S)  # type: ignore[method-assign]
+
+
 def catalog_of(options: IcebergOptions) -> Catalog:
     """Open the catalog that options name.
 
     :raises Exception: of pyiceberg, for `classify`.
     """
-    return load_catalog(options.catalog, **options.catalog_properties)
+    name, given = options.catalog, options.catalog_properties
+    found: Any = merge_config(Config().get_catalog_config(name) or {}, given)
+    kind, uri = str(found.get("type", "")).lower(), str(found.get("uri", ""))
+    if kind == "rest" or (not kind and uri.startswith("http")):
+        return _BoundedRestCatalog(name, **found)
+    return load_catalog(name, **given)
 
 
 def find(catalog: Catalog, options: IcebergOptions) -> Table | None:
