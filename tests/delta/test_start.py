@@ -43,9 +43,13 @@ def test_a_missing_table_is_created_by_the_remedy(tmp_path: Path) -> None:
     assert target(path).plan(schema, "key").table == str(path)
 
 
-def test_a_missing_table_for_what_delta_has_no_type(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "type_", [pa.duration("us"), pa.struct([]), pa.list_(pa.struct([]))], ids=str
+)
+def test_a_missing_table_for_what_delta_has_no_type(tmp_path: Path, type_: pa.DataType) -> None:
+    """Nor its files: Parquet has no struct without fields."""
     with pytest.raises(SchemaMismatch, match="no type for d"):
-        target(tmp_path / "t").plan(pa.schema([("d", pa.duration("us"))]), "key")
+        target(tmp_path / "t").plan(pa.schema([("d", type_)]), "key")
 
 
 def test_a_column_that_would_make_a_table_unreadable_is_not_added(tmp_path: Path) -> None:

@@ -103,6 +103,20 @@ def test_new_columns_are_added_at_a_start(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "type_", [pa.struct([]), pa.list_(pa.struct([])), pa.null(), pa.duration("us")], ids=str
+)
+def test_a_column_for_which_there_is_no_type_makes_no_table(
+    tmp_path: Path, type_: pa.DataType
+) -> None:
+    """Nor for its files: Parquet has no struct without fields."""
+    options = catalog_options(tmp_path) | {"createTable": "true"}
+    with pytest.raises(SchemaMismatch, match="Iceberg has no type for column v"):
+        target(options).plan(pa.schema([("k", pa.string()), ("v", type_)]), "key")
+    with pytest.raises(NoSuchTableError):
+        load(options)
+
+
 def test_a_dataframe_that_does_not_fit_changes_no_table(tmp_path: Path) -> None:
     """A name that differs by its case is no new column."""
     options = catalog_options(tmp_path)

@@ -130,7 +130,10 @@ def from_arrow(type_: pa.DataType) -> Json | None:
         return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
     if pt.is_struct(type_):
         fields = [json_field(field) for field in type_]
-        return {"type": "struct", "fields": fields} if all(f["type"] for f in fields) else None
+        has_types = bool(fields) and all(
+            f["type"] for f in fields
+        )  # Parquet has none without fields
+        return {"type": "struct", "fields": fields} if has_types else None
     return _DELTA.get(type_)
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import (
     NamespaceAlreadyExistsError,
@@ -310,9 +311,11 @@ def _made(field: pa.Field) -> pa.DataType:
     :raises SchemaMismatch: Iceberg has no such type.
     """
     type_ = canonical(field.type)
+    column = pa.schema([pa.field(field.name, type_)])
     try:
-        _pyarrow_to_schema_without_ids(pa.schema([pa.field(field.name, type_)]))
-    except (UnsupportedPyArrowTypeException, TypeError, ValueError) as error:
+        pq.write_table(column.empty_table(), pa.BufferOutputStream())  # no struct without fields
+        _pyarrow_to_schema_without_ids(column)
+    except (UnsupportedPyArrowTypeException, NotImplementedError, TypeError, ValueError) as error:
         raise SchemaMismatch(
             f"Iceberg has no type for column {field.name}, {field.type}.",
             "Cast it in the DataFrame, or leave it out.",
