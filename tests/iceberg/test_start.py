@@ -194,6 +194,20 @@ def test_tasks_get_what_the_driver_has_found(
     assert "eu-central-1" not in repr(sent)
 
 
+def test_tasks_get_what_is_nested_in_the_drivers_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As pyiceberg's documentation has logins and certificates; as texts no task could use them."""
+    lines = ["catalog:", "  lake:", "    auth:", "      type: basic", "      basic:"]
+    lines += ["        username: me", "        password: mine"]
+    (tmp_path / ".pyiceberg.yaml").write_text("\n".join(lines))
+    monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
+    sent = target(catalog_options(tmp_path), **{"iceberg.catalog.name": "lake"}).for_tasks()
+    found: dict[str, Any] = {**sent.options.catalog_properties}
+    assert found["auth"] == {"type": "basic", "basic": {"username": "me", "password": "mine"}}
+    assert "mine" not in repr(sent)
+
+
 @pytest.mark.parametrize("type_", ["rest", ""])
 def test_a_catalog_that_keeps_silent_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, type_: str

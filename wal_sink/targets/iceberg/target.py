@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from wal_sink.options import Options
@@ -48,8 +50,10 @@ class IcebergTarget(ClientTarget):
     def for_tasks(self) -> IcebergTarget:
         """Fill in what pyiceberg's configuration says of the catalog in this process."""
         with importing(self):
-            from pyiceberg.utils.config import Config  # noqa: PLC0415
+            from pyiceberg.utils.config import Config, merge_config  # noqa: PLC0415
 
-        found = Config().get_catalog_config(self.options.catalog) or {}
-        properties = {key: str(value) for key, value in found.items()} | self.options.properties
-        return type(self)(msgspec.structs.replace(self.options, properties=properties))
+        found: Any = Config().get_catalog_config(self.options.catalog) or {}
+        merged = merge_config(
+            found, self.options.properties
+        )  # what is nested there, such as auth, stays so
+        return type(self)(msgspec.structs.replace(self.options, properties=merged))
