@@ -23,6 +23,9 @@ SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64()), ("at", pa.timestamp("
 ROW: dict[str, Any] = {"k": "a", "v": 1, "at": None}
 
 
+DOUBLE = pa.field("d", pa.float64())
+
+
 def target(options: dict[str, str], **given: str) -> IcebergTarget:
     return IcebergTarget(parse(options | given, IcebergOptions))
 
@@ -64,6 +67,7 @@ def test_a_table_is_made_with_key_and_partitions(tmp_path: Path) -> None:
         ),
         ({"createTable": "true", "partitionColumns": "day(moment)"}, "names moment"),
         ({"createTable": "true", "keyColumns": "key"}, "names key"),
+        ({"createTable": "true", "keyColumns": "d"}, "keyColumns is d, and no float"),
         ({"table": "orders"}, "has a namespace"),
         ({"iceberg.catalog.type": "dynamodb"}, "dynamodb cannot commit"),
         ({"iceberg.catalog.typ": "sql"}, r"Did you mean iceberg\.catalog\.type\?"),
@@ -78,8 +82,15 @@ def test_a_table_is_made_with_key_and_partitions(tmp_path: Path) -> None:
 )
 def test_options_that_do_not_fit(tmp_path: Path, given: dict[str, str], error: str) -> None:
     with pytest.raises(WalSinkError, match=error) as caught:
-        target(catalog_options(tmp_path), **given).plan(SCHEMA, "key")
+        target(catalog_options(tmp_path), **given).plan(SCHEMA.append(DOUBLE), "key")
     assert "secret" not in str(caught.value)
+
+
+def test_a_partition_has_no_name_of_a_column(tmp_path: Path) -> None:
+    options = catalog_options(tmp_path) | {"createTable": "true", "partitionColumns": "day(at)"}
+    schema = pa.schema([("at", pa.date32()), ("at_day", pa.string())])
+    target(options).plan(schema, "key")
+    assert [each.name for each in load(options).spec().fields] == ["at_day_"]
 
 
 def test_new_columns_are_added_at_a_start(tmp_path: Path) -> None:

@@ -294,15 +294,21 @@ def iceberg_schema(schema: pa.Schema, required: Sequence[str] = ()) -> Schema:
     """Return a DataFrame's columns as a table's; those of a key are its identifier.
 
     :raises SchemaMismatch: Iceberg has no type for one.
+    :raises OptionError: one can be no part of a key.
     """
     fields = []
     for field in schema:
         nullable = field.name not in required
         fields.append(pa.field(field.name, _made(field), nullable=nullable))
     made = assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(pa.schema(fields)))
-    return Schema(
-        *made.fields, identifier_field_ids=[made.find_field(name).field_id for name in required]
-    )
+    key = [made.find_field(name).field_id for name in required]
+    try:
+        return Schema(*made.fields, identifier_field_ids=key)
+    except ValueError as error:
+        raise OptionError(
+            f"keyColumns is {', '.join(required)}, and no float or nested value is a key of Iceberg.",
+            "Name other columns; or cast it, such as to a string.",
+        ) from error
 
 
 def _made(field: pa.Field) -> pa.DataType:
@@ -396,6 +402,8 @@ def partition_field(text: str, made: Schema, schema: pa.Schema, field_id: int) -
     if isinstance(transform, UnknownTransform) or not transform.can_transform(source.field_type):
         raise _no_partition(text)
     name = column if word == "identity" else f"{column}_{word}"
+    while word != "identity" and name in made.column_names:  # whose names are for them alone
+        name += "_"
     return PartitionField(
         source_id=source.field_id, field_id=field_id, transform=transform, name=name
     )
