@@ -180,7 +180,10 @@ class _Last:
                 break
             driver.process.kill()
             flusher.process.kill()
-            self._mend(error, target)
+            if type(error).__name__ == "CorruptLog" and self.site.marks_gone:
+                self.site.restore_marks()
+            else:
+                self._mend(error, target)
             if self.world.judge.violations:
                 break
             driver = Driver(self.world, self.site)

@@ -470,6 +470,10 @@ class Judge(logging.Handler):
             for epoch in [epoch for epoch in site.kept if epoch > settled]:
                 site.take_newer(epoch)
 
+    def begun_lost_us(self, target: str) -> int:
+        """Return until when nothing says any more what was begun: the row was lost, restored or shadowed."""
+        return max(self.timestamps_lost_us, self._row_lost_us.get(target, 0))
+
     def arrived(self, target: str) -> dict[int, frozenset[str]]:
         """Return the keys that a target has of each attempt, by the attempt's value, for a backup of it."""
         return {each.value: frozenset(each.at(target).keys) for each in self._by_value}
@@ -548,7 +552,9 @@ class Judge(logging.Handler):
             attempt = self._by_value[value]
             arrival = attempt.at(target)
             given_up = (target, attempt.epoch) in site.given_up
-            if arrival.flushed and key not in arrival.keys and not given_up:
+            # Of a history that was left, Spark computes it again.
+            left = given_up or attempt.lost
+            if arrival.flushed and key not in arrival.keys and not left:
                 self.violate(f"row {key} of {attempt.name} leaves the quarantine, and is lost")
             elif key not in arrival.keys:
                 arrival.taken.add(

@@ -51,6 +51,9 @@ class Site:
         """When each claim was made, by its path."""
         self.entries: dict[tuple[str, int, int], tuple[str, int]] = {}
         """The entry of each row in quarantine, by target, epoch and timestamp, and when it was made."""
+        self.marks_gone: dict[str, bytes] = {}
+        """Records to which a rewind went back, and which a flusher that stood still has deleted since: a
+        documented limit, docs/protocol/operators.md."""
         self.rewinds: set[str] = set()
         """Processes that have reported a rewind."""
         self.is_copy = False
@@ -109,6 +112,12 @@ class Site:
                 attempt.committed = True  # the checkpoint may have been set back since
         self.given_up = set(backup.given_up)
         self.states = {name: list(states) for name, states in backup.states.items()}
+
+    def restore_marks(self) -> None:
+        """Put back, from a copy of the log, the records to which a rewind went back."""
+        for path, data in self.marks_gone.items():
+            self.log.put(path, data)
+        self.marks_gone.clear()
 
     def with_copied_checkpoint(self) -> Site:
         """Return a site that has a copy of the checkpoint elsewhere, and this log."""
@@ -326,7 +335,12 @@ class Site:
                 self._judge.manifest_deleted(self, path, data, lost_to)
         elif path.startswith(paths.FLUSHED.folder):
             numbers = re.findall(r"[0-9]{20}", path)
-            self._judge.record_deleted(self, range(int(numbers[1]), int(numbers[0]) + 1))
+            epochs = range(int(numbers[1]), int(numbers[0]) + 1)
+            self._judge.record_deleted(self, epochs)
+            rows = [self._judge.read_ledger(target) for target in self._judge.targets]
+            made = [row.flushed for row in rows if row is not None and row.last is None]
+            if MACHINE.looked_us and any(flushed in epochs for flushed in made):
+                self.marks_gone[path] = self.log.get(path)
         elif path.startswith((paths.CHOICE.folder, paths.PROOF.folder)):
             attempt = self.kept.get(int(path.partition("/")[2][:20]))
             if attempt is not None and self.log.has(attempt.manifest):

@@ -250,10 +250,14 @@ class Steps:
             )
 
     def written(self, target: str, key: str, epoch: int, us: int) -> None:
-        """Look at a row that a flusher sends: none is in quarantine since before its step (rule 24)."""
+        """Look at a row that a flusher sends: none is in quarantine since before its step (rule 24).
+
+        Where no ledger row tells that its window was begun, it is begun anew, and the row is the same write.
+        """
         for site in self._judge.sites if MACHINE.looked_us else ():
             path, made_us = site.entries.get((target, epoch, us), ("", 0))
-            if path and made_us < MACHINE.looked_us and site.log.has(path):
+            known = made_us >= self._judge.begun_lost_us(target)
+            if path and known and made_us < MACHINE.looked_us and site.log.has(path):
                 self._judge.violate(f"row {key} of epoch {epoch} is sent, and {path} has it")
 
 
