@@ -62,7 +62,9 @@ class Shell:
     ) -> Iterator[Callable[[], str]]:
         """Start a command that goes on; yield what ends it, as Ctrl-C does, and returns its output.
 
-        :param says: what standard error begins with: it goes on from there, and this waits for it.
+        This waits until it goes on: before that, Ctrl-C ends it with an error, and it has seen nothing yet.
+
+        :param says: what standard error begins with then; if it is empty, standard output has a line.
         :param lines: gets what it prints, line by line, as it comes.
         """
         with (
@@ -72,8 +74,6 @@ class Shell:
             assert process.stdout is not None
             assert process.stderr is not None
             taken: list[str] = [] if lines is None else lines
-            # As it comes: a full pipe would stop it.
-            printed = readers.submit(taken.extend, process.stdout)
 
             def end() -> str:
                 process.send_signal(signal.SIGINT)
@@ -83,6 +83,10 @@ class Shell:
 
             try:
                 assert process.stderr.read(len(says)) == says
+                if not says:
+                    taken.append(process.stdout.readline())
+                # As it comes: a full pipe would stop it.
+                printed = readers.submit(taken.extend, process.stdout)
                 complained = readers.submit(process.stderr.read)
                 yield end
             finally:
