@@ -21,6 +21,7 @@ from cassandra.policies import WhiteListRoundRobinPolicy
 from cassandra.query import SimpleStatement
 
 from tests.deploy.proxy import Proxy
+from wal_sink.errors import TargetUnavailable
 from wal_sink.testing.servers import maven
 from wal_sink.testing.servers.cassandra import OPENED, VERSION, EmbeddedCassandra
 from wal_sink.testing.servers.process import are_free, choose
@@ -231,7 +232,7 @@ def until(condition: Callable[[], bool], seconds: float = 240) -> None:
         try:
             if condition():
                 return
-        except (DriverException, NoHostAvailable) as error:
+        except (DriverException, NoHostAvailable, TargetUnavailable) as error:
             why = error
         assert time.monotonic() < deadline, f"it did not come: {why!r}"
         time.sleep(0.1)

@@ -121,9 +121,9 @@ class Cluster:
         return [worker.pid for worker in self._workers if worker.poll() is None]
 
     def dismissed(self) -> int:
-        """Count the executors that a driver has told to end so far."""
-        logs = self._folder.glob("worker-*/work/app-*/*/stderr")
-        return sum("Driver commanded a shutdown" in log.read_text() for log in logs)
+        """Count how often a driver has had executors ended that had nothing to do."""
+        logs = self._folder.glob("master-*/output")
+        return sum(log.read_text().count(" requests to kill executors: ") for log in logs)
 
     def kill_worker(self, pid: int) -> None:
         """SIGKILL a worker, and start another one."""
