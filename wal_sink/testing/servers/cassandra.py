@@ -46,7 +46,8 @@ _TIMEOUTS = (
     *("write_request_timeout", "counter_write_request_timeout", "cas_contention_timeout"),
 )
 _ANSWER_S = 60.0
-"""How long a test's own requests wait for an answer: the driver's ten seconds are few for a busy machine."""
+"""How long a test's requests and connections wait for an answer: the driver's ten seconds and two are few
+for a busy machine."""
 
 
 class Node(AnyServer):
@@ -94,6 +95,8 @@ class Node(AnyServer):
                     auth_provider=self._auth(),
                     protocol_version=5,
                     execution_profiles=profiles,
+                    connect_timeout=_ANSWER_S,
+                    control_connection_timeout=_ANSWER_S,
                 )
                 try:
                     self._session = cluster.connect()
