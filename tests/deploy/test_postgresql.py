@@ -82,6 +82,7 @@ def pair(**settings: object) -> Iterator[FailoverWorld]:
         world = FailoverWorld(primary, standby)
         caught_up(world)
         yield world
+        world.end_sessions()
 
 
 def caught_up(world: FailoverWorld) -> None:
