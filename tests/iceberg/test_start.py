@@ -143,13 +143,31 @@ def test_a_dataframe_that_does_not_fit_changes_no_table(tmp_path: Path) -> None:
     assert load(options).schema().column_names == SCHEMA.names
 
 
-def test_a_table_that_cannot_be_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("write.format.default", "orc", "its files are orc"),
+        ("write.parquet.compression-codec", "lzo", "properties: While LZO compression"),
+        ("write.metadata.metrics.default", "some", "properties: Unsupported metrics mode: some"),
+    ],
+)
+def test_a_table_that_cannot_be_written(tmp_path: Path, name: str, value: str, says: str) -> None:
     options = catalog_options(tmp_path)
-    table = make_table(options, SCHEMA)
-    with table.transaction() as change:
-        change.set_properties({"write.format.default": "orc"})
-    with pytest.raises(SchemaMismatch, match="its files are orc"):
+    with make_table(options, SCHEMA).transaction() as change:
+        change.set_properties({name: value})
+    with pytest.raises(SchemaMismatch, match=says):
         target(options).plan(SCHEMA, "key")
+
+
+@pytest.mark.parametrize("codec", ["snappy", "uncompressed", "zstd"])
+def test_the_codec_of_avro_files_does_not_matter(tmp_path: Path, codec: str) -> None:
+    """Not each that Java writes is there; manifests are of its default."""
+    options = catalog_options(tmp_path)
+    with make_table(options, SCHEMA).transaction() as change:
+        change.set_properties({"write.avro.compression-codec": codec})
+    with query(options, SCHEMA) as running:
+        running.add([ROW])
+    assert read(options) == [ROW]
 
 
 def test_a_partition_that_would_lose_rows_is_refused(tmp_path: Path) -> None:

@@ -22,7 +22,9 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.io.pyarrow import (
     UnsupportedPyArrowTypeException,
+    _get_parquet_writer_kwargs,
     _pyarrow_to_schema_without_ids,
+    compute_statistics_plan,
     schema_to_pyarrow,
 )
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -123,6 +125,15 @@ def _about_properties(table: Table) -> Iterator[tuple[str, str]]:
         yield (
             f"its files are {format_}, by write.format.default",
             "ALTER TABLE … SET TBLPROPERTIES ('write.format.default'='parquet').",
+        )
+    try:
+        kwargs = _get_parquet_writer_kwargs(found.properties)
+        pq.write_table(pa.table({"v": [1]}), pa.BufferOutputStream(), **kwargs)
+        compute_statistics_plan(table.schema(), found.properties)
+    except (NotImplementedError, OSError, ValueError) as error:
+        yield (
+            f"pyiceberg cannot write files by its properties: {error}",
+            "Change the property write.parquet.… or write.metadata.metrics.… that the error is about.",
         )
 
 

@@ -12,7 +12,7 @@ import functools
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from pyiceberg import exceptions as ice
@@ -58,6 +58,10 @@ FORMAT = 2
 
 _RETENTION = ("min_snapshots_to_keep", "max_snapshot_age_ms")
 """Of a branch. The main branch itself has no age."""
+
+
+_CODEC: Final = "gzip"
+"""Of manifests and their lists; also Java's default."""
 
 
 class RefIs(AssertRefSnapshotId):  # type: ignore[misc]
@@ -157,6 +161,7 @@ class IcebergTable:
             # The branch's snapshot, by pyiceberg's own producer: manifest, manifest list, totals.
             transaction = self._table.transaction()
             append = transaction._append_snapshot_producer(summary)  # noqa: SLF001 -- by table property
+            append._compression = _CODEC  # noqa: SLF001 -- pyiceberg lacks others that the table may name
             for file in files:
                 append.append_data_file(file)
             (added, head), _ = append._commit()  # noqa: SLF001 -- `commit` would stage pyiceberg's conditions
@@ -170,7 +175,7 @@ class IcebergTable:
             f"wal-sink-{snapshot}-{sequence}.avro"
         )
         with write_manifest_list(
-            FORMAT, io.new_output(location), snapshot, seen.snapshot, sequence, "gzip"
+            FORMAT, io.new_output(location), snapshot, seen.snapshot, sequence, _CODEC
         ):
             pass  # no files
         written.append(location)
