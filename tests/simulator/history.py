@@ -59,6 +59,8 @@ _MAY_STAND_STILL = (
 )
 _RARE_FIRST = 0.5
 """How probable it is that those who overtake begin with any operation, a rare one as soon as another."""
+_RACES = 0.5
+"""How probable it is that a newer driver comes to the epoch at which one stands still."""
 _OF_CALLS = {"crashes", "lost answers", "late calls"}
 
 
@@ -222,15 +224,11 @@ class History:
         self.world.happened("overtaken")
         before = {id(thread) for thread in self.standing()}
         act = chance.choice([o for o in self._table if o.name in _MAY_STAND_STILL])
-        swarm = self.world.swarm
-        self.world.swarm = replace(
-            swarm, faults=swarm.faults - _OF_CALLS | {"zombies"}, io_fault=1.0
-        )
-        try:
-            if act.is_possible():
-                act.act()
-        finally:
-            self.world.swarm = swarm
+        self._stand_still_in(act)
+        if act.act == self._batch and chance.random() < _RACES:
+            self.world.happened("two drivers at one epoch")
+            self.new_driver(self._driver().site)
+            self._stand_still_in(act)
         standing = [thread for thread in self.standing() if id(thread) not in before]
         others = [o for o in self._table if o.name not in ("overtaken", "wake a thread")]
         weights = [operation.weight for operation in others]
@@ -240,9 +238,22 @@ class History:
         for operation in then:
             if operation.is_possible() and not self.world.judge.violations:
                 operation.act()
+        chance.shuffle(standing)
         for thread in standing:
             if thread.stands_still and not self.world.judge.violations:
                 self.turn(thread.process, thread.go_on)
+
+    def _stand_still_in(self, act: Operation) -> None:
+        """Let whoever does something stand still at one of its calls."""
+        swarm = self.world.swarm
+        self.world.swarm = replace(
+            swarm, faults=swarm.faults - _OF_CALLS | {"zombies"}, io_fault=1.0
+        )
+        try:
+            if act.is_possible():
+                act.act()
+        finally:
+            self.world.swarm = swarm
 
     def _bury(self, process: Process) -> None:
         """Forget a process that died; a call of it may still be on its way."""
