@@ -574,7 +574,12 @@ class Judge(logging.Handler):
     def reported(
         self, site: Site, target: str, first: int, missing: tuple[int, int] | tuple[()]
     ) -> None:
-        """Look at what `attach` says that a target lacks."""
+        """Look at what `attach` says that a target lacks; `status` tells of earlier ones, which may have died."""
+        states = site.states[target][:-2]
+        for announced, attached in zip(states[2:], states[3:], strict=False):
+            if (announced["verb"], attached["verb"]) == ("announced", "attached"):
+                before = range(announced["epoch"] + 1, attached["epoch"])
+                self._said |= {(target, epoch) for epoch in before}
         said = range(missing[0], missing[1] + 1) if missing else range(0)
         self._said |= {(target, epoch) for epoch in said}
         for epoch, attempt in site.kept.items():
