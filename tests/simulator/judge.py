@@ -6,6 +6,7 @@ product's calls; the history looks at the notes after every step.
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import re
@@ -576,7 +577,7 @@ class Judge(logging.Handler):
     ) -> None:
         """Look at what `attach` says that a target lacks; `status` tells of earlier ones, which may have died."""
         states = site.states[target][:-2]
-        for announced, attached in zip(states[2:], states[3:], strict=False):
+        for announced, attached in itertools.pairwise(states[2:]):
             if (announced["verb"], attached["verb"]) == ("announced", "attached"):
                 before = range(announced["epoch"] + 1, attached["epoch"])
                 self._said |= {(target, epoch) for epoch in before}
