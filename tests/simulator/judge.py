@@ -126,6 +126,9 @@ class Judge(logging.Handler):
         self.two_rewinds = False
         """Whether one went on deleting records, or what is retained, after another one had moved that row, a
         limit that is documented: docs/protocol/operators.md."""
+        self.record_lost = False
+        """Whether the record to which a rewind goes back was deleted meanwhile, as it is an old one: a limit
+        that is documented there, too. The history ends."""
         self.timestamps_lost_us = 0
         """When the ledger row was lost, or shadowed as an epoch was begun: a restored log does not know the
         timestamps used till then."""
@@ -575,7 +578,7 @@ class Judge(logging.Handler):
     def reported(
         self, site: Site, target: str, first: int, missing: tuple[int, int] | tuple[()]
     ) -> None:
-        """Look at what `attach` says that a target lacks; `status` tells of earlier ones, which may have died."""
+        """Look at what `attach` says that a target lacks; of one that has died, `status` tells."""
         states = site.states[target][:-2]
         for announced, attached in itertools.pairwise(states[2:]):
             if (announced["verb"], attached["verb"]) == ("announced", "attached"):

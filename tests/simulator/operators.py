@@ -118,7 +118,7 @@ class Operator:
                 restored=restored,
                 reset_timestamps=reset,
             )
-            self.thread.rewinds = True
+            self.thread.rewinds = self.name, to
             plan.carry_out(clock.now_us())
             if not any(
                 t.stands_still
