@@ -160,7 +160,7 @@ class History:
         for operation in chance.choices(self._table, weights, k=self.world.swarm.steps):
             if operation.is_possible():
                 operation.act()
-            if judge.violations or self._is_over or judge.record_lost:
+            if judge.violations or self._is_over:
                 break
         else:
             end(self)

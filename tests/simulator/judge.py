@@ -126,9 +126,6 @@ class Judge(logging.Handler):
         self.two_rewinds = False
         """Whether one went on deleting records, or what is retained, after another one had moved that row, a
         limit that is documented: docs/protocol/operators.md."""
-        self.record_lost = False
-        """Whether the record to which a rewind goes back was deleted meanwhile, as it is an old one: a limit
-        that is documented there, too. The history ends."""
         self.timestamps_lost_us = 0
         """When the ledger row was lost, or shadowed as an epoch was begun: a restored log does not know the
         timestamps used till then."""

@@ -118,7 +118,7 @@ class Operator:
                 restored=restored,
                 reset_timestamps=reset,
             )
-            self.thread.rewinds = self.name, to
+            self.thread.rewinds = True
             plan.carry_out(clock.now_us())
             if not any(
                 t.stands_still

@@ -261,8 +261,8 @@ class Thread:
         """When it has listed each folder freshly last."""
         self.run_id = ""
         """The run of Spark that it is at work for."""
-        self.rewinds: tuple[str, int] | None = None
-        """The target of which it carries a rewind out, and to which epoch."""
+        self.rewinds = False
+        """Whether it carries a rewind out."""
         self._greenlet: Any = None
         process.threads.append(self)
 

@@ -110,8 +110,6 @@ class Steps:
             self._listed("forgets runs", MACHINE.looked_us)
         elif path.startswith(paths.TICKET.folder) and MACHINE.looked_us:
             self._ticket_goes(site, path)
-        elif path.startswith(paths.FLUSHED.folder) and MACHINE.looked_us:
-            self._record_goes(path)
         elif path.startswith(paths.WITHOUT_SINK.folder):
             self._note_goes(site, path)
         elif path.startswith(paths.SEGMENT.folder) and thread.name == "main":
@@ -131,14 +129,6 @@ class Steps:
         ]
         if pending:
             self._judge.violate(f"{path} goes, and {pending} may need a proof of its run")
-
-    def _record_goes(self, path: str) -> None:
-        """Know the limit that a flusher may delete the record to which a long rewind goes back meanwhile."""
-        target = path.split("/")[1] if path.count("/") > 1 else ""
-        for process in MACHINE.processes.values():
-            for thread in process.threads:
-                if thread.rewinds == (target, _number(path)) and thread.stands_still:
-                    self._judge.record_lost = True
 
     def _note_goes(self, site: Site, path: str) -> None:
         """Rule 12: what Spark made without a sink is noted until it is flushed."""
