@@ -398,7 +398,9 @@ class Judge(logging.Handler):
                 continue
             arrival = attempt.at(target)
             arrival.flushed = arrival.flushed and self.cloned
-            site.take_newer(epoch)
+            # What was begun, and given up then, stays passed over, also where Spark has computed it again.
+            if (target, epoch) not in site.given_up:
+                site.take_newer(epoch)
         if not self.cloned:
             site.forget()  # behind what the row said, where it followed another history
         if not target:
