@@ -681,6 +681,8 @@ class Judge(logging.Handler):
             (target, shown.epoch) in site.given_up
             or (shown.lost and shown.begun_last(target) > last.begun_last(target))
             or (shown.lost and shown.at(target).begun_us <= self.timestamps_lost_us)
+            # A backup of the target was restored: what it has of the last one may be from before.
+            or (shown.lost and last.at(target).begun_us <= self._row_lost_us.get(target, 0))
             # As of the future: the last one has it again, with timestamps of the present.
             or (
                 target in self.set_back and shown.at(target).highest_us > last.at(target).highest_us
