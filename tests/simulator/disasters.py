@@ -75,10 +75,12 @@ class Disasters:
         site = self.world.site
         site.restore(self.world.chance.choice(self.backups))
         self.world.documented |= _OTHER_LOG
-        # Behind what is planned there, Spark may plan other data now.
+        # Behind what is planned or flushed there, Spark may plan other data now. The checkpoint may have been
+        # set back before the backup: other data of what is flushed would be refused for ever.
+        planned = {e: site.planned(e) for e in site.checkpoint.numbers("offsets")}
+        flushed = {e: each.offsets for e in site.recorded() if (each := site.kept.get(e))}
         self.world.offsets = {
-            epoch: json.loads(site.planned(epoch))["offset"]
-            for epoch in site.checkpoint.numbers("offsets")
+            epoch: json.loads(offsets)["offset"] for epoch, offsets in (flushed | planned).items()
         }
         self.history.new_driver(self.world.site)
 
