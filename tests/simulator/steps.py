@@ -230,7 +230,8 @@ class Steps:
                 chosen: dict[str, Any] = (
                     json.loads(site.log.get(choice)) if site.log.has(choice) else {}
                 )
-                if chosen.get("generation") != begun.generation:
+                trimmed = not chosen and not site.log.has(begun.manifest)
+                if chosen.get("generation") != begun.generation and not trimmed:
                     self._judge.violate(
                         f"{begun.manifest} is begun for {target}: {choice} says {chosen}"
                     )
