@@ -469,6 +469,24 @@ def test_a_dirty_read_is_not_inherited(mariadb: MariaDb, database: str) -> None:
         mariadb.execute("SET GLOBAL TRANSACTION ISOLATION LEVEL REPEATABLE READ")
 
 
+@pytest.mark.parametrize("scheme", ["mysql", "mariadb"])
+def test_what_a_server_of_mariadb_bounds(mariadb: MariaDb, database: str, scheme: str) -> None:
+    """A flusher that stands still gives the ledger row back, whatever its URL begins with."""
+    store = Maria(mariadb, database)
+    store.execute(TABLE.format(key=""))
+    store.url = store.url.replace("mysql", scheme, 1)
+    mariadb.execute("SET GLOBAL max_statement_time = 100")
+    try:
+        connection = target(store).open()
+    finally:
+        mariadb.execute("SET GLOBAL max_statement_time = 0")
+    found = connection.query(
+        "SELECT @@idle_transaction_timeout, @@max_statement_time, @@wait_timeout"
+    )
+    connection.close()
+    assert found == [(60, 0.0, 28_800)]
+
+
 def test_a_ledger_that_takes_capitals_for_small_letters_is_refused(
     mariadb: MariaDb, database: str
 ) -> None:

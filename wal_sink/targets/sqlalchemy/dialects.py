@@ -104,6 +104,10 @@ _SQL_MODE = (
 )
 """Without the last one AUTO_INCREMENT makes another number of a 0."""
 
+_MARIADB_WAITS = " /*M!100300 , idle_transaction_timeout = 60, max_statement_time = 0 */"
+_MYSQL_WAITS = " /*!80000 , wait_timeout = 600 */"
+"""Comments for all other servers: a URL may begin with mysql, and be MariaDB's."""
+
 MYSQL = Dialect(
     title="MySQL",
     parameter="%s",
@@ -127,15 +131,13 @@ MYSQL = Dialect(
         "SET SESSION time_zone = '+00:00'",
         "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
         "SET SESSION innodb_lock_wait_timeout = {lock_s}",
-        "SET SESSION lock_wait_timeout = {lock_s}",
+        f"SET SESSION lock_wait_timeout = {{lock_s}}{_MARIADB_WAITS}{_MYSQL_WAITS}",
     ),
     ledger_suffix="ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
     partitions=True,
 )
 
-MARIADB = MYSQL._replace(
-    title="MariaDB", settings=(*MYSQL.settings, "SET SESSION idle_transaction_timeout = 60")
-)
+MARIADB = MYSQL._replace(title="MariaDB")
 
 POSTGRESQL = Dialect(
     title="PostgreSQL",
