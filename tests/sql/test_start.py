@@ -187,6 +187,22 @@ def test_an_index_on_a_part_is_no_key(
             store.execute("DROP TABLE t")
 
 
+def test_a_key_that_sqlite_fills_in_refuses_no_row(tmp_path: Path) -> None:
+    """A number of its own, and no other: without row ids there is none."""
+    store, schema = Sqlite(tmp_path), pa.schema([("name", pa.string())])
+    store.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, name TEXT)")
+    bring(target(store), pa.record_batch([["a", "a"]], schema))
+    assert store.execute("SELECT * FROM t") == [(1, "a"), (2, "a")]
+    for refused in (
+        "id BIGINT PRIMARY KEY, name TEXT)",
+        "id INTEGER PRIMARY KEY, name TEXT) WITHOUT ROWID",
+    ):
+        store.execute("DROP TABLE t")
+        store.execute(f"CREATE TABLE t ({refused}")
+        with pytest.raises(SchemaMismatch, match=r"is unique by the primary key|takes no null"):
+            agreed(target(store), schema)
+
+
 @pytest.mark.parametrize(
     ("column", "index"), [("NOCASE", "BINARY"), ("BINARY", "NOCASE"), ("RTRIM", "NOCASE")]
 )

@@ -46,11 +46,12 @@ def read_columns(connection: Connection, name: TableName) -> tuple[TableColumn, 
             named = (*found.get_table_names(schema=schema), *found.get_view_names(schema=schema))
             if name.table not in named:
                 return ()
-        charsets = _charsets(connection, name)
-        return tuple(
+        charsets, row_id = _charsets(connection, name), _row_id(connection, name)
+        columns = (
             _column(connection.over.dialect, each, charsets)
             for each in found.get_columns(name.table, schema=schema)
         )
+        return tuple(each._replace(default=each.default or each.name in row_id) for each in columns)
     except sa.exc.DBAPIError as error:
         raise driver_error(error) from error
 
@@ -182,6 +183,19 @@ _AS_COLUMN = """
     SELECT sum(v = 'A') = sum(v COLLATE {coll} = 'A') AND sum(v = 'a ') = sum(v COLLATE {coll} = 'a ')
     FROM (SELECT {column} AS v FROM {table} WHERE false UNION ALL VALUES ('a'), ('A'), ('a '))"""
 """Whether an index takes the texts for one that its column does: else a delete finds other rows."""
+_ROW_ID = """
+    SELECT name FROM pragma_table_info(?, ?)
+    WHERE pk AND NOT EXISTS (SELECT 1 FROM pragma_index_list(?, ?) WHERE origin = 'pk')"""
+"""A primary key without an index is an INTEGER that numbers the rows, and is filled in."""
+
+
+def _row_id(connection: Connection, name: TableName) -> set[str]:
+    if not connection.dialect.is_file:
+        return set()
+    where = name.table, name.schema or "main"
+    return {each[0] for each in connection.query(_ROW_ID, where * 2)}
+
+
 _EXPRESSION = -2
 """Instead of a column's number."""
 
