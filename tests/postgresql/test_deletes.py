@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 
+import psycopg
 import pyarrow as pa
 import pytest
 
-from tests.postgresql.delivery import bring, target_of
+from tests.postgresql.delivery import bring, new_query, target_of
 from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch
+from wal_sink.targets.base import Slice
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
+from wal_sink.testing.contracts.rows import deliver
 from wal_sink.testing.servers.postgresql import Server
 
 SCHEMA = pa.schema([("id", pa.int64()), ("op", pa.string()), ("v", pa.string())])
@@ -116,6 +119,27 @@ def test_a_user_who_must_not_delete_is_refused(postgresql: Server, schema: str) 
         postgresql.execute(caught.value.remedy.removeprefix("Run as the owner: "))
         bring(target, rows((1, "upsert", "a"), (1, "delete", None)))
         assert postgresql.execute(f"SELECT count(*) FROM {schema}.t") == [(0,)]
+    finally:
+        postgresql.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
+
+
+def test_a_row_that_is_hidden_later_is_no_deleted_one(postgresql: Server, schema: str) -> None:
+    """Row-level security that comes after the start: a delete would find nothing, and say nothing."""
+    name = f"user_{schema}"
+    postgresql.execute(
+        f"CREATE TABLE {schema}.t (id bigint PRIMARY KEY, v text); INSERT INTO {schema}.t VALUES (1, 'a');"
+        f" CREATE ROLE {name} LOGIN PASSWORD 'p'; GRANT USAGE, CREATE ON SCHEMA {schema} TO {name};"
+        f" GRANT ALL ON {schema}.t TO {name}; CREATE POLICY hide ON {schema}.t USING (id > 1)"
+    )
+    options = {"uri": postgresql.uri_of(name, "p"), "table": f"{schema}.t", "mode": "upsert"}
+    target = PostgresqlTarget(PostgresqlOptions(operation_column="op", **options))  # type: ignore[arg-type]
+    batch = rows((1, "delete", None))
+    try:
+        plan = target.plan(batch.schema, "key")
+        with new_query(target) as session:
+            postgresql.execute(f"ALTER TABLE {schema}.t ENABLE ROW LEVEL SECURITY")
+            with pytest.raises(psycopg.errors.InsufficientPrivilege, match="row-level security"):
+                deliver(session, plan, Slice(0, target.check(batch, plan), 0))
     finally:
         postgresql.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
 

@@ -50,6 +50,7 @@ _SETTINGS = """
         ('TimeZone', 'UTC'),
         ('default_transaction_isolation', 'read committed'),
         ('default_transaction_read_only', 'off'),
+        ('row_security', 'off'), -- an error, where a policy would hide rows
         ('synchronous_commit', CASE current_setting('synchronous_commit')
             WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END),
         ('statement_timeout', '0'),

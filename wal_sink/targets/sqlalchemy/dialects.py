@@ -148,6 +148,7 @@ POSTGRESQL = Dialect(
     settings=(
         "SET default_transaction_isolation = 'read committed'",
         "SET default_transaction_read_only = off",
+        "SET row_security = off",  # an error, where a policy would hide rows
         "SET client_encoding = 'UTF8'",
         "SET TimeZone = 'UTC'",
         "SET statement_timeout = 0",
