@@ -521,6 +521,8 @@ class Judge(logging.Handler):
             and site.state(target) != "detached"
             # What has looked before a target was announced may delete what that one has by now.
             and site.since_us.get((target, -1), 0) <= (MACHINE.looked_us or MACHINE.true_us)
+            # What it had before it was detached had its time then, without it.
+            and site.since_us.get((target, -1), 0) <= attempt.at(target).flushed_us
         ]
         since_us = max((attempt.at(target).flushed_us for target in held), default=0)
         if (
