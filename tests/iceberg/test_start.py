@@ -70,6 +70,14 @@ def test_a_table_is_made_with_key_and_partitions(tmp_path: Path) -> None:
         ({"createTable": "true", "keyColumns": "d"}, "keyColumns is d, and no float"),
         ({"table": "orders"}, "has a namespace"),
         ({"iceberg.catalog.type": "dynamodb"}, "dynamodb cannot commit"),
+        (
+            {
+                "iceberg.catalog.type": "",
+                "iceberg.catalog.uri": "http://127.0.0.1:9",
+                "iceberg.catalog.py-catalog-impl": "no.Such",
+            },
+            "Could not initialize Catalog: no.Such",
+        ),
         ({"iceberg.catalog.typ": "sql"}, r"Did you mean iceberg\.catalog\.type\?"),
         ({"iceberg.catalog.Warehous": "/lake"}, r"Did you mean iceberg\.catalog\.warehouse\?"),
         ({"iceberg.catalog.uri": "postgresql://me:secret@host/db"}, "has a password in it"),

@@ -247,7 +247,7 @@ def catalog_of(options: IcebergOptions) -> Catalog:
     name, given = options.catalog, options.catalog_properties
     found: Any = merge_config(Config().get_catalog_config(name) or {}, given)
     kind, uri = str(found.get("type", "")).lower(), str(found.get("uri", ""))
-    if kind == "rest" or (not kind and uri.startswith("http")):
+    if uri.startswith("http") and kind in ("", "rest") and "py-catalog-impl" not in given:
         return _BoundedRestCatalog(name, **found)
     return load_catalog(name, **given)
 
