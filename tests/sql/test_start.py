@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import re
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -714,6 +717,45 @@ def test_a_file_takes_no_password_of_another_target(
     store = Sqlite(tmp_path)
     store.execute(TABLE.format(key=""))
     agreed(target(store))
+
+
+def test_a_file_of_duckdb_is_open_in_transactions_alone(tmp_path: Path) -> None:
+    """Else Spark's planner, another process, makes no plan beside a flusher: a query did not start again."""
+    store = DuckDb(tmp_path)
+    store.execute(TABLE.format(key=""))
+    of = target(store)
+    elsewhere = (
+        f"import duckdb; print(duckdb.connect({str(store.path)!r}).sql('FROM t').fetchall())"
+    )
+
+    def read() -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", elsewhere]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    plan = agreed(of)
+    with of.connect(Owner("query", "log", "checkpoint")) as session:
+        create(session)
+        deliver(session, plan, Slice(0, pa.record_batch([[1], ["x"]], SCHEMA), 0))
+        assert read().stdout == "[(1, 'x')]\n"
+        window = begun_window(1)
+        begin(session, window)
+        session.start(window)
+        assert "Could not set lock" in read().stderr
+
+
+def test_a_lock_of_duckdb_is_waited_for(tmp_path: Path) -> None:
+    """Another process has the file open, for a moment."""
+    store = DuckDb(tmp_path)
+    store.execute(TABLE.format(key=""))
+    opened = f"import duckdb, time; c = duckdb.connect({str(store.path)!r})"
+    hold = f"{opened}; print(1, flush=True); time.sleep(1)"
+    for timeout, passes in ((0.1, False), (20, True)):
+        with subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE) as other:
+            assert other.stdout is not None
+            other.stdout.readline()
+            of = target(store, lock_timeout=timeout)
+            with contextlib.nullcontext() if passes else pytest.raises(TargetUnavailable):
+                agreed(of)
 
 
 def test_a_lock_is_waited_for_and_passes(tmp_path: Path) -> None:

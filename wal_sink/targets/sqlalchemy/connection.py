@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,6 +19,8 @@ from wal_sink.targets.sqlalchemy.dialects import POSTGRESQL, Dialect
 from wal_sink.targets.sqlalchemy.options import PASSWORD_VARIABLE, SqlAlchemyOptions
 
 _CONNECT_S = 10
+_LOCKED_S = 0.02
+"""Between two looks at a file of DuckDB that another process has open."""
 _NETWORK = {"pymysql", "mysqldb"}
 """Drivers of MySQL that take the same names of arguments."""
 _PACKAGES = {
@@ -129,14 +132,23 @@ class _DuckDbCursor:
 
 
 class DuckDbConnection(Connection):
-    """DuckDB, whose driver commits each statement unless a transaction was begun."""
+    """DuckDB's file, which is open from the beginning of a transaction to its end, and no longer.
 
-    _is_open = False
+    No other process can open it meanwhile, not even the one in which Spark makes the plan. Its driver commits
+    each statement unless a transaction was begun.
+
+    :param opens: opens the file.
+    """
+
+    def __init__(self, opens: Callable[[], Any], dialect: Dialect, file: str) -> None:
+        opens().close()  # which makes the file
+        super().__init__(None, dialect, None, file)
+        self._opens = opens
 
     def _cursor(self) -> Any:
-        if not self._is_open:
+        if self.raw is None:
+            self.raw = self._opens()
             self.raw.execute("BEGIN TRANSACTION")
-            self._is_open = True
         return _DuckDbCursor(self.raw)
 
     def commit(self) -> None:
@@ -147,10 +159,18 @@ class DuckDbConnection(Connection):
         """Roll back what is open."""
         self._end("ROLLBACK")
 
+    def close(self) -> None:
+        """Close the file, if it is open; what is not committed is rolled back."""
+        raw, self.raw = self.raw, None
+        if raw is not None:
+            raw.close()
+
     def _end(self, statement: str) -> None:
-        if self._is_open:
-            self._is_open = False
-            self.raw.execute(statement)
+        if self.raw is not None:
+            try:
+                self.raw.execute(statement)
+            finally:
+                self.close()
 
 
 def _identity(file: str) -> tuple[int, int] | None:
@@ -216,7 +236,18 @@ def _duckdb(options: SqlAlchemyOptions) -> Connection:
     url = sa.make_url(options.url)
     config: Any = {name: value for name, value in url.query.items() if isinstance(value, str)}
     file = str(url.database)
-    return DuckDbConnection(duckdb.connect(file, config=config), options.dialect, None, file)
+
+    def opens() -> Any:
+        until = time.monotonic() + options.lock_timeout
+        while True:
+            try:
+                return duckdb.connect(file, config=config)
+            except duckdb.IOException as error:
+                if "lock" not in str(error) or time.monotonic() > until:
+                    raise
+                time.sleep(_LOCKED_S)
+
+    return DuckDbConnection(opens, options.dialect, file)
 
 
 def _url(options: SqlAlchemyOptions) -> sa.URL:
