@@ -41,7 +41,7 @@ def sweep_runs(log: Log, flushed: int) -> int:
     claimed = log.keys(paths.CLAIM, fresh=True)
     if len(claimed) < RUNS_KEPT + _FORGOTTEN_TOGETHER:
         return 0
-    waiting = (each.generation for each in log.attempts(fresh=True) if each.epoch > flushed)
+    waiting = [each.generation for each in log.attempts(fresh=True) if each.epoch > flushed]
     oldest = min([claimed[-RUNS_KEPT], *waiting])
     gone = [generation for generation in claimed if generation < oldest]
     if gone:
