@@ -263,6 +263,68 @@ def test_options_that_do_not_fit(tmp_path: Path, given: dict[str, str], error: s
         target(tmp_path / "t", **given).plan(schema, "key")
 
 
+TIMED = SCHEMA.append(pa.field("at", pa.timestamp("us", "UTC")))
+
+
+class Timed(Upserting):
+    """A query in which the later time decides."""
+
+    def made(self, **given: str) -> DeltaTarget:
+        return super().made(**{"delta.timestampColumn": "at"} | given)
+
+
+def at(*rows: tuple[str, int, int | None]) -> pa.RecordBatch:
+    times = [None if day is None else NEW_YEAR + datetime.timedelta(day) for _, _, day in rows]
+    columns = [[key for key, _, _ in rows], [v for _, v, _ in rows], times]
+    return pa.record_batch(columns, schema=TIMED)
+
+
+def test_the_row_with_the_later_time_stays(tmp_path: Path) -> None:
+    """In a window, over windows, and beside rows that have none; of equal times the later row of the log."""
+    path = str(tmp_path / "t")
+    DeltaTable.create(path, TIMED)
+    Upserting(path).add(at(("old", 0, None), ("older", 0, None)))
+    query = Timed(path)
+    flushed = row_of(query.session).flushed
+    query.add(at(("a", 1, 5), ("a", 2, 3), ("b", 1, 1), ("b", 2, 1), ("old", 1, -400)))
+    assert pairs(path) == [("a", 1), ("b", 2), ("old", 1), ("older", 0)]
+    query.add(at(("a", 3, 4), ("b", 3, 1), ("c", 1, 0)))
+    assert pairs(path) == [("a", 1), ("b", 3), ("c", 1), ("old", 1), ("older", 0)]
+    query.add(at(("a", 4, 4), ("b", 4, 0)))
+    assert pairs(path) == [("a", 1), ("b", 3), ("c", 1), ("old", 1), ("older", 0)]
+    assert row_of(query.session).flushed == flushed + 3, "also where no row is the later one"
+
+
+def test_a_row_without_a_time_is_refused(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    DeltaTable.create(path, TIMED)
+    query = Timed(path)
+    with pytest.raises(InvalidRow, match=r"Column at .* is null, and says when") as caught:
+        query.target.check(at(("a", 1, 1), ("b", 1, None)), query.plan(TIMED))
+    assert caught.value.rows.to_pylist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"delta.timestampColumn": "at"}, "delta.mode is append"),
+        (
+            {"delta.mode": "upsert", "keyColumns": "k", "operationColumn": "op"},
+            "would bring its key back",
+        ),
+        ({"delta.mode": "upsert", "keyColumns": "k", "delta.timestampColumn": "k"}, "is string"),
+        (
+            {"delta.mode": "upsert", "keyColumns": "k", "delta.timestampColumn": "x"},
+            "x, which is not",
+        ),
+    ],
+)
+def test_times_that_do_not_fit(tmp_path: Path, given: dict[str, str], error: str) -> None:
+    DeltaTable.create(str(tmp_path / "t"), TIMED)
+    with pytest.raises((OptionError, SchemaMismatch), match=error):
+        target(tmp_path / "t", **{"delta.timestampColumn": "at"} | given).plan(TIMED, "key")
+
+
 def test_a_null_is_no_key(query: Upserting) -> None:
     with pytest.raises(InvalidRow, match=r"Column k .* is null and part of the key") as caught:
         query.target.check(pa.record_batch([["a", None], [1, 2]], schema=SCHEMA), query.plan())

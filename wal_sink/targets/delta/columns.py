@@ -217,8 +217,9 @@ def can_be_key(type_: Any) -> bool:
     return isinstance(type_, str) and type_ not in ("float", "double")
 
 
-PARTITIONS = "partitions"
-"""What a plan notes: the partition columns in the table's order, as a JSON array."""
+PARTITIONS, EVENT = "partitions", "event"
+"""What a plan notes: the partition columns in the table's order, as a JSON array; and the column that says
+when a row changed."""
 
 
 def partitions(plan: Plan) -> list[str]:
@@ -302,6 +303,12 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
 
     def stored(column: Column, values: pa.Array) -> pa.Array:
         found = _stored(column, values)
+        if column.name == plan.details.get(EVENT):
+            refuse(
+                pc.is_null(found),
+                "is null, and says when the row changed (delta.timestampColumn)",
+                "Filter such rows out.",
+            )
         if column.name in partitioned_by:
             _refuse_as_partition(found, column.name)
             if key_of(plan):

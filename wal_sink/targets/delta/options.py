@@ -9,7 +9,9 @@ import msgspec
 from wal_sink.errors import OptionError
 from wal_sink.options import CONNECTS, SECRET, SHAPES, about
 from wal_sink.targets.create_table import KEY_COLUMNS
-from wal_sink.targets.operations import OperationOptions
+from wal_sink.targets.operations import OPERATION_COLUMN, OperationOptions
+
+EVENT_COLUMN = "delta.timestampColumn"
 
 
 class DeltaOptions(OperationOptions, frozen=True, kw_only=True):
@@ -39,6 +41,13 @@ class DeltaOptions(OperationOptions, frozen=True, kw_only=True):
         Literal["append", "upsert"],
         about("How rows get into the table: append, or upsert by keyColumns"),
     ] = msgspec.field(name="delta.mode", default="append")
+    timestamp_column: Annotated[
+        str,
+        about(
+            "Column that says when each row changed: in an upsert the later row of a key stays, in"
+            " whichever order they come"
+        ),
+    ] = msgspec.field(name=EVENT_COLUMN, default="")
     merge_schema: Annotated[
         bool,
         about(
@@ -78,6 +87,17 @@ class DeltaOptions(OperationOptions, frozen=True, kw_only=True):
                 f"Set delta.mode to upsert, or leave out {KEY_COLUMNS}.",
             )
         self.refuse_deletes("delta.mode", self.mode)
+        if self.timestamp_column and self.mode == "append":
+            raise OptionError(
+                f"Option {EVENT_COLUMN} is given and delta.mode is append: every row is added.",
+                f"Set delta.mode to upsert, or leave out {EVENT_COLUMN}.",
+            )
+        if self.timestamp_column and self.operation_column:
+            raise OptionError(
+                f"Options {EVENT_COLUMN} and {OPERATION_COLUMN} are both given: a row that is deleted leaves"
+                " no time, so an older row that comes later would bring its key back.",
+                f"Leave one of them out. Without {OPERATION_COLUMN}, a column can say that a row is deleted.",
+            )
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from wal_sink.targets.casts import key_details
 from wal_sink.targets.columns import match_columns
 from wal_sink.targets.create_table import CREATE_TABLE, KEY_COLUMNS, refuse_unknown_columns
 from wal_sink.targets.delta.columns import (
+    EVENT,
     PARTITIONS,
     DeltaRules,
     about_partitions,
@@ -24,7 +25,7 @@ from wal_sink.targets.delta.columns import (
     table_columns,
     to_sql,
 )
-from wal_sink.targets.delta.options import DeltaOptions
+from wal_sink.targets.delta.options import EVENT_COLUMN, DeltaOptions
 from wal_sink.targets.delta.table import Files, Table, bounds_of_key
 from wal_sink.targets.operations import with_operation, without_operation
 
@@ -90,8 +91,10 @@ def _plan(
         DeltaRules(options.path),
         about_partitions(written, fields, partitioned_by),
     )
-    partitions = {PARTITIONS: msgspec.json.encode(list(partitioned_by)).decode()}
+    noted = {EVENT: options.timestamp_column} if options.timestamp_column else {}
+    partitions = noted | {PARTITIONS: msgspec.json.encode(list(partitioned_by)).decode()}
     _refuse_keys(options.keys, written, fields)
+    _refuse_event(options.timestamp_column, written, fields)
     demands = WriteDemands(replaces=bool(options.keys))
     return Plan(
         key=key,
@@ -122,6 +125,23 @@ def _refuse_keys(keys: Sequence[str], schema: pa.Schema, fields: Sequence[dict[s
                 " compared by equality.",
                 f"Take another column, or a text or decimal of it, into {KEY_COLUMNS}.",
             )
+
+
+def _refuse_event(column: str, schema: pa.Schema, fields: Sequence[dict[str, Any]]) -> None:
+    """See that a column says which of two rows is the later one, in the DataFrame and in the table.
+
+    :raises SchemaMismatch: one of them lacks it, or it is no time and no whole number.
+    """
+    types = {field["name"]: field["type"] for field in fields}
+    if column and (column not in schema.names or types[column] not in _TIMES):
+        there = to_sql(types[column]) if column in schema.names else "not in the DataFrame"
+        raise SchemaMismatch(
+            f"Option {EVENT_COLUMN} names {column}, which is {there}.",
+            "Name a column of DataFrame and table that is a timestamp, a date or a whole number.",
+        )
+
+
+_TIMES = {"timestamp", "timestamp_ntz", "date", "byte", "short", "integer", "long"}
 
 
 def _missing(fields: Sequence[dict[str, Any]], schema: pa.Schema) -> list[dict[str, Any]]:

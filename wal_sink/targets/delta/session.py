@@ -251,7 +251,8 @@ class DeltaSession(StagedSession):
             if rows is None:
                 table.commit(files, transactions, said)
             else:
-                table.merge(rows, self._options.keys, transactions, said)
+                options = self._options
+                table.merge(rows, options.keys, transactions, said, options.timestamp_column)
         except CommitFailedError as error:
             if not is_conflict(error):
                 raise
@@ -351,7 +352,8 @@ class DeltaSession(StagedSession):
             return [_action(receipt) for receipt in staged], None
         types = self._table().arrow_schema
         paths = (receipt.path for receipt in staged)
-        return [], last_rows(self._files, paths, self._options.keys, types)
+        options = self._options
+        return [], last_rows(self._files, paths, options.keys, types, options.timestamp_column)
 
     def _abandon(self) -> None:
         for stage in self._stages.values():

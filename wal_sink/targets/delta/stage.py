@@ -170,14 +170,27 @@ def in_order(rows: Slice, operation: str | None, *, keyed: bool) -> pa.RecordBat
 
 
 def last_rows(
-    files: Files, paths: Iterable[str], keys: Sequence[str], types: pa.Schema
+    files: Files,
+    paths: Iterable[str],
+    keys: Sequence[str],
+    types: pa.Schema,
+    event: str = "",
 ) -> pa.Table:
     """Return the staged rows that a commit merges: of each key the last one.
 
     :param types: of the table. Columns that rows lack are null, as a row is replaced whole.
+    :param event: the column by which a row is the last one; empty: the order of the log.
     """
     read = [pq.read_table(pa.BufferReader(files.read(path))) for path in paths]
     rows = pa.concat_tables(read, promote_options="default")
+    if (
+        event in rows.column_names
+    ):  # of equal times the later row of the log; a null is the earliest
+        names = ["has", "time", "order"]
+        by = pa.table([pc.is_valid(rows[event]), rows[event], rows[_ORDER]], names)
+        found = pc.sort_indices(by, sort_keys=[(name, "ascending") for name in names])
+        ranks = pc.sort_indices(found)
+        rows = rows.set_column(rows.column_names.index(_ORDER), _ORDER, ranks)
     merged = rows[MERGED]
     last = rows.filter(merged).group_by(list(keys)).aggregate([(_ORDER, "max")])
     stay = pc.or_(pc.invert(merged), pc.is_in(rows[_ORDER], last[f"{_ORDER}_max"]))

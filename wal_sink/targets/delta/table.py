@@ -376,7 +376,12 @@ class Table:
         )
 
     def merge(
-        self, rows: pa.Table, keys: Sequence[str], transactions: dict[str, int], said: str
+        self,
+        rows: pa.Table,
+        keys: Sequence[str],
+        transactions: dict[str, int],
+        said: str,
+        event: str = "",
     ) -> None:
         """Replace or delete the rows of keys, and add those of other keys, in one commit, as `commit` does.
 
@@ -384,6 +389,7 @@ class Table:
 
         :param rows: all columns of the table; `MERGED`: whether a row is for those of its key, one for each
             key; and `DELETED`: whether it takes them away.
+        :param event: the column that says when a row changed: one of the table that is later stays.
         :raises CommitFailedError: for `is_conflict`, or delta-rs does not write such a table.
         """
         names = [quote(field["name"]) for field in self.fields]
@@ -401,7 +407,9 @@ class Table:
         )
         values = {name: f"s.{name}" for name in names}
         deleted = f"s.{quote(DELETED)}"
-        merger.when_matched_delete(deleted).when_matched_update(values)
+        mine, its = (f"{alias}.{quote(event)}" for alias in "st")
+        is_later = f"{its} IS NULL OR {mine} >= {its}" if event else None
+        merger.when_matched_delete(deleted).when_matched_update(values, is_later)
         read = self.version
         merger.when_not_matched_insert(values, f"NOT {deleted}").execute()
         if self.version == read:  # of deletes that meet no row delta-rs makes no commit

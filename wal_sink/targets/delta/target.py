@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from wal_sink.options import Options
 from wal_sink.targets.base import Delivery
 from wal_sink.targets.client import ClientTarget
-from wal_sink.targets.delta.options import DeltaOptions
+from wal_sink.targets.delta.options import EVENT_COLUMN, DeltaOptions
 
 
 class DeltaTarget(ClientTarget):
@@ -44,6 +44,8 @@ class DeltaTarget(ClientTarget):
             shape |= {"delta.mode": options.mode, "keyColumns": ",".join(options.keys)}
         if options.operation_column:
             shape |= {"operationColumn": options.operation_column, "operations": options.operations}
+        if options.timestamp_column:
+            shape[EVENT_COLUMN] = options.timestamp_column
         if options.merge_schema:
             shape["delta.mergeSchema"] = "true"
         return shape
