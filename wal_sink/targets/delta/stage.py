@@ -183,9 +183,8 @@ def last_rows(
     """
     read = [pq.read_table(pa.BufferReader(files.read(path))) for path in paths]
     rows = pa.concat_tables(read, promote_options="default")
-    if (
-        event in rows.column_names
-    ):  # of equal times the later row of the log; a null is the earliest
+    if event in rows.column_names:
+        # Of equal times the later row of the log is the last one; a null is the earliest.
         names = ["has", "time", "order"]
         by = pa.table([pc.is_valid(rows[event]), rows[event], rows[_ORDER]], names)
         found = pc.sort_indices(by, sort_keys=[(name, "ascending") for name in names])
