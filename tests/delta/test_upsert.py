@@ -295,6 +295,19 @@ def test_the_row_with_the_later_time_stays(tmp_path: Path) -> None:
     assert row_of(query.session).flushed == flushed + 3, "also where no row is the later one"
 
 
+def test_rows_with_a_time_are_not_merged_without_it(tmp_path: Path) -> None:
+    """By a flusher with the options of before, say: an earlier row would replace a later one."""
+    path = str(tmp_path / "t")
+    DeltaTable.create(path, TIMED)
+    query = Timed(path)
+    plan = query.plan(TIMED)
+    late = Upserting(path)
+    start(query, begun_window(0))
+    rows = Slice(0, query.target.check(at(("a", 1, 3)), plan), 1)
+    with pytest.raises(OptionError, match=r"and delta\.timestampColumn is not given"):
+        late.session.write(plan, rows)
+
+
 def test_a_row_without_a_time_is_refused(tmp_path: Path) -> None:
     path = str(tmp_path / "t")
     DeltaTable.create(path, TIMED)

@@ -343,6 +343,9 @@ class Judge(logging.Handler):
             self.violate(f"{attempt.name} was begun before Spark has completed the epoch")
             return
         kept = site.kept[attempt.epoch]
+        others = {*kept.by_target} - {target} if kept is not None else set()
+        if kept is not None and any(kept.at(other).begun_us for other in others):
+            self.violate(f"{attempt.name} was begun for {target}; another target has {kept.name}")
         if attempt.late:  # a limit that is documented: docs/limits.md
             self.counts["choices wrong by a late commit"] += 1
             attempt.excused = True
@@ -355,9 +358,6 @@ class Judge(logging.Handler):
             return
         if kept is not None and kept.manifest > attempt.manifest and site.log.has(kept.manifest):
             self.violate(f"{attempt.name} was begun unproven, and {kept.name} is a later attempt")
-        others = {*kept.by_target} - {target} if kept is not None else set()
-        if kept is not None and any(kept.at(other).begun_us for other in others):
-            self.violate(f"{attempt.name} was begun for {target}; another target has {kept.name}")
         proven_us = kept.fenced_us if kept is not None else None
         if proven_us is not None and proven_us < self.doubted[attempt.epoch]:
             self.violate(
@@ -580,7 +580,7 @@ class Judge(logging.Handler):
         self, site: Site, target: str, first: int, missing: tuple[int, int] | tuple[()]
     ) -> None:
         """Look at what `attach` says that a target lacks; of one that has died, `status` tells."""
-        states = site.states[target][:-2]
+        states = site.states[target][:-2]  # but those of this attach; the first two are the start's
         for announced, attached in itertools.pairwise(states[2:]):
             if (announced["verb"], attached["verb"]) == ("announced", "attached"):
                 before = range(announced["epoch"] + 1, attached["epoch"])

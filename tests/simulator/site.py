@@ -52,7 +52,7 @@ class Site:
         self.entries: dict[tuple[str, int, int], tuple[str, int]] = {}
         """The entry of each row in quarantine, by target, epoch and timestamp, and when it was made."""
         self.marks_gone: dict[str, bytes] = {}
-        """Records to which a rewind went back, and which a flusher that stood still has deleted since: a
+        """Records to which a rewind went back, and which a flusher has deleted since, as old ones: a
         documented limit, docs/protocol/operators.md."""
         self.rewinds: set[str] = set()
         """Processes that have reported a rewind."""

@@ -1,7 +1,7 @@
 """What the rules demand of single steps: what was listed freshly before one, and what has to be there still.
 
 What such a fault leads to would show in few histories; the step itself shows it at once. None of the sink's
-code is used.
+code is used but for its paths.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ class Steps:
 
     def __init__(self, judge: Judge) -> None:
         self._judge = judge
+        self._noted_us: dict[str, int] = {}
+        """When each note about orphans was made, by its path."""
 
-    def _listed(self, step: str, since_us: int, *folders: str) -> None:
+    def _listed(self, step: str, since_us: int) -> None:
         """Demand that the thread that is at work has listed folders freshly since a moment."""
         thread = MACHINE.thread
         if thread is None or thread.process.name.startswith("reader"):
             return
-        late = [
-            folder for folder in folders or _FRESH[step] if thread.listed.get(folder, -1) < since_us
-        ]
+        late = [folder for folder in _FRESH[step] if thread.listed.get(folder, -1) < since_us]
         if late:
             self._judge.violate(f"{thread.process.name} {step} without a fresh listing of {late}")
 
@@ -85,6 +85,8 @@ class Steps:
         thread = MACHINE.thread
         if thread is None:
             return
+        if path.startswith(paths.TOMBSTONE.folder):
+            self._noted_us[path] = MACHINE.true_us
         step = ""
         if path == "log.json":
             step = "begins the log"
@@ -153,8 +155,11 @@ class Steps:
         generation = self._generation(site, run_id)
         if generation is None:
             return
-        if not site.log.has(f"{paths.TOMBSTONE.folder}{epoch:020}-{generation:06}.json"):
+        note = f"{paths.TOMBSTONE.folder}{epoch:020}-{generation:06}.json"
+        if not site.log.has(note):
             self._judge.violate(f"{path} goes, and no note in tombstones/ says so")
+        if thread.listed.get("manifests", -1) < self._noted_us.get(note, 0):
+            self._judge.violate(f"{path} goes, and no manifests were listed after {note}")
         if epoch in site.kept and not any(
             _number(name) == epoch for name in site.log.paths(paths.MANIFEST.folder)
         ):
@@ -163,7 +168,7 @@ class Steps:
     def _second_name_goes(self, site: Site, path: str) -> None:
         """It stays until its epoch is flushed again (`docs/protocol/operators.md`)."""
         parts = path.split("/")
-        target = parts[1] if len(parts[1]) == 1 else ""
+        target = parts[1] if len(parts[1]) == 1 else ""  # the simulator's have names of one letter
         found = re.search(r"(?:segments|manifests)/([0-9]{20})", path)
         if found is None or self._judge.disasters or self._judge.cloned:
             return

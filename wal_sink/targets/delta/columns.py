@@ -130,9 +130,8 @@ def from_arrow(type_: pa.DataType) -> Json | None:
         return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
     if pt.is_struct(type_):
         fields = [json_field(field) for field in type_]
-        has_types = bool(fields) and all(
-            f["type"] for f in fields
-        )  # Parquet has none without fields
+        # Parquet has no struct without fields.
+        has_types = bool(fields) and all(each["type"] for each in fields)
         return {"type": "struct", "fields": fields} if has_types else None
     return _DELTA.get(type_)
 

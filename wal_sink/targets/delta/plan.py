@@ -92,7 +92,7 @@ def _plan(
         about_partitions(written, fields, partitioned_by),
     )
     noted = {EVENT: options.timestamp_column} if options.timestamp_column else {}
-    partitions = noted | {PARTITIONS: msgspec.json.encode(list(partitioned_by)).decode()}
+    details = noted | {PARTITIONS: msgspec.json.encode(list(partitioned_by)).decode()}
     _refuse_keys(options.keys, written, fields)
     _refuse_event(options.timestamp_column, written, fields)
     demands = WriteDemands(replaces=bool(options.keys))
@@ -103,7 +103,7 @@ def _plan(
         columns=with_operation(columns, schema, operation),
         operations=dict(options.words) if operation else {},
         demands=demands,
-        details=partitions | key_details(options.keys),
+        details=details | key_details(options.keys),
     )
 
 

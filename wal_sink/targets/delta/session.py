@@ -32,8 +32,8 @@ from wal_sink.targets.base import Slice, StagedSession
 from wal_sink.targets.casts import key_of
 from wal_sink.targets.client import shortly
 from wal_sink.targets.columns import refuse_changed
-from wal_sink.targets.delta.columns import about_moved, partitions, table_columns, words
-from wal_sink.targets.delta.options import DeltaOptions
+from wal_sink.targets.delta.columns import EVENT, about_moved, partitions, table_columns, words
+from wal_sink.targets.delta.options import EVENT_COLUMN, DeltaOptions
 from wal_sink.targets.delta.stage import Receipt, Stage, in_order, last_rows
 from wal_sink.targets.delta.table import Files, Table, classify, is_conflict
 from wal_sink.targets.registry import published_elsewhere
@@ -341,6 +341,14 @@ class DeltaSession(StagedSession):
                 f"Rows with the key {', '.join(planned)} were published for {self._options.path} with"
                 f" delta.mode=upsert, and the options say {now}",
                 "Set delta.mode and keyColumns back until they are flushed. Then the options may change.",
+            )
+        event, now = plan.details.get(EVENT), self._options.timestamp_column
+        if event and event != now:
+            raise OptionError(
+                f"Rows whose time is {event} were published for {self._options.path}, and {EVENT_COLUMN} is"
+                f" {now or 'not given'}",
+                "Set it back until they are flushed. Then it may change. A `wal-sink flush --follow` is started"
+                " anew.",
             )
         if self._options.keys:
             return Stage(self._files, (), table.fingerprint, merged=True)

@@ -1,7 +1,8 @@
 """Stages rows of one plan in Parquet files that no version of the table names, under receipts.
 
-Each row that is staged for an upsert has its write timestamp beside it. Of rows with one key the one with the
-highest stays, the later one of the log; the commit merges them: see `Table.merge`.
+Each row that is staged for an upsert has its write timestamp beside it. Of rows with one key the one with
+the highest stays, the later one of the log, or that of the latest time; the commit merges them: see
+`Table.merge`.
 """
 
 from __future__ import annotations

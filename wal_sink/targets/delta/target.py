@@ -37,7 +37,7 @@ class DeltaTarget(ClientTarget):
 
     @property
     def shape(self) -> Mapping[str, str]:
-        """Return the table, its key for upserts, and whether columns are added."""
+        """Return the table, its key and time for upserts, and whether columns are added."""
         options = self.options
         shape = {"delta.path": options.path}
         if options.keys:

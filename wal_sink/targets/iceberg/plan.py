@@ -147,7 +147,7 @@ def _about_shape(
         if not _computes(field.transform, type_):
             yield (
                 f"it is {how} by {field.transform} of {source}, {type_}, which pyiceberg does not compute",
-                "Change that to identity, bucket, year, month, day, hour, or truncate, or the column.",
+                "Change that to another transform, such as bucket, or to another column.",
             )
         elif (
             how == "partitioned"
@@ -413,7 +413,7 @@ def partition_field(text: str, made: Schema, schema: pa.Schema, field_id: int) -
     if isinstance(transform, UnknownTransform) or not transform.can_transform(source.field_type):
         raise _no_partition(text)
     name = column if word == "identity" else f"{column}_{word}"
-    while word != "identity" and name in made.column_names:  # whose names are for them alone
+    while word != "identity" and name in made.column_names:  # a column's name is for identity alone
         name += "_"
     return PartitionField(
         source_id=source.field_id, field_id=field_id, transform=transform, name=name

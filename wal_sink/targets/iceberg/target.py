@@ -53,7 +53,6 @@ class IcebergTarget(ClientTarget):
             from pyiceberg.utils.config import Config, merge_config  # noqa: PLC0415
 
         found: Any = Config().get_catalog_config(self.options.catalog) or {}
-        merged = merge_config(
-            found, self.options.properties
-        )  # what is nested there, such as auth, stays so
+        # What is nested there, such as auth, stays so.
+        merged = merge_config(found, self.options.properties)
         return type(self)(msgspec.structs.replace(self.options, properties=merged))

@@ -63,8 +63,14 @@ def upsert_key(
     """
     key = next((index for index in unique if index.plain), None)
     if key is None:
+        unfit = ", ".join(index.text for index in unique)
         raise SchemaMismatch(
-            f"{table} has no primary key, by which {mode} = upsert finds the row to replace.",
+            f"{table} has no primary key, by which {mode} = upsert finds the row to replace."
+            + (
+                f" It has {unfit}, which tells other rows apart than its columns do."
+                if unfit
+                else ""
+            ),
             f"Give it one; or set {mode} to append.",
         )
     others = [index for index in unique if index is not key]

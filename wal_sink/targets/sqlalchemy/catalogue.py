@@ -172,7 +172,7 @@ def _sqlite_unique(connection: Connection, name: TableName) -> Iterator[Unique]:
         _, partial, primary, *_ = found[0]
         plain = not partial
         for *_, number, column, coll in found:
-            values = {"column": quote(column or ""), "coll": coll, "table": str(name)}
+            values = {"column": quote(column or ""), "coll": quote(coll), "table": str(name)}
             same = number != _EXPRESSION and connection.query(_AS_COLUMN.format(**values)) == [(1,)]
             plain = plain and same
         columns = tuple(row[4] for row in found if row[4] is not None)
@@ -240,9 +240,9 @@ def _charsets(connection: Connection, name: TableName) -> dict[str, str]:
 
 
 _KINDS = """
-    SELECT c.relkind::text, c.relpersistence::text FROM pg_class c WHERE c.oid IN (
+    SELECT c.relkind::text, c.relpersistence::text, c.oid = %(name)s::regclass AND row_security_active(c.oid)
+    FROM pg_class c WHERE c.oid IN (
         SELECT %(name)s::regclass UNION ALL SELECT relid FROM pg_partition_tree(%(name)s::regclass))"""
-_ROW_SECURITY = "SELECT row_security_active(%(name)s::regclass)"
 _IS_THERE = "SELECT to_regclass(%s)::text"
 _SQLITE_STATEMENTS = """
     SELECT type || ' ' || name, sql FROM {}.sqlite_master WHERE tbl_name = ? AND sql NOT NULL"""
@@ -284,18 +284,17 @@ def _refuse_in_postgresql(connection: Connection, name: TableName, text: str) ->
     if not there:
         return
     kinds = connection.query(_KINDS, {"name": str(name)})
-    if any(kind == "f" for kind, _ in kinds):
+    if any(kind == "f" for kind, *_ in kinds):
         raise SchemaMismatch(
             f"{text} is a foreign table, or has one as a partition: its server commits by itself.",
             "Name a table of this server.",
         )
-    if connection.query(_ROW_SECURITY, {"name": str(name)}) == [(True,)]:
+    if any(secured for *_, secured in kinds):
         raise SchemaMismatch(
-            f"{text} has row-level security, which hides rows from this user: a delete would pass over"
-            " them.",
+            f"{text} has row-level security that holds for this user: it may hide rows, or refuse them.",
             "Run: ALTER ROLE … BYPASSRLS; or flush as the table's owner.",
         )
-    if any(persistence == "u" for _, persistence in kinds):
+    if any(persistence == "u" for _, persistence, _ in kinds):
         raise SchemaMismatch(
             f"{text} or a partition of it is UNLOGGED: a crash of the server empties it.",
             f"Run: ALTER TABLE {text} SET LOGGED; for the table and each such partition.",

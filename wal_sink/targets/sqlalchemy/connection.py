@@ -243,7 +243,7 @@ def _duckdb(options: SqlAlchemyOptions) -> Connection:
             try:
                 return duckdb.connect(file, config=config)
             except duckdb.IOException as error:
-                if "lock" not in str(error) or time.monotonic() > until:
+                if "Could not set lock" not in str(error) or time.monotonic() > until:
                     raise
                 time.sleep(_LOCKED_S)
 
