@@ -347,7 +347,7 @@ class DeltaSession(StagedSession):
             raise OptionError(
                 f"Rows whose time is {event} were published for {self._options.path}, and {EVENT_COLUMN} is"
                 f" {now or 'not given'}",
-                "Set it back until they are flushed. Then it may change. A `wal-sink flush --follow` is started"
+                "Set it back until they are flushed. Then it may change; start `wal-sink flush --follow`"
                 " anew.",
             )
         if self._options.keys:
