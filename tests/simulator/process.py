@@ -126,6 +126,8 @@ class Process:
         self.name = f"{name}{self.pid - 99}"
         self.alive = True
         self.threads: list[Thread] = []
+        self.stalled_us = 0
+        """When a thread of it stood still last; 0: never."""
         self.stalled = 0
         """How many of its threads stand still at an I/O call."""
         self._severed = False
@@ -204,6 +206,7 @@ class Process:
             self.stand_still()
         finally:
             self.stalled -= 1
+            self.stalled_us = MACHINE.true_us
 
     def stand_still(self, *, dies: bool = False) -> None:
         """Let others run; go on at the next turn, or end there if the process was killed meanwhile.
