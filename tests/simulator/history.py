@@ -439,7 +439,7 @@ class History:
         self.new_driver(site)
 
     def stop_flushers(self, target: str) -> None:
-        """Stop the flushers of a target that are under way, with their calls that are, too.
+        """Stop a target's flushers, and all commands, that are under way, with their calls that are, too.
 
         docs/limits.md asks for that before a target is restored or replaced: its rows that such a flusher
         has sent are gone, and it would go on as if they were there. One that rests may live.
@@ -448,6 +448,9 @@ class History:
             if flushing.target == target and flushing.thread.stands_still:
                 flushing.process.sever()
                 self._bury(flushing.process)
+        for process in MACHINE.processes.values():
+            if any(each.name == "command" and each.stands_still for each in process.threads):
+                process.sever()
 
     def stop_all(self) -> None:
         """Stop everything, as an operator does before touching files."""
