@@ -151,7 +151,9 @@ class Operator:
             database = self.world.databases[self.name]
             target = SimulatedTarget(database, self.process, lambda _flushed: self._row_made())
             found = plan_attach(self.query, target).carry_out(clock.now_us())
-            if found.state.verb == "attached":
+            # One that has stood still may tell of what a rewind has changed since.
+            stood_still = self.process.stalled_us > self.thread.since_us
+            if found.state.verb == "attached" and not stood_still:
                 self.world.judge.reported(self.site, self.name, found.state.epoch, found.missing)
 
         self._command(f"attach {self.name}", act)
