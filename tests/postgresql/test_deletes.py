@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Iterator
 
 import psycopg
 import pyarrow as pa
@@ -101,17 +103,25 @@ def test_a_table_that_does_not_fit_is_refused(
     assert caught.value.remedy
 
 
-def test_a_user_who_must_not_delete_is_refused(postgresql: Server, schema: str) -> None:
-    """At the start, with the GRANT; without the option that privilege is not asked for."""
+@contextlib.contextmanager
+def a_user(postgresql: Server, schema: str, privileges: str) -> Iterator[str]:
+    """Make a user with privileges on the table `t`; yield its URI."""
     name = f"user_{schema}"
     postgresql.execute(
-        f"CREATE TABLE {schema}.t (id bigint PRIMARY KEY, v text); CREATE ROLE {name} LOGIN PASSWORD 'p';"
-        f" GRANT USAGE, CREATE ON SCHEMA {schema} TO {name};"
-        f" GRANT SELECT, INSERT, UPDATE ON {schema}.t TO {name}"
+        f"CREATE ROLE {name} LOGIN PASSWORD 'p'; GRANT USAGE, CREATE ON SCHEMA {schema} TO {name};"
+        f" GRANT {privileges} ON {schema}.t TO {name}"
     )
-    uri = postgresql.uri_of(name, "p")
-    options = {"uri": uri, "table": f"{schema}.t", "mode": "upsert"}
     try:
+        yield postgresql.uri_of(name, "p")
+    finally:
+        postgresql.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
+
+
+def test_a_user_who_must_not_delete_is_refused(postgresql: Server, schema: str) -> None:
+    """At the start, with the GRANT; without the option that privilege is not asked for."""
+    postgresql.execute(f"CREATE TABLE {schema}.t (id bigint PRIMARY KEY, v text)")
+    with a_user(postgresql, schema, "SELECT, INSERT, UPDATE") as uri:
+        options = {"uri": uri, "table": f"{schema}.t", "mode": "upsert"}
         PostgresqlTarget(PostgresqlOptions(**options)).plan(SCHEMA.remove(1), "key")  # type: ignore[arg-type]
         target = PostgresqlTarget(PostgresqlOptions(operation_column="op", **options))  # type: ignore[arg-type]
         with pytest.raises(SchemaMismatch, match=r"lacks privileges.*DELETE") as caught:
@@ -119,29 +129,23 @@ def test_a_user_who_must_not_delete_is_refused(postgresql: Server, schema: str) 
         postgresql.execute(caught.value.remedy.removeprefix("Run as the owner: "))
         bring(target, rows((1, "upsert", "a"), (1, "delete", None)))
         assert postgresql.execute(f"SELECT count(*) FROM {schema}.t") == [(0,)]
-    finally:
-        postgresql.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
 
 
 def test_a_row_that_is_hidden_later_is_no_deleted_one(postgresql: Server, schema: str) -> None:
     """Row-level security that comes after the start: a delete would find nothing, and say nothing."""
-    name = f"user_{schema}"
     postgresql.execute(
         f"CREATE TABLE {schema}.t (id bigint PRIMARY KEY, v text); INSERT INTO {schema}.t VALUES (1, 'a');"
-        f" CREATE ROLE {name} LOGIN PASSWORD 'p'; GRANT USAGE, CREATE ON SCHEMA {schema} TO {name};"
-        f" GRANT ALL ON {schema}.t TO {name}; CREATE POLICY hide ON {schema}.t USING (id > 1)"
+        f" CREATE POLICY hide ON {schema}.t USING (id > 1)"
     )
-    options = {"uri": postgresql.uri_of(name, "p"), "table": f"{schema}.t", "mode": "upsert"}
-    target = PostgresqlTarget(PostgresqlOptions(operation_column="op", **options))  # type: ignore[arg-type]
-    batch = rows((1, "delete", None))
-    try:
+    with a_user(postgresql, schema, "ALL") as uri:
+        options = {"uri": uri, "table": f"{schema}.t", "mode": "upsert"}
+        target = PostgresqlTarget(PostgresqlOptions(operation_column="op", **options))  # type: ignore[arg-type]
+        batch = rows((1, "delete", None))
         plan = target.plan(batch.schema, "key")
         with new_query(target) as session:
             postgresql.execute(f"ALTER TABLE {schema}.t ENABLE ROW LEVEL SECURITY")
             with pytest.raises(psycopg.errors.InsufficientPrivilege, match="row-level security"):
                 deliver(session, plan, Slice(0, target.check(batch, plan), 0))
-    finally:
-        postgresql.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
 
 
 def test_a_start_warns_of_tables_that_refer_to_this_one(

@@ -291,7 +291,7 @@ class Site:
     def _logged(self, path: str, data: bytes) -> None:
         self._judge.steps.created(path, data)
         if path.startswith("quarantine/") and path.endswith(".arrow"):
-            target = "" if path.count("/") == 1 else path.split("/")[1]
+            target = target_of(path)
             epoch, us, count = map(int, re.findall(r"[0-9]+", path)[:3])
             for row_us in range(us, us + count):
                 self.entries[target, epoch, row_us] = path, MACHINE.true_us
@@ -304,7 +304,7 @@ class Site:
         ):
             self.rewinds.add(report["flusher"])
         elif path.startswith(paths.DECISION.folder):
-            target = "" if path.count("/") == 1 else path.split("/")[1]
+            target = target_of(path)
             epoch = int(path.rpartition("/")[2][:20])
             self.given_up.add((target, epoch))
             self.since_us[target, epoch] = MACHINE.true_us
@@ -324,7 +324,7 @@ class Site:
         if path.startswith((paths.FLUSHED.folder, paths.RETAINED_RECORD.folder)):
             self._judge.rewind_deletes()
         if path.startswith("quarantine/") and path.endswith(".arrow"):
-            target = "" if path.count("/") == 1 else path.split("/")[1]
+            target = target_of(path)
             self._judge.entry_deleted(self, target, refused_in(self.log.get(path)))
         elif MANIFEST.search(path):
             data = self.log.get(path)
@@ -368,6 +368,11 @@ class Site:
             if gone in names and not left:
                 lost.add(target)
         return frozenset(lost)
+
+
+def target_of(path: str) -> str:
+    """Return the target whose object it is, where each of several has a folder; empty: the only one."""
+    return "" if path.count("/") == 1 else path.split("/")[1]
 
 
 def refused_in(data: bytes) -> dict[str, int]:

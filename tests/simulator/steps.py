@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tests.simulator.machine import MACHINE
 from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerState, Window
+from wal_sink.model.manifest import Attempt
 
 if TYPE_CHECKING:
     from tests.simulator.judge import Computed, Judge
@@ -155,7 +156,7 @@ class Steps:
         generation = self._generation(site, run_id)
         if generation is None:
             return
-        note = f"{paths.TOMBSTONE.folder}{epoch:020}-{generation:06}.json"
+        note = paths.TOMBSTONE.path(Attempt(epoch, generation))
         if not site.log.has(note):
             self._judge.violate(f"{path} goes, and no note in tombstones/ says so")
         if thread.listed.get("manifests", -1) < self._noted_us.get(note, 0):
@@ -231,7 +232,7 @@ class Steps:
             if not begun.manifest:
                 continue
             if target:
-                choice = f"{paths.CHOICE.folder}{begun.epoch:020}.json"
+                choice = paths.CHOICE.path(begun.epoch)
                 chosen: dict[str, Any] = (
                     json.loads(site.log.get(choice)) if site.log.has(choice) else {}
                 )
@@ -240,7 +241,7 @@ class Steps:
                     self._judge.violate(
                         f"{begun.manifest} is begun for {target}: {choice} says {chosen}"
                     )
-            note = begun.manifest.replace(paths.MANIFEST.folder, paths.TOMBSTONE.folder)
+            note = paths.TOMBSTONE.path(Attempt(begun.epoch, begun.generation))
             beside = [n for n in site.log.paths(paths.MANIFEST.folder) if _number(n) == begun.epoch]
             if window.sending <= 1 and len(beside) > 1 and site.log.has(note):
                 self._judge.violate(f"{begun.manifest} is begun, and {note} is there")

@@ -48,6 +48,10 @@ class Unique(NamedTuple):
         )
 
 
+_UNFIT = "of some rows alone, by an expression or another collation, or deferrable"
+"""Why an index is not plain."""
+
+
 def upsert_key(
     table: object, unique: Sequence[Unique], columns: Sequence[Column], mode: str
 ) -> Unique:
@@ -66,11 +70,7 @@ def upsert_key(
         unfit = ", ".join(index.text for index in unique)
         raise SchemaMismatch(
             f"{table} has no primary key, by which {mode} = upsert finds the row to replace."
-            + (
-                f" It has {unfit}, which tells other rows apart than its columns do."
-                if unfit
-                else ""
-            ),
+            + (f" These do not serve: {unfit} ({_UNFIT})." if unfit else ""),
             f"Give it one; or set {mode} to append.",
         )
     others = [index for index in unique if index is not key]
