@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import gc
 import multiprocessing
 import os
@@ -9,6 +10,7 @@ import secrets
 import shutil
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,6 +51,18 @@ multiprocessing.set_forkserver_preload(
         "s3fs",
     ]
 )
+
+if sys.version_info < (3, 11, 8):
+    # Before, all threads share one count of the parser's depth (CPython gh-106905). Hypothesis parses sources, and
+    # lets other threads run meanwhile by its callback of the garbage collector; a driver's thread that logs a traceback
+    # parses, too, and Hypothesis ends with SystemError.
+    _parse, _parsing = ast.parse, threading.RLock()
+
+    def _parse_alone(*args: Any, **options: Any) -> Any:
+        with _parsing:
+            return _parse(*args, **options)
+
+    ast.parse = _parse_alone
 
 os.environ["PYTHONFAULTHANDLER"] = "1"  # of Spark's workers: a crash shows its stacks
 os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark's workers need the same packages
