@@ -53,9 +53,9 @@ multiprocessing.set_forkserver_preload(
 )
 
 if sys.version_info < (3, 11, 8):
-    # Before, all threads share one count of the parser's depth (CPython gh-106905). Hypothesis parses sources, and
-    # lets other threads run meanwhile by its callback of the garbage collector; a driver's thread that logs a traceback
-    # parses, too, and Hypothesis ends with SystemError.
+    # Before, all threads share one count of the parser's depth (CPython gh-106905). Hypothesis parses
+    # sources, and its callback of the garbage collector lets other threads run meanwhile. A driver's thread
+    # that logs a traceback parses, too: Hypothesis ended with SystemError.
     _parse, _parsing = ast.parse, threading.RLock()
 
     def _parse_alone(*args: Any, **options: Any) -> Any:
