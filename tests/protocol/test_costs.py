@@ -178,7 +178,7 @@ def test_a_commit_asks_nothing_for_what_its_manifest_holds(world: World, young: 
 def test_an_epoch_costs_a_log_of_named_targets_half_as_much_again(
     tmp_path: Path, name: str, commit: int, flush: int
 ) -> None:
-    """In the steady state, with one target: see `docs/decisions/0011-one-target-without-a-name.md`."""
+    """In the steady state, with one target: see docs/decisions/README.md, decision 11."""
     store = World(open_backend("memory://ck-name"), open_backend("memory://log-name"))
     world = SeveralWorld(tmp_path, name) if name else store
     counting = world.log_backend = Counting(world.log_backend)
