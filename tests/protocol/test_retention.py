@@ -362,6 +362,26 @@ def test_a_slower_flusher_that_dies_leaves_a_copy_of_the_record(
     assert at > 1
 
 
+def test_a_record_stays_beside_a_manifest_that_a_rewind_has_put_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flusher knows that the epoch was retained; another one has flushed it again, and died there."""
+    monkeypatch.setattr("wal_sink.wal.trim.RECORDS_KEPT", 1)
+    run, flusher = world.run(), world.flusher()
+    run.batch([("a", 0)])
+    rest(flusher)
+    plan_rewind(query(world), world.target, -1, world.clock()).carry_out(world.clock())
+    with pytest.raises(Crash):
+        world.flush(Faults(at=0, matching="create retained/"))
+    for epoch in range(1, 3):
+        run.batch([("b", epoch)])
+        rest(flusher)
+    assert world.log.flushed_epochs() == [0, 2]
+    world.clock.us += DELAY_US
+    world.flush()
+    assert left(world) == []
+
+
 def test_a_record_stays_as_long_as_its_epoch_has_no_copy_of_it(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

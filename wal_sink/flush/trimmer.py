@@ -75,8 +75,7 @@ class Trimmer:
             return  # the manifest stays for those that list it
         with self._leaving_garbage():
             self._retained.retain(window.epochs, records)
-            attempts, last = self._log.attempts(), window.last
-            self._log.delete(old_records(self._log, attempts, last, self._retained))
+            self._log.delete(old_records(self._log, self._log.attempts(), window.last))
 
     def trim(self, epochs: Sequence[int], flushed: Collection[Attempt] = ()) -> None:
         """Delete flushed epochs; see `wal.trim.trim`.

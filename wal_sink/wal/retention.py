@@ -40,12 +40,6 @@ class RetainedEpochs:
     def __iter__(self) -> Iterator[int]:
         return iter(self._known())
 
-    def __contains__(self, epoch: object) -> bool:
-        """Whether the record of an epoch has a copy; a flusher that died may have made the other only."""
-        return isinstance(epoch, int) and paths.RETAINED_RECORD.path(epoch) in self.paths_of(
-            [epoch]
-        )
-
     def upto(self, epoch: int) -> tuple[int, ...]:
         """Return those up to an epoch, ascending."""
         return tuple(takewhile(lambda each: each <= epoch, self._known()))

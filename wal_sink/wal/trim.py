@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Collection, Container, Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from wal_sink.errors import CorruptLog, Diverged
@@ -76,7 +76,7 @@ def trim(
         log.delete(retained.paths_of(trimmed))
         retained.forget(trimmed)
     for view in views(log.of("")):
-        view.delete(old_records(view, remaining, max(trimmed, default=-1), retained or ()))
+        view.delete(old_records(view, remaining, max(trimmed, default=-1)))
     if refused is not None:
         raise refused
     return tuple(stay)
@@ -185,23 +185,22 @@ def _choices(log: Log, upto: int, but: Collection[int] = ()) -> list[str]:
     return log.paths_of(paths.CHOICE, lambda epoch: epoch <= upto and epoch not in but)
 
 
-def old_records(
-    log: Log, remaining: Iterable[Attempt], trimmed: int, copied: Container[int] = ()
-) -> list[str]:
+def old_records(log: Log, remaining: Iterable[Attempt], done: int) -> list[str]:
     """List the records that are needed no longer.
 
-    :param remaining: the manifests that stay; records from the first of their epochs on are needed.
-    :param trimmed: the last epoch that is trimmed. Those above may have manifests that came later.
-    :param copied: epochs that have another copy of their record, for `wal.retention`.
+    A manifest moves to `retained/` only behind a copy of its record: so where there is none, no record is
+    missed.
+
+    :param remaining: the manifests in `manifests/` that stay: the records of their epochs are needed.
+    :param done: the last epoch that is trimmed or retained. Those above may have manifests that came later.
     """
-    first = min((attempt.epoch for attempt in remaining), default=trimmed + 1)
+    waiting = {attempt.epoch for attempt in remaining}
     listed = log.keys(paths.FLUSHED)
-    upto = max((name.last for name in listed), default=-1) - RECORDS_KEPT
+    upto = min(done, max((name.last for name in listed), default=-1) - RECORDS_KEPT)
     return [
         paths.FLUSHED.path(name)
         for name in listed
-        if name.last <= upto
-        if name.last < first or all(epoch in copied for epoch in name.epochs)
+        if name.last <= upto and waiting.isdisjoint(name.epochs)
     ]
 
 
