@@ -383,6 +383,25 @@ def test_rule_18_a_sweep_leaves_alone_what_was_flushed_after_it_had_listed_the_t
     assert world.log.read(paths.CHOICE, 1) is not None
 
 
+def test_what_another_attach_took_back_may_be_trimmed_still(world: SeveralWorld) -> None:
+    """Between the announcement of a target and the command that goes on; another database was replaced."""
+    world.retention_s = 86_400.0
+    plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
+    epochs(world, 1, 2)
+    flush(world.flusher(name=CELLS))
+    announce(world.log.of(ADDED), 3, NOW_US, "test", "an attach that died", 0)
+    plan_detach(query(world).of(CELLS)).carry_out(NOW_US)
+    world.store.table.clear()
+    world.store.ledger.clear()
+    plan_attach(query(world).of(CELLS), world.targets[CELLS]).carry_out(NOW_US)
+    assert trimmable_unseen(world.log) == (0, 2)
+    assert attach(world).missing == ()
+    gone = [*world.log_backend.list("manifests/"), *world.log_backend.list("segments/")]
+    world.log_backend.delete([*gone, *world.log_backend.list("choices/")])
+    world.flush_all()
+    assert sorted(world.rows(ADDED)) == [("0", 0), ("1", 1), ("2", 2)]
+
+
 def test_what_a_rewind_took_back_may_be_trimmed_still(world: SeveralWorld) -> None:
     """By a flusher that stood still over both, the rewind and the announcement of a target."""
     plan_detach(query(world).of(ADDED)).carry_out(NOW_US)

@@ -194,9 +194,13 @@ class Log:
         """
         self.backend.replace(paths.LOG, identity.to_json())
 
-    def states(self) -> list[TargetState]:
-        """Read all states of this one of several targets, oldest first."""
-        listed = self.names(paths.target_states(self.target)) if self.target else []
+    def states(self, *, fresh: bool = False) -> list[TargetState]:
+        """Read all states of this one of several targets, oldest first.
+
+        :param fresh: to conclude from a state that is missing, see `keys`.
+        """
+        folder = paths.target_states(self.target)
+        listed = self.names(folder, fresh=fresh) if self.target else []
         names = [name for name in map(paths.TARGET_STATE.parse, listed) if name is not None]
         found = (self.read_once(paths.TARGET_STATE, name) for name in names)
         return [state for state in found if state is not None]

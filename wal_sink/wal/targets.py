@@ -128,20 +128,22 @@ class Trimmable(NamedTuple):
     flushed: int
     """The last epoch that has a record of any target, -1 for none."""
     upto: int
-    """The last epoch of which it may delete something: a rewind may have taken its record back."""
+    """The last epoch of which it may delete something: its record may have been taken back."""
 
 
 def trimmable_unseen(log: Log) -> Trimmable:
     """Say what a flusher may delete that has not seen a target announced; asked after it was announced.
 
-    Such a flusher trims what had a record before that, of a target that was attached then.
+    Such a flusher trims what had a record before that, of a target that was attached then. A rewind may have
+    taken that record back since, or an attach of that target.
     """
-    flushed, rewound = -1, [-1]
+    flushed, back = -1, [-1]
     for view in views(log.of(""), fresh=True):
         flushed = max(flushed, view.mark(fresh=True))
         before = (done.before.get("flushed") for done in view.interventions("rewind"))
-        rewound += [int(epoch) for epoch in before if epoch]
-    return Trimmable(flushed, max(flushed, *rewound))
+        back += [int(epoch) for epoch in before if epoch]
+        back += [state.epoch for state in view.states(fresh=True) if state.verb != "attached"]
+    return Trimmable(flushed, max(flushed, *back))
 
 
 def slowest_view(log: Log) -> Log:
