@@ -411,7 +411,7 @@ class Judge(logging.Handler):
 
         If the rewind has stood still, a flusher may have flushed again, and recorded, what is above.
         """
-        if self._row_was_moved():
+        if self.row_was_moved():
             return
         own = f"{target}/" if target else ""
         left = [
@@ -424,7 +424,7 @@ class Judge(logging.Handler):
         if left:
             self.violate(f"a rewind to {to} leaves {left}")
 
-    def _row_was_moved(self) -> bool:
+    def row_was_moved(self) -> bool:
         """Whether the ledger row that a rewind of this process has made is another one by now."""
         mine = self.rewinding.get(MACHINE.current) if MACHINE.current is not None else None
         return mine is not None and self.read_ledger(mine[0]) != mine[1]
@@ -549,7 +549,7 @@ class Judge(logging.Handler):
 
     def rewind_deletes(self) -> None:
         """See whether the first of two rewinds is about to delete a record, or what is retained."""
-        self.two_rewinds |= self._row_was_moved()
+        self.two_rewinds |= self.row_was_moved()
 
     def entry_deleted(self, site: Site, target: str, rows: dict[str, int]) -> None:
         """Look at an entry that is about to be deleted: its rows are in the table, or come again."""

@@ -176,11 +176,21 @@ class Steps:
         attempt = site.kept.get(int(found[1]))
         if attempt is None or target not in site.lacking(attempt):
             return
-        if path.endswith((attempt.manifest, *attempt.segments)):
+        if path.endswith((attempt.manifest, *attempt.segments)) and not self._has_newer(site, path):
             self._judge.violate(f"{path} goes, and {attempt.name} is to be flushed again")
 
+    def _has_newer(self, site: Site, path: str) -> bool:
+        """Whether a later rewind has given an object a second name, too."""
+        before, us, first_name = re.split(r"([0-9]{20})/", path, maxsplit=1)
+        same = (
+            re.fullmatch(rf"{before}([0-9]{{20}})/{first_name}", n) for n in site.log.paths(before)
+        )
+        return any(found[1] > us for found in same if found is not None)
+
     def _rewind_deletes(self, site: Site, path: str) -> None:
-        """A rewind deletes no last name of a manifest."""
+        """A rewind deletes no last name of a manifest, unless another has moved its row: `two_rewinds`."""
+        if self._judge.row_was_moved():
+            return
         name = f"{paths.MANIFEST.folder}{path.rpartition('/')[2]}"
         if not any(other.endswith(f"/{name}") for other in site.log.paths(paths.ASIDE)):
             self._judge.violate(f"a rewind deletes {path}, which has no second name")
