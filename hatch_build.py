@@ -28,7 +28,7 @@ class CustomMetadataHook(MetadataHookInterface):
             image, link = rf"![\1]({source}/raw/{commit}/\2)\n", rf"[\1]({source}/blob/{commit}/\2)"
             metadata["urls"] = {
                 "Source": source,
-                "Documentation": f"{source}/blob/{commit}/docs/index.md",
+                "Documentation": f"{source}/blob/{commit}/README.md#read-on",
                 "Changes": f"{source}/blob/{commit}/CHANGELOG.md",
                 "Issues": f"{source}/issues",
             }

@@ -27,6 +27,7 @@ OUTSIDE = {
     "containers.md": "docker/README.md",
     "contributing.md": "CONTRIBUTING.md",
     "examples.md": "examples/README.md",
+    "index.md": "README.md",
     "storage.md": "state_backends/README.md",
     "tests.md": "tests/README.md",
 }
