@@ -103,9 +103,7 @@ class Operator:
             judge.steps.rewound(self.site, self.name, flushed)
             # A flusher whose reports have failed meanwhile, as on a full disk, may count as dead.
             heard = {each for each in living if each.process.disturbed_us < since_us}
-            # And one that stands still in its look judges by what it has read long ago.
-            looked = self.process.stalled_us < since_us
-            if beside := {each for each in heard if each.reports and looked}:
+            if beside := {each for each in heard if each.reports}:
                 names = ", ".join(each.process.name for each in beside)
                 judge.violate(f"a rewind is carried out beside a living flusher: {names}")
 

@@ -57,6 +57,7 @@ def test_it_lives_while_its_report_changes(ahead_s: int) -> None:
     for beat in range(2, 20):
         assert observer.look(report(beat, heartbeat_us=told_us), BEAT_BILLED_S) is True
     assert observer.look(report(19, heartbeat_us=told_us), SILENT_S - 1) is True
+    assert observer.look(report(19, heartbeat_us=told_us), 1) is True
     assert observer.look(report(19, heartbeat_us=told_us), 1) is False
     assert observer.look(report(20, heartbeat_us=told_us), 1) is True, "it was stopped for a while"
 
@@ -66,7 +67,19 @@ def test_one_that_never_changes_is_dead(ahead_s: int) -> None:
     """As soon as it has been looked at for long enough."""
     observer, dead = Observer(), report(heartbeat_us=NOW_US + ahead_s * 1_000_000)
     looks = [observer.look(dead, 1) for _ in range(100)]
-    assert looks == [None] * int(SILENT_S) + [False] * (100 - int(SILENT_S))
+    enough = int(SILENT_S) + 1
+    assert looks == [None] * enough + [False] * (100 - enough)
+
+
+def test_an_observer_that_stands_still_in_its_look_takes_nobody_for_dead() -> None:
+    """What it looks at was read before, and the flusher has reported since."""
+    observer = Observer()
+    assert observer.look(report(1)) is None
+    assert observer.look(report(1), 1_000) is None
+    assert observer.look(report(200), 1) is True
+    ended = report(flusher="elsewhere:2", doing=ENDED)
+    assert observer.look(ended, 1_000) is None
+    assert observer.look(report(400), 1) is True
 
 
 def test_what_is_certain_needs_no_second_look() -> None:
@@ -89,7 +102,8 @@ def test_the_end_of_one_says_nothing_of_another() -> None:
     assert observer.look(ended, 1) is None
     assert observer.look(report(2), BEAT_BILLED_S) is True
     assert observer.look(ended, 1) is None
-    assert observer.look(ended, SILENT_S) is False
+    assert observer.look(ended, SILENT_S) is None
+    assert observer.look(ended, 1) is False
     assert observer.look(report(flusher="elsewhere:2", doing="resting"), 1) is True
     assert observer.look(ended, 1) is False, "the first one is silent for long"
 

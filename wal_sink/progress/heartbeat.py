@@ -57,28 +57,32 @@ class FlusherWatch:
         self._report: FlusherReport | None = None
         self._changed = False
         self._since_s: float | None = None
+        self._looked_s = 0.0
+        """When it was passed a report last."""
         self._lived_s: dict[str, float] = {}
         """When another report was seen of a flusher that has not ended."""
 
     def look(self, report: FlusherReport | None) -> bool | None:
-        """Whether a flusher is alive; None as long as that cannot be known, `SILENT_S` at most.
+        """Whether a flusher is alive; None as long as that cannot be known, `SILENT_S` and a look at most.
 
         It is dead for certain when it has reported its end, or when it ran on this host and its process is
         gone; not if another one has reported before, which this report may hide. Else its report has to
         change.
         """
         now_s = self._now_s()
+        # The observer may have stood still since it read the report, but read it after its look before.
+        read_s, self._looked_s = self._looked_s, now_s
         if self._since_s is None:
             self._since_s = now_s
         elif report != self._report:
             self._changed, self._since_s = True, now_s
         is_new, self._report = report != self._report, report
-        if report is None or now_s - self._since_s >= SILENT_S:
+        if report is None or read_s - self._since_s >= SILENT_S:
             return False
         if _has_ended(report):
             self._lived_s.pop(report.flusher, None)
             lived_s = max(self._lived_s.values(), default=float("-inf"))
-            return None if now_s - lived_s < SILENT_S else False
+            return None if read_s - lived_s < SILENT_S else False
         if is_new:
             self._lived_s[report.flusher] = now_s
         return True if self._changed else None
