@@ -197,6 +197,25 @@ def test_rule_22_what_is_retained_late_does_not_hide_what_is_flushed_since(
     assert world.table() == {"a": 0, "b": 1, "c": 2}
 
 
+def test_rule_18_what_is_retained_late_is_a_copy_of_the_record_that_counts(world: World) -> None:
+    """The flusher stands still over a rewind, and over what is flushed and retained again after it."""
+    world.retention_s = 3_600
+    outage = Outage(world)
+    slow = world.flusher()
+    real = slow.trimmer.retain
+
+    def late(window: Window, records: Sequence[FlushedEpoch]) -> None:
+        outage.restore()
+        assert rewind(world, 1).again == 3
+        world.flush()
+        real(window, records)
+
+    slow.trimmer.retain = late  # type: ignore[method-assign]
+    slow.run_once()
+    for epoch in range(2, 5):
+        assert world.log.read(paths.RETAINED_RECORD, epoch) == world.log.flushed(epoch)
+
+
 def retain_late(world: World) -> None:
     """Let a flusher stand still before its copies, while the target is restored and the log rewound."""
     world.retention_s = 3_600
@@ -308,6 +327,37 @@ def test_rule_22_records_that_come_late_stop_the_flush_until_the_next_rewind(wor
     assert rewind(world, 1).again == 3
     world.flush()
     assert world.table() == world.expected()
+
+
+def test_rule_22_a_checkpoint_that_was_set_back_hides_nothing_that_a_flusher_has_finished(
+    world: World,
+) -> None:
+    """Spark takes the epochs before the last one that is planned for completed; it has no commit file."""
+    run = world.run()
+    run.batch([("a", 0)])
+    world.flush()
+    table = copy.deepcopy(world.store.table)
+    run.batch([("b", 1)])
+    checkpoint = files(world.checkpoint)
+    slow = world.flusher()
+    real = slow._log.record_flushed
+
+    def late(records: Iterable[FlushedEpoch]) -> None:
+        world.store.table = table
+        world.store.ledger.clear()
+        world.checkpoint.delete(["commits/1"])
+        rewind(world, 0)
+        real(records)
+
+    slow._log.record_flushed = late  # type: ignore[method-assign]
+    slow.run_once()
+    assert world.log.attempts() == ()
+    restore(world.checkpoint, checkpoint)
+    with pytest.raises(LedgerBehindLog):
+        world.flush()
+    assert rewind(world, 0).again == 1
+    world.flush()
+    assert world.table() == world.expected() == {"a": 0, "b": 1}
 
 
 def test_rule_22_a_rewind_that_is_refused_brings_nothing_back_that_was_flushed_again(

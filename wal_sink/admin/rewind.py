@@ -102,7 +102,7 @@ def needed_attempts(query: Query, past: Past, again: range) -> Iterator[Manifest
         found = query.log.manifest(kept) if kept is not None else None
         if found is not None:
             yield found.manifest.without_data()
-    window = range(past.floor + 1, min(past.checkpointed, past.floor + MOST_EPOCHS) + 1)
+    window = range(past.floor + 1, past.floor + MOST_EPOCHS + 1)
     begun = set(window).difference(flushed)
     attempts = [attempt for attempt in query.log.attempts() if attempt.epoch in begun]
     size = 0

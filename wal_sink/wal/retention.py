@@ -114,9 +114,10 @@ def retain(log: Log, begun: Sequence[BegunEpoch], records: Sequence[FlushedEpoch
             moved.append(paths.MANIFEST.path(attempt))
         path = paths.RETAINED_RECORD.path(each.epoch)
         copies[path] = record.to_json()
-        # A flusher that stood still may have left the record from before a rewind: this one counts. There is
-        # one at each moment: a slower flusher may come here, and die.
+        # A flusher that stood still may have left the record from before a rewind, or be this one. There is a
+        # copy at each moment: a slower flusher may come here, and die.
         if log.read_bytes(path) not in (None, copies[path]):
+            copies[path] = (log.flushed(each.epoch) or record).to_json()
             log.backend.replace(path, copies[path])
     log.backend.create_missing(copies)
     log.delete(moved)
