@@ -156,6 +156,10 @@ class Disasters:
         )  # by the repartition, from a copied plan
         if len(gone) == len(commits) or world.judge.cloned or made:
             return  # purged further: no Spark could start from that
+        if gone[0] < min(site.recorded(), default=0) and not site.log.has(
+            paths.RETAINED_RECORD.path(gone[0])
+        ):
+            return  # its record is forgotten, so that no run can publish: a newer one is to be restored
         self.history.stop_all()
         world.happened("checkpoint set back", f"to {gone[0] - 1}")
         planned = world.chance.random() < 0.5

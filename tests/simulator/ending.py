@@ -181,8 +181,8 @@ class _Last:
                 break
             driver.process.kill()
             flusher.process.kill()
-            if type(error).__name__ == "CorruptLog" and self.site.marks_gone:
-                self.site.restore_marks()
+            if type(error).__name__ in self.site.left_late:
+                self.site.undo_late()
             else:
                 self._mend(error, target)
             if self.world.judge.violations:

@@ -43,6 +43,8 @@ class Arrival:
     """When it was begun last."""
     highest_us: int = 0
     """The highest write timestamp with which it was begun."""
+    highest_begun_us: int = 0
+    """When it was begun with that one."""
     flushed: bool = False
     """Whether the ledger says that it is flushed."""
     flushed_us: int = 0
@@ -303,7 +305,8 @@ class Judge(logging.Handler):
             if attempt is not None:
                 arrival = attempt.at(target)
                 arrival.begun_us = MACHINE.true_us
-                arrival.highest_us = max(arrival.highest_us, begun.last_us)
+                if begun.last_us > arrival.highest_us:
+                    arrival.highest_us, arrival.highest_begun_us = begun.last_us, MACHINE.true_us
             if begun.manifest and attempt is None:
                 self.violate(f"{begun.manifest} was begun, which no run has published")
             elif attempt is None:
@@ -376,6 +379,8 @@ class Judge(logging.Handler):
             arrival = attempt.at(target)
             arrival.flushed, arrival.flushed_us = True, MACHINE.true_us
             if any((target, begun.epoch) in site.given_up for site in self.sites):
+                # Flushed all the same in a log that is restored from before the decision.
+                arrival.gone |= attempt.rows.keys() - arrival.keys
                 continue
             if missing := set(attempt.rows) - arrival.keys:
                 for site in self.sites:
@@ -392,6 +397,7 @@ class Judge(logging.Handler):
 
         A clone has flushed what it had for itself, and trims it. The operator vouches for what is below.
         """
+        site.rewound_us = MACHINE.true_us
         self._said |= {(target, epoch) for epoch in site.kept if epoch <= flushed}
         for epoch, attempt in list(site.kept.items()):
             if attempt is None or epoch <= flushed:
@@ -529,6 +535,8 @@ class Judge(logging.Handler):
             since_us
             and not (self.disasters or self.two_rewinds)
             and MACHINE.true_us < since_us + self.retention_s * 1_000_000
+            # A limit that is documented: docs/protocol/operators.md.
+            and not (site.looked_before_rewind and since_us > MACHINE.looked_us)
         ):
             self.violate(f"{path} is deleted before wal.retention is over")
         if lacking and not self._is_replay(site, attempt):
@@ -685,9 +693,16 @@ class Judge(logging.Handler):
             or (shown.lost and shown.at(target).begun_us <= self.timestamps_lost_us)
             # A backup of the target was restored: what it has of the last one may be from before.
             or (shown.lost and last.at(target).begun_us <= self._row_lost_us.get(target, 0))
-            # As of the future: the last one has it again, with timestamps of the present.
+            # As of the future, or in a row that was shadowed: the last one has older timestamps.
             or (
-                target in self.set_back and shown.at(target).highest_us > last.at(target).highest_us
+                shown.at(target).highest_us > last.at(target).highest_us
+                and (
+                    target in self.set_back
+                    or (
+                        "shadow" in self.disasters
+                        and shown.at(target).highest_begun_us <= self.timestamps_lost_us
+                    )
+                )
             )
             # Flushed, taken back by a rewind, and left out as the target was attached again.
             or last.epoch < shown.epoch < site.first(target)

@@ -54,8 +54,12 @@ class Site:
         self.marks_gone: dict[str, bytes] = {}
         """Records to which a rewind went back, and which a flusher has deleted since, as old ones: a
         documented limit, docs/protocol/operators.md."""
+        self.put_back_late: set[str] = set()
+        """Manifests that a rewind put back whose records had been deleted meanwhile: the same limit."""
         self.rewinds: set[str] = set()
         """Processes that have reported a rewind."""
+        self.rewound_us = 0
+        """When a rewind has set a ledger row back last."""
         self.is_copy = False
         """Whether it must not be used, as it is a copy of another one."""
         self._judge = judge
@@ -113,11 +117,25 @@ class Site:
         self.given_up = set(backup.given_up)
         self.states = {name: list(states) for name, states in backup.states.items()}
 
-    def restore_marks(self) -> None:
-        """Put back, from a copy of the log, the records to which a rewind went back."""
+    @property
+    def looked_before_rewind(self) -> bool:
+        """Whether the flusher's step that is under way began before a rewind: it has the names of before."""
+        return 0 < MACHINE.looked_us < self.rewound_us
+
+    @property
+    def left_late(self) -> set[str]:
+        """The errors at which the flush stops over `marks_gone` and `put_back_late`."""
+        found = {"CorruptLog"} if self.marks_gone else set()
+        return found | ({"Diverged"} if self.put_back_late else set())
+
+    def undo_late(self) -> None:
+        """Do as those errors say."""
         for path, data in self.marks_gone.items():
             self.log.put(path, data)
+        for path in self.put_back_late:
+            self.log.remove(path)
         self.marks_gone.clear()
+        self.put_back_late.clear()
 
     def with_copied_checkpoint(self) -> Site:
         """Return a site that has a copy of the checkpoint elsewhere, and this log."""
@@ -297,6 +315,7 @@ class Site:
                 self.entries[target, epoch, row_us] = path, MACHINE.true_us
         elif path.startswith(paths.MANIFEST.folder):
             self._judge.published(self, data)
+            self._put_back(path)
         elif path.startswith(paths.CLAIM.folder):
             self.claims[path] = MACHINE.true_us
         elif path.startswith("flusher") and (report := json.loads(data))["doing"].startswith(
@@ -317,6 +336,14 @@ class Site:
                 self.bounds[target] = max(marks)
             if state["verb"] == "attached":
                 self._judge.attached(self, target, state["epoch"])
+
+    def _put_back(self, path: str) -> None:
+        """Note a manifest that a rewind puts back late."""
+        epoch = int(re.findall(r"[0-9]+", path)[0])
+        rewinds = MACHINE.thread is not None and MACHINE.thread.rewinds
+        copied = self.log.has(paths.RETAINED_RECORD.path(epoch))
+        if rewinds and not copied and self.record(epoch) is None:
+            self.put_back_late.add(path)
 
     def _deleted(self, path: str) -> None:
         """Tell the judge when the last name of a segment or a manifest goes; both may have a second one."""

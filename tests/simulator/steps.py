@@ -123,15 +123,28 @@ class Steps:
             self._rewind_deletes(site, path)
 
     def _ticket_goes(self, site: Site, path: str) -> None:
-        """Rule 2: it stays while a manifest of its generation, or of a lower one, is pending."""
+        """Rule 2: it stays while a manifest of its generation, or of a lower one, is pending.
+
+        What was flushed before a rewind has one attempt, so there is nothing to prove.
+        """
         generation = json.loads(site.log.get(path))["generation"] + 1
         pending = [
             name
             for name in site.log.paths(paths.MANIFEST.folder)
             if _number(name) > site.settled() and _number(name, 1) <= generation
+            if not (site.looked_before_rewind and self._was_flushed(name))
         ]
         if pending:
             self._judge.violate(f"{path} goes, and {pending} may need a proof of its run")
+
+    def _was_flushed(self, manifest: str) -> bool:
+        """Whether an attempt was flushed to any target, at any time."""
+        return any(
+            arrival.flushed_us
+            for attempt in self._judge.attempts.values()
+            if attempt.manifest == manifest
+            for arrival in attempt.by_target.values()
+        )
 
     def _note_goes(self, site: Site, path: str) -> None:
         """Rule 12: what Spark made without a sink is noted until it is flushed."""
@@ -226,7 +239,7 @@ class Steps:
         newest = site.record(epoch)
         if MACHINE.looked_us and newest is not None and site.log.has(path):
             copy = json.loads(site.log.get(path))
-            if copy["base_us"] != newest["base_us"]:
+            if copy["base_us"] < newest["base_us"]:
                 self._judge.violate(f"{path} is no copy of the record that goes")
 
     # --- the ledger -------------------------------------------------------------------------------
