@@ -342,7 +342,7 @@ def test_rule_22_a_checkpoint_that_was_set_back_hides_nothing_that_a_flusher_has
     slow = world.flusher()
     real = slow._log.record_flushed
 
-    def late(records: Iterable[FlushedEpoch]) -> None:
+    def late(records: Sequence[FlushedEpoch]) -> None:
         world.store.table = table
         world.store.ledger.clear()
         world.checkpoint.delete(["commits/1"])
