@@ -3,7 +3,7 @@
 A backlog of many small epochs would cost two conditional updates for each; in a window they share them.
 Only epochs whose choice nothing read later can overturn share one: a single manifest, or a proof. Any other
 epoch, and one at which the flush would stop, becomes the first of the next window, so `flushed` stands
-right before it. Why that is as safe as one by one: `docs/protocol/argument.md#epochs-that-share-a-window`.
+right before it. Why that is as safe as one by one: `docs/protocol/rules.md#rule-10`.
 
 Also here: which task of a Spark job writes which rows of a window. The pieces of a window follow each
 other, each as long as its segment has bytes, and are cut into stretches of equal length, one a task. Two
