@@ -404,8 +404,9 @@ class Judge(logging.Handler):
                 continue
             arrival = attempt.at(target)
             arrival.flushed = arrival.flushed and self.cloned
-            # What was begun, and given up then, stays passed over, also where Spark has computed it again.
-            if (target, epoch) not in site.given_up:
+            # What was begun, and given up then, stays passed over, also where Spark has computed it again: as
+            # long as the log records it.
+            if (target, epoch) not in site.given_up or site.record(epoch) is None:
                 site.take_newer(epoch)
         if not self.cloned:
             site.forget()  # behind what the row said, where it followed another history
@@ -475,9 +476,7 @@ class Judge(logging.Handler):
         self._row_lost_us[target] = MACHINE.true_us
         self._dated = {dated: row for dated, row in self._dated.items() if dated[0] != target}
         for site in self.sites:
-            settled = site.settled()
-            for epoch in [epoch for epoch in site.kept if epoch > settled]:
-                site.take_newer(epoch)
+            site.take_newer_unsettled()
 
     def begun_lost_us(self, target: str) -> int:
         """Return until when nothing says any more what was begun: the row was lost, restored or shadowed."""

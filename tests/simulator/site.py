@@ -116,6 +116,7 @@ class Site:
                 attempt.committed = True  # the checkpoint may have been set back since
         self.given_up = set(backup.given_up)
         self.states = {name: list(states) for name, states in backup.states.items()}
+        self.take_newer_unsettled()  # the ledger row may have been lost since
 
     @property
     def looked_before_rewind(self) -> bool:
@@ -190,6 +191,12 @@ class Site:
         self.leave(epoch)
         self.kept[epoch] = newer
         newer.committed = True
+
+    def take_newer_unsettled(self) -> None:
+        """Do so with every epoch that neither log nor ledger row names as begun."""
+        settled = self.settled()
+        for epoch in [epoch for epoch in self.kept if epoch > settled]:
+            self.take_newer(epoch)
 
     def claimed(self, above: int, before_us: int) -> bool:
         """Whether a higher generation was claimed before a moment, and the claim is there still."""
