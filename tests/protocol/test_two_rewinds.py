@@ -28,19 +28,21 @@ from wal_sink.testing.faults import Faults, FaultyTarget
 _CLOCK = itertools.count(NOW_US)
 
 
-def rewinding(world: World, *stops: int) -> tuple[Process, list[str]]:
-    """Return `wal-sink rewind --to 0` as a process that stops before some looks at the ledger row."""
+def rewinding(
+    world: World, *stops: int, to: int = 0, before: str = "read ledger"
+) -> tuple[Process, list[str]]:
+    """Return `wal-sink rewind` as a process that stops before some looks at the ledger row, or else."""
     refused: list[str] = []
 
     def act(turns: Turns) -> None:
         now_us = next(_CLOCK)
-        plan = plan_rewind(faulty(world, turns), FaultyTarget(world.target, turns), 0, now_us)
+        plan = plan_rewind(faulty(world, turns), FaultyTarget(world.target, turns), to, now_us)
         try:
             plan.carry_out(now_us)
         except errors.FlusherAtWork as error:
             refused.append(error.what)
 
-    return Process(Turns(*stops, counts=lambda name: name == "read ledger"), act), refused
+    return Process(Turns(*stops, counts=lambda name: name.startswith(before)), act), refused
 
 
 def silent(world: World, to: int) -> None:
@@ -152,6 +154,24 @@ def test_rule_22_a_rewind_keeps_what_a_flusher_said_of_an_epoch_behind_it() -> N
     world.store.ledger.clear()
     silent(world, lost - 1)
     assert skip(world, lost).why.startswith("MissingManifest: ")
+
+
+def test_rule_22_a_rewind_that_finds_the_row_moved_makes_no_mark() -> None:
+    """It stood still before that, and another one has gone back further; its epoch is no mark any more."""
+    for stop in itertools.count():
+        world = set_up_rewind()
+        first, refused = rewinding(world, stop, to=2, before="create ")
+        first.turn()
+        if world.store.ledger[world.query_id].flushed == 2:  # it has moved the row
+            break
+        silent(world, 0)
+        first.turn()
+        assert first.ended
+        assert refused
+        assert world.log.flushed_epochs() == [0], first.turns.stopped_before
+        world.flush()
+        assert world.table() == world.expected()
+    assert first.turns.stopped_before[0].startswith(f"create {paths.FLUSHED.folder}")
 
 
 @pytest.mark.parametrize("state", ["mark", "below", "unrecorded"])

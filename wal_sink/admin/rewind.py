@@ -325,7 +325,6 @@ class Rewind(NamedTuple):
                 verb="rewind", by=user_and_host(), at_us=now_us, why=why, before=before, after=after
             )
         )
-        query.log.cut_window(self.to)
         put_back(query.log, self.to)
         try:
             for manifest in self.needed:
@@ -349,6 +348,7 @@ class Rewind(NamedTuple):
         above = query.log.recorded_above(self.to, retained_paths(query.log))
         with open_ledger(self.target, query.owner(past.identity)) as ledger:
             ledger.replace(past.row, self.new)
+            query.log.cut_window(self.to)
             for epoch, objects in above:
                 reporter.say(REWINDING, epoch)
                 ledger.refuse_moved(self.new)  # what is there now may be about a later flush

@@ -418,9 +418,10 @@ class Log:
     def cut_window(self, to: int) -> None:
         """Record the epochs of a window up to `to` as if that were all of it, so that `to` can be the mark.
 
-        Changes nothing while there is a later mark.
+        Of an old one the record of `to` is put back. Changes nothing while there is a later mark.
         """
-        if records := self._window_of(to, self.keys(paths.FLUSHED)):
+        records = self._window_of(to, self.keys(paths.FLUSHED))
+        if records or (records := [r for r in [self.read(paths.RETAINED_RECORD, to)] if r]):
             self.record_flushed(records)
 
     def recorded_above(

@@ -125,13 +125,11 @@ def retain(log: Log, begun: Sequence[BegunEpoch], records: Sequence[FlushedEpoch
 
 
 def put_back(log: Log, to: int) -> None:
-    """Put the manifests of retained epochs above `to` back, and the record of `to`, for `rewind`.
+    """Put the manifests of retained epochs above `to` back, for `rewind`.
 
     Can be repeated at any point: what is put back twice is the same, to the byte. The copies stay until the
     manifests have second names: a flusher that stood still may retain them once more, and delete the first.
     """
-    if (record := log.read(paths.RETAINED_RECORD, to)) is not None:
-        log.record_flushed([record])
     found = (path for epoch, copies in retained_paths(log).items() if epoch > to for path in copies)
     for path in found:
         attempt = paths.RETAINED_MANIFEST.parse(path)
