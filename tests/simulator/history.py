@@ -145,7 +145,7 @@ class History:
         if "purges" in world.swarm:
             world.batches_retained = world.chance.choice((1, 2, 4))
         if "budget" in world.swarm:
-            world.max_bytes = world.chance.choice((500, 2_000))
+            world.max_bytes = world.judge.max_bytes = world.chance.choice((500, 2_000))
         if "migrated queries" in world.swarm:
             world.site.migrate(world.query_id, world.chance.randint(1, 3))
         self._is_over = False

@@ -141,6 +141,8 @@ class Judge(logging.Handler):
         """Targets, each with an epoch that an operator was told it lacks, or has vouched for."""
         self.retention_s = 0.0
         """For how long what is flushed has to stay in the log; 0: not at all, or clocks are wrong."""
+        self.max_bytes = 0
+        """`wal.maxBytes`; 0: no budget."""
         self.disasters: set[str] = set()
         """What was restored, lost or shadowed. Without log and ledger row no used timestamp is known."""
         self._row_lost_us: dict[str, int] = {}
@@ -183,7 +185,7 @@ class Judge(logging.Handler):
             self.violate(
                 f"{attempt.name} is published; a newer run had claimed before its batch began"
             )
-        self.steps.published(site, manifest["generation"])
+        self.steps.published(site, attempt.epoch, manifest["generation"])
         attempt.published, attempt.published_us = True, MACHINE.true_us
         attempt.generation = manifest["generation"]
         attempt.offsets = sources(manifest["offsets"])

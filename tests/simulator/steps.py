@@ -10,6 +10,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+from tests.protocol.raw import parsed
 from tests.simulator.machine import MACHINE
 from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerState, Window
@@ -44,6 +45,8 @@ class Steps:
         self._judge = judge
         self._noted_us: dict[str, int] = {}
         """When each note about orphans was made, by its path."""
+        self._recorded_us: dict[str, int] = {}
+        """When each record of flushed epochs was made, by its path."""
 
     def _listed(self, step: str, since_us: int) -> None:
         """Demand that the thread that is at work has listed folders freshly since a moment."""
@@ -56,11 +59,41 @@ class Steps:
 
     # --- runs -------------------------------------------------------------------------------------
 
-    def published(self, site: Site, generation: int) -> None:
+    def published(self, site: Site, epoch: int, generation: int) -> None:
         """Look at a run that publishes: it has looked for `commits/` and for a higher claim (rules 3, 5)."""
-        if MACHINE.thread is not None and MACHINE.thread.run_id:
-            claimed_us = site.claims.get(paths.CLAIM.path(generation), 0)
-            self._listed("publishes", max(MACHINE.thread.since_us, claimed_us))
+        thread = MACHINE.thread
+        if thread is None or not thread.run_id:
+            return
+        claimed_us = site.claims.get(paths.CLAIM.path(generation), 0)
+        self._listed("publishes", max(thread.since_us, claimed_us))
+        for path, us in self._recorded_us.items():
+            if us < thread.since_us and _number(path) >= epoch and site.log.has(path):
+                self._judge.violate(f"epoch {epoch} is published, and {path} was there")
+        self._fits(site, epoch, thread.since_us)
+
+    def _fits(self, site: Site, epoch: int, since_us: int) -> None:
+        """An epoch is published while what is checkpointed and waits has less than `wal.maxBytes`.
+
+        What a rewind or an attach brings back while a run publishes, or an old listing, it may have missed.
+        """
+        moved = any(us >= since_us for us in site.since_us.values())
+        missed = site.rewinds or site.log.cached_us or moved
+        if not self._judge.max_bytes or missed or self._judge.disasters or self._judge.cloned:
+            return
+        upto = min(epoch - 1, max(site.checkpoint.numbers("commits"), default=-1))
+        waiting = [
+            attempt.manifest
+            for attempt in site.kept.values()
+            if attempt is not None and attempt.epoch <= upto and site.lacking(attempt)
+        ]
+        stored = sum(
+            segment["bytes"]
+            for path in waiting
+            if site.log.has(path)
+            for segment in parsed(site.log.get(path))["segments"]
+        )
+        if stored >= self._judge.max_bytes:
+            self._judge.violate(f"epoch {epoch} is published, and {stored} bytes wait in {waiting}")
 
     def completed(self, site: Site, attempt: Computed) -> None:
         """Look at a run that completes an epoch: it has looked for a higher claim since (rule 7)."""
@@ -83,6 +116,8 @@ class Steps:
 
     def created(self, path: str, data: bytes) -> None:
         """Look at an object of the log that is made."""
+        if path.startswith(paths.FLUSHED.folder):
+            self._recorded_us[path] = MACHINE.true_us
         thread = MACHINE.thread
         if thread is None:
             return
@@ -117,6 +152,8 @@ class Steps:
             self._note_goes(site, path)
         elif path.startswith(paths.SEGMENT.folder) and thread.name == "main":
             self._orphan_goes(site, path)
+        elif path.startswith((paths.SEGMENT.folder, paths.MANIFEST.folder)) and MACHINE.looked_us:
+            self._garbage_goes(site, path)
         elif path.startswith(paths.ASIDE):
             self._second_name_goes(site, path)
         elif thread.rewinds and MANIFEST.search(path):
@@ -179,6 +216,21 @@ class Steps:
         ):
             self._judge.violate(f"{path} goes, of a checkpointed epoch without a manifest")
 
+    def _garbage_goes(self, site: Site, path: str) -> None:
+        """Rules 17, 18: a flusher deletes nothing of an epoch that any target lacks; copies are true ones."""
+        epoch = _number(path)
+        if path.startswith(paths.MANIFEST.folder):
+            copy = paths.RETAINED_RECORD.path(epoch)
+            newest = site.record(epoch)
+            known = site.log.has(copy) and newest is not None
+            if known and json.loads(site.log.get(copy))["base_us"] < newest["base_us"]:
+                self._judge.violate(f"{path} goes, and {copy} is from before a rewind")
+        if site.rewinds or self._judge.disasters or self._judge.cloned:
+            return
+        attempt = site.kept.get(epoch)
+        if epoch not in site.kept or (attempt is not None and site.lacking(attempt)):
+            self._judge.violate(f"{path} goes, and its epoch is not flushed everywhere")
+
     def _second_name_goes(self, site: Site, path: str) -> None:
         """It stays until its epoch is flushed again (`docs/protocol/operators.md`)."""
         parts = path.split("/")
@@ -186,6 +238,12 @@ class Steps:
         found = re.search(r"(?:segments|manifests)/([0-9]{20})", path)
         if found is None or self._judge.disasters or self._judge.cloned:
             return
+        record = site.records(target).get(int(found[1]))
+        us = re.search(r"/([0-9]{20})/", path)
+        if record is not None and us is not None:
+            last_us = record["base_us"] + max(record["rows"], 1) - 1
+            if last_us <= int(us[1]) and not self._judge.set_back:
+                self._judge.violate(f"{path} goes, and the record of its epoch is from before it")
         attempt = site.kept.get(int(found[1]))
         if attempt is None or target not in site.lacking(attempt):
             return
@@ -223,8 +281,17 @@ class Steps:
 
     def attached(self, site: Site, target: str, first: int) -> None:
         """Look at a target that is attached again: what others may trim has second names of its own."""
+        row = self._judge.read_ledger(target)
+        if row is not None and site.log.has(paths.LOG):
+            log = json.loads(site.log.get(paths.LOG))
+            if (row.log_id, row.checkpoint) != (log["log_id"], log["checkpoint"]):
+                self._judge.violate(f"{target} is attached, and its ledger row is of {row.log_id}")
         aside = site.log.paths(f"{paths.ASIDE}{target}/")
         for attempt in site.kept.values():
+            if attempt is not None and attempt.epoch >= first and site.log.has(attempt.manifest):
+                plan = parsed(site.log.get(attempt.manifest))["plan"]
+                if not site.log.has(f"{paths.PLAN.folder}{target}/{plan}.json"):
+                    self._judge.violate(f"{target} is attached, and {attempt.name} has no plan")
             if attempt is None or not first <= attempt.epoch <= site.bounds.get(target, -1):
                 continue
             if target not in site.lacking(attempt):
@@ -251,6 +318,7 @@ class Steps:
             return
         if window.sending <= 1:
             self._listed("begins a window", MACHINE.looked_us)
+            self._alike(site, target, window)
         for begun in window.epochs:
             if not begun.manifest:
                 continue
@@ -270,6 +338,19 @@ class Steps:
                 self._judge.violate(f"{begun.manifest} is begun, and {note} is there")
             if window.sending and self._judge.clocks_agree and begun.base_us < MACHINE.looked_us:
                 self._judge.violate(f"epoch {begun.epoch} is sent with timestamps before now")
+
+    def _alike(self, site: Site, target: str, window: Window) -> None:
+        """Epochs that share a window are written in the same way (rule 10)."""
+        plans = {
+            parsed(site.log.get(begun.manifest))["plan"]
+            for begun in window.epochs
+            if begun.manifest and site.log.has(begun.manifest)
+        }
+        folder = f"{paths.PLAN.folder}{target}/" if target else paths.PLAN.folder
+        files = [path for plan in plans if site.log.has(path := f"{folder}{plan}.json")]
+        demands = [json.loads(site.log.get(path)).get("demands") for path in files]
+        if any(each != demands[0] for each in demands):
+            self._judge.violate(f"epochs {window.epochs[0].epoch} on share a window: {demands}")
 
     def row_made(self, target: str, row: LedgerState, used_us: int) -> None:
         """Look at a ledger row that an operator has made: its timestamps go on (rule 14)."""

@@ -252,6 +252,8 @@ class Connection(ReadsOffers, IdempotentSession):
         while self._in_flight:
             row = self._in_flight[0]
             if self._database.refuses and row.key.startswith(REFUSED):
+                judge, target = self._database.judge, self._database.target
+                judge.steps.written(target, row.key, row.place[0], row.us)
                 error = TargetRefused("a rule of the table refuses the row", "Change the table.")
                 if self._refused is None or self._database.mode == "totals":
                     raise error
