@@ -97,6 +97,7 @@ class Operator:
             if name not in self.site.rewinds and not self.process.disturbed_us:
                 judge.violate("a rewind is carried out that has not reported itself")
             judge.rewinding[self.process] = self.name, self.world.row(self.name)
+            self.thread.row_made_us = MACHINE.true_us
             if reset:
                 judge.reset(self.name)
             self._row_made()

@@ -266,6 +266,8 @@ class Thread:
         """The run of Spark that it is at work for."""
         self.rewinds = False
         """Whether it carries a rewind out."""
+        self.row_read_us = self.row_made_us = 0
+        """When it has read a ledger row last, and when its rewind has made one."""
         self._greenlet: Any = None
         process.threads.append(self)
 

@@ -156,7 +156,7 @@ class Steps:
             self._garbage_goes(site, path)
         elif path.startswith(paths.ASIDE):
             self._second_name_goes(site, path)
-        elif thread.rewinds and MANIFEST.search(path):
+        elif thread.rewinds:
             self._rewind_deletes(site, path)
 
     def _ticket_goes(self, site: Site, path: str) -> None:
@@ -220,16 +220,18 @@ class Steps:
         """Rules 17, 18: a flusher deletes nothing of an epoch that any target lacks; copies are true ones."""
         epoch = _number(path)
         if path.startswith(paths.MANIFEST.folder):
-            copy = paths.RETAINED_RECORD.path(epoch)
-            newest = site.record(epoch)
-            known = site.log.has(copy) and newest is not None
-            if known and json.loads(site.log.get(copy))["base_us"] < newest["base_us"]:
-                self._judge.violate(f"{path} goes, and {copy} is from before a rewind")
+            copy, newest = paths.RETAINED_RECORD.path(epoch), site.record(epoch)
+            if newest is not None and site.log.has(copy):
+                self._is_newest(path, copy, json.loads(site.log.get(copy)), newest)
         if site.rewinds or self._judge.disasters or self._judge.cloned:
             return
         attempt = site.kept.get(epoch)
         if epoch not in site.kept or (attempt is not None and site.lacking(attempt)):
             self._judge.violate(f"{path} goes, and its epoch is not flushed everywhere")
+
+    def _is_newest(self, path: str, copy: str, copied: Any, newest: Any) -> None:
+        if copied["base_us"] < newest["base_us"]:
+            self._judge.violate(f"{path} goes, and {copy} is from before a rewind")
 
     def _second_name_goes(self, site: Site, path: str) -> None:
         """It stays until its epoch is flushed again (`docs/protocol/operators.md`)."""
@@ -259,8 +261,13 @@ class Steps:
         return any(found[1] > us for found in same if found is not None)
 
     def _rewind_deletes(self, site: Site, path: str) -> None:
-        """A rewind deletes no last name of a manifest, unless another has moved its row: `two_rewinds`."""
-        if self._judge.row_was_moved():
+        """A rewind deletes no last name of a manifest, and no record without a look at its row."""
+        thread = MACHINE.thread
+        assert thread is not None
+        records = (paths.FLUSHED.folder, paths.RETAINED_RECORD.folder)
+        if path.startswith(records) and thread.row_read_us < thread.row_made_us:
+            self._judge.violate(f"a rewind deletes {path}, and has not looked at its row again")
+        if not MANIFEST.search(path):
             return
         name = f"{paths.MANIFEST.folder}{path.rpartition('/')[2]}"
         if not any(other.endswith(f"/{name}") for other in site.log.paths(paths.ASIDE)):
@@ -340,7 +347,16 @@ class Steps:
                 self._judge.violate(f"epoch {begun.epoch} is sent with timestamps before now")
 
     def _alike(self, site: Site, target: str, window: Window) -> None:
-        """Epochs that share a window are written in the same way (rule 10)."""
+        """Epochs that share a window are written in the same way, and chosen for good (rule 10)."""
+        thread = MACHINE.thread
+        assert thread is not None
+        for begun in window.epochs if len(window.epochs) > 1 else ():
+            if self._may_be_overturned(site, begun.epoch) and not thread.process.name.startswith(
+                "driver"
+            ):
+                self._judge.violate(
+                    f"epoch {begun.epoch} shares a window, and nothing proves its attempt"
+                )
         plans = {
             parsed(site.log.get(begun.manifest))["plan"]
             for begun in window.epochs
@@ -351,6 +367,23 @@ class Steps:
         demands = [json.loads(site.log.get(path)).get("demands") for path in files]
         if any(each != demands[0] for each in demands):
             self._judge.violate(f"epochs {window.epochs[0].epoch} on share a window: {demands}")
+
+    def _may_be_overturned(self, site: Site, epoch: int) -> bool:
+        """Whether one of several attempts is begun that no note and no later manifest proves (rule 11)."""
+        there = [_attempt(path) for path in site.log.paths(paths.MANIFEST.folder)]
+        rivals = [
+            each
+            for each in there
+            if each.epoch == epoch and not site.log.has(paths.TOMBSTONE.path(each))
+        ]
+        offsets = {
+            parsed(site.log.get(paths.MANIFEST.path(each)))["offsets_digest"] for each in rivals
+        }
+        proven = any(site.log.has(paths.PROOF.path(each)) for each in rivals) or any(
+            each.epoch > epoch and each.generation == max(rivals).generation for each in there
+        )
+        chosen = site.log.has(paths.CHOICE.path(epoch))
+        return len(rivals) > 1 and len(offsets) == 1 and not proven and not chosen
 
     def row_made(self, target: str, row: LedgerState, used_us: int) -> None:
         """Look at a ledger row that an operator has made: its timestamps go on (rule 14)."""
@@ -370,6 +403,11 @@ class Steps:
             known = made_us >= self._judge.begun_lost_us(target)
             if path and known and made_us < MACHINE.looked_us and site.log.has(path):
                 self._judge.violate(f"row {key} of epoch {epoch} is sent, and {path} has it")
+
+
+def _attempt(path: str) -> Attempt:
+    """Return the attempt of a manifest."""
+    return Attempt(_number(path), _number(path, 1))
 
 
 def _number(path: str, at: int = 0) -> int:
