@@ -249,7 +249,7 @@ def test_nulls_and_empty_ones(place: Place, nulls: str) -> None:
 
 
 def test_lists_that_are_not_frozen(place: Place) -> None:
-    """The same write doubles them; that of a later attempt does not, and one that is late changes nothing."""
+    """The same write doubles them; that of a later attempt does not; a late one changes nothing (rule 26)."""
     cases = [shape for case in SCALARS for shape in shapes(case) if in_place_list(shape)]
     columns = ", ".join(f"c{i} {case.cql}" for i, case in enumerate(cases))
     types = place.create(f"id int PRIMARY KEY, {columns}")

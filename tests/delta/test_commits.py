@@ -31,7 +31,7 @@ WINDOWS, ROWS = 12, 5
 
 
 def test_two_flushers_in_two_processes_deliver_once(query: Query) -> None:
-    """Each begins what it can, resumes what the other has begun, and finishes what it can."""
+    """Each begins what it can, resumes what the other has begun, and finishes what it can (rule 13)."""
     work = (query.target, query.owner, query.plan())
     delivered = together("processes", [(_flush, work), (_flush, work)])
     assert row_of(query.session).flushed == WINDOWS - 1
@@ -184,7 +184,7 @@ def test_an_error_that_is_no_conflict_leaves_the_files(
 def test_a_begin_that_met_itself_when_the_row_had_moved_on(
     query: Query, monkeypatch: pytest.MonkeyPatch, *, cleaned_up: bool
 ) -> None:
-    """The log of the table says that it took effect, unless its commits were cleaned up meanwhile."""
+    """The log of the table says that it took effect, unless its commits were cleaned up (rule 16)."""
 
     def landed() -> None:
         other = query.connect()

@@ -81,7 +81,7 @@ def waiting(place: Place) -> World:
 def test_epochs_that_wait_are_found_by_the_place_of_their_checkpoint(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And said with the log, as the new query starts; logs of other checkpoints are not looked into."""
+    """Said with the log, as the new query starts; logs of other checkpoints are not looked into (rule 1)."""
     other = place.world(child_url(place.location.logs.rpartition("/")[0], "other"))
     other.run().batch([("x", 1)])
     old, new = waiting(place), place.world()
@@ -138,7 +138,7 @@ def test_the_commands_of_the_text_make_such_a_checkpoint(tmp_path: Path) -> None
 def test_what_waits_is_flushed_from_a_checkpoint_that_says_the_same(
     place: Place, anew: bool
 ) -> None:
-    """Two files, `adopt`, `flush`; beside the new query."""
+    """Two files, `adopt`, `flush`; beside the new query (rule 1)."""
     old = waiting(place)
     new = place.world(old=None)
     if anew:

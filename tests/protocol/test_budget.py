@@ -265,7 +265,7 @@ def test_a_newer_run_fences_the_one_that_waits(world: World) -> None:
 
 
 def test_a_run_that_is_stopped_ends_its_wait(world: World) -> None:
-    """The stop is noted in the log; its segments go, and the next run publishes the epoch."""
+    """The stop is noted in the log; its segments go, and the next run publishes the epoch (rule 2)."""
     driver = Driver(world.run())
     driver.batch(ONE)
 

@@ -100,7 +100,7 @@ def young(tmp_path_factory: pytest.TempPathFactory, world: World) -> World:
 def test_a_pass_and_a_commit_cost_the_same_after_2000_starts_and_epochs(
     world: World, young: World
 ) -> None:
-    """The same requests in the same order, and listings of what waits and of the newest records."""
+    """The same requests in the same order, and listings of what waits and of the newest records (rule 18)."""
     old = costs(world, starts=2_000, epochs=2_000)
     for what, cost in costs(young, starts=10, epochs=10).items():
         requests = [each for each in old[what].requests if each != _FORGETS]

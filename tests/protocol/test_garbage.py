@@ -159,7 +159,7 @@ def test_what_comes_late_is_swept_while_the_flusher_lives(
 def test_a_year_of_killed_and_late_tasks_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One flusher that never starts again: half-written files, late segments, and their folders go."""
+    """One flusher that never starts again: half-written files, late segments, their folders go (rule 18)."""
     world = World(open_backend(str(tmp_path / "checkpoint")), open_backend(str(tmp_path / "log")))
     monkeypatch.setattr("wal_sink.flush.trimmer.SWEEP_EVERY_S", -1.0)
     flusher = world.flusher()

@@ -110,7 +110,7 @@ def test_rule_4_what_is_given_up_is_kept_with_its_manifest(world: World) -> None
 
 
 def test_a_rewind_flushes_again_what_manifests_hold(world: World) -> None:
-    """What `wal.retention` keeps is whole: only the manifest is retained, set aside and put back."""
+    """What `wal.retention` keeps is whole: only the manifest is retained, set aside and put back (rule 4)."""
     world.retention_s = 60.0
     fill(world)
     world.flush()
@@ -128,7 +128,7 @@ def test_a_rewind_flushes_again_what_manifests_hold(world: World) -> None:
 
 
 def test_a_task_of_a_flush_job_gets_the_rows_with_its_share(world: World) -> None:
-    """The log is not asked: a piece travels with the bytes, and their digest is looked at."""
+    """The log is not asked: a piece travels with the bytes, and their digest is looked at (rule 4)."""
     fill(world)
     manifest = world.log.manifest(Attempt(BROKEN, 1))
     assert manifest is not None

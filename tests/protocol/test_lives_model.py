@@ -151,7 +151,7 @@ def explore(rules: Rules) -> tuple[int, set[str]]:
 
 
 def test_in_every_order_the_table_ends_as_if_each_row_had_been_written_at_once() -> None:
-    """Late, again, by flushers that overtake each other; and no value is seen after its end."""
+    """Late, again, by flushers that overtake each other; and no value is seen after its end (rule 15)."""
     states, found = explore(Rules())
     covered("model of lives", f"{states:,} states")
     assert found == set()

@@ -63,7 +63,7 @@ def die_at_once(world: World, number: int) -> None:
 def test_tickets_of_starts_that_never_published_go(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another start claims their generation, so they can neither publish nor prove anything."""
+    """Another start claims their generation, so they can neither publish nor prove anything (rule 2)."""
     monkeypatch.setattr("wal_sink.wal.runs.VOID_KEPT", 20)
     world.run().batch([("a", 1)])
     late = world.run()

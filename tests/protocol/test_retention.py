@@ -68,7 +68,7 @@ def rest(flusher: Flusher) -> list[type]:
 
 
 def test_it_stays_for_its_time_and_goes_by_itself(world: World) -> None:
-    """A flusher that rests trims epoch by epoch, without a new one and without asking the target."""
+    """A flusher that rests trims epoch by epoch, without a new one, without asking the target (rule 18)."""
     fill(world, 3, apart_us=DELAY_US // 4)
     assert left(world) == [0, 1, 2]
     faults = Faults()
@@ -244,7 +244,7 @@ def test_what_another_flusher_keeps_stays(world: World, monkeypatch: pytest.Monk
 def test_what_was_not_moved_is_trimmed_where_it_is(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A flusher died before it moved anything, or older code flushed it; its record stays as long."""
+    """A flusher died before it moved anything, or older code flushed it; its record stays, too (rule 18)."""
     monkeypatch.setattr("wal_sink.wal.trim.RECORDS_KEPT", 1)
     run = world.run()
     for epoch in range(2):
@@ -315,7 +315,7 @@ def test_a_rewind_that_dies_is_run_again(world: World) -> None:
 def test_a_flusher_that_dies_while_it_moves_loses_nothing(
     world: World, when: Literal["before", "after"]
 ) -> None:
-    """Manifest and record are there at each moment, in one place or in both."""
+    """Manifest and record are there at each moment, in one place or in both (rule 18)."""
     run, epoch = world.run(), 0
     while True:
         run.batch([(f"k{epoch}", epoch)])

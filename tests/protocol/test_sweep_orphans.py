@@ -266,7 +266,7 @@ def test_rule_18_what_a_rewind_puts_back_in_the_middle_of_a_sweep_keeps_its_segm
 
 
 def test_a_hundred_runs_that_are_killed_do_not_fill_the_disk(tmp_path: Path) -> None:
-    """None of them reaches its first commit; each leaves a segment, and a half-written one."""
+    """None of them reaches its first commit; each leaves a segment, and a half-written one (rule 18)."""
     world = World(open_backend(str(tmp_path / "checkpoint")), open_backend(str(tmp_path / "log")))
     world.run().batch([("a", 0)])
     most = 0

@@ -43,7 +43,7 @@ def run(rows: DataFrame, function: Function, checkpoint: str, mode: str = "updat
 def test_counts_that_change_arrive_and_mistakes_are_refused(
     spark: SparkSession, cassandra: Node, keyspace: str, tmp_path: Path
 ) -> None:
-    """Two targets, an operation and an epoch column; then each mistake, of which nothing is flushed.
+    """Two targets, an operation and an epoch column; then each mistake: nothing of it is flushed (rule 25).
 
     One test for all, as starts of Spark and Cassandra cost more than what it does.
     """

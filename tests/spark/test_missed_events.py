@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.cassandra]
 def test_a_run_is_asked_when_its_event_was_missed(
     spark: SparkSession, cassandra: Node, keyspace: str, checkpoint: str, tmp_path: Path
 ) -> None:
-    """Two runs published epoch 1, and the source is idle: no next epoch will tell which one was kept."""
+    """Two runs published epoch 1, and the source is idle: no next epoch tells which was kept (rule 11)."""
     table = Table(cassandra, keyspace)
     source = write_source(tmp_path / "source", 2)
     with wal_sink.register(spark, flush=False):

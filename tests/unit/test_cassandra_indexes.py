@@ -369,7 +369,7 @@ def looked(
 
 @pytest.mark.parametrize("error", [failure(0), InvalidRequest("Cannot index value of size 70000")])
 def test_every_refused_row_is_passed_over_and_every_other_one_sent(error: Exception) -> None:
-    """In one look: a row costs its bisection, and those behind it wait no longer."""
+    """In one look: a row costs its bisection, and those behind it wait no longer (rule 24)."""
     bad = {0, 7, 300, 599}
     passed, number, sent = looked(bad, error)
     assert (sorted(passed), number) == (sorted(bad), len(bad))
@@ -379,7 +379,7 @@ def test_every_refused_row_is_passed_over_and_every_other_one_sent(error: Except
 
 
 def test_where_no_row_is_taken_none_is_passed_over() -> None:
-    """It is the table, a permission or a guardrail that refuses; a lone row is believed once."""
+    """It is the table, a permission or a guardrail that refuses; a lone row is believed once (rule 24)."""
     every = set(range(600))
     with pytest.raises(TargetRefused, match=r"row \[1\]"):
         looked(every, InvalidRequest("Write consistency level ONE is not allowed"))

@@ -158,11 +158,8 @@ def test_rules_are_numbered_through() -> None:
 
 @pytest.mark.parametrize(("number", "rule"), [(number, text) for number, _, text in RULES])
 def test_a_rule_says_why_and_is_shown(number: str, rule: str) -> None:
-    """A test carries its number, as does a module that keeps it; other tests that it names exist."""
-    _, found, rest = " ".join(rule.split()).partition("*Why:*")
-    assert found
-    shown = set(quoted(rest.partition("*Also shown by*")[2]))
-    assert shown <= known_tests(), shown - known_tests()
+    """A test carries its number, as does a module that keeps it."""
+    assert "*Why:*" in rule
     assert any(name.startswith(f"test_rule_{number}_") for name in known_tests())
     assert number in rules_of_the_code()
 

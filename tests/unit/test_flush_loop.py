@@ -251,7 +251,7 @@ def test_what_spark_is_about_to_checkpoint_is_synced_by_then(
 def test_it_tries_again_and_skips_nothing(
     world: World, flushing: Flushings, operation: str, failures: int
 ) -> None:
-    """Flink's hole: what failed is done before anything later, however often it fails."""
+    """Flink's hole: what failed is done before anything later, however often it fails (rule 21)."""
     run = world.run()
     for epoch in range(3):
         run.batch([("k", epoch), (f"k{epoch}", epoch)])

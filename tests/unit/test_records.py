@@ -419,7 +419,7 @@ WITH_ROWS = msgspec.structs.replace(
 
 
 def test_the_rows_of_a_manifest_lie_behind_its_json() -> None:
-    """Nothing of them is encoded; the digest is that of the JSON, which has theirs."""
+    """Nothing of them is encoded; the digest is that of the JSON, which has theirs (rule 4)."""
     data = WITH_ROWS.to_file()
     json_, rows = data[: data.index(b"\n}\n") + 3], b"\n}\nARROW0ARROW1"
     assert data == json_ + rows
@@ -450,7 +450,7 @@ def test_a_manifest_that_is_all_json_has_the_digest_of_its_file(name: str) -> No
     ids=["cut", "longer", "without rows", "rows that it does not name", "edited"],
 )
 def test_a_manifest_of_another_length_is_refused(data: bytes) -> None:
-    """A byte that nothing names is as wrong as one that is missing."""
+    """A byte that nothing names is as wrong as one that is missing (rule 4)."""
     with pytest.raises(CorruptLog, match=r"there/x\.json (has|cannot)"):
         Manifest.from_file(data, "there/x.json")
 

@@ -190,7 +190,7 @@ def left(times: Lives, now_s: int, default_ttl_s: int = 0, **columns: list[int])
 
 
 def test_a_life_ends_in_the_same_second_whenever_it_is_written() -> None:
-    """As Cassandra counts: the second of writing and the seconds of the life."""
+    """As Cassandra counts: the second of writing and the seconds of the life (rule 15)."""
     for late_s in range(12):
         found = left(Lives(ttl_column="t"), NOW_S + late_s, life=[10, 5, 1])
         assert found == [10 - late_s, 5 - late_s, 1 - late_s]
@@ -206,7 +206,7 @@ def test_an_expiry_is_never_early() -> None:
 
 
 def test_a_life_is_not_longer_than_it_was_given_nor_than_the_server_takes() -> None:
-    """Where timestamps are ahead of the clock; and beyond the end of what the server counts."""
+    """Where timestamps are ahead of the clock; and beyond the end of what the server counts (rule 14)."""
     assert left(Lives(ttl_s=10), NOW_S - 500) == [10]
     assert left(Lives(ttl_column="t"), NOW_S - 500, life=[7, 8]) == [7, 8]
     far = (NOW_S + 2 * MOST_TTL_S) * S_US
@@ -354,7 +354,7 @@ _STATIC = [
 def test_of_one_key_and_time_the_rows_end_as_one_by_one(
     rows: list[tuple[Any, ...]], nulls: str
 ) -> None:
-    """By Cassandra's rules, in any order, as if each had been a microsecond after the one before.
+    """By Cassandra's rules, in any order, as if each had been a microsecond after the one before (rule 15).
 
     Each cell lives as long as its own row, and one of a static column is the whole partition's. A delete of a
     partition takes all rows of its time, also later ones.

@@ -190,7 +190,7 @@ def test_a_run_that_was_not_seen_to_start_is_not_believed(run_history: RunHistor
 def test_a_run_that_gave_way_is_asked_what_it_had_committed_before(
     run_history: RunHistory, says: int | None, lost: set[str]
 ) -> None:
-    """It may have written `commits/5` and given way over `offsets/6`, and the event of 5 was missed."""
+    """It may have written `commits/5` and given way over `offsets/6`; the event of 5 was missed (rule 11)."""
     listener = Listener(Quiet(run_history, says), run_history)
     start(listener, FIRST)
     end(listener, FIRST, "CONCURRENT_STREAM_LOG_UPDATE")

@@ -391,7 +391,7 @@ def test_a_worker_keeps_nothing_of_a_segment_that_is_done(
 
 
 def test_what_tasks_report_is_bounded_for_all_of_them() -> None:
-    """Small segments of few tasks are in the manifest; of many tasks only very small ones are."""
+    """Small segments of few tasks are in the manifest; of many tasks only very small ones are (rule 4)."""
     assert most_inline(0) == most_inline(3) == 64 * 1024
     for tasks, mib in ((8, 0.5), (200, 1.25), (10_000, 2.25)):
         assert sum(map(most_inline, range(tasks))) < mib * 1024 * 1024
