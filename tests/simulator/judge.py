@@ -24,7 +24,6 @@ from wal_sink.model.ledger import LedgerState, Window
 from wal_sink.model.manifest import Attempt
 
 if TYPE_CHECKING:
-    from tests.simulator.process import Process
     from tests.simulator.site import Site
 
 
@@ -123,11 +122,9 @@ class Judge(logging.Handler):
         self.read_ledger: Callable[[str], LedgerState | None] = lambda _target: None
         """Reads the ledger row of the query for a target."""
         self.targets: tuple[str, ...] = ("",)
-        self.rewinding: dict[Process, tuple[str, LedgerState | None]] = {}
-        """The ledger row that a process with a rewind has made, and of which target."""
-        self.two_rewinds = False
-        """Whether one went on deleting records, or what is retained, after another one had moved that row, a
-        limit that is documented: docs/protocol/operators.md."""
+        self.two_rewinds: set[int] = set()
+        """Epochs of which a rewind has deleted a record, or what is retained, after another one had moved its
+        row: a limit that is documented, docs/protocol/operators.md."""
         self.timestamps_lost_us = 0
         """When the ledger row was lost, or shadowed as an epoch was begun: a restored log does not know the
         timestamps used till then."""
@@ -434,9 +431,9 @@ class Judge(logging.Handler):
             self.violate(f"a rewind to {to} leaves {left}")
 
     def row_was_moved(self) -> bool:
-        """Whether the ledger row that a rewind of this process has made is another one by now."""
-        mine = self.rewinding.get(MACHINE.current) if MACHINE.current is not None else None
-        return mine is not None and self.read_ledger(mine[0]) != mine[1]
+        """Whether the ledger row that the rewind under way has made is another one by now."""
+        mine = MACHINE.thread.rewind if MACHINE.thread is not None else None
+        return mine is not None and mine.row not in (None, self.read_ledger(mine.target))
 
     def reset(self, target: str) -> None:
         """Learn that the timestamps of a target went back from the future to the present."""
@@ -534,7 +531,7 @@ class Judge(logging.Handler):
         since_us = max((attempt.at(target).flushed_us for target in held), default=0)
         if (
             since_us
-            and not (self.disasters or self.two_rewinds)
+            and not (self.disasters or attempt.epoch in self.two_rewinds)
             and MACHINE.true_us < since_us + self.retention_s * 1_000_000
             # A limit that is documented: docs/protocol/operators.md.
             and not (site.looked_before_rewind and since_us > MACHINE.looked_us)
@@ -556,9 +553,15 @@ class Judge(logging.Handler):
             if MACHINE.looked_us and needed:
                 self.violate(f"the record of epoch {epoch} is deleted before its manifest")
 
-    def rewind_deletes(self) -> None:
+    def newest_ever(self, site: Site, target: str) -> int:
+        """Return the newest epoch that was ever flushed to a target, of those that count now; -1: none."""
+        flushed = (e for e, each in site.kept.items() if each and each.at(target).flushed_us)
+        return max(flushed, default=-1)
+
+    def rewind_deletes(self, epochs: range) -> None:
         """See whether the first of two rewinds is about to delete a record, or what is retained."""
-        self.two_rewinds |= self.row_was_moved()
+        if self.row_was_moved():
+            self.two_rewinds.update(epochs)
 
     def entry_deleted(self, site: Site, target: str, rows: dict[str, int]) -> None:
         """Look at an entry that is about to be deleted: its rows are in the table, or come again."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.simulator.flushing import Flushing
 from tests.simulator.machine import MACHINE
-from tests.simulator.process import Process, Thread
+from tests.simulator.process import Process, Rewinding, Thread
 from tests.simulator.site import Site
 from tests.simulator.target import SimulatedTarget
 from tests.simulator.volume import Mount, Volume
@@ -90,13 +90,13 @@ class Operator:
     def rewind(self, to: int, *, restored: bool = False, reset: bool = False) -> None:
         """Give `wal-sink rewind --to`."""
         judge, living, since_us = self.world.judge, self._living(), MACHINE.true_us
+        rewind = Rewinding(self.name)
 
         def replaced(flushed: int) -> None:
             judge.rewound(self.name, self.site, flushed)
-            name = f"{self.process.host.name}:{self.process.pid}"
-            if name not in self.site.rewinds and not self.process.disturbed_us:
+            if not rewind.reported and not self.process.disturbed_us:
                 judge.violate("a rewind is carried out that has not reported itself")
-            judge.rewinding[self.process] = self.name, self.world.row(self.name)
+            rewind.row = self.world.row(self.name)
             self.thread.row_made_us = MACHINE.true_us
             if reset:
                 judge.reset(self.name)
@@ -119,7 +119,7 @@ class Operator:
                 restored=restored,
                 reset_timestamps=reset,
             )
-            self.thread.rewinds = True
+            self.thread.rewind = rewind
             plan.carry_out(clock.now_us())
             if not any(
                 t.stands_still

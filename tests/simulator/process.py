@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from greenlet import getcurrent, greenlet
@@ -17,6 +18,7 @@ from wal_sink.testing.faults import Crash
 
 if TYPE_CHECKING:
     from tests.simulator.trace import Trace
+    from wal_sink.model.ledger import LedgerState
 
 T = TypeVar("T")
 
@@ -248,6 +250,17 @@ class Process:
         self.kill()
 
 
+@dataclass
+class Rewinding:
+    """A rewind that is carried out."""
+
+    target: str
+    reported: bool = False
+    """Whether it has reported itself, as a flusher does."""
+    row: LedgerState | None = None
+    """The ledger row that it has made."""
+
+
 class Thread:
     """A thread of a process: does one task at a time, and may stand still in the middle of it."""
 
@@ -264,8 +277,8 @@ class Thread:
         """When it has listed each folder freshly last."""
         self.run_id = ""
         """The run of Spark that it is at work for."""
-        self.rewinds = False
-        """Whether it carries a rewind out."""
+        self.rewind: Rewinding | None = None
+        """What it carries out; None: no rewind."""
         self.row_read_us = self.row_made_us = 0
         """When it has read a ledger row last, and when its rewind has made one."""
         self._greenlet: Any = None

@@ -16,6 +16,7 @@ from tests.simulator.steps import MANIFEST
 from tests.simulator.volume import Files, Mount, Volume
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.model import paths
+from wal_sink.wal import trim
 from wal_sink.wal.log import Log
 
 
@@ -56,8 +57,6 @@ class Site:
         documented limit, docs/protocol/operators.md."""
         self.put_back_late: set[str] = set()
         """Manifests that a rewind put back whose records had been deleted meanwhile: the same limit."""
-        self.rewinds: set[str] = set()
-        """Processes that have reported a rewind."""
         self.rewound_us = 0
         """When a rewind has set a ledger row back last."""
         self.is_copy = False
@@ -325,10 +324,6 @@ class Site:
             self._put_back(path)
         elif path.startswith(paths.CLAIM.folder):
             self.claims[path] = MACHINE.true_us
-        elif path.startswith("flusher") and (report := json.loads(data))["doing"].startswith(
-            "rewind"
-        ):
-            self.rewinds.add(report["flusher"])
         elif path.startswith(paths.DECISION.folder):
             target = target_of(path)
             epoch = int(path.rpartition("/")[2][:20])
@@ -347,7 +342,7 @@ class Site:
     def _put_back(self, path: str) -> None:
         """Note a manifest that a rewind puts back late."""
         epoch = int(re.findall(r"[0-9]+", path)[0])
-        rewinds = MACHINE.thread is not None and MACHINE.thread.rewinds
+        rewinds = MACHINE.thread is not None and MACHINE.thread.rewind is not None
         copied = self.log.has(paths.RETAINED_RECORD.path(epoch))
         if rewinds and not copied and self.record(epoch) is None:
             self.put_back_late.add(path)
@@ -356,7 +351,7 @@ class Site:
         """Tell the judge when the last name of a segment or a manifest goes; both may have a second one."""
         self._judge.steps.deleted(self, path)
         if path.startswith((paths.FLUSHED.folder, paths.RETAINED_RECORD.folder)):
-            self._judge.rewind_deletes()
+            self._judge.rewind_deletes(_epochs_of(path))
         if path.startswith("quarantine/") and path.endswith(".arrow"):
             target = target_of(path)
             self._judge.entry_deleted(self, target, refused_in(self.log.get(path)))
@@ -368,12 +363,14 @@ class Site:
             if lost_to:
                 self._judge.manifest_deleted(self, path, data, lost_to)
         elif path.startswith(paths.FLUSHED.folder):
-            numbers = re.findall(r"[0-9]{20}", path)
-            epochs = range(int(numbers[1]), int(numbers[0]) + 1)
+            epochs = _epochs_of(path)
             self._judge.record_deleted(self, epochs)
             rows = [self._judge.read_ledger(target) for target in self._judge.targets]
             made = [row.flushed for row in rows if row is not None and row.last is None]
-            if MACHINE.looked_us and any(flushed in epochs for flushed in made):
+            forgotten = self._judge.newest_ever(self, target_of(path)) - trim.RECORDS_KEPT
+            if MACHINE.looked_us and any(
+                flushed in epochs and flushed <= forgotten for flushed in made
+            ):
                 self.marks_gone[path] = self.log.get(path)
         elif path.startswith((paths.CHOICE.folder, paths.PROOF.folder)):
             attempt = self.kept.get(int(path.partition("/")[2][:20]))
@@ -407,6 +404,12 @@ class Site:
 def target_of(path: str) -> str:
     """Return the target whose object it is, where each of several has a folder; empty: the only one."""
     return "" if path.count("/") == 1 else path.split("/")[1]
+
+
+def _epochs_of(path: str) -> range:
+    """Return the epochs of a record in `flushed/`, or of what is retained."""
+    last, *others = (int(number) for number in re.findall(r"[0-9]{20}", path))
+    return range(others[0] if others else last, last + 1)
 
 
 def refused_in(data: bytes) -> dict[str, int]:

@@ -77,7 +77,7 @@ class Steps:
         What a rewind or an attach brings back while a run publishes, or an old listing, it may have missed.
         """
         moved = any(us >= since_us for us in site.since_us.values())
-        missed = site.rewinds or site.log.cached_us or moved
+        missed = site.rewound_us or site.log.cached_us or moved
         if not self._judge.max_bytes or missed or self._judge.disasters or self._judge.cloned:
             return
         upto = min(epoch - 1, max(site.checkpoint.numbers("commits"), default=-1))
@@ -123,6 +123,8 @@ class Steps:
             return
         if path.startswith(paths.TOMBSTONE.folder):
             self._noted_us[path] = MACHINE.true_us
+        elif thread.rewind is not None and path.startswith("flusher"):
+            thread.rewind.reported |= json.loads(data)["doing"].startswith("rewind")
         step = ""
         if path == "log.json":
             step = "begins the log"
@@ -156,7 +158,7 @@ class Steps:
             self._garbage_goes(site, path)
         elif path.startswith(paths.ASIDE):
             self._second_name_goes(site, path)
-        elif thread.rewinds:
+        elif thread.rewind is not None:
             self._rewind_deletes(site, path)
 
     def _ticket_goes(self, site: Site, path: str) -> None:
@@ -223,7 +225,7 @@ class Steps:
             copy, newest = paths.RETAINED_RECORD.path(epoch), site.record(epoch)
             if newest is not None and site.log.has(copy):
                 self._is_newest(path, copy, json.loads(site.log.get(copy)), newest)
-        if site.rewinds or self._judge.disasters or self._judge.cloned:
+        if site.rewound_us or self._judge.disasters or self._judge.cloned:
             return
         attempt = site.kept.get(epoch)
         if epoch not in site.kept or (attempt is not None and site.lacking(attempt)):
