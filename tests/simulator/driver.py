@@ -379,9 +379,17 @@ class Run:
             driver.log,
             clock_us=clock.now_us,
             now_s=lambda: MACHINE.true_us / 1_000_000,
-            sleep=driver.process.sleep,
+            sleep=self._wait,
             backlogs=driver.backlogs,
         )
+
+    def _wait(self, seconds: float) -> None:
+        """Wait for space, and show it to the judge."""
+        judge, site = self.world.judge, self.driver.site
+        before = judge.attempts.get((self.next - 1, self.run_id))
+        if before is not None and not self.driver.process.disturbed_us:
+            judge.steps.waits(site, before)
+        self.driver.process.sleep(seconds)
 
     def _budget(self) -> Budget:
         return Budget(self.world.max_bytes or _MUCH, "block")

@@ -44,6 +44,8 @@ class Arrival:
     """The highest write timestamp with which it was begun."""
     highest_begun_us: int = 0
     """When it was begun with that one."""
+    timestamps: list[range] = field(default_factory=list)
+    """Those with which it was begun, of the rows that tasks have refused first."""
     flushed: bool = False
     """Whether the ledger says that it is flushed."""
     flushed_us: int = 0
@@ -206,6 +208,7 @@ class Judge(logging.Handler):
             # Spark purged the file, and has gone on from what another run had computed.
             self._came_late(attempt, site.kept.get(epoch))
             return
+        site.committed_us[epoch] = MACHINE.true_us
         site.completed[epoch] = attempt
         if epoch in site.kept:  # it was completed before its commit file was deleted
             if attempt is site.kept[epoch] or epoch <= site.settled():
@@ -281,6 +284,8 @@ class Judge(logging.Handler):
         ]
         if given_up and all(given_up):  # a clone does not have the other one's decisions
             self.violate(f"row {key} of {attempt.name} is written, which was given up before")
+        if looked_us and not any(us in each for each in attempt.at(target).timestamps):
+            self.violate(f"row {key} of {attempt.name} is sent with a timestamp that was not begun")
         self.steps.written(target, key, attempt.epoch, us)
         attempt.at(target).keys.add(key)
         attempt.at(target).gone.discard(key)
@@ -304,6 +309,8 @@ class Judge(logging.Handler):
             if attempt is not None:
                 arrival = attempt.at(target)
                 arrival.begun_us = MACHINE.true_us
+                before = sum(key.startswith(INVALID) for key in attempt.rows)
+                arrival.timestamps.append(range(begun.base_us - before, begun.last_us + 1))
                 if begun.last_us > arrival.highest_us:
                     arrival.highest_us, arrival.highest_begun_us = begun.last_us, MACHINE.true_us
             if begun.manifest and attempt is None:

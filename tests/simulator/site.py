@@ -50,6 +50,8 @@ class Site:
         """The newest epoch that was flushed to any target when a target was announced last."""
         self.claims: dict[str, int] = {}
         """When each claim was made, by its path."""
+        self.committed_us: dict[int, int] = {}
+        """When each epoch was completed last."""
         self.entries: dict[tuple[str, int, int], tuple[str, int]] = {}
         """The entry of each row in quarantine, by target, epoch and timestamp, and when it was made."""
         self.marks_gone: dict[str, bytes] = {}
@@ -313,7 +315,7 @@ class Site:
             self._judge.committed(self, int(path.rpartition("/")[2]), body_run(data))
 
     def _logged(self, path: str, data: bytes) -> None:
-        self._judge.steps.created(path, data)
+        self._judge.steps.created(self, path, data)
         if path.startswith("quarantine/") and path.endswith(".arrow"):
             target = target_of(path)
             epoch, us, count = map(int, re.findall(r"[0-9]+", path)[:3])
@@ -376,6 +378,7 @@ class Site:
             attempt = self.kept.get(int(path.partition("/")[2][:20]))
             if attempt is not None and self.log.has(attempt.manifest):
                 self._judge.violate(f"{path} is deleted before {attempt.manifest}")
+            self._judge.steps.choice_goes(self, path)
         else:
             _, found, name = path.partition(paths.SEGMENT.folder)
             segment = f"{found}{name}"

@@ -45,6 +45,8 @@ class Steps:
         self._judge = judge
         self._noted_us: dict[str, int] = {}
         """When each note about orphans was made, by its path."""
+        self._waited_us: dict[str, int] = {}
+        """When each run has waited for space last."""
         self._recorded_us: dict[str, int] = {}
         """When each record of flushed epochs was made, by its path."""
 
@@ -114,7 +116,7 @@ class Steps:
 
     # --- what is created --------------------------------------------------------------------------
 
-    def created(self, path: str, data: bytes) -> None:
+    def created(self, site: Site, path: str, data: bytes) -> None:
         """Look at an object of the log that is made."""
         if path.startswith(paths.FLUSHED.folder):
             self._recorded_us[path] = MACHINE.true_us
@@ -129,7 +131,7 @@ class Steps:
         if path == "log.json":
             step = "begins the log"
         elif path.startswith(paths.CLAIM.folder):
-            step = "claims as it starts" if json.loads(data).get("early") else ""
+            step = self._claimed(site, path, json.loads(data))
         elif path.startswith("interventions/rewind") or (
             thread.name == "command" and path.startswith(paths.DECISION.folder)
         ):
@@ -138,6 +140,38 @@ class Steps:
             step = "decides" if json.loads(data)["verb"] == "announced" else ""
         if step:
             self._listed(step, thread.since_us)
+
+    def _claimed(self, site: Site, path: str, claim: dict[str, Any]) -> str:
+        """A run that finds its epoch completed claims nothing, so that the quicker one goes on (rule 3).
+
+        :return: the step that it is, where a run claims as it starts.
+        """
+        if claim.get("early"):
+            return "claims as it starts"
+        thread, epoch = MACHINE.thread, claim["epoch"]
+        assert thread is not None
+        there = site.checkpoint.has(f"commits/{epoch}") and not site.checkpoint.cached_us
+        if there and site.committed_us.get(epoch, thread.since_us) < thread.since_us:
+            self._judge.violate(f"{path} is claimed for epoch {epoch}, which was completed before")
+        return ""
+
+    def waits(self, site: Site, attempt: Computed) -> None:
+        """Look at a run that waits for space once more: it has proven its last epoch (rule 11)."""
+        waited_us, self._waited_us[attempt.run_id] = (
+            self._waited_us.get(attempt.run_id, 0),
+            MACHINE.true_us,
+        )
+        rivals = [
+            each
+            for each in self._judge.attempts.values()
+            if each.epoch == attempt.epoch and site.log.has(each.manifest)
+        ]
+        if attempt not in rivals or any(each.published_us >= waited_us for each in rivals):
+            return
+        proof = paths.PROOF.path(Attempt(attempt.epoch, attempt.generation))
+        there = site.log.has(paths.TICKET.path(attempt.run_id)) and not site.log.cached_us
+        if len(rivals) > 1 and there and not site.log.has(proof):
+            self._judge.violate(f"a run waits for space, and {attempt.name} has no proof")
 
     # --- what is deleted --------------------------------------------------------------------------
 
@@ -184,6 +218,18 @@ class Steps:
             if attempt.manifest == manifest
             for arrival in attempt.by_target.values()
         )
+
+    def choice_goes(self, site: Site, path: str) -> None:
+        """Rules 11, 18: several targets share a choice, which stays until all have the epoch."""
+        epoch = _number(path)
+        if not path.startswith(paths.CHOICE.folder) or site.looked_before_rewind:
+            return
+        for target in self._judge.targets:
+            lacks = site.state(target) == "attached" and epoch >= site.first(target)
+            known = site.since_us.get((target, -1), 0) < MACHINE.looked_us
+            done = max(site.recorded(target), default=-1) >= epoch
+            if lacks and known and not done and (target, epoch) not in site.given_up:
+                self._judge.violate(f"{path} goes, and {target} lacks the epoch")
 
     def _note_goes(self, site: Site, path: str) -> None:
         """Rule 12: what Spark made without a sink is noted until it is flushed."""
@@ -382,7 +428,8 @@ class Steps:
             parsed(site.log.get(paths.MANIFEST.path(each)))["offsets_digest"] for each in rivals
         }
         proven = any(site.log.has(paths.PROOF.path(each)) for each in rivals) or any(
-            each.epoch > epoch and each.generation == max(rivals).generation for each in there
+            each.epoch > epoch and each.generation == max(rivals).generation
+            for each in (there if rivals else ())
         )
         chosen = site.log.has(paths.CHOICE.path(epoch))
         return len(rivals) > 1 and len(offsets) == 1 and not proven and not chosen

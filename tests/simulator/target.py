@@ -275,7 +275,7 @@ class Connection(ReadsOffers, IdempotentSession):
                 return outcome
             if seen is None:
                 judge.ledger_created(database.target)
-            if verb == "begin" and new.begun is not None:
+            if new.begun is not None and (seen is None or new.begun != seen.begun):
                 judge.begun(database.target, new.begun)
                 database.lose_shadowed_timestamps()
             elif verb == "finish" and new.last is not None:
