@@ -1,8 +1,12 @@
-"""A private MariaDB server from Debian's package, for tests: no service, data in a temporary folder."""
+"""A private MariaDB server from Debian's package, for tests: no service, data in a temporary folder.
+
+`WAL_SINK_MYSQLD` names the program `mysqld` of a MySQL: then the same tests ask that one.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import uuid
 from collections.abc import Iterator, Sequence
@@ -86,6 +90,33 @@ class MariaDb(Child):
         ]
 
 
+class MySql(MariaDb):
+    """The same of MySQL.
+
+    :param program: its `mysqld`.
+    """
+
+    def __init__(self, program: str) -> None:
+        super().__init__()
+        self._program = program
+
+    def _command(self) -> Sequence[object]:
+        data = self.folder / "data"
+        common = ("--no-defaults", "--user=root", f"--datadir={data}")
+        if not data.exists():
+            self._run([self._program, *common, "--initialize-insecure"], "mysqld")
+        return [
+            *(self._program, *common, f"--port={self.port}", f"--bind-address={self.host}"),
+            *(f"--socket={self.folder / 'socket'}", f"--pid-file={self.folder / 'pid'}"),
+            *(
+                "--mysqlx=OFF",
+                "--secure-file-priv=NULL",
+                "--innodb-buffer-pool-size=32M",
+                NOT_SYNCED,
+            ),
+        ]
+
+
 def _program(name: str) -> str:
     """Find a program; Debian has the server's beside PATH. Without it the test is skipped."""
     beside = Path("/usr/sbin") / name
@@ -98,7 +129,8 @@ def _program(name: str) -> str:
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[MariaDb]:
     """Start the one server of a run."""
-    server = MariaDb()
+    program = os.environ.get("WAL_SINK_MYSQLD")
+    server = MySql(program) if program else MariaDb()
     with contextlib.closing(server), server:
         yield server
 

@@ -108,8 +108,9 @@ class Maria(Store):
         self.server.execute(sql, database=self.database)
 
     def refuse_long(self) -> None:
+        self.take_long()
         self.execute(
-            "CREATE OR REPLACE TRIGGER short BEFORE INSERT ON t FOR EACH ROW IF length(NEW.t) > 4000 THEN"
+            "CREATE TRIGGER short BEFORE INSERT ON t FOR EACH ROW IF length(NEW.t) > 4000 THEN"
             " SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'too long'; END IF"
         )
 

@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from tests.sql.mariadb import MariaDb
+from tests.sql.mariadb import MariaDb, MySql
 from tests.sql.stores import DuckDb, Maria, Postgresql, Sqlite, Store
 from wal_sink.errors import OptionError, SchemaMismatch, TargetRefused, TargetUnavailable
 from wal_sink.model.ledger import Outcome, Owner
@@ -249,6 +249,8 @@ def test_an_engine_without_transactions_is_refused(
     assert store.execute("SELECT * FROM t") == []
     store.execute(caught.value.remedy.removeprefix("Run: "))
     agreed(of)
+    if isinstance(mariadb, MySql):
+        return  # it has no tables of that kind
     store.execute(f"ALTER TABLE {table} ENGINE=Aria, ADD SYSTEM VERSIONING")
     with pytest.raises(SchemaMismatch, match="Aria, which has no transactions"):
         agreed(of)
@@ -489,21 +491,27 @@ def test_a_dirty_read_is_not_inherited(mariadb: MariaDb, database: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["mysql", "mariadb"])
-def test_what_a_server_of_mariadb_bounds(mariadb: MariaDb, database: str, scheme: str) -> None:
-    """A flusher that stands still gives the ledger row back, whatever its URL begins with."""
+def test_what_the_server_bounds(mariadb: MariaDb, database: str, scheme: str) -> None:
+    """A flusher that stands still gives the ledger row back, whatever the URL of a MariaDB begins with."""
     store = Maria(mariadb, database)
     store.execute(TABLE.format(key=""))
+    if isinstance(mariadb, MySql):  # it bounds no transaction, but a silent connection
+        assert bounds(store, "@@wait_timeout") == [(600,)]
+        return
     store.url = store.url.replace("mysql", scheme, 1)
     mariadb.execute("SET GLOBAL max_statement_time = 100")
     try:
-        connection = target(store).open()
+        found = bounds(store, "@@idle_transaction_timeout, @@max_statement_time, @@wait_timeout")
     finally:
         mariadb.execute("SET GLOBAL max_statement_time = 0")
-    found = connection.query(
-        "SELECT @@idle_transaction_timeout, @@max_statement_time, @@wait_timeout"
-    )
-    connection.close()
     assert found == [(60, 0.0, 28_800)]
+
+
+def bounds(store: Store, names: str) -> list[Any]:
+    """Return settings of a flusher's connection."""
+    with contextlib.closing(target(store).open()) as connection:
+        found: list[Any] = connection.query(f"SELECT {names}")
+        return found
 
 
 def test_a_ledger_that_takes_capitals_for_small_letters_is_refused(
@@ -526,6 +534,16 @@ def test_a_column_that_does_not_hold_every_text_is_refused(mariadb: MariaDb, dat
     )
     with pytest.raises(SchemaMismatch, match=r"varchar\(20\) of character set latin1"):
         agreed(target(Maria(mariadb, database)))
+
+
+def test_a_type_that_sqlalchemy_does_not_know(mariadb: MariaDb, database: str) -> None:
+    """A column of it stands beside others, and is named where the DataFrame has it."""
+    store = Maria(mariadb, database)
+    type_ = "vector(3)" if isinstance(mariadb, MySql) else "point"
+    store.execute(f"CREATE TABLE t (id BIGINT, name TEXT, other {type_})")
+    agreed(target(store))
+    with pytest.raises(SchemaMismatch, match=f"table's type is {type_[:5]}.*cannot be written"):
+        agreed(target(store), SCHEMA.append(pa.field("other", pa.string())))
 
 
 def test_a_zero_stays_one_under_auto_increment(mariadb: MariaDb, database: str) -> None:
