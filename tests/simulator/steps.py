@@ -226,9 +226,10 @@ class Steps:
             return
         for target in self._judge.targets:
             lacks = site.state(target) == "attached" and epoch >= site.first(target)
-            known = site.since_us.get((target, -1), 0) < MACHINE.looked_us
-            done = max(site.recorded(target), default=-1) >= epoch
-            if lacks and known and not done and (target, epoch) not in site.given_up:
+            done = max(site.recorded(target), default=-1) >= epoch or (
+                (target, epoch) in site.given_up
+            )
+            if lacks and not done and self._was_seen(site, target):
                 self._judge.violate(f"{path} goes, and {target} lacks the epoch")
 
     def _note_goes(self, site: Site, path: str) -> None:
@@ -274,8 +275,14 @@ class Steps:
         if site.rewound_us or self._judge.disasters or self._judge.cloned:
             return
         attempt = site.kept.get(epoch)
-        if epoch not in site.kept or (attempt is not None and site.lacking(attempt)):
+        lacking = site.lacking(attempt) if attempt is not None else ()
+        # One that was announced since the flusher has looked has second names.
+        if epoch not in site.kept or any(self._was_seen(site, target) for target in lacking):
             self._judge.violate(f"{path} goes, and its epoch is not flushed everywhere")
+
+    def _was_seen(self, site: Site, target: str) -> bool:
+        """Whether a target was announced before the flusher's step that is under way."""
+        return site.since_us.get((target, -1), 0) < MACHINE.looked_us
 
     def _is_newest(self, path: str, copy: str, copied: Any, newest: Any) -> None:
         if copied["base_us"] < newest["base_us"]:
