@@ -322,7 +322,7 @@ class Steps:
         records = (paths.FLUSHED.folder, paths.RETAINED_RECORD.folder)
         if path.startswith(records) and thread.row_read_us < thread.row_made_us:
             self._judge.violate(f"a rewind deletes {path}, and has not looked at its row again")
-        if not MANIFEST.search(path):
+        if not MANIFEST.search(path) or self._judge.row_was_moved():  # see `two_rewinds`
             return
         name = f"{paths.MANIFEST.folder}{path.rpartition('/')[2]}"
         if not any(other.endswith(f"/{name}") for other in site.log.paths(paths.ASIDE)):
