@@ -25,11 +25,11 @@ from wal_sink.admin.query import Query
 from wal_sink.admin.verify import verify
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.checkpoint.watcher import EarlySync
-from wal_sink.flush.clocks import Clocks
 from wal_sink.flush.connection import TargetConnection
 from wal_sink.flush.report import Reporter
 from wal_sink.flush.rows import pieces, read_piece
 from wal_sink.flush.run_history import RunHistory
+from wal_sink.flush.window import Clocks
 from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerState, Outcome, Owner
 from wal_sink.model.manifest import Attempt
@@ -1313,7 +1313,7 @@ def test_rule_14_a_glitch_of_the_clock_does_not_stay(
     world.flush()
     newest_us = max(row.cells["v"].us for row in world.store.table.values())
     assert newest_us < NOW_US + CLOCKS_DIFFER_US + 1_000_000
-    (said,) = [r.getMessage() for r in caplog.records if r.name == "wal_sink.flush.clocks"]
+    (said,) = [r.getMessage() for r in caplog.records if r.name == "wal_sink.flush.window"]
     assert "2033" in said
     assert "2023" in said
     assert world.table() == world.expected()
@@ -1375,7 +1375,7 @@ def test_rule_14_timestamps_of_the_future_are_told(
     world.flush()
     (row,) = world.store.table.values()
     assert row.cells["v"].us == future_us + 1
-    said = [r.getMessage() for r in caplog.records if r.name == "wal_sink.flush.clocks"]
+    said = [r.getMessage() for r in caplog.records if r.name == "wal_sink.flush.window"]
     assert len(said) == 1
     assert "wal-sink rewind CHECKPOINT --to -1 --reset-timestamps" in said[0]
 

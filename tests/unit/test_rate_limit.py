@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from wal_sink.errors import OptionError
-from wal_sink.flush.rate_limit import RateLimit, divided
+from wal_sink.flush.rows import RateLimit, divided
 from wal_sink.options import SinkOptions, parse
 from wal_sink.targets.base import Slice
 

@@ -11,10 +11,9 @@ from contextlib import contextmanager
 from wal_sink import errors
 from wal_sink.admin.query import Query
 from wal_sink.errors import FlusherAtWork, LedgerShadowed, TargetUnavailable
-from wal_sink.flush.clocks import ask_for_time
 from wal_sink.flush.connection import target_errors
 from wal_sink.flush.lineage import LineageCheck
-from wal_sink.flush.window import WindowChooser
+from wal_sink.flush.window import WindowChooser, ask_for_time
 from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.manifest import Attempt
 from wal_sink.protocol.ledger import bounded_now

@@ -29,21 +29,21 @@ from wal_sink.errors import (
     WalSinkError,
     WrongOwner,
 )
-from wal_sink.flush.clocks import Clocks
 from wal_sink.flush.connection import Takeovers, TargetConnection
 from wal_sink.flush.lineage import LineageCheck
-from wal_sink.flush.quarantine import RowsRefused, keep_refused
 from wal_sink.flush.report import Reporter
 from wal_sink.flush.rows import (
     FileGoneError,
+    RowsRefused,
     WindowWrite,
     WriteInThread,
     WriteRows,
     begun_manifest,
+    keep_refused,
 )
 from wal_sink.flush.run_history import RUN_HISTORY, RunHistory
 from wal_sink.flush.trimmer import Trimmer
-from wal_sink.flush.window import WindowChooser, WindowMaker
+from wal_sink.flush.window import Clocks, WindowChooser, WindowMaker
 from wal_sink.log_context import line_logger
 from wal_sink.model import paths
 from wal_sink.model.ledger import BegunEpoch, LedgerState, Owner, PassedRow, Window, ledger_key

@@ -3,29 +3,39 @@
 A begun epoch is read as the ledger says, in its order: from its manifest to slices. Items are read ahead;
 an error comes where its item would have come. A log of several targets keeps Spark's own types, so rows are
 cast here for one of them.
+
+Refused rows are in quarantine before the mark moves over them (rule 24). What the tasks have refused lies in
+segments, which get a second name. What the target refuses in the flush is found by its write timestamp, which
+no other row of the window has.
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+import pyarrow as pa
+
 from state_backends import StateBackend
 from wal_sink import errors
-from wal_sink.errors import CorruptLog
+from wal_sink.errors import CorruptLog, TargetRefused
 from wal_sink.flush.connection import TargetConnection
-from wal_sink.flush.rate_limit import RateLimit
 from wal_sink.flush.report import Reporter
+from wal_sink.log_context import line_logger
 from wal_sink.model import paths
 from wal_sink.model.ledger import BegunEpoch, Window
 from wal_sink.model.manifest import Attempt, Manifest
 from wal_sink.model.plan import Plan
 from wal_sink.protocol.windows import Piece
-from wal_sink.targets.base import Slice, Target, without
+from wal_sink.targets.base import Slice, Target, part_of, without
+from wal_sink.text import counted
+from wal_sink.wal.location import store_errors
 from wal_sink.wal.log import Log
-from wal_sink.wal.segment import CheckedSegments, read_segment
+from wal_sink.wal.quarantine import keep, keep_row
+from wal_sink.wal.segment import CheckedSegments, check_segment, read_segment, with_reasons
 
 
 class FileGoneError(Exception):
@@ -263,3 +273,141 @@ class WriteInThread:
                         session.write(plan, part)
                     write.reporter.say("writing", begun.epoch)
         return True
+
+
+logger = line_logger(__name__)
+
+_SEND_AGAIN = "Then run `wal-sink quarantine CHECKPOINT --retry`."
+
+
+def keep_refused(log: Log, epochs: Iterable[BegunEpoch], manifests: Mapping[int, Manifest]) -> None:
+    """Give the refused rows of begun epochs a place that no trim reaches; can be repeated at any point.
+
+    Refused row j of an epoch with r of them has the write timestamp base - r + j.
+
+    :param epochs: those of a window that are not given up.
+    :param manifests: by epoch.
+    :raises FileGoneError: a segment is missing.
+    :raises CorruptLog: it is not what its task wrote.
+    """
+    for begun in epochs:
+        manifest = manifests.get(begun.epoch)
+        if manifest is None or not manifest.refused:
+            continue
+        first_us = begun.base_us - manifest.refused_rows
+        for segment in manifest.refused:
+            try:
+                check_segment(log.backend, segment)
+                keep(log, begun.epoch, segment, first_us)
+            except FileNotFoundError as error:
+                raise FileGoneError(begun.epoch, segment.path) from error
+            first_us += segment.rows
+        logger.warning(
+            "the tasks refused %s of epoch %d, now in quarantine. To see them: wal-sink"
+            " quarantine CHECKPOINT",
+            counted(manifest.refused_rows, "row"),
+            begun.epoch,
+        )
+
+
+class RowsRefused:
+    """Puts each row that the target refuses into quarantine; a `targets.base.OnRefused`.
+
+    Memory: one batch of a segment, as refused rows often lie beside each other.
+
+    :param pieces: what is written meanwhile, with the timestamps of the begun window.
+    """
+
+    def __init__(self, log: Log, pieces: Sequence[Piece]) -> None:
+        self._log = log
+        self._pieces = pieces
+        self._last: tuple[str, int, pa.RecordBatch] | None = None
+
+    def __call__(self, us: int, error: TargetRefused) -> None:
+        """Decide that the flush passes over a row, durably; the same decision again changes nothing.
+
+        :raises TargetRefused: `error`, where no row of the window has this timestamp.
+        """
+        for piece in self._pieces:
+            row = us - piece.first_us + piece.start
+            if piece.start <= row < piece.stop:
+                break
+        else:
+            raise error
+        with store_errors():
+            remedy = f"{error.remedy} {_SEND_AGAIN}"
+            texts = ("TargetRefused", self._log.target, "", error.what, remedy)
+            rows = with_reasons(self._row(piece, row), texts, piece.plan.key)
+            keep_row(self._log, piece.epoch, us, piece.segment.path, rows)
+        logger.warning(
+            "the target refused a row of epoch %d. The row is in quarantine, and the"
+            " flush goes on without it. Cause: %s",
+            piece.epoch,
+            error.what,
+        )
+
+    def _row(self, piece: Piece, row: int) -> pa.RecordBatch:
+        """Read one row, counted in its segment."""
+        if self._last is not None:
+            path, first, batch = self._last
+            if path == piece.segment.path and first <= row < first + batch.num_rows:
+                return batch.slice(row - first, 1)
+        found = next(read_segment(self._log.backend, piece.segment, row, piece.stop))
+        self._last = piece.segment.path, row, found
+        return found.slice(0, 1)
+
+
+_PIECE_S = 0.25
+"""The longest wait, unless a single row takes longer: a flush can be interrupted after it."""
+
+
+def divided(rows_per_second: int | None, tasks: int) -> int | None:
+    """Return the rate of each of several tasks that write at once: together they keep the whole one.
+
+    Each gets at least one row a second. So where there are more tasks than rows a second, they are together
+    faster than the bound.
+    """
+    return None if rows_per_second is None else max(rows_per_second // tasks, 1)
+
+
+class RateLimit:
+    """Lets rows through at a rate; used by one flusher, for all that it flushes.
+
+    The generic cell rate algorithm (ITU-T I.371) without tolerance: each piece of n rows makes the
+    next one due n / rate seconds later, and time that was not used is lost. So no burst follows a pause.
+
+    :param rows_per_second: None lets everything through as it is.
+    :param clock: seconds, never backwards.
+    :param sleep: waits for seconds.
+    """
+
+    def __init__(
+        self,
+        rows_per_second: int | None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._rate = rows_per_second
+        self._clock = clock
+        self._sleep = sleep
+        self._due = float("-inf")
+
+    def paced(self, slices: Iterable[Slice]) -> Iterator[Slice]:
+        """Yield the same rows in pieces, each when it is due."""
+        if self._rate is None:
+            yield from (rows for rows in slices if rows.batch.num_rows)
+            return
+        most = max(int(self._rate * _PIECE_S), 1)
+        for rows in slices:
+            for begin in range(0, rows.batch.num_rows, most):
+                part = part_of(rows, begin, begin + most)
+                self._wait(part.batch.num_rows / self._rate)
+                # The same object where it is whole: it may be encoded already.
+                yield rows if rows.batch.num_rows <= most else part
+
+    def _wait(self, seconds: float) -> None:
+        """Wait until the next piece is due, which then makes the one behind it due so much later."""
+        wait_s = self._due - self._clock()
+        if wait_s > 0:
+            self._sleep(wait_s)
+        self._due = max(self._due, self._clock()) + seconds

@@ -22,9 +22,7 @@ from typing import Any
 
 from wal_sink.errors import WalSinkError
 from wal_sink.flush.connection import connected, drained, target_errors
-from wal_sink.flush.quarantine import RowsRefused
-from wal_sink.flush.rate_limit import RateLimit
-from wal_sink.flush.rows import FileGoneError, as_written, read_piece
+from wal_sink.flush.rows import FileGoneError, RateLimit, RowsRefused, as_written, read_piece
 from wal_sink.log_context import log_epoch, logging_query
 from wal_sink.model.ledger import Owner
 from wal_sink.protocol.windows import Piece

@@ -2,22 +2,27 @@
 
 The decisions are pure: `attempts` for each epoch (rules 11, 12 and 22), `windows` for those that
 share a window (rule 10). Each manifest is read once and goes with the choice. Timestamps lie above all
-before, and not after the target's clock (rule 14); clocks that differ are warned of.
+before, and not after the target's clock (rule 14); where the clocks of this host and of the target differ,
+a warning says so.
 """
 
 from __future__ import annotations
 
+import time
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
+from statistics import median_low
 
+from wal_sink import errors
 from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.clock import iso
 from wal_sink.errors import WalSinkError
-from wal_sink.flush.clocks import Clocks
+from wal_sink.flush.connection import TargetConnection
 from wal_sink.flush.rows import plan_of
 from wal_sink.flush.run_history import RunHistory
-from wal_sink.log_context import line_logger
+from wal_sink.log_context import Seldom, line_logger
 from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerState, Window
 from wal_sink.model.manifest import Attempt, Manifest, Published, at_epoch
@@ -26,18 +31,15 @@ from wal_sink.model.records import Chosen, Decision, WithoutSink
 from wal_sink.progress.decisions import in_force
 from wal_sink.protocol.attempts import Contender, Evidence, as_chosen, choose, doubts
 from wal_sink.protocol.ledger import (
+    CLOCKS_DIFFER_US,
     after_dated,
+    bounded_now,
+    clocks_differ,
     new_window,
     new_window_without_rows,
     refuse_dated_early,
 )
-from wal_sink.protocol.next_step import (
-    Begin,
-    Choose,
-    ManifestMissing,
-    Observation,
-    PassOver,
-)
+from wal_sink.protocol.next_step import Begin, Choose, ManifestMissing, Observation, PassOver
 from wal_sink.protocol.windows import Choice, fits, following, is_final, joined
 from wal_sink.wal.log import Log
 from wal_sink.wal.segment import CheckedSegments
@@ -306,3 +308,104 @@ def are_dated(log: Log, row: LedgerState) -> bool:
     return row.target_dated or (
         row.last is None and any(plan.demands.target_dated for plan in log.plans())
     )
+
+
+_ASK_AGAIN = 2
+"""How often the target is asked again when its clock differs: it may be that of a single node."""
+
+_RECKON_S = 10.0
+"""For so long the target's time is reckoned on from its last answer: a question costs as much as the rows of
+a small epoch."""
+
+
+def ask_for_time(ask: Callable[[], int | None], clock_us: Callable[[], int]) -> list[int]:
+    """Ask a target for its time, once; some times more if it is far from this host's.
+
+    :param ask: returns None if the target has no clock; then nothing is told.
+    """
+    told_us: list[int] = []
+    for _ in range(1 + _ASK_AGAIN):
+        if (target_us := ask()) is None:
+            return []
+        told_us.append(target_us)
+        if not clocks_differ(clock_us(), told_us):
+            break
+    return told_us
+
+
+class Clocks:
+    """The clocks of one flusher: this host's, and that of its target, asked every ten seconds at most.
+
+    :param clock_us: this host's, microseconds since 1970.
+    :param clock_s: monotonic; by it the target's time is reckoned on.
+    """
+
+    def __init__(
+        self,
+        target: TargetConnection,
+        clock_us: Callable[[], int],
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._target = target
+        self._clock_us = clock_us
+        self._clock_s = clock_s
+        self._told_us: list[int] = []
+        self._told_s = float("-inf")
+        self._seldom = Seldom()
+
+    def now_us(self) -> int:
+        """Return the time that `begin` uses, see `bounded_now`.
+
+        :raises TargetUnavailable, TargetRefused: the target does not say.
+        """
+        told_us = self._told()
+        now_us = self._clock_us()
+        if clocks_differ(now_us, told_us):
+            self._say(
+                "differ",
+                "clocks differ: this host says %s, the target %s. Rows are written as of the earlier one;"
+                " set the wrong clock right (NTP)",
+                iso(now_us),
+                ", ".join(map(iso, told_us)),
+            )
+        return bounded_now(now_us, told_us)
+
+    def _told(self) -> list[int]:
+        """Return the target's time, reckoned on from an answer that agreed with this host; else ask."""
+        elapsed_s = self._clock_s() - self._told_s
+        if elapsed_s < _RECKON_S:
+            reckoned_us = [told_us + int(elapsed_s * 1_000_000) for told_us in self._told_us]
+            if not clocks_differ(self._clock_us(), reckoned_us):
+                return reckoned_us
+        self._told_us = ask_for_time(self._target.now_us, self._clock_us)
+        self._told_s = self._clock_s()
+        return self._told_us
+
+    def target_us(self) -> int:
+        """Return what the target's clock says, by which it dates rows itself; this host's where it has none.
+
+        :raises TargetUnavailable, TargetRefused: the target does not say.
+        """
+        told_us = self._told()
+        return median_low(told_us) if told_us else self._clock_us()
+
+    def look_ahead(self, window: Window, now_us: int) -> None:
+        """Warn of a window whose timestamps lie in the future, since those before them did.
+
+        :param now_us: what `now_us` said.
+        """
+        if window.epochs[0].base_us > now_us + CLOCKS_DIFFER_US:
+            self._say(
+                "ahead",
+                "rows are written as of %s, %.0f s ahead of the clocks: an earlier flusher used such"
+                " timestamps, and each epoch's lie above those before. Until then no other writer can"
+                " change these rows. To go back to the present, %s",
+                iso(window.epochs[0].base_us),
+                (window.epochs[0].base_us - now_us) / 1_000_000,
+                errors.reset_timestamps(window.first - 1),
+            )
+
+    def _say(self, what: str, text: str, *values: object) -> None:
+        """Warn, once a minute."""
+        if self._seldom.is_due(what):
+            logger.warning(text, *values)

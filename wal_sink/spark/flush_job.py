@@ -16,8 +16,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from wal_sink.flush.rate_limit import divided
-from wal_sink.flush.rows import WindowWrite, WriteInThread
+from wal_sink.flush.rows import WindowWrite, WriteInThread, divided
 from wal_sink.flush.tasks import Answer, FlushTask, gravest
 from wal_sink.log_context import line_logger
 from wal_sink.protocol.windows import Piece, is_large, share_out
