@@ -5,12 +5,12 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from tests.support.cassandra import target_of
 from wal_sink.clock import now_us
 from wal_sink.errors import SchemaMismatch, TargetRefused
 from wal_sink.model.ledger import Owner
-from wal_sink.options import parse
 from wal_sink.targets.base import Slice
-from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
+from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.contracts.rows import deliver
 from wal_sink.testing.servers.cassandra import Node
@@ -39,13 +39,7 @@ GIVEN = {
 
 def target(node: Node, keyspace: str, **given: str) -> CassandraTarget:
     """Return a target whose table is missing."""
-    raw = {
-        "keyspace": keyspace,
-        "table": "sales",
-        "cassandra.contactPoints": node.host,
-        "cassandra.port": str(node.port),
-    }
-    return CassandraTarget(parse(raw | GIVEN | given, CassandraOptions))
+    return target_of(node, keyspace, "sales", **GIVEN | given)
 
 
 def tables(node: Node, keyspace: str) -> set[str]:

@@ -6,7 +6,6 @@ import datetime as dt
 import logging
 import random
 import secrets
-from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -14,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.support import cassandra as tables
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.ledger import Owner
-from wal_sink.options import parse
 from wal_sink.targets.base import Slice
-from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
+from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.driver import pipeline
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.feature import Stamped
@@ -49,15 +48,6 @@ DAY = dt.date(2026, 1, 2)
 Key = tuple[Any, ...]
 
 
-@pytest.fixture(scope="module")
-def shared(cassandra: Node) -> Iterator[str]:
-    """One keyspace for all tests here."""
-    name = f"test_{secrets.token_hex(8)}"
-    cassandra.create_keyspace(name)
-    yield name
-    cassandra.session().execute(f"DROP KEYSPACE {name}", timeout=None)
-
-
 @pytest.fixture
 def table(cassandra: Node, shared: str) -> str:
     """A table whose key has two and three columns, which the DataFrame has in another order."""
@@ -68,15 +58,7 @@ def table(cassandra: Node, shared: str) -> str:
 
 def target_of(node: Node, table: str, **more: str) -> CassandraTarget:
     keyspace, _, name = table.partition(".")
-    raw = {
-        "cassandra.contactPoints": node.host,
-        "cassandra.port": str(node.port),
-        "keyspace": keyspace,
-        "table": name,
-        "operationColumn": "op",
-        **more,
-    }
-    return CassandraTarget(parse(raw, CassandraOptions))
+    return tables.target_of(node, keyspace, name, **{"operationColumn": "op", **more})
 
 
 def write(target: CassandraTarget, *batches: pa.RecordBatch) -> None:

@@ -6,19 +6,19 @@ import contextlib
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.cassandra.node_contract import NodeContract
+from tests.support.waiting import eventually
 from wal_sink.testing.servers.cassandra import EmbeddedCassandra, Node
 from wal_sink.testing.servers.maven import JavaNotFound
 from wal_sink.testing.servers.process import DidNotStart
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    pass
 
 pytestmark = pytest.mark.cassandra
 
@@ -45,15 +45,6 @@ def pids_naming(folder: Path) -> list[int]:
             if str(folder).encode() in command and b"CassandraDaemon" in command:
                 found.append(int(process.name))
     return found
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 10) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 class TestEmbeddedCassandra(NodeContract):

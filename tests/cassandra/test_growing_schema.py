@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.cassandra.test_target_contract import target_of
+from tests.support.cassandra import target_of
 from wal_sink.model.ledger import Owner
 from wal_sink.targets.base import Slice
 from wal_sink.testing.servers.cassandra import Node
@@ -23,7 +23,7 @@ def test_a_night_with_three_alters(cassandra: Node, keyspace: str) -> None:
     """Over one connection, whose statements the server forgets each time; then plans take turns."""
     cassandra.execute(f"CREATE TYPE {keyspace}.pair (x int)")
     cassandra.execute(
-        f"CREATE TABLE {keyspace}.cells (k int PRIMARY KEY, v int, u frozen<pair>, s set<frozen<pair>>)"
+        f"CREATE TABLE {keyspace}.t (k int PRIMARY KEY, v int, u frozen<pair>, s set<frozen<pair>>)"
     )
     target = target_of(cassandra, keyspace)
     first = pa.schema([("k", pa.int32()), ("v", pa.int32()), ("u", SMALL), ("s", pa.list_(SMALL))])
@@ -51,13 +51,13 @@ def test_a_night_with_three_alters(cassandra: Node, keyspace: str) -> None:
         return written - 1
 
     def read(key: int) -> tuple[Any, ...]:
-        (row,) = cassandra.execute(f"SELECT * FROM {keyspace}.cells WHERE k = {key}")
+        (row,) = cassandra.execute(f"SELECT * FROM {keyspace}.t WHERE k = {key}")
         wide = getattr(row, "w", None)
         return row.v, tuple(row.u), [tuple(each) for each in row.s], wide
 
     with target.connect(Owner("query", "log", "checkpoint")) as session:
         assert read(write("first", {})) == (0, (0,), [(0,)], None)
-        cassandra.execute(f"ALTER TABLE {keyspace}.cells ADD w text")
+        cassandra.execute(f"ALTER TABLE {keyspace}.t ADD w text")
         assert read(write("first", {})) == (1, (1,), [(1,)], None)
         plans["second"] = target.plan(second, "second"), second
         assert read(write("second", {"w": "w"})) == (2, (2,), [(2,)], "w")

@@ -12,7 +12,7 @@ import ssl
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ from tests.cassandra.certificates import PASSWORD, Certificates
 from tests.cassandra.login import SETTINGS
 from tests.conftest import QUICK_SCHEMA
 from tests.protocol.engine import World
+from tests.support.cassandra import options_of
+from tests.support.waiting import until
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable
 from wal_sink.flush.flusher import Flusher, Pipeline
@@ -100,16 +102,8 @@ def admin(node: EmbeddedCassandra) -> Iterator[Any]:
 
 
 def options(node: EmbeddedCassandra, **given: str) -> CassandraOptions:
-    raw = {
-        "keyspace": "ks",
-        "table": "t",
-        "cassandra.contactPoints": node.host,
-        "cassandra.port": str(node.port),
-        "cassandra.requestTimeout": "5",
-    }
-    return parse(
-        raw | {f"cassandra.{k.replace('__', '.')}": v for k, v in given.items()}, CassandraOptions
-    )
+    more = {f"cassandra.{k.replace('__', '.')}": v for k, v in given.items()}
+    return options_of(node, "ks", **{"cassandra.requestTimeout": "5", **more})
 
 
 class Flushing:
@@ -139,13 +133,6 @@ class Flushing:
         """Wait until the reason is said."""
         until(lambda: all(word in str(self.status().last_error) for word in words), 10)
         return self.status()
-
-
-def until(condition: Callable[[], bool], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -585,15 +572,8 @@ def test_tls_with_the_wrong_certificates(
 
 def test_tls_where_the_node_speaks_none(cassandra: Node) -> None:
     """OpenSSL calls that a wrong version number; the remedy says what is meant."""
-    raw = {
-        "keyspace": "ks",
-        "table": "t",
-        "cassandra.contactPoints": cassandra.host,
-        "cassandra.port": str(cassandra.port),
-        "cassandra.ssl.enabled": "true",
-    }
     with pytest.raises(TargetUnavailable, match="No connection") as refused:
-        connect(parse(raw, CassandraOptions))
+        connect(options_of(cassandra, "ks", **{"cassandra.ssl.enabled": "true"}))
     assert "leave out cassandra.ssl.enabled" in refused.value.remedy
 
 

@@ -9,12 +9,10 @@ import pytest
 
 from state_backends import open_backend
 from tests.protocol.engine import World
+from tests.support.cassandra import target_of
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import LedgerBehindLog, LedgerShadowed, TargetUnavailable, WrongOwner
-from wal_sink.options import parse
 from wal_sink.protocol.next_step import Idle, Resume
-from wal_sink.targets.cassandra import CassandraTarget
-from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.testing.faults import AnswerLost, Faults
 from wal_sink.testing.servers.cassandra import Node
 
@@ -25,17 +23,8 @@ pytestmark = pytest.mark.cassandra
 def world(cassandra: Node, keyspace: str, tmp_path: Path) -> World:
     """A new query that writes to a table of the node."""
     cassandra.execute(f"CREATE TABLE {keyspace}.t (k text PRIMARY KEY, v bigint)")
-    raw = {
-        "cassandra.contactPoints": cassandra.host,
-        "cassandra.port": str(cassandra.port),
-        "keyspace": keyspace,
-        "table": "t",
-    }
-    world = World(
-        open_backend(str(tmp_path / "checkpoint")),
-        open_backend(str(tmp_path / "log")),
-        CassandraTarget(parse(raw, CassandraOptions)),
-    )
+    checkpoint, log = (open_backend(str(tmp_path / name)) for name in ("checkpoint", "log"))
+    world = World(checkpoint, log, target_of(cassandra, keyspace))
     world.clock.us = time.time_ns() // 1_000
     return world
 
@@ -86,8 +75,7 @@ def test_rule_16_a_plain_write_from_the_future_shadows_the_ledger(
     world: World, cassandra: Node, keyspace: str
 ) -> None:
     """The node answers that the update was applied, and the value stays: the flush stops."""
-    run = world.run()
-    run.batch([("a", 1)])
+    run = world.run().batches([("a", 1)])
     world.flush()
     cassandra.execute(
         f"UPDATE {keyspace}.wal_sink_ledger USING TIMESTAMP {2**62} SET flushed = 0"
@@ -106,8 +94,7 @@ def test_rule_13_a_truncated_ledger_stops_the_line(
     world: World, cassandra: Node, keyspace: str
 ) -> None:
     """What the log has trimmed cannot be flushed again; nothing is guessed."""
-    run = world.run()
-    run.batch([("a", 1)])
+    run = world.run().batches([("a", 1)])
     world.flush()
     cassandra.execute(f"TRUNCATE {keyspace}.wal_sink_ledger")
     run.batch([("b", 2)])
@@ -120,13 +107,11 @@ def test_rule_1_another_log_does_not_continue_the_mark(
     world: World, cassandra: Node, keyspace: str
 ) -> None:
     """The log was given up by hand, and made anew by the query."""
-    run = world.run()
-    run.batch([("a", 1)])
+    world.run().batches([("a", 1)])
     world.flush()
     world.log_backend.delete(world.log_backend.list())
     world.checkpoint.delete([Checkpoint.LOG_URL])
-    again = world.run()
-    again.batch([("b", 2)])
+    world.run().batches([("b", 2)])
     with pytest.raises(WrongOwner):
         world.flush()
     assert table(cassandra, keyspace) == {"a": 1}
@@ -134,9 +119,7 @@ def test_rule_1_another_log_does_not_continue_the_mark(
 
 def test_two_flushers_at_once(world: World, cassandra: Node, keyspace: str) -> None:
     """Step by step in turn, they finish each other's work; each row is written once per timestamp."""
-    run = world.run()
-    for epoch in range(4):
-        run.batch([("shared", epoch), (f"k{epoch}", epoch)])
+    world.run().batches(*([("shared", epoch), (f"k{epoch}", epoch)] for epoch in range(4)))
     flushers = [world.flusher(), world.flusher()]
     rested = 0
     for turn in range(60):

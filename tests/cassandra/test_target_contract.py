@@ -12,29 +12,17 @@ from tests.cassandra.collections_contract import Collections, CollectionsContrac
 from tests.cassandra.tables_contract import Rows, TablesContract
 from tests.cassandra.times_contract import Make, TimesContract
 from tests.cassandra.updates_contract import UpdatesContract
+from tests.support.cassandra import target_of
 from wal_sink.clock import now_us
 from wal_sink.errors import SchemaMismatch
-from wal_sink.options import parse
 from wal_sink.targets.base import Slice, Target
 from wal_sink.targets.cassandra import CassandraTarget
-from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.testing.contracts.cells import Table, TargetContract
 from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, RangeDeletesContract
 from wal_sink.testing.contracts.ledger import new_owner
 from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = pytest.mark.cassandra
-
-
-def target_of(node: Node, keyspace: str, **more: str) -> CassandraTarget:
-    raw = {
-        "cassandra.contactPoints": node.host,
-        "cassandra.port": str(node.port),
-        "keyspace": keyspace,
-        "table": "cells",
-        **more,
-    }
-    return CassandraTarget(parse(raw, CassandraOptions))
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +130,7 @@ class TestCassandraUpdates(UpdatesContract):
 
     def test_static_columns_alone(self, cassandra: Node, keyspace: str) -> None:
         """A partition's, without its clustering columns; by the key of two columns, and for a time."""
-        table = f"{keyspace}.cells"
+        table = f"{keyspace}.t"
         cassandra.execute(
             f"CREATE TABLE {table} (a int, b text, n int, s text static, v int, PRIMARY KEY ((a, b), n))"
         )

@@ -18,10 +18,10 @@ from cassandra.cluster import Cluster
 from cassandra.io.asyncioreactor import AsyncioConnection
 
 from tests.cassandra.asyncio_driver import Asyncio
+from tests.support.cassandra import options_of
 from wal_sink.model.plan import Plan
-from wal_sink.options import parse
 from wal_sink.targets.base import Slice
-from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
+from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.driver import frames, pipeline
 from wal_sink.targets.cassandra.driver.connection import Connection, _profiles
 from wal_sink.targets.cassandra.driver.internals import WideConnection
@@ -45,13 +45,7 @@ class Table:
         self.keyspace = keyspace
         self.table = "t_" + uuid.uuid4().hex[:8]
         node.execute(f"CREATE TABLE {keyspace}.{self.table} ({columns})")
-        raw = {
-            "keyspace": keyspace,
-            "table": self.table,
-            "cassandra.contactPoints": node.host,
-            "cassandra.port": str(node.port),
-        }
-        self.options = parse(raw, CassandraOptions)
+        self.options = options_of(node, keyspace, self.table)
 
     def slice(self, batch: pa.RecordBatch, us: int = US) -> tuple[Plan, Slice]:
         target = CassandraTarget(self.options)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -12,12 +11,12 @@ import pyarrow as pa
 import pytest
 
 from tests.cql_driver import binding, request_of
+from tests.support.cassandra import options_of, target_of
 from wal_sink.errors import InvalidRow, TargetRefused, TargetUnavailable
 from wal_sink.model.ledger import Owner
 from wal_sink.model.plan import Plan
-from wal_sink.options import parse
 from wal_sink.targets.base import Slice
-from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
+from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
 from wal_sink.targets.cassandra.rules import LEAST, MOST
@@ -38,14 +37,8 @@ class Table:
         self.node = node
         self.table = f"t_{secrets.token_hex(4)}"
         self.name = f"{keyspace}.{self.table}"
-        raw = {
-            "keyspace": keyspace,
-            "table": self.table,
-            "cassandra.contactPoints": node.host,
-            "cassandra.port": str(node.port),
-        }
-        self._raw = raw
-        self.options = parse(raw, CassandraOptions)
+        self._keyspace = keyspace
+        self.options = options_of(node, keyspace, self.table)
         self.target = CassandraTarget(self.options)
 
     def create(self, columns: str, *indexes: str) -> None:
@@ -61,7 +54,7 @@ class Table:
 
     def with_options(self, **more: str) -> CassandraTarget:
         """Return a target that writes to the same table by other options."""
-        return CassandraTarget(parse({**self._raw, **more}, CassandraOptions))
+        return target_of(self.node, self._keyspace, self.table, **more)
 
     def write(self, plan: Plan, *batches: pa.RecordBatch) -> None:
         """As the flusher does; rows that tasks have let pass."""
@@ -72,15 +65,6 @@ class Table:
 
     def ids(self) -> set[int]:
         return {row.id for row in self.node.execute(f"SELECT id FROM {self.name}")}
-
-
-@pytest.fixture(scope="module")
-def shared(cassandra: Node) -> Iterator[str]:
-    """One keyspace for all tests here."""
-    name = f"test_{secrets.token_hex(8)}"
-    cassandra.create_keyspace(name)
-    yield name
-    cassandra.session().execute(f"DROP KEYSPACE {name}", timeout=120)  # seconds for each index
 
 
 @pytest.fixture

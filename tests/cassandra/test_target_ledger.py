@@ -9,12 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.support.cassandra import target_of
 from wal_sink.errors import CorruptLog
 from wal_sink.model.ledger import BegunEpoch, Outcome, Owner, Window
-from wal_sink.options import parse
 from wal_sink.protocol import ledger
 from wal_sink.targets.base import Session
-from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 from wal_sink.testing.contracts.ledger import begin, create, finish, row_of
 from wal_sink.testing.servers.cassandra import Node
 
@@ -48,13 +47,7 @@ def window(first: int, epochs: int = 1) -> Window:
 def session(cassandra: Node, keyspace: str) -> Iterator[Session]:
     """A session whose ledger has no row yet."""
     cassandra.execute(f"CREATE TABLE {keyspace}.t (id int PRIMARY KEY)")
-    raw = {
-        "keyspace": keyspace,
-        "table": "t",
-        "cassandra.contactPoints": cassandra.host,
-        "cassandra.port": str(cassandra.port),
-    }
-    target = CassandraTarget(parse(raw, CassandraOptions))
+    target = target_of(cassandra, keyspace)
     target.plan(pa.schema([("id", pa.int32())]), "k")
     with target.connect(OWNER) as session:
         yield session

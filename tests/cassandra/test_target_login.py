@@ -17,11 +17,11 @@ from cassandra.policies import RoundRobinPolicy
 
 from tests.cassandra.login import SETTINGS
 from tests.conftest import QUICK_SCHEMA
+from tests.support.cassandra import target_of
 from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch, TargetRefused
 from wal_sink.model.ledger import Owner
-from wal_sink.options import parse
 from wal_sink.targets.base import Slice
-from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget, fitness
+from wal_sink.targets.cassandra import CassandraTarget, fitness
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.ledger import create_ledger
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, TableName
@@ -90,16 +90,8 @@ def _superuser(node: EmbeddedCassandra) -> Any:
 def target(
     node: EmbeddedCassandra, username: str = "", password: str = "", table: str = "t", **given: str
 ) -> CassandraTarget:
-    raw = {
-        "keyspace": "ks",
-        "table": table,
-        **{f"cassandra.{name}": value for name, value in given.items()},
-        "cassandra.contactPoints": node.host,
-        "cassandra.port": str(node.port),
-        "cassandra.username": username,
-        "cassandra.password": password,
-    }
-    return CassandraTarget(parse(raw, CassandraOptions))
+    given |= {"username": username, "password": password}
+    return target_of(node, "ks", table, **{f"cassandra.{name}": v for name, v in given.items()})
 
 
 @pytest.mark.usefixtures("admin")

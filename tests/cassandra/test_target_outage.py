@@ -19,11 +19,11 @@ from cassandra.io.asyncioreactor import AsyncioConnection
 
 from tests.cassandra.asyncio_driver import Asyncio
 from tests.cql_driver import binding, request_of
+from tests.support.cassandra import options_of
 from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import BegunEpoch, LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.observer import Observer
-from wal_sink.options import parse
 from wal_sink.protocol import ledger as protocol
 from wal_sink.targets.base import Kind, Session, Slice, Target
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
@@ -59,15 +59,7 @@ def node() -> Iterator[EmbeddedCassandra]:
 
 
 def options(node: EmbeddedCassandra, more: Mapping[str, str] = {}) -> CassandraOptions:
-    raw = {
-        "keyspace": "ks",
-        "table": "t",
-        "cassandra.contactPoints": node.host,
-        "cassandra.port": str(node.port),
-        "cassandra.requestTimeout": "1",
-        **more,
-    }
-    return parse(raw, CassandraOptions)
+    return options_of(node, "ks", **{"cassandra.requestTimeout": "1", **more})
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
+from tests.support.cassandra import target_of
 from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import Owner
-from wal_sink.options import parse
-from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
+from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.servers.cassandra import Node
 
@@ -31,15 +31,7 @@ SCHEMA = pa.schema(
 
 
 def target(node: Node, keyspace: str, **options: str) -> CassandraTarget:
-    raw = {
-        "keyspace": keyspace,
-        "table": "t",
-        "cassandra.contactPoints": node.host,
-        "cassandra.port": str(node.port),
-    }
-    raw |= {f"cassandra.{name}": value for name, value in options.items() if name != "table"}
-    raw |= {name: value for name, value in options.items() if name == "table"}
-    return CassandraTarget(parse(raw, CassandraOptions))
+    return target_of(node, keyspace, **{f"cassandra.{name}": v for name, v in options.items()})
 
 
 @pytest.fixture

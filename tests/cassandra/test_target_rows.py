@@ -12,6 +12,7 @@ import cassandra as driver
 import pyarrow as pa
 import pytest
 
+from tests.support.cassandra import raw_options
 from wal_sink.errors import InvalidRow, SchemaMismatch
 from wal_sink.model.ledger import Owner
 from wal_sink.model.plan import Plan
@@ -31,12 +32,7 @@ class Table:
     def __init__(self, node: Node, keyspace: str, name: str) -> None:
         self.node = node
         self.name = f'"{keyspace}"."{name}"'
-        self.raw = {
-            "keyspace": keyspace,
-            "table": name,
-            "cassandra.contactPoints": node.host,
-            "cassandra.port": str(node.port),
-        }
+        self.raw = raw_options(node, keyspace, name)
         self.session: Session | None = None
 
     def write(self, batch: pa.RecordBatch, us: int = US, nulls: str = "unset") -> Plan:
@@ -53,16 +49,6 @@ class Table:
 
     def select(self, what: str = "*") -> list[Any]:
         return self.node.execute(f"SELECT {what} FROM {self.name}")
-
-
-@pytest.fixture(scope="module")
-def shared(cassandra: Node) -> Iterator[str]:
-    """One keyspace for all tests here: to create and drop one takes longer than most of them."""
-    name = f"test_{secrets.token_hex(8)}"
-    cassandra.create_keyspace(name)
-    yield name
-    # Of 45 tables: on a busy machine that takes longer than the driver waits for an answer by default.
-    cassandra.session().execute(f"DROP KEYSPACE {name}", timeout=None)
 
 
 @pytest.fixture

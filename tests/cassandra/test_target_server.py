@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.support.cassandra import options_of
 from wal_sink.errors import SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import Owner
-from wal_sink.options import parse
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget, ledger
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.fitness import read_server
@@ -43,15 +43,7 @@ def shared(cassandra: Node) -> Iterator[str]:
 
 
 def options(node: Node, keyspace: str, **given: str) -> CassandraOptions:
-    raw = {
-        "keyspace": keyspace,
-        "table": "t",
-        "cassandra.contactPoints": node.host,
-        "cassandra.port": str(node.port),
-    }
-    return parse(
-        raw | {f"cassandra.{name}": value for name, value in given.items()}, CassandraOptions
-    )
+    return options_of(node, keyspace, **{f"cassandra.{name}": v for name, v in given.items()})
 
 
 @pytest.mark.parametrize("level", CONSISTENCY_LEVELS)

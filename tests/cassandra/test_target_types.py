@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import secrets
-import time
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -14,13 +12,14 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.cql_values import FIELDS, SCALARS, Case, expected, plain, shapes, type_name
+from tests.support.cassandra import target_of
+from tests.support.waiting import until
 from wal_sink.clock import now_us
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.ledger import Owner
 from wal_sink.model.plan import Plan
-from wal_sink.options import parse
 from wal_sink.targets.base import Slice
-from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
+from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = pytest.mark.cassandra
@@ -38,15 +37,8 @@ class Place:
         self.keyspace = keyspace
 
     def target(self, table: str, nulls: str = "unset", **more: str) -> CassandraTarget:
-        raw = {
-            "keyspace": self.keyspace,
-            "table": table,
-            "cassandra.contactPoints": self.node.host,
-            "cassandra.port": str(self.node.port),
-            "cassandra.nulls": nulls,
-            **{f"cassandra.{name}": value for name, value in more.items()},
-        }
-        return CassandraTarget(parse(raw, CassandraOptions))
+        given = {f"cassandra.{name}": value for name, value in {"nulls": nulls, **more}.items()}
+        return target_of(self.node, self.keyspace, table, **given)
 
     def write(
         self, table: str, *batches: tuple[int, pa.RecordBatch], nulls: str = "unset", **more: str
@@ -70,13 +62,10 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(cassandra: Node) -> Iterator[Place]:
+def place(cassandra: Node, shared: str) -> Place:
     """One keyspace for all tests here, with a type of two ints."""
-    name = f"test_{secrets.token_hex(8)}"
-    cassandra.create_keyspace(name)
-    cassandra.execute(f"CREATE TYPE {name}.pair (x int, y int)")
-    yield Place(cassandra, name)
-    cassandra.session().execute(f"DROP KEYSPACE {name}", timeout=None)  # of many tables
+    cassandra.execute(f"CREATE TYPE {shared}.pair (x int, y int)")
+    return Place(cassandra, shared)
 
 
 def ints(*values: int) -> pa.Array:
@@ -134,10 +123,7 @@ def test_there_and_back(place: Place, wide: tuple[str, list[Case]]) -> None:
             got = [None if each is None else plain(each) for each in back]
             assert got == [expected(case, value) for value in values], case.cql
     place.write(table, (now_us() - 50 * S_US, slices[0]), ttl="1")
-    deadline = time.monotonic() + 20
-    while len(left := place.select(table, "id")) > 8 and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert {row.id for row in left} == {*range(4, 12)}
+    until(lambda: {row.id for row in place.select(table, "id")} == {*range(4, 12)}, seconds=20)
 
 
 def test_vectors(place: Place) -> None:

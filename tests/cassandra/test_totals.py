@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from state_backends import open_backend
-from tests.cassandra.test_target_contract import target_of
 from tests.protocol.engine import World
+from tests.support.cassandra import target_of
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
 from wal_sink.errors import TargetRefused
@@ -144,7 +144,7 @@ def test_rule_27_totals_are_exact(
     with monkeypatch.context() as small:
         steps_wait_for_each_other(cassandra, keyspace, small)
 
-    table = f"{keyspace}.cells"
+    table = f"{keyspace}.t"
     cassandra.execute(f"CREATE TABLE {table} (k text PRIMARY KEY, v bigint, wal_sink_added text)")
     target = target_of(cassandra, keyspace, **{"cassandra.addColumns": "v"})
     checkpoint, log = (open_backend(str(tmp_path / name)) for name in ("checkpoint", "log"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import random
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.support.waiting import until
 from wal_sink.clock import now_us
 from wal_sink.model.plan import Plan, plan_key
 from wal_sink.targets.base import Session, Slice, Target
@@ -118,10 +118,7 @@ class TimesContract(ABC):
                 seen = [value for key, value in self.rows(target).items() if key != ("e", 1)]
                 assert not {2, "y", "z"} & {each for values in seen for each in values}
         expected: Table = {("a", 1): (None, "stays"), ("e", 1): (3, None)}
-        deadline = time.monotonic() + 20
-        while self.rows(target) != expected and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert self.rows(target) == expected
+        until(lambda: self.rows(target) == expected, seconds=20)
 
     @pytest.mark.parametrize("kind", ["at", "us"])
     def test_the_later_event_stays(self, make: Make, kind: str) -> None:

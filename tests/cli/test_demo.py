@@ -109,8 +109,7 @@ def test_what_a_kill_leaves_is_read_from_files_and_manifests(
 ) -> None:
     """A small segment is no file: its task has it until the manifest does."""
     world.inline_from = inline_from
-    run = world.run()
-    run.batch([("a", 1)])
+    run = world.run().batches([("a", 1)])
     run.write_offsets()
     run.tasks([("b", 1), ("c", 1)])
     place = tmp_path / FLIGHTS_QUERY.checkpoint

@@ -6,7 +6,6 @@ import json
 import signal
 import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from tests.cli.job import EVERYTHING, Job
 from tests.cli.shell import FOLLOWS, run, start
 from tests.protocol.test_corruption import edit, segments
+from tests.support.waiting import until
 from wal_sink import errors
 from wal_sink.flush.report import Reporter
 from wal_sink.model import paths
@@ -22,14 +22,6 @@ from wal_sink.testing.faults import Faults
 from wal_sink.testing.servers import process
 
 pytestmark = pytest.mark.cassandra
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Give it 60 seconds."""
-    until_s = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < until_s
-        time.sleep(0.1)
 
 
 def test_once(job: Job) -> None:
@@ -84,15 +76,15 @@ def test_following(job: Job) -> None:
     metrics = ("--metrics-port", port)
     with start(job.folder, "flush", "checkpoint", "--follow", "--json", *metrics) as following:
         try:
-            wait_for(lambda: job.table() == EVERYTHING)
+            until(lambda: job.table() == EVERYTHING)
             shown = job.command("status", "--json").document
             assert (shown["flusher_alive"], shown["flusher"].rpartition(":")[2]) == (
                 True,
                 str(following.pid),
             )
             world.run().batch([("late", 5)])
-            wait_for(lambda: job.table() == EVERYTHING | {"late": 5})
-            wait_for(lambda: world.log.flushed(5) is not None)
+            until(lambda: job.table() == EVERYTHING | {"late": 5})
+            until(lambda: world.log.flushed(5) is not None)
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
                 shown = page.read().decode()
             labels = f'{{query_id="{world.query_id}",target=""}}'
@@ -123,7 +115,7 @@ def test_following_as_people_see_it(job: Job) -> None:
     elsewhere = ("--option", "cassandra.port=1", "--option", "cassandra.requestTimeout=1")
     with start(job.folder, "flush", "checkpoint", "--follow", *elsewhere) as following:
         try:
-            wait_for(
+            until(
                 lambda: (
                     "Unavailable"
                     in (job.command("status", "--json").document["last_error"] or "nothing")

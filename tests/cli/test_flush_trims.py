@@ -22,8 +22,7 @@ from wal_sink.testing.faults import Faults
 @pytest.fixture
 def left(world: World) -> World:
     """Epochs 0 and 1 are flushed, and nothing of them is deleted; 2 waits, beside an orphan of 3."""
-    batches = world.run()
-    batches.batch([("a", 0)])
+    batches = world.run().batches([("a", 0)])
     batches.batch([("b", 1)], [("c", 1)])
     disk = Faults(at=0, error=lambda: OSError("read-only"), matching="delete segments")
     world.flush(disk)
@@ -102,8 +101,7 @@ def test_exactly_that_goes(left: World, tmp_path: Path) -> None:
     only_trim(left, tmp_path)
     assert before - set(left.log_backend.list()) == listed
     assert preview(query_of(tmp_path), 0).trimmed == ()
-    left.flush()
-    assert left.table() == left.expected()
+    assert left.flushed() == left.expected()
 
 
 def test_what_is_flushed_now_goes_as_well(left: World, tmp_path: Path) -> None:
@@ -123,8 +121,7 @@ def test_old_records_go_as_well(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As many stay as the flusher keeps, by whole windows."""
-    batches = world.run()
-    batches.batch([("a", 0)])
+    batches = world.run().batches([("a", 0)])
     world.flush()
     batches.batch([("b", 1)])
     world.flush(Faults(at=0, error=lambda: OSError("read-only"), matching="delete segments"))

@@ -14,8 +14,7 @@ from tests.protocol.engine import World
 def test_refused_rows_are_listed_and_exported(world: World, tmp_path: Path) -> None:
     """By epoch and reason; the rows as JSON lines, and in Parquet."""
     world.on_invalid_row = "quarantine"
-    query = world.run()
-    query.batch([("a", 1)])
+    query = world.run().batches([("a", 1)])
     query.batch([("b", 2), (None, 7)], [(None, 8)])  # type: ignore[list-item]
     empty = run(tmp_path, "quarantine", "checkpoint")
     assert (empty.code, empty.out.strip()) == (0, "No rows are in quarantine.")

@@ -28,9 +28,7 @@ from wal_sink.wal.log import Log
 @pytest.fixture
 def flushed(world: World) -> World:
     """Two epochs, both in the target; no flusher is left."""
-    batches = world.run()
-    batches.batch([("a", 0)])
-    batches.batch([("b", 1)])
+    world.run().batches([("a", 0)], [("b", 1)])
     world.flush()
     return world
 
@@ -129,9 +127,7 @@ def test_one_that_died_at_any_deletion_is_run_again(
     """
     for at in range(100):
         world = a_world(tmp_path / str(at), elsewhere=elsewhere)
-        run = world.run()
-        run.batch([("a", 0)])
-        run.batch([("b", 1)])
+        run = world.run().batches([("a", 0)], [("b", 1)])
         world.flush()
         if discard:
             run.batch([("c", 2)])
@@ -161,8 +157,7 @@ def test_one_that_died_at_any_deletion_is_run_again(
         assert not (tmp_path / str(at) / "checkpoint").exists()
         new = a_world(tmp_path / str(at), elsewhere=elsewhere)
         new.run().batch([("d", 3)])
-        new.flush()
-        assert new.table() == {"d": 3}
+        assert new.flushed() == {"d": 3}
     else:
         raise AssertionError("it never ended")
 

@@ -51,8 +51,7 @@ def test_a_query_that_has_only_started(world: World, tmp_path: Path) -> None:
 
 def test_a_live_query_that_lags(world: World, tmp_path: Path) -> None:
     """The lag in epochs, rows, bytes and seconds; who flushes, and doing what."""
-    batches = world.run()
-    batches.batch([("a", 1)])
+    batches = world.run().batches([("a", 1)])
     world.flush()
     batches.batch([("b", 2), ("c", 3)], [("d", 4)])
     batches.batch([("e", 5)])
@@ -110,8 +109,7 @@ def test_a_failing_flusher_and_a_dead_one(world: World, tmp_path: Path) -> None:
 
 def test_a_drained_query(world: World, tmp_path: Path) -> None:
     """Everything is flushed: it may be deleted. An unreadable hint hides nothing of that."""
-    batches = world.run()
-    batches.batch([("a", 1)])
+    batches = world.run().batches([("a", 1)])
     batches.batch()
     world.flush()
     reporter(world).say("resting", None)
@@ -126,9 +124,7 @@ def test_a_drained_query(world: World, tmp_path: Path) -> None:
 
 def test_a_checkpoint_that_was_set_back(world: World, tmp_path: Path) -> None:
     """Nothing waits, and still it is not what a drained query looks like."""
-    batches = world.run()
-    batches.batch([("a", 1)])
-    batches.batch([("b", 2)])
+    world.run().batches([("a", 1)], [("b", 2)])
     world.flush()
     edit(world.checkpoint, "commits/1", None)
     shown = run(tmp_path, "status", "checkpoint", "--json").document
@@ -177,8 +173,7 @@ def test_before_the_first_publish(world: World, tmp_path: Path) -> None:
 
 def test_watching_as_documents(world: World, tmp_path: Path) -> None:
     """A document a line, each of its time; Ctrl-C ends it in order."""
-    batches = world.run()
-    batches.batch([("a", 1)])
+    batches = world.run().batches([("a", 1)])
     with start(tmp_path, "status", "checkpoint", "--watch", "--json") as watching:
         assert watching.stdout is not None
         assert json.loads(watching.stdout.readline())["checkpointed"] == 0
@@ -205,8 +200,7 @@ def test_watching_for_a_reader_who_leaves(world: World, tmp_path: Path) -> None:
 
 def test_watching_into_a_pipe(world: World, tmp_path: Path) -> None:
     """As in `… | tee FILE`: the whole status at once, then a line at each change; Ctrl-C is no error."""
-    batches = world.run()
-    batches.batch([("a", 1)])
+    batches = world.run().batches([("a", 1)])
     with start(tmp_path, "status", "checkpoint", "--watch") as watching:
         assert watching.stdout is not None
         assert world.query_id in watching.stdout.readline()

@@ -167,8 +167,7 @@ def test_rows_that_are_added_and_rows_that_are_merged_share_no_window(tmp_path: 
         (Upserting(path).target, [("a", 2)]),
         (Upserting(path).target, [("a", 3), ("c", 3)]),
     ):
-        run = world.run()
-        run.batch(rows)
+        run = world.run().batches(rows)
         run.end()
     world.flush()
     assert pairs(path) == [("a", 3), ("b", 1), ("c", 3)]

@@ -18,6 +18,7 @@ from tests.protocol.engine import World, in_memory
 from tests.protocol.test_corruption import query
 from tests.protocol.test_crash_everywhere import flush
 from tests.small_disk import mounted
+from tests.support.waiting import until
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.errors import LedgerBehindLog, MissingManifest, OptionError, WalSinkError
 from wal_sink.model.ledger import Owner
@@ -87,18 +88,13 @@ def pair(**settings: object) -> Iterator[FailoverWorld]:
 
 def caught_up(world: FailoverWorld) -> None:
     """Wait until the standby has replayed all that the primary has written."""
-    deadline = time.monotonic() + 60
     state = "SELECT count(*) FROM pg_stat_replication WHERE replay_lsn = pg_current_wal_lsn()"
-    while world.primary.execute(state) != [(1,)]:
-        assert time.monotonic() < deadline, "the standby does not follow"
-        time.sleep(0.05)
+    until(lambda: world.primary.execute(state) == [(1,)], why="the standby does not follow")
 
 
 def batches(world: World, first: int, last: int) -> None:
     """Let Spark complete epochs of one row."""
-    run = world.run()
-    for epoch in range(first, last + 1):
-        run.batch([(f"k{epoch}", epoch)])
+    run = world.run().batches(*([(f"k{epoch}", epoch)] for epoch in range(first, last + 1)))
     run.end()
 
 
@@ -171,9 +167,7 @@ def test_a_full_disk_holds_the_flush_up(counted: Counted) -> None:
         world.flush()
         disk.fill(0)
         large = secrets.token_hex(100_000)
-        run = world.run()
-        for epoch in (2, 3):
-            run.batch([(f"{large}{epoch}", epoch)])
+        world.run().batches(*([(f"{large}{epoch}", epoch)] for epoch in (2, 3)))
         with pytest.raises(WalSinkError, match="could not extend file") as full:
             world.flush()
         assert full.value.transient

@@ -321,8 +321,7 @@ def test_a_query_that_starts_again_goes_on_counting(world: World) -> None:
     again.observer.started()
     now_s[0] += 2 * prometheus.KEEP_S
     assert again.value("wal_sink_pending_epochs") == 0, "it lives"
-    run = world.run()
-    run.batch([("c", 1)])
+    world.run().batches([("c", 1)])
     again.flush()
     assert again.value("wal_sink_flushed_rows_total") == 3
 

@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.metrics.watched import new_world
 from tests.protocol.engine import World
+from tests.support.waiting import until
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import OptionError
 from wal_sink.metrics import prometheus
@@ -111,10 +112,10 @@ def test_clients_that_say_nothing_hold_neither_threads_nor_sockets() -> None:
                 MOST_CONNECTIONS + 50
             )  # fewer than wait in the kernel: none takes seconds
         ]
-        wait_for(lambda: threads_beside(others) == 1 + MOST_CONNECTIONS)
-        wait_for(lambda: sum(map(is_closed, clients)) == len(clients) - MOST_CONNECTIONS)
-        wait_for(lambda: threads_beside(others) == 1, REQUEST_S + 5)
-        wait_for(lambda: all(map(is_closed, clients)))
+        until(lambda: threads_beside(others) == 1 + MOST_CONNECTIONS)
+        until(lambda: sum(map(is_closed, clients)) == len(clients) - MOST_CONNECTIONS)
+        until(lambda: threads_beside(others) == 1, REQUEST_S + 5)
+        until(lambda: all(map(is_closed, clients)))
         assert page(exposition.port)
 
 
@@ -149,7 +150,7 @@ def test_a_client_that_takes_no_answer_is_dropped_in_time(monkeypatch: pytest.Mo
     with socket.create_connection(("127.0.0.1", server.server_port)) as client:
         client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
         assert client.recv(15) == b"HTTP/1.0 200 OK"
-        wait_for(lambda: threads_beside(others) == 1)
+        until(lambda: threads_beside(others) == 1)
     server.shutdown()
     server.server_close()
     thread.join()
@@ -200,13 +201,6 @@ def listening(port: int) -> set[str]:
 def threads_beside(others: set[threading.Thread]) -> int:
     """Count the living threads that are not among the others: of those, one may end at any time."""
     return len(set(threading.enumerate()) - others)
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 10) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "it does not happen"
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("port", [-1, 65_536])

@@ -136,9 +136,7 @@ def test_an_answer_to_commit_that_is_lost_is_read_back(
 def test_two_flushers_deliver_once(postgresql: Server, schema: str) -> None:
     """At the same time, over many epochs; each of them may lose at any step."""
     world = PostgresqlWorld(postgresql, schema)
-    run = world.run()
-    for number in range(12):
-        run.batch([(f"{number}/{n}", n) for n in range(20)])
+    world.run().batches(*([(f"{number}/{n}", n) for n in range(20)] for number in range(12)))
     errors: list[Exception] = []
 
     def work() -> None:

@@ -11,6 +11,7 @@ import contextlib
 import json
 import uuid
 from collections.abc import Sequence
+from typing import Self
 
 import pyarrow as pa
 
@@ -189,6 +190,11 @@ class World:
             flusher.close()
         raise AssertionError(f"the flusher never rests: {steps[-5:]}")
 
+    def flushed(self) -> dict[str, int]:
+        """Flush until there is nothing to do; return what a reader of the target sees then."""
+        self.flush()
+        return self.table()
+
     def table(self) -> dict[str, int]:
         """What a reader of the target sees."""
         return dict(self.visible())
@@ -264,6 +270,12 @@ class Run:
         self.publish(*partitions, offset=offset)
         self.write_commit(partitions)
         return epoch
+
+    def batches(self, *each: Rows) -> Self:
+        """Run a micro-batch of one partition for each; return the run."""
+        for rows in each:
+            self.batch(rows)
+        return self
 
     def publish(self, *partitions: Rows, offset: str | None = None) -> Manifest | None:
         """Run a micro-batch up to the return of `commit()`; `commits/N` is not written."""

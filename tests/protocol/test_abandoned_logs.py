@@ -69,8 +69,7 @@ def delete_checkpoint(world: World) -> None:
 def waiting(place: Place) -> World:
     """A query of which epoch 0 is flushed, and 1 to 3 wait; its checkpoint is deleted."""
     world = place.world()
-    run = world.run()
-    run.batch([("a", 1)])
+    run = world.run().batches([("a", 1)])
     world.flush()
     for value in (2, 3, 4):
         run.batch([("a", value), (f"b{value}", value)])

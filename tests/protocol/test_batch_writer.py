@@ -100,8 +100,7 @@ def test_rule_25_only_what_was_reported_is_published(query: World, tmp_path: Pat
     won = append(batch, run, [("a", 2)], attempt=1)
     batch.publish(run.execution, [won])
     run.write_commit([[("a", 2)]])
-    query.flush()
-    assert query.table() == {"a": 2}
+    assert query.flushed() == {"a": 2}
     assert paths_of(query) == []
 
 
@@ -113,8 +112,7 @@ def test_rule_25_a_batch_without_partitions_is_published(query: World, tmp_path:
     run.write_offsets()
     micro_batch(run, tmp_path).publish(run.execution, [])
     run.write_commit([])
-    query.flush()
-    assert query.table() == {}
+    assert query.flushed() == {}
     assert query.log.newest_flushed() is not None
 
 
@@ -132,8 +130,7 @@ def test_rule_25_a_second_write_of_a_batch_is_refused(query: World, tmp_path: Pa
     with pytest.raises(AlreadyPublished):  # two threads that have both passed the look
         batch.publish(run.execution, [append(batch, run, [("b", 3)], call=OTHER_CALL)])
     run.write_commit([[("a", 2)]])
-    query.flush()
-    assert query.table() == {"a": 2}
+    assert query.flushed() == {"a": 2}
 
 
 def test_rule_25_without_a_ticket_no_task_runs(query: World) -> None:

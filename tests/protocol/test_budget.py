@@ -130,8 +130,7 @@ def test_an_epoch_waits_until_what_is_before_it_is_flushed(
     assert driver.publish([("b", 2)], meanwhile) is not None
     driver.run.write_commit([[("b", 2)]])
     assert driver.pauses == 10
-    world.flush()
-    assert world.table() == world.expected() == {"a": 1, "b": 2}
+    assert world.flushed() == world.expected() == {"a": 1, "b": 2}
     said = [
         record.getMessage()
         for record in caplog.records
@@ -170,8 +169,7 @@ def test_fail_refuses_and_leaves_no_segments(world: World) -> None:
     world.flush()
     driver = Driver(world.run(), on_full="fail")
     driver.batch([("b", 3)])
-    world.flush()
-    assert world.table() == {"a": 1, "b": 3}
+    assert world.flushed() == {"a": 1, "b": 3}
 
 
 def test_without_a_flusher_it_fails_in_the_end(world: World) -> None:
@@ -260,8 +258,7 @@ def test_a_newer_run_fences_the_one_that_waits(world: World) -> None:
         old.publish([("b", 2)], meanwhile)
     assert [attempt for attempt in world.log.attempts() if attempt.epoch == 1] == [Attempt(1, 2)]
     assert segments(world) == [0, 1], "those of the newer run stay"
-    world.flush()
-    assert world.table() == {"a": 1, "b": 3}
+    assert world.flushed() == {"a": 1, "b": 3}
 
 
 def test_a_run_that_is_stopped_ends_its_wait(world: World) -> None:
@@ -280,8 +277,7 @@ def test_a_run_that_is_stopped_ends_its_wait(world: World) -> None:
     assert segments(world) == [0]
     world.flush()
     Driver(world.run()).batch([("b", 3)])
-    world.flush()
-    assert world.table() == {"a": 1, "b": 3}
+    assert world.flushed() == {"a": 1, "b": 3}
 
 
 def test_an_epoch_of_two_attempts_does_not_wait_for_the_one_after_it(world: World) -> None:

@@ -17,8 +17,10 @@ from tests.protocol.cases import covered
 from tests.protocol.engine import Rows, World, in_memory
 from tests.protocol.test_corruption import query
 from tests.protocol.test_restored import rewind
+from tests.protocol.test_set_back import skip
 from wal_sink.admin.quarantine import plan_retry
 from wal_sink.errors import TargetUnavailable, WalSinkError
+from wal_sink.model import paths
 from wal_sink.testing.faults import AnswerLost, Crash, Faults
 from wal_sink.testing.memory_target import MemoryOptions
 
@@ -173,3 +175,38 @@ def test_rows_in_quarantine_are_missing_alone_and_come_back_in_their_place() -> 
         history.forget()
     covered("rows that left the quarantine in these histories", f"{sent}")
     assert sent > SEEDS
+
+
+def dated_by_the_target() -> History:
+    """Return a query whose first row the target has dated, by a clock that is ahead."""
+    history = History(0)
+    history.target_ahead_us, history.retention_s, history.inline_from = 20 * SECOND, 0.0, None
+    epoch(history, "first", 1)
+    history.flush()
+    return history
+
+
+def epoch(history: History, kind: str, value: int) -> None:
+    """Run an epoch of one row of key k, with the options of a kind."""
+    history.have(kind)
+    history.run().batches([("k", value)]).end()
+
+
+def test_rule_14_an_epoch_that_is_passed_over_does_not_forget_who_dated_the_rows_before() -> None:
+    """Between the last row that the target has dated and the next one of the log lies one without rows."""
+    history = dated_by_the_target()
+    epoch(history, "newest", 2)
+    history.log.delete(history.log_backend.list(paths.MANIFEST.folder))
+    skip(history, 1)
+    history.flush()
+    epoch(history, "newest", 3)
+    assert history.flushed() == {"k": 3}
+
+
+def test_rule_14_a_ledger_row_that_is_made_anew_does_not_forget_it() -> None:
+    """After a rewind the row names no window; the plans of the log tell."""
+    history = dated_by_the_target()
+    epoch(history, "newest", 2)
+    history.store.ledger.clear()
+    rewind(history, 0)
+    assert history.flushed() == {"k": 2}

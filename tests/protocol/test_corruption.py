@@ -235,8 +235,7 @@ def test_a_healthy_log_has_no_findings(world: World) -> None:
 
 def test_a_lost_log_json_stops_the_line(world: World) -> None:
     """Before the first flush, too: epochs that wait are not taken for nothing published."""
-    run = world.run()
-    run.batch([("a", 1)])
+    run = world.run().batches([("a", 1)])
     edit(world.log_backend, paths.LOG, None)
     said = stuck(world, errors.CorruptLog)
     assert "log.json is gone" in said

@@ -64,17 +64,14 @@ STORES = ("memory",)
 def world(tmp_path: Path) -> Iterator[SeveralWorld]:
     """Return a query with two targets, both of which have epoch 0."""
     world = SeveralWorld(tmp_path)
-    run = world.run()
-    run.batch([("0", 0)])
+    world.run().batches([("0", 0)])
     world.flush_all()
     yield world
     world.end_sessions()
 
 
 def epochs(world: SeveralWorld, *numbers: int) -> None:
-    run = world.run()
-    for number in numbers:
-        run.batch([(str(number), number)])
+    world.run().batches(*([(str(number), number)] for number in numbers))
 
 
 def waiting(world: SeveralWorld) -> list[int]:

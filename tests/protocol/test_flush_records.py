@@ -27,9 +27,7 @@ EPOCHS = 6
 
 def fill(world: World, first: int = 0, last: int = EPOCHS) -> None:
     """Publish epochs, up to before `last`, and flush them as one window."""
-    run = world.run()
-    for epoch in range(first, last):
-        run.batch([(f"k{epoch}", epoch)])
+    world.run().batches(*([(f"k{epoch}", epoch)] for epoch in range(first, last)))
     world.flush()
 
 
@@ -78,9 +76,7 @@ def test_rule_17_a_window_costs_one_object_and_has_a_record_of_each_epoch(world:
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_rule_17_records_of_a_window_count_when_they_are_there(world: World, when: str) -> None:
     """A flusher dies at their object. Until it is there, nothing of the window is deleted."""
-    run = world.run()
-    for epoch in range(EPOCHS):
-        run.batch([(f"k{epoch}", epoch)])
+    world.run().batches(*([(f"k{epoch}", epoch)] for epoch in range(EPOCHS)))
     creates = f"create {paths.FLUSHED.folder}"
     with pytest.raises(Crash):
         world.flush(Faults(at=0, error=Crash, when=when, matching=creates))  # type: ignore[arg-type]

@@ -35,8 +35,7 @@ def test_a_task_that_fills_the_disk_leaves_nothing(
 ) -> None:
     """What is there is flushed all the same; with space again the next attempt goes through."""
     world = full_world
-    run = world.run()
-    run.batch([("a", 1)])
+    run = world.run().batches([("a", 1)])
     before = small_disk.files()
     small_disk.fill(leave=MEGABYTE)
     run.write_offsets()
@@ -45,8 +44,7 @@ def test_a_task_that_fills_the_disk_leaves_nothing(
     assert "Free space there, then start the query again" in caught.value.remedy
     assert caught.value.exit_code == 4
     assert small_disk.files() == before, "neither a segment nor a half-written file"
-    world.flush()
-    assert world.table() == {"a": 1}
+    assert world.flushed() == {"a": 1}
     again = world.run()
     again.write_offsets()
     with pytest.raises(LogFull):
@@ -55,8 +53,7 @@ def test_a_task_that_fills_the_disk_leaves_nothing(
     last = world.run()
     rows = large(3)
     last.batch(rows)
-    world.flush()
-    assert world.table() == {"a": 1, **dict(rows)}
+    assert world.flushed() == {"a": 1, **dict(rows)}
     assert [name for name in small_disk.files() if "segments" in name or ".tmp" in name] == []
 
 
@@ -73,8 +70,7 @@ def test_other_errors_are_not_taken_for_it() -> None:
 def test_a_task_that_cannot_write(tmp_path: Path) -> None:
     """It raises an error of the sink, which tells what to do: `failure` finds that in what Spark says."""
     world = World(open_backend(str(tmp_path / "checkpoint")), open_backend(str(tmp_path / "log")))
-    run = world.run()
-    run.batch([("a", 1)])
+    run = world.run().batches([("a", 1)])
     run.write_offsets()
     folder = tmp_path / "log" / "segments"
     folder.rename(tmp_path / "moved")

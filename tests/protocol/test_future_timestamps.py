@@ -20,8 +20,7 @@ SECOND_US = 1_000_000
 
 def glitch(world: World) -> None:
     """Flush three epochs, the second one as of ten years later: all clocks were wrong for a while."""
-    run = world.run()
-    run.batch([("a", 1)])
+    run = world.run().batches([("a", 1)])
     world.flush()
     world.clock.us += YEARS_US
     run.batch([("b", 2)])
@@ -54,8 +53,7 @@ def test_the_timestamps_come_back_to_the_present(world: World) -> None:
     done = plan.carry_out(world.clock())
     assert done.again == 0
     assert int(done.after["last_us"]) < NOW_US + SECOND_US
-    run = world.run()
-    run.batch([("d", 4), ("b", 5)])
+    world.run().batches([("d", 4), ("b", 5)])
     world.flush()
     assert at_us(world, "d") < NOW_US + SECOND_US
     assert at_us(world, "b") > NOW_US + YEARS_US
@@ -75,8 +73,7 @@ def test_the_operators_clock_is_bounded_too(world: World) -> None:
 
 def test_nothing_is_reset_that_is_not_in_the_future(world: World) -> None:
     """Rows that are a minute apart are nothing that an operator has to mend."""
-    run = world.run()
-    run.batch([("a", 1)])
+    world.run().batches([("a", 1)])
     world.flush()
     world.clock.us -= 59 * SECOND_US
     with pytest.raises(OptionError, match="do not lie in the future"):
@@ -90,9 +87,7 @@ def test_a_later_rewind_does_not_go_back_to_the_future(world: World) -> None:
     world.retention_s = 10**9
     glitch(world)
     reset(world, 2)
-    run = world.run()
-    run.batch([("d", 4)])
-    run.batch([("e", 5)])
+    world.run().batches([("d", 4)], [("e", 5)])
     world.flush()
     newest_us = at_us(world, "e")
     row = world.store.ledger.pop(world.query_id)
@@ -108,9 +103,7 @@ def test_rule_22_a_record_that_comes_late_does_not_take_the_timestamps_to_the_fu
     """A flusher stood still between `finish` and the records of its window, over the reset."""
     world.retention_s = 10**9
     world.clock.us += YEARS_US
-    run = world.run()
-    for value, key in enumerate("abc"):
-        run.batch([(key, value)])
+    world.run().batches(*([(key, value)] for value, key in enumerate("abc")))
     world.flush()
     late = world.log.flushed_since(-1)
     world.clock.us -= YEARS_US
@@ -139,8 +132,7 @@ def test_a_reset_that_dies_is_run_again(world: World) -> None:
     world.store.ledger[world.query_id] = moved
     with pytest.raises(Exception, match="moved meanwhile"):
         record.carry_out(world.clock())
-    run = world.run()
-    run.batch([("d", 4)])
+    run = world.run().batches([("d", 4)])
     world.flush()
     assert at_us(world, "d") > NOW_US + YEARS_US
     reset(world, 3)
@@ -157,8 +149,7 @@ def test_a_reset_that_died_leaves_no_timestamp_behind_that_was_used_since(world:
     with pytest.raises(FlusherAtWork):
         died.carry_out(world.clock())
     world.store.ledger[world.query_id] = row
-    run = world.run()
-    run.batch([("b", 4)])
+    run = world.run().batches([("b", 4)])
     world.flush()
     newest_us = at_us(world, "b")
     world.store.ledger.pop(world.query_id)
@@ -175,15 +166,13 @@ def test_what_is_flushed_again_is_written_as_of_the_present(world: World) -> Non
     glitch(world)
     world.store.table.clear()
     reset(world, -1)
-    world.flush()
-    assert world.table() == {"a": 1, "b": 2, "c": 3}
+    assert world.flushed() == {"a": 1, "b": 2, "c": 3}
     assert all(at_us(world, key) < NOW_US + SECOND_US for key in "abc")
 
 
 def test_status_tells(world: World) -> None:
     """As far as it can without asking the target."""
-    run = world.run()
-    run.batch([("a", 1)])
+    run = world.run().batches([("a", 1)])
     world.flush()
     assert read_status(Checkpoint(world.checkpoint), world.log).timestamps_ahead_seconds == 0.0
     world.clock.us += 2 * YEARS_US

@@ -108,8 +108,7 @@ def test_rule_18_a_manifest_that_comes_a_thousand_epochs_late_lost(
         zombie.publish([("zombie", 1)])
     assert Attempt(1, 1) in world.log.attempts()
     world.run().batch([("new", 1)])
-    world.flush()
-    assert world.table() == world.expected()
+    assert world.flushed() == world.expected()
     assert "zombie" not in world.table()
     assert world.log.attempts() == ()
 
@@ -119,8 +118,7 @@ def test_rule_18_a_manifest_without_a_record_is_no_loser_by_its_age_alone(
 ) -> None:
     """Of the same generation as what was flushed, it was put back: an operator says what it is."""
     monkeypatch.setattr("wal_sink.wal.trim.RECORDS_KEPT", 3)
-    run = world.run()
-    run.batch([("a", 0)])
+    run = world.run().batches([("a", 0)])
     path = paths.MANIFEST.path(Attempt(0, 1))
     manifest = world.log_backend.read(path)
     for epoch in range(1, 9):
@@ -203,5 +201,4 @@ def test_rule_2_a_run_that_is_told_to_stop_can_still_prove_its_epoch(world: Worl
     world.log.create(paths.STOP, kept.run_id, Stop(run_id=kept.run_id))
     with pytest.raises(Fenced):
         kept.commit(tasks)
-    world.flush()
-    assert world.table() == world.expected() == {"z": 0, "kept": 1}
+    assert world.flushed() == world.expected() == {"z": 0, "kept": 1}

@@ -90,8 +90,7 @@ def test_rule_26_every_fault_is_recovered_from(role: str, when: When) -> None:
 
 def test_rule_26_a_window_that_is_resumed_has_higher_timestamps(lists: ListWorld) -> None:
     """They lie above all of the sending before, also if clocks went back, and the next epoch's above both."""
-    run = lists.run()
-    run.batch([("a", 1), ("b", 2)])
+    run = lists.run().batches([("a", 1), ("b", 2)])
     interrupted(lists)
     first = lists.begun()
     assert first.sending == 1
@@ -201,8 +200,7 @@ def test_rule_26_all_pairs_of_stops_of_two_flushers_double_no_list() -> None:
     for k in range(0, 60, 3):
         for j in range(0, 60, 3):
             world = ListWorld()
-            run = world.run()
-            run.batch([("a", 1), ("b", 2)])
+            run = world.run().batches([("a", 1), ("b", 2)])
             run.batch([("a", 3)], [("c", 4)])
             first, second = two_flushers(world, ((k,), (j,)))
             flush(world.flusher(Faults()))
@@ -224,9 +222,7 @@ def test_rule_26_epochs_with_lists_share_a_window_with_no_others() -> None:
     world.target = plain
     world.run().batch([("a", 1)])
     world.target = lists
-    run = world.run()
-    run.batch([("b", 2)])
-    run.batch([("c", 3)])
+    run = world.run().batches([("b", 2)], [("c", 3)])
     begun = [step for step in world.flush() if isinstance(step, Begin)]
     assert len(begun) == 2
     row = world.ledger()
@@ -240,8 +236,7 @@ def test_rule_26_epochs_with_lists_share_a_window_with_no_others() -> None:
 
 def test_rule_26_a_lost_ledger_row_does_not_double_what_was_begun(lists: ListWorld) -> None:
     """What is begun again after a rewind lies above every sending that the row may have named."""
-    run = lists.run()
-    run.batch([("a", 1)])
+    run = lists.run().batches([("a", 1)])
     lists.flush()
     run.batch([("b", 2), ("c", 3)])
     interrupted(lists)
@@ -257,8 +252,7 @@ def test_rule_26_a_restored_ledger_row_does_not_double_what_was_begun_since(
     lists: ListWorld, sendings: int
 ) -> None:
     """The row lacks a sending of which rows are in the table; what is begun again lies above it."""
-    run = lists.run()
-    run.batch([("a", 1)])
+    run = lists.run().batches([("a", 1)])
     lists.flush()
     run.batch([("b", 2), ("c", 3)])
     for _ in range(sendings):

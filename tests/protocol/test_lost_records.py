@@ -19,9 +19,7 @@ from wal_sink.testing.faults import Crash, Faults
 
 def test_rule_17_records_that_a_power_loss_took_are_made_from_the_ledger(world: World) -> None:
     """The records of a window are one file: it is there, or none of them is."""
-    run = world.run()
-    for epoch in range(4):
-        run.batch([(f"k{epoch}", epoch)])
+    run = world.run().batches(*([(f"k{epoch}", epoch)] for epoch in range(4)))
     with pytest.raises(Crash):
         world.flush(Faults(at=0, error=Crash, matching="delete segments"))
     before = world.log.flushed_since(-1)
@@ -54,8 +52,7 @@ def test_rule_18_an_epoch_whose_record_is_lost_stays_and_holds_up_nothing(
     world.log.delete(recorded_in(world.log, 1))
     world.retention_s = 0.0
     run.batch([("next", 5)])
-    world.flush()
-    assert world.table() == world.expected()
+    assert world.flushed() == world.expected()
     assert [attempt.epoch for attempt in world.log.attempts()] == [1]
     assert {epoch for epoch, _ in world.log.segments()} == {1}
     assert "flushed/ has no record of it" in caplog.text
@@ -85,8 +82,7 @@ def test_rule_18_a_rewind_goes_back_over_an_epoch_whose_record_is_lost(world: Wo
     with pytest.raises(errors.OptionError, match=r"(?s)no record of epoch 1.*only to 2"):
         plan_rewind(query, world.target, 1, world.clock())
     plan_rewind(query, world.target, 0, world.clock()).carry_out(world.clock())
-    world.flush()
-    assert world.table() == world.expected()
+    assert world.flushed() == world.expected()
     assert world.log.flushed_epochs() == [0, 1, 2, 3]
     leave_in_place(world)
     record_each(world.log, lost=[1])

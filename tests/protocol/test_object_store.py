@@ -68,8 +68,7 @@ def dies_and_recovers(s3: S3, seam: Literal["run", "flusher"], faults: Faults) -
         script(world, 1, run_faults, flush_faults)
     assert set(world.table()) <= {key for rows in world.committed.values() for key in rows}
     script(world, 2, Faults(), Faults())
-    world.flush()
-    assert world.table() == world.expected(), faults.injected
+    assert world.flushed() == world.expected(), faults.injected
     assert world.log_backend.list("segments/") == world.log_backend.list("manifests/") == []
     assert [record.epoch for record in world.log.flushed_since(-1)] == [0, 1]
 
@@ -88,8 +87,7 @@ def test_progress_is_read_from_an_object_store(s3: S3) -> None:
     """`commits/`, `offsets/` and `metadata` come through fsspec as well."""
     world = world_in(s3, s3.bucket())
     checkpoint = Checkpoint(world.checkpoint)
-    run = world.run()
-    run.batch([("a", 1)])
+    run = world.run().batches([("a", 1)])
     run.publish([("b", 2)])
     seen = read_status(checkpoint, world.log)
     assert (seen.checkpointed, seen.published, seen.pending_rows) == (0, 1, 1)

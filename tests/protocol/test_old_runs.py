@@ -42,11 +42,9 @@ def test_old_tickets_and_claims_go_and_the_highest_generation_stays(world: World
         range(newest - RUNS_KEPT + 1, newest + 1)
     )
     assert len(ticketed(world.log)) == RUNS_KEPT
-    run = world.run()
-    run.batch([("b", 2)])
+    run = world.run().batches([("b", 2)])
     assert world.log.highest_generation() == newest + 1
-    world.flush()
-    assert world.table() == world.expected()
+    assert world.flushed() == world.expected()
     claim = world.log.read(paths.CLAIM, world.log.highest_generation())
     assert claim is not None
     assert claim.run_id == run.run_id
@@ -82,8 +80,7 @@ def test_tickets_of_starts_that_never_published_go(
     with pytest.raises(NotRegistered, match="claimed generation 2 in its place"):
         late.publish([("late", 1)])
     starting.batch([("b", 1)])
-    world.flush()
-    assert world.table() == world.expected() == {"a": 1, "b": 1}
+    assert world.flushed() == world.expected() == {"a": 1, "b": 1}
 
 
 def test_a_few_starts_cost_one_listing(world: World) -> None:
@@ -113,14 +110,12 @@ def test_rule_3_a_claim_that_is_made_again_is_fenced(world: World) -> None:
     )
     assert world.log.attempts() == ()
     world.run().batch([("b", 1)])
-    world.flush()
-    assert world.table() == world.expected()
+    assert world.flushed() == world.expected()
 
 
 def test_rule_2_a_run_whose_ticket_is_gone_is_told_why(world: World) -> None:
     """It published an epoch, stood still, and comes back after hundreds of starts."""
-    zombie = world.run()
-    zombie.batch([("a", 1)])
+    zombie = world.run().batches([("a", 1)])
     world.flush()
     starts(world, 2 * RUNS_KEPT)
     world.flush()
@@ -165,8 +160,7 @@ def test_a_damaged_ticket_stops_nothing(world: World) -> None:
 
 def test_stops_go_with_their_tickets(world: World) -> None:
     """A run that was told to stop leaves that note, too."""
-    run = world.run()
-    run.batch([("a", 1)])
+    run = world.run().batches([("a", 1)])
     world.flush()
     world.log.create(paths.STOP, run.run_id, Stop(run_id=run.run_id))
     starts(world, 2 * RUNS_KEPT)
@@ -177,8 +171,7 @@ def test_stops_go_with_their_tickets(world: World) -> None:
 def test_rule_11_the_flusher_of_a_run_that_was_overtaken_does_no_harm(world: World) -> None:
     """Its Spark waits for executors for ever; the other process flushes, too, in turns, step by step."""
     saw_old, saw_new = RunHistory(), RunHistory()
-    old = world.run(run_history=saw_old)
-    old.batch([("a", 1)])
+    old = world.run(run_history=saw_old).batches([("a", 1)])
     old.publish([("never kept", 1)])
     new = world.run(run_history=saw_new)
     flushers = [world.flusher(run_history=saw) for saw in (saw_old, saw_new)]

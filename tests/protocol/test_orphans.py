@@ -55,8 +55,7 @@ def test_a_superseded_attempt_goes_with_its_epoch(world: World) -> None:
 def test_what_a_killed_task_left_half_written_is_swept(tmp_path: Path) -> None:
     """A day after it was written to last: until then its task may be alive. Finished files stay."""
     world = World(open_backend(str(tmp_path / "checkpoint")), open_backend(str(tmp_path / "log")))
-    run = world.run()
-    run.batch([("a", 1)])
+    world.run().batches([("a", 1)])
     folder = tmp_path / "log" / paths.segment_folder(0)
     old, young = (folder / f".{uuid.uuid4().hex}.tmp" for _ in range(2))
     long_ago = time.time() - _DAY_S - 60
@@ -71,8 +70,7 @@ def test_what_a_killed_task_left_half_written_is_swept(tmp_path: Path) -> None:
 def test_a_flusher_that_starts_sweeps_half_written_files(tmp_path: Path) -> None:
     """Also of an epoch above the mark, in which nothing that is finished may be touched."""
     world = World(open_backend(str(tmp_path / "checkpoint")), open_backend(str(tmp_path / "log")))
-    run = world.run()
-    run.batch([("a", 1)])
+    run = world.run().batches([("a", 1)])
     world.flush()
     run.tasks([("not yet published", 1)])
     half = tmp_path / "log" / paths.segment_folder(1) / f".{uuid.uuid4().hex}.tmp"
@@ -86,9 +84,7 @@ def test_a_flusher_that_starts_sweeps_half_written_files(tmp_path: Path) -> None
 @pytest.mark.parametrize("flushed", [0, 1])
 def test_segments_of_an_epoch_that_is_not_flushed_stay(world: World, flushed: int) -> None:
     """Named by a manifest or not, checkpointed or not, however often a flusher starts; mark or none."""
-    run = world.run()
-    for epoch in range(flushed):
-        run.batch([(f"flushed {epoch}", epoch)])
+    run = world.run().batches(*([(f"flushed {epoch}", epoch)] for epoch in range(flushed)))
     world.flush()
     run.tasks([("unnamed", 1)])  # its task may be alive
     run.batch([("checkpointed", 1)])

@@ -101,8 +101,7 @@ def test_rule_24_a_text_that_is_not_utf8_is_refused_for_every_target(tmp_path: P
     with pytest.raises(errors.InvalidRow, match=r"Column k .*is not UTF-8, in the row with .*v=2"):
         world.run().batch([("a", 1), (REFUSED, 2)])
     world.on_invalid_row = "quarantine"
-    run = world.run()
-    run.batch([("a", 1), (REFUSED, 2), ("b", 3), (REFUSED, 4)])
+    world.run().batches([("a", 1), (REFUSED, 2), ("b", 3), (REFUSED, 4)])
     world.flush()
     assert world.visible() == [("a", 1), ("b", 3)]
     (group,) = list_quarantine(query_of(world)).groups
@@ -112,8 +111,7 @@ def test_rule_24_a_text_that_is_not_utf8_is_refused_for_every_target(tmp_path: P
 def test_rule_24_a_refused_row_is_kept_when_its_epoch_is_trimmed() -> None:
     """With its reason, and the timestamp right before those of its epoch; the others arrive."""
     world = QuarantiningWorld()
-    run = world.run()
-    run.batch([("a", 1)])
+    run = world.run().batches([("a", 1)])
     world.flush()
     world.clock.us -= 1_000  # so the epoch's timestamps follow right upon those used before
     run.batch([("b", 2), (REFUSED, 7), (REFUSED, 8)], [("c", 3)], [(REFUSED, 9)])
@@ -124,8 +122,7 @@ def test_rule_24_a_refused_row_is_kept_when_its_epoch_is_trimmed() -> None:
         world.log_backend.size(segment.path) for segment in found.manifest.files
     ), "the budget counts them"
     assert entries(world.log) == [], "not flushed yet"
-    world.flush()
-    assert world.table() == {"a": 1, "b": 2, "c": 3}
+    assert world.flushed() == {"a": 1, "b": 2, "c": 3}
     assert world.log_backend.list("segments/") == []
     records = world.log.flushed_since(-1)
     assert records[1].base_us - 3 == records[0].last_us + 1
@@ -145,11 +142,8 @@ def test_rule_24_a_refused_row_is_kept_when_its_epoch_is_trimmed() -> None:
 def test_an_epoch_of_refused_rows_alone_is_flushed() -> None:
     """A poison row never blocks the rows behind it."""
     world = QuarantiningWorld()
-    run = world.run()
-    run.batch([(REFUSED, 1)])
-    run.batch([("a", 1)])
-    world.flush()
-    assert world.table() == {"a": 1}
+    world.run().batches([(REFUSED, 1)], [("a", 1)])
+    assert world.flushed() == {"a": 1}
     assert [epoch for epoch, *_ in listed(world)] == [0]
 
 
@@ -197,9 +191,7 @@ def test_rule_24_what_is_flushed_again_after_a_rewind_is_listed_once() -> None:
     """With the timestamps of the new flush: older ones would lose against rows of earlier epochs."""
     world = QuarantiningWorld()
     world.retention_s = 1_000.0
-    run = world.run()
-    run.batch([("a", 1)])
-    run.batch([("b", 2), (REFUSED, 5)])
+    world.run().batches([("a", 1)], [("b", 2), (REFUSED, 5)])
     world.flush()
     before = listed(world)
     silent = query_of(world)._replace(patience=Patience(say=lambda _: None))
@@ -250,8 +242,7 @@ def test_rule_24_a_rewind_leaves_the_refused_rows_of_what_was_given_up() -> None
     """No flush keeps them again: the epoch stays given up, and its entry is what there is of them."""
     world = QuarantiningWorld()
     world.retention_s = 1_000.0
-    run = world.run()
-    run.batch([("a", 1), (REFUSED, 4)])
+    run = world.run().batches([("a", 1), (REFUSED, 4)])
     world.flush()
     run.batch([("b", 2), (REFUSED, 5)])
     with pytest.raises(Crash):
@@ -352,11 +343,8 @@ def test_who_has_the_quarantine_is_not_told_to_set_it() -> None:
 def test_rule_24_a_refused_row_does_not_block_those_behind_it() -> None:
     """The flush goes on in the same window, and says which row, when and why."""
     world = RefusingWorld()
-    run = world.run()
-    run.batch([("a", 1), ("bad", -777), ("b", 2)])
-    run.batch([("c", 3)])
-    world.flush()
-    assert world.table() == {"a": 1, "b": 2, "c": 3}
+    world.run().batches([("a", 1), ("bad", -777), ("b", 2)], [("c", 3)])
+    assert world.flushed() == {"a": 1, "b": 2, "c": 3}
     record = world.log.flushed(0)
     assert record is not None
     assert listed(world) == [(0, record.base_us + 1, {"k": "bad", "v": -777})]
@@ -374,16 +362,14 @@ def test_rule_24_what_was_decided_is_passed_over_by_every_flusher() -> None:
     assert [row for *_, row in listed(world)] == [{"k": "bad", "v": -777}]
     world.on_invalid_row = "fail"
     world.store.refuses = lambda _: ""
-    world.flush()
-    assert world.table() == {"a": 1, "b": 2}
+    assert world.flushed() == {"a": 1, "b": 2}
 
 
 def test_rule_24_a_timestamp_that_comes_again_passes_over_no_row_of_another_epoch() -> None:
     """An operator has brought timestamps back from the future, and that comes, with a row of that time."""
     world = RefusingWorld()
     world.clock.us += 2 * 10**9
-    run = world.run()
-    run.batch([("a", 1), ("bad", -777)])
+    run = world.run().batches([("a", 1), ("bad", -777)])
     world.flush()
     ((_, us, _),) = listed(world)
     world.clock.us -= 2 * 10**9
@@ -396,8 +382,7 @@ def test_rule_24_a_timestamp_that_comes_again_passes_over_no_row_of_another_epoc
     assert record.manifest.published_us == us, "the test is about this timestamp"
     with pytest.raises(Crash):
         world.flush(Faults(0, matching="write "))
-    world.flush()
-    assert world.table() == {"a": 1, "b": 2}
+    assert world.flushed() == {"a": 1, "b": 2}
 
 
 def test_fail_stops_the_flush_at_the_row() -> None:
@@ -413,8 +398,7 @@ def test_fail_stops_the_flush_at_the_row() -> None:
     assert "onInvalidRow=quarantine" in ways
     assert listed(world) == []
     world.store.refuses = lambda _: ""
-    world.flush()
-    assert world.table() == {"a": 1, "bad": -777}
+    assert world.flushed() == {"a": 1, "bad": -777}
 
 
 def test_verify_finds_that_the_flush_stands_at_a_refused_row() -> None:
@@ -462,8 +446,7 @@ def fill(world: World) -> None:
     run.batch([("old", 1), ("lone", -1), ("a", 2)], [("newer", -2), ("large", 5_000)])
     run.batch([("newer", 3), ("old", -3)])
     run.batch([("large", 4), ("old", 6_000)])
-    world.flush()
-    assert world.table() == {"old": 1, "a": 2, "newer": 3, "large": 4}
+    assert world.flushed() == {"old": 1, "a": 2, "newer": 3, "large": 4}
     assert len(listed(world)) == 5
 
 
@@ -507,9 +490,7 @@ def test_rule_24_what_has_left_goes_with_the_record_of_its_epoch(
     assert (retry(world).left, len(world.log_backend.list("quarantine/"))) == (2, 5)
     world.flush()
     assert len(world.log_backend.list("quarantine/")) == 5, "another flusher may still resume them"
-    run = world.run()
-    for epoch in range(6):
-        run.batch([("a", epoch)])
+    world.run().batches(*([("a", epoch)] for epoch in range(6)))
     world.flush()
     stay = listed(world)
     world.flush()
@@ -524,9 +505,7 @@ def test_rule_24_a_row_is_not_sent_by_other_options_than_its_epoch_had() -> None
     refuse_negative(world)
     for ordered in ({"totals": "v"}, {"if_absent": True}):
         world.store.options = msgspec.structs.replace(plain, **ordered)
-        run = world.run()
-        run.batch([("a", 1)])
-        run.batch([("a", -5)])
+        world.run().batches([("a", 1)], [("a", -5)])
         world.flush()
         repair(world)
         world.store.options = plain
@@ -543,8 +522,7 @@ def test_rule_24_a_retry_of_rows_that_the_check_joins_releases_each_of_them() ->
     world = QuarantiningWorld()
     refuse_negative(world)
     world.run().batch([("a", -1), ("b", 1), ("a", -2)])
-    world.flush()
-    assert world.table() == {"b": 1}
+    assert world.flushed() == {"b": 1}
 
     def joins(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
         last = {key: row for row, key in enumerate(batch.column("k").to_pylist())}

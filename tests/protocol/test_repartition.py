@@ -44,8 +44,7 @@ def test_rule_12_what_was_passed_over_stays_so_when_offsets_are_purged(
     assert batch(run, retained, [("again", 2)], offset="1") == 3
     go_on(run, retained)
     assert "offsets/2" not in world.checkpoint.list("offsets/")
-    world.flush()
-    assert world.table() == {"a": 1, "again": 2, "later": retained + 2}
+    assert world.flushed() == {"a": 1, "again": 2, "later": retained + 2}
     assert world.log_backend.list(paths.SEGMENT.folder) == []
     assert world.log.attempts() == ()
 
@@ -71,8 +70,7 @@ def test_rule_12_a_repartition_does_not_stop_the_flush_when_offsets_are_purged(
         )
     go_on(world.run(), retained)
     assert "offsets/1" not in world.checkpoint.list("offsets/")
-    world.flush()
-    assert world.table() == {"a": 1, "later": retained + 2}
+    assert world.flushed() == {"a": 1, "later": retained + 2}
 
 
 @pytest.mark.parametrize("request_", ["create", "replace"])
@@ -90,8 +88,7 @@ def test_rule_12_a_note_that_cannot_be_renewed_stays(world: World, request_: str
     assert bool(faults.injected) == (request_ == "replace")
     go_on(older, 1)
     assert world.checkpoint.list("offsets/")[0] > "offsets/2"
-    world.flush()
-    assert world.table() == {"a": 1, "later": 3}
+    assert world.flushed() == {"a": 1, "later": 3}
 
 
 @pytest.mark.parametrize("offset", ["1", "7"])
@@ -111,11 +108,9 @@ def test_rule_12_a_note_ends_when_the_checkpoint_is_set_back(
     run = world.run()
     assert batch(run, 1, [("b", 2)], offset=offset) == 1
     if flush_at_once:
-        world.flush()
-        assert world.table() == {"a": 1, "b": 2}
+        assert world.flushed() == {"a": 1, "b": 2}
     go_on(run, 1)
-    world.flush()
-    assert world.table() == world.expected() == {"a": 1, "b": 2, "later": 3}
+    assert world.flushed() == world.expected() == {"a": 1, "b": 2, "later": 3}
 
 
 @pytest.mark.parametrize("offset", ["0", "7"])
@@ -134,8 +129,7 @@ def test_rule_12_what_was_published_before_the_checkpoint_was_set_back_is_no_rep
         go_on(run, 1)
     else:
         run.batch([("later", 3)])
-    world.flush()
-    assert world.table() == {"a": 1, "later": 3}
+    assert world.flushed() == {"a": 1, "later": 3}
 
 
 @pytest.mark.parametrize("retained", [1, 5])
@@ -154,16 +148,13 @@ def test_rule_12_a_second_repartition_of_the_same_number_is_noted_too(
     run = world.run()
     assert batch(run, retained, [("again", 2)], offset="1") == 2
     go_on(run, retained)
-    world.flush()
-    assert world.table() == {"a": 1, "again": 2, "later": retained + 2}
+    assert world.flushed() == {"a": 1, "again": 2, "later": retained + 2}
 
 
 @pytest.mark.parametrize("kept", [1, 2, 3])
 def test_rule_12_without_a_note_a_lost_manifest_is_an_error(world: World, kept: int) -> None:
     """Nothing but a repartition is noted."""
-    run = world.run()
-    for number in range(3):
-        run.batch([(f"k{number}", number)])
+    run = world.run().batches(*([(f"k{number}", number)] for number in range(3)))
     run.end()
     world.log.delete(path for path in world.log_backend.list(paths.MANIFEST.folder)[1:kept])
     go_on(world.run(), 2)
@@ -172,8 +163,7 @@ def test_rule_12_without_a_note_a_lost_manifest_is_an_error(world: World, kept: 
         with pytest.raises(MissingManifest, match="Epoch 1 "):
             world.flush()
     else:
-        world.flush()
-        assert world.table() == world.expected()
+        assert world.flushed() == world.expected()
 
 
 def test_rule_12_a_log_of_another_checkpoint_gets_no_note(world: World) -> None:

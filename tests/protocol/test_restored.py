@@ -91,9 +91,7 @@ def stops(world: World) -> WalSinkError:
 @pytest.mark.parametrize("windows", [1, 3])
 def test_rule_23_a_restored_log_stops(world: World, restarts: int, windows: int) -> None:
     """The new run takes generations that the lost one had, and publishes other rows under their names."""
-    run = world.run()
-    run.batch([("a", 0)])
-    run.batch([("b", 1)])
+    run = world.run().batches([("a", 0)], [("b", 1)])
     world.flush()
     run.end()
     backup = Backup(world)
@@ -118,14 +116,12 @@ def test_rule_23_a_restored_log_stops(world: World, restarts: int, windows: int)
     }
 
     rewind(world, 1)
-    world.flush()
-    assert world.table() == world.expected() == {"a": 0, "b": 1, "c": 3, "d": 4, "e": 5, "f": 6}
+    assert world.flushed() == world.expected() == {"a": 0, "b": 1, "c": 3, "d": 4, "e": 5, "f": 6}
 
 
 def test_rule_23_a_restored_log_stops_before_spark_goes_on(world: World) -> None:
     """The flusher is there first: what the ledger says was flushed is not recorded in this log."""
-    run = world.run()
-    run.batch([("a", 0)])
+    run = world.run().batches([("a", 0)])
     world.flush()
     backup = Backup(world)
     run.batch([("lost", 1)])
@@ -139,14 +135,12 @@ def test_rule_23_a_restored_log_stops_before_spark_goes_on(world: World) -> None
     found.batch([("b", 1)], offset="7")
     assert isinstance(stops(world), Diverged)
     rewind(world, 0)
-    world.flush()
-    assert world.table() == world.expected() | {"lost": 1}
+    assert world.flushed() == world.expected() | {"lost": 1}
 
 
 def test_rule_23_an_interrupted_flush_of_the_lost_log_is_not_finished(world: World) -> None:
     """The ledger names a window of the lost log: nothing is written of it, and `rewind` gives it up."""
-    run = world.run()
-    run.batch([("a", 0)])
+    run = world.run().batches([("a", 0)])
     world.flush()
     backup = Backup(world)
     run.batch([("b", 1)])
@@ -164,8 +158,7 @@ def test_rule_23_an_interrupted_flush_of_the_lost_log_is_not_finished(world: Wor
         rewind(world, 0)  # it looks like a lost manifest of this log
     assert "--restored" in caught.value.remedy
     rewind(world, 0, restored=True)
-    world.flush()
-    assert world.table() == world.expected() == {"a": 0, "b": 2, "c": 3}
+    assert world.flushed() == world.expected() == {"a": 0, "b": 2, "c": 3}
 
 
 @pytest.mark.parametrize("finished", [True, False])
@@ -174,9 +167,7 @@ def test_rule_23_what_spark_went_back_behind_is_not_flushed_from_the_ledger_row(
     world: World, *, finished: bool, purged: bool
 ) -> None:
     """The restored log has the manifest that the row names; the checkpoint is set back behind it."""
-    run = world.run()
-    run.batch([("a", 0)])
-    run.batch([("lost", 1)])
+    run = world.run().batches([("a", 0)], [("lost", 1)])
     backup = Backup(world)
     flusher = world.flusher()
     if not finished:
@@ -197,31 +188,24 @@ def test_rule_23_what_spark_went_back_behind_is_not_flushed_from_the_ledger_row(
     assert world.log.flushed_epochs() == []
 
     rewind(world, -1)
-    world.flush()
-    assert world.table() == world.expected() | ({"lost": 1} if finished else {})
+    assert world.flushed() == world.expected() | ({"lost": 1} if finished else {})
 
 
 def test_rule_23_a_replay_from_the_same_offsets_is_no_other_history(world: World) -> None:
     """The row names the attempt of before; the one that Spark computed again has the same rows to flush."""
-    run = world.run()
-    run.batch([("a", 0)])
-    run.batch([("b", 1)])
+    run = world.run().batches([("a", 0)], [("b", 1)])
     backup = Backup(world)
     world.flush()
     run.end()
     backup.restore()
     world.checkpoint.delete(["commits/1", "offsets/1"])
-    run = world.run()
-    run.batch([("b", 1)])
-    run.batch([("c", 2)])
-    world.flush()
-    assert world.table() == world.expected() == {"a": 0, "b": 1, "c": 2}
+    run = world.run().batches([("b", 1)], [("c", 2)])
+    assert world.flushed() == world.expected() == {"a": 0, "b": 1, "c": 2}
 
 
 def test_rule_23_a_clone_at_the_same_path_stops_one_of_the_two(world: World) -> None:
     """A volume's snapshot is mounted under the same path elsewhere, with the same ledger."""
-    run = world.run()
-    run.batch([("a", 0)])
+    run = world.run().batches([("a", 0)])
     world.flush()
     run.end()
     snapshot = files(world.checkpoint), files(world.log_backend)
@@ -238,8 +222,7 @@ def test_rule_23_a_clone_at_the_same_path_stops_one_of_the_two(world: World) -> 
     world.checkpoint, world.log_backend = production
     assert isinstance(stops(world), Diverged)
     rewind(world, 0)
-    world.flush()
-    assert world.table() == expected | {"staging": 99}
+    assert world.flushed() == expected | {"staging": 99}
 
 
 def overtaken_by(
@@ -265,8 +248,7 @@ def overtaken_by(
 
 def test_rule_16_a_window_that_another_log_overtook_is_not_finished(world: World) -> None:
     """While the clone writes, the other side rewinds the row and flushes on: nothing is recorded."""
-    run = world.run()
-    run.batch([("a", 0)])
+    run = world.run().batches([("a", 0)])
     world.flush()
     run.end()
     snapshot = files(world.checkpoint), files(world.log_backend)
@@ -290,8 +272,7 @@ def test_rule_16_a_row_that_another_log_brought_to_the_same_epoch_is_not_shadowe
 
     Its remedy, another ledger table, would let both flush.
     """
-    run = world.run()
-    run.batch([("a", 0)])
+    run = world.run().batches([("a", 0)])
     world.flush()
     run.end()
     snapshot = files(world.checkpoint), files(world.log_backend)
@@ -315,9 +296,7 @@ def test_rule_16_a_row_that_another_log_brought_to_the_same_epoch_is_not_shadowe
 
 def test_rule_23_a_lost_record_is_made_from_the_ledger(world: World) -> None:
     """The same log: its manifests are the ones that the ledger names, to the byte."""
-    run = world.run()
-    run.batch([("a", 0)])
-    run.batch([("b", 1)])
+    world.run().batches([("a", 0)], [("b", 1)])
     flusher = world.flusher()
     flusher._record = lambda *args: None  # type: ignore[method-assign]  # it dies after finish
     with pytest.MonkeyPatch.context() as patch:
@@ -345,8 +324,7 @@ def test_rule_23_records_that_are_lost_are_no_other_log(world: World) -> None:
 def test_rule_18_an_attempt_is_told_by_the_digest_of_its_manifest(world: World) -> None:
     """The record says which bytes were flushed; another manifest of that name is not trimmed."""
     world.retention_s = 3_600
-    run = world.run()
-    run.batch([("a", 0)])
+    world.run().batches([("a", 0)])
     world.flush()
     leave_in_place(world)
     record = world.log.flushed(0)
@@ -361,8 +339,7 @@ def test_rule_18_an_attempt_is_told_by_the_digest_of_its_manifest(world: World) 
 
 def passed_over_in_the_lost_log(world: World) -> Backup:
     """Flush epoch 0; after the backup the lost log gives epoch 1 up, and the ledger says so."""
-    run = world.run()
-    run.batch([("a", 0)])
+    run = world.run().batches([("a", 0)])
     world.flush()
     run.write_offsets()
     backup = Backup(world)
@@ -387,14 +364,12 @@ def test_rule_23_an_epoch_that_the_lost_log_gave_up_is_flushed_here(
     world.run().batch([("b", 1)])
     assert isinstance(stops(world), Diverged)
     rewind(world, 0)
-    world.flush()
-    assert world.table() == world.expected() == {"a": 0, "b": 1}
+    assert world.flushed() == world.expected() == {"a": 0, "b": 1}
 
 
 def test_rule_23_a_lost_manifest_does_not_let_another_attempt_be_flushed(world: World) -> None:
     """The begun attempt is of this log, half of it in the table: `rewind` does not give it up."""
-    run = world.run()
-    run.batch([("a", 0)])
+    world.run().batches([("a", 0)])
     world.flush()
     world.run().publish([("x", 1)])
     world.run().batch([("b", 1), ("c", 2)])
@@ -408,8 +383,7 @@ def test_rule_23_a_lost_manifest_does_not_let_another_attempt_be_flushed(world: 
 
 def test_rule_23_a_record_that_is_lost_after_the_trim_is_made_anew(world: World) -> None:
     """The newest record is gone, and so are its manifest and segments: the ledger tells the rest."""
-    run = world.run()
-    run.batch([("a", 0)])
+    run = world.run().batches([("a", 0)])
     world.flush()
     run.batch([("a", 1)])
     world.flush()
@@ -420,8 +394,7 @@ def test_rule_23_a_record_that_is_lost_after_the_trim_is_made_anew(world: World)
 
 def test_rule_23_the_mark_before_the_first_epoch_is_named(world: World) -> None:
     """The backup is from before the first flush."""
-    run = world.run()
-    run.batch([("a", 0)])
+    run = world.run().batches([("a", 0)])
     backup = Backup(world)
     world.flush()
     run.batch([("a", 1)])
@@ -432,14 +405,12 @@ def test_rule_23_the_mark_before_the_first_epoch_is_named(world: World) -> None:
     assert isinstance(error, Diverged)
     assert "rewind CHECKPOINT --to -1" in error.remedy
     rewind(world, -1)
-    world.flush()
-    assert world.table() == world.expected() == {"a": 0}
+    assert world.flushed() == world.expected() == {"a": 0}
 
 
 def test_rule_23_a_log_in_which_spark_made_the_epoch_is_another_one(world: World) -> None:
     """The lost log flushed rows as epoch 3, long after the backup; here a state repartition made it."""
-    run = world.run()
-    run.batch([("a", 0)])
+    run = world.run().batches([("a", 0)])
     world.flush()
     backup = Backup(world)
     for epoch in range(1, 4):
@@ -454,8 +425,7 @@ def test_rule_23_a_log_in_which_spark_made_the_epoch_is_another_one(world: World
     assert "rewind CHECKPOINT --to 0" in error.remedy
     rewind(world, 0)
     world.run().batch([("b", 4)])
-    world.flush()
-    assert world.table() == {"a": 0, "lost": 3, "b": 4}
+    assert world.flushed() == {"a": 0, "lost": 3, "b": 4}
 
 
 @pytest.mark.parametrize("torn", [True, False])
@@ -463,8 +433,7 @@ def test_rule_23_a_manifest_that_the_backup_lacks_does_not_bar_the_way_back(
     world: World, *, torn: bool
 ) -> None:
     """The backup of the log is older than that of the checkpoint: it can be given up after the rewind."""
-    run = world.run()
-    run.batch([("a", 0)])
+    run = world.run().batches([("a", 0)])
     world.flush()
     run.batch([("gone", 1)])
     backup = Backup(world)
@@ -486,15 +455,13 @@ def test_rule_23_a_manifest_that_the_backup_lacks_does_not_bar_the_way_back(
     assert isinstance(stops(world), CorruptLog if torn else MissingManifest)
     place = open_backend(f"memory://{uuid.uuid4().hex}") if torn else None
     plan_skip(query(world), world.target, 1, place, now_us, begun=False).carry_out(now_us)
-    world.flush()
-    assert world.table() == {"a": 0, "gone": 1, "lost": 2, "b": 2}
+    assert world.flushed() == {"a": 0, "gone": 1, "lost": 2, "b": 2}
 
 
 def test_rule_18_a_damaged_manifest_of_a_flushed_epoch_goes(world: World) -> None:
     """It does not stop the flush: nothing is needed of it any more."""
     world.retention_s = 3_600
-    run = world.run()
-    run.batch([("a", 0)])
+    run = world.run().batches([("a", 0)])
     world.flush()
     leave_in_place(world)
     path = paths.MANIFEST.path(world.log.attempts()[0])
@@ -502,6 +469,5 @@ def test_rule_18_a_damaged_manifest_of_a_flushed_epoch_goes(world: World) -> Non
     world.log_backend.create(path, b"{torn")
     world.retention_s = 0
     run.batch([("b", 1)])
-    world.flush()
-    assert world.table() == {"a": 0, "b": 1}
+    assert world.flushed() == {"a": 0, "b": 1}
     assert world.log.attempts() == ()

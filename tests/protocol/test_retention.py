@@ -107,10 +107,8 @@ def test_a_replay_meanwhile_is_passed_over(world: World) -> None:
     """The checkpoint lost `commits/1`; the manifest that is still there is not published over."""
     fill(world, 2)
     world.checkpoint.delete(["commits/1"])
-    run = world.run()
-    run.batch([("k1", 1)])
-    world.flush()
-    assert world.table() == {"k0": 0, "k1": 1}
+    world.run().batches([("k1", 1)])
+    assert world.flushed() == {"k0": 0, "k1": 1}
     world.clock.us += DELAY_US
     world.flush()
     assert left(world) == []
@@ -151,8 +149,7 @@ def test_a_clock_that_was_ahead_is_forgiven(world: World) -> None:
     world.clock.us -= 1_000 * DELAY_US
     world.flush()
     assert left(world) == [0]
-    run = world.run()
-    run.batch([("later", 1)])
+    world.run().batches([("later", 1)])
     world.flush()
     world.clock.us += DELAY_US
     world.flush()
@@ -166,8 +163,7 @@ def test_until_then_the_query_can_be_rewound(world: World) -> None:
         del world.store.table[(row,)]
     assert world.table() == {"k0": 0}
     plan_rewind(query(world), world.target, 0, world.clock()).carry_out(world.clock())
-    world.flush()
-    assert world.table() == world.expected()
+    assert world.flushed() == world.expected()
     assert left(world) == [0, 1, 2]
 
 
@@ -273,8 +269,7 @@ def test_records_that_were_moved_are_found(world: World, monkeypatch: pytest.Mon
     assert world.log.flushed_epochs() == [1]
     assert list(retained_paths(world.log)) == [0, 1]
     assert [attempt.epoch for attempt in world.log.attempts()] == [2, 3, 4, 5]
-    world.flush()
-    assert world.table() == {f"k{epoch}": epoch for epoch in range(2, 6)}
+    assert world.flushed() == {f"k{epoch}": epoch for epoch in range(2, 6)}
     assert left(world) == list(range(6))
     for epoch in range(2, 6):
         record, older = world.log.flushed(epoch), before[epoch]
@@ -304,8 +299,7 @@ def test_a_rewind_that_dies_is_run_again(world: World) -> None:
         looks = Looks()  # the one that died counts as a flusher until it has been silent for long
         plan = plan_rewind(looks.by(query(world)), world.target, 0, world.clock())
         plan.carry_out(world.clock())
-        world.flush()
-        assert world.table() == world.expected(), faults.injected
+        assert world.flushed() == world.expected(), faults.injected
         assert left(world) == [0, 1, 2], faults.injected
         at, died = at + 1, faults.injected is not None
     assert at > 30
@@ -388,8 +382,7 @@ def test_a_record_stays_as_long_as_its_epoch_has_no_copy_of_it(
     """A flusher died between the copies of manifest and record; the manifest is compared with the record."""
     monkeypatch.setattr("wal_sink.wal.trim.RECORDS_KEPT", 1)
     world.retention_s = 3_600
-    run = world.run()
-    run.batch([("a", 0)])
+    run = world.run().batches([("a", 0)])
     world.flush()
     (copied,) = (
         path for path in world.log_backend.list(paths.RETAINED_RECORD.folder) if "-" in path

@@ -20,6 +20,7 @@ from state_backends import open_backend
 from tests.protocol.aged_log import record_each, recorded_in
 from tests.protocol.engine import NOW_US, Run, World
 from tests.protocol.test_corruption import edit
+from tests.support.waiting import until
 from wal_sink import errors
 from wal_sink.admin.query import Query
 from wal_sink.admin.verify import verify
@@ -99,8 +100,7 @@ def test_rule_0_a_checkpoint_of_which_our_file_alone_is_left_is_called_so(world:
 
 def test_rule_1_a_copied_checkpoint_neither_publishes_nor_flushes(world: World) -> None:
     """Staging's copy of checkpoint and log must not touch production's ledger row."""
-    run = world.run()
-    run.batch([("a", 1)])
+    run = world.run().batches([("a", 1)])
     identity = world.log.identity()
     assert identity is not None
     moved = msgspec.structs.replace(identity, checkpoint="file:///production")
@@ -118,8 +118,7 @@ def test_rule_1_a_copied_checkpoint_neither_publishes_nor_flushes(world: World) 
 
 def test_rule_1_the_ledger_row_of_another_log_is_not_used(world: World) -> None:
     """A log that was deleted and made anew does not continue the old one's mark."""
-    run = world.run()
-    run.batch([("a", 1)])
+    run = world.run().batches([("a", 1)])
     world.flush()
     run.batch([("b", 2)])
     set_mark(world, log_id="another")
@@ -130,8 +129,7 @@ def test_rule_1_the_ledger_row_of_another_log_is_not_used(world: World) -> None:
 
 def test_rule_1_a_ledger_row_of_another_checkpoint_is_not_used(world: World) -> None:
     """The log id agrees, the checkpoint does not: the log was copied with its checkpoint."""
-    run = world.run()
-    run.batch([("a", 1)])
+    run = world.run().batches([("a", 1)])
     world.flush()
     run.batch([("b", 2)])
     set_mark(world, checkpoint="file:///production")
@@ -141,8 +139,7 @@ def test_rule_1_a_ledger_row_of_another_checkpoint_is_not_used(world: World) -> 
 
 def test_rule_1_a_query_cannot_start_a_second_log(world: World) -> None:
     """`wal.location` was changed while epochs wait in the first log: they would be lost silently."""
-    run = world.run()
-    run.batch([("a", 1)])
+    world.run().batches([("a", 1)])
     first, world.log_backend = world.log_backend, open_backend(f"memory://{uuid.uuid4().hex}")
     with pytest.raises(errors.WrongOwner, match=re.escape(first.url)):
         world.run().batch([("b", 2)])
@@ -150,14 +147,12 @@ def test_rule_1_a_query_cannot_start_a_second_log(world: World) -> None:
         world.flush()
     world.log_backend = first
     world.run().batch([("b", 2)])
-    world.flush()
-    assert world.table() == {"a": 1, "b": 2}
+    assert world.flushed() == {"a": 1, "b": 2}
 
 
 def test_rule_1_a_copy_does_not_fence_the_original(world: World) -> None:
     """A copied checkpoint with the same `wal.location` is refused before it claims a generation."""
-    run = world.run()
-    run.batch([("a", 1)])
+    run = world.run().batches([("a", 1)])
     copy = World(open_backend(f"memory://{uuid.uuid4().hex}"), world.log_backend)
     copy.query_id = world.query_id
     for path in world.checkpoint.list():
@@ -168,8 +163,7 @@ def test_rule_1_a_copy_does_not_fence_the_original(world: World) -> None:
     with pytest.raises(errors.WrongOwner):
         copy.run().batch([("ghost", 9)])
     run.batch([("b", 2)])
-    world.flush()
-    assert world.table() == {"a": 1, "b": 2}
+    assert world.flushed() == {"a": 1, "b": 2}
 
 
 # --- publish --------------------------------------------------------------------------------------
@@ -185,8 +179,7 @@ def test_rule_2_without_a_ticket_nothing_is_published(world: World) -> None:
 def test_rule_2_the_ticket_is_from_before_the_checkpoint_is_read(world: World) -> None:
     """A run that read the checkpoint before a newer run published cannot claim above it."""
     old = world.run()
-    new = world.run()
-    new.batch([("new", 1)])
+    world.run().batches([("new", 1)])
     old.next = 0
     with pytest.raises(errors.Fenced):
         old.publish([("old", 1)])
@@ -203,8 +196,7 @@ def test_rule_3_of_two_runs_with_one_ticket_one_publishes(world: World) -> None:
 
 def test_rule_3_an_older_run_is_fenced_by_a_higher_claim(world: World) -> None:
     """A zombie that owns its generation stops as soon as a higher one is claimed."""
-    old = world.run()
-    old.batch([("a", 1)])
+    old = world.run().batches([("a", 1)])
     new = world.run()
     new.publish([("b", 2)])
     with pytest.raises(errors.Fenced):
@@ -269,9 +261,7 @@ def test_rule_5_the_replay_of_a_flushed_epoch_is_passed_over(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An operator deleted `commits/1`: Spark computes it again, the table stays as it is."""
-    run = world.run()
-    run.batch([("a", 1)])
-    run.batch([("b", 2)])
+    world.run().batches([("a", 1)], [("b", 2)])
     world.flush()
     edit(world.checkpoint, "commits/1", None)
     again = world.run()
@@ -280,15 +270,12 @@ def test_rule_5_the_replay_of_a_flushed_epoch_is_passed_over(
     assert "not published" in caplog.text
     again.write_commit([[("b", 2)]])
     again.batch([("c", 3)])
-    world.flush()
-    assert world.table() == {"a": 1, "b": 2, "c": 3}
+    assert world.flushed() == {"a": 1, "b": 2, "c": 3}
 
 
 def test_rule_5_other_offsets_under_a_flushed_epoch_diverge(world: World) -> None:
     """An older checkpoint was restored and Spark plans other data as epoch 1."""
-    run = world.run()
-    run.batch([("a", 1)])
-    run.batch([("b", 2)])
+    world.run().batches([("a", 1)], [("b", 2)])
     world.flush()
     edit(world.checkpoint, "commits/1", None)
     edit(world.checkpoint, "offsets/1", None)
@@ -299,9 +286,7 @@ def test_rule_5_other_offsets_under_a_flushed_epoch_diverge(world: World) -> Non
 
 def test_rule_5_a_replay_of_what_was_flushed_long_ago_diverges(world: World) -> None:
     """Its record is gone: nothing says whether it is the same."""
-    run = world.run()
-    run.batch([("a", 1)])
-    run.batch([("b", 2)])
+    world.run().batches([("a", 1)], [("b", 2)])
     world.flush()
     record_each(world.log, lost=[0])
     for epoch in range(2):
@@ -343,15 +328,13 @@ def test_rule_6_an_epoch_without_rows_is_published(world: World) -> None:
     dead.publish([("ghost", 1)])
     alive = world.run()
     alive.batch()
-    world.flush()
-    assert world.table() == {}
+    assert world.flushed() == {}
     assert world.log.newest_flushed() is not None
 
 
 def test_rule_7_overtaken_while_publishing_is_fenced(world: World) -> None:
     """A higher generation that appears between the checks and the manifest stops the run."""
-    run = world.run()
-    run.batch([("a", 1)])
+    run = world.run().batches([("a", 1)])
     run.write_offsets()
     appended = run.tasks([("b", 2)])
     create = run.log.create_manifest
@@ -374,9 +357,7 @@ def test_rule_8_the_checkpoint_is_durable_before_it_is_acted_on(
     """Spark was not seen to sync its files: a power loss must not take back what is being flushed."""
     folder = tmp_path / "checkpoint"
     world = World(open_backend(str(folder)), open_backend(str(tmp_path / "log")))
-    run = world.run()
-    for number in range(4):
-        run.batch([("a", number)])
+    world.run().batches(*([("a", number)] for number in range(4)))
     (folder / "commits" / ".3.crc").write_bytes(b"crc")
     synced: set[int] = set()
     seen: set[str] = set()
@@ -499,10 +480,7 @@ def test_what_spark_has_written_before_it_checkpoints_is_synced_by_then(
     early.make_durable({2})
     for _ in range(2):
         early.ahead()
-    deadline = time.monotonic() + 10
-    while disk.syncs("offsets") < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
+    until(lambda: disk.syncs("offsets") >= 2)
     disk.write("commits/3")
     early.start(3)
     early.make_durable({2, 3})
@@ -536,8 +514,7 @@ def test_rule_8_a_sync_that_has_failed_is_not_forgotten(
     """Linux reports an error of writing once, and drops what it could not write: the next sync succeeds."""
     folder = tmp_path / "checkpoint"
     world = World(open_backend(str(folder)), open_backend("memory://failed-once"))
-    run = world.run()
-    run.batch([("a", 1)])
+    run = world.run().batches([("a", 1)])
     commit = folder / "commits" / "0"
     failed, fsync = threading.Event(), os.fsync
 
@@ -564,19 +541,15 @@ def test_rule_8_a_sync_that_has_failed_is_not_forgotten(
         with pytest.raises(errors.LogUnavailable, match=r"commits/0"):
             flusher.run_once()  # Spark reads this file, too, when it starts behind the next one
         run.batch([("c", 3)])
-    world.flush()
-    assert world.table() == world.expected()
+    assert world.flushed() == world.expected()
 
 
 def test_rule_8_purged_files_need_not_be_durable(tmp_path: Path) -> None:
     """Spark keeps the newest hundred; a flusher that is further behind flushes all the same."""
     world = World(open_backend(str(tmp_path / "checkpoint")), open_backend("memory://purged"))
-    run = world.run()
-    for epoch in range(3):
-        run.batch([(f"k{epoch}", epoch)])
+    world.run().batches(*([(f"k{epoch}", epoch)] for epoch in range(3)))
     world.checkpoint.delete(["commits/0", "offsets/0", "commits/1", "offsets/1"])
-    world.flush()
-    assert world.table() == world.expected()
+    assert world.flushed() == world.expected()
 
 
 def test_rule_8_only_what_commits_covers_is_flushed(world: World) -> None:
@@ -590,28 +563,22 @@ def test_rule_8_only_what_commits_covers_is_flushed(world: World) -> None:
 @pytest.mark.parametrize("torn", [b"v1", b"v1\n", b"\n", b"v1\n{", b"junk"])
 def test_rule_8_a_torn_commit_file_does_not_count(world: World, torn: bytes) -> None:
     """Spark will run that epoch again."""
-    run = world.run()
-    run.batch([("a", 1)])
+    run = world.run().batches([("a", 1)])
     run.publish([("b", 2)])
     world.checkpoint.create("commits/1", torn)
-    world.flush()
-    assert world.table() == {"a": 1}
+    assert world.flushed() == {"a": 1}
 
 
 def test_rule_8_purged_commit_files_still_count(world: World) -> None:
     """Spark keeps the newest hundred; a flusher that is further behind flushes all the same."""
-    run = world.run()
-    for epoch in range(4):
-        run.batch([(f"k{epoch}", epoch)])
+    world.run().batches(*([(f"k{epoch}", epoch)] for epoch in range(4)))
     world.checkpoint.delete(["commits/0", "commits/1", "commits/2"])
-    world.flush()
-    assert world.table() == world.expected()
+    assert world.flushed() == world.expected()
 
 
 def test_rule_9_commits_are_read_before_manifests(world: World) -> None:
     """In the order commits, metadata, ledger, manifests; and nothing is remembered for the next pass."""
-    run = world.run()
-    run.batch([("a", 1)])
+    world.run().batches([("a", 1)])
     faults = Faults()
     flusher = world.flusher(faults)
     flusher.run_once()
@@ -624,8 +591,7 @@ def test_rule_9_commits_are_read_before_manifests(world: World) -> None:
 
 def test_rule_9_a_checkpoint_made_anew_is_not_flushed_by_the_old_flusher(world: World) -> None:
     """The folder was deleted and a new query started in its place."""
-    run = world.run()
-    run.batch([("a", 1)])
+    world.run().batches([("a", 1)])
     edit(world.checkpoint, "metadata", json.dumps({"id": "another"}).encode())
     with pytest.raises(errors.WrongOwner, match="another"):
         world.flush()
@@ -634,8 +600,7 @@ def test_rule_9_a_checkpoint_made_anew_is_not_flushed_by_the_old_flusher(world: 
 
 def test_rule_10_what_is_begun_is_finished_exactly(world: World) -> None:
     """A flusher died after `begin`; meanwhile a higher generation appeared: the decision stands."""
-    run = world.run()
-    run.batch([("first", 1)])
+    world.run().batches([("first", 1)])
     flush_until(world, "write")
     manifest = world.log.manifest(Attempt(0, 1))
     assert manifest is not None
@@ -673,9 +638,7 @@ def begun(steps: list[Step]) -> list[list[int]]:
 
 def backlog(world: World, epochs: int) -> None:
     """Leave epochs unflushed that write the same key, and one of their own."""
-    run = world.run()
-    for epoch in range(epochs):
-        run.batch([("k", epoch), (f"k{epoch}", epoch)])
+    world.run().batches(*([("k", epoch), (f"k{epoch}", epoch)] for epoch in range(epochs)))
 
 
 def test_rule_10_a_backlog_is_begun_and_finished_together(world: World) -> None:
@@ -758,8 +721,7 @@ def test_rule_11_the_highest_generation_is_flushed(world: World) -> None:
     world.run().publish([("dead", 1), ("both", 1)])
     world.run().publish([("dead too", 2), ("both", 2)])
     world.run().batch([("both", 3)])
-    world.flush()
-    assert world.table() == {"both": 3}
+    assert world.flushed() == {"both": 3}
 
 
 ZOMBIE, RESTARTED = [("zombie", 1), ("both", 1)], [("restarted", 2), ("both", 2)]
@@ -834,9 +796,8 @@ def test_rule_11_a_commit_that_is_written_again_after_its_purge_proves_nothing(
 
     flusher._look = late  # type: ignore[method-assign]
     assert Begin((Attempt(0, 2),)) == flusher.run_once()
-    world.flush()
     assert (
-        world.table() == world.expected() == {"restarted": 2, "both": 2, "more": 3, "and more": 4}
+        world.flushed() == world.expected() == {"restarted": 2, "both": 2, "more": 3, "and more": 4}
     )
 
 
@@ -905,8 +866,7 @@ def test_rule_11_a_run_that_gave_way_later_had_written_its_earlier_commits(world
     """It found `offsets/1` written by another run; its event for epoch 0 had come before."""
     world.run().publish([("dead", 1)])
     run_history = RunHistory()
-    run = world.run(run_history=run_history)
-    run.batch([("kept", 2)])
+    run = world.run(run_history=run_history).batches([("kept", 2)])
     run.end(gave_way=True)
     assert run_history.gave_way(world.query_id, 0, {run.run_id}) == frozenset()
     assert Begin((Attempt(0, 2),)) in world.flush(run_history=run_history)
@@ -917,8 +877,7 @@ def test_rule_11_an_event_from_before_the_checkpoint_was_set_back_proves_nothing
 ) -> None:
     """`commits/0` was deleted and the query started again in the same process."""
     run_history = RunHistory()
-    first = world.run(run_history=run_history)
-    first.batch([("first", 1)])
+    first = world.run(run_history=run_history).batches([("first", 1)])
     first.end()
     edit(world.checkpoint, "commits/0", None)
     second = world.run(run_history=run_history)
@@ -999,9 +958,7 @@ def test_rule_11_a_generation_that_falls_is_logged(
     """From one epoch to the next; it means that log or checkpoint were edited by hand."""
     dead = world.run()
     dead.publish([("dead", 1)])
-    run = world.run()
-    run.batch([("a", 1)])
-    run.batch([("b", 2)])
+    run = world.run().batches([("a", 1)], [("b", 2)])
     world.flush()
     assert "falls" not in caplog.text
     run.batch([("c", 3)])
@@ -1041,15 +998,13 @@ def pass_over(world: World, *, published: bool) -> None:
 
 def test_rule_12_a_batch_of_the_state_repartition_has_no_rows(world: World) -> None:
     """Spark made it without a sink, so it has no manifest; what comes after it is flushed."""
-    run = world.run()
-    run.batch([("a", 1)])
+    run = world.run().batches([("a", 1)])
     repartition(world, last_kept=0, batch=1, partitions=8)
     run = world.run()
     assert run.batch([("b", 2)]) == 2
     repartition(world, last_kept=2, batch=3, partitions=4)
     repartition(world, last_kept=3, batch=4, partitions=2)
-    world.flush()
-    assert world.table() == {"a": 1, "b": 2}
+    assert world.flushed() == {"a": 1, "b": 2}
     assert [(r.epoch, r.rows, r.manifest == "") for r in world.log.flushed_since(-1)] == [
         (0, 1, False),
         (1, 0, True),
@@ -1067,8 +1022,7 @@ def test_rule_12_what_the_repartition_passed_over_is_not_flushed(
     pass_over(world, published=published)
     run = world.run()
     assert run.batch([("again", 2)], offset="1") == 3
-    world.flush()
-    assert world.table() == {"a": 1, "again": 2}
+    assert world.flushed() == {"a": 1, "again": 2}
     assert [r.epoch for r in world.log.flushed_since(-1)] == [0, 1, 2, 3]
     assert world.log_backend.list(paths.SEGMENT.folder) == []
     assert world.log.attempts() == ()
@@ -1091,8 +1045,7 @@ def test_rule_12_what_spark_went_back_behind_is_never_flushed(world: World) -> N
     run = world.run()
     run.publish([("b", 2)], offset="77")
     run.write_commit([[("b", 2)]])
-    world.flush()
-    assert world.table() == {"a": 1, "b": 2}
+    assert world.flushed() == {"a": 1, "b": 2}
     assert world.log.attempts() == ()
 
 
@@ -1110,9 +1063,7 @@ def test_rule_12_nothing_is_flushed_when_only_what_spark_went_back_behind_is_the
 
 def test_rule_12_a_checkpointed_epoch_without_manifest_stops_the_line(world: World) -> None:
     """It is never taken for an empty one, and what follows it waits."""
-    run = world.run()
-    for epoch in range(3):
-        run.batch([(f"k{epoch}", epoch)])
+    world.run().batches(*([(f"k{epoch}", epoch)] for epoch in range(3)))
     world.log_backend.delete([paths.MANIFEST.path(Attempt(1, 1))])
     with pytest.raises(errors.MissingManifest, match="Epoch 1"):
         world.flush()
@@ -1165,8 +1116,7 @@ def test_rule_12_an_epoch_of_another_sink_between_two_starts_is_asked_about(worl
 
 def test_rule_1_a_log_that_has_vanished_is_not_begun_anew(world: World) -> None:
     """What was pending in it would be lost without a word, where nothing was flushed yet."""
-    run = world.run()
-    run.batch([("a", 1)])
+    run = world.run().batches([("a", 1)])
     kept = {path: world.log_backend.read(path) for path in world.log_backend.list()}
     world.log_backend.delete(kept)
     for act in (world.flush, world.run, lambda: run.batch([("b", 2)])):
@@ -1176,8 +1126,7 @@ def test_rule_1_a_log_that_has_vanished_is_not_begun_anew(world: World) -> None:
     assert [each.kind for each in verify(query, None, NOW_US).findings] == ["CorruptLog"]
     for path, data in kept.items():
         world.log_backend.create(path, data)
-    world.flush()
-    assert world.table() == {"a": 1}
+    assert world.flushed() == {"a": 1}
 
 
 def test_rule_12_a_repartition_before_the_first_publish_is_not_missed(world: World) -> None:
@@ -1188,14 +1137,12 @@ def test_rule_12_a_repartition_before_the_first_publish_is_not_missed(world: Wor
     world.run()
     repartition(world, last_kept=0, batch=1, partitions=8)
     assert world.run().batch([("b", 2)]) == 2
-    world.flush()
-    assert world.table() == {"b": 2}
+    assert world.flushed() == {"b": 2}
 
 
 def test_rule_13_the_ledger_is_not_made_anew_when_the_log_knows_of_flushes(world: World) -> None:
     """A truncated ledger table does not flush trimmed epochs as if they were new."""
-    run = world.run()
-    run.batch([("a", 1)])
+    run = world.run().batches([("a", 1)])
     world.flush()
     run.batch([("b", 2)])
     world.store.ledger.clear()
@@ -1238,8 +1185,7 @@ def test_rule_13_an_update_without_effect_is_an_outage(
 
 def test_rule_14_a_begin_that_another_flusher_won_is_not_written(world: World) -> None:
     """The answer was lost before it took effect, and another flusher began the epoch: look again."""
-    run = world.run()
-    run.batch([("a", 1)])
+    world.run().batches([("a", 1)])
     world.flusher().run_once()
     rival = world.flusher(Faults(at=0, error=ConnectionError, matching="write"))
     faults = Faults()
@@ -1275,13 +1221,11 @@ def test_rule_14_timestamps_are_fixed_before_the_first_row(world: World) -> None
 
 def test_rule_14_timestamps_grow_over_epochs_when_the_clock_goes_back(world: World) -> None:
     """An epoch published by a driver whose clock is behind still wins over the epoch before."""
-    run = world.run()
-    run.batch([("k", 1)])
+    run = world.run().batches([("k", 1)])
     world.flush()
     world.clock.us = NOW_US - 3_600_000_000
     run.batch([("k", 2)])
-    world.flush()
-    assert world.table() == {"k": 2}
+    assert world.flushed() == {"k": 2}
 
 
 def test_rule_14_a_publisher_ahead_of_time_does_not_write_into_the_future(world: World) -> None:
@@ -1300,8 +1244,7 @@ def test_rule_14_a_glitch_of_the_clock_does_not_stay(
 ) -> None:
     """All clocks of the driver's host are ten years ahead for one epoch: the target's clock bounds them."""
     years_us = 10 * 365 * 86_400_000_000
-    run = world.run()
-    run.batch([("k", 1)])
+    run = world.run().batches([("k", 1)])
     world.flush()
     world.clock.us += years_us
     world.target_ahead_us = -years_us
@@ -1382,8 +1325,7 @@ def test_rule_14_timestamps_of_the_future_are_told(
 
 def test_rule_15_a_late_flusher_cannot_overwrite_a_newer_epoch(world: World) -> None:
     """It stood still before a write while another flusher finished that epoch and the next one."""
-    run = world.run()
-    run.batch([("k", 1)])
+    run = world.run().batches([("k", 1)])
     faults = Faults(at=0, error=ConnectionError, matching="write")
     stale = world.flusher(faults)
     stale.run_once()
@@ -1432,8 +1374,7 @@ def test_rule_15_a_flusher_stops_when_another_one_has_finished(world: World) -> 
 @pytest.mark.parametrize("cells", [("flushed",), ("begun",), LedgerState.__struct_fields__])
 def test_rule_16_a_shadowed_ledger_stops_the_line(world: World, cells: tuple[str, ...]) -> None:
     """A cell is from the future, and hides updates that are acknowledged: nothing is recorded."""
-    run = world.run()
-    run.batch([("a", 1)])
+    run = world.run().batches([("a", 1)])
     world.flush()
     world.store.shadows[world.query_id] = Shadow(2**62, cells)
     run.batch([("b", 2)])
@@ -1463,8 +1404,7 @@ def test_rule_17_the_record_is_written_before_anything_is_deleted(world: World) 
 
 def test_rule_17_a_record_that_is_missing_is_made_from_the_ledger(world: World) -> None:
     """The flusher died between `finish` and the record; its successor needs nothing else."""
-    run = world.run()
-    run.batch([("a", 1)])
+    world.run().batches([("a", 1)])
     with pytest.raises(errors.LogUnavailable):
         world.flush(
             Faults(at=0, error=lambda: OSError("gone"), matching=f"create {paths.FLUSHED.folder}")
@@ -1483,9 +1423,7 @@ def test_rule_17_a_quick_flusher_between_two_reads_is_no_corruption(
 ) -> None:
     """Records are read, then connecting takes a while, in which another flusher does several windows."""
     monkeypatch.setattr(windows, "MOST_EPOCHS", 2)
-    run = world.run()
-    for epoch in range(4):
-        run.batch([(f"k{epoch}", epoch)])
+    world.run().batches(*([(f"k{epoch}", epoch)] for epoch in range(4)))
     connect = world.store.connect
 
     def slowly(owner: Owner) -> Session:
@@ -1502,8 +1440,7 @@ def test_rule_17_a_quick_flusher_between_two_reads_is_no_corruption(
 
 def test_rule_17_at_start_up_the_ledger_is_read_in_any_case(world: World) -> None:
     """Finished, not recorded, and `commits/1` lost: the record comes before Spark's replay of it."""
-    run = world.run()
-    run.batch([("a", 1)])
+    run = world.run().batches([("a", 1)])
     world.flush()
     run.batch([("b", 2)])
     with pytest.raises(errors.LogUnavailable):
@@ -1535,9 +1472,7 @@ def test_rule_17_records_of_a_window_are_forgotten_together(
 ) -> None:
     """Those that share an object stay as long as the newest one of them."""
     monkeypatch.setattr("wal_sink.wal.trim.RECORDS_KEPT", 3)
-    run = world.run()
-    for epoch in range(4):
-        run.batch([("k", epoch)])
+    run = world.run().batches(*([("k", epoch)] for epoch in range(4)))
     world.flush()
     left = [world.log.flushed_epochs()]
     for epoch in range(4, 7):
@@ -1574,8 +1509,7 @@ def test_rule_18_an_interrupted_trim_is_finished(world: World) -> None:
 
 def test_rule_18_late_segments_of_a_flushed_epoch_are_swept(world: World) -> None:
     """A zombie's task wrote after the trim; the next flusher that starts deletes it."""
-    run = world.run()
-    run.batch([("a", 1)])
+    run = world.run().batches([("a", 1)])
     world.flush()
     run.next = 0
     run.tasks([("late", 1)])
@@ -1594,8 +1528,7 @@ def orphans(world: World) -> int:
 
 def test_rule_18_orphans_of_unflushed_epochs_are_counted_and_stay(world: World) -> None:
     """Their tasks may be alive; they go with their epoch."""
-    run = world.run()
-    run.batch([("a", 1)])
+    run = world.run().batches([("a", 1)])
     run.tasks([("of a failed attempt", 1)], [("too", 2)])
     assert world.log_backend.list(paths.PROOF.folder) == []
     world.flush()
@@ -1610,8 +1543,7 @@ def test_rule_18_orphans_of_unflushed_epochs_are_counted_and_stay(world: World) 
 
 def test_rule_18_late_notes_of_fenced_runs_are_swept(world: World) -> None:
     """Written between the trim of their epoch and its end, they mean nothing any more."""
-    run = world.run()
-    run.batch([("a", 1)])
+    run = world.run().batches([("a", 1)])
     world.flush()
     for epoch in (0, 1):
         world.log.create_proof(CommitProof(epoch=epoch, generation=1, run_id=run.run_id, highest=2))
@@ -1644,8 +1576,7 @@ def test_rule_18_a_manifest_put_back_behind_the_records_diverges(
     """What was flushed under its epoch is forgotten: nothing says whether it is the same."""
     monkeypatch.setattr("wal_sink.wal.trim.RECORDS_KEPT", 1)
     path = paths.MANIFEST.path(Attempt(0, 1))
-    run = world.run()
-    run.batch([("a", 1)])
+    run = world.run().batches([("a", 1)])
     backup = world.log_backend.read(path)
     world.flush()
     run.batch([("b", 2)])
@@ -1655,8 +1586,7 @@ def test_rule_18_a_manifest_put_back_behind_the_records_diverges(
         world.flush()
     assert world.log_backend.read(path) == backup
     world.log_backend.delete([path])
-    world.flush()
-    assert world.table() == {"a": 1, "b": 2}
+    assert world.flushed() == {"a": 1, "b": 2}
 
 
 def late_manifest(world: World, offsets_digest: str | None) -> Attempt:
@@ -1676,9 +1606,7 @@ def late_manifest(world: World, offsets_digest: str | None) -> Attempt:
 
 def test_rule_19_a_ledger_behind_the_log_stops_the_line(world: World) -> None:
     """The target was restored from a backup."""
-    run = world.run()
-    run.batch([("a", 1)])
-    run.batch([("b", 2)])
+    run = world.run().batches([("a", 1)], [("b", 2)])
     world.flush()
     run.batch([("c", 3)])
     set_mark(world, flushed=0, last=None)
@@ -1691,9 +1619,7 @@ def test_rule_19_a_checkpoint_set_back_flushes_nothing_and_says_so(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The mark is above what `commits/` says."""
-    run = world.run()
-    run.batch([("a", 1)])
-    run.batch([("b", 2)])
+    world.run().batches([("a", 1)], [("b", 2)])
     world.flush()
     edit(world.checkpoint, "commits/1", None)
     (step,) = world.flush()
@@ -1724,9 +1650,7 @@ def test_rule_21_flinks_hole_a_failed_epoch_then_a_good_one(world: World) -> Non
 
     Here the first failure stops the flush; when the target is well again, both epochs arrive, in order.
     """
-    run = world.run()
-    run.batch([("failed", 1)])
-    run.batch([("good", 2)])
+    world.run().batches([("failed", 1)], [("good", 2)])
     flusher = world.flusher(Faults(at=0, error=ConnectionError, matching="write"))
     assert flusher.run_once() == CreateLedger(-1)
     with pytest.raises(errors.TargetUnavailable):
@@ -1743,9 +1667,7 @@ def test_rule_21_flinks_hole_a_failed_epoch_then_a_good_one(world: World) -> Non
 
 def test_rule_22_an_epoch_is_passed_over_by_a_decision_alone(world: World) -> None:
     """It is begun and finished without rows; the mark moves by one, and a timestamp is used up."""
-    run = world.run()
-    for epoch in range(3):
-        run.batch([(f"k{epoch}", epoch)])
+    world.run().batches(*([(f"k{epoch}", epoch)] for epoch in range(3)))
     world.log.create_decision(decision(1))
     steps = world.flush()
     (passed,) = (step for step in steps if isinstance(step, PassOver))
@@ -1792,8 +1714,7 @@ def test_rule_22_an_unreadable_decision_stops_the_line(world: World) -> None:
 
 def test_rule_22_nothing_is_swept_while_the_ledger_lies_behind(world: World) -> None:
     """What an operator has put back for a rewind is still there when the error is read."""
-    run = world.run()
-    run.batch([("a", 1)])
+    run = world.run().batches([("a", 1)])
     kept = {
         path: world.log_backend.read(path) for path in world.log_backend.list(paths.SEGMENT.folder)
     }

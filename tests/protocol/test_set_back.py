@@ -39,8 +39,7 @@ def skip(world: World, epoch: int, to: str | None = None) -> Decision:
 
 def lost(world: World) -> dict[str, bytes]:
     """Flush epoch 0; then epoch 1 loses its manifest. Return the checkpoint of before it."""
-    run = world.run()
-    run.batch([("a", 0)])
+    run = world.run().batches([("a", 0)])
     world.flush()
     checkpoint = files(world.checkpoint)
     run.batch([("b", 1)])
@@ -86,8 +85,7 @@ def test_rule_22_a_decision_ends_when_spark_computes_its_epoch_again(
 
 def test_rule_22_what_was_given_up_stays_so_beside_what_came_later(world: World) -> None:
     """The manifest that no one can read does not stop the flush of the one that Spark published since."""
-    run = world.run()
-    run.batch([("a", 0)])
+    run = world.run().batches([("a", 0)])
     world.flush()
     checkpoint = files(world.checkpoint)
     run.batch([("b", 1)])
@@ -102,8 +100,7 @@ def test_rule_22_what_was_given_up_stays_so_beside_what_came_later(world: World)
     assert verify(query(world), lambda: world.target, 0).findings == ()
     states = [(line.generation, line.state) for line in inspect(query(world), None, 10).epochs[1:]]
     assert states == [(1, "damaged"), (2, "waiting")]
-    world.flush()
-    assert world.table() == {"a": 0, "b": 2}
+    assert world.flushed() == {"a": 0, "b": 2}
 
 
 def test_rule_22_a_run_that_goes_on_behind_a_decision_does_not_end_it(world: World) -> None:
@@ -126,8 +123,7 @@ def test_rule_22_a_run_that_goes_on_behind_a_decision_does_not_end_it(world: Wor
     later.next = 3
     later.batch([("d", 3)])
     assert world.log.highest_generation() == 2
-    world.flush()
-    assert world.table() == {"a": 0, "c": 2, "d": 3}
+    assert world.flushed() == {"a": 0, "c": 2, "d": 3}
 
 
 def test_rule_22_an_epoch_is_given_up_again(world: World) -> None:
@@ -144,8 +140,7 @@ def test_rule_22_an_epoch_is_given_up_again(world: World) -> None:
     with pytest.raises(OptionError, match="given up already"):
         skip(world, 1)
     world.run().batch([("c", 3)])
-    world.flush()
-    assert world.table() == {"a": 0, "c": 3}
+    assert world.flushed() == {"a": 0, "c": 3}
     assert world.log.decision(1) == again
     assert world.log.decided() == [1]
 
@@ -160,8 +155,7 @@ def test_rule_22_a_begun_attempt_from_after_a_decision_is_finished(world: World)
     flusher._flush = lambda *args, **kwargs: None  # type: ignore[method-assign]  # it dies
     flusher.run_once()
     assert verify(query(world), lambda: world.target, 0).findings == ()
-    world.flush()
-    assert world.table() == {"a": 0, "b": 2}
+    assert world.flushed() == {"a": 0, "b": 2}
 
 
 @pytest.mark.parametrize("told_by", ["claim", "segments"])
@@ -192,8 +186,7 @@ def test_rule_12_a_manifest_that_is_lost_after_an_outdated_decision_is_missed(
         world.flush()
     assert read_status(query(world).checkpoint, world.log).outdated_decisions == (1,)
     skip(world, 1)
-    world.flush()
-    assert world.table() == {"a": 0, "c": 3}
+    assert world.flushed() == {"a": 0, "c": 3}
 
 
 def flush_what_came_after_a_decision(world: World) -> None:
@@ -215,8 +208,7 @@ def test_rule_22_a_rewind_flushes_again_what_came_after_a_decision(world: World)
     plan = plan_rewind(query(world), world.target, 0, now_us)
     assert "given up" not in plan.consequences
     plan.carry_out(now_us)
-    world.flush()
-    assert world.table() == {"b": 2}
+    assert world.flushed() == {"b": 2}
 
 
 def test_rule_22_a_rewind_does_not_pass_over_what_is_trimmed(world: World) -> None:
@@ -242,11 +234,8 @@ def test_rule_23_what_was_given_up_and_not_recorded_is_no_other_log(world: World
 
     world.flush()
     assert world.log.flushed_epochs() == [0, 1]
-    run = world.run()
-    run.batch([("b", 1)])  # the same source offsets: these rows were given up
-    run.batch([("c", 2)])
-    world.flush()
-    assert world.table() == {"a": 0, "c": 2}
+    world.run().batches([("b", 1)], [("c", 2)])
+    assert world.flushed() == {"a": 0, "c": 2}
 
 
 def test_rule_23_what_came_after_a_decision_is_not_recorded_as_given_up(world: World) -> None:
@@ -258,7 +247,5 @@ def test_rule_23_what_came_after_a_decision_is_not_recorded_as_given_up(world: W
     assert isinstance(error, Diverged)
     assert "rewind CHECKPOINT --to 0" in error.remedy
     rewind(world, 0)
-    run = world.run()
-    run.batch([("b", 8)])
-    world.flush()
-    assert world.table() == world.expected() == {"a": 0, "b": 8}
+    world.run().batches([("b", 8)])
+    assert world.flushed() == world.expected() == {"a": 0, "b": 8}

@@ -13,7 +13,7 @@ import pytest
 from state_backends import LocalBackend
 from tests.protocol import several_world as judged
 from tests.protocol.cases import covered
-from tests.protocol.engine import NOW_US, a_decision, in_memory
+from tests.protocol.engine import NOW_US, Rows, World, a_decision, in_memory
 from tests.protocol.interleave import Process, Turns
 from tests.protocol.operations import different_faults
 from tests.protocol.several_world import ADDED, CELLS, SeveralWorld
@@ -27,8 +27,9 @@ from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
 from wal_sink.progress.backlog import read_backlog
 from wal_sink.protocol.next_step import Idle
-from wal_sink.targets.base import Slice
+from wal_sink.targets.base import Slice, Target
 from wal_sink.testing.faults import Crash, Faults
+from wal_sink.testing.memory_target import MemoryOptions, MemoryTarget
 from wal_sink.wal.log import Log
 from wal_sink.wal.targets import announce, attach_targets, flushed_epoch
 
@@ -171,11 +172,9 @@ def test_of_two_starts_that_attach_a_target_the_first_one_says_from_which_epoch(
     late = Process(turns, start)
     late.turn()
     assert turns.stopped_before
-    run = world.run()
-    run.batch([("a", 1)])
+    world.run().batches([("a", 1)])
     late.turn()
-    run = world.run()
-    run.batch([("b", 2)])
+    world.run().batches([("b", 2)])
     world.flush_all()
     judged.complete(world, 2, "")
 
@@ -215,8 +214,7 @@ def test_rule_17_a_trim_that_stood_still_keeps_the_records_of_what_was_flushed_s
 ) -> None:
     """It had listed the manifests before; one target has more epochs now, which wait for the other one."""
     monkeypatch.setattr("wal_sink.wal.trim.RECORDS_KEPT", 1)
-    run = world.run()
-    run.batch([("a", 0)])
+    run = world.run().batches([("a", 0)])
     flush(world.flusher(name=CELLS))
     turns = Turns(0, counts=lambda operation: operation.startswith("delete manifests/"))
     slow = world.flusher(turns, name=ADDED)
@@ -251,13 +249,10 @@ def test_rule_18_orphans_of_an_epoch_that_one_target_lacks_stay_for_it(world: Se
 
 def test_rule_5_what_is_flushed_to_one_target_is_history(world: SeveralWorld) -> None:
     """The checkpoint is set back behind an epoch that one target has: its replay is passed over."""
-    run = world.run()
-    run.batch([("a", 1)])
-    run.batch([("b", 2)])
+    world.run().batches([("a", 1)], [("b", 2)])
     flush(world.flusher(name=CELLS))
     world.checkpoint.delete(["commits/1"])
-    again = world.run()
-    again.batch([("again", 3)])
+    world.run().batches([("again", 3)])
     assert [attempt.generation for attempt in world.log.attempts()] == [1, 1]
     world.flush_all()
     assert sorted(world.rows(ADDED)) == sorted(world.rows(CELLS)) == [("a", 1), ("b", 2)]
@@ -265,8 +260,7 @@ def test_rule_5_what_is_flushed_to_one_target_is_history(world: SeveralWorld) ->
 
 def test_rule_5_another_history_than_one_target_has_is_refused(world: SeveralWorld) -> None:
     """Other source offsets under an epoch that any target has."""
-    run = world.run()
-    run.batch([("a", 1)])
+    world.run().batches([("a", 1)])
     flush(world.flusher(name=CELLS))
     world.checkpoint.delete(["commits/0", "offsets/0"])
     with pytest.raises(Diverged):
@@ -275,9 +269,7 @@ def test_rule_5_another_history_than_one_target_has_is_refused(world: SeveralWor
 
 def test_the_budget_counts_what_the_slowest_target_lacks(world: SeveralWorld) -> None:
     """As long as one of them lacks an epoch, its bytes are in the log."""
-    run = world.run()
-    run.batch([("a", 1)])
-    run.batch([("b", 2)])
+    world.run().batches([("a", 1)], [("b", 2)])
     flush(world.flusher(name=CELLS))
     checkpoint = Checkpoint(world.checkpoint)
     assert read_backlog(checkpoint, world.log).epochs == 2
@@ -290,13 +282,11 @@ def test_the_budget_counts_what_the_slowest_target_lacks(world: SeveralWorld) ->
 def test_a_target_that_is_added_later_begins_at_the_next_epoch(tmp_path: Path) -> None:
     """And nothing that it is to get is trimmed by a flusher that has not heard of it."""
     world = SeveralWorld(tmp_path, CELLS)
-    run = world.run()
-    run.batch([("a", 1)])
+    world.run().batches([("a", 1)])
     old = world.flusher(name=CELLS)
     flush(old)
     world.named = SeveralWorld(tmp_path).named | world.named
-    later = world.run()
-    later.batch([("b", 2)])
+    world.run().batches([("b", 2)])
     flush(old)
     assert [attempt.epoch for attempt in world.log.attempts()] == [1]
     flush(world.flusher(name=ADDED))
@@ -309,8 +299,7 @@ def test_a_target_that_is_added_later_begins_at_the_next_epoch(tmp_path: Path) -
 def test_while_a_target_is_only_announced_nothing_is_trimmed(tmp_path: Path) -> None:
     """A crash between the two steps of attaching: the next start goes on with it."""
     world = SeveralWorld(tmp_path, CELLS)
-    run = world.run()
-    run.batch([("a", 1)])
+    world.run().batches([("a", 1)])
     world.named = SeveralWorld(tmp_path).named | world.named
     with pytest.raises(Crash):
         world.run(
@@ -367,3 +356,43 @@ def test_log_lines_of_a_flush_name_the_target(
     assert any(t.startswith(f"{place}, epoch 0: flushed ") for t in texts), texts
     assert [t for t in texts if not t.startswith(place)] == []
     assert {getattr(r, "target", None) for r in said} == {ADDED}
+
+
+class AuditedWorld(World):
+    """A query whose first target deletes by a word, and whose second one appends every change.
+
+    A value of None is a delete; it is 0, so that no key of the history is null.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(*in_memory(), MemoryTarget(MemoryOptions(keys="k", operation_column="op")))
+        self.audit = MemoryTarget(MemoryOptions(keys="k,op,v"))
+        self.audit.clock_us = self.store.clock_us
+
+    @property
+    def targets(self) -> dict[str, Target]:
+        """One follows the source, the other one keeps its history."""
+        return {"state": self.store, "audit": self.audit}
+
+    def frame(self, rows: Rows) -> pa.RecordBatch:
+        """Return rows as the DataFrame has them."""
+        changes = [
+            {"k": key, "op": "delete" if value is None else "upsert", "v": value or 0}
+            for key, value in rows
+        ]
+        schema = pa.schema([("k", pa.string()), ("op", pa.string()), ("v", pa.int64())])
+        return pa.RecordBatch.from_pylist(changes, schema)
+
+
+def test_of_several_targets_one_deletes_and_another_keeps_the_change() -> None:
+    """What the word means is the business of the target that names its column."""
+    world = AuditedWorld()
+    run = world.run().batches([("a", 1), ("b", 2), ("c", 3)])
+    run.batch([("a", None), ("b", 4)], [("c", None), ("c", 5)])
+    for name in world.targets:
+        flusher = world.flusher(name=name)
+        flush(flusher)
+        flusher.close()
+    assert world.table() == {"b": 4, "c": 5}
+    upserts = {(key, "upsert", value) for key, value in zip("abcbc", (1, 2, 3, 4, 5), strict=True)}
+    assert set(world.audit.rows()) == {*upserts, ("a", "delete", 0), ("c", "delete", 0)}

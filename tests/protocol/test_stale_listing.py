@@ -145,9 +145,7 @@ def test_rule_22_a_listing_from_before_the_decision_begins_nothing(
     """An operator has given an epoch of a backlog up, and the flusher's host does not list that yet."""
     mount = mounted(world, asks_again=asks_again)
     mount.cache(paths.DECISION.folder)
-    run = world.run()
-    for number in range(3):
-        run.batch([(f"k{number}", number)])
+    world.run().batches(*([(f"k{number}", number)] for number in range(3)))
     Log(world.log_backend).create_decision(a_decision(epoch=1))
     flusher = flusher_over(world, mount)
     rest_over(mount, world, flusher, {}, asks_again=asks_again)
@@ -214,8 +212,7 @@ def test_rule_3_a_listing_from_before_the_claim_lets_no_run_go_on(
     world: World, asks_again: bool
 ) -> None:
     """Another driver has claimed a generation, and this one's host does not list it yet."""
-    older = world.run()
-    older.batch([("a", 1)])
+    older = world.run().batches([("a", 1)])
     mount = mounted(world, asks_again=asks_again)
     mount.cache(paths.CLAIM.folder)
     world.run().publish([("b", 2)])
@@ -226,8 +223,7 @@ def test_rule_3_a_listing_from_before_the_claim_lets_no_run_go_on(
 
 def test_rule_5_a_listing_from_before_the_commit_lets_no_run_publish(world: World) -> None:
     """Its host does not list `commits/1` yet: its manifest would look like the kept one."""
-    kept = world.run()
-    kept.batch([("a", 1)])
+    kept = world.run().batches([("a", 1)])
     late = world.run()
     late.checkpoint = mount = CachingMount(  # type: ignore[assignment]
         Path(world.checkpoint.url.removeprefix("file://")), asks_again=True
@@ -270,8 +266,7 @@ def test_a_listing_from_before_a_batch_that_passed_the_sink_by_begins_no_run(wor
 
 def test_rule_23_records_that_are_not_listed_yet_do_not_stop_the_flush(world: World) -> None:
     """Another flusher has flushed on; the ledger says so, and the host lists `flushed/` as it was."""
-    run = world.run()
-    run.batch([("a", 1)])
+    run = world.run().batches([("a", 1)])
     mount = mounted(world, asks_again=True)
     flusher = flusher_over(world, mount)
     until_rest(flusher)
@@ -331,8 +326,7 @@ def test_rule_9_a_rewind_from_a_host_with_old_listings_takes_no_ledger_for_anoth
     world: World, asks_again: bool
 ) -> None:
     """What was flushed and trimmed since is ahead of what it lists, and no log was restored."""
-    run = world.run()
-    run.batch([("a", 1)])
+    run = world.run().batches([("a", 1)])
     world.flush()
     mount = mounted(world, asks_again=asks_again)
     mount.cache(paths.FLUSHED.folder)
@@ -348,8 +342,7 @@ def test_rule_9_a_rewind_from_a_host_with_old_listings_takes_no_ledger_for_anoth
         plan_rewind(elsewhere, world.target, 0, world.clock.us).carry_out(world.clock.us)
     mount.forget()
     run.batch([("b", 5)])
-    world.flush()
-    assert world.table() == world.expected() == {"a": 4, "b": 5}
+    assert world.flushed() == world.expected() == {"a": 4, "b": 5}
 
 
 def test_a_fresh_listing_has_what_a_listing_has(world: World) -> None:

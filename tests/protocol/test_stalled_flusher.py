@@ -57,9 +57,7 @@ class Outage:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        run = world.run()
-        run.batch([("a", 1)])
-        run.batch([("b", 2)])
+        run = world.run().batches([("a", 1)], [("b", 2)])
         world.flush()
         self._table = copy.deepcopy(world.store.table)
         self._row = world.store.ledger[world.query_id]
@@ -151,8 +149,7 @@ def test_rule_22_a_decision_does_not_cover_what_a_flusher_deletes_after_a_rewind
         assert newest is not None
         world.log.create(paths.CLAIM, 300, msgspec.structs.replace(newest, epoch=2))
         world.log.delete(map(paths.CLAIM.path, claims))
-    world.flush()
-    assert world.table() == world.expected() == {"a": 0, "b": 2}
+    assert world.flushed() == world.expected() == {"a": 0, "b": 2}
 
 
 def test_rule_22_what_is_retained_late_does_not_hide_what_is_flushed_since(
@@ -170,9 +167,7 @@ def test_rule_22_what_is_retained_late_does_not_hide_what_is_flushed_since(
         world.store.table = copy.deepcopy(table)
         world.store.ledger[world.query_id] = row
 
-    run = world.run()
-    run.batch([("behind", 1)])
-    run.batch([("behind", 2)])
+    run = world.run().batches([("behind", 1)], [("behind", 2)])
     slow = world.flusher()
     real = slow.trimmer.retain
 
@@ -193,8 +188,7 @@ def test_rule_22_what_is_retained_late_does_not_hide_what_is_flushed_since(
     restore_target()
     world.checkpoint.delete(["offsets/1", "offsets/2"])  # purged
     assert rewind(world, 0).again == 2
-    world.flush()
-    assert world.table() == {"a": 0, "b": 1, "c": 2}
+    assert world.flushed() == {"a": 0, "b": 1, "c": 2}
 
 
 def test_rule_18_what_is_retained_late_is_a_copy_of_the_record_that_counts(world: World) -> None:
@@ -241,16 +235,14 @@ def test_rule_22_what_is_retained_late_is_no_mark(world: World) -> None:
             rewind(world, to)
     assert rewind(world, 0).again == 1
     assert [*all_records(world.log)] == [0]
-    world.flush()
-    assert world.table() == world.expected()
+    assert world.flushed() == world.expected()
 
 
 def test_rule_22_what_is_retained_late_does_not_hold_up_the_flush(world: World) -> None:
     """The manifests went with the copies of the records, which do not say that the epochs are flushed."""
     retain_late(world)
     assert (world.log.attempts(), [*all_records(world.log)]) == ((), [0, 1, 2, 3, 4])
-    world.flush()
-    assert world.table() == world.expected()
+    assert world.flushed() == world.expected()
 
 
 def test_rule_18_what_is_retained_while_it_is_put_back_is_not_lost(world: World) -> None:
@@ -278,8 +270,7 @@ def test_rule_18_what_is_retained_while_it_is_put_back_is_not_lost(world: World)
         plan.carry_out(now_us)
     assert rewind(world, 1).again == 3
     assert [*retained_paths(world.log)] == [0, 1]
-    world.flush()
-    assert world.table() == world.expected()
+    assert world.flushed() == world.expected()
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -302,8 +293,7 @@ def test_rule_19_a_target_from_before_a_rewind_stops_the_flush(
     (finding,) = verify(query(world), lambda: world.target, world.clock.us).findings
     assert finding.kind == "LedgerBehindLog"
     assert rewind(world, 4 if whole else 1).again == (0 if whole else 3)
-    world.flush()
-    assert world.table() == world.expected()
+    assert world.flushed() == world.expected()
 
 
 def test_rule_22_records_that_come_late_stop_the_flush_until_the_next_rewind(world: World) -> None:
@@ -325,8 +315,7 @@ def test_rule_22_records_that_come_late_stop_the_flush_until_the_next_rewind(wor
     with pytest.raises(LedgerBehindLog):
         world.flush()
     assert rewind(world, 1).again == 3
-    world.flush()
-    assert world.table() == world.expected()
+    assert world.flushed() == world.expected()
 
 
 def test_rule_22_a_checkpoint_that_was_set_back_hides_nothing_that_a_flusher_has_finished(
@@ -379,8 +368,7 @@ def test_rule_22_a_rewind_that_is_refused_brings_nothing_back_that_was_flushed_a
         rewind(world, -1)
     assert world.log.attempts() == (Attempt(3, 1),)
     rewind(world, 2)
-    world.flush()
-    assert world.table() == world.expected()
+    assert world.flushed() == world.expected()
 
 
 def test_rule_22_what_is_aside_goes_when_its_epoch_is_flushed_again(world: World) -> None:
@@ -451,8 +439,7 @@ def test_rule_22_attempts_that_were_not_flushed_are_set_aside_before_they_go(wor
     listed = world.log_backend.list(paths.ASIDE)
     assert [path for path in listed if "not_flushed" in path and paths.MANIFEST.path(lost) in path]
     assert paths.MANIFEST.path(lost) not in names_aside(world.log)
-    world.flush()
-    assert world.table() == {"b": 1}
+    assert world.flushed() == {"b": 1}
 
 
 def test_a_file_that_is_gone_and_not_aside_is_still_an_error(world: World) -> None:
@@ -487,8 +474,7 @@ def test_rule_22_a_flusher_that_stood_still_before_a_trim_finds_no_other_history
     assert rewound
     assert world.log.attempts() == (Attempt(0, 1),)
     world.store.table.clear()
-    world.flush()
-    assert world.table() == world.expected() == {"a": 0}
+    assert world.flushed() == world.expected() == {"a": 0}
 
 
 def test_rule_11_of_two_attempts_none_is_taken_while_one_is_being_deleted(
@@ -520,8 +506,7 @@ def test_rule_9_a_slow_flusher_misses_nothing_that_another_one_flushes_at_each_l
     world: World, monkeypatch: pytest.MonkeyPatch, quicker: int
 ) -> None:
     """Both work off one backlog: each epoch that the slow one has chosen is trimmed when it reads it."""
-    run = world.run()
-    run.batch([("a", 0)])
+    run = world.run().batches([("a", 0)])
     slow, left = world.flusher(), [*range(quicker)]
     real = slow._chooser._manifests
 
@@ -542,8 +527,7 @@ def test_rule_9_a_flusher_that_stands_still_in_its_second_look_misses_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both looks begin with the same records; the epoch is flushed and trimmed before the second reads it."""
-    run = world.run()
-    run.batch([("a", 0)])
+    world.run().batches([("a", 0)])
     slow, looks = world.flusher(), list[int]()
     real = slow._chooser._manifests
 
@@ -572,9 +556,7 @@ def test_rule_9_an_epoch_that_was_given_up_since_the_look_is_not_missed(
     """
     world.run().batch([("a", 0)])
     world.flush()
-    run = world.run()
-    run.batch([("poison", 1)])
-    run.batch([("b", 2)])
+    world.run().batches([("poison", 1)], [("b", 2)])
     slow, given_up, looks = world.flusher(), list[int](), iter(range(1, 10))
     place, name = (slow._target, "begin") if stalled == "begin" else (slow._chooser, "_manifests")
     real = getattr(place, name)
@@ -632,8 +614,7 @@ def test_rule_9_a_flusher_that_stood_still_sees_that_the_target_was_restored(
     (attempt,) = world.log.attempts()
     late = world.log_backend.read(paths.MANIFEST.path(attempt))
     world.log.delete([paths.MANIFEST.path(attempt)])
-    run = world.run()
-    run.batch([("b", 1)])
+    run = world.run().batches([("b", 1)])
     slow, restored = world.flusher(), list[str]()
     place, name = {
         "ledger": (slow._target, "read_ledger"),
@@ -664,8 +645,7 @@ def test_rule_9_a_second_look_asks_the_target_though_nothing_is_pending(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others have flushed what the flusher misses, and the target was restored since."""
-    run = world.run()
-    run.batch([("a", 0)])
+    run = world.run().batches([("a", 0)])
     slow, restored = world.flusher(), list[LedgerState]()
     until_it_stops(slow)
     row = world.store.ledger[world.query_id]
@@ -691,8 +671,7 @@ def test_rule_9_an_epoch_whose_record_is_forgotten_since_the_look_is_not_missed(
 ) -> None:
     """Others flush a thousand epochs while a flusher stands still; then the ledger row is lost."""
     monkeypatch.setattr(trim, "RECORDS_KEPT", 1)
-    run = world.run()
-    run.batch([("a", 0)])
+    run = world.run().batches([("a", 0)])
     world.flush()
     run.batch([("b", 1)])
     slow, lost = world.flusher(), list[LedgerState]()

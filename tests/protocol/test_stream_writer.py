@@ -120,8 +120,7 @@ def test_rule_7_a_batch_of_which_a_task_failed_leaves_nothing(
         again.end()
     segments = run.world.log.segments()
     assert [epoch for epoch, _ in segments] == [0]
-    mended = run.world.run()
-    mended.batch([("b", 2)])
+    run.world.run().batches([("b", 2)])
     run.world.flush()
     assert run.world.table() == run.world.expected() == {"a": 1, "b": 2}
 

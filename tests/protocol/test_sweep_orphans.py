@@ -66,8 +66,7 @@ def test_rule_18_a_run_that_claims_its_generation_deletes_the_orphans_before_it(
     again.publish([("b", 1)])
     assert runs_of(world) == sorted([(0, first.run_id), (1, again.run_id)])
     again.write_commit([[("b", 1)]])
-    world.flush()
-    assert world.table() == world.expected() == {"a": 0, "b": 1}
+    assert world.flushed() == world.expected() == {"a": 0, "b": 1}
     assert world.log.segments() == []
 
 
@@ -77,14 +76,12 @@ def test_rule_18_a_note_of_a_lost_history_is_not_about_the_run_of_this_one(world
     world.run().publish([("died", 1)])
     world.log.create_tombstone(OrphanTombstone(epoch=1, generation=3, run_id="of-the-lost-history"))
     world.run().batch([("b", 1)])
-    world.flush()
-    assert world.table() == world.expected() == {"a": 0, "b": 1}
+    assert world.flushed() == world.expected() == {"a": 0, "b": 1}
 
 
 def test_rule_18_segments_of_a_run_that_may_publish_stay(world: World) -> None:
     """A newer run that computes the epoch, too, is not fenced; nor is the one that asks."""
-    older = world.run()
-    older.batch([("a", 0)])
+    older = world.run().batches([("a", 0)])
     newer = killed(world)
     older.publish([("b", 1)])
     assert runs_of(world) == sorted([(0, older.run_id), (1, older.run_id), (1, newer.run_id)])
@@ -94,24 +91,20 @@ def test_rule_18_segments_of_a_run_that_may_publish_stay(world: World) -> None:
 
 def test_rule_18_what_an_operator_may_restore_stays(world: World) -> None:
     """A checkpointed epoch whose manifest is lost: only its segments are left of its rows."""
-    run = world.run()
-    run.batch([("a", 0)])
+    run = world.run().batches([("a", 0)])
     manifest = world.log_backend.read(paths.MANIFEST.path(Attempt(0, 1)))
     world.log_backend.delete([paths.MANIFEST.path(Attempt(0, 1))])
     world.run().publish([("b", 1)])
     assert (0, run.run_id) in runs_of(world)
     world.log_backend.create(paths.MANIFEST.path(Attempt(0, 1)), manifest)
-    world.flush()
-    assert world.table() == {"a": 0}
+    assert world.flushed() == {"a": 0}
 
 
 def test_rule_18_what_spark_goes_on_behind_stays_though_its_commit_file_is_gone(
     world: World,
 ) -> None:
     """Spark computes the newest planned epoch again, and takes those before it for completed."""
-    run = world.run()
-    run.batch([("a", 0)])
-    run.batch([("b", 1)])
+    run = world.run().batches([("a", 0)], [("b", 1)])
     run.write_offsets()
     edit(world.checkpoint, "commits/1", None)
     manifest = world.log_backend.read(paths.MANIFEST.path(Attempt(1, 1)))
@@ -121,8 +114,7 @@ def test_rule_18_what_spark_goes_on_behind_stays_though_its_commit_file_is_gone(
     again.batch([("c", 2)])
     assert (1, run.run_id) in runs_of(world)
     world.log_backend.create(paths.MANIFEST.path(Attempt(1, 1)), manifest)
-    world.flush()
-    assert world.table() == {"a": 0, "b": 1, "c": 2}
+    assert world.flushed() == {"a": 0, "b": 1, "c": 2}
 
 
 @pytest.mark.parametrize("foreign", [False, True])
@@ -163,8 +155,7 @@ def test_rule_18_a_manifest_that_comes_after_its_segments_went_is_not_chosen(
     world.flush(run_history=RunHistory())
     assert world.table() == world.expected() == {"p": 0}
     world.run().batch([("next", 1)])
-    world.flush()
-    assert world.table() == {"p": 0, "next": 1}
+    assert world.flushed() == {"p": 0, "next": 1}
     assert world.log.attempts() == ()
     world.flush()
     assert world.log_backend.list(paths.TOMBSTONE.folder) == [], "a note goes with the next sweep"
@@ -261,8 +252,7 @@ def test_rule_18_what_a_rewind_puts_back_in_the_middle_of_a_sweep_keeps_its_segm
     faults = Meanwhile()
     room(world, world.run(faults), max_bytes=1)
     assert runs_of(world) == [(0, q.run_id)]
-    world.flush()
-    assert world.table() == {"q": 0}
+    assert world.flushed() == {"q": 0}
 
 
 def test_a_hundred_runs_that_are_killed_do_not_fill_the_disk(tmp_path: Path) -> None:
@@ -283,8 +273,7 @@ def test_a_hundred_runs_that_are_killed_do_not_fill_the_disk(tmp_path: Path) -> 
         most = max(most, sum(path.stat().st_size for path in files))
     assert most < 25_000
     world.run().batch([("b", 1)])
-    world.flush()
-    assert world.table() == world.expected() == {"a": 0, "b": 1}
+    assert world.flushed() == world.expected() == {"a": 0, "b": 1}
     assert world.log.segments() == []
 
 
@@ -315,8 +304,7 @@ def test_options_of_a_run_that_failed_as_it_started_are_not_those_of_the_query(
     world: World,
 ) -> None:
     """Commands take the options of the newest run that has published, or claimed in order to."""
-    at_work = world.run()
-    at_work.batch([("a", 0)])
+    world.run().batches([("a", 0)])
     killed(world)
     failing = world.run()
     options = {"target": "cells", "flush.maxRowsPerSecond": "7"}
@@ -333,8 +321,7 @@ def test_options_of_a_run_that_failed_as_it_started_are_not_those_of_the_query(
 
 def test_a_run_that_starts_claims_nothing_while_there_is_space(world: World) -> None:
     """It may fail before its first commit: the run that is at work goes on."""
-    healthy = world.run()
-    healthy.batch([("a", 0)])
+    healthy = world.run().batches([("a", 0)])
     healthy.write_offsets()
     tasks = healthy.tasks([("b", 1)])
     broken = world.run()
@@ -342,8 +329,7 @@ def test_a_run_that_starts_claims_nothing_while_there_is_space(world: World) -> 
     assert world.log.highest_generation() == 1
     healthy.commit(tasks)
     healthy.write_commit([[("b", 1)]])
-    world.flush()
-    assert world.table() == world.expected()
+    assert world.flushed() == world.expected()
 
 
 def test_what_cannot_be_deleted_stops_no_run(
@@ -358,6 +344,5 @@ def test_what_cannot_be_deleted_stops_no_run(
     run = world.run(At(f"delete {paths.SEGMENT.folder}", denied))
     room(world, run, max_bytes=1)
     run.batch([("a", 0)])
-    world.flush()
-    assert world.table() == {"a": 0}
+    assert world.flushed() == {"a": 0}
     assert "could not be deleted" in caplog.text

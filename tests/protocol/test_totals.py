@@ -9,11 +9,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from tests.protocol.cases import covered
 from tests.protocol.engine import NOW_US, Rows, World, in_memory
-from tests.protocol.one_stops import every_stop
 from tests.protocol.test_corruption import query
-from tests.protocol.test_crash_everywhere import EPOCHS, When, every_fault, upon_rows
 from tests.protocol.test_restored import Backup
 from wal_sink import errors
 from wal_sink.admin.quarantine import plan_retry
@@ -48,39 +45,11 @@ class TotalsWorld(World):
         ]
 
 
-def clicks(epoch: int, run: str) -> list[Rows]:
-    """Values as a non-deterministic query computes them, of a key that comes in each epoch, and others."""
-    mark = int(run[:6], 16) * EPOCHS + epoch
-    by_epoch: list[list[Rows]] = [
-        [[("shared", mark), ("a", mark)], [("b", mark)]],
-        [[("shared", mark)], [("b", mark)]],
-        [],
-        [[("a", mark), ("shared", mark)], [("c", mark)]],
-    ]
-    return by_epoch[epoch]
-
-
-@upon_rows
-def test_rule_27_every_fault_upon_totals_is_recovered_from(role: str, when: When) -> None:
-    """In epochs of their own, and in one window of all: each value is in its total, once."""
-    hit = every_fault(TotalsWorld, role, when, clicks)
-    assert len([name for name in hit if name.startswith("write ")]) > 3
-    covered(f"fault at every operation of a {role} that adds to totals, {when}", f"{len(hit)}")
-
-
-def test_rule_27_two_flushers_add_once() -> None:
-    """One stops before its k-th operation, the other one flushes all, and the first one goes on."""
-    assert every_stop(TotalsWorld, clicks)
-
-
 def flushed() -> TotalsWorld:
     """Return a query with three epochs, all in the table."""
     world = TotalsWorld()
     world.retention_s = 1_000.0
-    run = world.run()
-    run.batch([("a", 1), ("b", 1)])
-    run.batch([("a", 2)])
-    run.batch([("b", 3)])
+    world.run().batches([("a", 1), ("b", 1)], [("a", 2)], [("b", 3)])
     world.flush()
     return world
 
@@ -146,8 +115,7 @@ def test_rule_27_a_row_is_not_taken_out_nor_added_afterwards() -> None:
     """What the flush meets stops it; what the tasks have refused is exported, not sent again."""
     world = TotalsWorld()
     world.on_invalid_row = "quarantine"
-    run = world.run()
-    run.batch([("a", 1), (None, 2)])  # type: ignore[list-item]
+    run = world.run().batches([("a", 1), (None, 2)])  # type: ignore[list-item]
     world.flush()
     with pytest.raises(errors.OptionError, match="added to totals"):
         plan_retry(query(world), world.target).carry_out(NOW_US)
@@ -165,8 +133,7 @@ def test_rule_27_a_row_is_not_taken_out_nor_added_afterwards() -> None:
 def test_rule_27_a_flusher_that_stood_still_takes_nothing_back() -> None:
     """It began a window, and wakes when that and the next one are flushed."""
     world = TotalsWorld()
-    run = world.run()
-    run.batch([("a", 1)])
+    run = world.run().batches([("a", 1)])
     stale = world.flusher(Faults(at=0, error=ConnectionError, matching="write"))
     stale.run_once()
     with pytest.raises(errors.TargetUnavailable):

@@ -184,12 +184,10 @@ def test_two_stops_of_each_driver_where_they_meet(*, deaf: bool) -> None:
 
 def test_a_run_that_comes_too_late_leaves_the_quicker_one_as_it_is(world: World) -> None:
     """Both compute epoch 1, and the older one has completed it: the newer one ends, and claims nothing."""
-    older = world.run()
-    older.batch([("a", 0)])
+    older = world.run().batches([("a", 0)])
     newer = world.run()
     older.batch([("b", 1)])
     with pytest.raises(Fenced, match="checkpointed already"):
         newer.batch([("b", 2)])
     older.batch([("c", 3)])
-    world.flush()
-    assert world.table() == world.expected() == {"a": 0, "b": 1, "c": 3}
+    assert world.flushed() == world.expected() == {"a": 0, "b": 1, "c": 3}

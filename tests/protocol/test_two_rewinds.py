@@ -108,8 +108,7 @@ def test_rule_22_a_rewind_is_refused_while_another_one_lives(
     assert world.log.flushed_epochs() != [0]
     while not first.ended:
         first.turn()
-    world.flush()
-    assert world.table() == world.expected()
+    assert world.flushed() == world.expected()
 
 
 def test_rule_22_a_rewind_that_was_killed_holds_up_no_other_one(
@@ -130,8 +129,7 @@ def test_rule_22_a_rewind_that_was_killed_holds_up_no_other_one(
     assert world.log.flushed_epochs() == list(range(EPOCHS - 2))
     patience = PATIENCE._replace(sleep=lambda _: pytest.fail("it waits"))
     plan_rewind(query(world)._replace(patience=patience), world.target, 0, NOW_US).carry_out(NOW_US)
-    world.flush()
-    assert world.table() == world.expected()
+    assert world.flushed() == world.expected()
     assert world.log.flushed_epochs() == list(range(EPOCHS))
 
 
@@ -187,8 +185,7 @@ def test_rule_22_a_rewind_that_wakes_between_its_look_and_a_deletion_loses_no_ro
     last = EPOCHS - 1
     gone = last - 1 if state == "below" else last
     if state == "unrecorded":
-        run = world.run()
-        run.batch([("z", 9)])
+        world.run().batches([("z", 9)])
         with pytest.raises(errors.LogUnavailable):
             world.flush(
                 Faults(at=0, error=ConnectionError, matching=f"create {paths.FLUSHED.folder}")

@@ -338,23 +338,19 @@ def test_several_attempts_go_together(world: World) -> None:
     given = give_up(world, 0)
     assert len(given.decision.files) == 5
     assert (given.decision.generation, given.decision.rows) == (2, -1)
-    world.flush()
-    assert world.table() == {"b": 2}
+    assert world.flushed() == {"b": 2}
 
 
 def test_what_is_given_up_is_trimmed_although_it_cannot_be_read(world: World) -> None:
     """The command died after the decision: the flusher finishes its work."""
     world.run().publish([("ghost", 9)])
-    run = world.run()
-    run.batch([("a", 1)])
-    run.batch([("b", 2)])
+    world.run().batches([("a", 1)], [("b", 2)])
     edit(world.log_backend, paths.MANIFEST.path(Attempt(0, 1)), b"{")
     broken = Faults(at=0, matching="delete")
     plan = plan_skip(faulty(world, broken), world.target, 0, elsewhere(world), NOW_US, begun=False)
     with pytest.raises(Crash):
         plan.carry_out(NOW_US)
-    world.flush()
-    assert world.table() == {"b": 2}
+    assert world.flushed() == {"b": 2}
     assert world.log.attempts() == ()
     assert world.log_backend.list(paths.SEGMENT.folder) == []
 
@@ -450,8 +446,7 @@ def test_rewind_flushes_again_what_the_target_lost(world: World) -> None:
     done = go_back(world, 0)
     assert done.again == EPOCHS - 2
     assert world.store.ledger[world.query_id].last_us == used
-    world.flush()
-    assert world.table() == world.expected()
+    assert world.flushed() == world.expected()
     assert world.log.flushed_epochs() == list(range(EPOCHS))
     again = [record_last_us(world, epoch) for epoch in range(1, EPOCHS)]
     assert used < again[0]
@@ -466,8 +461,7 @@ def test_rewind_when_only_rows_are_lost(world: World) -> None:
     restore(world, backup, range(EPOCHS))
     assert go_back(world, -1).again == EPOCHS - 1
     assert world.log.flushed_epochs() == []
-    world.flush()
-    assert world.table() == world.expected()
+    assert world.flushed() == world.expected()
     assert "ghost" not in world.table(), "the attempt that was flushed is flushed again"
 
 
@@ -508,8 +502,7 @@ def test_rewind_is_refused_where_the_log_has_forgotten(world: World) -> None:
     before = world.store.ledger[world.query_id]
     assert go_back(world, 2).again == 1
     assert world.store.ledger[world.query_id].last_us == before.last_us
-    world.flush()
-    assert world.table() == world.expected()
+    assert world.flushed() == world.expected()
 
 
 def advised(world: World, to: int) -> int | None:
@@ -592,9 +585,7 @@ def test_a_rewind_over_epochs_that_were_given_up(world: World) -> None:
 
 def test_a_second_rewind_remembers_the_timestamps_of_the_first(world: World) -> None:
     """The row is lost while epoch 1 is flushed again: what follows has to be newer than that."""
-    run = world.run()
-    for epoch in range(3):
-        run.batch([("last", 30 - epoch), ("first", epoch)])
+    world.run().batches(*([("last", 30 - epoch), ("first", epoch)] for epoch in range(3)))
     backup = {path: world.log_backend.read(path) for path in world.log_backend.list()}
     world.flush()
     restore(world, backup, range(1, 3))
@@ -605,15 +596,12 @@ def test_a_second_rewind_remembers_the_timestamps_of_the_first(world: World) -> 
     truncate_ledger(world)
     stuck(world, errors.LedgerBehindLog)
     go_back(world, 0)
-    world.flush()
-    assert world.table() == world.expected() == {"last": 28, "first": 2}
+    assert world.flushed() == world.expected() == {"last": 28, "first": 2}
 
 
 def test_after_a_rewind_to_the_beginning_a_lost_row_is_not_made_anew(world: World) -> None:
     """The log has no record then, but timestamps were used: an old value would win over a new one."""
-    run = world.run()
-    for epoch in range(2):
-        run.batch([("last", 20 - epoch), ("first", epoch)])
+    world.run().batches(*([("last", 20 - epoch), ("first", epoch)] for epoch in range(2)))
     backup = {path: world.log_backend.read(path) for path in world.log_backend.list()}
     world.flush()
     restore(world, backup, range(2))
@@ -623,8 +611,7 @@ def test_after_a_rewind_to_the_beginning_a_lost_row_is_not_made_anew(world: Worl
     truncate_ledger(world)
     assert "--to -1" in stuck(world, errors.LedgerBehindLog)
     go_back(world, -1)
-    world.flush()
-    assert world.table() == world.expected() == {"last": 19, "first": 1}
+    assert world.flushed() == world.expected() == {"last": 19, "first": 1}
 
 
 def test_a_rewind_says_which_rows_do_not_come_back(world: World) -> None:
@@ -695,8 +682,7 @@ def test_a_checkpoint_that_was_moved_with_its_log(places: Places) -> None:
     assert set(done.after.values()) >= {moved.checkpoint.url, moved.log_backend.url}
     assert places.world.checkpoint.url in done.before.values()
     moved.run().batch([("x", 1)])
-    moved.flush()
-    assert moved.table() == moved.expected()
+    assert moved.flushed() == moved.expected()
     assert look(moved).findings == ()
 
 
@@ -804,8 +790,7 @@ def test_the_log_that_adopts_owns_alone(places: Places) -> None:
 
 def test_a_ledger_row_of_a_log_that_was_deleted(world: World) -> None:
     """The query made a new log; the row still says which epochs are flushed."""
-    run = world.run()
-    run.batch([("a", 0)])
+    world.run().batches([("a", 0)])
     world.flush()
     world.log_backend.delete(world.log_backend.list())
     world.checkpoint.delete([Checkpoint.LOG_URL])
@@ -813,8 +798,7 @@ def test_a_ledger_row_of_a_log_that_was_deleted(world: World) -> None:
     stuck(world, errors.WrongOwner)
     assert [finding.kind for finding in look(world).findings] == ["WrongOwner"]
     take_over(world)
-    world.flush()
-    assert world.table() == {"a": 0, "b": 1}
+    assert world.flushed() == {"a": 0, "b": 1}
 
 
 def test_nothing_to_adopt(world: World) -> None:

@@ -17,7 +17,8 @@ from rich.console import RenderableType
 import wal_sink
 from tests.screens.picture import elsewhere, picture
 from tests.spark.live_query import live_query
-from tests.spark.tables import Table, wait_for
+from tests.spark.tables import Table
+from tests.support.waiting import until
 from wal_sink.admin.inspect import inspect, inspect_epoch
 from wal_sink.admin.query import find_query
 from wal_sink.cli.look import status_screen
@@ -43,9 +44,9 @@ def main() -> None:
         spark = local_session()
         table = Table(node, "shop")
         with wal_sink.register(spark) as sink, live_query(spark, table, checkpoint) as query:
-            wait_for(lambda: sink.status(query).flushed >= MOST, PATIENCE_S)
+            until(lambda: sink.status(query).flushed >= MOST, PATIENCE_S)
             node.pause()
-            wait_for(lambda: sink.status(query).last_error is not None, PATIENCE_S)
+            until(lambda: sink.status(query).last_error is not None, PATIENCE_S)
             time.sleep(LONG_S)
             watch = "wal-sink status /data/checkpoint --watch"
             save("outage", watch, status_screen(elsewhere(sink.status(query), names)))
@@ -61,7 +62,7 @@ def main() -> None:
             command = f"wal-sink inspect /data/checkpoint {epoch} --rows 3"
             save("epoch", command, epoch_screen(one))
             node.resume()
-            wait_for(lambda: sink.status(query).pending_epochs == 0, PATIENCE_S)
+            until(lambda: sink.status(query).pending_epochs == 0, PATIENCE_S)
             save("recovered", watch, status_screen(elsewhere(sink.status(query), names)))
         spark.stop()
 

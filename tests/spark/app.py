@@ -20,7 +20,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import wal_sink
 from tests.spark.gate import Gate
-from tests.spark.tables import wait_for
+from tests.support.waiting import until
 from wal_sink.options import as_texts
 from wal_sink.testing.crash import PAUSING_TARGET, PausingBatchWriter, PausingDataSource, pause_at
 from wal_sink.testing.local_spark import local_session
@@ -40,7 +40,7 @@ def main(config: dict[str, Any]) -> None:
             query.awaitTermination()
         if config.get("stop_in_job"):
             gate = Gate(config["keyspace"])
-            wait_for(lambda: len(gate.writers()) > 1)
+            until(lambda: len(gate.writers()) > 1)
             spark.stop()
             gate.open()
 

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 import wal_sink
 from tests.spark.app import writer
 from tests.spark.remains import remains
-from tests.spark.tables import wait_for
+from tests.support.waiting import until
 from wal_sink.errors import TargetUnavailable
 from wal_sink.flush.run_history import RUN_HISTORY
 from wal_sink.model.ledger import Owner
@@ -83,7 +83,7 @@ def notebook(config: dict[str, Any]) -> None:
     sink = wal_sink.register(spark)
     assert RUN_HISTORY.running(str(query.id)) is None, "the flush waits for no event of a dead run"
     reach(config, sink, start(spark, config))
-    wait_for(lambda: len(flushers()) == 1)
+    until(lambda: len(flushers()) == 1)
     Path(config["barrier"]).unlink()
     sink.close()
     spark.stop()

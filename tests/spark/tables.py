@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -55,11 +53,3 @@ def start(rows: DataFrame, table: Table, checkpoint: str, /, **more: object) -> 
     for name, value in more.items():
         writer = writer.option(name, str(value))
     return writer.trigger(availableNow=True).start()
-
-
-def wait_for(done: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Wait for a condition."""
-    deadline = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

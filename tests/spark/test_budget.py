@@ -22,7 +22,8 @@ from tests.small_disk import SmallDisk, small_disk  # noqa: F401 - a fixture
 from tests.spark.conftest import ROWS_PER_FILE, write_source
 from tests.spark.gate import GATED_TARGET, Gate
 from tests.spark.impatient import IMPATIENT_TARGET
-from tests.spark.tables import Table, options, start, stream, wait_for
+from tests.spark.tables import Table, options, start, stream
+from tests.support.waiting import until
 from wal_sink.admin.flush import FlushCommand
 from wal_sink.admin.query import Query
 from wal_sink.configuration import configure
@@ -87,7 +88,7 @@ def test_the_next_epoch_waits_or_the_query_fails(
     rows = stream(spark, write_source(tmp_path / "source", EPOCHS))
     with wal_sink.register(spark) as sink:
         query = start(rows, table, checkpoint, target=GATED_TARGET, **SMALL)
-        wait_for(lambda: gate.writers() != {} and waits(checkpoint, 1), 200)
+        until(lambda: gate.writers() != {} and waits(checkpoint, 1), 200)
         time.sleep(2)
         assert waits(checkpoint, 1), "epoch 0 passed, though it is larger than the budget"
         before = time.monotonic()
@@ -104,7 +105,7 @@ def test_the_next_epoch_waits_or_the_query_fails(
         assert log_of(checkpoint).attempts() == (Attempt(0, 1),)
 
         query = start(rows, table, checkpoint, target=GATED_TARGET, **SMALL)
-        wait_for(lambda: waits(checkpoint, 1), 200)
+        until(lambda: waits(checkpoint, 1), 200)
         gate.open()
         query.awaitTermination()
         sink.await_flushed(query, timeout=60)

@@ -13,7 +13,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import wal_sink
 from tests.spark.live_query import live_query
-from tests.spark.tables import Table, wait_for
+from tests.spark.tables import Table
+from tests.support.waiting import until
 from wal_sink.errors import OptionError
 from wal_sink.testing.servers.cassandra import Node
 
@@ -97,7 +98,7 @@ def test_a_query_that_runs_already_is_stopped_when_the_session_is_registered(
     wal_sink.register(spark).close()  # the session has the format from now on
     with continuous(spark, checkpoint, table) as query:
         sink = wal_sink.register(spark)
-        wait_for(lambda: not query.isActive, seconds=10)
+        until(lambda: not query.isActive, seconds=10)
         with pytest.raises(OptionError, match=REMEDY):
             sink.close()
 
@@ -119,7 +120,7 @@ def test_the_remedy_works_with_the_same_checkpoint(
             assert not refused.isActive
         with live_query(spark, table, checkpoint) as query:
             assert query.id == refused.id
-            wait_for(lambda: sink.status(query).flushed >= 1)
+            until(lambda: sink.status(query).flushed >= 1)
     ids = table.ids()
     assert ids
     assert ids == list(range(len(ids)))

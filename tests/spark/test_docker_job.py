@@ -17,7 +17,7 @@ from cassandra.cluster import NoHostAvailable
 
 import wal_sink
 from tests.spark.kafka_jars import PACKAGE
-from tests.spark.tables import wait_for
+from tests.support.waiting import until
 from wal_sink.testing.servers.cassandra import IMAGE, Node
 
 ROOT = Path(__file__).parents[2]
@@ -32,10 +32,10 @@ def test_on_sigterm_the_job_flushes_what_is_checkpointed(
 ) -> None:
     """It is killed, started again and stopped: every order is in the table once."""
     with started(cassandra, keyspace, tmp_path):
-        wait_for(lambda: count(cassandra, keyspace) > 0, 120)
+        until(lambda: count(cassandra, keyspace) > 0, 120)
     before = count(cassandra, keyspace)
     with started(cassandra, keyspace, tmp_path) as stopped:
-        wait_for(lambda: count(cassandra, keyspace) > before, 120)
+        until(lambda: count(cassandra, keyspace) > before, 120)
         stopped.terminate()
         stopped.wait(120)
     said = (tmp_path / "output").read_text()

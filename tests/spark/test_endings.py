@@ -17,7 +17,8 @@ import wal_sink
 from tests.spark.conftest import ROWS_PER_FILE, write_source
 from tests.spark.driver import Driver
 from tests.spark.remains import none_left, remains
-from tests.spark.tables import Table, stream, wait_for
+from tests.spark.tables import Table, stream
+from tests.support.waiting import until
 from wal_sink import status
 from wal_sink.testing.servers.cassandra import EmbeddedCassandra
 from wal_sink.wal.location import locate
@@ -97,16 +98,14 @@ def test_stop_in_the_block_flushes_what_is_checkpointed(
     for last in (2, 5):
         with wal_sink.register(spark):
             endless(spark, source, table, checkpoint)
-            wait_for(lambda last=last: last_commit(checkpoint) >= last, 240)  # type: ignore[misc]
+            until(lambda last=last: last_commit(checkpoint) >= last, 240)  # type: ignore[misc]
             endless(spark, source, table, checkpoint).stop()  # starting it, Spark stops the first
         found = status(checkpoint)
         assert found.flushed == found.checkpointed >= last
         ids = table.ids()
         assert ids == list(range(len(ids)))
         assert len(ids) == sum(record.rows for record in log_of(checkpoint).flushed_since(-1))
-        wait_for(
-            lambda: remains(cassandra.port) <= before
-        )  # leaving the block waits 5 s for threads
+        until(lambda: remains(cassandra.port) <= before)  # leaving the block waits 5 s for threads
 
 
 def last_commit(checkpoint: str) -> int:
@@ -181,7 +180,7 @@ def test_ctrl_c_flushes_and_a_second_one_leaves(application: Application) -> Non
     driver = application.start("block", closed=True)
     time.sleep(1)  # from the marker into awaitTermination()
     os.killpg(driver.process.pid, signal.SIGINT)
-    wait_for(lambda: f"flushing {EPOCHS} epochs" in driver.log())
+    until(lambda: f"flushing {EPOCHS} epochs" in driver.log())
     assert driver.process.poll() is None
     os.killpg(driver.process.pid, signal.SIGINT)
     second = time.monotonic()
@@ -200,7 +199,7 @@ def test_ctrl_c_once_goes_through_when_everything_is_flushed(application: Applic
     driver = application.start("block", closed=True)
     time.sleep(1)
     os.killpg(driver.process.pid, signal.SIGINT)
-    wait_for(lambda: f"flushing {EPOCHS} epochs" in driver.log())
+    until(lambda: f"flushing {EPOCHS} epochs" in driver.log())
     application.barrier.unlink()
     driver.finish(-signal.SIGINT)
     assert LEFT not in driver.log(), driver.log()
@@ -215,7 +214,7 @@ def test_sigterm_that_raises_system_exit_neither_hangs_nor_loses(application: Ap
     driver = application.start("block", closed=True, exit_on_term=True)
     time.sleep(1)
     os.kill(driver.process.pid, signal.SIGTERM)
-    wait_for(lambda: f"flushing {EPOCHS} epochs" in driver.log())
+    until(lambda: f"flushing {EPOCHS} epochs" in driver.log())
     application.barrier.unlink()
     driver.finish(143)
     assert "Traceback" not in driver.log()

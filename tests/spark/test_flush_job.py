@@ -15,7 +15,8 @@ import wal_sink
 from tests.spark.conftest import write_source
 from tests.spark.driver import Driver
 from tests.spark.gate import GATED_TARGET, Gate
-from tests.spark.tables import Table, options, start, stream, wait_for
+from tests.spark.tables import Table, options, start, stream
+from tests.support.waiting import until
 from wal_sink.configuration import configure
 from wal_sink.errors import NotDrained
 from wal_sink.flush.flusher import Flusher, Pipeline
@@ -77,7 +78,7 @@ def test_a_window_is_written_by_a_job_beside_the_query(
     with wal_sink.register(spark) as sink:
         rows = stream(spark, write_source(tmp_path / "source", 4, ROWS))
         query = start(rows, table, checkpoint, **gated)
-        wait_for(lambda: len(gate.writers()) == 2)
+        until(lambda: len(gate.writers()) == 2)
         assert running(spark) == [f"wal_sink flushes epoch 0 of query {query.id}"]
         query.awaitTermination()
         assert locate(checkpoint).open_checkpoint().last_commit() == 3
@@ -114,11 +115,11 @@ def test_closing_cancels_the_job(
     gate.close()
     sink = wal_sink.register(spark, drain_timeout=1)
     start(stream(spark, source), table, checkpoint, **gated).awaitTermination()
-    wait_for(lambda: len(gate.writers()) == 2)
+    until(lambda: len(gate.writers()) == 2)
     with pytest.raises(NotDrained):
         sink.close()
     assert running(spark) == []
-    wait_for(lambda: not any(Path(f"/proc/{process}").exists() for process in gate.writers()))
+    until(lambda: not any(Path(f"/proc/{process}").exists() for process in gate.writers()))
     assert table.ids() == []
     gate.open()
     with wal_sink.register(spark):
@@ -134,7 +135,7 @@ def held(
     rows = stream(spark, write_source(folder / "source", 1, ROWS))
     query = start(rows, table, str(folder / "checkpoint"), **gated)
     query.awaitTermination()
-    wait_for(lambda: len(gate.writers()) == 2)
+    until(lambda: len(gate.writers()) == 2)
     return query
 
 
@@ -155,7 +156,7 @@ def test_a_job_whose_window_another_flusher_has_finished_is_cancelled(
             pass
         another.close()
         assert table.ids() == list(range(ROWS))
-        wait_for(lambda: running(spark) == [])
+        until(lambda: running(spark) == [])
         sink.await_flushed(query, timeout=120)
     assert len(gate.writers()) == 2, "no task has written it once more"
 
@@ -184,7 +185,7 @@ def test_what_stops_a_task_is_the_error_that_the_driver_would_meet(
         query = held(spark, table, tmp_path, gate, gated)
         cassandra.execute(f"DROP TABLE {keyspace}.events")
         gate.open()
-        wait_for(lambda: sink.status(query).last_error is not None)
+        until(lambda: sink.status(query).last_error is not None)
         error = sink.status(query).last_error or ""
         assert "SchemaMismatch" in error
         assert "(in a Spark task on" in caplog.text

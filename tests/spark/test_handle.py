@@ -28,7 +28,8 @@ from tests.protocol.engine import World
 from tests.spark.conftest import write_source
 from tests.spark.ending import BARRIER, CLOSED_TARGET
 from tests.spark.remains import remains
-from tests.spark.tables import Table, start, stream, wait_for
+from tests.spark.tables import Table, start, stream
+from tests.support.waiting import until
 from wal_sink.admin.spark_schema import parquet_schema
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import FlushTimeout, NotDrained, OptionError, TargetRefused, UnsupportedSpark
@@ -134,7 +135,7 @@ def test_an_epoch_is_heard_of_without_the_copy_of_its_progress(
         query.awaitTermination()
         query_id, run_id = str(query.id), str(query.runId)
         for epoch in range(2):
-            wait_for(lambda e=epoch: RUN_HISTORY.committed(query_id, e, [run_id]) == run_id)  # type: ignore[misc]
+            until(lambda e=epoch: RUN_HISTORY.committed(query_id, e, [run_id]) == run_id)  # type: ignore[misc]
     assert bool(copied) == spark_differs
 
 
@@ -330,7 +331,7 @@ def test_a_query_that_goes_on_after_close_is_named(
     table = Table(cassandra, keyspace)
     with wal_sink.register(spark) as sink:
         query = endless(spark, table, checkpoint)
-        wait_for(lambda: sink.status(query).checkpointed >= 0)
+        until(lambda: sink.status(query).checkpointed >= 0)
     try:
         with caplog.at_level(logging.WARNING):
             sink.close()  # a second time: nothing
@@ -378,7 +379,7 @@ def test_an_interrupt_at_any_line_of_close_leaves_nothing_behind(
             if not sink.forgotten():
                 sink.close()
             # A thread that was in a request ends after it, which may take longer than the interrupted wait.
-            wait_for(lambda: remains(cassandra.port) <= before, seconds=30)
+            until(lambda: remains(cassandra.port) <= before, seconds=30)
     finally:
         query.stop()
     assert len(interrupted) > 8, "it was interrupted at each line, and ran through at last"

@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 
 import wal_sink
 from tests.metrics.server import Prometheus, promtool  # noqa: F401 - a fixture
-from tests.spark.tables import Table, wait_for
+from tests.spark.tables import Table
+from tests.support.waiting import until
 from wal_sink.errors import OptionError
 from wal_sink.testing.servers.cassandra import Node
 
@@ -66,7 +67,7 @@ def test_an_alert_fires_while_cassandra_stands_still_and_ends_afterwards(
         )
         with Prometheus(tmp_path / "prometheus", sink.metrics_port).running() as prometheus:
             prometheus.until(lambda: len(prometheus.targets()) == 1, 30)
-            wait_for(lambda: scraped(sink.metrics_port)["wal_sink_flushed_rows_total"] > 0, 180)
+            until(lambda: scraped(sink.metrics_port)["wal_sink_flushed_rows_total"] > 0, 180)
             prometheus.until(lambda: "WalSinkFlushLags" not in prometheus.firing(), 60)
             cassandra.pause()
             try:
@@ -89,7 +90,7 @@ def test_an_alert_fires_while_cassandra_stands_still_and_ends_afterwards(
             assert unhealthy == {}
         query.stop()
         sink.await_flushed(query, 60)
-        wait_for(lambda: scraped(sink.metrics_port)["wal_sink_pending_epochs"] == 0)
+        until(lambda: scraped(sink.metrics_port)["wal_sink_pending_epochs"] == 0)
         done = scraped(sink.metrics_port)
         assert done["wal_sink_oldest_pending_seconds"] == 0
         assert done["wal_sink_flushed_rows_total"] == len(table.ids()) > 20

@@ -12,7 +12,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import wal_sink
 from tests.spark.conftest import ROWS_PER_FILE, write_source
-from tests.spark.tables import Table, options, start, stream, wait_for
+from tests.spark.tables import Table, options, start, stream
+from tests.support.waiting import until
 from wal_sink.errors import OptionError
 from wal_sink.flush.flusher import Flusher
 from wal_sink.flush.run_history import RUN_HISTORY
@@ -39,9 +40,9 @@ def test_a_run_is_asked_when_its_event_was_missed(
         try:
             spark.streams.removeListener(sink._listener)
             waits = "published by 2 runs"
-            wait_for(lambda: waits in (sink.status(query).doing or ""))
+            until(lambda: waits in (sink.status(query).doing or ""))
             assert sink.status(query).flushed == 0
-            wait_for(lambda: sink.status(query).flushed == 1)
+            until(lambda: sink.status(query).flushed == 1)
         finally:
             query.stop()
     assert table.ids() == list(range(2 * ROWS_PER_FILE))
@@ -61,7 +62,7 @@ def test_an_end_of_which_no_event_tells_is_found(
         assert RUN_HISTORY.running(str(query.id)) == run
         flush = sink._queries.find(str(query.id))
         assert flush is not None
-        wait_for(lambda: not flush.is_alive, seconds=60)
+        until(lambda: not flush.is_alive, seconds=60)
         assert RUN_HISTORY.running(str(query.id)) is None
         assert sink.status(query).flushed == 1
 
@@ -76,7 +77,7 @@ def test_a_query_that_goes_on_under_a_new_handle_is_known_to_run(
     sink = wal_sink.register(spark)
     query = writer.option("checkpointLocation", checkpoint).start()
     try:
-        wait_for(lambda: sink.status(query).flushed == 0)
+        until(lambda: sink.status(query).flushed == 0)
         sink.close()
         RUN_HISTORY.forget(str(query.id))
         with wal_sink.register(spark):
@@ -102,7 +103,7 @@ def test_a_handle_lets_go_of_queries_that_are_done(
             checkpoint = str(tmp_path / f"checkpoint-{number}")
             queries.append(start(stream(spark, source), table, checkpoint))
             queries[-1].awaitTermination()
-        wait_for(lambda: sink._queries.flushes() == [], seconds=60)
+        until(lambda: sink._queries.flushes() == [], seconds=60)
         ids = {str(query.id) for query in queries}
         gc.collect()
         flushers = [each for each in gc.get_objects() if isinstance(each, Flusher)]
@@ -135,7 +136,7 @@ def test_what_waits_for_another_process_is_not_let_go(
     sink = wal_sink.register(spark, flush=False)
     query = start(rows, table, checkpoint)
     query.awaitTermination()
-    wait_for(lambda: sink._queries.flushes()[0].terminated)
+    until(lambda: sink._queries.flushes()[0].terminated)
     sink._queries.forget_done()
     assert len(sink._queries.flushes()) == 1
     sink.close()

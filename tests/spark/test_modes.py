@@ -14,8 +14,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 import wal_sink
 from tests.spark.conftest import ROWS_PER_FILE, write_source
 from tests.spark.gate import GATED_TARGET, Gate
-from tests.spark.tables import Table, start, stream, wait_for
+from tests.spark.tables import Table, start, stream
 from tests.spark.test_continuous import written
+from tests.support.waiting import until
 from wal_sink.errors import LogUnavailable, OptionError
 from wal_sink.testing.servers.cassandra import Node
 from wal_sink.wal.location import locate
@@ -202,11 +203,11 @@ def test_a_query_that_is_started_twice_goes_on_once(
     other = spark if where == "the same session" else sibling
     with wal_sink.register(spark) as sink, wal_sink.register(other) as other_sink:
         first = numbered(spark, table, checkpoint)
-        wait_for(lambda: sink.status(first).flushed >= 1)
+        until(lambda: sink.status(first).flushed >= 1)
         second = numbered(other, table, checkpoint)
         assert (second.id, second.isActive, first.isActive) == (first.id, True, False)
         reached = other_sink.status(second).checkpointed
-        wait_for(lambda: other_sink.status(second).flushed > reached + 2)
+        until(lambda: other_sink.status(second).flushed > reached + 2)
         second.stop()
         assert first.exception() is None
         assert second.exception() is None
@@ -224,14 +225,14 @@ def test_a_second_start_that_spark_refuses_does_not_disturb_the_first(
     refuse = {"spark.sql.streaming.stopActiveRunOnRestart": "false"}
     with wal_sink.register(spark) as sink:
         first = numbered(spark, table, checkpoint)
-        wait_for(lambda: sink.status(first).flushed >= 1)
+        until(lambda: sink.status(first).flushed >= 1)
         with (
             settings(spark, **refuse),
             pytest.raises(Exception, match=r"(?i)already active|concurrent"),
         ):
             numbered(spark, table, checkpoint)
         reached = sink.status(first).checkpointed
-        wait_for(lambda: sink.status(first).flushed > reached + 1)
+        until(lambda: sink.status(first).flushed > reached + 1)
         first.stop()
     ids = table.ids()
     assert ids == list(range(len(ids)))

@@ -19,7 +19,8 @@ import wal_sink
 from state_backends import open_backend
 from tests.cli.shell import FOLLOWS, run, start
 from tests.spark.live_query import live_query
-from tests.spark.tables import Table, wait_for
+from tests.spark.tables import Table
+from tests.support.waiting import until
 from wal_sink.model import paths
 from wal_sink.testing.servers.cassandra import EmbeddedCassandra
 from wal_sink.wal.log import Log
@@ -105,7 +106,7 @@ def test_a_night_with_an_outage(spark: SparkSession, shell: Shell) -> None:
         node.create_keyspace("shop")
         table = Table(node, "shop")
         with live_query(spark, table, str(shell.checkpoint)) as query:
-            wait_for(lambda: sink.status(query).flushed >= 0, PATIENCE_S)
+            until(lambda: sink.status(query).flushed >= 0, PATIENCE_S)
             in_health(shell)
             seen: list[str] = []
             with shell.going_on("status", "--watch", "--json", lines=seen) as end_watching:
@@ -114,11 +115,11 @@ def test_a_night_with_an_outage(spark: SparkSession, shell: Shell) -> None:
                 with shell.going_on("flush", "--follow", "--json", says=FOLLOWS) as end_following:
                     node.resume()
                     behind = shell.json("status")["checkpointed"]
-                    wait_for(lambda: sink.status(query).flushed >= behind, PATIENCE_S)
+                    until(lambda: sink.status(query).flushed >= behind, PATIENCE_S)
                     followed = json.loads(end_following())
                     assert followed["why"] == "stopped"
                 after_the_outage(shell, behind)
-                wait_for(lambda: json.loads(seen[-1])["last_error"] is None, PATIENCE_S)
+                until(lambda: json.loads(seen[-1])["last_error"] is None, PATIENCE_S)
                 watched = list(map(json.loads, end_watching().splitlines()))
             assert query.isActive
             assert query.exception() is None
@@ -143,7 +144,7 @@ def in_health(shell: Shell) -> None:
 
 def in_the_outage(shell: Shell) -> None:
     """`status` and `inspect` answer, and say what the log holds; what needs the target says so."""
-    wait_for(lambda: "TargetUnavailable" in (shell.json("status")["last_error"] or ""), PATIENCE_S)
+    until(lambda: "TargetUnavailable" in (shell.json("status")["last_error"] or ""), PATIENCE_S)
     said, before = shell.both("status")
     assert (before["flusher_alive"], before["safe_to_delete"]) == (True, False)
     assert before["pending_rows"] > before["pending_epochs"] > 0
@@ -190,7 +191,7 @@ def after_the_outage(shell: Shell, behind: int) -> None:
     assert flushed["flushed"] >= behind
     assert " flushed: " in said
     # The query's own flusher says what it met last, until its next try: ten seconds at most.
-    wait_for(lambda: shell.json("status")["last_error"] is None, PATIENCE_S)
+    until(lambda: shell.json("status")["last_error"] is None, PATIENCE_S)
     said, shown = shell.both("status")
     assert (shown["last_error"], shown["remedy"], shown["flusher_alive"]) == (None, None, True)
     assert "last error    none" in said

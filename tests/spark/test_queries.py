@@ -19,7 +19,8 @@ from pyspark.sql.types import StructType
 
 import wal_sink
 from tests.spark.conftest import ROWS_PER_FILE, write_source
-from tests.spark.tables import Table, start, stream, wait_for
+from tests.spark.tables import Table, start, stream
+from tests.support.waiting import until
 from wal_sink.spark.data_source import Message, WalSinkDataSource, WalSinkStreamWriter
 from wal_sink.testing.servers.cassandra import EmbeddedCassandra, Node
 from wal_sink.wal.location import locate
@@ -262,7 +263,7 @@ def test_cassandra_may_be_away(spark: SparkSession, tmp_path: Path, checkpoint: 
         node.create_keyspace("shop")
         table = Table(node, "shop")
         first = start(stream(spark, source), table, checkpoint, **{"cassandra.requestTimeout": 2})
-        wait_for(lambda: sink.status(first).flushed >= 0)
+        until(lambda: sink.status(first).flushed >= 0)
         node.kill()
         began = time.monotonic()
         first.awaitTermination()

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from cassandra.io.libevreactor import LibevConnection
 
+from tests.support.waiting import until
 from wal_sink.targets.cassandra.driver.internals import WritingConnection
 
 HEAD = struct.Struct(">IB")
@@ -59,18 +60,11 @@ def connected(
     try:
         other.settimeout(10)
         assert other.recv(1000)
-        wait_for(lambda: not connection._write_watcher_is_active)
+        until(lambda: not connection._write_watcher_is_active)
         yield connection, other
     finally:
         connection.close()
         other.close()
-
-
-def wait_for(what: Callable[[], bool]) -> None:
-    until = time.monotonic() + 10
-    while not what():
-        assert time.monotonic() < until
-        time.sleep(0.001)
 
 
 def read(other: socket.socket, size: int) -> bytes:
@@ -100,7 +94,7 @@ def test_what_does_not_fit_is_written_by_the_driver() -> None:
         connection.push(b"after")
         assert read(other, len(data)) == data
         assert read(other, 5) == b"after"
-        wait_for(lambda: connection._socket_writable)
+        until(lambda: connection._socket_writable)
 
 
 def test_messages_of_many_threads_come_whole() -> None:
@@ -121,7 +115,7 @@ def test_messages_of_many_threads_come_whole() -> None:
                 assert set(read(other, size)) == {thread}
             for each in pushed:
                 each.result()
-        wait_for(lambda: connection._socket_writable)
+        until(lambda: connection._socket_writable)
 
 
 @contextmanager
@@ -219,5 +213,5 @@ def test_a_lost_connection_is_met_by_the_driver(size: int) -> None:
         connection._requests[7] = (failed.append, None, None)
         other.close()
         connection.push(b"x" * size)
-        wait_for(lambda: bool(failed))
+        until(lambda: bool(failed))
         assert connection.is_closed

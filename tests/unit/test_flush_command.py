@@ -38,8 +38,7 @@ def own(world: World, faults: Faults | None = None) -> FlushCommand:
 
 def test_a_query_that_goes_on_does_not_keep_it(world: World) -> None:
     """What is checkpointed at the start is flushed; then it ends, although more has come."""
-    batches = world.run()
-    batches.batch([("k", 0)])
+    batches = world.run().batches([("k", 0)])
     flusher = own(world)
 
     def busy(_done: int, _total: int) -> None:

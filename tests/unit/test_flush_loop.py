@@ -17,6 +17,7 @@ import tenacity
 
 from state_backends import open_backend
 from tests.protocol.engine import World
+from tests.support.waiting import until
 from wal_sink import errors
 from wal_sink.admin.flusher_at_work import refuse_flusher
 from wal_sink.checkpoint.checkpoint import Checkpoint
@@ -106,13 +107,6 @@ class Flushing:
     def ended(self) -> bool:
         self.loop.join(SECONDS)
         return not self.loop.is_alive()
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 @pytest.fixture
@@ -224,8 +218,7 @@ def test_what_spark_is_about_to_checkpoint_is_synced_by_then(
     """As soon as something is written to `commits/`; the epoch waits for its commit all the same."""
     folder, synced, fsync = tmp_path / "checkpoint", set[int](), os.fsync
     world = World(open_backend(str(folder)), open_backend(f"{tmp_path}/log"))
-    run = world.run()
-    run.batch([("k", 0)])
+    run = world.run().batches([("k", 0)])
 
     def note(descriptor: int) -> None:
         fsync(descriptor)
@@ -252,9 +245,7 @@ def test_it_tries_again_and_skips_nothing(
     world: World, flushing: Flushings, operation: str, failures: int
 ) -> None:
     """Flink's hole: what failed is done before anything later, however often it fails (rule 21)."""
-    run = world.run()
-    for epoch in range(3):
-        run.batch([("k", epoch), (f"k{epoch}", epoch)])
+    world.run().batches(*([("k", epoch), (f"k{epoch}", epoch)] for epoch in range(3)))
     outage = Outage(operation)
     it = flushing(outage).start()
     until(lambda: outage.failures >= failures)
@@ -273,9 +264,7 @@ def test_it_tries_again_and_skips_nothing(
 )
 def test_a_connection_that_breaks_once(world: World, flushing: Flushings, operation: str) -> None:
     """An outage of a moment, at each place once: the rows arrive, and only once."""
-    run = world.run()
-    run.batch([("a", 1), ("b", 2)])
-    run.batch([("a", 3)])
+    world.run().batches([("a", 1), ("b", 2)], [("a", 3)])
     faults = Faults(at=1, error=ConnectionError, matching=operation)
     it = flushing(faults).start()
     until(lambda: it.is_flushed(1))
@@ -446,15 +435,12 @@ def test_a_query_that_never_published_ends_too(world: World, flushing: Flushings
 
 def test_it_stops_though_more_is_to_be_done(world: World, flushing: Flushings) -> None:
     """After the step under way; another flusher goes on from there."""
-    run = world.run()
-    for epoch in range(50):
-        run.batch([(f"k{epoch}", epoch)])
+    world.run().batches(*([(f"k{epoch}", epoch)] for epoch in range(50)))
     it = flushing().start()
     until(lambda: it.is_flushed(0))
     it.loop.stop()
     assert it.ended()
-    world.flush()
-    assert world.table() == world.expected()
+    assert world.flushed() == world.expected()
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -589,9 +575,7 @@ def test_each_step_counts_its_own_tries(
 ) -> None:
     """Under an overloaded target every window may fail once: a drain would end with the longest pauses."""
     monkeypatch.setattr("wal_sink.protocol.windows.MOST_EPOCHS", 1)
-    run = world.run()
-    for epoch in range(6):
-        run.batch([("k", epoch)])
+    world.run().batches(*([("k", epoch)] for epoch in range(6)))
 
     class Shaky(Outage):
         @contextmanager

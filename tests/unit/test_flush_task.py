@@ -39,8 +39,7 @@ def world() -> World:
     """A query with two epochs checkpointed, the second one over three partitions."""
     name = f"memory://{uuid.uuid4().hex}"
     world = World(open_backend(f"{name}/checkpoint"), open_backend(f"{name}/log"))
-    run = world.run()
-    run.batch([(f"k{n}", n) for n in range(50)])
+    run = world.run().batches([(f"k{n}", n) for n in range(50)])
     run.batch(*([(f"k{n % 30}", 1_000 + n) for n in range(p, 90, 3)] for p in range(3)))
     return world
 

@@ -14,6 +14,7 @@ import pytest
 from cassandra import InvalidRequest, OperationTimedOut
 from cassandra.connection import ConnectionShutdown
 
+from tests.support.waiting import eventually
 from tests.unit.cql_nodes import (
     BATCH,
     BIND,
@@ -151,12 +152,12 @@ def test_a_lost_connection_ends_what_has_no_answer(number: int) -> None:
             each.start()
         for each in threads:
             each.join()
-        assert wait_for(lambda: told)
+        assert eventually(lambda: told)
         (ended,) = told
         assert ended.acknowledged == (number > 1)
         assert len(ended.failed) == number - ended.acknowledged
         assert {type(failed.error) for failed in ended.failed} == {ConnectionShutdown}
-        assert wait_for(lambda: not to.hosts[0].is_up)
+        assert eventually(lambda: not to.hosts[0].is_up)
         assert not by.send([request()], None, told.append)
         assert by.expire() == float("inf")
 
@@ -213,13 +214,6 @@ def test_answers_and_the_end_of_a_connection_at_once() -> None:
             )  # the driver may lose some in this race: it ends them from a copy
             (ended,) = told
             assert ended.acknowledged + len(ended.failed) == 120
-
-
-def wait_for(what: Any, seconds: float = 5) -> bool:
-    until = time.monotonic() + seconds
-    while not what() and time.monotonic() < until:
-        time.sleep(0.001)
-    return bool(what())
 
 
 def test_a_late_answer_holds_no_bytes_of_what_came_after_it() -> None:

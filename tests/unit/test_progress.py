@@ -81,8 +81,7 @@ def test_without_a_checkpoint_there_is_no_status(world: World) -> None:
 
 def test_a_status_can_be_read_at_the_prompt_and_in_a_notebook(world: World) -> None:
     """Both show the lines of `wal-sink status`; what could steer a terminal or a page is escaped."""
-    batches = world.run()
-    batches.batch([("a", 1)])
+    batches = world.run().batches([("a", 1)])
     world.flush()
     batches.batch([("b", 2)], [("c", 3)])
     what = "down \x1b[31m<b>"
@@ -198,9 +197,7 @@ def test_pending_counts_take_the_attempt_that_is_proven(world: World, leaves: st
 
 def test_when_everything_is_flushed(world: World) -> None:
     """Checkpoint and log may be deleted then."""
-    run = world.run()
-    run.batch([("a", 1)])
-    run.batch([("b", 2)])
+    run = world.run().batches([("a", 1)], [("b", 2)])
     world.flush()
     record = world.log.newest_flushed()
     assert record is not None
@@ -230,9 +227,7 @@ def test_epochs_before_the_first_publish_are_not_pending(world: World) -> None:
 
 def test_an_epoch_without_manifest_is_pending_all_the_same(world: World) -> None:
     """Its rows cannot be counted; that it waits must show."""
-    run = world.run()
-    run.batch([("a", 1)])
-    run.batch([("b", 2)])
+    world.run().batches([("a", 1)], [("b", 2)])
     world.log_backend.delete([paths.MANIFEST.path(Attempt(1, 1))])
     got = look(world)
     assert (got.pending_epochs, got.pending_rows) == (2, 1)
@@ -325,12 +320,10 @@ def test_nothing_to_wait_for(world: World, timeout: float | None) -> None:
 
 def test_rows_are_those_of_the_epochs_waited_for(world: World) -> None:
     """Not of what was flushed before, and of the attempts that were flushed."""
-    run = world.run()
-    run.batch([("before", 1)])
+    run = world.run().batches([("before", 1)])
     world.flush()
     run.publish([("dead", n) for n in range(50)])
-    run = world.run()
-    run.batch([("a", 1), ("b", 2)])
+    run = world.run().batches([("a", 1), ("b", 2)])
     run.batch()
     run.batch([("c", 3)], [("d", 4)])
     assert waited_for(world, world.flush) == (3, 4)
@@ -339,9 +332,7 @@ def test_rows_are_those_of_the_epochs_waited_for(world: World) -> None:
 @pytest.mark.usefixtures("one_by_one")
 def test_only_what_was_checkpointed_when_called_is_waited_for(world: World) -> None:
     """A query that goes on does not keep the caller for ever."""
-    run = world.run()
-    run.batch([("a", 1)])
-    run.batch([("b", 2), ("c", 3)])
+    run = world.run().batches([("a", 1)], [("b", 2), ("c", 3)])
 
     def later() -> None:
         run.batch([("later", n) for n in range(9)])
@@ -356,8 +347,7 @@ def test_only_what_was_checkpointed_when_called_is_waited_for(world: World) -> N
 def test_rows_of_later_epochs_do_not_count(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even when they are flushed by the time that it looks again."""
     monkeypatch.setattr("wal_sink.progress.heartbeat._POLL_S", 0.3)
-    run = world.run()
-    run.batch([("a", 1)])
+    run = world.run().batches([("a", 1)])
 
     def later() -> None:
         run.batch([("later", n) for n in range(9)])
@@ -372,9 +362,7 @@ def test_rows_are_complete_when_records_are_forgotten_meanwhile(
 ) -> None:
     """After a long outage more epochs are waited for than records are kept."""
     monkeypatch.setattr("wal_sink.wal.trim.RECORDS_KEPT", 3)
-    run = world.run()
-    for epoch in range(6):
-        run.batch([(f"k{epoch}", epoch)])
+    world.run().batches(*([(f"k{epoch}", epoch)] for epoch in range(6)))
 
     looks = reports()
 
@@ -395,9 +383,7 @@ def test_rows_are_complete_when_records_are_forgotten_meanwhile(
 @pytest.mark.parametrize("timeout", [0.0, 0.05])
 def test_the_time_is_over(world: World, timeout: float) -> None:
     """How many epochs wait, up to which one, and the last error."""
-    run = world.run()
-    run.batch([("a", 1)])
-    run.batch([("b", 2)])
+    world.run().batches([("a", 1)], [("b", 2)])
     with pytest.raises(
         FlushTimeout, match=r"2 epochs up to 1 of memory:.* are not flushed"
     ) as caught:

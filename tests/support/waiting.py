@@ -1,0 +1,21 @@
+"""Waiting for what another thread, process or server does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+def eventually(condition: Callable[[], object], seconds: float = 60) -> bool:
+    """Say whether a condition holds within some seconds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def until(condition: Callable[[], object], seconds: float = 60, why: str = "") -> None:
+    """Wait until a condition holds; a test fails where it does not within some seconds."""
+    assert eventually(condition, seconds), why or f"not within {seconds} s"
