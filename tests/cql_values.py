@@ -103,6 +103,11 @@ def once(text: str) -> str:
     return f"{whole}.{fraction}" if fraction else "0" if whole in ("-0", "0") else whole
 
 
+def either_case(value: uuid.UUID) -> st.SearchStrategy[str]:
+    """Write a uuid in lower or in upper case."""
+    return st.sampled_from([str(value), str(value).upper()])
+
+
 def packed(value: bytes) -> uuid.UUID:
     """Return the uuid of 16 bytes."""
     return uuid.UUID(bytes=value)
@@ -147,7 +152,7 @@ SCALARS = [
         lambda micros: Duration(0, 0, micros * 1_000),
         pa.int64(),
     ),
-    Case("uuid", pa.string(), st.uuids().map(str), uuid.UUID),
+    Case("uuid", pa.string(), st.uuids().flatmap(either_case), uuid.UUID),
     Case("timeuuid", pa.string(), V1, uuid.UUID),
     Case("uuid", pa.binary(), st.uuids().map(lambda each: each.bytes), packed),
     Case("timeuuid", pa.binary(), V1.map(lambda text: uuid.UUID(text).bytes), packed),

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 
 from tests.support.cassandra import target_of
+from tests.support.records import begun_epoch
 from wal_sink.errors import CorruptLog
-from wal_sink.model.ledger import BegunEpoch, Outcome, Owner, Window
+from wal_sink.model.ledger import Outcome, Owner, Window
 from wal_sink.protocol import ledger
 from wal_sink.targets.base import Session
 from wal_sink.testing.contracts.ledger import begin, create, finish, row_of
@@ -23,24 +24,8 @@ OWNER = Owner("query 1", "log 1", "file:///checkpoint")
 
 
 def window(first: int, epochs: int = 1) -> Window:
-    return Window(
-        nonce=uuid.uuid4().hex,
-        begun_us=1,
-        epochs=tuple(
-            BegunEpoch(
-                epoch=first + i,
-                generation=2,
-                manifest=f"manifests/{first + i}",
-                digest="d",
-                offsets_digest="o",
-                base_us=1_000 * (first + i),
-                rows=10,
-                bytes=100,
-                published_us=1,
-            )
-            for i in range(epochs)
-        ),
-    )
+    begun = (begun_epoch(first + i, generation=2, rows=10, bytes=100) for i in range(epochs))
+    return Window(nonce=uuid.uuid4().hex, begun_us=1, epochs=tuple(begun))
 
 
 @pytest.fixture

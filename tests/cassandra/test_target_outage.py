@@ -20,8 +20,9 @@ from cassandra.io.asyncioreactor import AsyncioConnection
 from tests.cassandra.asyncio_driver import Asyncio
 from tests.cql_driver import binding, request_of
 from tests.support.cassandra import options_of
+from tests.support.records import begun_epoch
 from wal_sink.errors import TargetUnavailable
-from wal_sink.model.ledger import BegunEpoch, LedgerState, Outcome, Owner, Window
+from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.observer import Observer
 from wal_sink.protocol import ledger as protocol
@@ -85,17 +86,7 @@ def session(target: CassandraTarget, plan: Plan) -> Iterator[Session]:
 
 
 def window(epoch: int) -> Window:
-    begun = BegunEpoch(
-        epoch=epoch,
-        generation=1,
-        manifest="m",
-        digest="d",
-        offsets_digest="o",
-        base_us=US,
-        rows=1,
-        bytes=1,
-        published_us=US,
-    )
+    begun = begun_epoch(epoch, base_us=US, published_us=US)
     return Window(nonce=uuid.uuid4().hex, begun_us=US, epochs=(begun,))
 
 

@@ -7,6 +7,7 @@ import pytest
 from tests.protocol.aged_log import record_each
 from tests.protocol.engine import World
 from tests.protocol.test_corruption import edit
+from tests.support.records import flushed_epoch
 from wal_sink import errors
 from wal_sink.admin.inspect import inspect
 from wal_sink.admin.query import Query
@@ -14,7 +15,6 @@ from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.verify import verify
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.model import paths
-from wal_sink.model.records import FlushedEpoch
 from wal_sink.progress.status import read_rate
 from wal_sink.protocol import windows
 from wal_sink.testing.faults import Crash, Faults
@@ -29,22 +29,6 @@ def fill(world: World, first: int = 0, last: int = EPOCHS) -> None:
     """Publish epochs, up to before `last`, and flush them as one window."""
     world.run().batches(*([(f"k{epoch}", epoch)] for epoch in range(first, last)))
     world.flush()
-
-
-def a_record(epoch: int, base_us: int) -> FlushedEpoch:
-    return FlushedEpoch(
-        epoch=epoch,
-        generation=1,
-        manifest="manifests/m.json",
-        digest="d",
-        offsets_digest="o",
-        rows=1,
-        bytes=1,
-        base_us=base_us,
-        published_us=1,
-        begun_us=2,
-        recorded_us=3,
-    )
 
 
 def query_of(world: World) -> Query:
@@ -134,9 +118,9 @@ def test_rule_17_what_a_flusher_records_late_after_a_rewind_hides_nothing_newer(
 def test_rule_17_of_two_records_of_an_epoch_the_one_begun_last_counts(world: World) -> None:
     """Whichever of them was written first."""
     log = Log(world.log_backend)
-    log.record_flushed([a_record(epoch, 100 + epoch) for epoch in range(4)])
-    log.record_flushed([a_record(epoch, 10 + epoch) for epoch in range(1, 3)])
-    log.record_flushed([a_record(epoch, 200 + epoch) for epoch in range(3, 6)])
+    log.record_flushed([flushed_epoch(epoch, base_us=100 + epoch) for epoch in range(4)])
+    log.record_flushed([flushed_epoch(epoch, base_us=10 + epoch) for epoch in range(1, 3)])
+    log.record_flushed([flushed_epoch(epoch, base_us=200 + epoch) for epoch in range(3, 6)])
     found = log.flushed_since(-1)
     assert [record.base_us for record in found] == [100, 101, 102, 203, 204, 205]
     assert [log.flushed(epoch) for epoch in range(6)] == found

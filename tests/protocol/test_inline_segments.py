@@ -27,13 +27,13 @@ from tests.protocol.test_corruption import (
     upto,
 )
 from tests.protocol.test_crash_everywhere import When, every_fault, new_world, upon_rows
+from tests.support.records import begun_epoch
 from wal_sink import errors
 from wal_sink.admin.inspect import inspect_epoch
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.flush.rows import pieces, read_piece
 from wal_sink.model import paths
-from wal_sink.model.ledger import BegunEpoch
 from wal_sink.model.manifest import Attempt
 from wal_sink.progress.backlog import read_manifests
 from wal_sink.progress.status import read_status
@@ -131,17 +131,8 @@ def test_a_task_of_a_flush_job_gets_the_rows_with_its_share(world: World) -> Non
     fill(world)
     manifest = world.log.manifest(Attempt(BROKEN, 1))
     assert manifest is not None
-    begun = BegunEpoch(
-        epoch=BROKEN,
-        generation=1,
-        manifest=manifest_path(),
-        digest=manifest.digest,
-        offsets_digest="",
-        rows=3,
-        bytes=1,
-        base_us=10,
-        published_us=0,
-    )
+    named = {"manifest": manifest_path(), "digest": manifest.digest}
+    begun = begun_epoch(BROKEN, rows=3, base_us=10, **named)
     nowhere = open_backend("memory://nowhere")
     shares = pickle.loads(pickle.dumps(pieces(world.log, begun)))
     slices = [part for piece in shares for part in read_piece(nowhere, piece)]

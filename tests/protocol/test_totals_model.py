@@ -19,7 +19,8 @@ import pytest
 
 from tests.cql_driver import plan_of
 from tests.protocol.cases import covered
-from wal_sink.model.ledger import BegunEpoch, Window
+from tests.support.records import begun_epoch
+from wal_sink.model.ledger import Window
 from wal_sink.targets.cassandra.features.totals import Adding, Current, Places, totals
 from wal_sink.targets.cassandra.row_plan import ADDED_COLUMN
 
@@ -156,19 +157,7 @@ def places() -> Places:
     """Return the places of all rows."""
     us, begun = BASE_US, []
     for epoch, values in enumerate(EPOCHS):
-        begun.append(
-            BegunEpoch(
-                epoch=epoch,
-                generation=1,
-                manifest="m",
-                digest="",
-                offsets_digest="",
-                base_us=us,
-                rows=len(values),
-                bytes=1,
-                published_us=us,
-            )
-        )
+        begun.append(begun_epoch(epoch, base_us=us, rows=len(values)))
         us += len(values)
     return Places(Window(nonce="", begun_us=0, epochs=tuple(begun)))
 

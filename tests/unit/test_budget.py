@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wal_sink.errors import LogFull, NoFlusher, TargetRefused, WalSinkError
+from wal_sink.errors import NoFlusher, TargetRefused, WalSinkError
 from wal_sink.model.records import Backlog, ErrorReport, FlusherReport
 from wal_sink.progress.heartbeat import stopping_error
 from wal_sink.protocol.budget import (
@@ -68,31 +68,6 @@ ALONE = Flushing(None, None, 1.0, 0.0)
 def test_whether_there_is_space(backlog: Backlog, space: bool) -> None:
     """What waits counts, and not what is asked for: an empty log takes any epoch."""
     assert has_space(backlog, BLOCK) is space
-
-
-def test_fail_refuses_at_once() -> None:
-    """With both numbers, who should flush, and what to do."""
-    with pytest.raises(LogFull) as caught:
-        refuse_full(7, FULL, FAIL, ALIVE, "file:///c")
-    for word in (
-        "Epoch 7",
-        "1,500 bytes in 3 epochs",
-        "1,000",
-        "there:1",
-        "wal-sink status file:///c",
-    ):
-        assert word in str(caught.value)
-
-
-def test_a_living_flusher_is_waited_for() -> None:
-    """However long, and whatever passing error it has: the target is down, and nothing is lost."""
-    outage = Flushing(report(what="no host"), None, 0.0, 2.0)
-    for flushing in (ALIVE, outage):
-        refuse_full(7, FULL, BLOCK, flushing, "file:///c")
-    said = waiting(7, FULL, BLOCK, outage)
-    for word in ("epoch 7 waits", "1,500 bytes", "there:1 should flush", "2 s ago", "no host"):
-        assert word in said
-    assert "NoFlusher" not in said
 
 
 def test_a_flusher_that_is_not_there_is_waited_for_a_while() -> None:

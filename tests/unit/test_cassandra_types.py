@@ -233,100 +233,54 @@ def test_parts_widen_too(source: pa.DataType, cql: str) -> None:
         (
             struct(zip=pa.int64(), street=pa.string()),
             "frozen<address>",
-            (
-                "c.zip: bigint (Arrow int64) does not fit the table's int without loss. Cast it, "
-                '.withColumn("c", F.col("c").cast("struct<zip:int,street:string>")), or write to a table '
-                "where it is a bigint."
-            ),
+            [
+                "c.zip: bigint (Arrow int64) does not fit the table's int without loss. Cast it",
+                "struct<zip:int,street:string>",
+                "or write to a table where it is a bigint.",
+            ],
         ),
-        (
-            struct(zipp=pa.int32()),
-            "address",
-            "c.zipp: the table's type address has no such field. Did you mean zip? Rename or drop it.",
-        ),
-        (
-            struct(Zip=pa.int32()),
-            "address",
-            (
-                "c.Zip: the table's type address has no such field. There is zip, which differs in upper "
-                "and lower case only: names are exact. Rename or drop it."
-            ),
-        ),
+        (struct(zipp=pa.int32()), "address", ["c.zipp: ", "no such field. Did you mean zip?"]),
+        (struct(Zip=pa.int32()), "address", ["c.Zip: ", "There is zip, which differs in upper"]),
         (
             pa.struct([("zip", pa.int32()), ("zip", pa.int32())]),
             "address",
-            "c.zip: the struct has 2 fields of this name. Rename all but one.",
+            ["c.zip: the struct has 2 fields of this name. Rename all but one."],
         ),
         (
             struct(x=pa.int32()),
             "frozen<tuple<int, int>>",
-            (
-                "c: the struct has 1 fields, the table's frozen<tuple<int, int>> 2; they go by position. "
-                "Make the struct with as many fields."
-            ),
+            ["c: the struct has 1 fields, the table's frozen<tuple<int, int>> 2"],
         ),
         (
             struct(x=pa.int64(), y=pa.int64()),
             "frozen<tuple<int, bigint>>",
-            (
-                "c.x: bigint (Arrow int64) does not fit the table's int without loss. Cast it, "
-                '.withColumn("c", F.col("c").cast("struct<x:int,y:bigint>")), or write to a table where it '
-                "is a bigint."
-            ),
+            ["c.x: bigint", "struct<x:int,y:bigint>"],
         ),
         (
             pa.map_(pa.int64(), pa.list_(pa.int64())),
             "map<bigint, frozen<list<smallint>>>",
-            (
-                "c.value.element: bigint (Arrow int64) does not fit the table's smallint without loss. "
-                'Cast it, .withColumn("c", F.col("c").cast("map<bigint,array<smallint>>")), or write to a '
-                "table where it is a bigint."
-            ),
+            ["c.value.element: bigint", "map<bigint,array<smallint>>"],
         ),
-        (
-            pa.list_(pa.int32()),
-            "vector<float, 3>",
-            (
-                "c.element: int (Arrow int32) does not fit the table's float without loss. Cast it, "
-                '.withColumn("c", F.col("c").cast("array<float>")), or write to a table where it is an int.'
-            ),
-        ),
-        (
-            pa.list_(pa.float64()),
-            "vector<float, 3>",
-            (
-                "c.element: double does not fit the table's float without loss. Cast it, "
-                '.withColumn("c", F.col("c").cast("array<float>")), or write to a table where it is a '
-                "double."
-            ),
-        ),
-        (
-            pa.list_(pa.null()),
-            "set<int>",
-            (
-                'c.element: null does not fit the table\'s int without loss. Cast it, .withColumn("c", '
-                'F.col("c").cast("array<int>")).'
-            ),
-        ),
+        (pa.list_(pa.int32()), "vector<float, 3>", ["c.element: int (Arrow int32)", "an int."]),
+        (pa.list_(pa.float64()), "vector<float, 3>", ["c.element: double", "array<float>"]),
+        (pa.list_(pa.null()), "set<int>", ["c.element: null", 'F.col("c").cast("array<int>")).']),
         (
             pa.map_(pa.string(), pa.int32()),
             "set<text>",
-            (
-                "c: map<string,int> does not fit the table's set<text> without loss. Cast it to a "
-                "supported type, or drop it from the DataFrame."
-            ),
+            ["c: map<string,int> does not fit", "Cast it to a supported type, or drop it"],
         ),
         (
             pa.list_(pa.int32()),
             "frozen<list<counter>>",
-            "c.element: the table's type counter is not supported yet. Leave the column out of the",
+            ["c.element: the table's type counter is not supported yet. Leave the column out of"],
         ),
     ],
 )
-def test_parts_that_do_not_fit(source: pa.DataType, cql: str, expected: str) -> None:
+def test_parts_that_do_not_fit(source: pa.DataType, cql: str, expected: list[str]) -> None:
     """The path says where; the cast is that of the whole column."""
     (problem,) = said(source, cql, ADDRESS)
-    assert problem.startswith(expected)
+    assert problem.startswith(expected[0])
+    assert [words for words in expected if words not in problem] == []
 
 
 def test_all_that_differs_within_a_column() -> None:

@@ -17,6 +17,7 @@ import wal_sink
 from state_backends import open_backend
 from tests.protocol.engine import NOW_US, World
 from tests.protocol.test_corruption import query
+from tests.support.records import flushed_epoch
 from wal_sink import errors
 from wal_sink.admin.verify import verify
 from wal_sink.checkpoint.checkpoint import Checkpoint
@@ -522,19 +523,9 @@ def test_an_error_that_comes_while_waiting_is_raised(world: World) -> None:
 
 def flushed(epoch: int, rows: int, published: float, begun: float, recorded: float) -> FlushedEpoch:
     """Return the record of an epoch; times in seconds."""
-    return FlushedEpoch(
-        epoch=epoch,
-        generation=1,
-        manifest="",
-        digest="",
-        offsets_digest="",
-        rows=rows,
-        bytes=0,
-        base_us=0,
-        published_us=int(published * 1_000_000),
-        begun_us=int(begun * 1_000_000),
-        recorded_us=int(recorded * 1_000_000),
-    )
+    times = {"published_us": published, "begun_us": begun, "recorded_us": recorded}
+    in_us = {name: int(seconds * 1_000_000) for name, seconds in times.items()}
+    return flushed_epoch(epoch, rows=rows, **in_us)
 
 
 def test_the_rate_counts_the_time_in_which_epochs_are_flushed() -> None:

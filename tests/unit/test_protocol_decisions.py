@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.records import begun_epoch, flushed_epoch
 from wal_sink.errors import (
     CorruptLog,
     Diverged,
@@ -65,17 +66,8 @@ PLANNED = offsets("5", 5)
 
 
 def begun(epoch: int, rows: int = 1) -> BegunEpoch:
-    return BegunEpoch(
-        epoch=epoch,
-        generation=1,
-        manifest=f"manifests/{epoch}",
-        digest="digest",
-        offsets_digest="offsets",
-        base_us=NOW + epoch,
-        rows=rows,
-        bytes=rows,
-        published_us=NOW,
-    )
+    more = {"digest": "digest", "offsets_digest": "offsets", "bytes": rows, "published_us": NOW}
+    return begun_epoch(epoch, base_us=NOW + epoch, rows=rows, **more)
 
 
 def window(*epochs: int, nonce: str = "mine") -> Window:
@@ -95,21 +87,8 @@ def row(flushed: int, **changes: object) -> LedgerState:
 
 
 def recorded(epoch: int | None) -> FlushedEpoch | None:
-    if epoch is None:
-        return None
-    return FlushedEpoch(
-        epoch=epoch,
-        generation=1,
-        manifest=f"manifests/{epoch}",
-        digest="d",
-        offsets_digest="offsets",
-        rows=1,
-        bytes=1,
-        base_us=NOW,
-        published_us=NOW,
-        begun_us=NOW,
-        recorded_us=NOW,
-    )
+    times = dict.fromkeys(("base_us", "published_us", "begun_us", "recorded_us"), NOW)
+    return None if epoch is None else flushed_epoch(epoch, offsets_digest="offsets", **times)
 
 
 def identity(first: int | None) -> LogIdentity | None:

@@ -13,9 +13,10 @@ import pytest
 
 from tests.cql_driver import Field, refuse_drift
 from tests.cql_driver import plan_of as plan_of_fields
+from tests.support.records import begun_epoch
 from wal_sink.configuration import configure
 from wal_sink.errors import OptionError, SchemaMismatch, TargetRefused
-from wal_sink.model.ledger import BegunEpoch, Window
+from wal_sink.model.ledger import Window
 from wal_sink.model.plan import Column, Role, WriteDemands
 from wal_sink.targets.cassandra.encode import distinct_keys
 from wal_sink.targets.cassandra.features import used
@@ -49,17 +50,7 @@ BIGINT = pa.int64()
 def window(*rows: int, first: int = 7) -> Window:
     """Return a window of epochs with so many rows; their timestamps are a thousand apart."""
     epochs = [
-        BegunEpoch(
-            epoch=first + number,
-            generation=1,
-            manifest="m",
-            digest="",
-            offsets_digest="",
-            base_us=BASE_US + 1_000 * number,
-            rows=count,
-            bytes=1,
-            published_us=BASE_US,
-        )
+        begun_epoch(first + number, base_us=BASE_US + 1_000 * number, rows=count)
         for number, count in enumerate(rows)
     ]
     return Window(nonce="n", begun_us=BASE_US, epochs=tuple(epochs))
