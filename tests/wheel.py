@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Collection
 from importlib import metadata
 from pathlib import Path, PurePosixPath
 
 from packaging.requirements import Requirement
+
+from tests.support.programs import ran
 
 ROOT = Path(__file__).parents[1]
 
@@ -87,14 +88,7 @@ def _applies(text: str, extra: str) -> bool:
 
 def run(*command: str | Path, folder: Path | None = None) -> str:
     """Run a program as from a fresh shell; return what it printed, or fail with all that it said."""
-    done = subprocess.run(
-        [str(part) for part in command],
-        cwd=folder,
-        env=fresh_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ran([str(part) for part in command], cwd=folder, env=fresh_environment())
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 

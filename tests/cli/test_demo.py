@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.protocol.engine import World
+from tests.support.programs import ran
 from wal_sink.cli.demo import _check
 from wal_sink.demo import stores
 from wal_sink.demo.kills import KILLS, Kill, discarded_rows, window_hit
@@ -37,13 +38,7 @@ def wal_sink(
     *arguments: object, folder: Path, command: list[str] = COMMAND
 ) -> subprocess.CompletedProcess[str]:
     """Run the command as a shell does."""
-    return subprocess.run(
-        [*command, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=folder,
-    )
+    return ran([*command, *map(str, arguments)], cwd=folder)
 
 
 @pytest.mark.slow_first

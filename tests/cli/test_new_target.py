@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.programs import ran
 from wal_sink.cli.new_target import write
 from wal_sink.errors import OptionError
 
@@ -20,13 +21,10 @@ def test_its_tests_pass(tmp_path: Path) -> None:
     """As they are written, from its folder."""
     made = write("my_store", tmp_path / "new")
     assert made.files == ("README.md", "pyproject.toml", "wal_sink_my_store.py", "test_contract.py")
-    done = subprocess.run(
+    done = ran(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
         cwd=tmp_path / "new",
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stdout
     assert "failed" not in done.stdout

@@ -15,6 +15,7 @@ import pytest
 from tests.cli.shell import run, start
 from tests.protocol.engine import World
 from tests.protocol.test_corruption import edit
+from tests.support.programs import ran
 from wal_sink.errors import TargetUnavailable
 from wal_sink.flush.report import Reporter
 from wal_sink.model import paths
@@ -221,9 +222,7 @@ def test_watching_on_a_screen(world: World, tmp_path: Path) -> None:
         " from wal_sink.cli.main import app;"
         " signal.signal(signal.SIGALRM, signal.default_int_handler); signal.alarm(3); app()"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = ran([sys.executable, "-c", command], cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert world.query_id in done.stdout
     assert "1 epoch, 1 row" in done.stdout

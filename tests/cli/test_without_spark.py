@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import subprocess
 import sys
 from pathlib import Path
 
 from sqlite_target import SqliteOptions, SqliteTarget
 from state_backends import open_backend
 from tests.protocol.engine import World
+from tests.support.programs import ran
 
 WITHOUT = """
 import sys
@@ -37,11 +37,8 @@ def test_flush_and_status_run_without_pyspark(tmp_path: Path) -> None:
     options = ["target=sqlite_target:SqliteTarget", f"sqlite.path={database}", "table=orders"]
     pairs = [part for each in options for part in ("--option", each)]
     for command in (["flush", *pairs], ["status"]):
-        done = subprocess.run(
+        done = ran(
             [sys.executable, "-c", WITHOUT, *command, "checkpoint"],
-            capture_output=True,
-            text=True,
-            check=False,
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )

@@ -3,7 +3,6 @@
 import builtins
 import os
 import re
-import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -20,6 +19,7 @@ from state_backends import (
     child_url,
     open_backend,
 )
+from tests.support.programs import ran
 from wal_sink.testing.contracts.storage import StateBackendContract
 
 README = Path(__file__).parents[2] / "state_backends" / "README.md"
@@ -252,11 +252,8 @@ def test_readme_examples_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     (tmp_path / "my_package.py").write_text("from state_backends import LocalBackend as MyBackend")
     (tmp_path / "test_my_backend.py").write_text(suite)
     command = [sys.executable, "-m", "pytest", "-q", "-k", "sorted or exactly_one", str(tmp_path)]
-    ended = subprocess.run(
+    ended = ran(
         command,
-        check=False,
-        capture_output=True,
-        text=True,
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(README.parents[1]), str(tmp_path)])},
     )

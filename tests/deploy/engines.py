@@ -17,6 +17,7 @@ from typing import Any
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from tests.maven_jars import maven_jars
+from tests.support.programs import ran
 from wal_sink.testing.servers.maven import cache_folder, java_command
 
 SPARK, DELTA, ICEBERG, DUCKDB = "4.1.2", "4.4.0", "1.12.0", "1.5.5"
@@ -117,12 +118,9 @@ def duckdb_rows(*queries: str) -> list[list[list[Any]]]:
             command = [sys.executable, "-m", "pip", "install", "-q", "--target", f"{work}/made"]
             subprocess.run([*command, f"duckdb=={DUCKDB}", *wanted], check=True)
             Path(work, "made").rename(folder)
-    done = subprocess.run(
+    done = ran(
         [sys.executable, "-c", _DUCKDB, str(folder)],
         input=json.dumps(queries),
-        capture_output=True,
-        text=True,
-        check=False,
         env=os.environ | {"PYTHONPATH": str(folder)},
     )
     assert done.returncode == 0, done.stderr

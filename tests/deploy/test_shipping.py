@@ -17,6 +17,7 @@ from tests import wheel
 from tests.deploy.cluster import HOME, Cluster
 from tests.neighbours import Counted, Row
 from tests.spark.conftest import ROWS_PER_FILE, write_source
+from tests.support.programs import ran
 
 pytestmark = [pytest.mark.test_all, pytest.mark.spark, pytest.mark.timeout(1_200)]
 
@@ -106,7 +107,7 @@ def make_environment(folder: Path, built: Path) -> None:
 def run(script: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run lines of a shell in a folder, as from a fresh one; a host has Spark on its path."""
     clean = wheel.fresh_environment()
-    return subprocess.run(
+    return ran(
         ["bash", "-euc", script],
         cwd=folder,
         env={
@@ -117,9 +118,6 @@ def run(script: str, folder: Path, **environment: str) -> subprocess.CompletedPr
             "PIP_NO_INDEX": "1",
             **environment,
         },
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=900,
     )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -17,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.metrics.watched import new_world
 from tests.protocol.engine import World
+from tests.support.programs import ran
 from tests.support.waiting import until
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import OptionError
@@ -249,9 +249,7 @@ def test_without_the_package_it_says_what_to_install() -> None:
         "import wal_sink.spark.api\n"
         "server.expose(0)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
+    done = ran([sys.executable, "-c", program])
     assert done.returncode == 1
     assert "OptionError" in done.stderr
     assert "pip install prometheus_client" in done.stderr

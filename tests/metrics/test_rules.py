@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import yaml
 from docs.tooling.reference import metrics
 from tests.metrics.names import base, exposed, mentioned
 from tests.metrics.server import FASTER, ROOT, RULES, faster
+from tests.support.programs import ran
 
 DASHBOARD = ROOT / "docker" / "grafana" / "dashboards" / "wal_sink.json"
 UNIT_TESTS = Path(__file__).with_name("rules_test.yml")
@@ -111,13 +111,7 @@ def test_each_alert_fires_where_it_has_to(promtool: str, tmp_path: Path) -> None
     shutil.copy(UNIT_TESTS, tmp_path)
     cases = UNIT_TESTS.read_text()
     assert [rule["alert"] for rule in rules() if f"{rule['alert']}\n" not in cases] == []
-    done = subprocess.run(
-        [promtool, "test", "rules", UNIT_TESTS.name],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ran([promtool, "test", "rules", UNIT_TESTS.name], cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -125,9 +119,7 @@ def test_each_alert_fires_where_it_has_to(promtool: str, tmp_path: Path) -> None
 def test_the_configuration_is_one(promtool: str) -> None:
     """`promtool check`: what Compose mounts, and every query of the dashboard."""
     config = RULES.with_name("prometheus.yml")
-    done = subprocess.run(
-        [promtool, "check", "config", str(config)], capture_output=True, text=True, check=False
-    )
+    done = ran([promtool, "check", "config", str(config)])
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"SUCCESS: {len(rules())} rules found" in done.stdout
 
@@ -144,9 +136,7 @@ def test_the_dashboards_queries_can_be_parsed(promtool: str, tmp_path: Path) -> 
     recorded = [{"record": f"q{i}", "expr": query} for i, query in enumerate(queries)]
     file = tmp_path / "queries.yml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": recorded}]}))
-    done = subprocess.run(
-        [promtool, "check", "rules", str(file)], capture_output=True, text=True, check=False
-    )
+    done = ran([promtool, "check", "rules", str(file)])
     assert done.returncode == 0, done.stdout + done.stderr
 
 

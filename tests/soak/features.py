@@ -8,7 +8,6 @@ text as varint and decimal and binary as uuid, columns of other names, tables th
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -22,6 +21,7 @@ from tests.soak.changes import MOST_LIFE_S, Changes
 from tests.soak.course import KEYSPACE, Soak, Victim
 from tests.soak.features_app import GROWTH, REPAIR, TABLES
 from tests.soak.hostile import deal
+from tests.support.programs import ran
 from wal_sink.testing.crash import Driver
 
 _WEIGHTS = {"driver": 3, "worker": 3, "cassandra": 2, "pause": 2}
@@ -150,12 +150,7 @@ class FeaturesSoak(Soak):
     def _send_again(self) -> dict[str, Any]:
         """Run `wal-sink quarantine --retry`, as an operator does after a repair."""
         command = Path(sys.executable).with_name("wal-sink")
-        done = subprocess.run(
-            [command, "quarantine", self._checkpoint, "--retry", "--yes", "--json"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = ran([command, "quarantine", self._checkpoint, "--retry", "--yes", "--json"])
         assert done.returncode == 0, done.stderr
         said = json.loads(done.stdout)
         self._say(f"sent again: {said['sent']} rows, {said['left']} are refused still")

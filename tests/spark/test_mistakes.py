@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 import wal_sink
 from tests.spark.conftest import write_source
 from tests.spark.tables import stream
+from tests.support.programs import ran
 from tests.transcripts import transcript
 from wal_sink import errors
 from wal_sink.spark.errors import failure_in
@@ -163,11 +164,8 @@ def test_the_terminal_ends_with_the_remedy(tmp_path: Path) -> None:
     """Without `register`, Spark knows no such format; then the workers' Python lacks the package."""
     bare = tmp_path / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)
-    done = subprocess.run(
+    done = ran(
         [sys.executable, "-c", APPLICATION, str(tmp_path / "checkpoint")],
-        capture_output=True,
-        text=True,
-        check=False,
         cwd=tmp_path,
         env={**os.environ, "PYSPARK_PYTHON": str(bare / "bin" / "python")},
     )

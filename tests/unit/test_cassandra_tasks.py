@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import pickle
-import subprocess
 import sys
 from datetime import timedelta
 from decimal import Decimal
@@ -12,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tests.support.programs import ran
 from wal_sink.options import parse
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 
@@ -72,11 +72,8 @@ def test_a_task_does_not_load_the_driver() -> None:
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, batch.schema) as stream:
         stream.write_batch(batch)
-    done = subprocess.run(
+    done = ran(
         [sys.executable, "-W", "error", "-c", TASK, pickled, sink.getvalue().hex(), *described],
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=60,
     )
     assert (done.stdout, done.stderr, done.returncode) == ("[]\n", "", 0)

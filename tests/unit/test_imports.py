@@ -18,6 +18,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 import wal_sink
+from tests.support.programs import ran
 from wal_sink.configuration import configure
 from wal_sink.model import paths
 from wal_sink.model.manifest import Task
@@ -132,12 +133,7 @@ def test_a_process_imports_what_its_row_says(
     """And no more; in a process of its own, which does the work that it is there for."""
     entrance = ENTRANCES[name]
     program = CHILD.format(there=entrance.there, call=entrance.call)
-    done = subprocess.run(
-        [sys.executable, "-c", program, pickle.dumps(given[name]).hex()],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ran([sys.executable, "-c", program, pickle.dumps(given[name]).hex()])
     assert done.returncode == 0, done.stderr
     imported = {module.partition(".")[0] for module in done.stdout.split()}
     assert "wal_sink" in imported

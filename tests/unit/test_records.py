@@ -6,7 +6,6 @@ The golden files are never edited. A change that breaks this test needs a new fo
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.support.programs import ran
 from wal_sink.errors import CorruptLog
 from wal_sink.model.codec import FORMAT, Record, digest
 from wal_sink.model.ledger import BegunEpoch, Window
@@ -505,7 +505,5 @@ Window.from_text(Path(sys.argv[1], "window.json").read_text())
 sys.setprofile(None)
 print(learning)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program, GOLDEN], capture_output=True, text=True, check=False
-    )
+    done = ran([sys.executable, "-c", program, GOLDEN])
     assert (done.stdout, done.stderr) == ("[]\n", "")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.programs import ran
 from wal_sink.errors import OptionError
 from wal_sink.testing.servers.cassandra import CassandraContainer, EmbeddedCassandra, choose
 from wal_sink.testing.servers.docker import DockerNotUsable
@@ -71,7 +71,7 @@ def test_a_users_run_says_which(wanted: str, code: int, words: str, tmp_path: Pa
     """In a project of its own, with the one line that the documentation asks for."""
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["wal_sink.testing.fixtures"]\n')
     (tmp_path / "test_one.py").write_text("def test_one(cassandra, keyspace): pass\n")
-    done = subprocess.run(
+    done = ran(
         [sys.executable, "-m", "pytest", "-W", "error", "--collect-only"],
         cwd=tmp_path,
         env={
@@ -80,9 +80,6 @@ def test_a_users_run_says_which(wanted: str, code: int, words: str, tmp_path: Pa
             "DOCKER_HOST": f"unix://{tmp_path}/nowhere",
             "WAL_SINK_TEST_CASSANDRA": wanted,
         },
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == code, done.stdout + done.stderr
     assert words in done.stdout + done.stderr

@@ -13,6 +13,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from tests.support.programs import ran
 from wal_sink.spark import data_source
 from wal_sink.spark.api import WORKER_PATH, no_worker_python
 
@@ -76,20 +77,8 @@ def test_a_module_of_that_name_that_it_hides_is_run(tmp_path: Path, text: str) -
     (tmp_path / "sitecustomize.py").write_text(text)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [WORKER_PATH, tmp_path]))}
     program = "import sys, sitecustomize; print(sitecustomize.__file__)"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    alone = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**environment, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ran([sys.executable, "-c", program], env=environment)
+    alone = ran([sys.executable, "-c", program], env={**environment, "PYTHONPATH": str(tmp_path)})
     assert done.stdout == alone.stdout
     assert (done.returncode, "of it" in done.stderr) == (alone.returncode, "of it" in alone.stderr)
 
