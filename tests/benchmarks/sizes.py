@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 
@@ -56,68 +58,34 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     long: Long
 
 
-DEFAULT = Sizes(
-    rounds=3,
-    side_rounds=2,
-    warm_up=1_000_000,
-    grouped=1_000_000,
-    grouped_slow=60_000,
-    scattered=500_000,
-    shapes=200_000,
-    sweep=200_000,
-    settings=None,
-    micro_batches=8,
-    growth=(200_000, 2_000_000),
-    epochs=100,
-    every_ms=500,
-    pending=(1_000, 1_000),
-    windows=(50_000, 200_000, 800_000, 1_600_000),
-    memory=5_000_000,
-    pause_s=30,
-    ages=(1_000, 10_000, 100_000),
-    long=Long(epochs=10_000, rows=10_000, minutes=75, warm_up=20, sample_s=5),
-)
-QUICK = Sizes(
-    rounds=1,
-    side_rounds=1,
-    warm_up=10_000,
-    grouped=50_000,
-    grouped_slow=10_000,
-    scattered=20_000,
-    shapes=20_000,
-    sweep=20_000,
-    settings=None,
-    micro_batches=8,
-    growth=(20_000, 100_000),
-    epochs=15,
-    every_ms=500,
-    pending=(50, 100),
-    windows=(5_000, 50_000),
-    memory=200_000,
-    pause_s=5,
-    ages=(1_000, 5_000),
-    long=Long(epochs=300, rows=10_000, minutes=5, warm_up=10, sample_s=2),
-)
-TINY = Sizes(
-    rounds=1,
-    side_rounds=1,
-    warm_up=0,
-    grouped=4_000,
-    grouped_slow=800,
-    scattered=2_000,
-    shapes=2_000,
-    sweep=2_000,
-    settings=1,
-    micro_batches=2,
-    growth=(2_000, 4_000),
-    epochs=5,
-    every_ms=300,
-    pending=(10, 20),
-    windows=(500, 2_000),
-    memory=8_000,
-    pause_s=2,
-    ages=(1_000, 1_200),
-    long=Long(epochs=20, rows=1_000, minutes=1, warm_up=3, sample_s=0.5),
+_SIZES: dict[str, tuple[Any, Any, Any]] = {
+    "rounds": (3, 1, 1),
+    "side_rounds": (2, 1, 1),
+    "warm_up": (1_000_000, 10_000, 0),
+    "grouped": (1_000_000, 50_000, 4_000),
+    "grouped_slow": (60_000, 10_000, 800),
+    "scattered": (500_000, 20_000, 2_000),
+    "shapes": (200_000, 20_000, 2_000),
+    "sweep": (200_000, 20_000, 2_000),
+    "settings": (None, None, 1),
+    "micro_batches": (8, 8, 2),
+    "growth": ((200_000, 2_000_000), (20_000, 100_000), (2_000, 4_000)),
+    "epochs": (100, 15, 5),
+    "every_ms": (500, 500, 300),
+    "pending": ((1_000, 1_000), (50, 100), (10, 20)),
+    "windows": ((50_000, 200_000, 800_000, 1_600_000), (5_000, 50_000), (500, 2_000)),
+    "memory": (5_000_000, 200_000, 8_000),
+    "pause_s": (30, 5, 2),
+    "ages": ((1_000, 10_000, 100_000), (1_000, 5_000), (1_000, 1_200)),
+    "long": (
+        Long(epochs=10_000, rows=10_000, minutes=75, warm_up=20, sample_s=5),
+        Long(epochs=300, rows=10_000, minutes=5, warm_up=10, sample_s=2),
+        Long(epochs=20, rows=1_000, minutes=1, warm_up=3, sample_s=0.5),
+    ),
+}
+"""Of each part without an option, with `--quick`, and with `--tiny`."""
+DEFAULT, QUICK, TINY = (
+    Sizes(**{name: sizes[option] for name, sizes in _SIZES.items()}) for option in range(3)
 )
 PARTITIONS = 2_000
 SMALL = 1_000

@@ -72,6 +72,19 @@ MANIFEST = Manifest(
     published_us=US,
 )
 
+FLUSHED = FlushedEpoch(
+    epoch=41,
+    generation=3,
+    manifest="manifests/00000000000000000041-000003.json",
+    digest="d" * 64,
+    offsets_digest="c" * 64,
+    rows=1_001,
+    bytes=66_270,
+    base_us=US + 5,
+    published_us=US,
+    begun_us=US + 1_000,
+    recorded_us=US + 2_000,
+)
 GOLDEN_RECORDS: dict[str, Record] = {
     "chosen": Chosen(epoch=41, generation=3, digest="d" * 64, offsets_digest="c" * 64),
     "target_state": TargetState(
@@ -147,19 +160,7 @@ GOLDEN_RECORDS: dict[str, Record] = {
         demands=WriteDemands(sent_once=True),
         details={"keyspace": "shop", "table": "orders", "clustering": ["line"]},
     ),
-    "flushed_epoch": FlushedEpoch(
-        epoch=41,
-        generation=3,
-        manifest="manifests/00000000000000000041-000003.json",
-        digest="d" * 64,
-        offsets_digest="c" * 64,
-        rows=1_001,
-        bytes=66_270,
-        base_us=US + 5,
-        published_us=US,
-        begun_us=US + 1_000,
-        recorded_us=US + 2_000,
-    ),
+    "flushed_epoch": FLUSHED,
     "flushed_epoch_without_manifest": FlushedEpoch(
         epoch=42,
         generation=0,
@@ -173,23 +174,7 @@ GOLDEN_RECORDS: dict[str, Record] = {
         begun_us=US + 2_000,
         recorded_us=US + 3_000,
     ),
-    "flushed_window": FlushedWindow(
-        epochs=(
-            FlushedEpoch(
-                epoch=41,
-                generation=3,
-                manifest="manifests/00000000000000000041-000003.json",
-                digest="d" * 64,
-                offsets_digest="c" * 64,
-                rows=1,
-                bytes=730,
-                base_us=US + 5,
-                published_us=US,
-                begun_us=US + 1_000,
-                recorded_us=US + 2_000,
-            ),
-        )
-    ),
+    "flushed_window": FlushedWindow(epochs=(msgspec.structs.replace(FLUSHED, rows=1, bytes=730),)),
     "decision": Decision(
         verb="skip",
         epoch=41,
