@@ -13,6 +13,7 @@ from state_backends import open_backend
 from tests.cli.shell import Done, run
 from tests.protocol.engine import World
 from tests.protocol.test_corruption import edit
+from tests.support.cassandra import raw_options
 from wal_sink import errors
 from wal_sink.model import paths
 from wal_sink.model.records import Claim
@@ -51,13 +52,7 @@ class Job(NamedTuple):
 
 
 def target(node: EmbeddedCassandra, keyspace: str, **more: str) -> tuple[CassandraTarget, Mapping]:  # type: ignore[type-arg]
-    raw = {
-        "cassandra.contactPoints": node.host,
-        "cassandra.port": str(node.port),
-        "keyspace": keyspace,
-        "table": "t",
-        **more,
-    }
+    raw = raw_options(node, keyspace, **more)
     return CassandraTarget(parse(raw, CassandraOptions)), raw
 
 

@@ -35,6 +35,7 @@ from pyspark.sql.types import (
 
 import wal_sink
 from tests.cli.shell import Done, run
+from tests.support.cassandra import raw_options
 from wal_sink import errors
 from wal_sink.admin.spark_schema import json_schema, parquet_schema
 from wal_sink.spark.internals.dataframe import arrow_schema
@@ -69,13 +70,8 @@ def spark_json(**columns: DataType) -> str:
 
 def command(folder: Path, node: Node, keyspace: str, *arguments: str) -> Done:
     """Run `check` for a table `orders`."""
-    options = {
-        "keyspace": keyspace,
-        "table": "orders",
-        "cassandra.contactPoints": node.host,
-        "cassandra.port": str(node.port),
-    }
-    pairs = [part for name, value in options.items() for part in ("--option", f"{name}={value}")]
+    options = raw_options(node, keyspace, "orders").items()
+    pairs = [part for name, value in options for part in ("--option", f"{name}={value}")]
     return run(folder, "check", "checkpoint", *pairs, *arguments)
 
 

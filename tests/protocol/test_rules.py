@@ -18,7 +18,7 @@ import pytest
 
 from state_backends import open_backend
 from tests.protocol.aged_log import record_each, recorded_in
-from tests.protocol.engine import NOW_US, Run, World
+from tests.protocol.engine import NOW_US, Run, World, a_decision
 from tests.protocol.test_corruption import edit
 from tests.support.waiting import until
 from wal_sink import errors
@@ -1729,17 +1729,4 @@ def test_rule_22_nothing_is_swept_while_the_ledger_lies_behind(world: World) -> 
 
 
 def decision(epoch: int) -> Decision:
-    return Decision(
-        verb="skip",
-        epoch=epoch,
-        by="anna@host",
-        at_us=NOW_US,
-        why="damaged",
-        where="memory://elsewhere",
-        files=(),
-        generation=1,
-        offsets_digest="",
-        rows=1,
-        last_us=0,
-        highest=1,
-    )
+    return msgspec.structs.replace(a_decision(epoch), rows=1)

@@ -7,6 +7,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tests.support.cassandra import raw_options
 from wal_sink.testing.servers.cassandra import Node
 
 
@@ -38,12 +39,7 @@ def stream(spark: SparkSession, source: str) -> DataFrame:
 
 def options(table: Table) -> dict[str, str]:
     """Return what the sink has to know of a table."""
-    return {
-        "cassandra.contactPoints": table.cassandra.host,
-        "cassandra.port": str(table.cassandra.port),
-        "keyspace": table.keyspace,
-        "table": table.name,
-    }
+    return raw_options(table.cassandra, table.keyspace, table.name)
 
 
 def start(rows: DataFrame, table: Table, checkpoint: str, /, **more: object) -> StreamingQuery:

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 import wal_sink
 from tests.spark.conftest import write_source
 from tests.spark.tables import stream
+from tests.support.cassandra import raw_options
 from tests.support.programs import ran
 from tests.transcripts import transcript
 from wal_sink import errors
@@ -48,12 +49,7 @@ def shop(spark: SparkSession, cassandra: Node, keyspace: str, tmp_path: Path) ->
     cassandra.execute(
         f"CREATE TABLE {keyspace}.orders (key uuid PRIMARY KEY, id bigint, text text)"
     )
-    given = {
-        "cassandra.contactPoints": cassandra.host,
-        "cassandra.port": str(cassandra.port),
-        "keyspace": keyspace,
-        "table": "orders",
-    }
+    given = raw_options(cassandra, keyspace, "orders")
     rows = stream(spark, write_source(tmp_path / "source", 1, rows=10))
     return Shop(spark, rows, given, tmp_path)
 

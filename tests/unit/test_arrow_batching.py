@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import Any
 
 import pyarrow as pa
@@ -10,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state_backends import open_backend
-from tests.protocol.engine import World
+from tests.protocol.engine import World, in_memory
 from wal_sink import arrow_batches
 from wal_sink.arrow_batches import coalesced
 from wal_sink.spark.arrow_batching import (
@@ -44,8 +42,7 @@ class Conf(dict[str, str]):
 
 @pytest.fixture
 def world() -> World:
-    name = f"memory://{uuid.uuid4().hex}"
-    return World(open_backend(f"{name}/checkpoint"), open_backend(f"{name}/log"))
+    return World(*in_memory())
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from state_backends import open_backend
-from tests.protocol.engine import World
+from tests.protocol.engine import World, in_memory
 from wal_sink import errors
 from wal_sink.admin.flush import FlushCommand
 from wal_sink.admin.flusher_at_work import refuse_flusher
@@ -27,8 +27,7 @@ from wal_sink.testing.memory_target import MemorySession
 @pytest.fixture
 def world() -> World:
     """A new query."""
-    name = f"memory://{uuid.uuid4().hex}"
-    return World(open_backend(f"{name}/checkpoint"), open_backend(f"{name}/log"))
+    return World(*in_memory())
 
 
 def own(world: World, faults: Faults | None = None) -> FlushCommand:

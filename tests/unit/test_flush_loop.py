@@ -6,7 +6,6 @@ import os
 import re
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 import tenacity
 
 from state_backends import open_backend
-from tests.protocol.engine import World
+from tests.protocol.engine import World, in_memory
 from tests.support.waiting import until
 from wal_sink import errors
 from wal_sink.admin.flusher_at_work import refuse_flusher
@@ -112,8 +111,7 @@ class Flushing:
 @pytest.fixture
 def world() -> World:
     """A new query."""
-    name = f"memory://{uuid.uuid4().hex}"
-    return World(open_backend(f"{name}/checkpoint"), open_backend(f"{name}/log"))
+    return World(*in_memory())
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,8 +13,7 @@ import msgspec
 import pytest
 
 import wal_sink
-from state_backends import open_backend
-from tests.protocol.engine import NOW_US, World
+from tests.protocol.engine import NOW_US, World, in_memory
 from tests.protocol.test_corruption import query
 from tests.support.records import flushed_epoch
 from wal_sink import errors
@@ -38,8 +36,7 @@ SECONDS = 10.0
 @pytest.fixture
 def world() -> World:
     """A new query; nothing flushes until the test does."""
-    name = f"memory://{uuid.uuid4().hex}"
-    return World(open_backend(f"{name}/checkpoint"), open_backend(f"{name}/log"))
+    return World(*in_memory())
 
 
 @pytest.fixture(autouse=True)
