@@ -75,8 +75,7 @@ def test_rule_16_a_plain_write_from_the_future_shadows_the_ledger(
     world: World, cassandra: Node, keyspace: str
 ) -> None:
     """The node answers that the update was applied, and the value stays: the flush stops."""
-    run = world.run().batches([("a", 1)])
-    world.flush()
+    run = world.run().flushed_batches([("a", 1)])
     cassandra.execute(
         f"UPDATE {keyspace}.wal_sink_ledger USING TIMESTAMP {2**62} SET flushed = 0"
         f" WHERE query_id = '{world.query_id}'"
@@ -94,8 +93,7 @@ def test_rule_13_a_truncated_ledger_stops_the_line(
     world: World, cassandra: Node, keyspace: str
 ) -> None:
     """What the log has trimmed cannot be flushed again; nothing is guessed."""
-    run = world.run().batches([("a", 1)])
-    world.flush()
+    run = world.run().flushed_batches([("a", 1)])
     cassandra.execute(f"TRUNCATE {keyspace}.wal_sink_ledger")
     run.batch([("b", 2)])
     with pytest.raises(LedgerBehindLog):
@@ -107,8 +105,7 @@ def test_rule_1_another_log_does_not_continue_the_mark(
     world: World, cassandra: Node, keyspace: str
 ) -> None:
     """The log was given up by hand, and made anew by the query."""
-    world.run().batches([("a", 1)])
-    world.flush()
+    world.run().flushed_batches([("a", 1)])
     world.log_backend.delete(world.log_backend.list())
     world.checkpoint.delete([Checkpoint.LOG_URL])
     world.run().batches([("b", 2)])

@@ -26,8 +26,7 @@ def listed(folder: Path, *arguments: object) -> list[tuple[Any, ...]]:
 @pytest.fixture
 def busy(world: World) -> World:
     """Epoch 0 is flushed, 1 was published twice, 2 waits, 3 is published only."""
-    first = world.run().batches([("a", 0)])
-    world.flush()
+    first = world.run().flushed_batches([("a", 0)])
     first.publish([("dead", 1), ("dead too", 1)])
     second = world.run().batches([("b", 1)])
     second.batch([("c", 2), ("d", 2)], [("e", 2)])

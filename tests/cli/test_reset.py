@@ -28,8 +28,7 @@ from wal_sink.wal.log import Log
 @pytest.fixture
 def flushed(world: World) -> World:
     """Two epochs, both in the target; no flusher is left."""
-    world.run().batches([("a", 0)], [("b", 1)])
-    world.flush()
+    world.run().flushed_batches([("a", 0)], [("b", 1)])
     return world
 
 
@@ -127,8 +126,7 @@ def test_one_that_died_at_any_deletion_is_run_again(
     """
     for at in range(100):
         world = a_world(tmp_path / str(at), elsewhere=elsewhere)
-        run = world.run().batches([("a", 0)], [("b", 1)])
-        world.flush()
+        run = world.run().flushed_batches([("a", 0)], [("b", 1)])
         if discard:
             run.batch([("c", 2)])
         before = world.checkpoint.list(), world.log_backend.list()
@@ -206,8 +204,7 @@ def test_a_log_that_an_earlier_query_has_left_is_not_lost(world: World, tmp_path
         [path for path in world.checkpoint.list() if world.query_id not in path]
     )
     new = a_world(tmp_path, elsewhere=False)
-    new.run().batch([("b", 1)])
-    new.flush()
+    new.run().flushed_batches([("b", 1)])
     before = files(tmp_path / "checkpoint")
     refused = run(tmp_path, "reset", "checkpoint", "--yes", "--json", "--discard-unflushed")
     assert refused.code == errors.NotDrained.exit_code
@@ -217,8 +214,7 @@ def test_a_log_that_an_earlier_query_has_left_is_not_lost(world: World, tmp_path
 
 def test_the_copy_of_a_checkpoint_does_not_take_the_log(tmp_path: Path) -> None:
     world = a_world(tmp_path, elsewhere=True)
-    world.run().batch([("a", 0)])
-    world.flush()
+    world.run().flushed_batches([("a", 0)])
     shutil.copytree(tmp_path / "checkpoint", tmp_path / "copy")
     before = world.log_backend.list()
     refused = run(tmp_path, "reset", "copy", "--yes", "--json")

@@ -52,8 +52,7 @@ def test_a_query_that_has_only_started(world: World, tmp_path: Path) -> None:
 
 def test_a_live_query_that_lags(world: World, tmp_path: Path) -> None:
     """The lag in epochs, rows, bytes and seconds; who flushes, and doing what."""
-    batches = world.run().batches([("a", 1)])
-    world.flush()
+    batches = world.run().flushed_batches([("a", 1)])
     batches.batch([("b", 2), ("c", 3)], [("d", 4)])
     batches.batch([("e", 5)])
     batches.publish([("f", 6)])
@@ -125,8 +124,7 @@ def test_a_drained_query(world: World, tmp_path: Path) -> None:
 
 def test_a_checkpoint_that_was_set_back(world: World, tmp_path: Path) -> None:
     """Nothing waits, and still it is not what a drained query looks like."""
-    world.run().batches([("a", 1)], [("b", 2)])
-    world.flush()
+    world.run().flushed_batches([("a", 1)], [("b", 2)])
     edit(world.checkpoint, "commits/1", None)
     shown = run(tmp_path, "status", "checkpoint", "--json").document
     assert (shown["checkpointed"], shown["flushed"], shown["pending_epochs"]) == (0, 1, 0)

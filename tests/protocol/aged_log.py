@@ -25,8 +25,7 @@ def let_age(world: World, *, starts: int, epochs: int, write: Write | None = Non
     :param epochs: from 1 on: retained.
     :param write: writes objects of the log; None: the log's store.
     """
-    world.run().batch([("a", 1)])
-    world.flush()
+    world.run().flushed_batches([("a", 1)])
     write = write or world.log_backend.create_missing
     _add_starts(write, starts)
     _add_epochs(world, write, epochs)

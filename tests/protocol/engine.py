@@ -277,6 +277,12 @@ class Run:
             self.batch(rows)
         return self
 
+    def flushed_batches(self, *each: Rows) -> Self:
+        """Do the same, and flush until there is nothing to do."""
+        self.batches(*each)
+        self.world.flush()
+        return self
+
     def publish(self, *partitions: Rows, offset: str | None = None) -> Manifest | None:
         """Run a micro-batch up to the return of `commit()`; `commits/N` is not written."""
         self.write_offsets(offset)

@@ -69,8 +69,7 @@ def delete_checkpoint(world: World) -> None:
 def waiting(place: Place) -> World:
     """A query of which epoch 0 is flushed, and 1 to 3 wait; its checkpoint is deleted."""
     world = place.world()
-    run = world.run().batches([("a", 1)])
-    world.flush()
+    run = world.run().flushed_batches([("a", 1)])
     for value in (2, 3, 4):
         run.batch([("a", value), (f"b{value}", value)])
     delete_checkpoint(world)
@@ -98,8 +97,7 @@ def test_epochs_that_wait_are_found_by_the_place_of_their_checkpoint(
 def test_what_is_flushed_or_cannot_be_read_is_passed_over(place: Place) -> None:
     """A log that is done, one without an identity, one that is torn: none keeps a query from starting."""
     old = place.world()
-    old.run().batch([("a", 1)])
-    old.flush()
+    old.run().flushed_batches([("a", 1)])
     delete_checkpoint(old)
     new = place.world()
     logs = open_backend(place.location.logs, place.options)

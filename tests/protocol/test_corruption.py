@@ -335,8 +335,7 @@ def test_a_query_that_runs_does_not_set_its_checkpoint_back(world: World) -> Non
         def last_commit(self, *, fresh: bool = False) -> int:
             found = super().last_commit(fresh=fresh)
             if found < EPOCHS:
-                run.batch([("meanwhile", 1)])
-                world.flush()
+                run.flushed_batches([("meanwhile", 1)])
             return found
 
     slow = query(world)._replace(checkpoint=Slow(world.checkpoint))

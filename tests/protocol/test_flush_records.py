@@ -27,8 +27,7 @@ EPOCHS = 6
 
 def fill(world: World, first: int = 0, last: int = EPOCHS) -> None:
     """Publish epochs, up to before `last`, and flush them as one window."""
-    world.run().batches(*([(f"k{epoch}", epoch)] for epoch in range(first, last)))
-    world.flush()
+    world.run().flushed_batches(*([(f"k{epoch}", epoch)] for epoch in range(first, last)))
 
 
 def query_of(world: World) -> Query:

@@ -20,14 +20,11 @@ SECOND_US = 1_000_000
 
 def glitch(world: World) -> None:
     """Flush three epochs, the second one as of ten years later: all clocks were wrong for a while."""
-    run = world.run().batches([("a", 1)])
-    world.flush()
+    run = world.run().flushed_batches([("a", 1)])
     world.clock.us += YEARS_US
-    run.batch([("b", 2)])
-    world.flush()
+    run.flushed_batches([("b", 2)])
     world.clock.us -= YEARS_US
-    run.batch([("c", 3)])
-    world.flush()
+    run.flushed_batches([("c", 3)])
 
 
 def reset(world: World, to: int) -> Rewound:
@@ -53,8 +50,7 @@ def test_the_timestamps_come_back_to_the_present(world: World) -> None:
     done = plan.carry_out(world.clock())
     assert done.again == 0
     assert int(done.after["last_us"]) < NOW_US + SECOND_US
-    world.run().batches([("d", 4), ("b", 5)])
-    world.flush()
+    world.run().flushed_batches([("d", 4), ("b", 5)])
     assert at_us(world, "d") < NOW_US + SECOND_US
     assert at_us(world, "b") > NOW_US + YEARS_US
     assert world.table() == {"a": 1, "b": 2, "c": 3, "d": 4}, (
@@ -73,8 +69,7 @@ def test_the_operators_clock_is_bounded_too(world: World) -> None:
 
 def test_nothing_is_reset_that_is_not_in_the_future(world: World) -> None:
     """Rows that are a minute apart are nothing that an operator has to mend."""
-    world.run().batches([("a", 1)])
-    world.flush()
+    world.run().flushed_batches([("a", 1)])
     world.clock.us -= 59 * SECOND_US
     with pytest.raises(OptionError, match="do not lie in the future"):
         reset(world, 0)
@@ -87,8 +82,7 @@ def test_a_later_rewind_does_not_go_back_to_the_future(world: World) -> None:
     world.retention_s = 10**9
     glitch(world)
     reset(world, 2)
-    world.run().batches([("d", 4)], [("e", 5)])
-    world.flush()
+    world.run().flushed_batches([("d", 4)], [("e", 5)])
     newest_us = at_us(world, "e")
     row = world.store.ledger.pop(world.query_id)
     plan_rewind(query(world), world.target, 3, world.clock()).carry_out(world.clock())
@@ -103,8 +97,7 @@ def test_rule_22_a_record_that_comes_late_does_not_take_the_timestamps_to_the_fu
     """A flusher stood still between `finish` and the records of its window, over the reset."""
     world.retention_s = 10**9
     world.clock.us += YEARS_US
-    world.run().batches(*([(key, value)] for value, key in enumerate("abc")))
-    world.flush()
+    world.run().flushed_batches(*([(key, value)] for value, key in enumerate("abc")))
     late = world.log.flushed_since(-1)
     world.clock.us -= YEARS_US
     world.store.table.clear()
@@ -132,12 +125,10 @@ def test_a_reset_that_dies_is_run_again(world: World) -> None:
     world.store.ledger[world.query_id] = moved
     with pytest.raises(Exception, match="moved meanwhile"):
         record.carry_out(world.clock())
-    run = world.run().batches([("d", 4)])
-    world.flush()
+    run = world.run().flushed_batches([("d", 4)])
     assert at_us(world, "d") > NOW_US + YEARS_US
     reset(world, 3)
-    run.batch([("e", 5)])
-    world.flush()
+    run.flushed_batches([("e", 5)])
     assert at_us(world, "e") < NOW_US + SECOND_US
 
 
@@ -149,13 +140,11 @@ def test_a_reset_that_died_leaves_no_timestamp_behind_that_was_used_since(world:
     with pytest.raises(FlusherAtWork):
         died.carry_out(world.clock())
     world.store.ledger[world.query_id] = row
-    run = world.run().batches([("b", 4)])
-    world.flush()
+    run = world.run().flushed_batches([("b", 4)])
     newest_us = at_us(world, "b")
     world.store.ledger.pop(world.query_id)
     plan_rewind(query(world), world.target, 3, world.clock()).carry_out(world.clock())
-    run.batch([("b", 5)])
-    world.flush()
+    run.flushed_batches([("b", 5)])
     assert at_us(world, "b") > newest_us > NOW_US + YEARS_US
     assert world.table()["b"] == 5
 
@@ -172,10 +161,8 @@ def test_what_is_flushed_again_is_written_as_of_the_present(world: World) -> Non
 
 def test_status_tells(world: World) -> None:
     """As far as it can without asking the target."""
-    run = world.run().batches([("a", 1)])
-    world.flush()
+    run = world.run().flushed_batches([("a", 1)])
     assert read_status(Checkpoint(world.checkpoint), world.log).timestamps_ahead_seconds == 0.0
     world.clock.us += 2 * YEARS_US
-    run.batch([("b", 2)])
-    world.flush()
+    run.flushed_batches([("b", 2)])
     assert read_status(Checkpoint(world.checkpoint), world.log).timestamps_ahead_seconds > 10**8

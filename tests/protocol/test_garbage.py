@@ -99,8 +99,7 @@ def test_rule_18_a_manifest_that_comes_a_thousand_epochs_late_lost(
     def the_other_goes_on() -> None:
         other = world.run()
         for epoch in range(1, 9):
-            other.batch([(f"b{epoch}", epoch)])
-            world.flush()
+            other.flushed_batches([(f"b{epoch}", epoch)])
 
     zombie = world.run(At(f"create {paths.MANIFEST.path(Attempt(1, 1))}", the_other_goes_on))
     zombie.batch([("a", 0)])
@@ -122,8 +121,7 @@ def test_rule_18_a_manifest_without_a_record_is_no_loser_by_its_age_alone(
     path = paths.MANIFEST.path(Attempt(0, 1))
     manifest = world.log_backend.read(path)
     for epoch in range(1, 9):
-        run.batch([("a", epoch)])
-        world.flush()
+        run.flushed_batches([("a", epoch)])
     world.log_backend.create(path, manifest)
     with pytest.raises(Diverged, match="no record"):
         world.flush()

@@ -98,8 +98,7 @@ def test_rule_26_a_window_that_is_resumed_has_higher_timestamps(lists: ListWorld
     interrupted(lists)
     second = lists.begun()
     assert (second.sending, second.epochs[0].base_us) == (2, first.last_us + 1)
-    run.batch([("a", 3)])
-    lists.flush()
+    run.flushed_batches([("a", 3)])
     row = lists.ledger()
     assert row is not None
     assert row.last is not None
@@ -236,8 +235,7 @@ def test_rule_26_epochs_with_lists_share_a_window_with_no_others() -> None:
 
 def test_rule_26_a_lost_ledger_row_does_not_double_what_was_begun(lists: ListWorld) -> None:
     """What is begun again after a rewind lies above every sending that the row may have named."""
-    run = lists.run().batches([("a", 1)])
-    lists.flush()
+    run = lists.run().flushed_batches([("a", 1)])
     run.batch([("b", 2), ("c", 3)])
     interrupted(lists)
     del lists.store.ledger[lists.query_id]
@@ -252,8 +250,7 @@ def test_rule_26_a_restored_ledger_row_does_not_double_what_was_begun_since(
     lists: ListWorld, sendings: int
 ) -> None:
     """The row lacks a sending of which rows are in the table; what is begun again lies above it."""
-    run = lists.run().batches([("a", 1)])
-    lists.flush()
+    run = lists.run().flushed_batches([("a", 1)])
     run.batch([("b", 2), ("c", 3)])
     for _ in range(sendings):
         interrupted(lists)

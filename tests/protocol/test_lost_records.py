@@ -44,8 +44,7 @@ def test_rule_18_an_epoch_whose_record_is_lost_stays_and_holds_up_nothing(
     world.retention_s = 3_600.0
     run = world.run()
     for epoch in range(4):
-        run.batch([(f"k{epoch}", epoch)])
-        world.flush()  # the ledger's last window is the last epoch alone
+        run.flushed_batches([(f"k{epoch}", epoch)])
     leave_in_place(world)  # else the record has a copy
     (path,) = recorded_in(world.log, 1)
     backup = world.log_backend.read(path)
@@ -74,8 +73,7 @@ def test_rule_18_a_rewind_goes_back_over_an_epoch_whose_record_is_lost(world: Wo
     world.retention_s = 3_600.0
     run = world.run()
     for epoch in range(4):
-        run.batch([(f"k{epoch}", epoch)])
-        world.flush()
+        run.flushed_batches([(f"k{epoch}", epoch)])
     leave_in_place(world)
     world.log.delete(recorded_in(world.log, 1))
     query = Query(world.query_id, Checkpoint(world.checkpoint), world.log)

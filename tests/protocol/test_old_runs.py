@@ -33,8 +33,7 @@ def starts(world: World, number: int) -> None:
 
 def test_old_tickets_and_claims_go_and_the_highest_generation_stays(world: World) -> None:
     """What a start leaves does not pile up; a new run claims the generation after the highest."""
-    world.run().batch([("a", 1)])
-    world.flush()
+    world.run().flushed_batches([("a", 1)])
     starts(world, 2 * RUNS_KEPT)
     newest = world.log.highest_generation()
     world.flush()
@@ -100,8 +99,7 @@ def test_rule_3_a_claim_that_is_made_again_is_fenced(world: World) -> None:
         world.flush()
         assert 2 not in world.log.keys(paths.CLAIM, fresh=True)
 
-    world.run().batch([("a", 1)])
-    world.flush()
+    world.run().flushed_batches([("a", 1)])
     zombie = world.run(At(f"create {paths.CLAIM.path(2)}", others_start))
     with pytest.raises(Fenced, match="overtaken"):
         zombie.publish([("zombie", 1)])
@@ -115,8 +113,7 @@ def test_rule_3_a_claim_that_is_made_again_is_fenced(world: World) -> None:
 
 def test_rule_2_a_run_whose_ticket_is_gone_is_told_why(world: World) -> None:
     """It published an epoch, stood still, and comes back after hundreds of starts."""
-    zombie = world.run().batches([("a", 1)])
-    world.flush()
+    zombie = world.run().flushed_batches([("a", 1)])
     starts(world, 2 * RUNS_KEPT)
     world.flush()
     with pytest.raises(NotRegistered, match=f"at least {RUNS_KEPT} newer runs"):
@@ -149,8 +146,7 @@ def test_rule_11_a_run_that_may_have_to_prove_its_epoch_keeps_its_ticket(world: 
 
 def test_a_damaged_ticket_stops_nothing(world: World) -> None:
     """It may be of a run that goes on, and is left alone."""
-    world.run().batch([("a", 1)])
-    world.flush()
+    world.run().flushed_batches([("a", 1)])
     world.log_backend.create(paths.TICKET.path("damaged"), b"{")
     starts(world, 2 * RUNS_KEPT)
     world.flush()
@@ -160,8 +156,7 @@ def test_a_damaged_ticket_stops_nothing(world: World) -> None:
 
 def test_stops_go_with_their_tickets(world: World) -> None:
     """A run that was told to stop leaves that note, too."""
-    run = world.run().batches([("a", 1)])
-    world.flush()
+    run = world.run().flushed_batches([("a", 1)])
     world.log.create(paths.STOP, run.run_id, Stop(run_id=run.run_id))
     starts(world, 2 * RUNS_KEPT)
     world.flush()

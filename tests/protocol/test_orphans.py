@@ -70,8 +70,7 @@ def test_what_a_killed_task_left_half_written_is_swept(tmp_path: Path) -> None:
 def test_a_flusher_that_starts_sweeps_half_written_files(tmp_path: Path) -> None:
     """Also of an epoch above the mark, in which nothing that is finished may be touched."""
     world = World(open_backend(str(tmp_path / "checkpoint")), open_backend(str(tmp_path / "log")))
-    run = world.run().batches([("a", 1)])
-    world.flush()
+    run = world.run().flushed_batches([("a", 1)])
     run.tasks([("not yet published", 1)])
     half = tmp_path / "log" / paths.segment_folder(1) / f".{uuid.uuid4().hex}.tmp"
     half.touch()
@@ -84,8 +83,7 @@ def test_a_flusher_that_starts_sweeps_half_written_files(tmp_path: Path) -> None
 @pytest.mark.parametrize("flushed", [0, 1])
 def test_segments_of_an_epoch_that_is_not_flushed_stay(world: World, flushed: int) -> None:
     """Named by a manifest or not, checkpointed or not, however often a flusher starts; mark or none."""
-    run = world.run().batches(*([(f"flushed {epoch}", epoch)] for epoch in range(flushed)))
-    world.flush()
+    run = world.run().flushed_batches(*([(f"flushed {epoch}", epoch)] for epoch in range(flushed)))
     run.tasks([("unnamed", 1)])  # its task may be alive
     run.batch([("checkpointed", 1)])
     run.publish([("published", 2)])
@@ -148,8 +146,7 @@ def test_rule_7_a_commit_that_may_have_published_deletes_nothing(world: World) -
 
 def test_rule_7_the_replay_of_a_flushed_epoch_leaves_nothing(world: World) -> None:
     """It is not published: its rows are in the table."""
-    world.run().batch([("a", 1)])
-    world.flush()
+    world.run().flushed_batches([("a", 1)])
     world.checkpoint.delete(["commits/0"])
     assert world.run().publish([("a", 2)]) is None
     assert world.log.segments() == []
@@ -157,8 +154,7 @@ def test_rule_7_the_replay_of_a_flushed_epoch_leaves_nothing(world: World) -> No
 
 def test_rule_7_a_run_that_is_overtaken_in_a_replay_is_fenced(world: World) -> None:
     """Else Spark lets it write `commits/`, and go on beside the newer run."""
-    world.run().batch([("a", 1)])
-    world.flush()
+    world.run().flushed_batches([("a", 1)])
     world.checkpoint.delete(["commits/0"])
     replay = world.run(
         At("read offsets/0", lambda: claim_generation(world.log, world.run().run_id, {}, 0))

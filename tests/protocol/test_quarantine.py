@@ -101,8 +101,7 @@ def test_rule_24_a_text_that_is_not_utf8_is_refused_for_every_target(tmp_path: P
     with pytest.raises(errors.InvalidRow, match=r"Column k .*is not UTF-8, in the row with .*v=2"):
         world.run().batch([("a", 1), (REFUSED, 2)])
     world.on_invalid_row = "quarantine"
-    world.run().batches([("a", 1), (REFUSED, 2), ("b", 3), (REFUSED, 4)])
-    world.flush()
+    world.run().flushed_batches([("a", 1), (REFUSED, 2), ("b", 3), (REFUSED, 4)])
     assert world.visible() == [("a", 1), ("b", 3)]
     (group,) = list_quarantine(query_of(world)).groups
     assert (group.rows, group.column, group.reason) == (2, "k", "Column k is not UTF-8.")
@@ -111,8 +110,7 @@ def test_rule_24_a_text_that_is_not_utf8_is_refused_for_every_target(tmp_path: P
 def test_rule_24_a_refused_row_is_kept_when_its_epoch_is_trimmed() -> None:
     """With its reason, and the timestamp right before those of its epoch; the others arrive."""
     world = QuarantiningWorld()
-    run = world.run().batches([("a", 1)])
-    world.flush()
+    run = world.run().flushed_batches([("a", 1)])
     world.clock.us -= 1_000  # so the epoch's timestamps follow right upon those used before
     run.batch([("b", 2), (REFUSED, 7), (REFUSED, 8)], [("c", 3)], [(REFUSED, 9)])
     found = world.log.manifest(Attempt(1, 1))
@@ -191,8 +189,7 @@ def test_rule_24_what_is_flushed_again_after_a_rewind_is_listed_once() -> None:
     """With the timestamps of the new flush: older ones would lose against rows of earlier epochs."""
     world = QuarantiningWorld()
     world.retention_s = 1_000.0
-    world.run().batches([("a", 1)], [("b", 2), (REFUSED, 5)])
-    world.flush()
+    world.run().flushed_batches([("a", 1)], [("b", 2), (REFUSED, 5)])
     before = listed(world)
     silent = query_of(world)._replace(patience=Patience(say=lambda _: None))
     plan_rewind(silent, world.target, -1, world.clock()).carry_out(world.clock())
@@ -225,8 +222,7 @@ def test_rule_24_a_rewind_leaves_what_a_new_flush_keeps() -> None:
     """A flusher may begin before the command has ended: its entries are the only copies of their rows."""
     world = QuarantiningWorld()
     world.retention_s = 1_000.0
-    world.run().batch([("a", 1), (REFUSED, 5)])
-    world.flush()
+    world.run().flushed_batches([("a", 1), (REFUSED, 5)])
     amid = FlushesAmid(world)
     log = Log(FaultyBackend(world.log_backend, amid))
     silent = Patience(say=lambda _: None)
@@ -242,8 +238,7 @@ def test_rule_24_a_rewind_leaves_the_refused_rows_of_what_was_given_up() -> None
     """No flush keeps them again: the epoch stays given up, and its entry is what there is of them."""
     world = QuarantiningWorld()
     world.retention_s = 1_000.0
-    run = world.run().batches([("a", 1), (REFUSED, 4)])
-    world.flush()
+    run = world.run().flushed_batches([("a", 1), (REFUSED, 4)])
     run.batch([("b", 2), (REFUSED, 5)])
     with pytest.raises(Crash):
         world.flush(Faults(0, matching="finish "))
@@ -369,8 +364,7 @@ def test_rule_24_a_timestamp_that_comes_again_passes_over_no_row_of_another_epoc
     """An operator has brought timestamps back from the future, and that comes, with a row of that time."""
     world = RefusingWorld()
     world.clock.us += 2 * 10**9
-    run = world.run().batches([("a", 1), ("bad", -777)])
-    world.flush()
+    run = world.run().flushed_batches([("a", 1), ("bad", -777)])
     ((_, us, _),) = listed(world)
     world.clock.us -= 2 * 10**9
     now_us = world.clock.us
@@ -490,8 +484,7 @@ def test_rule_24_what_has_left_goes_with_the_record_of_its_epoch(
     assert (retry(world).left, len(world.log_backend.list("quarantine/"))) == (2, 5)
     world.flush()
     assert len(world.log_backend.list("quarantine/")) == 5, "another flusher may still resume them"
-    world.run().batches(*([("a", epoch)] for epoch in range(6)))
-    world.flush()
+    world.run().flushed_batches(*([("a", epoch)] for epoch in range(6)))
     stay = listed(world)
     world.flush()
     assert len(world.log_backend.list("quarantine/")) == len(listed(world)) == 2
@@ -505,8 +498,7 @@ def test_rule_24_a_row_is_not_sent_by_other_options_than_its_epoch_had() -> None
     refuse_negative(world)
     for ordered in ({"totals": "v"}, {"if_absent": True}):
         world.store.options = msgspec.structs.replace(plain, **ordered)
-        world.run().batches([("a", 1)], [("a", -5)])
-        world.flush()
+        world.run().flushed_batches([("a", 1)], [("a", -5)])
         repair(world)
         world.store.options = plain
         with pytest.raises(errors.OptionError, match="in their order alone"):

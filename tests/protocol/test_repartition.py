@@ -76,8 +76,7 @@ def test_rule_12_a_repartition_does_not_stop_the_flush_when_offsets_are_purged(
 @pytest.mark.parametrize("request_", ["create", "replace"])
 def test_rule_12_a_note_that_cannot_be_renewed_stays(world: World, request_: str) -> None:
     """The disk is full when the next run starts; the run before goes on, and purges what tells."""
-    world.run().batch([("a", 1)])
-    world.flush()
+    world.run().flushed_batches([("a", 1)])
     repartition(world, last_kept=0, batch=1, partitions=8)
     older = world.run()
     batch(older, 2, [("later", 0)])

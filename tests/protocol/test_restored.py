@@ -91,8 +91,7 @@ def stops(world: World) -> WalSinkError:
 @pytest.mark.parametrize("windows", [1, 3])
 def test_rule_23_a_restored_log_stops(world: World, restarts: int, windows: int) -> None:
     """The new run takes generations that the lost one had, and publishes other rows under their names."""
-    run = world.run().batches([("a", 0)], [("b", 1)])
-    world.flush()
+    run = world.run().flushed_batches([("a", 0)], [("b", 1)])
     run.end()
     backup = Backup(world)
     for _ in range(restarts):
@@ -121,11 +120,9 @@ def test_rule_23_a_restored_log_stops(world: World, restarts: int, windows: int)
 
 def test_rule_23_a_restored_log_stops_before_spark_goes_on(world: World) -> None:
     """The flusher is there first: what the ledger says was flushed is not recorded in this log."""
-    run = world.run().batches([("a", 0)])
-    world.flush()
+    run = world.run().flushed_batches([("a", 0)])
     backup = Backup(world)
-    run.batch([("lost", 1)])
-    world.flush()
+    run.flushed_batches([("lost", 1)])
     run.end()
     backup.restore()
     assert isinstance(stops(world), Diverged)
@@ -140,8 +137,7 @@ def test_rule_23_a_restored_log_stops_before_spark_goes_on(world: World) -> None
 
 def test_rule_23_an_interrupted_flush_of_the_lost_log_is_not_finished(world: World) -> None:
     """The ledger names a window of the lost log: nothing is written of it, and `rewind` gives it up."""
-    run = world.run().batches([("a", 0)])
-    world.flush()
+    run = world.run().flushed_batches([("a", 0)])
     backup = Backup(world)
     run.batch([("b", 1)])
     flusher = world.flusher()
@@ -205,8 +201,7 @@ def test_rule_23_a_replay_from_the_same_offsets_is_no_other_history(world: World
 
 def test_rule_23_a_clone_at_the_same_path_stops_one_of_the_two(world: World) -> None:
     """A volume's snapshot is mounted under the same path elsewhere, with the same ledger."""
-    run = world.run().batches([("a", 0)])
-    world.flush()
+    run = world.run().flushed_batches([("a", 0)])
     run.end()
     snapshot = files(world.checkpoint), files(world.log_backend)
     production = world.checkpoint, world.log_backend
@@ -248,8 +243,7 @@ def overtaken_by(
 
 def test_rule_16_a_window_that_another_log_overtook_is_not_finished(world: World) -> None:
     """While the clone writes, the other side rewinds the row and flushes on: nothing is recorded."""
-    run = world.run().batches([("a", 0)])
-    world.flush()
+    run = world.run().flushed_batches([("a", 0)])
     run.end()
     snapshot = files(world.checkpoint), files(world.log_backend)
     production = world.checkpoint, world.log_backend
@@ -272,8 +266,7 @@ def test_rule_16_a_row_that_another_log_brought_to_the_same_epoch_is_not_shadowe
 
     Its remedy, another ledger table, would let both flush.
     """
-    run = world.run().batches([("a", 0)])
-    world.flush()
+    run = world.run().flushed_batches([("a", 0)])
     run.end()
     snapshot = files(world.checkpoint), files(world.log_backend)
     production = world.checkpoint, world.log_backend
@@ -313,8 +306,7 @@ def test_rule_23_records_that_are_lost_are_no_other_log(world: World) -> None:
     """Without `flushed/`, and nothing of another history: it is asked for the records, not for a decision."""
     run = world.run()
     for epoch in range(3):
-        run.batch([("a", epoch)])
-        world.flush()
+        run.flushed_batches([("a", epoch)])
     world.log.delete(world.log_backend.list(paths.FLUSHED.folder))
     error = stops(world)
     assert isinstance(error, CorruptLog)
@@ -324,8 +316,7 @@ def test_rule_23_records_that_are_lost_are_no_other_log(world: World) -> None:
 def test_rule_18_an_attempt_is_told_by_the_digest_of_its_manifest(world: World) -> None:
     """The record says which bytes were flushed; another manifest of that name is not trimmed."""
     world.retention_s = 3_600
-    world.run().batches([("a", 0)])
-    world.flush()
+    world.run().flushed_batches([("a", 0)])
     leave_in_place(world)
     record = world.log.flushed(0)
     assert record is not None
@@ -339,8 +330,7 @@ def test_rule_18_an_attempt_is_told_by_the_digest_of_its_manifest(world: World) 
 
 def passed_over_in_the_lost_log(world: World) -> Backup:
     """Flush epoch 0; after the backup the lost log gives epoch 1 up, and the ledger says so."""
-    run = world.run().batches([("a", 0)])
-    world.flush()
+    run = world.run().flushed_batches([("a", 0)])
     run.write_offsets()
     backup = Backup(world)
     run.batch([("b", 1)])
@@ -369,8 +359,7 @@ def test_rule_23_an_epoch_that_the_lost_log_gave_up_is_flushed_here(
 
 def test_rule_23_a_lost_manifest_does_not_let_another_attempt_be_flushed(world: World) -> None:
     """The begun attempt is of this log, half of it in the table: `rewind` does not give it up."""
-    world.run().batches([("a", 0)])
-    world.flush()
+    world.run().flushed_batches([("a", 0)])
     world.run().publish([("x", 1)])
     world.run().batch([("b", 1), ("c", 2)])
     flusher = world.flusher()
@@ -383,10 +372,8 @@ def test_rule_23_a_lost_manifest_does_not_let_another_attempt_be_flushed(world: 
 
 def test_rule_23_a_record_that_is_lost_after_the_trim_is_made_anew(world: World) -> None:
     """The newest record is gone, and so are its manifest and segments: the ledger tells the rest."""
-    run = world.run().batches([("a", 0)])
-    world.flush()
-    run.batch([("a", 1)])
-    world.flush()
+    run = world.run().flushed_batches([("a", 0)])
+    run.flushed_batches([("a", 1)])
     world.log.delete(recorded_in(world.log, 1))
     world.flush()
     assert world.log.flushed_epochs() == [0, 1]
@@ -397,8 +384,7 @@ def test_rule_23_the_mark_before_the_first_epoch_is_named(world: World) -> None:
     run = world.run().batches([("a", 0)])
     backup = Backup(world)
     world.flush()
-    run.batch([("a", 1)])
-    world.flush()
+    run.flushed_batches([("a", 1)])
     run.end()
     backup.restore()
     error = stops(world)
@@ -410,12 +396,10 @@ def test_rule_23_the_mark_before_the_first_epoch_is_named(world: World) -> None:
 
 def test_rule_23_a_log_in_which_spark_made_the_epoch_is_another_one(world: World) -> None:
     """The lost log flushed rows as epoch 3, long after the backup; here a state repartition made it."""
-    run = world.run().batches([("a", 0)])
-    world.flush()
+    run = world.run().flushed_batches([("a", 0)])
     backup = Backup(world)
     for epoch in range(1, 4):
-        run.batch([("lost", epoch)])
-        world.flush()
+        run.flushed_batches([("lost", epoch)])
     run.end()
     backup.restore()
     for number, partitions in enumerate((8, 4, 2)):
@@ -433,12 +417,10 @@ def test_rule_23_a_manifest_that_the_backup_lacks_does_not_bar_the_way_back(
     world: World, *, torn: bool
 ) -> None:
     """The backup of the log is older than that of the checkpoint: it can be given up after the rewind."""
-    run = world.run().batches([("a", 0)])
-    world.flush()
+    run = world.run().flushed_batches([("a", 0)])
     run.batch([("gone", 1)])
     backup = Backup(world)
-    run.batch([("lost", 2)])
-    world.flush()
+    run.flushed_batches([("lost", 2)])
     run.end()
     backup.restore()
     (attempt,) = world.log.attempts()
@@ -461,8 +443,7 @@ def test_rule_23_a_manifest_that_the_backup_lacks_does_not_bar_the_way_back(
 def test_rule_18_a_damaged_manifest_of_a_flushed_epoch_goes(world: World) -> None:
     """It does not stop the flush: nothing is needed of it any more."""
     world.retention_s = 3_600
-    run = world.run().batches([("a", 0)])
-    world.flush()
+    run = world.run().flushed_batches([("a", 0)])
     leave_in_place(world)
     path = paths.MANIFEST.path(world.log.attempts()[0])
     world.log.delete([path])

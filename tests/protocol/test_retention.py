@@ -51,8 +51,7 @@ def left(world: World) -> list[int]:
 def fill(world: World, epochs: int, apart_us: int = 0) -> None:
     run = world.run()
     for epoch in range(epochs):
-        run.batch([(f"k{epoch}", epoch)])
-        world.flush()
+        run.flushed_batches([(f"k{epoch}", epoch)])
         world.clock.us += apart_us
 
 
@@ -149,8 +148,7 @@ def test_a_clock_that_was_ahead_is_forgiven(world: World) -> None:
     world.clock.us -= 1_000 * DELAY_US
     world.flush()
     assert left(world) == [0]
-    world.run().batches([("later", 1)])
-    world.flush()
+    world.run().flushed_batches([("later", 1)])
     world.clock.us += DELAY_US
     world.flush()
     assert left(world) == []
@@ -244,12 +242,10 @@ def test_what_was_not_moved_is_trimmed_where_it_is(
     monkeypatch.setattr("wal_sink.wal.trim.RECORDS_KEPT", 1)
     run = world.run()
     for epoch in range(2):
-        run.batch([(f"k{epoch}", epoch)])
-        world.flush()
+        run.flushed_batches([(f"k{epoch}", epoch)])
         world.clock.us += DELAY_US // 2
     leave_in_place(world)
-    run.batch([("k2", 2)])
-    world.flush()
+    run.flushed_batches([("k2", 2)])
     assert [attempt.epoch for attempt in world.log.attempts()] == [1]
     assert left(world) == [1, 2]
     world.clock.us += DELAY_US
@@ -382,8 +378,7 @@ def test_a_record_stays_as_long_as_its_epoch_has_no_copy_of_it(
     """A flusher died between the copies of manifest and record; the manifest is compared with the record."""
     monkeypatch.setattr("wal_sink.wal.trim.RECORDS_KEPT", 1)
     world.retention_s = 3_600
-    run = world.run().batches([("a", 0)])
-    world.flush()
+    run = world.run().flushed_batches([("a", 0)])
     (copied,) = (
         path for path in world.log_backend.list(paths.RETAINED_RECORD.folder) if "-" in path
     )
@@ -392,8 +387,7 @@ def test_a_record_stays_as_long_as_its_epoch_has_no_copy_of_it(
     world.log_backend.create(paths.MANIFEST.path(attempt), world.log_backend.read(copied))
     world.log.delete([paths.RETAINED_RECORD.path(0)])
     for epoch in range(1, 4):
-        run.batch([("b", epoch)])
-        world.flush()
+        run.flushed_batches([("b", epoch)])
     assert 0 in world.log.flushed_epochs()
     world.retention_s = 0
     world.flush()

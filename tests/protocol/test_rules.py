@@ -118,8 +118,7 @@ def test_rule_1_a_copied_checkpoint_neither_publishes_nor_flushes(world: World) 
 
 def test_rule_1_the_ledger_row_of_another_log_is_not_used(world: World) -> None:
     """A log that was deleted and made anew does not continue the old one's mark."""
-    run = world.run().batches([("a", 1)])
-    world.flush()
+    run = world.run().flushed_batches([("a", 1)])
     run.batch([("b", 2)])
     set_mark(world, log_id="another")
     with pytest.raises(errors.WrongOwner, match="another"):
@@ -129,8 +128,7 @@ def test_rule_1_the_ledger_row_of_another_log_is_not_used(world: World) -> None:
 
 def test_rule_1_a_ledger_row_of_another_checkpoint_is_not_used(world: World) -> None:
     """The log id agrees, the checkpoint does not: the log was copied with its checkpoint."""
-    run = world.run().batches([("a", 1)])
-    world.flush()
+    run = world.run().flushed_batches([("a", 1)])
     run.batch([("b", 2)])
     set_mark(world, checkpoint="file:///production")
     with pytest.raises(errors.WrongOwner, match="production"):
@@ -261,8 +259,7 @@ def test_rule_5_the_replay_of_a_flushed_epoch_is_passed_over(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An operator deleted `commits/1`: Spark computes it again, the table stays as it is."""
-    world.run().batches([("a", 1)], [("b", 2)])
-    world.flush()
+    world.run().flushed_batches([("a", 1)], [("b", 2)])
     edit(world.checkpoint, "commits/1", None)
     again = world.run()
     assert again.next == 1
@@ -275,8 +272,7 @@ def test_rule_5_the_replay_of_a_flushed_epoch_is_passed_over(
 
 def test_rule_5_other_offsets_under_a_flushed_epoch_diverge(world: World) -> None:
     """An older checkpoint was restored and Spark plans other data as epoch 1."""
-    world.run().batches([("a", 1)], [("b", 2)])
-    world.flush()
+    world.run().flushed_batches([("a", 1)], [("b", 2)])
     edit(world.checkpoint, "commits/1", None)
     edit(world.checkpoint, "offsets/1", None)
     with pytest.raises(errors.Diverged, match="Epoch 1 was flushed"):
@@ -286,8 +282,7 @@ def test_rule_5_other_offsets_under_a_flushed_epoch_diverge(world: World) -> Non
 
 def test_rule_5_a_replay_of_what_was_flushed_long_ago_diverges(world: World) -> None:
     """Its record is gone: nothing says whether it is the same."""
-    world.run().batches([("a", 1)], [("b", 2)])
-    world.flush()
+    world.run().flushed_batches([("a", 1)], [("b", 2)])
     record_each(world.log, lost=[0])
     for epoch in range(2):
         edit(world.checkpoint, f"commits/{epoch}", None)
@@ -958,8 +953,7 @@ def test_rule_11_a_generation_that_falls_is_logged(
     """From one epoch to the next; it means that log or checkpoint were edited by hand."""
     dead = world.run()
     dead.publish([("dead", 1)])
-    run = world.run().batches([("a", 1)], [("b", 2)])
-    world.flush()
+    run = world.run().flushed_batches([("a", 1)], [("b", 2)])
     assert "falls" not in caplog.text
     run.batch([("c", 3)])
     manifest = world.log.manifest(Attempt(2, 2))
@@ -1142,8 +1136,7 @@ def test_rule_12_a_repartition_before_the_first_publish_is_not_missed(world: Wor
 
 def test_rule_13_the_ledger_is_not_made_anew_when_the_log_knows_of_flushes(world: World) -> None:
     """A truncated ledger table does not flush trimmed epochs as if they were new."""
-    run = world.run().batches([("a", 1)])
-    world.flush()
+    run = world.run().flushed_batches([("a", 1)])
     run.batch([("b", 2)])
     world.store.ledger.clear()
     with pytest.raises(errors.LedgerBehindLog, match="no row"):
@@ -1221,8 +1214,7 @@ def test_rule_14_timestamps_are_fixed_before_the_first_row(world: World) -> None
 
 def test_rule_14_timestamps_grow_over_epochs_when_the_clock_goes_back(world: World) -> None:
     """An epoch published by a driver whose clock is behind still wins over the epoch before."""
-    run = world.run().batches([("k", 1)])
-    world.flush()
+    run = world.run().flushed_batches([("k", 1)])
     world.clock.us = NOW_US - 3_600_000_000
     run.batch([("k", 2)])
     assert world.flushed() == {"k": 2}
@@ -1244,16 +1236,14 @@ def test_rule_14_a_glitch_of_the_clock_does_not_stay(
 ) -> None:
     """All clocks of the driver's host are ten years ahead for one epoch: the target's clock bounds them."""
     years_us = 10 * 365 * 86_400_000_000
-    run = world.run().batches([("k", 1)])
-    world.flush()
+    run = world.run().flushed_batches([("k", 1)])
     world.clock.us += years_us
     world.target_ahead_us = -years_us
     run.batch(*([] if empty else [[("glitch", 2)]]))
     world.flush()
     world.clock.us -= years_us
     world.target_ahead_us = 0
-    run.batch([("k", 3)])
-    world.flush()
+    run.flushed_batches([("k", 3)])
     newest_us = max(row.cells["v"].us for row in world.store.table.values())
     assert newest_us < NOW_US + CLOCKS_DIFFER_US + 1_000_000
     (said,) = [r.getMessage() for r in caplog.records if r.name == "wal_sink.flush.window"]
@@ -1335,8 +1325,7 @@ def test_rule_15_a_late_flusher_cannot_overwrite_a_newer_epoch(world: World) -> 
     assert window is not None
     (piece,) = pieces(world.log, window.epochs[0])
     held = list(read_piece(world.log_backend, piece))
-    run.batch([("k", 2)])
-    world.flush()
+    run.flushed_batches([("k", 2)])
     with world.store.connect(Owner(world.query_id, "", "")) as session:
         for rows in held:
             session.write(piece.plan, rows)
@@ -1374,8 +1363,7 @@ def test_rule_15_a_flusher_stops_when_another_one_has_finished(world: World) -> 
 @pytest.mark.parametrize("cells", [("flushed",), ("begun",), LedgerState.__struct_fields__])
 def test_rule_16_a_shadowed_ledger_stops_the_line(world: World, cells: tuple[str, ...]) -> None:
     """A cell is from the future, and hides updates that are acknowledged: nothing is recorded."""
-    run = world.run().batches([("a", 1)])
-    world.flush()
+    run = world.run().flushed_batches([("a", 1)])
     world.store.shadows[world.query_id] = Shadow(2**62, cells)
     run.batch([("b", 2)])
     for _ in range(2):  # nor is anything begun from a row that was updated in part
@@ -1440,8 +1428,7 @@ def test_rule_17_a_quick_flusher_between_two_reads_is_no_corruption(
 
 def test_rule_17_at_start_up_the_ledger_is_read_in_any_case(world: World) -> None:
     """Finished, not recorded, and `commits/1` lost: the record comes before Spark's replay of it."""
-    run = world.run().batches([("a", 1)])
-    world.flush()
+    run = world.run().flushed_batches([("a", 1)])
     run.batch([("b", 2)])
     with pytest.raises(errors.LogUnavailable):
         world.flush(
@@ -1462,8 +1449,7 @@ def test_rule_17_old_records_are_forgotten_the_newest_stay(
     monkeypatch.setattr("wal_sink.wal.trim.RECORDS_KEPT", 3)
     run = world.run()
     for epoch in range(6):
-        run.batch([("k", epoch)])
-        world.flush()
+        run.flushed_batches([("k", epoch)])
     assert world.log.flushed_epochs() == [3, 4, 5]
 
 
@@ -1472,12 +1458,10 @@ def test_rule_17_records_of_a_window_are_forgotten_together(
 ) -> None:
     """Those that share an object stay as long as the newest one of them."""
     monkeypatch.setattr("wal_sink.wal.trim.RECORDS_KEPT", 3)
-    run = world.run().batches(*([("k", epoch)] for epoch in range(4)))
-    world.flush()
+    run = world.run().flushed_batches(*([("k", epoch)] for epoch in range(4)))
     left = [world.log.flushed_epochs()]
     for epoch in range(4, 7):
-        run.batch([("k", epoch)])
-        world.flush()
+        run.flushed_batches([("k", epoch)])
         left.append(world.log.flushed_epochs())
     assert left == [[0, 1, 2, 3], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 5], [4, 5, 6]]
 
@@ -1488,8 +1472,7 @@ def test_rule_18_what_is_flushed_leaves_the_log(world: World) -> None:
     dead.publish([("ghost", 1)])
     run = world.run()
     run.tasks([("orphan", 1)])
-    run.batch([("a", 1)])
-    world.flush()
+    run.flushed_batches([("a", 1)])
     left = {path.split("/")[0] for path in world.log_backend.list()}
     assert left == {"flushed", "log.json", "plans", "runs", "tickets"}
 
@@ -1509,8 +1492,7 @@ def test_rule_18_an_interrupted_trim_is_finished(world: World) -> None:
 
 def test_rule_18_late_segments_of_a_flushed_epoch_are_swept(world: World) -> None:
     """A zombie's task wrote after the trim; the next flusher that starts deletes it."""
-    run = world.run().batches([("a", 1)])
-    world.flush()
+    run = world.run().flushed_batches([("a", 1)])
     run.next = 0
     run.tasks([("late", 1)])
     assert world.log_backend.list(paths.SEGMENT.folder) != []
@@ -1543,8 +1525,7 @@ def test_rule_18_orphans_of_unflushed_epochs_are_counted_and_stay(world: World) 
 
 def test_rule_18_late_notes_of_fenced_runs_are_swept(world: World) -> None:
     """Written between the trim of their epoch and its end, they mean nothing any more."""
-    run = world.run().batches([("a", 1)])
-    world.flush()
+    run = world.run().flushed_batches([("a", 1)])
     for epoch in (0, 1):
         world.log.create_proof(CommitProof(epoch=epoch, generation=1, run_id=run.run_id, highest=2))
     world.flush()
@@ -1579,8 +1560,7 @@ def test_rule_18_a_manifest_put_back_behind_the_records_diverges(
     run = world.run().batches([("a", 1)])
     backup = world.log_backend.read(path)
     world.flush()
-    run.batch([("b", 2)])
-    world.flush()
+    run.flushed_batches([("b", 2)])
     world.log_backend.create(path, backup)
     with pytest.raises(errors.Diverged, match=r"(?s)no record of it.*move it away"):
         world.flush()
@@ -1606,8 +1586,7 @@ def late_manifest(world: World, offsets_digest: str | None) -> Attempt:
 
 def test_rule_19_a_ledger_behind_the_log_stops_the_line(world: World) -> None:
     """The target was restored from a backup."""
-    run = world.run().batches([("a", 1)], [("b", 2)])
-    world.flush()
+    run = world.run().flushed_batches([("a", 1)], [("b", 2)])
     run.batch([("c", 3)])
     set_mark(world, flushed=0, last=None)
     with pytest.raises(errors.LedgerBehindLog, match="epoch 0"):
@@ -1619,8 +1598,7 @@ def test_rule_19_a_checkpoint_set_back_flushes_nothing_and_says_so(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The mark is above what `commits/` says."""
-    world.run().batches([("a", 1)], [("b", 2)])
-    world.flush()
+    world.run().flushed_batches([("a", 1)], [("b", 2)])
     edit(world.checkpoint, "commits/1", None)
     (step,) = world.flush()
     assert isinstance(step, Idle)

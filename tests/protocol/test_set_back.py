@@ -39,8 +39,7 @@ def skip(world: World, epoch: int, to: str | None = None) -> Decision:
 
 def lost(world: World) -> dict[str, bytes]:
     """Flush epoch 0; then epoch 1 loses its manifest. Return the checkpoint of before it."""
-    run = world.run().batches([("a", 0)])
-    world.flush()
+    run = world.run().flushed_batches([("a", 0)])
     checkpoint = files(world.checkpoint)
     run.batch([("b", 1)])
     run.end()
@@ -85,8 +84,7 @@ def test_rule_22_a_decision_ends_when_spark_computes_its_epoch_again(
 
 def test_rule_22_what_was_given_up_stays_so_beside_what_came_later(world: World) -> None:
     """The manifest that no one can read does not stop the flush of the one that Spark published since."""
-    run = world.run().batches([("a", 0)])
-    world.flush()
+    run = world.run().flushed_batches([("a", 0)])
     checkpoint = files(world.checkpoint)
     run.batch([("b", 1)])
     (torn,) = world.log_backend.list(paths.MANIFEST.folder)

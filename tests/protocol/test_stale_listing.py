@@ -272,13 +272,11 @@ def test_rule_23_records_that_are_not_listed_yet_do_not_stop_the_flush(world: Wo
     until_rest(flusher)
     mount.cache(paths.FLUSHED.folder)
     for epoch in (1, 2):
-        run.batch([("b", epoch)])
-        world.flush()
+        run.flushed_batches([("b", epoch)])
     looking = Query(world.query_id, Checkpoint(world.checkpoint), Log(mount))
     assert verify(looking, lambda: world.target, world.clock.us).findings == ()
     mount.cache(paths.FLUSHED.folder)
-    run.batch([("c", 3)])
-    world.flush()
+    run.flushed_batches([("c", 3)])
     run.batch([("d", 4)])
     until_rest(flusher)
     assert world.table() == world.expected()
@@ -290,8 +288,7 @@ def test_rule_13_a_listing_without_the_records_lets_no_ledger_row_be_made(world:
     mount = mounted(world, asks_again=True)
     mount.cache(paths.FLUSHED.folder)
     for epoch in range(2):
-        run.batch([("a", epoch)])
-        world.flush()
+        run.flushed_batches([("a", epoch)])
     run.batch([("a", 2)])
     world.store.ledger.clear()
     assert mount.list(paths.FLUSHED.folder) == []
@@ -313,8 +310,7 @@ def test_rule_18_a_listing_without_what_is_retained_lets_nothing_of_it_be_swept(
     world.retention_s = 86_400.0
     mount = mounted(world, asks_again=True)
     mount.cache(paths.RETAINED_RECORD.folder)
-    world.run().batch([("a", 1)])
-    world.flush()
+    world.run().flushed_batches([("a", 1)])
     kept = world.log_backend.list(paths.SEGMENT.folder)
     until_rest(flusher_over(world, mount))
     assert kept
@@ -326,8 +322,7 @@ def test_rule_9_a_rewind_from_a_host_with_old_listings_takes_no_ledger_for_anoth
     world: World, asks_again: bool
 ) -> None:
     """What was flushed and trimmed since is ahead of what it lists, and no log was restored."""
-    run = world.run().batches([("a", 1)])
-    world.flush()
+    run = world.run().flushed_batches([("a", 1)])
     mount = mounted(world, asks_again=asks_again)
     mount.cache(paths.FLUSHED.folder)
     mount.cache(paths.MANIFEST.folder)
@@ -335,8 +330,7 @@ def test_rule_9_a_rewind_from_a_host_with_old_listings_takes_no_ledger_for_anoth
     checkpoint = CachingMount(folder, asks_again=asks_again)
     checkpoint.cache("commits/")
     for value in (2, 3, 4):
-        run.batch([("a", value)])
-        world.flush()
+        run.flushed_batches([("a", value)])
     elsewhere = Query(world.query_id, Checkpoint(checkpoint), Log(mount))
     with pytest.raises(MissingManifest if asks_again else StateBackendError):
         plan_rewind(elsewhere, world.target, 0, world.clock.us).carry_out(world.clock.us)

@@ -57,8 +57,7 @@ class Outage:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        run = world.run().batches([("a", 1)], [("b", 2)])
-        world.flush()
+        run = world.run().flushed_batches([("a", 1)], [("b", 2)])
         self._table = copy.deepcopy(world.store.table)
         self._row = world.store.ledger[world.query_id]
         for key in AGAIN:
@@ -119,8 +118,7 @@ def test_rule_22_a_decision_does_not_cover_what_a_flusher_deletes_after_a_rewind
 
     Nor does a claim, where hundreds of runs have claimed since.
     """
-    world.run().batch([("a", 0)])
-    world.flush()
+    world.run().flushed_batches([("a", 0)])
     checkpoint = files(world.checkpoint)
     world.run().batch([("b", 1)])
     now_us, to = world.clock.us, open_backend(str(tmp_path / "given_up"))
@@ -158,8 +156,7 @@ def test_rule_22_what_is_retained_late_does_not_hide_what_is_flushed_since(
     """The checkpoint is set back with the target; the next rewind pins what was flushed after that."""
     monkeypatch.setattr("wal_sink.wal.trim.RECORDS_KEPT", 1)
     world.retention_s = 3_600
-    world.run().batch([("a", 0)])
-    world.flush()
+    world.run().flushed_batches([("a", 0)])
     checkpoint = files(world.checkpoint)
     table, row = copy.deepcopy(world.store.table), world.store.ledger[world.query_id]
 
@@ -356,8 +353,7 @@ def test_rule_22_a_rewind_that_is_refused_brings_nothing_back_that_was_flushed_a
     monkeypatch.setattr(trim, "RECORDS_KEPT", 2)
     run = world.run()
     for key in AGAIN:
-        run.batch([(key, 1)])
-        world.flush()
+        run.flushed_batches([(key, 1)])
     world.store.ledger.clear()
     run.batch([("f", 3)])
     aside = paths.aside(1, paths.MANIFEST.path(Attempt(0, 1)))
@@ -394,8 +390,7 @@ def test_rule_22_what_is_aside_goes_when_its_epoch_is_flushed_again(world: World
     resting = Trimmer(world.log, 0, world.clock)
     resting.sweep_aside(agreed=False)  # it has not asked the ledger
     assert world.log_backend.list(paths.ASIDE) == aside
-    world.run().batch([("f", 5)])
-    world.flush()
+    world.run().flushed_batches([("f", 5)])
     assert world.log_backend.list(paths.ASIDE) == []
     assert world.table() == world.expected()
 
@@ -407,8 +402,7 @@ def test_rule_22_a_timestamp_that_was_left_behind_proves_nothing(
     world: World, base_us: int, *, goes: bool
 ) -> None:
     """The rewind has set the timestamps back from the future: a record from there may be an old one."""
-    world.run().batch([("a", 0)])
-    world.flush()
+    world.run().flushed_batches([("a", 0)])
     record = world.log.flushed(0)
     assert record is not None
     world.log.delete(recorded_in(world.log, 0))
@@ -425,11 +419,9 @@ def test_rule_22_a_timestamp_that_was_left_behind_proves_nothing(
 def test_rule_22_attempts_that_were_not_flushed_are_set_aside_before_they_go(world: World) -> None:
     """They never come back by themselves; their rows stay until their epoch is flushed again."""
     world.retention_s = 3_600
-    world.run().batch([("a", 0)])
-    world.flush()
+    world.run().flushed_batches([("a", 0)])
     world.run().publish([("lost", 1)])
-    world.run().batch([("b", 1)])
-    world.flush()
+    world.run().flushed_batches([("b", 1)])
     world.log.delete(recorded_in(world.log, 1))
     (lost,) = [attempt for attempt in world.log.attempts() if attempt.epoch == 1]
     world.store.table.clear()
@@ -458,8 +450,7 @@ def test_rule_22_a_flusher_that_stood_still_before_a_trim_finds_no_other_history
 ) -> None:
     """All records are gone by a rewind: what it was about to delete is to be flushed again."""
     world.retention_s = 3_600
-    world.run().batch([("a", 0)])
-    world.flush()
+    world.run().flushed_batches([("a", 0)])
     world.retention_s = 0
     slow, rewound = world.flusher(), list[Rewound]()
     trim = slow.trimmer.trim
@@ -482,8 +473,7 @@ def test_rule_11_of_two_attempts_none_is_taken_while_one_is_being_deleted(
 ) -> None:
     """The flusher has read the one that Spark did not keep, rows included; `skip` gives the epoch up."""
     world.inline_from = 0
-    world.run().batch([("a", 0)])
-    world.flush()
+    world.run().flushed_batches([("a", 0)])
     world.run().publish([("ghost", 1)])
     world.run().batch([("poison", 1)])
     given_up = list[int]()
@@ -554,8 +544,7 @@ def test_rule_9_an_epoch_that_was_given_up_since_the_look_is_not_missed(
 
     The second look comes after an error of another kind, of which nothing is left in it.
     """
-    world.run().batch([("a", 0)])
-    world.flush()
+    world.run().flushed_batches([("a", 0)])
     world.run().batches([("poison", 1)], [("b", 2)])
     slow, given_up, looks = world.flusher(), list[int](), iter(range(1, 10))
     place, name = (slow._target, "begin") if stalled == "begin" else (slow._chooser, "_manifests")
@@ -607,8 +596,7 @@ def test_rule_9_a_flusher_that_stood_still_sees_that_the_target_was_restored(
 
     What is left of the epoch is the manifest of a fenced run, which came late: an attempt without rows.
     """
-    world.run().batch([("a", 0)])
-    world.flush()
+    world.run().flushed_batches([("a", 0)])
     table, row = copy.deepcopy(world.store.table), world.store.ledger[world.query_id]
     world.run().publish()
     (attempt,) = world.log.attempts()
@@ -671,8 +659,7 @@ def test_rule_9_an_epoch_whose_record_is_forgotten_since_the_look_is_not_missed(
 ) -> None:
     """Others flush a thousand epochs while a flusher stands still; then the ledger row is lost."""
     monkeypatch.setattr(trim, "RECORDS_KEPT", 1)
-    run = world.run().batches([("a", 0)])
-    world.flush()
+    run = world.run().flushed_batches([("a", 0)])
     run.batch([("b", 1)])
     slow, lost = world.flusher(), list[LedgerState]()
     place, name = (slow._chooser, "window") if missed == "manifest" else (slow, "_write_rows")
@@ -681,8 +668,7 @@ def test_rule_9_an_epoch_whose_record_is_forgotten_since_the_look_is_not_missed(
     def stands_still(*arguments: object) -> object:
         if not lost:
             world.flush()
-            run.batch([("c", 2)])
-            world.flush()
+            run.flushed_batches([("c", 2)])
             assert world.log.flushed_epochs() == [2]
             lost.append(world.store.ledger.pop(world.query_id))
             run.batch([("d", 3)])

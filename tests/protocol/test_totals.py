@@ -49,8 +49,7 @@ def flushed() -> TotalsWorld:
     """Return a query with three epochs, all in the table."""
     world = TotalsWorld()
     world.retention_s = 1_000.0
-    world.run().batches([("a", 1), ("b", 1)], [("a", 2)], [("b", 3)])
-    world.flush()
+    world.run().flushed_batches([("a", 1), ("b", 1)], [("a", 2)], [("b", 3)])
     return world
 
 
@@ -77,11 +76,9 @@ def test_rule_27_what_is_flushed_again_is_not_added_again() -> None:
 def test_rule_27_a_restored_log_is_followed_only_with_the_table_set_back() -> None:
     """Spark computes epochs anew under numbers that totals name already."""
     world = TotalsWorld()
-    world.run().batch([("a", 1)])
-    world.flush()
+    world.run().flushed_batches([("a", 1)])
     backup, table = Backup(world), dict(world.store.table)
-    world.run().batch([("a", 2)])
-    world.flush()
+    world.run().flushed_batches([("a", 2)])
     backup.restore()
     world.run().batch([("a", 3)])
     with pytest.raises(errors.Diverged):
@@ -140,8 +137,7 @@ def test_rule_27_a_flusher_that_stood_still_takes_nothing_back() -> None:
         stale.run_once()
     session = stale._target._session  # as it is when the process wakes
     assert session is not None
-    run.batch([("a", 2)])
-    world.flush()
+    run.flushed_batches([("a", 2)])
     session.drain()
     stale.close()
     assert sorted(world.visible()) == [("a", 1), ("a", 2)]

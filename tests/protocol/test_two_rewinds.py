@@ -202,8 +202,7 @@ def test_rule_22_a_rewind_that_wakes_between_its_look_and_a_deletion_loses_no_ro
             world.flush()
         skip(world, gone)
     world.flush()
-    world.run().batch([("y", 8)])
-    world.flush()
+    world.run().flushed_batches([("y", 8)])
     left = {"mark": [], "below": [gone], "unrecorded": []}[state]
     assert sorted(set(range(last + 2)) - {*world.log.flushed_epochs()}) == left
     assert world.table() == expected | {"y": 8}

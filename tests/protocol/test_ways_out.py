@@ -790,8 +790,7 @@ def test_the_log_that_adopts_owns_alone(places: Places) -> None:
 
 def test_a_ledger_row_of_a_log_that_was_deleted(world: World) -> None:
     """The query made a new log; the row still says which epochs are flushed."""
-    world.run().batches([("a", 0)])
-    world.flush()
+    world.run().flushed_batches([("a", 0)])
     world.log_backend.delete(world.log_backend.list())
     world.checkpoint.delete([Checkpoint.LOG_URL])
     world.run().batch([("b", 1)])

@@ -359,8 +359,7 @@ def test_a_caller_sees_a_try_that_fails_with_nothing_to_flush(
     world: World, flushing: Flushings
 ) -> None:
     """Without waiting for it, all would be flushed, and the error comes a moment later."""
-    world.run().batch([("a", 1)])
-    world.flush()
+    world.run().flushed_batches([("a", 1)])
     outage = Outage("read ledger", lambda: errors.TargetRefused("no such table", "Restore it."))
     it = flushing(outage).start()
     it.loop.hurry()
@@ -379,8 +378,7 @@ def test_who_waits_for_one_target_does_not_wait_for_a_try_at_another(
     world: World, flushing: Flushings
 ) -> None:
     """That may take long, as where the other one does not answer."""
-    world.run().batch([("a", 1)])
-    world.flush()
+    world.run().flushed_batches([("a", 1)])
     stands_still = Standstill("list ")
     loops = [flushing().start().loop, flushing(stands_still, "other").start().loop]
     until(lambda: stands_still.failures > 0)

@@ -79,8 +79,7 @@ def test_without_a_checkpoint_there_is_no_status(world: World) -> None:
 
 def test_a_status_can_be_read_at_the_prompt_and_in_a_notebook(world: World) -> None:
     """Both show the lines of `wal-sink status`; what could steer a terminal or a page is escaped."""
-    batches = world.run().batches([("a", 1)])
-    world.flush()
+    batches = world.run().flushed_batches([("a", 1)])
     batches.batch([("b", 2)], [("c", 3)])
     what = "down \x1b[31m<b>"
     report(
@@ -195,8 +194,7 @@ def test_pending_counts_take_the_attempt_that_is_proven(world: World, leaves: st
 
 def test_when_everything_is_flushed(world: World) -> None:
     """Checkpoint and log may be deleted then."""
-    run = world.run().batches([("a", 1)], [("b", 2)])
-    world.flush()
+    run = world.run().flushed_batches([("a", 1)], [("b", 2)])
     record = world.log.newest_flushed()
     assert record is not None
     got = look(world)
@@ -318,8 +316,7 @@ def test_nothing_to_wait_for(world: World, timeout: float | None) -> None:
 
 def test_rows_are_those_of_the_epochs_waited_for(world: World) -> None:
     """Not of what was flushed before, and of the attempts that were flushed."""
-    run = world.run().batches([("before", 1)])
-    world.flush()
+    run = world.run().flushed_batches([("before", 1)])
     run.publish([("dead", n) for n in range(50)])
     run = world.run().batches([("a", 1), ("b", 2)])
     run.batch()
@@ -348,8 +345,7 @@ def test_rows_of_later_epochs_do_not_count(world: World, monkeypatch: pytest.Mon
     run = world.run().batches([("a", 1)])
 
     def later() -> None:
-        run.batch([("later", n) for n in range(9)])
-        world.flush()
+        run.flushed_batches([("later", n) for n in range(9)])
 
     assert waited_for(world, later) == (0, 1)
 
@@ -414,8 +410,7 @@ def test_a_try_of_a_flusher_that_hangs_is_not_waited_for(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It says nothing any more, and all is flushed."""
-    world.run().batch([("a", 1)])
-    world.flush()
+    world.run().flushed_batches([("a", 1)])
     monkeypatch.setattr("wal_sink.progress.heartbeat._PATIENCE_S", 0.1)
     asked = iter(range(1_000))
 
@@ -489,22 +484,19 @@ def test_a_transient_error_is_not_raised(world: World) -> None:
 
 def test_an_error_of_a_later_epoch_does_not_matter_when_all_is_flushed(world: World) -> None:
     """What was checkpointed when called is in the target."""
-    world.run().batch([("a", 1)])
-    world.flush()
+    world.run().flushed_batches([("a", 1)])
     report(world, an_error("MissingManifest"))
     assert wait(world).epoch == 0
 
 
 def test_an_error_that_nothing_waits_for_is_raised_until_an_epoch_is_flushed(world: World) -> None:
     """Such as of a target that was restored from an older backup: its rows are gone."""
-    world.run().batch([("a", 1)])
-    world.flush()
+    world.run().flushed_batches([("a", 1)])
     error = msgspec.structs.replace(an_error("LedgerBehindLog"), epoch=None, at_us=world.clock())
     report(world, error)
     with pytest.raises(errors.LedgerBehindLog):
         wait(world)
-    world.run().batch([("b", 2)])
-    world.flush()
+    world.run().flushed_batches([("b", 2)])
     report(world, error)
     assert wait(world).epoch == 1
 
