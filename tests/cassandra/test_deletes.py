@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 
 from tests.support import cassandra as tables
-from wal_sink.errors import SchemaMismatch
 from wal_sink.model.ledger import Owner
 from wal_sink.targets.base import Slice
 from wal_sink.targets.cassandra import CassandraTarget
@@ -169,16 +168,6 @@ def test_a_delete_is_named_by_as_much_of_its_key_as_it_has(cassandra: Node, tabl
     ):
         assert [part for part in key if part not in text] == []
     assert "a=" not in named[0]
-
-
-@pytest.mark.parametrize("column", ["k1", "c", "v", "s"])
-def test_a_column_of_the_table_cannot_say_what_a_row_does(
-    cassandra: Node, table: str, column: str
-) -> None:
-    """Whether it is a key or not: it would not be written."""
-    with pytest.raises(SchemaMismatch, match=f"{column}, which is a column of") as caught:
-        target_of(cassandra, table, operationColumn=column).plan(SCHEMA, "key")
-    assert "withColumnRenamed" in caught.value.remedy
 
 
 def test_a_start_warns_of_a_short_gc_grace(

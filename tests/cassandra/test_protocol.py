@@ -10,8 +10,7 @@ import pytest
 from state_backends import open_backend
 from tests.protocol.engine import World
 from tests.support.cassandra import target_of
-from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.errors import LedgerBehindLog, LedgerShadowed, TargetUnavailable, WrongOwner
+from wal_sink.errors import LedgerShadowed, TargetUnavailable
 from wal_sink.protocol.next_step import Idle, Resume
 from wal_sink.testing.faults import AnswerLost, Faults
 from wal_sink.testing.servers.cassandra import Node
@@ -87,31 +86,6 @@ def test_rule_16_a_plain_write_from_the_future_shadows_the_ledger(
     assert newest is not None
     assert newest.epoch == 0
     assert world.log.attempts() != ()
-
-
-def test_rule_13_a_truncated_ledger_stops_the_line(
-    world: World, cassandra: Node, keyspace: str
-) -> None:
-    """What the log has trimmed cannot be flushed again; nothing is guessed."""
-    run = world.run().flushed_batches([("a", 1)])
-    cassandra.execute(f"TRUNCATE {keyspace}.wal_sink_ledger")
-    run.batch([("b", 2)])
-    with pytest.raises(LedgerBehindLog):
-        world.flush()
-    assert table(cassandra, keyspace) == {"a": 1}
-
-
-def test_rule_1_another_log_does_not_continue_the_mark(
-    world: World, cassandra: Node, keyspace: str
-) -> None:
-    """The log was given up by hand, and made anew by the query."""
-    world.run().flushed_batches([("a", 1)])
-    world.log_backend.delete(world.log_backend.list())
-    world.checkpoint.delete([Checkpoint.LOG_URL])
-    world.run().batches([("b", 2)])
-    with pytest.raises(WrongOwner):
-        world.flush()
-    assert table(cassandra, keyspace) == {"a": 1}
 
 
 def test_two_flushers_at_once(world: World, cassandra: Node, keyspace: str) -> None:

@@ -142,19 +142,6 @@ def test_workers_do_not_look_through_all_that_is_imported_after_each_task(
     assert max(count for (count,) in seen) > 10_000
 
 
-def test_a_deleted_commit_file_replays_a_flushed_epoch_without_effect(
-    spark: SparkSession, table: Table, checkpoint: str, tmp_path: Path
-) -> None:
-    """Spark computes epoch 1 again, with other keys: none of them reaches the table."""
-    source = write_source(tmp_path / "source", 2)
-    run(spark, source, table, checkpoint)
-    for name in ("1", ".1.crc"):
-        (Path(checkpoint) / "commits" / name).unlink()
-    status = run(spark, source, table, checkpoint)
-    assert table.ids() == files(2)
-    assert (status.checkpointed, status.flushed) == (1, 1)
-
-
 def test_a_query_moves_from_foreach_batch_with_its_checkpoint(
     spark: SparkSession, table: Table, checkpoint: str, tmp_path: Path
 ) -> None:
@@ -211,26 +198,6 @@ def test_what_a_deleted_checkpoint_leaves_is_said(
     log = f"file://{tmp_path}/log/{old.id}"
     (said,) = [each for each in caplog.messages if f"former query, {old.id}" in each]
     assert f"Epoch 0 is in {log}, not flushed, and nothing flushes them now" in said
-    assert table.ids() == files(1)
-
-
-def test_a_segment_that_the_driver_does_not_see_stops_the_query(
-    spark: SparkSession, table: Table, checkpoint: str, tmp_path: Path
-) -> None:
-    """As when `wal.location` is a folder of each executor's own: said before anything is lost."""
-    source = write_source(tmp_path / "source", 1)
-    with wal_sink.register(spark):
-        spark.dataSource.register(ForgetfulDataSource)
-        try:
-            query = start(stream(spark, source), table, checkpoint)
-            with pytest.raises(
-                StreamingQueryException, match=r"SegmentNotVisible(.|\n)*wal\.location"
-            ):
-                query.awaitTermination()
-        finally:
-            spark.dataSource.register(WalSinkDataSource)
-    assert locate(checkpoint).open_checkpoint().last_commit() == -1
-    run(spark, source, table, checkpoint)
     assert table.ids() == files(1)
 
 

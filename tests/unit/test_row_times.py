@@ -94,6 +94,7 @@ INSTANT = pa.timestamp("us", "UTC")
     [
         ({"cassandra.ttlColumn": "t"}, ("t", pa.int32()), {"id", "t"}, "which is a column of"),
         ({"cassandra.ttlColumn": "id"}, ("t", pa.int32()), {"id"}, "which is a column of"),
+        ({"operationColumn": "t"}, ("t", pa.string()), {"id", "t"}, "which is a column of"),
         ({"cassandra.ttlColumn": "t"}, ("t", pa.float64()), {"id"}, "is double"),
         ({"cassandra.ttlColumn": "t"}, ("u", pa.int32()), {"id"}, "no such column"),
         ({"cassandra.expiresAtColumn": "t"}, ("t", pa.int64()), {"id"}, "is int64"),
