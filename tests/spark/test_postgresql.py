@@ -13,9 +13,8 @@ import pyarrow.parquet
 import pytest
 
 from tests.spark.driver import Mortal
-from tests.spark.postgresql_app import COLUMNS, QUERIES
 from wal_sink import status
-from wal_sink.testing.crash import Point
+from wal_sink.testing.crash import PAUSING_POSTGRESQL, Point
 from wal_sink.testing.servers.postgresql import Server
 
 pytestmark = [
@@ -25,6 +24,17 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 
+SCHEMA = """
+    account string, amount int, price decimal(12,2), at timestamp, day date, ratio double, flag boolean,
+    code string, raw binary, tags array<string>, times array<timestamp>, attributes map<string,int>,
+    place struct<x:double,y:array<int>>
+"""
+COLUMNS = """
+    account text{key}, amount int NOT NULL, price numeric(12,2), at timestamptz, day date, ratio float8,
+    flag boolean, code uuid, raw bytea, tags text[], times timestamptz[], attributes jsonb, place jsonb
+"""
+QUERIES = {"bookings": "append", "latest": "upsert"}
+"""One adds each booking to a table without a key, the other keeps the last one of each account."""
 FILES, ROWS = 4, 400
 DEATHS: list[dict[str, Point]] = [
     {"bookings": "flushing", "latest": "commit returned"},
@@ -110,8 +120,13 @@ def test_every_booking_counts_once_after_kills(
         key = " PRIMARY KEY" if mode == "upsert" else ""
         postgresql.execute(f"CREATE TABLE {schema}.{name} ({COLUMNS.format(key=key)})")
     folder = str(tmp_path)
-    config = {"uri": postgresql.uri, "schema": schema, "folder": folder}
-    app = Mortal(tmp_path, "tests.spark.postgresql_app", config | {"source": f"{folder}/source"})
+    target = {"target": PAUSING_POSTGRESQL, "postgresql.uri": postgresql.uri}
+    queries = {
+        name: {**target, "postgresql.mode": mode, "table": f"{schema}.{name}"}
+        for name, mode in QUERIES.items()
+    }
+    config = {"folder": folder, "format": "parquet", "schema": SCHEMA, "pausing": True}
+    app = Mortal(tmp_path, "tests.spark.killed_app", config | {"queries": queries})
 
     def first_is_flushed() -> bool:
         return all(status(f"{folder}/{name}").flushed >= 0 for name in QUERIES)

@@ -112,7 +112,9 @@ def test_each_booking_is_in_each_table_once(bank: Bank, tmp_path: Path) -> None:
     for number in range(FILES):
         text = "\n".join(json.dumps({"account": a, "amount": b}) for a, b in BOOKINGS)
         (tmp_path / "source" / f"{number}.json").write_text(text)
-    app = Mortal(tmp_path, "tests.spark.bookings_app", {"folder": str(tmp_path)} | bank.options)
+    config = {"folder": str(tmp_path), "format": "json", "schema": "account string, amount bigint"}
+    queries = {"queries": {"checkpoint": bank.options}}
+    app = Mortal(tmp_path, "tests.spark.killed_app", config | queries)
     with app.start() as driver:
         driver.reach(lambda: bank.behind() >= 2 * ROWS)
         driver.kill()

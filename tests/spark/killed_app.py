@@ -1,0 +1,54 @@
+"""A streaming application to be killed: `python -m tests.spark.killed_app CONFIG.json`.
+
+Each of its queries reads one file of `source` in the folder in each epoch, and ends when it has read and
+flushed all. Where they stand still is the business of `wal_sink.testing.crash`. Its last line says which
+drivers of databases it has loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import msgspec
+
+import wal_sink
+from wal_sink.testing.crash import PausingDataSource
+from wal_sink.testing.local_spark import local_session
+
+DRIVERS = {"cassandra", "confluent_kafka", "deltalake", "psycopg", "sqlite3"}
+
+
+class Config(msgspec.Struct, frozen=True):
+    """What it runs."""
+
+    folder: str
+    format: str
+    schema: str
+    queries: dict[str, dict[str, str]]
+    """The options of each, by the name of its checkpoint."""
+    pausing: bool = False
+    """Whether queries can be told to stand still."""
+
+
+def main(config: Config) -> None:
+    """Run the queries to their end, or to the points where they wait to be killed."""
+    spark = local_session(**{"spark.master": "local[4]"})  # a flush job needs slots of its own
+    with wal_sink.register(spark, drain_timeout=120):
+        if config.pausing:
+            spark.dataSource.register(PausingDataSource)
+        queries = []
+        for name, options in config.queries.items():
+            source = spark.readStream.option("maxFilesPerTrigger", 1)
+            rows = source.load(f"{config.folder}/source", config.format, config.schema)
+            writer = rows.writeStream.format("wal_sink").options(**options)
+            writer = writer.option("checkpointLocation", f"{config.folder}/{name}")
+            queries.append(writer.trigger(availableNow=True).start())
+        for query in queries:
+            query.awaitTermination()
+    print(json.dumps(sorted(DRIVERS & set(sys.modules))), flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main(msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Config))
