@@ -121,8 +121,7 @@ def test_old_records_go_as_well(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As many stay as the flusher keeps, by whole windows."""
-    batches = world.run().flushed_batches([("a", 0)])
-    batches.batch([("b", 1)])
+    batches = world.run().flushed_batches([("a", 0)]).batches([("b", 1)])
     world.flush(Faults(at=0, error=lambda: OSError("read-only"), matching="delete segments"))
     batches.batch([("c", 2)])
     monkeypatch.setattr("wal_sink.wal.trim.RECORDS_KEPT", 1)

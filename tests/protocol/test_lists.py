@@ -235,8 +235,7 @@ def test_rule_26_epochs_with_lists_share_a_window_with_no_others() -> None:
 
 def test_rule_26_a_lost_ledger_row_does_not_double_what_was_begun(lists: ListWorld) -> None:
     """What is begun again after a rewind lies above every sending that the row may have named."""
-    run = lists.run().flushed_batches([("a", 1)])
-    run.batch([("b", 2), ("c", 3)])
+    lists.run().flushed_batches([("a", 1)]).batches([("b", 2), ("c", 3)])
     interrupted(lists)
     del lists.store.ledger[lists.query_id]
     now_us = lists.clock.us + 600_000_000
@@ -250,8 +249,7 @@ def test_rule_26_a_restored_ledger_row_does_not_double_what_was_begun_since(
     lists: ListWorld, sendings: int
 ) -> None:
     """The row lacks a sending of which rows are in the table; what is begun again lies above it."""
-    run = lists.run().flushed_batches([("a", 1)])
-    run.batch([("b", 2), ("c", 3)])
+    lists.run().flushed_batches([("a", 1)]).batches([("b", 2), ("c", 3)])
     for _ in range(sendings):
         interrupted(lists)
     backup = dict(lists.store.ledger)

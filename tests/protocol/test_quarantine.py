@@ -238,8 +238,7 @@ def test_rule_24_a_rewind_leaves_the_refused_rows_of_what_was_given_up() -> None
     """No flush keeps them again: the epoch stays given up, and its entry is what there is of them."""
     world = QuarantiningWorld()
     world.retention_s = 1_000.0
-    run = world.run().flushed_batches([("a", 1), (REFUSED, 4)])
-    run.batch([("b", 2), (REFUSED, 5)])
+    world.run().flushed_batches([("a", 1), (REFUSED, 4)]).batches([("b", 2), (REFUSED, 5)])
     with pytest.raises(Crash):
         world.flush(Faults(0, matching="finish "))
     before = listed(world)

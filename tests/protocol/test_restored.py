@@ -372,8 +372,7 @@ def test_rule_23_a_lost_manifest_does_not_let_another_attempt_be_flushed(world: 
 
 def test_rule_23_a_record_that_is_lost_after_the_trim_is_made_anew(world: World) -> None:
     """The newest record is gone, and so are its manifest and segments: the ledger tells the rest."""
-    run = world.run().flushed_batches([("a", 0)])
-    run.flushed_batches([("a", 1)])
+    world.run().flushed_batches([("a", 0)]).flushed_batches([("a", 1)])
     world.log.delete(recorded_in(world.log, 1))
     world.flush()
     assert world.log.flushed_epochs() == [0, 1]
@@ -417,8 +416,7 @@ def test_rule_23_a_manifest_that_the_backup_lacks_does_not_bar_the_way_back(
     world: World, *, torn: bool
 ) -> None:
     """The backup of the log is older than that of the checkpoint: it can be given up after the rewind."""
-    run = world.run().flushed_batches([("a", 0)])
-    run.batch([("gone", 1)])
+    run = world.run().flushed_batches([("a", 0)]).batches([("gone", 1)])
     backup = Backup(world)
     run.flushed_batches([("lost", 2)])
     run.end()

@@ -118,8 +118,7 @@ def test_rule_1_a_copied_checkpoint_neither_publishes_nor_flushes(world: World) 
 
 def test_rule_1_the_ledger_row_of_another_log_is_not_used(world: World) -> None:
     """A log that was deleted and made anew does not continue the old one's mark."""
-    run = world.run().flushed_batches([("a", 1)])
-    run.batch([("b", 2)])
+    world.run().flushed_batches([("a", 1)]).batches([("b", 2)])
     set_mark(world, log_id="another")
     with pytest.raises(errors.WrongOwner, match="another"):
         world.flush()
@@ -128,8 +127,7 @@ def test_rule_1_the_ledger_row_of_another_log_is_not_used(world: World) -> None:
 
 def test_rule_1_a_ledger_row_of_another_checkpoint_is_not_used(world: World) -> None:
     """The log id agrees, the checkpoint does not: the log was copied with its checkpoint."""
-    run = world.run().flushed_batches([("a", 1)])
-    run.batch([("b", 2)])
+    world.run().flushed_batches([("a", 1)]).batches([("b", 2)])
     set_mark(world, checkpoint="file:///production")
     with pytest.raises(errors.WrongOwner, match="production"):
         world.flush()
@@ -1136,8 +1134,7 @@ def test_rule_12_a_repartition_before_the_first_publish_is_not_missed(world: Wor
 
 def test_rule_13_the_ledger_is_not_made_anew_when_the_log_knows_of_flushes(world: World) -> None:
     """A truncated ledger table does not flush trimmed epochs as if they were new."""
-    run = world.run().flushed_batches([("a", 1)])
-    run.batch([("b", 2)])
+    world.run().flushed_batches([("a", 1)]).batches([("b", 2)])
     world.store.ledger.clear()
     with pytest.raises(errors.LedgerBehindLog, match="no row"):
         world.flush()
@@ -1428,8 +1425,7 @@ def test_rule_17_a_quick_flusher_between_two_reads_is_no_corruption(
 
 def test_rule_17_at_start_up_the_ledger_is_read_in_any_case(world: World) -> None:
     """Finished, not recorded, and `commits/1` lost: the record comes before Spark's replay of it."""
-    run = world.run().flushed_batches([("a", 1)])
-    run.batch([("b", 2)])
+    world.run().flushed_batches([("a", 1)]).batches([("b", 2)])
     with pytest.raises(errors.LogUnavailable):
         world.flush(
             Faults(at=0, error=lambda: OSError("gone"), matching=f"create {paths.FLUSHED.folder}")
@@ -1586,8 +1582,7 @@ def late_manifest(world: World, offsets_digest: str | None) -> Attempt:
 
 def test_rule_19_a_ledger_behind_the_log_stops_the_line(world: World) -> None:
     """The target was restored from a backup."""
-    run = world.run().flushed_batches([("a", 1)], [("b", 2)])
-    run.batch([("c", 3)])
+    world.run().flushed_batches([("a", 1)], [("b", 2)]).batches([("c", 3)])
     set_mark(world, flushed=0, last=None)
     with pytest.raises(errors.LedgerBehindLog, match="epoch 0"):
         world.flush()

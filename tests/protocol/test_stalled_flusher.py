@@ -319,9 +319,7 @@ def test_rule_22_a_checkpoint_that_was_set_back_hides_nothing_that_a_flusher_has
     world: World,
 ) -> None:
     """Spark takes the epochs before the last one that is planned for completed; it has no commit file."""
-    run = world.run()
-    run.batch([("a", 0)])
-    world.flush()
+    run = world.run().flushed_batches([("a", 0)])
     table = copy.deepcopy(world.store.table)
     run.batch([("b", 1)])
     checkpoint = files(world.checkpoint)
@@ -659,8 +657,7 @@ def test_rule_9_an_epoch_whose_record_is_forgotten_since_the_look_is_not_missed(
 ) -> None:
     """Others flush a thousand epochs while a flusher stands still; then the ledger row is lost."""
     monkeypatch.setattr(trim, "RECORDS_KEPT", 1)
-    run = world.run().flushed_batches([("a", 0)])
-    run.batch([("b", 1)])
+    run = world.run().flushed_batches([("a", 0)]).batches([("b", 1)])
     slow, lost = world.flusher(), list[LedgerState]()
     place, name = (slow._chooser, "window") if missed == "manifest" else (slow, "_write_rows")
     real = getattr(place, name)
