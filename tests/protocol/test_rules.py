@@ -1644,7 +1644,7 @@ def test_rule_22_an_epoch_is_passed_over_by_a_decision_alone(world: World) -> No
     world.log.create_decision(decision(1))
     steps = world.flush()
     (passed,) = (step for step in steps if isinstance(step, PassOver))
-    assert (passed.epoch, passed.why) == (1, "given up by anna@host: damaged")
+    assert (passed.epoch, passed.why) == (1, "given up by user@host: damaged")
     assert world.table() == {"k0": 0, "k2": 2}
     records = [world.log.flushed(epoch) for epoch in range(3)]
     assert [record.rows for record in records if record] == [1, 0, 1]
@@ -1702,4 +1702,4 @@ def test_rule_22_nothing_is_swept_while_the_ledger_lies_behind(world: World) -> 
 
 
 def decision(epoch: int) -> Decision:
-    return msgspec.structs.replace(a_decision(epoch), rows=1)
+    return msgspec.structs.replace(a_decision(epoch), why="damaged", rows=1)
