@@ -39,14 +39,13 @@ from wal_sink.model.plan import Plan
 from wal_sink.options import parse
 from wal_sink.progress.status import Status, read_status
 from wal_sink.targets.base import Session, Slice
-from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget, ledger
+from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget, session
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.driver.internals import OverloadedErrorMessage
 from wal_sink.targets.cassandra.driver.pipeline import Ended, PipelinedRequests
-from wal_sink.targets.cassandra.ledger import create_ledger
 from wal_sink.targets.cassandra.row_plan import TableName
 from wal_sink.targets.cassandra.schema import table as table_module
-from wal_sink.targets.cassandra.session import CassandraSession
+from wal_sink.targets.cassandra.session import CassandraSession, create_ledger
 from wal_sink.targets.cassandra.write.drift import DriftWatch
 from wal_sink.testing.contracts.ledger import begin, begun_window
 from wal_sink.testing.servers.cassandra import EmbeddedCassandra, Node
@@ -343,7 +342,7 @@ def test_the_ledgers_table_may_take_longer_than_a_row(
         threading.Timer(2.5, node.resume).start()
         return create_ledger(name)
 
-    monkeypatch.setattr(ledger, "create_ledger", while_it_stands)
+    monkeypatch.setattr(session, "create_ledger", while_it_stands)
     target.plan(pa.schema({"k": pa.string(), "v": pa.int64()}), "k")
 
 

@@ -23,8 +23,8 @@ from wal_sink.model.ledger import Owner
 from wal_sink.targets.base import Slice
 from wal_sink.targets.cassandra import CassandraTarget, fitness
 from wal_sink.targets.cassandra.driver.connection import connect
-from wal_sink.targets.cassandra.ledger import create_ledger
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, TableName
+from wal_sink.targets.cassandra.session import create_ledger
 from wal_sink.targets.cassandra.write.refusals import refusal
 from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.servers.cassandra import EmbeddedCassandra

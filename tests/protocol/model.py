@@ -29,8 +29,10 @@ from wal_sink.model.records import Chosen, CommitProof, FlushedEpoch, LogIdentit
 from wal_sink.protocol.attempts import (
     Contender,
     Evidence,
+    Writer,
     as_chosen,
     choose,
+    fate,
 )
 from wal_sink.protocol.ledger import (
     CLOCKS_DIFFER_US,
@@ -56,7 +58,6 @@ from wal_sink.protocol.next_step import (
     Trim,
     next_step,
 )
-from wal_sink.protocol.orphans import Writer, fate
 from wal_sink.protocol.windows import Choice, following, joined
 
 OWNER = Owner("query", "log", "checkpoint")

@@ -10,11 +10,6 @@ import pytest
 
 from tests.cql_driver import plan_of, refuse_drift
 from wal_sink.errors import SchemaMismatch
-from wal_sink.targets.cassandra.ledger import (
-    LEDGER_COLUMNS,
-    create_ledger,
-    refuse_other_ledger,
-)
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, Lives, TableName
 from wal_sink.targets.cassandra.schema.compare import (
     Wanted,
@@ -23,6 +18,11 @@ from wal_sink.targets.cassandra.schema.compare import (
     refuse_hidden,
 )
 from wal_sink.targets.cassandra.schema.table import ColumnMetadata, TableMetadata
+from wal_sink.targets.cassandra.session import (
+    LEDGER_COLUMNS,
+    create_ledger,
+    refuse_other_ledger,
+)
 
 COLUMNS = (
     ColumnMetadata("id", "bigint", "partition"),

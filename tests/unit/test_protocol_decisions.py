@@ -23,7 +23,7 @@ from wal_sink.errors import (
 from wal_sink.model.ledger import BegunEpoch, LedgerState, Outcome, Owner, Window
 from wal_sink.model.manifest import Attempt, Manifest, Offsets, Published, SegmentRef, parse_offsets
 from wal_sink.model.records import CommitProof, FlushedEpoch, LogIdentity
-from wal_sink.protocol.attempts import Contender, Evidence, choose, doubts
+from wal_sink.protocol.attempts import Contender, Evidence, Writer, choose, doubts, fate
 from wal_sink.protocol.ledger import (
     after_finish,
     bounded_now,
@@ -48,7 +48,6 @@ from wal_sink.protocol.next_step import (
     refuse_missing_records,
     resting,
 )
-from wal_sink.protocol.orphans import Writer, fate
 
 OWNER = Owner("query", "log", "file:///checkpoint")
 NOW = 1_700_000_000_000_000

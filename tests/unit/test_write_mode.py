@@ -22,7 +22,7 @@ from wal_sink.targets.cassandra.features import FEATURES
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan
 from wal_sink.targets.cassandra.schema.compare import Wanted, match_columns, refuse_changed
-from wal_sink.targets.cassandra.schema.server import Server
+from wal_sink.targets.cassandra.schema.table import Server
 from wal_sink.targets.cassandra.write.statements import Statements
 
 KEY = [("id", pa.int64()), ("day", pa.date32())]

@@ -10,6 +10,9 @@ operator may set the checkpoint back before it, and Spark then computes the numb
 other source offsets. A run that does so starts after the record was written, so it claims a generation
 above all that were claimed by then (rules 2 and 3); and no other run publishes an epoch that is
 checkpointed (rule 5).
+
+And whether segments that no manifest names may still get one (rule 18). Only the run that wrote a segment can
+publish it, under one generation: that of its ticket + 1 (rule 3).
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from wal_sink import errors
 from wal_sink.errors import Diverged, MissingManifest
@@ -214,3 +217,33 @@ def without_rows(evidence: Evidence) -> str | None:
     before, after = evidence.before[0], evidence.after
     skipped = before is not None and after is not None and after.repartitions(before)
     return planned.digest if copies or skipped else None
+
+
+Fate = Literal["open", "fenced", "void"]
+"""What may become of segments that no manifest names:
+
+- `open`: their run may publish them, and Spark may keep that.
+- `fenced`: a higher generation is claimed. The run may still create a manifest, if it had passed its checks
+  before; it looks again then, and Spark does not keep that attempt (rule 7).
+- `void`: their run will never create a manifest, for another run has claimed its generation.
+"""
+
+
+class Writer(NamedTuple):
+    """The run that wrote a segment, as far as the log tells."""
+
+    run_id: str
+    generation: int
+    """The one that it has claimed, or would claim."""
+    claimed_by: str | None
+    """The run that has claimed this generation; None: no run, or its record is gone."""
+
+
+def fate(writer: Writer, highest: int) -> Fate:
+    """Decide about segments that no manifest names.
+
+    :param highest: the highest generation that is claimed.
+    """
+    if writer.claimed_by not in (None, writer.run_id):
+        return "void"
+    return "fenced" if highest > writer.generation else "open"

@@ -24,7 +24,7 @@ from wal_sink.errors import CorruptLog, WalSinkError
 from wal_sink.model import paths
 from wal_sink.model.manifest import Appended, Attempt, Execution
 from wal_sink.model.records import OrphanTombstone
-from wal_sink.protocol.orphans import Fate, Writer, fate
+from wal_sink.protocol.attempts import Fate, Writer, fate
 from wal_sink.wal.log import Log
 from wal_sink.wal.targets import newest_anywhere
 

@@ -18,8 +18,7 @@ from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan
 from wal_sink.targets.cassandra.rules import InvalidValue, refuse_invalid
 from wal_sink.targets.cassandra.schema.compare import Wanted
-from wal_sink.targets.cassandra.schema.server import Server
-from wal_sink.targets.cassandra.schema.table import TableMetadata
+from wal_sink.targets.cassandra.schema.table import Server, TableMetadata
 
 Ints = npt.NDArray[np.int64]
 

@@ -17,7 +17,7 @@ from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.cassandra.features import FEATURES
 from wal_sink.targets.cassandra.options import CassandraOptions, login
 from wal_sink.targets.cassandra.row_options import IF_NOT_EXISTS
-from wal_sink.targets.cassandra.schema.server import OLD_ROWS, SETTINGS, Server
+from wal_sink.targets.cassandra.schema.table import OLD_ROWS, SETTINGS, Server
 from wal_sink.targets.names import quote
 
 log = logging.getLogger(__name__)

@@ -18,19 +18,19 @@ from wal_sink.targets.cassandra.features import FEATURES, used
 from wal_sink.targets.cassandra.features.tables import match_tables, of_several
 from wal_sink.targets.cassandra.features.updates import found_changes
 from wal_sink.targets.cassandra.fitness import inspect_server
-from wal_sink.targets.cassandra.ledger import ensure_ledger_table
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_options import primary_key
 from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, CassandraRowPlan
 from wal_sink.targets.cassandra.schema.compare import Wanted, match_columns, used_types
 from wal_sink.targets.cassandra.schema.ddl import NewTable, new_table
-from wal_sink.targets.cassandra.schema.server import Server
 from wal_sink.targets.cassandra.schema.table import (
+    Server,
     TableMetadata,
     index_rules,
     read_table,
     term_limits,
 )
+from wal_sink.targets.cassandra.session import ensure_ledger_table
 from wal_sink.targets.create_table import refuse_other_key
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from wal_sink.model.plan import Column, Plan, is_array, spark_ddl
 from wal_sink.targets.casts import key_of
 from wal_sink.targets.columns import TableColumn, TableRules, to_cast, with_column
 from wal_sink.targets.names import did_you_mean, quote
-from wal_sink.targets.postgresql import findings
+from wal_sink.targets.postgresql import schema
 from wal_sink.targets.postgresql.options import PostgresqlOptions
 from wal_sink.targets.postgresql.schema import Relation, find, names_of, read_lacking
 from wal_sink.targets.postgresql.types import (
@@ -165,7 +165,7 @@ def refuse_rest(connection: Any, options: PostgresqlOptions, live: Relation, pla
     ledger = find(connection, options.ledger)
     if not ledger.kind:
         return  # it will be created
-    findings.refuse(connection, ledger, [findings.NO_LEDGER])
+    schema.refuse(connection, ledger, [schema.NO_LEDGER])
     written = ("query_id", *COLUMNS)
     needed = {"USAGE": (), "SELECT": written, "INSERT": written, "UPDATE": COLUMNS}
     refuse_lacking(connection, ledger, needed)

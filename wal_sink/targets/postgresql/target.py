@@ -16,7 +16,7 @@ from wal_sink.targets.client import importing
 from wal_sink.targets.columns import TableColumn
 from wal_sink.targets.postgresql.options import PostgresqlOptions
 from wal_sink.targets.postgresql.types import included_details, postgresql_type
-from wal_sink.targets.sql.errors import POSTGRESQL_ERRORS
+from wal_sink.targets.sql.database import POSTGRESQL_ERRORS
 from wal_sink.targets.sql.keyed import KeyedTarget
 
 logger = logging.getLogger(__name__)
@@ -49,11 +49,11 @@ class PostgresqlTarget(KeyedTarget):
 
         :raises SchemaMismatch: the table, a partition or the ledger is no longer what survives a crash.
         """
-        from wal_sink.targets.postgresql import findings, schema  # noqa: PLC0415 -- not in tasks
+        from wal_sink.targets.postgresql import schema  # noqa: PLC0415 -- not in tasks
 
         live = schema.find(connection, self.options.data)
         for each in (live, schema.find(connection, self.options.ledger)):
-            findings.refuse(connection, each, [findings.UNLOGGED])
+            schema.refuse(connection, each, [schema.UNLOGGED])
         return schema.read_columns(connection, live)
 
     def arrow_type(self, type_: str) -> pa.DataType | None:  # pragma: no cover
@@ -73,20 +73,20 @@ class PostgresqlTarget(KeyedTarget):
 
     def agree(self, connection: Any, schema: pa.Schema, key: str) -> Plan:
         """Compare the DataFrame with the table, and see that the ledger's can be used if it is there."""
-        from wal_sink.targets.postgresql import findings, plan  # noqa: PLC0415 -- not in tasks
-        from wal_sink.targets.postgresql.schema import read_relation  # noqa: PLC0415 -- as above
+        from wal_sink.targets.postgresql import plan  # noqa: PLC0415 -- not in tasks
+        from wal_sink.targets.postgresql import schema as table  # noqa: PLC0415 -- as above
 
         given = self.options
         wanted = {"upserts": given.mode == "upsert", "deletes": bool(given.operation_column)}
-        live = read_relation(connection, given.data)
+        live = table.read_relation(connection, given.data)
         if not live.kind:
             raise self.missing_table(schema, plan.suggestion(live))
-        findings.refuse(connection, live, findings.REFUSED, **wanted)
+        table.refuse(connection, live, table.REFUSED, **wanted)
         agreed = self.match(
             *(schema, key, live.columns, live.unique), rules=plan.PostgresqlRules(live)
         )
         plan.refuse_rest(connection, given, live, agreed)
-        for warning in findings.warnings(connection, live, **wanted):
+        for warning in table.warnings(connection, live, **wanted):
             logger.warning("%s", warning)
         connection.rollback()
         included = live.unique[0].included if key_of(agreed) else ()

@@ -48,7 +48,7 @@ from wal_sink.targets.operations import (
     with_operation,
     without_operation,
 )
-from wal_sink.targets.sql.errors import Errors
+from wal_sink.targets.sql.database import Errors
 from wal_sink.targets.sql.target import SqlTarget
 from wal_sink.targets.sql.unique import Unique, refuse_unique, upsert_key
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.columns import TableColumn
 from wal_sink.targets.names import quote
-from wal_sink.targets.sql.errors import driver_error
+from wal_sink.targets.sql.database import driver_error
 from wal_sink.targets.sql.keyed import TableName
 from wal_sink.targets.sql.unique import Unique
 from wal_sink.targets.sqlalchemy.connection import Connection

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
 from wal_sink.errors import OptionError, TargetUnavailable
-from wal_sink.targets.sql.errors import driver_error
+from wal_sink.targets.sql.database import driver_error
 from wal_sink.targets.sql.target import refuse_pooler
 from wal_sink.targets.sqlalchemy.dialects import POSTGRESQL, Dialect
 from wal_sink.targets.sqlalchemy.options import PASSWORD_VARIABLE, SqlAlchemyOptions

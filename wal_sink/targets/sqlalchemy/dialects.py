@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from wal_sink.targets.refusals import Savepoints
-from wal_sink.targets.sql.errors import POSTGRESQL_ERRORS, Code, Errors, numbers, texts
+from wal_sink.targets.sql.database import POSTGRESQL_ERRORS, Code, Errors, numbers, texts
 
 
 class Dialect(NamedTuple):

@@ -23,8 +23,7 @@ from wal_sink.targets.cassandra.feature import Agreement, Feature, Form, Ints, S
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_options import IF_NOT_EXISTS
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan
-from wal_sink.targets.cassandra.schema.server import Server
-from wal_sink.targets.cassandra.schema.table import alike
+from wal_sink.targets.cassandra.schema.table import Server, alike
 
 
 class IfNotExists(Feature):

@@ -11,7 +11,7 @@ from wal_sink.targets.cassandra.driver.errors import is_refused, may_be_a_row
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan
 from wal_sink.targets.cassandra.rules import key_text
-from wal_sink.targets.cassandra.schema.server import OLD_ROWS, is_too_old
+from wal_sink.targets.cassandra.schema.table import OLD_ROWS, is_too_old
 from wal_sink.targets.cassandra.write.batches import Planned
 from wal_sink.targets.cassandra.write.statements import Statement
 
