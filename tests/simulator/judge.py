@@ -267,8 +267,11 @@ class Judge(logging.Handler):
         attempt = self._by_value[value]
         looked_us = MACHINE.looked_us
         dated = (key, value)
-        # What was begun in a row that is lost has the timestamps of that row.
-        if (looked_us or MACHINE.true_us) >= self._row_lost_us.get(target, 0):
+        # What was begun in a row that is lost has the timestamps of that row, in quarantine, too.
+        made_us = max(
+            site.entries.get((target, attempt.epoch, us), ("", 0))[1] for site in self.sites
+        )
+        if (looked_us or made_us or MACHINE.true_us) >= self._row_lost_us.get(target, 0):
             dated = self._dated.setdefault((target, us), dated)
         if dated != (key, value) and self._knows_dates:
             self.violate(f"row {key} of {attempt.name} has the timestamp of row {dated}")
@@ -504,7 +507,9 @@ class Judge(logging.Handler):
             arrival.keys = set(there)
 
     def database_replaced(self, target: str) -> None:
-        """Learn that a target has nothing any more."""
+        """Learn that a target has nothing any more, no ledger row either."""
+        self._row_lost_us[target] = MACHINE.true_us
+        self._dated = {dated: row for dated, row in self._dated.items() if dated[0] != target}
         for attempt in self._by_value:
             attempt.by_target.pop(target, None)
 
@@ -577,7 +582,7 @@ class Judge(logging.Handler):
             arrival = attempt.at(target)
             given_up = (target, attempt.epoch) in site.given_up
             # Of a history that was left, Spark computes it again.
-            left = given_up or attempt.lost
+            left = given_up or attempt.lost or key in arrival.gone
             if arrival.flushed and key not in arrival.keys and not left:
                 self.violate(f"row {key} of {attempt.name} leaves the quarantine, and is lost")
             elif key not in arrival.keys:
@@ -654,7 +659,10 @@ class Judge(logging.Handler):
         }
         for attempt in kept.values():
             for key, value in attempt.rows.items():
-                if key in attempt.at(target).gone and key not in table:
+                arrival = attempt.at(target)
+                # The target was restored, and the other of two histories took its ledger row.
+                taken = self.cloned and key in arrival.taken
+                if (taken or key in arrival.gone) and key not in table:
                     continue
                 if key not in SHARED_KEYS and newest(table, key) != value:
                     self.violate(

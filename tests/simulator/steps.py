@@ -198,17 +198,22 @@ class Steps:
     def _ticket_goes(self, site: Site, path: str) -> None:
         """Rule 2: it stays while a manifest of its generation, or of a lower one, is pending.
 
-        What was flushed before a rewind has one attempt, so there is nothing to prove.
+        What was flushed before a rewind has one attempt, so there is nothing to prove: where the flusher has
+        looked before, or where the rewind went back behind what the targets get since they were attached.
         """
         generation = json.loads(site.log.get(path))["generation"] + 1
         pending = [
             name
             for name in site.log.paths(paths.MANIFEST.folder)
             if _number(name) > site.settled() and _number(name, 1) <= generation
-            if not (site.looked_before_rewind and self._was_flushed(name))
+            if not (self._was_flushed(name) and self._comes_again(site, _number(name)))
         ]
         if pending:
             self._judge.violate(f"{path} goes, and {pending} may need a proof of its run")
+
+    def _comes_again(self, site: Site, epoch: int) -> bool:
+        attached = [each for each in self._judge.targets if site.state(each) == "attached"]
+        return site.looked_before_rewind or all(epoch < site.first(each) for each in attached)
 
     def _was_flushed(self, manifest: str) -> bool:
         """Whether an attempt was flushed to any target, at any time."""
