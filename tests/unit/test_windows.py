@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from wal_sink.errors import CorruptLog, WalSinkError
-from wal_sink.model.manifest import Attempt, at_epoch
+from wal_sink.model.manifest import Attempt, attempts_at
 from wal_sink.protocol.next_step import Begin, Choose, Idle, ManifestMissing, PassOver
 from wal_sink.protocol.windows import (
     MOST_BYTES,
@@ -102,4 +102,6 @@ def test_attempts_at_one_epoch_are_found_among_those_at_others() -> None:
     """All of them and no other, wherever they stand."""
     attempts = tuple(Attempt(*each) for each in [(3, 1), (5, 1), (5, 4), (6, 1), (6, 4), (9, 4)])
     for epoch in range(2, 11):
-        assert at_epoch(attempts, epoch) == tuple(each for each in attempts if each.epoch == epoch)
+        assert attempts_at(attempts, epoch) == tuple(
+            each for each in attempts if each.epoch == epoch
+        )

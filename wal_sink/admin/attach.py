@@ -22,7 +22,7 @@ from wal_sink.errors import CorruptLog, Diverged, FlusherAtWork, OptionError
 from wal_sink.flush.rows import plan_of
 from wal_sink.flush.window import WindowChooser
 from wal_sink.model import paths
-from wal_sink.model.manifest import Attempt, Published, at_epoch
+from wal_sink.model.manifest import Attempt, Published, attempts_at
 from wal_sink.model.records import TargetState
 from wal_sink.progress.decisions import given_up_since_begun
 from wal_sink.protocol.ledger import flush_records
@@ -219,7 +219,7 @@ class Attachment(NamedTuple):
         """
         epoch = max(self.query.checkpoint.last_commit(fresh=True), unseen.flushed)
         attempts = self.query.log.attempts(fresh=True)
-        while epoch > has and self._holds(epoch, at_epoch(attempts, epoch), unseen, us):
+        while epoch > has and self._holds(epoch, attempts_at(attempts, epoch), unseen, us):
             epoch -= 1
         return max(epoch, has) + 1
 
@@ -364,7 +364,7 @@ def _rows_of(log: Log, epoch: int) -> int | None:
     if (record := record_anywhere(log, epoch)) is not None:
         return record.rows
     try:
-        found = [log.manifest(each) for each in at_epoch(log.attempts(), epoch)]
+        found = [log.manifest(each) for each in attempts_at(log.attempts(), epoch)]
     except CorruptLog:
         return None
     rows = [each.manifest.rows for each in found if each is not None]

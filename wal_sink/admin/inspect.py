@@ -21,7 +21,7 @@ from wal_sink.flush.rows import plan_of
 from wal_sink.flush.window import WindowChooser
 from wal_sink.model import paths
 from wal_sink.model.ledger import BegunEpoch, Window
-from wal_sink.model.manifest import Attempt, Manifest, SegmentRef, at_epoch
+from wal_sink.model.manifest import Attempt, Manifest, SegmentRef, attempts_at
 from wal_sink.model.plan import Column
 from wal_sink.model.records import Decision, FlushedEpoch
 from wal_sink.progress.backlog import read_manifests
@@ -145,7 +145,7 @@ def states(query: Query, epoch: int, standing: Standing) -> dict[Attempt, State]
 
     :raises WalSinkError: at which a flusher would stop, too, such as `Diverged`.
     """
-    attempts = at_epoch(standing.attempts, epoch)
+    attempts = attempts_at(standing.attempts, epoch)
     found: dict[Attempt, State] = dict.fromkeys(attempts, "given up")
     later = _not_given_up(query, epoch, standing)
     if epoch > standing.checkpointed:
@@ -158,7 +158,7 @@ def states(query: Query, epoch: int, standing: Standing) -> dict[Attempt, State]
 
 def _not_given_up(query: Query, epoch: int, standing: Standing) -> Sequence[Attempt]:
     """Return the attempts at an epoch that no operator has given up."""
-    attempts = at_epoch(standing.attempts, epoch)
+    attempts = attempts_at(standing.attempts, epoch)
     if epoch not in standing.given_up:
         return attempts
     chooser = WindowChooser(query.log, query.checkpoint, query.query_id)
@@ -185,7 +185,7 @@ def _recorded(record: FlushedEpoch, given_up: Collection[int]) -> EpochLine:
 
 
 def _unflushed(query: Query, epoch: int, standing: Standing) -> list[EpochLine]:
-    attempts = at_epoch(standing.attempts, epoch)
+    attempts = attempts_at(standing.attempts, epoch)
     if not attempts and (record := query.log.flushed(epoch)) is not None:
         return [_recorded(record, standing.given_up)]  # flushed and trimmed since
     if not attempts:
@@ -346,7 +346,7 @@ def inspect_epoch(
             known = states(query, epoch, standing)
         except WalSinkError as error:
             problems.append(error.summary)
-    attempts = set(at_epoch(standing.attempts, epoch))
+    attempts = set(attempts_at(standing.attempts, epoch))
     if record is not None:
         attempts.add(Attempt(epoch, record.generation))  # it may be retained
     for attempt in sorted(attempts):

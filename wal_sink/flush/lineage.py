@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from wal_sink.errors import CorruptLog
 from wal_sink.flush.window import WindowChooser
 from wal_sink.model.ledger import BegunEpoch, Window
-from wal_sink.model.manifest import Attempt, at_epoch
+from wal_sink.model.manifest import Attempt, attempts_at
 from wal_sink.progress.decisions import given_up_since_begun
 from wal_sink.protocol.next_step import (
     Choose,
@@ -65,7 +65,7 @@ class LineageCheck:
         if window.sent_once or not window.epochs[0].manifest:
             self.refuse_other_log(step, observed)
         for begun in window.epochs:
-            rivals = at_epoch(observed.attempts, begun.epoch)
+            rivals = attempts_at(observed.attempts, begun.epoch)
             left = self._is_left(begun, rivals)
             if left and begun.epoch not in given_up_since_begun(self._log, window):
                 refuse_foreign(begun.epoch, observed)
@@ -80,7 +80,7 @@ class LineageCheck:
         """
         given_up = given_up_since_begun(self._log, window)
         for begun in window.epochs:
-            rivals = at_epoch(attempts, begun.epoch)
+            rivals = attempts_at(attempts, begun.epoch)
             if begun.epoch in given_up or self._is_here(begun, rivals, checkpointed):
                 continue
             return begun.epoch

@@ -25,7 +25,7 @@ from wal_sink.flush.run_history import RunHistory
 from wal_sink.log_context import Seldom, line_logger
 from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerState, Window
-from wal_sink.model.manifest import Attempt, Manifest, Published, at_epoch
+from wal_sink.model.manifest import Attempt, Manifest, Published, attempts_at
 from wal_sink.model.plan import WriteDemands
 from wal_sink.model.records import Chosen, Decision, WithoutSink
 from wal_sink.progress.decisions import in_force
@@ -184,16 +184,18 @@ class WindowChooser:
 
     def _manifests(self, step: Choose) -> dict[Attempt, Published]:
         """Read the epoch's manifests, but for those that vanished since they were listed."""
-        found = ((each, self._log.manifest(each)) for each in at_epoch(step.attempts, step.epoch))
+        found = (
+            (each, self._log.manifest(each)) for each in attempts_at(step.attempts, step.epoch)
+        )
         return {attempt: read for attempt, read in found if read is not None}
 
     def _evidence(self, step: Choose, read: Mapping[Attempt, Published]) -> Evidence | None:
         """Read offsets and notes of the epoch, as far as they can matter; None: others have deleted some."""
         epoch, planned = step.epoch, self._checkpoint.planned
-        if len(read) < len(at_epoch(step.attempts, epoch)):
+        if len(read) < len(attempts_at(step.attempts, epoch)):
             return None  # the one that is gone may be the one that counts
         # A batch of the state repartition has no manifest.
-        followed = bool(at_epoch(step.attempts, epoch + 1))
+        followed = bool(attempts_at(step.attempts, epoch + 1))
         after = None if followed else planned(epoch + 1)
         now = planned(epoch)
         # Otherwise Spark has planned the epoch anew since it was published, perhaps without a sink.

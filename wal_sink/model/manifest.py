@@ -32,7 +32,7 @@ class Attempt(NamedTuple):
     """Fencing number of the run, claimed once (rule 3)."""
 
 
-def at_epoch(attempts: Sequence[Attempt], epoch: int) -> Sequence[Attempt]:
+def attempts_at(attempts: Sequence[Attempt], epoch: int) -> Sequence[Attempt]:
     """Return the attempts at one epoch.
 
     :param attempts: those at any number of epochs, ascending: each of thousands that wait is looked up.

@@ -104,7 +104,7 @@ _HOLDS: tuple[Callable[[pa.DataType, pa.DataType], bool], ...] = (
 )
 
 
-class BadValueError(Exception):
+class InvalidValueError(Exception):
     """A value of a column that the database would refuse.
 
     :param problem: continues "Column c of t (value) …".
@@ -127,7 +127,7 @@ def refuse_as_folder(values: pa.Array, partition: str) -> None:
 
     Of bytes Base64 is the text.
 
-    :raises BadValueError: there is one.
+    :raises InvalidValueError: there is one.
     """
     longest = _LONGEST - len(quote(f"{partition}=", safe="="))
     if (pc.max(pc.binary_length(values)).as_py() or 0) * 4 > longest:
@@ -140,7 +140,7 @@ def refuse_as_folder(values: pa.Array, partition: str) -> None:
 
 
 Stored = Callable[[Column, pa.Array], pa.Array]
-"""Casts the values of a column to what the log holds; raises `BadValueError`."""
+"""Casts the values of a column to what the log holds; raises `InvalidValueError`."""
 
 
 def cast(batch: pa.RecordBatch, plan: Plan, stored: Stored) -> pa.RecordBatch:
@@ -162,7 +162,7 @@ def cast(batch: pa.RecordBatch, plan: Plan, stored: Stored) -> pa.RecordBatch:
         try:
             _refuse_null(column, array, deletes, key=column.name in key_of(plan))
             arrays.append(stored(column, array))
-        except BadValueError as bad:
+        except InvalidValueError as bad:
             shown = shorten(plain(values[bad.row]))
             raise InvalidRow(
                 f"Column {column.name} of {plan.table} ({shown}) {bad.problem}, in"
@@ -190,11 +190,11 @@ def _refuse_null(column: Column, values: pa.Array, deletes: pa.Array | None, *, 
 def refuse(bad: pa.Array, problem: str, remedy: str) -> None:
     """Refuse the values that are flagged.
 
-    :raises BadValueError: there is one.
+    :raises InvalidValueError: there is one.
     """
     row = pc.index(bad, TRUE).as_py()
     if row >= 0:
-        raise BadValueError(problem, remedy, row, bad)
+        raise InvalidValueError(problem, remedy, row, bad)
 
 
 def stored_by(arrow_type: ArrowType, fits: Fits = lambda *_: None) -> Stored:
@@ -219,13 +219,13 @@ def cast_or_refuse(values: pa.Array, target: pa.DataType, words: str) -> pa.Arra
     """Cast values to the type that holds a column's.
 
     :param words: the column's type, in the database's words.
-    :raises BadValueError: one does not fit.
+    :raises InvalidValueError: one does not fit.
     """
     try:
         return cast_values(values, target)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         row = _first(values, target)
-        raise BadValueError(
+        raise InvalidValueError(
             f"does not fit into {words}",
             f"Filter or round it, or widen the column. Arrow says: {error}",
             row,

@@ -24,7 +24,7 @@ from wal_sink import errors
 from wal_sink.errors import CorruptLog
 from wal_sink.model import paths
 from wal_sink.model.codec import Record
-from wal_sink.model.manifest import Attempt, Manifest, Published, at_epoch
+from wal_sink.model.manifest import Attempt, Manifest, Published, attempts_at
 from wal_sink.model.paths import DecisionName, InterventionName, Kind, WindowName
 from wal_sink.model.plan import Plan
 from wal_sink.model.records import (
@@ -231,7 +231,7 @@ class Log:
 
     def attempts_at(self, epoch: int) -> Sequence[Attempt]:
         """List the manifests there are of one epoch, ascending."""
-        return at_epoch(self.attempts(), epoch)
+        return attempts_at(self.attempts(), epoch)
 
     def manifest(self, attempt: Attempt) -> Published | None:
         """Read a manifest, also a retained one, and its digest; None when it is gone."""

@@ -21,7 +21,7 @@ from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Column, Plan, is_array, is_text
 from wal_sink.targets import arrow_values
 from wal_sink.targets.arrow_values import TRUE, long
-from wal_sink.targets.casts import BadValueError, cast, cast_or_refuse, key_of, refuse, row_text
+from wal_sink.targets.casts import InvalidValueError, cast, cast_or_refuse, key_of, refuse, row_text
 from wal_sink.targets.postgresql.types import (
     PgType,
     included_of,
@@ -202,11 +202,11 @@ def _stored(column: Column, values: pa.Array) -> pa.Array:
         values = values.cast(pa.list_(values.type.value_type))
     try:
         return _cast_elements(type_, column.type, target, values)
-    except BadValueError as bad:
+    except InvalidValueError as bad:
         row = pc.list_parent_indices(values)[bad.row].as_py()
         # The flags are of elements: `publish.append.split_invalid` finds the rows.
         problem = f"has an element that {bad.problem}"
-        raise BadValueError(problem, bad.remedy, row) from bad.__cause__
+        raise InvalidValueError(problem, bad.remedy, row) from bad.__cause__
 
 
 def _cast_elements(type_: PgType, words: str, target: pa.DataType, values: pa.Array) -> pa.Array:
@@ -283,4 +283,4 @@ def _each(values: pa.Array, make: Callable[..., str | None]) -> Iterator[str | N
             yield None if value is None else make(value)
         except (NoJsonError, ValueError, OverflowError) as error:
             remedy = "Correct the value, or make the table's type text."
-            raise BadValueError(str(error), remedy, row) from error
+            raise InvalidValueError(str(error), remedy, row) from error
