@@ -68,7 +68,8 @@ class Steps:
             return
         claimed_us = site.claims.get(paths.CLAIM.path(generation), 0)
         self._listed("publishes", max(thread.since_us, claimed_us))
-        for path, us in self._recorded_us.items():
+        recorded = {} if site.log.cached_us else self._recorded_us  # an old listing may lack them
+        for path, us in recorded.items():
             if us < thread.since_us and _number(path) >= epoch and site.log.has(path):
                 self._judge.violate(f"epoch {epoch} is published, and {path} was there")
         self._fits(site, epoch, thread.since_us)
@@ -170,7 +171,8 @@ class Steps:
             return
         proof = paths.PROOF.path(Attempt(attempt.epoch, attempt.generation))
         there = site.log.has(paths.TICKET.path(attempt.run_id)) and not site.log.cached_us
-        if len(rivals) > 1 and there and not site.log.has(proof):
+        names = {each.manifest for each in rivals}  # a clone has its own of one name
+        if len(names) > 1 and there and not site.log.has(proof):
             self._judge.violate(f"a run waits for space, and {attempt.name} has no proof")
 
     # --- what is deleted --------------------------------------------------------------------------
