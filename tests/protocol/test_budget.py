@@ -354,6 +354,16 @@ def test_counting_costs_nothing_while_a_process_publishes(world: World) -> None:
     assert len([op for op in plain if "read" in op]) == 1, "the one that it has just created"
 
 
+def test_what_a_rewind_brings_back_counts_again(world: World) -> None:
+    """In the process that has forgotten it as flushed."""
+    driver = Driver(world.run(), 10**9)
+    for number in range(3):
+        driver.batch([(f"k{number}", number)])
+    known = before(driver.backlogs, world, 3, flushed=-1)
+    assert before(driver.backlogs, world, 3, flushed=2).stored_bytes == 0
+    assert before(driver.backlogs, world, 3, flushed=-1).stored_bytes == known.stored_bytes
+
+
 def test_another_process_counts_the_same(world: World) -> None:
     """A process that comes anew reads what waits, once; flushed epochs no longer count."""
     first = Driver(world.run(), 10**9)

@@ -10,7 +10,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from tests.protocol.raw import parsed
+from tests.protocol.raw import manifest_digest, parsed
 from tests.simulator.machine import MACHINE
 from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerState, Window
@@ -403,7 +403,9 @@ class Steps:
                     )
             note = paths.TOMBSTONE.path(Attempt(begun.epoch, begun.generation))
             beside = [n for n in site.log.paths(paths.MANIFEST.folder) if _number(n) == begun.epoch]
-            if window.sending <= 1 and len(beside) > 1 and site.log.has(note):
+            here = site.log.has(begun.manifest)  # a clone has its own of this name
+            here = here and manifest_digest(site.log.get(begun.manifest)) == begun.digest
+            if window.sending <= 1 and len(beside) > 1 and site.log.has(note) and here:
                 self._judge.violate(f"{begun.manifest} is begun, and {note} is there")
             if window.sending and self._judge.clocks_agree and begun.base_us < MACHINE.looked_us:
                 self._judge.violate(f"epoch {begun.epoch} is sent with timestamps before now")
@@ -461,9 +463,13 @@ class Steps:
 
         Where no ledger row tells that its window was begun, it is begun anew, and the row is the same write.
         """
+        known_us = self._judge.begun_lost_us(target)
+        for attempt in self._judge.attempts.values():
+            if attempt.epoch == epoch:
+                known_us = max(known_us, attempt.at(target).begun_us)
         for site in self._judge.sites if MACHINE.looked_us else ():
             path, made_us = site.entries.get((target, epoch, us), ("", 0))
-            known = made_us >= self._judge.begun_lost_us(target)
+            known = made_us >= known_us
             if path and known and made_us < MACHINE.looked_us and site.log.has(path):
                 self._judge.violate(f"row {key} of epoch {epoch} is sent, and {path} has it")
 

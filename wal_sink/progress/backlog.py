@@ -12,8 +12,9 @@ manifests itself, with a reader that is thrown away, and raises every error.
 
 *The publisher* (`before`) must not list a long backlog for each epoch, and need not: one run at a time
 publishes (rule 3), so its process has the sizes of what it published, and the last flushed epoch. The log
-is read once, when a run comes to a process: Spark keeps its Python workers, but may end one that is idle
-for a minute. Its budget counts all attempts (`stored_bytes`), because they are on the disk.
+is read when a run comes to a process, or a rewind brings epochs back: Spark keeps its Python workers, but
+may end one that is idle for a minute. Its budget counts all attempts (`stored_bytes`), because they are on
+the disk.
 
 *Messages* (`pending_epochs`) only say how many epochs are pending, for which no manifest is opened.
 
@@ -108,6 +109,8 @@ class BacklogReader:
         self._last: Backlog | None = None
         self._looked_s = float("-inf")
         self._known: dict[Attempt, _Facts] = {}
+        self._flushed = -1
+        """The last flushed epoch at the last `before`: a rewind, or an attach, brings epochs back."""
         self._through = -2
         """Every manifest up to this epoch is known, if it can be read and was not flushed."""
         self._unread: dict[int, int] = {}
@@ -152,9 +155,10 @@ class BacklogReader:
         :param first_epoch: of the log; nothing before it is ours.
         """
         with self._lock:
-            if self._through < epoch - 1:
+            if self._through < epoch - 1 or flushed < self._flushed:
                 self._learn(self._log.attempts(), flushed)
                 self._through = epoch - 1
+            self._flushed = flushed
             self._known = {a: facts for a, facts in self._known.items() if a.epoch > flushed}
             last = min(epoch - 1, checkpointed)
             pending = sorted(attempt for attempt in self._known if attempt.epoch <= last)
