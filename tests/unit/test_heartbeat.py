@@ -76,6 +76,7 @@ def test_an_observer_that_stands_still_in_its_look_takes_nobody_for_dead() -> No
     observer = Observer()
     assert observer.look(report(1)) is None
     assert observer.look(report(1), 1_000) is None
+    assert observer.watch.silent_s == 0, "nor does one that waits for it give up"
     assert observer.look(report(200), 1) is True
     ended = report(flusher="elsewhere:2", doing=ENDED)
     assert observer.look(ended, 1_000) is None

@@ -30,7 +30,7 @@ class FlushLoop(threading.Thread):
     """Runs a flusher until it is told to end, or to stop.
 
     An error stops the flush: the loop tries the same step again until it succeeds, and never skips one
-    (rule 21). The pauses between tries are random and grow to 10 s: `docs/recover.md#outages` has them. A
+    (rule 21). The pauses between tries are random and grow to 10 s: `docs/recover.md` has them. A
     step that succeeds ends the count: in a backlog under an overloaded target each window has its own.
 
     :param is_last: asked after each step, whether to end with it.

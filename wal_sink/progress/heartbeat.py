@@ -59,6 +59,8 @@ class FlusherWatch:
         self._since_s: float | None = None
         self._looked_s = 0.0
         """When it was passed a report last."""
+        self.silent_s = 0.0
+        """How long no other report was seen, or since the first look; as of the look before."""
         self._lived_s: dict[str, float] = {}
         """When another report was seen of a flusher that has not ended."""
 
@@ -77,7 +79,8 @@ class FlusherWatch:
         elif report != self._report:
             self._changed, self._since_s = True, now_s
         is_new, self._report = report != self._report, report
-        if report is None or read_s - self._since_s >= SILENT_S:
+        self.silent_s = max(0.0, read_s - self._since_s)
+        if report is None or self.silent_s >= SILENT_S:
             return False
         if _has_ended(report):
             self._lived_s.pop(report.flusher, None)
@@ -86,11 +89,6 @@ class FlusherWatch:
         if is_new:
             self._lived_s[report.flusher] = now_s
         return True if self._changed else None
-
-    @property
-    def silent_s(self) -> float:
-        """Seconds since another report was seen, or since the first look."""
-        return 0.0 if self._since_s is None else self._now_s() - self._since_s
 
 
 def seems_alive(report: FlusherReport | None, now_us: int) -> bool:
