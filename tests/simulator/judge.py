@@ -419,8 +419,7 @@ class Judge(logging.Handler):
                 site.take_newer(epoch)
         if not self.cloned:
             site.forget()  # behind what the row said, where it followed another history
-        if not target:
-            self._vouched(target, site, flushed)
+        self._vouched(target, site, flushed)
 
     def rewind_ended(self, site: Site, target: str, to: int) -> None:
         """Look at what a rewind leaves, where nobody else acts: no record above its mark.
@@ -456,8 +455,10 @@ class Judge(logging.Handler):
             if attempt is None or epoch > upto or (target, epoch) in site.given_up:
                 continue
             arrival = attempt.at(target)
-            arrival.flushed = True
             missing = set(attempt.rows) - arrival.keys - site.quarantined(target, attempt)
+            if target and (missing or not arrival.begun_us):
+                continue  # what one of several lacks since it was detached, `reported` looks at
+            arrival.flushed = True
             if never := missing - arrival.taken - arrival.gone:
                 self.violate(f"{attempt.name} counts as flushed, and {sorted(never)} never came")
             if missing:
