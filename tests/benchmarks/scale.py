@@ -17,8 +17,6 @@ FLUSH_S = 2.5e-6
 """CPU of the flush for a row whose partition has few others; 1.0e-6 where they come in groups."""
 PUBLISH_S = 7.6e-6
 """CPU of `commit()` for a segment, in one Python worker on the driver's host."""
-MESSAGE_BYTES = 134
-"""Of what a task tells `commit()`."""
 MANIFEST_BYTES = 204
 """Of a segment in the manifest."""
 LOOK_S = {"folder": 5e-6, "bucket": 0.1 / 1_000}

@@ -48,11 +48,6 @@ class Driver(crash.Driver):
         """Wait until it reaches its point."""
         self.reach(self.marker.exists)
 
-    def kill_at_marker(self) -> None:
-        """Wait until it reaches its point, then SIGKILL all of it."""
-        self.reach_marker()
-        self.kill()
-
 
 class Mortal:
     """An application that is killed, and started again; its output is in `output-0` and so on.
