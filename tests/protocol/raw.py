@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -36,6 +36,11 @@ def parsed(data: bytes) -> dict[str, Any]:
             segment["data"] = held.read(segment["bytes"])
     assert not held.read()
     return found
+
+
+def last_us(record: Mapping[str, Any]) -> int:
+    """Return the highest timestamp that the rows of a flushed epoch have, as its record says."""
+    return int(record["base_us"] + max(record["rows"], 1) - 1)
 
 
 def json_of(data: bytes) -> bytes:
@@ -145,7 +150,7 @@ def complete(world: World, epochs: int, why: object) -> None:
     assert ledger is not None
     assert (ledger.flushed, ledger.begun) == (epochs - 1, None), why
     for older, newer in pairwise(flushed):
-        assert newer["base_us"] > older["base_us"] + max(older["rows"], 1) - 1, why
+        assert newer["base_us"] > last_us(older), why
     for (key,), row in world.store.table.items() if world.dates else ():
         (epoch,) = {
             e for (e, _), rows in world.computed.items() if rows.get(key) == row.cells["v"].value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -190,25 +190,16 @@ def test_rule_22_what_is_retained_late_does_not_hide_what_is_flushed_since(
 
 def test_rule_18_what_is_retained_late_is_a_copy_of_the_record_that_counts(world: World) -> None:
     """The flusher stands still over a rewind, and over what is flushed and retained again after it."""
-    world.retention_s = 3_600
-    outage = Outage(world)
-    slow = world.flusher()
-    real = slow.trimmer.retain
-
-    def late(window: Window, records: Sequence[FlushedEpoch]) -> None:
-        outage.restore()
-        assert rewind(world, 1).again == 3
-        world.flush()
-        real(window, records)
-
-    slow.trimmer.retain = late  # type: ignore[method-assign]
-    slow.run_once()
+    retain_late(world, world.flush)
     for epoch in range(2, 5):
         assert world.log.read(paths.RETAINED_RECORD, epoch) == world.log.flushed(epoch)
 
 
-def retain_late(world: World) -> None:
-    """Let a flusher stand still before its copies, while the target is restored and the log rewound."""
+def retain_late(world: World, then: Callable[[], object] = lambda: None) -> None:
+    """Let a flusher stand still before its copies, while the target is restored and the log rewound.
+
+    :param then: done before the flusher goes on.
+    """
     world.retention_s = 3_600
     outage = Outage(world)
     slow = world.flusher()
@@ -217,6 +208,7 @@ def retain_late(world: World) -> None:
     def late(window: Window, records: Sequence[FlushedEpoch]) -> None:
         outage.restore()
         assert rewind(world, 1).again == 3
+        then()
         real(window, records)
 
     slow.trimmer.retain = late  # type: ignore[method-assign]

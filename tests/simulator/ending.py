@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tests.protocol.raw import last_us
 from tests.simulator.driver import Driver
 from tests.simulator.flushing import Flushing
 from tests.simulator.machine import MACHINE
@@ -336,7 +337,7 @@ class _Last:
             # Of the newest epoch it goes as the ledger is read for the next one.
             if epoch == mark or epoch not in records:
                 continue
-            used_us = records[epoch]["base_us"] + max(records[epoch]["rows"], 1) - 1
+            used_us = last_us(records[epoch])
             # What a reset leaves behind proves nothing, be the reset given up: the name goes with the record.
             if used_us > us and not any(first <= used_us <= last for first, last in behind):
                 left.append(path)  # it was flushed again since

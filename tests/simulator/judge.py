@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tests.protocol.raw import manifest_digest, parsed
+from tests.protocol.raw import last_us, manifest_digest, parsed
 from tests.simulator.machine import MACHINE
 from tests.simulator.rows import INVALID, REFUSED, SHARED_KEYS
 from tests.simulator.steps import Steps
@@ -328,7 +328,7 @@ class Judge(logging.Handler):
         """Look at a ledger row that an operator has made."""
         last = self._begun_last.get(target)
         records = self.sites[0].records(target).values() if self.clocks_agree else ()
-        used_us = [each["base_us"] + max(each["rows"], 1) - 1 for each in records]
+        used_us = [last_us(each) for each in records]
         if self._knows_dates:
             self.steps.row_made(target, row, max([last.last_us if last else 0, *used_us]))
 

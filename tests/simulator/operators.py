@@ -97,7 +97,6 @@ class Operator:
             if not rewind.reported and not self.process.disturbed_us:
                 judge.violate("a rewind is carried out that has not reported itself")
             rewind.row = self.world.row(self.name)
-            self.thread.row_made_us = MACHINE.true_us
             if reset:
                 judge.reset(self.name)
             self._row_made()

@@ -259,6 +259,8 @@ class Rewinding:
     """Whether it has reported itself, as a flusher does."""
     row: LedgerState | None = None
     """The ledger row that it has made."""
+    looked: bool = False
+    """Whether it has read the row since."""
 
 
 class Thread:
@@ -279,8 +281,6 @@ class Thread:
         """The run of Spark that it is at work for."""
         self.rewind: Rewinding | None = None
         """What it carries out; None: no rewind."""
-        self.row_read_us = self.row_made_us = 0
-        """When it has read a ledger row last, and when its rewind has made one."""
         self._greenlet: Any = None
         process.threads.append(self)
 

@@ -243,7 +243,7 @@ class Site:
 
     def records(self, target: str = "") -> dict[int, dict[str, Any]]:
         """Return the records by epoch; of two, the one with the later timestamps."""
-        folder = f"{paths.FLUSHED.folder}{target}/" if target else paths.FLUSHED.folder
+        folder = paths.of_target(target, paths.FLUSHED.folder)
         windows = [json.loads(self.log.get(path)) for path in self.log.paths(folder)]
         records = [record for window in windows for record in window["epochs"]]
         return {each["epoch"]: each for each in sorted(records, key=lambda r: r["base_us"])}
@@ -294,7 +294,7 @@ class Site:
         """
         kept = path.replace(paths.MANIFEST.folder, paths.RETAINED_MANIFEST.folder)
         names = [path, kept if path.startswith(paths.MANIFEST.folder) else path]
-        own = f"{paths.ASIDE}{target}/" if target else paths.ASIDE
+        own = paths.of_target(target, paths.ASIDE)
         names += (name for name in self.log.paths(own) if name.endswith(f"/{path}"))
         return any(name != but and self.log.has(name) for name in names)
 
@@ -302,7 +302,7 @@ class Site:
 
     def quarantined(self, target: str, attempt: Computed) -> set[str]:
         """Return the keys of an attempt's rows that are in a target's quarantine, or have left it."""
-        folder = f"quarantine/{target}/" if target else "quarantine/"
+        folder = paths.of_target(target, paths.QUARANTINED.folder)
         found: set[str] = set()
         for path in self.log.paths(folder):
             if path.endswith(".arrow") and int(path.rpartition("/")[2][:20]) == attempt.epoch:
@@ -396,7 +396,7 @@ class Site:
         aside = {name for name in self.log.paths(paths.ASIDE) if name.endswith(f"/{path}")}
         lost = set()
         for target in self._judge.targets:
-            own = f"{paths.ASIDE}{target}/" if target else paths.ASIDE
+            own = paths.of_target(target, paths.ASIDE)
             names = shared | {name for name in aside if name.startswith(own)}
             left = {n for n in names - {gone} if self.log.has(n) and (among is None or n in among)}
             if gone in names and not left:

@@ -10,7 +10,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from tests.protocol.raw import manifest_digest, parsed
+from tests.protocol.raw import last_us, manifest_digest, parsed
 from tests.simulator.machine import MACHINE
 from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerState, Window
@@ -276,9 +276,7 @@ class Steps:
         """Rules 17, 18: a flusher deletes nothing of an epoch that any target lacks; copies are true ones."""
         epoch = _number(path)
         if path.startswith(paths.MANIFEST.folder):
-            copy, newest = paths.RETAINED_RECORD.path(epoch), site.record(epoch)
-            if newest is not None and site.log.has(copy):
-                self._is_newest(path, copy, json.loads(site.log.get(copy)), newest)
+            self._is_copied(site, epoch)
         if site.rewound_us or self._judge.disasters or self._judge.cloned:
             return
         attempt = site.kept.get(epoch)
@@ -291,10 +289,6 @@ class Steps:
         """Whether a target was announced before the flusher's step that is under way."""
         return site.since_us.get((target, -1), 0) < MACHINE.looked_us
 
-    def _is_newest(self, path: str, copy: str, copied: Any, newest: Any) -> None:
-        if copied["base_us"] < newest["base_us"]:
-            self._judge.violate(f"{path} goes, and {copy} is from before a rewind")
-
     def _second_name_goes(self, site: Site, path: str) -> None:
         """It stays until its epoch is flushed again (`docs/protocol/operators.md`)."""
         parts = path.split("/")
@@ -304,10 +298,8 @@ class Steps:
             return
         record = site.records(target).get(int(found[1]))
         us = re.search(r"/([0-9]{20})/", path)
-        if record is not None and us is not None:
-            last_us = record["base_us"] + max(record["rows"], 1) - 1
-            if last_us <= int(us[1]) and not self._judge.set_back:
-                self._judge.violate(f"{path} goes, and the record of its epoch is from before it")
+        if record and us and last_us(record) <= int(us[1]) and not self._judge.set_back:
+            self._judge.violate(f"{path} goes, and the record of its epoch is from before it")
         attempt = site.kept.get(int(found[1]))
         if attempt is None or target not in site.lacking(attempt):
             return
@@ -324,10 +316,10 @@ class Steps:
 
     def _rewind_deletes(self, site: Site, path: str) -> None:
         """A rewind deletes no last name of a manifest, and no record without a look at its row."""
-        thread = MACHINE.thread
-        assert thread is not None
+        assert MACHINE.thread is not None
+        rewind = MACHINE.thread.rewind
         records = (paths.FLUSHED.folder, paths.RETAINED_RECORD.folder)
-        if path.startswith(records) and thread.row_read_us < thread.row_made_us:
+        if path.startswith(records) and rewind and rewind.row and not rewind.looked:
             self._judge.violate(f"a rewind deletes {path}, and has not looked at its row again")
         if not MANIFEST.search(path) or self._judge.row_was_moved():  # see `two_rewinds`
             return
@@ -337,8 +329,7 @@ class Steps:
 
     def rewound(self, site: Site, target: str, to: int) -> None:
         """Look at a log as a rewind sets the ledger row back: what comes again has second names."""
-        own = f"{paths.ASIDE}{target}/" if target else paths.ASIDE
-        aside = site.log.paths(own)
+        aside = site.log.paths(paths.of_target(target, paths.ASIDE))
         for attempt in site.kept.values():
             if attempt is None or attempt.epoch <= to or target not in site.lacking(attempt):
                 continue
@@ -355,11 +346,11 @@ class Steps:
             log = json.loads(site.log.get(paths.LOG))
             if (row.log_id, row.checkpoint) != (log["log_id"], log["checkpoint"]):
                 self._judge.violate(f"{target} is attached, and its ledger row is of {row.log_id}")
-        aside = site.log.paths(f"{paths.ASIDE}{target}/")
+        aside = site.log.paths(paths.of_target(target, paths.ASIDE))
         for attempt in site.kept.values():
             if attempt is not None and attempt.epoch >= first and site.log.has(attempt.manifest):
                 plan = parsed(site.log.get(attempt.manifest))["plan"]
-                if not site.log.has(f"{paths.PLAN.folder}{target}/{plan}.json"):
+                if not site.log.has(paths.of_target(target, paths.PLAN.path(plan))):
                     self._judge.violate(f"{target} is attached, and {attempt.name} has no plan")
             if attempt is None or not first <= attempt.epoch <= site.bounds.get(target, -1):
                 continue
@@ -370,13 +361,17 @@ class Steps:
                     self._judge.violate(f"{target} is attached, and has no second name of {path}")
 
     def record_deleted(self, site: Site, epoch: int) -> None:
-        """Look at the copy of a record that goes: it is the newest one's (rule 18)."""
-        path = paths.RETAINED_RECORD.path(epoch)
-        newest = site.record(epoch)
-        if MACHINE.looked_us and newest is not None and site.log.has(path):
-            copy = json.loads(site.log.get(path))
-            if copy["base_us"] < newest["base_us"]:
-                self._judge.violate(f"{path} is no copy of the record that goes")
+        """Look at a record that a flusher deletes."""
+        if MACHINE.looked_us:
+            self._is_copied(site, epoch)
+
+    def _is_copied(self, site: Site, epoch: int) -> None:
+        """Look, as a record or its manifest goes, whether a copy is of the record that counts (rule 18)."""
+        path, newest = paths.RETAINED_RECORD.path(epoch), site.record(epoch)
+        if newest is None or not site.log.has(path):
+            return
+        if json.loads(site.log.get(path))["base_us"] < newest["base_us"]:
+            self._judge.violate(f"{path} is no copy of the record that counts")
 
     # --- the ledger -------------------------------------------------------------------------------
 
@@ -426,9 +421,9 @@ class Steps:
             for begun in window.epochs
             if begun.manifest and site.log.has(begun.manifest)
         }
-        folder = f"{paths.PLAN.folder}{target}/" if target else paths.PLAN.folder
-        files = [path for plan in plans if site.log.has(path := f"{folder}{plan}.json")]
-        demands = [json.loads(site.log.get(path)).get("demands") for path in files]
+        files = [paths.of_target(target, paths.PLAN.path(plan)) for plan in plans]
+        there = [json.loads(site.log.get(path)) for path in files if site.log.has(path)]
+        demands = [plan.get("demands") for plan in there]
         if any(each != demands[0] for each in demands):
             self._judge.violate(f"epochs {window.epochs[0].epoch} on share a window: {demands}")
 

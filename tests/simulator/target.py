@@ -236,8 +236,9 @@ class Connection(ReadsOffers, IdempotentSession):
 
     def read_ledger(self) -> LedgerState | None:
         """Read the row."""
-        if MACHINE.thread is not None and not MACHINE.only_looks:
-            MACHINE.thread.row_read_us = MACHINE.true_us
+        rewind = MACHINE.thread.rewind if MACHINE.thread is not None else None
+        if rewind is not None and not MACHINE.only_looks:
+            rewind.looked = rewind.row is not None
         return self._io("read ledger", "", self._ledger.read_ledger)
 
     def write(self, plan: Plan, rows: Slice) -> None:

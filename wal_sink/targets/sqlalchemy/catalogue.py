@@ -47,10 +47,8 @@ def read_columns(connection: Connection, name: TableName) -> tuple[TableColumn, 
             if name.table not in named:
                 return ()
         charsets, row_id = _charsets(connection, name), _row_id(connection, name)
-        dialect: Any = connection.over.dialect
-        dialect.ischema_names = _TypeNames(dialect.ischema_names)
         columns = (
-            _column(dialect, each, charsets)
+            _column(connection.over.dialect, each, charsets)
             for each in found.get_columns(name.table, schema=schema)
         )
         return tuple(each._replace(default=each.default or each.name in row_id) for each in columns)
@@ -93,22 +91,6 @@ def read_unique(connection: Connection, name: TableName) -> tuple[Unique, ...]:
         return tuple(_unique(connection, sa.inspect(connection.over), name))
     except sa.exc.DBAPIError as error:
         raise driver_error(error) from error
-
-
-class _TypeNames(dict[str, Any]):
-    """The types that a dialect of SQLAlchemy knows, and one for each other name.
-
-    Without it a column of an unknown type with parameters, such as MySQL's `vector(3)`, is a `TypeError`.
-    """
-
-    def __missing__(self, name: str) -> type[sa.types.UserDefinedType[Any]]:
-        def spec(_self: Any, **_options: Any) -> str:
-            return name
-
-        def make(_self: Any, *_parameters: Any, **_options: Any) -> None: ...
-
-        made = {"__init__": make, "get_col_spec": spec, "cache_ok": True}
-        return type(name, (sa.types.UserDefinedType,), made)
 
 
 def _column(dialect: sa.Dialect, found: Any, charsets: Mapping[str, str]) -> TableColumn:

@@ -184,6 +184,22 @@ def _identity(file: str) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
+class _TypeNames(dict[str, Any]):
+    """The types that a dialect of SQLAlchemy knows, and one for each other name.
+
+    Without it a column of an unknown type with parameters, such as MySQL's `vector(3)`, is a `TypeError`.
+    """
+
+    def __missing__(self, name: str) -> type[sa.types.UserDefinedType[Any]]:
+        def spec(_self: Any, **_options: Any) -> str:
+            return name
+
+        def make(_self: Any, *_parameters: Any, **_options: Any) -> None: ...
+
+        made = {"__init__": make, "get_col_spec": spec, "cache_ok": True}
+        return type(name, (sa.types.UserDefinedType,), made)
+
+
 def connect(options: SqlAlchemyOptions) -> Connection:
     """Connect, with the settings of the dialect.
 
@@ -197,6 +213,8 @@ def connect(options: SqlAlchemyOptions) -> Connection:
         return _duckdb(options)
     url = _url(options)
     engine = sa.create_engine(url, poolclass=NullPool, connect_args=_arguments(options, url))
+    known: Any = engine.dialect
+    known.ischema_names = _TypeNames(known.ischema_names)
     try:
         over = engine.connect()
         over.detach()
