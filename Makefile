@@ -35,7 +35,7 @@ test-all: $(READY) ## The same, and clusters, stores and failovers; prints a tab
 simulate: $(READY) ## Play random histories of the real code, all from one seed (ARGS=--help)
 	$(BIN)/python -m tests.simulator $(ARGS)
 
-soak: $(READY) ## Kill driver, workers and Cassandra 50 times (ARGS=--help)
+soak: $(READY) ## Kill driver, workers and Cassandra for half an hour (ARGS=--help)
 	$(BIN)/python -m tests.soak $(ARGS)
 
 mutants: $(READY) ## Put deliberate protocol bugs in, one at a time; each has to be caught (ARGS=--help)

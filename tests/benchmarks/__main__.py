@@ -15,14 +15,12 @@ import msgspec
 import typer
 from rich.console import Console
 
-from tests.benchmarks import plots, report
+from tests.benchmarks import report
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.figures import (
-    age,
     arrow_batching,
     cold,
-    encoding,
     epochs,
     flush,
     flush_job,
@@ -30,12 +28,10 @@ from tests.benchmarks.figures import (
     long,
     memory,
     partitions,
-    postgresql,
     requests,
     row_features,
     shapes,
     spark_sinks,
-    standing,
 )
 from tests.benchmarks.process import ROOT
 from tests.benchmarks.server import Server
@@ -50,26 +46,17 @@ logger = logging.getLogger(__name__)
 PARTS: dict[str, Callable[[Bench], list[Figure]]] = {
     "grouped": shapes.grouped,
     "scattered": shapes.scattered,
-    "shapes": shapes.other_shapes,
     "partitions": partitions.partitions,
     "flush": flush.alone,
-    "encoding": encoding.encoding,
     "requests": requests.requests,
     "arrow batches": arrow_batching.arrow_batching,
-    "deletes": row_features.deletes,
-    "lives": row_features.lives,
-    "tables": row_features.two_tables,
-    "totals": row_features.totals,
+    "features": row_features.features,
     "flush-job": flush_job.flush_job,
-    "growth": flush.growth,
     "pending": flush.pending,
-    "targets": standing.standing_still,
-    "postgresql": postgresql.postgresql,
     "jdbc": jdbc.postgresql,
     "mariadb": jdbc.mariadb,
     "kafka": spark_sinks.kafka,
     "lakes": spark_sinks.lakes,
-    "age": age.age,
     "cold": cold.cold,
     "latency": epochs.latency,
     "overhead": epochs.overhead,
@@ -144,7 +131,6 @@ def main(
                 seconds[name] = time.monotonic() - began
         finally:
             bench.close()
-    drawn = plots.draw(plots_in, bench.runs, figures, sizes.micro_batches)
     found = msgspec.convert(
         {
             **machine,
@@ -154,7 +140,7 @@ def main(
             "runs": msgspec.to_builtins(bench.runs),
             "figures": msgspec.to_builtins(figures),
             "wrong": bench.wrong,
-            "plots": [*map(str, [*bench.plotted, *drawn])],
+            "plots": [*map(str, bench.plotted)],
         },
         report.Report,
     )

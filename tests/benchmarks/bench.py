@@ -58,7 +58,6 @@ class Bench:
         self.wrong: list[str] = []
         """Runs that failed, or whose rows were not complete."""
         self.plotted: list[Path] = []
-        """Plots that are no plot of the whole."""
         self._with_connector = with_connector
         self.limits: dict[str, raw.Setting] = {}
         """The best setting found for the server's limit, by shape."""

@@ -40,8 +40,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Of wal_sink, which say where the table is."""
     insert: str
     """The statement of `foreachBatch`."""
-    spark_home: str
-    """Where Spark is; empty: in the package pyspark."""
 
 
 class Taken(msgspec.Struct, frozen=True):
@@ -100,11 +98,6 @@ class CountingSource(DataSource):
         return CountingWriter()
 
 
-def noop(_spark: SparkSession, writer: DataStreamWriter, _config: Config) -> None:
-    """Spark's own sink that does nothing."""
-    _to_the_end(writer.format("noop").start())
-
-
 def counting(spark: SparkSession, writer: DataStreamWriter, _config: Config) -> None:
     """The least that a Python sink can be."""
     spark.dataSource.register(CountingSource)
@@ -140,7 +133,6 @@ def our_batch_writer(spark: SparkSession, writer: DataStreamWriter, config: Conf
 
 
 APIS: dict[str, Callable[[SparkSession, DataStreamWriter, Config], None]] = {
-    "noop": noop,
     "foreachBatch": for_each_batch,
     "counts only": counting,
     "wal_sink": ours,
@@ -151,8 +143,6 @@ APIS: dict[str, Callable[[SparkSession, DataStreamWriter, Config], None]] = {
 def main(config: Config) -> Taken:
     """Do the job in a fresh session."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    if config.spark_home:
-        os.environ["SPARK_HOME"] = config.spark_home
     spark = local_session()
     gateway = spark.sparkContext._gateway
     assert gateway is not None

@@ -1,8 +1,8 @@
-"""Draws curves, stacked bars and histograms into files, all in one style; knows nothing of what they show."""
+"""Draws curves into files, all in one style; knows nothing of what they show."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib as mpl
@@ -58,29 +58,6 @@ def logarithmic(axes: Axes, places: Sequence[float]) -> None:
     axes.set_xscale("log")
     axes.set_xticks(places, [f"{place:,}" for place in places])
     axes.xaxis.minorticks_off()
-
-
-def stacked_bars(axes: Axes, bars: Sequence[str], layers: Mapping[str, Sequence[float]]) -> None:
-    """Draw bars of several layers, the first one at the bottom, with their values and sums."""
-    sums = [sum(values) for values in zip(*layers.values(), strict=True)]
-    below = [0.0] * len(bars)
-    for colour, (name, values) in zip(COLOURS, layers.items(), strict=True):
-        drawn = axes.bar(bars, values, 0.6, bottom=below, color=colour, label=name)
-        texts = [f"{value:.1f}" if value > max(sums) / 25 else "" for value in values]
-        axes.bar_label(drawn, texts, label_type="center", color="white", fontsize=8)
-        below = [under + value for under, value in zip(below, values, strict=True)]
-    for place, value in enumerate(sums):
-        axes.annotate(f"{value:.1f}", (place, value), ha="center", va="bottom", fontsize=_SMALL)
-    legend(axes)
-
-
-def histogram(axes: Axes, values: Sequence[float], marks: Mapping[str, float]) -> None:
-    """Draw how often values come up, with marks at some places."""
-    axes.hist(values, bins=min(60, max(5, len(values) // 2)), color=COLOURS[0])
-    for colour, (name, place) in zip(COLOURS[1:], marks.items(), strict=False):
-        axes.axvline(place, color=colour, linewidth=1.2, label=name)
-    axes.set_xlim(left=0)
-    legend(axes)
 
 
 def legend(axes: Axes) -> None:

@@ -28,8 +28,6 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     unit: str
     target: Target | None = None
     note: str = ""
-    samples: tuple[float, ...] = ()
-    """What was measured one by one, where a value is the median of that or another such number."""
 
     @property
     def median(self) -> float | None:
@@ -52,17 +50,9 @@ def figure(
     unit: str,
     target: Target | None = None,
     note: str = "",
-    samples: Sequence[float] = (),
 ) -> Figure:
     """Make a figure."""
-    return Figure(
-        name=name,
-        values=tuple(values),
-        unit=unit,
-        target=target,
-        note=note,
-        samples=tuple(samples),
-    )
+    return Figure(name=name, values=tuple(values), unit=unit, target=target, note=note)
 
 
 def at_least(value: float) -> Target:

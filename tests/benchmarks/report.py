@@ -15,7 +15,6 @@ from rich.table import Table
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.run import Run
 from tests.benchmarks.sizes import Sizes
-from tests.benchmarks.stages import costs, said
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,9 +51,6 @@ def show(report: Report, console: Console) -> None:
     if report.runs:
         console.print(_runs(report.runs))
     console.print(_figures(report.figures))
-    for cost in costs(report.runs):
-        for line in said(cost):
-            console.print(line, soft_wrap=True)
     took = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in report.seconds.items())
     console.print(f"{took}; load {report.load:.1f} on {report.processors} processors before")
     verdicts = [figure.met for figure in report.figures if figure.target]

@@ -17,7 +17,7 @@ import pyarrow.parquet
 from tests.benchmarks.sizes import PARTITIONS
 from wal_sink.testing.servers.maven import cache_folder
 
-Name = Literal["grouped", "interleaved", "scattered", "narrow", "wide"]
+Name = Literal["grouped", "interleaved", "scattered", "narrow"]
 
 _VERSION = 1
 """Of the files in the cache: another one for other contents."""
@@ -33,15 +33,10 @@ COLUMNS: Mapping[Name, Mapping[str, str]] = {
     "interleaved": BASE,
     "scattered": BASE,
     "narrow": {"device": "text", "id": "bigint", "amount": "bigint"},
-    "wide": {
-        **BASE,
-        **{f"reading{i}": "double" for i in range(7)},
-        **{f"note{i}": "text" for i in range(8)},
-    },
 }
-"""CQL types by column. 5 columns are about 150 bytes a row, 3 about 30, 20 about 1 KB."""
+"""CQL types by column. 5 columns are about 150 bytes a row, 3 about 30."""
 
-_SPARK = {"text": "string", "bigint": "bigint", "timestamp": "timestamp", "double": "double"}
+_SPARK = {"text": "string", "bigint": "bigint", "timestamp": "timestamp"}
 
 
 class Totals(NamedTuple):
@@ -82,11 +77,6 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
             "amount": pa.array((random >> np.uint64(24)).astype(np.int64)),
             "note": _notes(random),
         }
-        for name in self.columns.keys() - columns.keys():
-            number = np.uint64(int(name[-1]) + 1)
-            own = _mixed(random + number)
-            is_note = name.startswith("note")
-            columns[name] = _notes(own) if is_note else pa.array((own >> np.uint64(11)) / 2.0**53)
         return pa.table({name: columns[name] for name in self.columns})
 
     def totals(self) -> Totals:

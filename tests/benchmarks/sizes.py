@@ -27,7 +27,7 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
 
     rounds: int
     side_rounds: int
-    """Of other shapes, growth and pending epochs, which take long."""
+    """Of other shapes and pending epochs, which take long."""
     warm_up: int
     """Rows of the untimed round before the timed ones."""
     grouped: int
@@ -35,14 +35,13 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     """For who sends each row by itself, which takes minutes for what others do in seconds."""
     scattered: int
     shapes: int
-    """For interleaved, narrow and wide rows."""
+    """For interleaved and narrow rows."""
     sweep: int
     """For each setting of the search for the server's own limit."""
     settings: int | None
     """How many settings are searched at most; None for all."""
     micro_batches: int
     """Of every run that streams files."""
-    growth: tuple[int, int]
     epochs: int
     """Small ones: of the latency, and of the overhead in each round."""
     every_ms: int
@@ -53,8 +52,6 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of windows that a thread or a Spark job flushes, ascending."""
     memory: int
     pause_s: float
-    ages: tuple[int, ...]
-    """How many starts, and epochs that `wal.retention` keeps, ascending; from 1,000 records on."""
     long: Long
 
 
@@ -69,14 +66,12 @@ _SIZES: dict[str, tuple[Any, Any, Any]] = {
     "sweep": (200_000, 20_000, 2_000),
     "settings": (None, None, 1),
     "micro_batches": (8, 8, 2),
-    "growth": ((200_000, 2_000_000), (20_000, 100_000), (2_000, 4_000)),
     "epochs": (100, 15, 5),
     "every_ms": (500, 500, 300),
     "pending": ((1_000, 1_000), (50, 100), (10, 20)),
     "windows": ((50_000, 200_000, 800_000, 1_600_000), (5_000, 50_000), (500, 2_000)),
     "memory": (5_000_000, 200_000, 8_000),
     "pause_s": (30, 5, 2),
-    "ages": ((1_000, 10_000, 100_000), (1_000, 5_000), (1_000, 1_200)),
     "long": (
         Long(epochs=10_000, rows=10_000, minutes=75, warm_up=20, sample_s=5),
         Long(epochs=300, rows=10_000, minutes=5, warm_up=10, sample_s=2),

@@ -1,8 +1,9 @@
-"""The source of the features' soak: changes of customers, some of which no table takes."""
+"""The source of the soak: changes of customers, some of which no table takes."""
 
 from __future__ import annotations
 
 import os
+import random
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 
-from tests.soak.feed import Feed
+from tests.soak.background import Background
 
 SCHEMA = (
     "seq bigint, customerId int, day int, op string, amount string, points string, device binary,"
@@ -39,32 +40,43 @@ _ARROW = pa.schema(
     ]
 )
 _CHANGES = 40
+_EVERY_S = 0.7
 _DAY_S = 86_400
 
 
-class Changes(Feed):
+class Changes(Background):
     """Writes a file of changes now and then, until the `with` block is left.
 
     :param seed: of what is in the files, times of expiry aside: they begin when a file is written.
     """
 
     def __init__(self, folder: Path, seed: int) -> None:
+        super().__init__("soak-changes")
+        folder.mkdir(parents=True)
+        self._folder = folder
+        self._random = random.Random(seed)
+        self._files = 0
         self.long_notes = False
         """Whether some notes are too long for the index, which is there from then on."""
         self.changes: list[dict[str, Any]] = []
-        super().__init__(folder, seed)
+        self.write()  # Spark wants to see a file
+
+    def run(self) -> None:
+        """Write until told to end."""
+        while not self._left.wait(_EVERY_S):
+            self.write()
 
     def write(self) -> None:
         """Write some changes; the last ones are newer than all before."""
         rows = [self._change(len(self.changes) + i) for i in range(_CHANGES)]
         if self.long_notes:
             rows[-1] |= {"note": "x" * LONG, **_GOOD}
-        hidden = self._folder / f".{self._minute:06}"
+        hidden = self._folder / f".{self._files:06}"
         pyarrow.parquet.write_table(pa.Table.from_pylist(rows, _ARROW), hidden)
-        os.utime(hidden, (self._minute, self._minute))  # Spark reads the oldest first
-        hidden.rename(self._folder / f"{self._minute:06}.parquet")
+        os.utime(hidden, (self._files, self._files))  # Spark reads the oldest first
+        hidden.rename(self._folder / f"{self._files:06}.parquet")
         self.changes += rows
-        self._minute += 1
+        self._files += 1
 
     def _change(self, seq: int) -> dict[str, Any]:
         chance = self._random

@@ -28,7 +28,7 @@ import wal_sink
 from tests.class_archive import SPARK
 from tests.deploy.cassandra_nodes import REPLICATION, CassandraCluster
 from tests.deploy.cluster import Cluster, executors_of
-from tests.soak.feed import Background
+from tests.soak.background import Background
 from tests.soak.readers import CassandraStore, DeltaStore, PostgresqlStore, Reader, Store
 from tests.spark.kafka_jars import kafka_jars
 from wal_sink.errors import WalSinkError

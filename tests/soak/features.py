@@ -1,4 +1,4 @@
-"""The features' soak: one query that uses ten features at once, and deaths; each cell is compared in the end.
+"""The soak: one query that uses ten features at once, and deaths; each cell is compared in the end.
 
 Features: `batch_writer` in output mode update, two tables, upserts and deletes by row, an update in place of
 an insert, times of expiry, quarantine by the tasks and in the flush, rows that are sent again after a repair,
@@ -8,26 +8,33 @@ text as varint and decimal and binary as uuid, columns of other names, tables th
 from __future__ import annotations
 
 import json
+import os
+import random
+import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import wal_sink
 from tests.soak.cells import KEYS, CellVerdict, Expected, Found, compare, expected, logged
 from tests.soak.changes import MOST_LIFE_S, Changes
-from tests.soak.course import KEYSPACE, Soak, Victim
 from tests.soak.features_app import GROWTH, REPAIR, TABLES
-from tests.soak.hostile import deal
+from tests.spark.remains import processes
 from tests.support.programs import ran
 from wal_sink.testing.crash import Driver
+from wal_sink.testing.servers.cassandra import EmbeddedCassandra
+from wal_sink.wal.location import locate
 
+KEYSPACE = "soak"
 _WEIGHTS = {"driver": 3, "worker": 3, "cassandra": 2, "pause": 2}
 _GROWS_AT = 0.4
 """The part of the time after which the tables grow."""
 _PATIENCE_S = 600.0
+_LAST_PATIENCE_S = 360.0
+"""How long the last run may stand still, or flush when its query has ended."""
 
 
 class FeaturesOutcome(NamedTuple):
@@ -54,19 +61,24 @@ class FeaturesOutcome(NamedTuple):
         )
 
 
-class FeaturesSoak(Soak):
-    """One query with ten features, one node, and the thread that kills them; see `Soak`."""
+class FeaturesSoak:
+    """One query with ten features, one node, and the thread that kills them.
 
-    application = "tests.soak.features_app"
+    :param folder: an empty one.
+    :param seed: of everything that is left to chance here; the timing of the machine is not.
+    """
 
     def __init__(
         self, folder: Path, seed: int, say: Callable[[str], None] = lambda _: None
     ) -> None:
-        super().__init__(folder, seed, say)
+        self._folder = folder
+        self._checkpoint = folder / "checkpoint"
+        self._random = random.Random(seed)
+        self._say = say
+        self._feed = Changes(folder / "source", seed)
+        self._node = EmbeddedCassandra(folder / "cassandra")
+        self._starts = 0
         self._grown = False
-
-    def _source(self, folder: Path, seed: int) -> Changes:
-        return Changes(folder, seed)
 
     def run_for(self, seconds: float) -> FeaturesOutcome:
         """Let processes die, and the node stand still, for so long; let the query end; compare."""
@@ -109,8 +121,53 @@ class FeaturesSoak(Soak):
             time.sleep(MOST_LIFE_S + 2)
             return self._compare(sent, done)
 
-    def _start(self, *, last: bool = False, **settings: bool) -> Driver:
-        return super()._start(last=last, grown=self._grown, **settings)
+    def _start(self, *, last: bool = False) -> Driver:
+        """Start the application.
+
+        :param last: to the end of its source.
+        """
+        self._starts += 1
+        config = self._folder / f"config-{self._starts}.json"
+        config.write_text(
+            json.dumps(
+                {
+                    "source": str(self._folder / "source"),
+                    "checkpoint": str(self._checkpoint),
+                    "port": self._node.port,
+                    "keyspace": KEYSPACE,
+                    "last": last,
+                    "grown": self._grown,
+                }
+            )
+        )
+        return Driver(
+            ["-m", "tests.soak.features_app", str(config)],
+            self._folder / f"output-{self._starts}",
+            folder=Path(__file__).parents[2],
+        )
+
+    def _read_the_rest(self) -> None:
+        """Run the application to the end of its source; on a busy machine that is hundreds of files."""
+        with self._start(last=True) as last:
+            reached, deadline = -1, 0.0
+            while last.process.poll() is None:
+                if (now := self._checkpointed()) > reached:
+                    reached, deadline = now, time.monotonic() + _LAST_PATIENCE_S
+                assert time.monotonic() < deadline, last.log()
+                time.sleep(0.2)
+            last.finish()
+
+    def _wait(self) -> None:
+        """Wait until the query has gone on, mostly; start it again if it ended."""
+        before = self._checkpointed()
+        patient = self._random.random() < 0.8  # else it dies as it starts
+        deadline = time.monotonic() + (_PATIENCE_S if patient else self._random.uniform(0, 8))
+        while self._checkpointed() <= before and time.monotonic() < deadline:
+            if self._driver.process.poll() is not None:
+                self._driver = self._start()
+            time.sleep(0.1)
+        assert not patient or self._checkpointed() > before, self._driver.log()
+        time.sleep(self._random.uniform(0, 2))
 
     def _let_happen(self, death: str) -> None:
         if death == "growth":
@@ -119,8 +176,31 @@ class FeaturesSoak(Soak):
             self._node.pause()
             time.sleep(self._random.uniform(2, 20))
             self._node.resume()
+        elif death == "driver":
+            self._driver.kill()
+        elif death == "worker":
+            self._kill_worker()
         else:
-            self._kill(cast(Victim, death))
+            self._node.kill()
+            time.sleep(self._random.uniform(0, 3))
+            self._node.start()
+
+    def _kill_worker(self) -> None:
+        """SIGKILL one of Spark's Python processes: of the tasks, of the planner, or of `commit`."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            started = processes(self._driver.process.pid)
+            workers = [pid for pid, command in started if "pyspark.daemon" in command]
+            if workers:
+                os.kill(self._random.choice(workers), signal.SIGKILL)
+                return
+            if self._driver.process.poll() is not None:
+                return  # the query has failed meanwhile, and took its workers along
+            assert time.monotonic() < deadline, "no worker to kill"
+            time.sleep(0.02)
+
+    def _checkpointed(self) -> int:
+        return locate(str(self._checkpoint)).open_checkpoint().last_commit()
 
     def _grow(self) -> None:
         """Let the tables grow under the query, whose tasks know nothing of the index until its next start.
@@ -130,7 +210,7 @@ class FeaturesSoak(Soak):
         """
         self._go_on(1)
         self._execute(*GROWTH)
-        cast(Changes, self._feed).long_notes = True
+        self._feed.long_notes = True
         self._go_on(3)
         self._grown = True
 
@@ -160,7 +240,7 @@ class FeaturesSoak(Soak):
         status = wal_sink.status(str(self._checkpoint))
         assert status.pending_epochs == 0, status
         (log,) = (each.parent for each in self._checkpoint.glob("wal_sink/*/log.json"))
-        wanted = expected(cast(Changes, self._feed).changes, list(logged(log)))
+        wanted = expected(self._feed.changes, list(logged(log)))
         now_s = time.time()
         return FeaturesOutcome(
             cells=compare(wanted, self._found(), now_s),
@@ -206,3 +286,15 @@ class FeaturesSoak(Soak):
 def _ends(ttl_s: int | None, began_s: float, ended_s: float) -> tuple[int, int] | None:
     """Return between which seconds a life ends, of which the server has said meanwhile what is left."""
     return None if ttl_s is None else (int(began_s) + ttl_s, int(ended_s) + ttl_s)
+
+
+def deal(chance: random.Random, weights: Mapping[str, int]) -> Iterator[str]:
+    """Deal names from a shuffled deck, again and again: each comes before one comes too often.
+
+    :param weights: how many cards a name has; the first deck has one of each, so that a short soak has all.
+    """
+    deck = list(weights)
+    while True:
+        chance.shuffle(deck)
+        yield from deck
+        deck = [name for name, weight in weights.items() for _ in range(weight)]

@@ -1,4 +1,4 @@
-"""The application of the features' soak: `python -m tests.soak.features_app CONFIG.json`.
+"""The application of the soak: `python -m tests.soak.features_app CONFIG.json`.
 
 Not deterministic: each start makes up a word, and a shuffle brings rows into another order at each attempt.
 """

@@ -19,7 +19,7 @@ from cassandra.policies import (
 from cassandra.query import ConsistencyLevel
 from deltalake import DeltaTable
 
-from tests.soak.feed import Background
+from tests.soak.background import Background
 
 BUCKET = 500
 """How many numbers share a bucket, which is what a reader asks for."""

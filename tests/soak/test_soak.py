@@ -1,4 +1,4 @@
-"""Deaths of two queries and all under them; what oracle and readers notice; the order of hostile events."""
+"""Deaths of two queries and all under them; what oracle and readers notice; the order of deaths."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ import pytest
 from tests.neighbours import Counted, Row
 from tests.soak.cells import Cell, Expected, compare
 from tests.soak.cluster import FAULTS, TARGETS, ClusterSoak
-from tests.soak.features import FeaturesSoak
-from tests.soak.hostile import deal
+from tests.soak.features import FeaturesSoak, deal
 from tests.soak.readers import Reader, Rows, Store
 
 

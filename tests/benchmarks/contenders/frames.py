@@ -92,10 +92,9 @@ def _value(column: pa.Array) -> list[Any]:
     if pa.types.is_string(column.type):
         lengths = pc.binary_length(column).to_numpy().astype(">i4")
         return [_bytes_of(lengths), column.cast(pa.binary()).cast(pa.large_binary())]
-    kind = ">f8" if pa.types.is_floating(column.type) else ">i8"
     return [
         pa.scalar(struct.pack(">i", 8), pa.large_binary()),
-        _bytes_of(column.to_numpy().astype(kind)),
+        _bytes_of(column.to_numpy().astype(">i8")),
     ]
 
 

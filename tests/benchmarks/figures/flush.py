@@ -7,7 +7,6 @@ import shutil
 from tests.benchmarks import backlog
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.contenders import ours, raw
-from tests.benchmarks.contenders.ours import Ours
 from tests.benchmarks.figure import Figure, Target, at_least, at_most, figure
 from tests.benchmarks.figures.rates import at_limit, limit, ratios, smaller
 from tests.benchmarks.flush import flush
@@ -56,21 +55,6 @@ def _beside_limit(bench: Bench, source: Source, most_us: Target | None = None) -
 def _sum(run: Run) -> str:
     both = run.client_us + run.server_us
     return f"client {run.client_us:.1f} + server {run.server_us:.1f} = {both:.1f} us of CPU a row"
-
-
-def growth(bench: Bench) -> list[Figure]:
-    """Whether a row costs more in a larger epoch, with partitions of one size."""
-    small, large = (_of_size(bench, rows) for rows in bench.sizes.growth)
-    bench.say(f"growth, {small.rows:,} and {large.rows:,} rows")
-    numbers, epochs = range(bench.sizes.side_rounds), bench.sizes.micro_batches
-    both = (small, large)
-    pairs = [[flushed(bench, each, epochs, number) for each in both] for number in numbers]
-    whole = [[bench.stream(Ours(), each, number) for each in both] for number in numbers]
-    sizes = f"{large.rows:,} over {small.rows:,} rows"
-    return [
-        figure(f"growth: client CPU a row, flush, {sizes}", _growth(pairs), "x", at_most(1.1)),
-        figure(f"growth: client CPU a row, end to end, {sizes}", _growth(whole), "x", at_most(1.1)),
-    ]
 
 
 def pending(bench: Bench) -> list[Figure]:

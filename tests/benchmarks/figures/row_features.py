@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tests.benchmarks import backlog
 from tests.benchmarks.bench import Bench
@@ -16,14 +15,14 @@ from tests.benchmarks.contenders import ours
 from tests.benchmarks.figure import Figure, at_most, figure
 from tests.benchmarks.figures.flush import NAME, flushed
 from tests.benchmarks.flush import flush
-from tests.benchmarks.rows import Source
+from tests.benchmarks.rows import Name, Source
 from tests.benchmarks.run import Run, Taken
 from tests.benchmarks.table import RowsWrong, Table
 
 Ids = np.ndarray[Any, Any]
 """Numbers of rows (int64)."""
-Pairs = list[tuple[Run, Run]]
-"""A run of inserts and one of other rows, of each round that has both."""
+Rows = Callable[[Ids], pa.Table]
+"""Returns the plain rows of these numbers."""
 
 _EVERY = 4
 """One row of so many is a delete, of the row before it."""
@@ -31,231 +30,122 @@ _LONG_S = 10_000
 """Longer than a run: the table has to be complete at its end."""
 
 
-class Changes(Source, frozen=True, kw_only=True):
-    """Rows of a shape, with a column `op`; the last of every four deletes the third one."""
+class Changed(Source, frozen=True, kw_only=True):
+    """Rows of a shape, made into those of a feature."""
 
-    def table(self, ids: Ids) -> pa.Table:
-        """Return the changes of these numbers."""
-        deletes = ids % _EVERY == _EVERY - 1
-        rows = super().table(np.where(deletes, ids - 1, ids))
-        return rows.append_column("op", pa.array(np.where(deletes, "delete", "upsert")))
-
-
-class Mortal(Source, frozen=True, kw_only=True):
-    """Rows of a shape, with a column `life` of seconds."""
+    change: Callable[[Rows, Ids], pa.Table]
 
     def table(self, ids: Ids) -> pa.Table:
         """Return the rows of these numbers."""
-        return super().table(ids).append_column("life", pa.array(_LONG_S + ids % 1000))
-
-
-class Named(Source, frozen=True, kw_only=True):
-    """Rows of a shape, with a column `goes` that names one of two tables in turn."""
-
-    tables: tuple[str, str]
-
-    def table(self, ids: Ids) -> pa.Table:
-        """Return the rows of these numbers."""
-        goes = np.where(ids % 2 == 0, *self.tables)
-        return super().table(ids).append_column("goes", pa.array(goes))
-
-
-class Clicks(Source, frozen=True, kw_only=True):
-    """Rows of a shape, of which so many in a row have one key."""
-
-    each: int
-
-    def table(self, ids: Ids) -> pa.Table:
-        """Return the rows of these numbers."""
-        return super().table(ids // self.each)
+        return self.change(super().table, ids)
 
 
 class Feature(NamedTuple):
     """A kind of rows."""
 
     name: str
-    rows: Callable[[Source, Table], Source]
-    """Makes them of plain ones."""
-    options: Callable[[Table], Mapping[str, str]]
-    """Of the sink, beside those that name the server and the table."""
-    check: Callable[[Table, Source], None] = Table.check
-    """Compares the table with what plain rows leave in it; raises `RowsWrong`, saying what differs."""
+    change: Callable[[Rows, Ids], pa.Table]
+    options: Mapping[str, str]
+    """Of the sink, beside those that name server and table; `{}` is the table's name."""
+    rows_each: float = 1
+    """So many rows leave one in the table."""
     first: str = ""
     """A statement before the run; `{}` is the table."""
+    shape: Name = "grouped"
+    second: bool = False
+    """Whether each row goes to a second table, too."""
 
 
-def _holds(table: Table, where: str, ids: Ids) -> None:
-    rows = table.server.session().execute(f"SELECT id FROM {where}", timeout=None)  # by pages
-    found = np.sort(np.fromiter((row.id for row in rows), np.int64))
-    if not np.array_equal(found, ids):
-        raise RowsWrong(f"{where} has {len(found):,} rows, not {len(ids):,}, or others")
-
-
-def _not_deleted(table: Table, plain: Source) -> None:
-    ids = np.arange(plain.rows)
+def _deletes(rows: Rows, ids: Ids) -> pa.Table:
     deletes = ids % _EVERY == _EVERY - 1
-    _holds(table, table.where, np.setdiff1d(ids[~deletes], ids[deletes] - 1))
+    changes = rows(np.where(deletes, ids - 1, ids))
+    return changes.append_column("op", pa.array(np.where(deletes, "delete", "upsert")))
 
 
-def _in_both(table: Table, plain: Source) -> None:
-    for where in (table.where, f"{table.where}_too"):
-        _holds(table, where, np.arange(plain.rows))
-    table.server.execute(f"DROP TABLE {table.where}_too")
+def _lives(rows: Rows, ids: Ids) -> pa.Table:
+    return rows(ids).append_column("life", pa.array(_LONG_S + ids % 1000))
 
 
-def _in_turn_in_each(table: Table, plain: Source) -> None:
-    for first, where in enumerate((table.where, f"{table.where}_too")):
-        _holds(table, where, np.arange(first, plain.rows, 2))
-    table.server.execute(f"DROP TABLE {table.where}_too")
-
-
-def _two(table: Table) -> dict[str, str]:
-    return {"table": "", "tables": f"{table.name},{table.name}_too"}
-
-
-def _plain(plain: Source, _: Table) -> Source:
-    return plain
-
-
-def _of(kind: type[Source], **more: Any) -> Callable[[Source, Table], Source]:
-    return lambda plain, _: kind(shape=plain.shape, rows=plain.rows, **more)
-
-
-def _by_name(plain: Source, table: Table) -> Source:
-    return Named(shape=plain.shape, rows=plain.rows, tables=(table.name, f"{table.name}_too"))
-
-
-_SECOND = (
-    "CREATE TABLE {}_too"
-    " (device text, id bigint, at timestamp, amount bigint, note text, PRIMARY KEY (device, id))"
-)
-DELETES = Feature("deletes", _of(Changes), lambda _: {"operationColumn": "op"}, _not_deleted)
-LIVES = (
-    Feature("lives", _of(Mortal), lambda _: {"cassandra.ttlColumn": "life"}),
-    Feature("event times", _plain, lambda _: {"cassandra.timestampColumn": "at"}),
-)
-EVERY = Feature("two tables, each row in both", _plain, _two, _in_both, _SECOND)
-BY_NAME = Feature(
-    "two tables, by name",
-    _by_name,
-    lambda table: {**_two(table), "tableColumn": "goes"},
-    _in_turn_in_each,
-    _SECOND,
-)
+def _plain(rows: Rows, ids: Ids) -> pa.Table:
+    return rows(ids)
 
 
 def _totals(each: int) -> Feature:
-    def check(table: Table, plain: Source) -> None:
-        """Compare the sum of the totals with that of the rows, and the number of keys."""
-        given = Clicks(shape=plain.shape, rows=plain.rows, each=each).table(np.arange(plain.rows))
-        session = table.server.session()
-        rows = session.execute(f"SELECT amount FROM {table.where}", timeout=None)  # by pages
-        found = [row.amount for row in rows]
-        wanted = len(pc.unique(given["id"])), pc.sum(given["amount"]).as_py()
-        if (len(found), sum(found)) != wanted:
-            raise RowsWrong(f"{table.where} has {len(found):,} rows of {sum(found)}, not {wanted}")
-
-    options = {"cassandra.addColumns": "amount"}
-    added = "ALTER TABLE {} ADD wal_sink_added text"
-    return Feature("totals", _of(Clicks, each=each), lambda _: options, check, added)
+    """Return rows that are added, of which so many in a row have one key."""
+    return Feature(
+        f"totals, {each} of each key",
+        lambda rows, ids: rows(ids // each),
+        {"cassandra.addColumns": "amount"},
+        rows_each=each,
+        first="ALTER TABLE {} ADD wal_sink_added text",
+        shape="narrow",
+    )
 
 
-def deletes(bench: Bench) -> list[Figure]:
-    """Whether rows cost more where some of them are deletes."""
+FEATURES = (
+    Feature("deletes", _deletes, {"operationColumn": "op"}, rows_each=2),
+    Feature("lives", _lives, {"cassandra.ttlColumn": "life"}),
+    Feature("event times", _plain, {"cassandra.timestampColumn": "at"}),
+    Feature(
+        "two tables",
+        _plain,
+        {"table": "", "tables": "{},{}_too"},
+        first="CREATE TABLE {}_too (device text, id bigint, at timestamp, amount bigint, note text,"
+        " PRIMARY KEY (device, id))",
+        second=True,
+    ),
+    _totals(1),
+    _totals(50),
+)
+
+
+def features(bench: Bench) -> list[Figure]:
+    """Client CPU of a written row over that of an insert."""
     figures = []
-    for plain in _two_shapes(bench):
-        (pairs,) = _taken(bench, plain, [DELETES])
-        figures += _over_inserts(f"deletes among upserts over inserts, {plain.shape}", pairs)
-    return figures
-
-
-def lives(bench: Bench) -> list[Figure]:
-    """Whether rows cost more that have lives, or event times."""
-    found = _taken(bench, Source(shape="grouped", rows=bench.sizes.grouped), LIVES)
-    return [
-        each
-        for feature, pairs in zip(LIVES, found, strict=True)
-        for each in _over_inserts(f"{feature.name} over inserts, grouped", pairs)
-    ]
-
-
-def two_tables(bench: Bench) -> list[Figure]:
-    """Whether a row that is written costs more where there are two tables."""
-    figures = []
-    for plain in _two_shapes(bench):
-        every, named = _taken(bench, plain, [EVERY, BY_NAME])
-        what = f"over one, {plain.shape}: client CPU a written row"
-        twice = [ratio / 2 for ratio in _client(every)]
-        figures += [
-            figure(f"each row in two tables {what}", twice, "x", at_most(1.15)),
-            figure(f"each row in one of two tables {what}", _client(named), "x", at_most(1.15)),
+    for feature in FEATURES:
+        rows = bench.sizes.grouped if feature.shape == "grouped" else bench.sizes.shapes
+        plain = Source(shape=feature.shape, rows=rows)
+        bench.say(f"{feature.name}; {plain.shape}, {plain.rows:,} rows")
+        pairs = [
+            (
+                flushed(bench, plain, bench.sizes.micro_batches, number),
+                _flushed(bench, plain, feature, number),
+            )
+            for number in range(bench.sizes.rounds)
         ]
+        ratios = [other.client_us / one.client_us for one, other in pairs if one and other]
+        written = 2 if feature.second else 1
+        name = f"{feature.name} over inserts: client CPU a written row"
+        target = None if feature.name.startswith("totals") else at_most(1.15)
+        figures.append(figure(name, [each / written for each in ratios], "x", target))
     return figures
-
-
-def totals(bench: Bench) -> list[Figure]:
-    """What a row costs that is added, where each has a key of its own, and where fifty have one."""
-    figures = []
-    for each in (1, 50):
-        plain = Source(shape="narrow", rows=bench.sizes.shapes)
-        (pairs,) = _taken(bench, plain, [_totals(each)])
-        name = f"totals over inserts, {each} of each key: client CPU a row"
-        figures.append(figure(name, _client(pairs), "x"))
-    return figures
-
-
-def _two_shapes(bench: Bench) -> list[Source]:
-    return [
-        Source(shape="grouped", rows=bench.sizes.grouped),
-        Source(shape="interleaved", rows=bench.sizes.shapes),
-    ]
-
-
-def _taken(bench: Bench, plain: Source, features: Sequence[Feature]) -> list[Pairs]:
-    """Let inserts and each feature take turns; return the pairs of each."""
-    names = ", ".join(feature.name for feature in features)
-    bench.say(f"{names}; {plain.shape}, {plain.rows:,} rows")
-    found: list[Pairs] = [[] for _ in features]
-    for number in range(bench.sizes.rounds):
-        inserts = flushed(bench, plain, bench.sizes.micro_batches, number)
-        for feature, pairs in zip(features, found, strict=True):
-            other = _flushed(bench, plain, feature, number)
-            if inserts and other:
-                pairs.append((inserts, other))
-    return found
 
 
 def _flushed(bench: Bench, plain: Source, feature: Feature, number: int) -> Run | None:
-    """Make a backlog and flush it; None when the table is not what the rows leave."""
+    """Make a backlog and flush it; None when the table has another number of rows than it should."""
     folder = bench.new_folder()
+    wheres = ("{}", "{}_too") if feature.second else ("{}",)
 
     def prepare(table: Table) -> None:
         if feature.first:
             table.server.execute(feature.first.format(table.where))
 
     def what(table: Table) -> Taken:
-        options, rows = (
-            {**ours.options(table), **feature.options(table)},
-            feature.rows(plain, table),
-        )
+        more = {key: value.format(table.name, table.name) for key, value in feature.options.items()}
+        options = {**ours.options(table), **more}
+        rows = Changed(shape=plain.shape, rows=plain.rows, change=feature.change)
         return flush(backlog.make(folder, options, rows, bench.sizes.micro_batches))
 
+    def check(table: Table) -> None:
+        for where in (each.format(table.where) for each in wheres):
+            select = f"SELECT id FROM {where}"
+            rows = table.server.session().execute(select, timeout=None)  # by pages
+            if (found := sum(1 for _ in rows)) != plain.rows // feature.rows_each:
+                raise RowsWrong(f"{where} has {found:,} rows of {plain.rows:,}")
+        for where in wheres[1:]:
+            table.server.execute(f"DROP TABLE {where.format(table.where)}")
+
     name = f"{NAME}, {feature.name}"
-    run = bench.write(
-        name, plain, number, what, prepare=prepare, check=lambda table: feature.check(table, plain)
-    )
+    run = bench.write(name, plain, number, what, prepare=prepare, check=check)
     shutil.rmtree(folder, ignore_errors=True)
     return run
-
-
-def _client(pairs: Pairs) -> list[float]:
-    return [other.client_us / inserts.client_us for inserts, other in pairs]
-
-
-def _over_inserts(what: str, pairs: Pairs) -> list[Figure]:
-    """Return what other rows cost over plain inserts, in CPU a row."""
-    served = [other.server_us / inserts.server_us for inserts, other in pairs]
-    return [
-        figure(f"{what}: client CPU a row", _client(pairs), "x", at_most(1.15)),
-        figure(f"{what}: server CPU a row", served, "x"),
-    ]

@@ -1,4 +1,4 @@
-"""End to end, beside what others do: grouped, scattered, interleaved, narrow and wide rows."""
+"""End to end, beside what others do: grouped and scattered rows."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from tests.benchmarks.contenders.counting import Counting
 from tests.benchmarks.contenders.ours import Ours
 from tests.benchmarks.figure import Figure, at_least, at_most, figure
 from tests.benchmarks.figures.rates import ratios, rounds
-from tests.benchmarks.rows import Name, Source
+from tests.benchmarks.rows import Source
 from tests.benchmarks.run import Run
 
 _RATE, _CLIENT, _SERVER = map(attrgetter, ("rows_per_s", "client_us", "server_us"))
-_OTHER_SHAPES: tuple[Name, ...] = ("interleaved", "narrow", "wide")
 
 
 def grouped(bench: Bench) -> list[Figure]:
@@ -87,14 +86,3 @@ def scattered(bench: Bench) -> list[Figure]:
             "over the one with less client CPU in each round",
         ),
     ]
-
-
-def other_shapes(bench: Bench) -> list[Figure]:
-    """Partitions that take turns; few and small columns; many and large ones."""
-    figures = []
-    for shape in _OTHER_SHAPES:
-        source = Source(shape=shape, rows=bench.sizes.shapes)
-        found = rounds(bench, source, (Ours(), DEFAULTS), bench.sizes.side_rounds)
-        values = ratios(found, Ours.name, DEFAULTS.name, _RATE)
-        figures.append(figure(f"{shape}: rows/s over {DEFAULTS.name}", values, "x"))
-    return figures
