@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from wal_sink.errors import WalSinkError
 
 if TYPE_CHECKING:
-    from wal_sink.progress.heartbeat import Flushed
     from wal_sink.progress.status import Status
+    from wal_sink.progress.wait import Flushed
     from wal_sink.publish.preflight import Checked
     from wal_sink.spark.api import await_flushed, check, register, status
     from wal_sink.spark.batch_writer import batch_writer
@@ -38,7 +38,7 @@ __all__ = [
 
 _LAZY = {
     "Checked": "wal_sink.publish.preflight",
-    "Flushed": "wal_sink.progress.heartbeat",
+    "Flushed": "wal_sink.progress.wait",
     "Sink": "wal_sink.spark.sink",
     "Status": "wal_sink.progress.status",
     "await_flushed": "wal_sink.spark.api",

@@ -22,7 +22,7 @@ from wal_sink.options import (
 )
 from wal_sink.targets.base import Target
 from wal_sink.targets.operations import refuse_undeclared
-from wal_sink.targets.registry import is_installed, reduced, target_type
+from wal_sink.targets.registry import installed, is_installed, reduced, target_type
 from wal_sink.wal.location import Location, locate
 
 ON_FULL = ("block", "fail", "detach")
@@ -271,7 +271,7 @@ def _destination(name: str, raw: Mapping[str, str], default_on_full: str) -> Des
     if not kind:
         raise OptionError(
             f"Option {name}.target is missing.",
-            f'Add .option("{name}.target", …): cassandra, postgresql, kafka, or module:Class of your own.',
+            f'Add .option("{name}.target", …): {", ".join(installed())}, or module:Class of your own.',
         )
     own = {key: value for key, value in raw.items() if key.lower() not in {"target", "onfull"}}
     on_full = lower.get("onfull", default_on_full).strip().lower()

@@ -45,7 +45,7 @@ class Observer:
         """
 
     def failed(self, kind: str, *, transient: bool) -> None:
-        """Count a step that failed, and will be tried again.
+        """Count a step that failed.
 
         :param kind: name of a class in `wal_sink.errors`, or `bug`.
         :param transient: whether trying again is the remedy.

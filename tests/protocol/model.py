@@ -40,7 +40,7 @@ from wal_sink.protocol.ledger import (
     begin,
     bounded_now,
     finish,
-    flush_record,
+    flushed_record,
     is_mine,
     new_window,
     next_sending,
@@ -634,7 +634,7 @@ def _decide(  # noqa: C901, PLR0912 - a list of steps
             begun = next(
                 (epoch for epoch in window.epochs if epoch.epoch > _recorded(s)), window.epochs[-1]
             )
-            record = flush_record(begun, window, NOW)
+            record = flushed_record(begun, window, NOW)
             newest = max(s.recorded, record, key=lambda r: r.epoch) if s.recorded else record
             yield (
                 f"{who} records {begun.epoch}",

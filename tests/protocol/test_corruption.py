@@ -26,8 +26,8 @@ from wal_sink.errors import WalSinkError
 from wal_sink.model import paths
 from wal_sink.model.codec import FORMAT
 from wal_sink.model.manifest import Attempt
-from wal_sink.progress.heartbeat import wait_until_flushed
 from wal_sink.progress.status import read_status
+from wal_sink.progress.wait import wait_until_flushed
 from wal_sink.testing.memory_target import Shadow
 from wal_sink.testing.oracle import judge
 from wal_sink.text import counted

@@ -42,8 +42,8 @@ from wal_sink.errors import (
 from wal_sink.flush.trimmer import Trimmer
 from wal_sink.model import paths
 from wal_sink.model.records import CommitProof, Gap
-from wal_sink.progress.heartbeat import wait_until_flushed
 from wal_sink.progress.status import read_status, status_lines
+from wal_sink.progress.wait import wait_until_flushed
 from wal_sink.protocol.next_step import Idle
 from wal_sink.testing.faults import Crash, Faults, FaultyBackend
 from wal_sink.wal.log import Log

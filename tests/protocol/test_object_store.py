@@ -19,8 +19,8 @@ from wal_sink.admin.adopt import Sight, look_for_checkpoint
 from wal_sink.admin.query import Query, find_query
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import LogUnavailable, OptionError
-from wal_sink.progress.heartbeat import wait_until_flushed
 from wal_sink.progress.status import read_status
+from wal_sink.progress.wait import wait_until_flushed
 from wal_sink.testing.faults import Crash, Faults
 from wal_sink.wal.location import locate
 from wal_sink.wal.log import Log

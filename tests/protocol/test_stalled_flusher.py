@@ -33,7 +33,7 @@ from wal_sink.model.ledger import LedgerState, Window
 from wal_sink.model.manifest import Attempt, Published
 from wal_sink.model.records import LEFT_FIRST, LEFT_LAST, FlushedEpoch, Intervention
 from wal_sink.protocol.attempts import missing_manifest
-from wal_sink.protocol.ledger import flush_records
+from wal_sink.protocol.ledger import flushed_records
 from wal_sink.protocol.next_step import Choose
 from wal_sink.testing.faults import Faults
 from wal_sink.wal import trim
@@ -416,7 +416,7 @@ def test_rule_22_attempts_that_were_not_flushed_are_set_aside_before_they_go(wor
     (lost,) = [attempt for attempt in world.log.attempts() if attempt.epoch == 1]
     world.store.table.clear()
     row = world.store.ledger[world.query_id]
-    world.log.record_flushed(flush_records(row.last, world.clock.us, ())) if row.last else None
+    world.log.record_flushed(flushed_records(row.last, world.clock.us, ())) if row.last else None
     rewind(world, 0)
     listed = world.log_backend.list(paths.ASIDE)
     assert [path for path in listed if "not_flushed" in path and paths.MANIFEST.path(lost) in path]

@@ -26,8 +26,9 @@ from wal_sink.flush.loop import FlushLoop
 from wal_sink.flush.report import FailureLog, Reporter
 from wal_sink.model import paths
 from wal_sink.model.records import ErrorReport, FlusherReport
-from wal_sink.progress.heartbeat import this_process, wait_until_flushed
+from wal_sink.progress.heartbeat import this_process
 from wal_sink.progress.status import read_status
+from wal_sink.progress.wait import wait_until_flushed
 from wal_sink.spark.arrow_batching import ArrowBatching
 from wal_sink.spark.query import QueryFlush
 from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget

@@ -24,8 +24,8 @@ from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import ErrorReport, FlushedEpoch, FlusherReport
 from wal_sink.progress.backlog import BacklogReader
-from wal_sink.progress.heartbeat import Flushed, wait_until_flushed
 from wal_sink.progress.status import Rate, Status, rate_of, read_status
+from wal_sink.progress.wait import Flushed, wait_until_flushed
 from wal_sink.testing.faults import Faults, FaultyBackend
 from wal_sink.wal.log import Log
 
@@ -41,7 +41,7 @@ def world() -> World:
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wal_sink.progress.heartbeat._POLL_S", 0.002)
+    monkeypatch.setattr("wal_sink.progress.wait._POLL_S", 0.002)
 
 
 def look(world: World) -> Status:
@@ -341,7 +341,7 @@ def test_only_what_was_checkpointed_when_called_is_waited_for(world: World) -> N
 
 def test_rows_of_later_epochs_do_not_count(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even when they are flushed by the time that it looks again."""
-    monkeypatch.setattr("wal_sink.progress.heartbeat._POLL_S", 0.3)
+    monkeypatch.setattr("wal_sink.progress.wait._POLL_S", 0.3)
     run = world.run().batches([("a", 1)])
 
     def later() -> None:
@@ -395,7 +395,7 @@ def test_the_time_is_over(world: World, timeout: float) -> None:
 @pytest.mark.parametrize("age_s", [None, 3_600.0, -3_600.0 * 24 * 365 * 10])
 def test_no_flusher(world: World, monkeypatch: pytest.MonkeyPatch, age_s: float | None) -> None:
     """No word for too long; an old process's last word gives the next one time to start."""
-    monkeypatch.setattr("wal_sink.progress.heartbeat._PATIENCE_S", 0.1)
+    monkeypatch.setattr("wal_sink.progress.wait._PATIENCE_S", 0.1)
     world.run().batch([("a", 1)])
     if age_s is not None:
         report(world, age_s=age_s)
@@ -411,7 +411,7 @@ def test_a_try_of_a_flusher_that_hangs_is_not_waited_for(
 ) -> None:
     """It says nothing any more, and all is flushed."""
     world.run().flushed_batches([("a", 1)])
-    monkeypatch.setattr("wal_sink.progress.heartbeat._PATIENCE_S", 0.1)
+    monkeypatch.setattr("wal_sink.progress.wait._PATIENCE_S", 0.1)
     asked = iter(range(1_000))
 
     def has_tried(_target: str) -> bool:
@@ -425,7 +425,7 @@ def test_a_flusher_that_reports_is_waited_for(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a timeout, for as long as it lives, however wrong its clock is."""
-    monkeypatch.setattr("wal_sink.progress.heartbeat._PATIENCE_S", 0.3)
+    monkeypatch.setattr("wal_sink.progress.wait._PATIENCE_S", 0.3)
     world.run().batch([("a", 1)])
     report(world)
     with waiting(world, None) as future:
@@ -441,7 +441,7 @@ def test_a_timeout_is_waited_for_without_a_flusher(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A caller that gives a time has decided how long to wait; a flusher may start within it."""
-    monkeypatch.setattr("wal_sink.progress.heartbeat._PATIENCE_S", 0.0)
+    monkeypatch.setattr("wal_sink.progress.wait._PATIENCE_S", 0.0)
     world.run().batch([("a", 1)])
 
     def later() -> None:

@@ -25,7 +25,7 @@ from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt, Published, attempts_at
 from wal_sink.model.records import TargetState
 from wal_sink.progress.decisions import given_up_since_begun
-from wal_sink.protocol.ledger import flush_records
+from wal_sink.protocol.ledger import flushed_records
 from wal_sink.protocol.next_step import refuse_other_owner
 from wal_sink.protocol.repair import Past, rewound
 from wal_sink.targets.base import Target
@@ -188,7 +188,7 @@ class Attachment(NamedTuple):
             given_up = given_up_since_begun(
                 log, row.last
             )  # a flusher died before its record (rule 17)
-            log.record_flushed(flush_records(row.last, now_us, given_up))
+            log.record_flushed(flushed_records(row.last, now_us, given_up))
         past = read_past(query, row, checkpointed)._replace(foreign=foreign)
         return _Standing(past, self._has(past, recorded))
 

@@ -205,7 +205,7 @@ class Checkpoint:
             return self.last_commit(fresh=True) < 0
 
     def log_url(self) -> str | None:
-        """Read where the query's log is; None before the first publish."""
+        """Read where the query's log is; None before the first start."""
         try:
             data = self._backend.read(self.LOG_URL)
         except FileNotFoundError:

@@ -5,8 +5,8 @@ Where inotify does not report, as for files that another host writes, the watche
 milliseconds. Where each listing costs a request, the flush loop waits for Spark's event. Any of them only
 wakes the loop; the flusher then reads what is checkpointed (rule 8).
 
-The watcher also syncs `offsets/N` and `commits/N` as early as possible (rule 8). A sync takes about as long
-as a request to the target. A window is begun after both, but neither needs the other.
+`EarlySync`, which the flusher has, syncs `offsets/N` and `commits/N` as early as possible (rule 8). A sync
+takes about as long as a request to the target. A window is begun after both, but neither needs the other.
 """
 
 from __future__ import annotations

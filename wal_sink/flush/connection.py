@@ -135,7 +135,7 @@ class TargetConnection:
         """The row as it was read last, with nothing begun, unless it was asked to change since."""
         self._read_s = float("-inf")
         self._finish_asked = ""
-        """The nonce of the last window of which `finish` was asked, and not refused; see `claim_count`."""
+        """The nonce of the last window of which `finish` was asked, and not refused; see `may_count`."""
         self._interrupted = False
 
     @contextlib.contextmanager
@@ -165,7 +165,7 @@ class TargetConnection:
         One that was not read is good to begin a window from, which compares all of it (rule 14). It is
         returned where the epoch that it says is flushed is the newest with a record, and nothing is begun.
 
-        :param mark: of the log, that epoch; None: there is none.
+        :param mark: the epoch of the newest `flushed/` record; None without one.
         """
         now_s, seen = time.monotonic(), self._seen
         if seen is not None and seen.flushed == mark and now_s - self._read_s < _READ_EVERY_S:
@@ -297,7 +297,7 @@ class TargetConnection:
         """Whether rows count by the last update alone, which then is never repeated without them."""
         return self.target.delivery is not Delivery.IDEMPOTENT
 
-    def claim_count(self, window: Window) -> bool:
+    def may_count(self, window: Window) -> bool:
         """Return True once for each window whose mark this flusher has moved.
 
         A row counts when the mark moves over it, not when it is written: a window that is written again,

@@ -51,7 +51,7 @@ from wal_sink.model.manifest import Attempt, Manifest
 from wal_sink.observer import Delivered
 from wal_sink.progress.decisions import given_up_since_begun
 from wal_sink.protocol.attempts import missing_manifest
-from wal_sink.protocol.ledger import flush_records
+from wal_sink.protocol.ledger import flushed_records
 from wal_sink.protocol.next_step import (
     Begin,
     Choose,
@@ -151,19 +151,20 @@ class Flusher:
     def run_once(self) -> Step:
         """Look, decide, do one step; return it. An `Idle` means that there is nothing to do now.
 
-        :raises WalSinkError: the flush stops here; calling again takes up the same step. Unless it is the
-            target that fails or refuses, or an option, a second look has ended with the same error (rule 9).
+        :raises WalSinkError: the flush stops here; calling again takes up the same step. An error of the
+            target or of an option is raised at once; any other one when a second pass ends with it, too
+            (rule 9).
         """
         self._looked_s = time.monotonic()
         try:
-            return self._look_again()
+            return self._pass_until_sure()
         except (OSError, StateBackendError) as error:
             raise LogUnavailable(
                 f"The log or the checkpoint cannot be used: {error!r}",
                 f"See to {self._log.url} and {self._checkpoint.url}; the flush goes on by itself.",
             ) from error
 
-    def _look_again(self) -> Step:
+    def _pass_until_sure(self) -> Step:
         """Do a pass; do another one where it ends with an error that others may have caused meanwhile."""
         self._doubts, doubted, looks = False, "", 0
         while True:
@@ -282,7 +283,7 @@ class Flusher:
             case Resume(window):
                 self.reporter.say("resuming", window.first)
                 logger.info("resuming epochs %d to %d", window.first, window.last)
-                self._lineage.refuse_left(step, observed)
+                self._lineage.refuse_gone_back(step, observed)
                 assert observed.row is not None
                 if (taken := self._takeovers.take(observed.row)) is not None:
                     self._flush(taken, given_up=given_up_since_begun(self._log, window))
@@ -418,14 +419,14 @@ class Flusher:
 
     def _record(self, window: Window, given_up: frozenset[int]) -> None:
         """Write the `flushed/` records: from here on the log says that the epochs are done (rule 17)."""
-        if self._target.claim_count(window):
+        if self._target.may_count(window):
             delivered = [
                 Delivered(epoch.epoch, epoch.rows, epoch.bytes, epoch.published_us)
                 for epoch in window.epochs
                 if epoch.epoch not in given_up
             ]
             self.reporter.observer.flushed(delivered, time.monotonic() - self._looked_s)
-        records = flush_records(window, self._clock_us(), given_up)
+        records = flushed_records(window, self._clock_us(), given_up)
         self._log.record_flushed(records)
         for record in records:
             self.reporter.say("recording", record.epoch)

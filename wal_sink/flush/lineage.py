@@ -53,7 +53,7 @@ class LineageCheck:
         else:
             refuse_foreign(foreign, observed)
 
-    def refuse_left(self, step: Resume, observed: Observation) -> None:
+    def refuse_gone_back(self, step: Resume, observed: Observation) -> None:
         """Refuse to finish a begun window of another log, or behind which Spark went back; seldom reads.
 
         The flusher compares manifests as it reads them. An epoch that is passed over has none, and no attempt
@@ -66,8 +66,8 @@ class LineageCheck:
             self.refuse_other_log(step, observed)
         for begun in window.epochs:
             rivals = attempts_at(observed.attempts, begun.epoch)
-            left = self._is_left(begun, rivals)
-            if left and begun.epoch not in given_up_since_begun(self._log, window):
+            gone_back = self._has_gone_back_behind(begun, rivals)
+            if gone_back and begun.epoch not in given_up_since_begun(self._log, window):
                 refuse_foreign(begun.epoch, observed)
 
     def foreign_epoch(
@@ -99,7 +99,9 @@ class LineageCheck:
         if begun.manifest:
             published = self._log.manifest(Attempt(begun.epoch, begun.generation))
             if published is not None:
-                return published.digest == begun.digest and not self._is_left(begun, attempts)
+                return published.digest == begun.digest and not self._has_gone_back_behind(
+                    begun, attempts
+                )
         # The record is read after the manifest: a flusher creates the one before it deletes the other.
         if self._is_recorded(begun) or self._was_given_up(begun, attempts):
             return True
@@ -127,7 +129,7 @@ class LineageCheck:
             begun.offsets_digest,
         )
 
-    def _is_left(self, begun: BegunEpoch, attempts: Sequence[Attempt]) -> bool:
+    def _has_gone_back_behind(self, begun: BegunEpoch, attempts: Sequence[Attempt]) -> bool:
         """Whether a later run has computed an epoch from other source offsets: Spark went back behind it.
 
         A replay from the same offsets is no other history. An attempt that cannot be read tells nothing.

@@ -39,7 +39,9 @@ _LOOK_S = 1.0
 
 
 class Reporter:
-    """Writes hints for people and for `await_flushed`. A hint that cannot be written never stops the flush.
+    """Writes what other processes know of this flusher, see `progress.heartbeat`.
+
+    A report that cannot be written never stops the flush.
 
     The flush's thread says what it does. While `beating`, a thread of its own repeats that every few seconds:
     a flusher in the middle of a long request is alive, and others see it by nothing else.
@@ -146,7 +148,7 @@ class Reporter:
             self._error = error
 
     def forget_error(self) -> None:
-        """Drop the error, before another try whose outcome a caller waits for."""
+        """Report no error any more."""
         self._error, self._waits = None, ""
         self._write()
 

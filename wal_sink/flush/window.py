@@ -195,19 +195,19 @@ class WindowChooser:
         if len(read) < len(attempts_at(step.attempts, epoch)):
             return None  # the one that is gone may be the one that counts
         # A batch of the state repartition has no manifest.
-        followed = bool(attempts_at(step.attempts, epoch + 1))
-        after = None if followed else planned(epoch + 1)
+        has_next = bool(attempts_at(step.attempts, epoch + 1))
+        after = None if has_next else planned(epoch + 1)
         now = planned(epoch)
-        # Otherwise Spark has planned the epoch anew since it was published, perhaps without a sink.
+        # If none was, Spark has planned the epoch anew since it was published, perhaps without a sink.
         as_planned = any(now is None or one.manifest.offsets == now.text for one in read.values())
         before = (
             planned(epoch - 1) if after is not None or not as_planned else None,
             planned(epoch - 2) if not as_planned else None,
         )
         # Where Spark has purged one of these, what it made without a sink is noted in the log.
-        followed = followed or step.checkpointed == epoch
-        untold = now is None or not as_planned or (not followed and None in (after, before[0]))
-        plain = Evidence(
+        has_next = has_next or step.checkpointed == epoch
+        is_unclear = now is None or not as_planned or (not has_next and None in (after, before[0]))
+        without_notes = Evidence(
             epoch=epoch,
             attempts=step.attempts,
             contenders=tuple(
@@ -217,13 +217,13 @@ class WindowChooser:
             before=before,
             planned=now,
             after=after,
-            without_sink=self._without_sink(epoch) if untold else None,
+            without_sink=self._without_sink(epoch) if is_unclear else None,
         )
         if len(read) < 2:
-            return plain
+            return without_notes
         seen, rivals = self._run_history, [one.manifest.run_id for one in read.values()]
-        told = replace(
-            plain,
+        found = replace(
+            without_notes,
             proofs=tuple(self._log.proofs(epoch, fresh=True)),
             tombstones=self._log.tombstones({a: one.manifest.run_id for a, one in read.items()}),
             committed=seen.committed(self._query_id, epoch, rivals),
@@ -234,7 +234,7 @@ class WindowChooser:
         there = self._log.attempts(fresh=True)
         if not read.keys() <= set(there):
             return None  # notes go after manifests
-        return replace(told, attempts=tuple(sorted({*step.attempts, *there})))
+        return replace(found, attempts=tuple(sorted({*step.attempts, *there})))
 
     def _without_sink(self, epoch: int) -> WithoutSink | None:
         """Read the note that Spark made an epoch without a sink.

@@ -176,8 +176,8 @@ class FlushedEpoch(Record, frozen=True, kw_only=True):
     generation: int
     """The attempt that was flushed; for an epoch without manifest, the highest that was passed over."""
     manifest: str
-    """Path that the manifest had; empty for an epoch that Spark's state repartition made (rule 12), or
-    that was given up before it was begun (rule 22)."""
+    """Path that the manifest had; empty for an epoch without rows: Spark's state repartition made it (rule
+    12), or it was given up, before or after it was begun (rule 22)."""
     digest: str
     """Digest of the manifest (rule 4), which tells this attempt from another of the same name (rule 23).
     Empty for an epoch without manifest."""

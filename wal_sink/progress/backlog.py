@@ -1,7 +1,7 @@
-"""Reads the backlog: the epochs that are published and not flushed. It never connects to the target.
+"""Reads the backlog: the epochs that are checkpointed and not flushed. It never connects to the target.
 
 A manifest never changes. So a reader opens each manifest once and keeps four values of it: a backlog of
-10,000 epochs costs 10,000 reads the first time, and one listing each time after that. It has four callers:
+10,000 epochs costs 10,000 reads the first time, and one listing each time after that. Its callers:
 
 *Metrics* (`look`) call at any time, in any thread, whatever the flusher is stuck in. A result is good for a
 moment, so many callers cost no more than one. Only the first caller waits for a store that hangs: the
@@ -15,6 +15,8 @@ publishes (rule 3), so its process has the sizes of what it published, and the l
 is read when a run comes to a process, or a rewind brings epochs back: Spark keeps its Python workers, but
 may end one that is idle for a minute. Its budget counts all attempts (`stored_bytes`), because they are on
 the disk.
+
+*A start* (`read_backlog`) asks whether earlier runs have filled the log.
 
 *Messages* (`pending_epochs`) only say how many epochs are pending, for which no manifest is opened.
 

@@ -244,24 +244,24 @@ def after_finish(
     )
 
 
-def flush_records(window: Window, now_us: int, given_up: Collection[int]) -> list[FlushedEpoch]:
-    """Say of each epoch of a window what was flushed; see `flush_record`.
+def flushed_records(window: Window, now_us: int, given_up: Collection[int]) -> list[FlushedEpoch]:
+    """Say of each epoch of a window what was flushed; see `flushed_record`.
 
     :param given_up: the epochs that are passed over.
     """
     return [
-        flush_record(begun, window, now_us, given_up=begun.epoch in given_up)
+        flushed_record(begun, window, now_us, given_up=begun.epoch in given_up)
         for begun in window.epochs
     ]
 
 
-def flush_record(
+def flushed_record(
     begun: BegunEpoch, window: Window, now_us: int, *, given_up: bool = False
 ) -> FlushedEpoch:
     """Say what was flushed, from the ledger alone (rule 17).
 
     :param now_us: the flusher's clock, microseconds since 1970.
-    :param given_up: an operator gave the epoch up when it was begun: it is passed over (rule 22).
+    :param given_up: an operator gave the epoch up after it was begun: it is passed over (rule 22).
     """
     if given_up:
         begun = msgspec.structs.replace(begun, manifest="", digest="", rows=0, bytes=0)

@@ -2,8 +2,8 @@
 
 Finish the begun window; else begin the epoch right after `flushed`, if `commits/` covers it (rule 10).
 Before that, bring ledger and `flushed/` records together (rules 13, 17, 19), and trim flushed epochs (rule
-18). A flusher that has just started takes the same path as one that has run for a year: there is no
-recovery code.
+18). A flusher that has just started asks the ledger once more; else it takes the same path as one that has
+run for a year. There is no recovery code.
 
 Why this is exactly-once: `docs/protocol/argument.md`.
 """
@@ -31,9 +31,9 @@ class Observation:
     """The newest `flushed/` record; read before the ledger, which may only be ahead of it."""
     identity: LogIdentity | None = None
     asked: bool = False
-    """Whether the ledger was read; not while `resting` says that it need not be."""
+    """Whether the pass needed the ledger row, see `resting`. Then the row was read, or is `known`."""
     row: LedgerState | None = None
-    """The ledger row; None when there is none, or when it was not read."""
+    """The ledger row; None when there is none, or when it was not needed."""
     attempts: tuple[Attempt, ...] = ()
     """The manifests there are."""
     rewound: bool = False

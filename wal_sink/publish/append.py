@@ -93,19 +93,20 @@ def _halves(batch: pa.RecordBatch, check: Check) -> SplitRows:
 
 OnInvalidRow = Literal["fail", "quarantine"]
 
-_INLINE, _INLINE_OF_ALL = 64 * 1024, 256 * 1024
-"""Most bytes of a segment that its task reports instead of writing a file: of each, and of four."""
+_INLINE, _INLINE_SHARED = 64 * 1024, 256 * 1024
+"""Most bytes of a segment that a task reports instead of writing a file; and what the tasks divide."""
 
 
 def most_inline(partition: int) -> int:
     """Return the bytes up to which a task reports its segment instead of writing a file.
 
-    A task does not know how many others there are, but for those before it. So the shares fall as 1, 1/2, 1/3
-    and so on do, and the driver gets 1.2 MiB of 200 tasks at most, and 2.2 MiB of 10,000.
+    A task does not know how many others there are, but for those before it. So the first four may report 64
+    KiB each, and partition p after them 256 KiB / (p + 1): the driver gets 1.2 MiB of 200 tasks at most, and
+    2.2 MiB of 10,000.
 
     :param partition: of the task, counted from 0.
     """
-    return min(_INLINE, _INLINE_OF_ALL // (partition + 1))
+    return min(_INLINE, _INLINE_SHARED // (partition + 1))
 
 
 def append(

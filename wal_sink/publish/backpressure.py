@@ -60,10 +60,12 @@ class Backpressure:
         self._seldom = Seldom(now_s)
         self._flushed = -1
 
-    def has_space(
+    def admits(
         self, attempt: Attempt, *, checkpointed: int, flushed: int, first_epoch: int
     ) -> bool:
-        """Whether an attempt may be published; see `BacklogReader.before` for the arguments.
+        """Whether an attempt may be published now; may detach the slowest target, as its options say.
+
+        See `BacklogReader.before` for the arguments.
 
         :raises LogFull, NoFlusher, WalSinkError: it is of no use to wait, see `refuse_full`.
         """
@@ -72,7 +74,7 @@ class Backpressure:
             epoch, checkpointed=checkpointed, flushed=flushed, first_epoch=first_epoch
         )
         if not has_space(backlog, self._budget):
-            if not self._is_relieved(epoch):
+            if not self._detach_slowest(epoch):
                 self._refuse_or_say(epoch, backlog)
             return False
         if self._since_s is not None:
@@ -92,8 +94,8 @@ class Backpressure:
         """Count an epoch that was published."""
         self._backlogs.of(self._checkpoint, self._log, manifest.generation).published(manifest)
 
-    def _is_relieved(self, epoch: int) -> bool:
-        """Whether the target that is behind was detached, as its options say; the last one stays."""
+    def _detach_slowest(self, epoch: int) -> bool:
+        """Detach the target that is behind, if its options say so; whether it did. The last one stays."""
         slowest = slowest_view(self._log)
         if self._budget.of_targets.get(slowest.target) != "detach":
             return False

@@ -51,8 +51,8 @@ def claim_generation(
 ) -> Claimed:
     """Return the run's generation: one above its ticket, claimed once, and still the highest (rule 3).
 
-    The claim comes before the look: that of a run which was overtaken long ago may have been deleted, and can
-    then be made again, but only below a higher one that is there.
+    It claims first, then looks for a higher claim. The claim of a run that was overtaken long ago may have
+    been deleted, and can be made again; a higher one is there then.
 
     :param options: the sink's options without secrets, kept with the claim.
     :param epoch: the first one that the run computes, kept with the claim.

@@ -155,7 +155,7 @@ class Publisher:
         backpressure = self._backpressure
         if backpressure is None:
             return True
-        if backpressure.has_space(
+        if backpressure.admits(
             seen.attempt,
             checkpointed=seen.checkpointed,
             flushed=seen.flushed_everywhere,

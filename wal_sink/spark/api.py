@@ -23,8 +23,8 @@ from wal_sink.configuration import FILE_MANAGER
 from wal_sink.errors import OptionError
 from wal_sink.metrics.server import LOOPBACK, expose
 from wal_sink.options import as_texts
-from wal_sink.progress.heartbeat import Flushed, wait_until_flushed
 from wal_sink.progress.status import Status, read_status
+from wal_sink.progress.wait import Flushed, wait_until_flushed
 from wal_sink.publish.preflight import Checked, preflight
 from wal_sink.spark.data_source import add_format
 from wal_sink.spark.internals import dataframe, spark_session

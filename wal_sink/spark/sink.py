@@ -18,8 +18,8 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import LogUnavailable, NotDrained, OptionError, WalSinkError, WrongOwner
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.metrics.server import Exposition
-from wal_sink.progress.heartbeat import Flushed, wait_until_flushed
 from wal_sink.progress.status import Status, read_status
+from wal_sink.progress.wait import Flushed, wait_until_flushed
 from wal_sink.spark.errors import failure_in
 from wal_sink.spark.events import Listener
 from wal_sink.spark.internals import spark_session, streaming_query

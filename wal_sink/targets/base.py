@@ -9,7 +9,8 @@ method             who calls it, in which process              may it connect?
 `Target.plan`      Spark's planner worker, when the log has    yes: it compares the DataFrame with the table
                    no plan for this schema and options
 `Target.check`     each task of the query, for each batch,     no: it works from the plan alone
-                   before the epoch is published
+                   before the epoch is published; with several
+                   targets who flushes; `quarantine --retry`
 `Target.connect`   the flusher; each task of a flush job with  yes
                    `parallel_writes`; operators' commands
 =================  ==========================================  =============================================
@@ -24,8 +25,10 @@ call                                       meaning
 =========================================  ==================================================================
 `read_ledger()`, `now_us()`                where the flush goes on; skipped where the row is known
 `offer(rows)`                              optional: rows of the window that is begun next
-`compare_and_set(seen, new)`               `new` names the window that is begun. It is durable before a row
+`compare_and_set(seen, new)`               `new` names the window that is begun. It is durable before any
+                                           row is written
 `start(window)`                            all rows of the window follow, from the first one on
+`pass_over(refused, passed)`               optional: what to do with a row that the server refuses
 `write(plan, rows)`, any number of times   each row has a fixed write timestamp; `read_ledger` may come
                                            between two of them
 `drain()`                                  rows are acknowledged; a `StagedSession` returns their receipts
@@ -201,7 +204,7 @@ class Session(ABC):
     ) -> None:
         """Report each row that the server refuses, and send the others; None: raise `TargetRefused`.
 
-        Its remedy is the repair alone: the flusher adds the ways on without the rows.
+        The remedy of that error is the repair alone: the flusher adds the ways on without the rows.
 
         Comes between `start` and the first `write` of a window (rule 24).
 

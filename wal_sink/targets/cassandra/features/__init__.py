@@ -1,8 +1,9 @@
 """The row features of Cassandra: what options can ask for of rows, one module each.
 
 Each stage of a row's way asks all of them, in the order of `FEATURES`: the plan (`plan`), the tasks
-(`check`) and the flush (`write/`). A new one takes this line, its module, its options in `row_options`, and
-its details in `row_plan`. They take longer to import than options, so only these stages import them.
+(`check`) and the flush (`write/`); `fitness` asks what they need of the server. A new one takes a line here,
+its module, its options in `row_options`, and its details in `row_plan`. They take longer to import than
+options.
 """
 
 from __future__ import annotations
