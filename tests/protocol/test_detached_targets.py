@@ -431,6 +431,32 @@ def test_an_epoch_of_which_nothing_tells_since_a_rewind_is_missing(world: Severa
     assert sorted(world.rows(ADDED)) == [("0", 0), ("2", 2)]
 
 
+@pytest.mark.parametrize("last", ["rewind", "detach"])
+def test_rule_18_what_was_taken_back_from_a_target_that_is_detached_goes(
+    world: SeveralWorld, last: str
+) -> None:
+    """The other target begins behind it: no target is to get it, so no record of it is missing."""
+    world.retention_s = 86_400.0
+    plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
+    epochs(world, 1, 2)
+    flush(world.flusher(name=CELLS))
+    world.log_backend.delete(["choices/00000000000000000002.json"])
+    assert attach(world).missing == (1, 2)
+    epochs(world, 3)
+
+    def rewind() -> None:
+        plan_rewind(query(world).of(CELLS), world.targets[CELLS], 0, NOW_US).carry_out(NOW_US)
+
+    steps = [lambda: plan_detach(query(world).of(CELLS)).carry_out(NOW_US), rewind]
+    for step in steps if last == "rewind" else reversed(steps):
+        step()
+    world.retention_s = 0.0
+    flush(world.flusher(name=ADDED))
+    assert waiting(world) == []
+    assert sorted(world.rows(ADDED)) == [("0", 0), ("3", 3)]
+    assert verify(query(world).of(ADDED), lambda: world.targets[ADDED], NOW_US).findings == ()
+
+
 def test_a_rewind_reaches_back_behind_the_moment_when_a_target_was_attached(
     world: SeveralWorld,
 ) -> None:

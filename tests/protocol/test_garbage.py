@@ -32,19 +32,20 @@ def until_rest(flusher: Flusher) -> None:
 
 
 class At(Faults):
-    """Does something right before the first operation of a name."""
+    """Does something right before the first operation of a name, or a later one."""
 
-    def __init__(self, name: str, then: Callable[[], object]) -> None:
+    def __init__(self, name: str, then: Callable[[], object], number: int = 1) -> None:
         super().__init__()
         self._name = name
-        self._then: Callable[[], object] | None = then
+        self._then = then
+        self._left = number
 
     @contextmanager
     def around(self, name: str) -> Iterator[None]:
         """See `Faults`."""
-        if name.startswith(self._name) and (then := self._then) is not None:
-            self._then = None
-            then()
+        self._left -= (due := name.startswith(self._name))
+        if due and not self._left:
+            self._then()
         with super().around(name):
             yield
 

@@ -91,8 +91,11 @@ def test_a_few_starts_cost_one_listing(world: World) -> None:
     assert not [each for each in faults.operations if paths.TICKET.folder in each]
 
 
-def test_rule_3_a_claim_that_is_made_again_is_fenced(world: World) -> None:
-    """A run stands still right before its claim; when it wakes, that number was claimed, and deleted."""
+@pytest.mark.parametrize(("stands_still_before", "number"), [("create", 1), ("read", 2)])
+def test_rule_3_a_claim_that_was_deleted_is_fenced(
+    world: World, stands_still_before: str, number: int
+) -> None:
+    """A run stands still at its claim; when it wakes, the number, or its own claim of it, was deleted."""
 
     def others_start() -> None:
         starts(world, 3 * RUNS_KEPT)
@@ -100,12 +103,13 @@ def test_rule_3_a_claim_that_is_made_again_is_fenced(world: World) -> None:
         assert 2 not in world.log.keys(paths.CLAIM, fresh=True)
 
     world.run().flushed_batches([("a", 1)])
-    zombie = world.run(At(f"create {paths.CLAIM.path(2)}", others_start))
+    zombie = world.run(At(f"{stands_still_before} {paths.CLAIM.path(2)}", others_start, number))
     with pytest.raises(Fenced, match="overtaken"):
         zombie.publish([("zombie", 1)])
-    assert zombie.run_id in world.log_backend.read(paths.CLAIM.path(2)).decode(), (
-        "its claim took effect"
-    )
+    made_again = world.log.read(paths.CLAIM, 2)
+    assert (made_again is not None and made_again.run_id) == (
+        stands_still_before == "create" and zombie.run_id
+    ), "its claim took effect"
     assert world.log.attempts() == ()
     world.run().batch([("b", 1)])
     assert world.flushed() == world.expected()

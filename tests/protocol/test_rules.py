@@ -1121,13 +1121,22 @@ def test_rule_1_a_log_that_has_vanished_is_not_begun_anew(world: World) -> None:
     assert world.flushed() == {"a": 1}
 
 
-def test_rule_12_a_repartition_before_the_first_publish_is_not_missed(world: World) -> None:
-    """Spark has made the epoch, from none of the source's data."""
+@pytest.mark.parametrize("purged", [False, True])
+def test_rule_12_a_repartition_before_the_first_publish_is_not_missed(
+    world: World, *, purged: bool
+) -> None:
+    """Spark has made the epoch, from none of the source's data; once it is flushed, what tells may be gone.
+
+    It could not be noted, as the disk was full.
+    """
     world.run().batch([("a", 1)])
     world.log_backend.delete(world.log_backend.list())
     world.checkpoint.delete([Checkpoint.LOG_URL])
     world.run()
     repartition(world, last_kept=0, batch=1, partitions=8)
+    if purged:
+        world.flush()
+        world.checkpoint.delete(["offsets/0"])
     assert world.run().batch([("b", 2)]) == 2
     assert world.flushed() == {"b": 2}
 

@@ -21,6 +21,7 @@ from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.run_history import RunHistory
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
+from wal_sink.progress.backlog import BacklogReader
 from wal_sink.protocol.budget import Budget
 from wal_sink.protocol.next_step import Idle
 from wal_sink.publish.fencing import claim_generation
@@ -344,6 +345,20 @@ def test_a_fresh_listing_has_what_a_listing_has(world: World) -> None:
     world.run().batch([("a", 1)])
     for folder in (paths.MANIFEST.folder, paths.CLAIM.folder, paths.PROOF.folder, ""):
         assert world.log_backend.list_fresh(folder) == world.log_backend.list(folder)
+
+
+def test_what_an_old_listing_lacks_takes_space(world: World) -> None:
+    """A run counts once what waits before its first epoch: it would count too little to its end."""
+    world.run().batches([("a", 1)], [("b", 2)])
+    mount = mounted(world, asks_again=True)
+    mount.cache(paths.MANIFEST.folder)
+    world.run().batch([("c", 3)])
+    backlog = BacklogReader(Checkpoint(world.checkpoint), Log(mount))
+    anew = BacklogReader(Checkpoint(world.checkpoint), world.log)
+    known, there = (
+        each.before(3, checkpointed=2, flushed=-1, first_epoch=0) for each in (backlog, anew)
+    )
+    assert known.stored_bytes == there.stored_bytes > 0
 
 
 def test_rule_3_a_listing_without_a_manifest_lets_no_claim_be_deleted(world: World) -> None:

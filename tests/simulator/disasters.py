@@ -156,8 +156,9 @@ class Disasters:
         )  # by the repartition, from a copied plan
         if len(gone) == len(commits) or world.judge.cloned or made:
             return  # purged further: no Spark could start from that
-        if gone[0] < min(site.recorded(), default=0) and not site.log.has(
-            paths.RETAINED_RECORD.path(gone[0])
+        again = commits[-len(gone) - 1] + 1  # Spark may have passed over it before
+        if again < min(site.recorded(), default=0) and not site.log.has(
+            paths.RETAINED_RECORD.path(again)
         ):
             return  # its record is forgotten, so that no run can publish: a newer one is to be restored
         self.history.stop_all()

@@ -137,6 +137,7 @@ class History:
         if "stale listings" in world.swarm:
             cached_us = world.chance.choice((30_000_000, 600_000_000))
             world.site.log.cached_us = world.site.checkpoint.cached_us = cached_us
+            world.judge.old_listings = True
         if "clock jumps" in world.swarm:
             world.judge.clocks_agree = False
             for database in world.databases.values():

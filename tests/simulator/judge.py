@@ -135,6 +135,8 @@ class Judge(logging.Handler):
         self.attempts: dict[tuple[int, str], Computed] = {}
         self.clocks_agree = True
         """Whether no clock jumps in this history."""
+        self.old_listings = False
+        """Whether hosts may have answered listings from a cache."""
         self.steps = Steps(self)
         self._said: set[tuple[str, int]] = set()
         """Targets, each with an epoch that an operator was told it lacks, or has vouched for."""

@@ -68,7 +68,9 @@ class Steps:
             return
         claimed_us = site.claims.get(paths.CLAIM.path(generation), 0)
         self._listed("publishes", max(thread.since_us, claimed_us))
-        recorded = {} if site.log.cached_us else self._recorded_us  # an old listing may lack them
+        recorded = (
+            {} if self._judge.old_listings else self._recorded_us
+        )  # an old listing may lack them
         for path, us in recorded.items():
             if us < thread.since_us and _number(path) >= epoch and site.log.has(path):
                 self._judge.violate(f"epoch {epoch} is published, and {path} was there")
@@ -77,13 +79,20 @@ class Steps:
     def _fits(self, site: Site, epoch: int, since_us: int) -> None:
         """An epoch is published while what is checkpointed and waits has less than `wal.maxBytes`.
 
-        What a rewind or an attach brings back while a run publishes, or an old listing, it may have missed.
+        What a rewind or an attach brings back while a run publishes it may have missed, and a target in an
+        old listing; what was checkpointed after it had looked does not count.
         """
-        moved = any(us >= since_us for us in site.since_us.values())
-        missed = site.rewound_us or site.log.cached_us or moved
-        if not self._judge.max_bytes or missed or self._judge.disasters or self._judge.cloned:
+        moved = any(us >= since_us or self._judge.old_listings for us in site.since_us.values())
+        if not self._judge.max_bytes or site.rewound_us or moved:
             return
-        upto = min(epoch - 1, max(site.checkpoint.numbers("commits"), default=-1))
+        if self._judge.disasters or self._judge.cloned:
+            return
+        assert MACHINE.thread is not None
+        looked_us = MACHINE.thread.listed.get("commits", 0)
+        done = [
+            e for e in site.checkpoint.numbers("commits") if site.committed_us.get(e, 0) < looked_us
+        ]
+        upto = min(epoch - 1, max(done, default=-1))
         waiting = [
             attempt.manifest
             for attempt in site.kept.values()
@@ -151,7 +160,7 @@ class Steps:
             return "claims as it starts"
         thread, epoch = MACHINE.thread, claim["epoch"]
         assert thread is not None
-        there = site.checkpoint.has(f"commits/{epoch}") and not site.checkpoint.cached_us
+        there = site.checkpoint.has(f"commits/{epoch}") and not self._judge.old_listings
         if there and site.committed_us.get(epoch, thread.since_us) < thread.since_us:
             self._judge.violate(f"{path} is claimed for epoch {epoch}, which was completed before")
         return ""
@@ -170,7 +179,7 @@ class Steps:
         if attempt not in rivals or any(each.published_us >= waited_us for each in rivals):
             return
         proof = paths.PROOF.path(Attempt(attempt.epoch, attempt.generation))
-        there = site.log.has(paths.TICKET.path(attempt.run_id)) and not site.log.cached_us
+        there = site.log.has(paths.TICKET.path(attempt.run_id)) and not self._judge.old_listings
         names = {each.manifest for each in rivals}  # a clone has its own of one name
         if len(names) > 1 and there and not site.log.has(proof):
             self._judge.violate(f"a run waits for space, and {attempt.name} has no proof")
@@ -465,7 +474,7 @@ class Steps:
         for site in self._judge.sites if MACHINE.looked_us else ():
             path, made_us = site.entries.get((target, epoch, us), ("", 0))
             # In an old listing it may be missing: then the row is the same write, too.
-            known = made_us >= known_us and not site.log.cached_us
+            known = made_us >= known_us and not self._judge.old_listings
             if path and known and made_us < MACHINE.looked_us and site.log.has(path):
                 self._judge.violate(f"row {key} of epoch {epoch} is sent, and {path} has it")
 

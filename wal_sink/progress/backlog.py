@@ -158,7 +158,7 @@ class BacklogReader:
         """
         with self._lock:
             if self._through < epoch - 1 or flushed < self._flushed:
-                self._learn(self._log.attempts(), flushed)
+                self._learn(self._log.attempts(fresh=True), flushed)
                 self._through = epoch - 1
             self._flushed = flushed
             self._known = {a: facts for a, facts in self._known.items() if a.epoch > flushed}

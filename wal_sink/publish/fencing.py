@@ -68,9 +68,10 @@ def claim_generation(
     present = log.read(paths.CLAIM, mine)
     if present is None:
         before()
-    made = Claim(run_id=run_id, options=dict(options), early=early, epoch=epoch)
-    claim = present or log.settle(paths.CLAIM, mine, made)
-    if claim.run_id != run_id:
+        made = Claim(run_id=run_id, options=dict(options), early=early, epoch=epoch)
+        log.create(paths.CLAIM, mine, made)
+    claim = present or log.read(paths.CLAIM, mine)
+    if claim is not None and claim.run_id != run_id:  # None: it was deleted below a higher one
         raise fenced(f"Generation {mine} is claimed by run {claim.run_id}")
     if log.highest_generation() > mine:
         raise fenced(f"Generation {mine} was overtaken")

@@ -58,7 +58,8 @@ def begin_log(log: Log, checkpoint: Checkpoint) -> bool:
         return False
     if last < first:
         return True
-    gone = set(range(first, last + 1)) - {*log.keys(paths.WITHOUT_SINK, fresh=True), *log.decided()}
+    missing = range(max(first, flushed_epoch(log) + 1), last + 1)
+    gone = set(missing) - {*log.keys(paths.WITHOUT_SINK, fresh=True), *log.decided()}
     with contextlib.suppress(UnknownOffsetsFormat):  # `commit` raises it
         gone -= {epoch for epoch, _ in _without_rows(checkpoint, gone, first - 1, last)}
     if gone:

@@ -95,6 +95,11 @@ def is_attached(log: Log) -> bool:
     return state is not None and state.verb != "detached"
 
 
+def is_to_get(log: Log, epoch: int) -> bool:
+    """Whether the target whose view this is has an epoch, or is to get it."""
+    return first_epoch(log.states()) <= epoch and (is_attached(log) or epoch <= log.mark())
+
+
 def flushed_epoch(log: Log) -> int:
     """Return the last epoch that is flushed: to the target whose view this is, else to all that are attached.
 

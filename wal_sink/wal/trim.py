@@ -24,7 +24,7 @@ from wal_sink.wal.log import Log
 from wal_sink.wal.quarantine import left_entries
 from wal_sink.wal.retention import RetainedEpochs, Retention, retained_paths
 from wal_sink.wal.runs import sweep_runs
-from wal_sink.wal.targets import flushed_epoch, record_anywhere, views
+from wal_sink.wal.targets import flushed_epoch, is_to_get, record_anywhere, views
 
 logger = line_logger(__name__)
 
@@ -215,19 +215,22 @@ def _is_record_lost(log: Log, epoch: int) -> bool:
     return log.flushed(epoch) is None and (not epochs or epochs[0] < epoch)
 
 
-def _is_overtaken(log: Log, attempt: Attempt) -> bool:
-    """Whether an attempt without a record is of a run that was fenced: it lost, however late it came.
+def _why_without_record(log: Log, attempt: Attempt) -> str:
+    """Say why no record is missing of an attempt at an epoch of which there is none; empty: it is missing.
 
-    Its epoch is flushed, and records as old have been deleted. The oldest that is left is of a higher
-    generation, so a newer run had gone on from there before this attempt was published.
+    An attempt of a run that was fenced lost, however late it came: its epoch is flushed, and records as old
+    have been deleted. The oldest that is left is of a higher generation, so a newer run had gone on from
+    there before this attempt was published.
     """
+    if not any(is_to_get(view, attempt.epoch) for view in views(log.of(""))):
+        return (
+            "no target gets its epoch: those that are attached begin later, the others are detached"
+        )
     epochs = log.flushed_epochs()
     oldest = log.flushed(epochs[0]) if epochs else None
-    return (
-        oldest is not None
-        and attempt.epoch < oldest.epoch
-        and attempt.generation < oldest.generation
-    )
+    if oldest is None or attempt.epoch >= oldest.epoch or attempt.generation >= oldest.generation:
+        return ""
+    return "a run published it after a newer run had replaced it (fenced)"
 
 
 def _refuse_other_history(log: Log, attempt: Attempt, record: FlushedEpoch | None) -> None:
@@ -241,11 +244,8 @@ def _refuse_other_history(log: Log, attempt: Attempt, record: FlushedEpoch | Non
     found = log.manifest(attempt)
     if found is None:
         return  # another trimmer was faster
-    if record is None and _is_overtaken(log, attempt):
-        logger.warning(
-            "deleting %s: a run published it after a newer run had replaced it (fenced)",
-            paths.MANIFEST.path(attempt),
-        )
+    if record is None and (why := _why_without_record(log, attempt)):
+        logger.warning("deleting %s: %s", paths.MANIFEST.path(attempt), why)
         return
     if record is None:
         raise Diverged(
