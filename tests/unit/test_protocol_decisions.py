@@ -276,10 +276,21 @@ def test_what_is_not_checkpointed_is_left_alone() -> None:
         (4, row(4, checkpoint="file:///copy"), WrongOwner, "of checkpoint file:///copy"),
         # whose row it is comes before what it says
         (4, row(3, log_id="other"), WrongOwner, "belongs to log other"),
-        # a gap between the records and the ledger's last window
         # a ledger row that contradicts itself
         (4, row(6), CorruptLog, "epoch 6 is flushed, and its last window is None"),
         (4, row(6, last=window(5)), CorruptLog, "epoch 6 is flushed, and its last window is"),
+        (
+            4,
+            row(4, last=window(3)),
+            LedgerShadowed,
+            "of other epochs: begun is nothing, last is 3 to 3",
+        ),
+        (
+            4,
+            row(4, begun=window(6)),
+            LedgerShadowed,
+            "of other epochs: begun is 6 to 6, last is nothing",
+        ),
     ],
 )
 def test_what_stops_the_line(
