@@ -77,7 +77,8 @@ class WalSinkDataSource(DataSource):
         raise OptionError(
             f"Format {FORMAT} only writes.",
             "Read the table by the format of its own database: spark.read.format(…) with"
-            ' "org.apache.spark.sql.cassandra" (Spark Cassandra Connector), "jdbc", "kafka" or "delta".',
+            ' "org.apache.spark.sql.cassandra" (Spark Cassandra Connector), "jdbc", "kafka", "delta" or'
+            ' "iceberg".',
         )
 
     def reader(self, schema: StructType) -> NoReturn:  # noqa: ARG002
