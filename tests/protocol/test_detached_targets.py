@@ -46,6 +46,7 @@ from wal_sink.progress.status import read_status, status_lines
 from wal_sink.progress.wait import wait_until_flushed
 from wal_sink.protocol.next_step import Idle
 from wal_sink.testing.faults import Crash, Faults, FaultyBackend
+from wal_sink.wal import trim
 from wal_sink.wal.log import Log
 from wal_sink.wal.targets import (
     announce,
@@ -413,6 +414,34 @@ def test_what_a_rewind_took_back_may_be_trimmed_still(world: SeveralWorld) -> No
     world.log_backend.delete([*gone, *world.log_backend.list("choices/")])
     world.retention_s = 0.0
     everything(world, done)
+
+
+def test_rule_18_what_a_rewind_puts_back_for_a_detached_target_stops_no_other(
+    world: SeveralWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one's record of it is forgotten, and the rewind has deleted that of its own target."""
+    monkeypatch.setattr(trim, "RECORDS_KEPT", 1)
+    world.retention_s = 86_400.0
+    run = world.run()
+    run.batches([("1", 1)], [("2", 2)])
+    world.flush_all()
+    rewind = query(world).of(ADDED), world.targets[ADDED]
+    plan_rewind(*rewind, 0, NOW_US).carry_out(NOW_US)
+    flush(world.flusher(name=ADDED))
+    plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
+    run.batches([("3", 3)], [("4", 4)])
+    world.retention_s = 0.0
+    flush(world.flusher(name=CELLS))
+    plan_rewind(*rewind, 1, NOW_US).carry_out(NOW_US)
+    assert waiting(world) == [2]
+    assert lacking(world.log.of(ADDED)) == [Gap(2, None, -1)]
+    run.batch([("5", 5)])
+    flush(world.flusher(name=CELLS))
+    assert waiting(world) == []
+    assert attach(world).missing == (2, 5)
+    run.batch([("6", 6)])
+    world.flush_all()
+    assert sorted(world.rows(CELLS)) == [(str(n), n) for n in range(7)]
 
 
 def test_an_epoch_of_which_nothing_tells_since_a_rewind_is_missing(world: SeveralWorld) -> None:

@@ -26,6 +26,7 @@ from wal_sink.protocol.budget import Budget
 from wal_sink.protocol.next_step import Idle
 from wal_sink.publish.fencing import claim_generation
 from wal_sink.publish.start import begin_log, claim_early
+from wal_sink.testing.faults import Crash, Faults
 from wal_sink.wal.log import Log
 from wal_sink.wal.runs import RUNS_KEPT, sweep_runs
 
@@ -338,6 +339,26 @@ def test_rule_9_a_rewind_from_a_host_with_old_listings_takes_no_ledger_for_anoth
     mount.forget()
     run.batch([("b", 5)])
     assert world.flushed() == world.expected() == {"a": 4, "b": 5}
+
+
+def test_rule_9_a_rewind_misses_no_record_in_an_old_listing(world: World) -> None:
+    """A flusher of another host has recorded its window since the command has listed them."""
+    world.retention_s = 3_600.0
+    run = world.run().flushed_batches([("a", 1)])
+    mount = mounted(world, asks_again=False)
+    elsewhere = Query(world.query_id, Checkpoint(world.checkpoint), Log(mount))
+    run.batch([("a", 2)])
+    creates = f"create {paths.FLUSHED.folder}"
+    with pytest.raises(Crash):
+        world.flush(Faults(at=0, error=Crash, matching=creates))
+    plan = plan_rewind(elsewhere, world.target, 0, world.clock.us)
+    mount.cache(paths.FLUSHED.folder)
+    world.flush()
+    with pytest.raises(StateBackendError):
+        plan.carry_out(world.clock.us)
+    mount.forget()
+    plan_rewind(elsewhere, world.target, 0, world.clock.us).carry_out(world.clock.us)
+    assert world.flushed() == world.expected() == {"a": 2}
 
 
 def test_a_fresh_listing_has_what_a_listing_has(world: World) -> None:

@@ -15,8 +15,9 @@ from tests.protocol.cases import covered
 from tests.protocol.engine import NOW_US, World
 from tests.protocol.interleave import Process, Turns
 from tests.protocol.test_corruption import EPOCHS, look, query
+from tests.protocol.test_crash_everywhere import flush
 from tests.protocol.test_set_back import skip
-from tests.protocol.test_ways_out import faulty, set_up_rewind
+from tests.protocol.test_ways_out import faulty, memory, set_up_rewind
 from wal_sink import errors
 from wal_sink.admin.flusher_at_work import PATIENCE
 from wal_sink.admin.rewind import plan_rewind
@@ -170,6 +171,24 @@ def test_rule_22_a_rewind_that_finds_the_row_moved_makes_no_mark() -> None:
         world.flush()
         assert world.table() == world.expected()
     assert first.turns.stopped_before[0].startswith(f"create {paths.FLUSHED.folder}")
+
+
+def test_rule_22_a_rewind_deletes_what_a_flusher_records_as_the_row_is_moved() -> None:
+    """It had finished its window, and stood still before its record."""
+    world = memory()
+    run = world.run()
+    run.flushed_batches([("k0", 0)])
+    run.batches([("k1", 1)], [("k2", 2)])
+    turns = Turns(0, counts=lambda name: name.startswith(f"create {paths.FLUSHED.folder}"))
+    late = Process(turns, lambda faults: flush(world.flusher(faults, RunHistory())))
+    late.turn()
+    first, refused = rewinding(world, 1)
+    first.turn()
+    late.turn()
+    assert world.log.mark() == 2
+    first.turn()
+    assert (first.ended, refused, world.log.mark()) == (True, [], 0)
+    assert world.flushed() == world.expected()
 
 
 @pytest.mark.parametrize("state", ["mark", "below", "unrecorded"])

@@ -74,6 +74,7 @@ class Disasters:
         self.world.judge.disasters.add("log")
         site = self.world.site
         site.restore(self.world.chance.choice(self.backups))
+        self.world.judge.log_restored(site)
         self.world.documented |= _OTHER_LOG
         # Behind what is planned or flushed there, Spark may plan other data now. The checkpoint may have been
         # set back before the backup: other data of what is flushed would be refused for ever.

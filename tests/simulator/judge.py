@@ -228,7 +228,7 @@ class Judge(logging.Handler):
             )
         if not attempt.published and (flushed := self._replayed(site, epoch)) is not None:
             site.kept[epoch] = flushed
-            flushed.lost = False
+            flushed.lost, flushed.committed = False, True  # also where the checkpoint was set back
             return
         if not attempt.published:
             self.violate(f"Spark completed {attempt.name}, which is not published")
@@ -424,12 +424,14 @@ class Judge(logging.Handler):
         self._vouched(target, site, flushed)
 
     def rewind_ended(self, site: Site, target: str, to: int) -> None:
-        """Look at what a rewind leaves, where nobody else acts: no record above its mark.
+        """Look at what a rewind leaves: no record above its mark but what was made since its listing.
 
         If the rewind has stood still, a flusher may have flushed again, and recorded, what is above.
         """
         if self.row_was_moved():
             return
+        assert MACHINE.thread is not None
+        listed_us = MACHINE.thread.listed[paths.FLUSHED.folder.strip("/")]
         own = f"{target}/" if target else ""
         left = [
             path
@@ -437,6 +439,7 @@ class Judge(logging.Handler):
             for path in site.log.paths(f"{kind.folder}{own}")
             if (found := re.fullmatch(r"[a-z]+/(?:[a-z]+/)?([0-9]{20})(-.*[0-9]{20})?\.json", path))
             and int(found[1]) > to
+            and self.steps.recorded_us.get(path, 0) < listed_us
         ]
         if left:
             self.violate(f"a rewind to {to} leaves {left}")
@@ -480,6 +483,16 @@ class Judge(logging.Handler):
                 arrival.gone |= rows
                 there = arrival.keys.issuperset(attempt.rows.keys() - rows)
                 arrival.flushed |= bool(arrival.begun_us) and there
+
+    def log_restored(self, site: Site) -> None:
+        """Learn that a log was restored: what it records, and the target has since then, is flushed.
+
+        A rewind since that backup had taken it back, and an operator may have given it up then.
+        """
+        for epoch in site.recorded():
+            if (attempt := site.kept.get(epoch)) is not None:
+                arrival = attempt.at("")
+                arrival.flushed |= attempt.rows.keys() <= arrival.keys
 
     def row_lost(self, target: str) -> None:
         """Learn that nothing says any more what was begun, and not recorded, with which timestamps."""

@@ -120,13 +120,7 @@ class Operator:
             )
             self.thread.rewind = rewind
             plan.carry_out(clock.now_us())
-            if not any(
-                t.stands_still
-                for p in MACHINE.processes.values()
-                for t in p.threads
-                if p is not self.process
-            ):
-                judge.rewind_ended(self.site, self.name, to)
+            judge.rewind_ended(self.site, self.name, to)
 
         self.world.documented |= {"LedgerBehindLog"}  # until it is carried out to its end
         self._command(f"rewind --to {to}{' --restored' if restored else ''}", act)

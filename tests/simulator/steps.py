@@ -47,8 +47,8 @@ class Steps:
         """When each note about orphans was made, by its path."""
         self._waited_us: dict[str, int] = {}
         """When each run has waited for space last."""
-        self._recorded_us: dict[str, int] = {}
-        """When each record of flushed epochs was made, by its path."""
+        self.recorded_us: dict[str, int] = {}
+        """When each record of flushed epochs, or its copy, was made, by its path."""
 
     def _listed(self, step: str, since_us: int) -> None:
         """Demand that the thread that is at work has listed folders freshly since a moment."""
@@ -68,11 +68,10 @@ class Steps:
             return
         claimed_us = site.claims.get(paths.CLAIM.path(generation), 0)
         self._listed("publishes", max(thread.since_us, claimed_us))
-        recorded = (
-            {} if self._judge.old_listings else self._recorded_us
-        )  # an old listing may lack them
+        recorded = {} if self._judge.old_listings else self.recorded_us  # an old listing lacks them
         for path, us in recorded.items():
-            if us < thread.since_us and _number(path) >= epoch and site.log.has(path):
+            newer = path.startswith(paths.FLUSHED.folder) and _number(path) >= epoch
+            if newer and us < thread.since_us and site.log.has(path):
                 self._judge.violate(f"epoch {epoch} is published, and {path} was there")
         self._fits(site, epoch, thread.since_us)
 
@@ -128,8 +127,8 @@ class Steps:
 
     def created(self, site: Site, path: str, data: bytes) -> None:
         """Look at an object of the log that is made."""
-        if path.startswith(paths.FLUSHED.folder):
-            self._recorded_us[path] = MACHINE.true_us
+        if path.startswith((paths.FLUSHED.folder, paths.RETAINED_RECORD.folder)):
+            self.recorded_us[path] = MACHINE.true_us
         thread = MACHINE.thread
         if thread is None:
             return

@@ -345,11 +345,12 @@ class Rewind(NamedTuple):
             for entry in entries(query.log)
             if entry.epoch > self.to and entry.epoch not in past.given_up
         ]
-        above = query.log.recorded_above(self.to, retained_paths(query.log))
         with open_ledger(self.target, query.owner(past.identity)) as ledger:
             ledger.replace(past.row, self.new)
             query.log.cut_window(self.to)
-            for epoch, objects in above:
+            # Listed by now: a flusher may have recorded what it had finished before the row was moved.
+            retained = retained_paths(query.log, fresh=True)
+            for epoch, objects in query.log.recorded_above(self.to, retained):
                 reporter.say(REWINDING, epoch)
                 ledger.refuse_moved(self.new)  # what is there now may be about a later flush
                 query.log.delete(objects)
@@ -386,11 +387,11 @@ def plan_rewind(
     owner = query.owner(query.identity())
     chooser = WindowChooser(query.log, query.checkpoint, query.query_id)
     refuse_flusher(query.log, now_us, unless_stopped=False, patience=query.patience)
-    query.see_afresh()
-    checkpointed = query.checkpoint.last_commit()
     with open_ledger(target, owner) as ledger:
         row = ledger.read()
         reset_us = ledger.present_us(now_us) if reset_timestamps else None
+    query.see_afresh()  # the row is older: if others act since, it cannot be replaced
+    checkpointed = query.checkpoint.last_commit()
     past = read_past(query, row, checkpointed)
     past = past._replace(foreign=restored or is_foreign(query, chooser, row, checkpointed))
     refuse_rewind(past, to, owner, reset_us=reset_us)

@@ -430,13 +430,13 @@ class Log:
         """List what `rewind` deletes one after the other: the records of the epochs above `to`, newest first.
 
         By windows, each with its last epoch, since the mark goes down window by window. What is retained of
-        a window goes before its records.
+        a window goes before its records. Listed freshly: what is missed stops the flush.
 
         :param retained: the paths of what is in `retained/`, by epoch.
         """
         objects: dict[int, list[str]] = {}
         end_of: dict[int, int] = {}
-        for name in self.keys(paths.FLUSHED):
+        for name in self.keys(paths.FLUSHED, fresh=True):
             objects.setdefault(name.last, []).append(paths.FLUSHED.path(name))
             end_of.update(dict.fromkeys(name.epochs, name.last))
         for epoch, copies in retained.items():

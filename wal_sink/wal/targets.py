@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import NoFlusher, OptionError
 from wal_sink.log_context import line_logger
@@ -93,11 +95,6 @@ def is_attached(log: Log) -> bool:
         return True
     state = state_of(log)
     return state is not None and state.verb != "detached"
-
-
-def is_to_get(log: Log, epoch: int) -> bool:
-    """Whether the target whose view this is has an epoch, or is to get it."""
-    return first_epoch(log.states()) <= epoch and (is_attached(log) or epoch <= log.mark())
 
 
 def flushed_epoch(log: Log) -> int:
@@ -264,8 +261,17 @@ def detach(log: Log, seen: int, now_us: int, by: str, why: str) -> TargetState |
 
 
 def lacking(log: Log) -> list[Gap]:
-    """Return which epochs a target lacks since it was detached."""
-    return gaps(log.states())
+    """Return which epochs a target lacks since it was detached, or a rewind has taken back then."""
+    states = log.states()
+    if states and states[-1].verb == "detached":
+        states[-1] = replace(states[-1], epoch=min(states[-1].epoch, flushed_epoch(log)))
+    return gaps(states)
+
+
+def is_lacked(log: Log, epoch: int) -> bool:
+    """Whether any target lacks an epoch since it was detached."""
+    found = (gap for view in views(log.of("")) for gap in lacking(view))
+    return any(gap.first <= epoch and (gap.last is None or epoch <= gap.last) for gap in found)
 
 
 def _add(log: Log, seen: int, state: TargetState) -> TargetState | None:

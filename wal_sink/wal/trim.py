@@ -24,7 +24,7 @@ from wal_sink.wal.log import Log
 from wal_sink.wal.quarantine import left_entries
 from wal_sink.wal.retention import RetainedEpochs, Retention, retained_paths
 from wal_sink.wal.runs import sweep_runs
-from wal_sink.wal.targets import flushed_epoch, is_to_get, record_anywhere, views
+from wal_sink.wal.targets import flushed_epoch, is_lacked, record_anywhere, views
 
 logger = line_logger(__name__)
 
@@ -222,10 +222,8 @@ def _why_without_record(log: Log, attempt: Attempt) -> str:
     have been deleted. The oldest that is left is of a higher generation, so a newer run had gone on from
     there before this attempt was published.
     """
-    if not any(is_to_get(view, attempt.epoch) for view in views(log.of(""))):
-        return (
-            "no target gets its epoch: those that are attached begin later, the others are detached"
-        )
+    if is_lacked(log, attempt.epoch):
+        return "a target lacks its epoch since it was detached, and no other waits for it"
     epochs = log.flushed_epochs()
     oldest = log.flushed(epochs[0]) if epochs else None
     if oldest is None or attempt.epoch >= oldest.epoch or attempt.generation >= oldest.generation:
