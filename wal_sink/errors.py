@@ -304,7 +304,7 @@ class MissingManifest(WalSinkError):
 
 
 class MissingSegment(WalSinkError):
-    """A manifest names a segment that is gone (rule 20). Its rows are at risk.
+    """A segment of a manifest, or a manifest of the ledger row, is gone (rule 20). Rows are at risk.
 
     The flush has stopped before that epoch; later epochs are safe.
 

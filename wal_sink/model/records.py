@@ -120,7 +120,7 @@ class TargetState(Record, frozen=True, kw_only=True):
     epoch: int
     """Attached: the first epoch that it gets. Else the last one that it has, -1 for none."""
     by: str
-    """`<user>@<host>`."""
+    """`<user>@<host>` of a command; `<host>:<pid>` of a start, or of a `commit()` that found the log full."""
     at_us: int
     why: str
     rows: int = 0
