@@ -19,7 +19,7 @@ from wal_sink.targets.base import Slice
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.driver import pipeline
 from wal_sink.targets.cassandra.driver.connection import connect
-from wal_sink.targets.cassandra.features import Stamped
+from wal_sink.targets.cassandra.feature import Stamped
 from wal_sink.targets.cassandra.write.writer import Writer
 from wal_sink.testing.servers.cassandra import Node
 

@@ -13,14 +13,16 @@ from tests.unit.test_cassandra_fitness import options as fitness_options
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Column, WriteDemands
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
-from wal_sink.targets.cassandra.features import Stamped
+from wal_sink.targets.cassandra.feature import Agreement, Stamped
+from wal_sink.targets.cassandra.features import used
 from wal_sink.targets.cassandra.features.if_not_exists import (
+    IfNotExists,
     first_of_each_key,
-    refuse_no_condition,
     rounds,
 )
 from wal_sink.targets.cassandra.fitness import notices, refuse_unfit
-from wal_sink.targets.cassandra.plan import demands_of
+from wal_sink.targets.cassandra.row_plan import CassandraRowPlan
+from wal_sink.targets.cassandra.schema.compare import Wanted
 from wal_sink.targets.cassandra.write.batches import (
     Limits,
     Prepared,
@@ -37,7 +39,6 @@ FIELDS: tuple[Field, ...] = (
     ("k", "partition", "text", pa.string()),
 )
 PLAN = plan_of(*FIELDS, keyspace="shop", table="orders", if_not_exists=True)
-LIVE = live(*COLUMNS)
 KEYS = [("a", 1), ("b", 1), ("a", 2), ("a", 1), ("b", 1), ("a", 3), ("c", 1)]
 
 
@@ -55,9 +56,9 @@ def rows(*keys: tuple[str, int]) -> Stamped:
 def test_static_columns_are_refused() -> None:
     """Each new row of a partition would write them, in no order."""
     static = Column(name="shop", source="string", type="text", role="static")
-    refuse_no_condition(LIVE, PLAN.columns)
+    agree(PLAN.columns)
     with pytest.raises(SchemaMismatch, match="static columns shop"):
-        refuse_no_condition(LIVE, (*PLAN.columns, static))
+        agree((*PLAN.columns, static))
 
 
 def test_partition_keys_of_which_two_are_one_row_are_refused() -> None:
@@ -65,17 +66,18 @@ def test_partition_keys_of_which_two_are_one_row_are_refused() -> None:
     for role, refused in (("partition", True), ("clustering", False)):
         tags = Column(name="s", source="list<string>", type="frozen<set<text>>", role=role)  # type: ignore[arg-type]
         if not refused:
-            refuse_no_condition(LIVE, (*PLAN.columns, tags))
+            agree((*PLAN.columns, tags))
             continue
         with pytest.raises(SchemaMismatch, match=r"s of .*in another order are one row"):
-            refuse_no_condition(LIVE, (*PLAN.columns, tags))
+            agree((*PLAN.columns, tags))
 
 
 def test_one_session_writes_the_rows_of_a_window() -> None:
     """Several would write them in no order; and the server dates them."""
+    (feature,) = used(PLAN)
+    assert feature.demands(PLAN) == WriteDemands(one_session=True, target_dated=True)
     plain = plan_of(*FIELDS)
-    assert demands_of([plain, PLAN]) == WriteDemands(one_session=True, target_dated=True)
-    assert demands_of([plain]) == WriteDemands()
+    assert not [*used(plain)]
 
 
 def test_the_first_row_of_each_key_is_sent() -> None:
@@ -113,6 +115,13 @@ def test_the_statement_has_a_condition_and_no_timestamp(*, with_lives: bool) -> 
         assert len(request.values) == 3 + with_lives
     of = next(each for each in statements.known() if each.with_ttl == with_lives)
     assert [*range(3 + with_lives)][of.columns] == [0, 1, 2]
+
+
+def agree(columns: tuple[Column, ...]) -> CassandraRowPlan:
+    """Agree on rows of some columns of a table."""
+    options = fitness_options(ifNotExists="true")
+    agreed = Agreement(options, CASSANDRA, live(*COLUMNS), columns, Wanted())
+    return IfNotExists().agree(PLAN.details, agreed)
 
 
 def test_an_answer_says_whether_there_was_a_row() -> None:

@@ -125,7 +125,7 @@ def test_names_that_do_not_fit_are_refused(names: dict[str, str], lines: list[st
 def test_a_task_names_a_column_as_the_dataframe_does() -> None:
     """Which is what its remedy speaks of."""
     rows = pa.record_batch([["x"], [None], [1]], schema=SCHEMA)
-    with pytest.raises(InvalidRow, match=r"Column day of .* is part .* orderId=1") as caught:
+    with pytest.raises(InvalidRow, match=r"Column day is part .* orderId=1") as caught:
         check(rows, plan())
     assert '["day"]' in caught.value.remedy
     assert check(rows[:0], plan()).schema.names == SCHEMA.names

@@ -8,7 +8,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from tests.cql_driver import plan_of
+from tests.cql_driver import plan_of, refuse_drift
 from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, Lives, TableName
 from wal_sink.targets.cassandra.schema.compare import (
@@ -23,7 +23,6 @@ from wal_sink.targets.cassandra.session import (
     create_ledger,
     refuse_other_ledger,
 )
-from wal_sink.targets.cassandra.write.drift import refuse_drift
 
 COLUMNS = (
     ColumnMetadata("id", "bigint", "partition"),

@@ -22,7 +22,7 @@ from wal_sink.targets.arrow_values import keys_of_deletes
 from wal_sink.targets.cassandra.check import check
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.encode import encode, one_after_the_other
-from wal_sink.targets.cassandra.features import Stamped
+from wal_sink.targets.cassandra.feature import Stamped
 from wal_sink.targets.cassandra.write.batches import Limits, Prepared, Replicas, requests
 from wal_sink.targets.cassandra.write.statements import Part, Statements, places
 from wal_sink.targets.operations import read_words
@@ -171,21 +171,21 @@ def test_rows_of_a_slice_of_arrow() -> None:
     [
         (("x", 1_000, "p", "u", 1.0, None), r"Column op \('u'\) is no operation", "operations"),
         (("x", 1_000, "p", None, 1.0, None), r"Column op \(None\) is no operation", "operations"),
-        (("x", None, "p", "D", 1.0, None), "a of .* is null and b after it is not", "Fill a in"),
+        (("x", None, "p", "D", 1.0, None), "a is null and b after it is not", "Fill a in"),
         (("x", None, None, "U", 1.0, None), "Column .* part of the primary key", "Drop such rows"),
         (
             ("x", 1_000, None, "U", 1.0, None),
-            r"Column b of .* is part of the primary key",
+            "Column b is part of the primary key",
             "Drop such rows",
         ),
         (
             (None, 1_000, "p", "D", 1.0, None),
-            r"Column k of .* is part of the primary key",
+            "Column k is part of the primary key",
             "Drop such rows",
         ),
         (
             (None, None, None, "D", 1.0, None),
-            r"Column k of .* is part of the primary key",
+            "Column k is part of the primary key",
             "Drop such rows",
         ),
         (("x", 1_001, "p", "D", None, None), "below the millisecond", "MILLISECOND"),

@@ -24,7 +24,8 @@ from wal_sink.targets.cassandra import CassandraOptions
 from wal_sink.targets.cassandra.check import check
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.encode import encode
-from wal_sink.targets.cassandra.features import Stamped
+from wal_sink.targets.cassandra.feature import Stamped
+from wal_sink.targets.cassandra.features import FEATURES
 from wal_sink.targets.cassandra.features.event_time import EVENT_US
 from wal_sink.targets.cassandra.features.lives import (
     ASK_EVERY_S,
@@ -35,7 +36,6 @@ from wal_sink.targets.cassandra.features.lives import (
     latest_expiry_s,
     seconds_left,
 )
-from wal_sink.targets.cassandra.plan import written_columns
 from wal_sink.targets.cassandra.row_plan import MOST_TTL_S, CassandraPlan, Lives
 from wal_sink.targets.cassandra.write.batches import (
     Limits,
@@ -115,7 +115,10 @@ def test_a_column_that_does_not_fit_is_refused(
 
 def written(schema: pa.Schema, options: dict[str, str], table: set[str]) -> pa.Schema:
     """Return the columns that are written to a table."""
-    return written_columns(parse(GIVEN | options, CassandraOptions), schema, table, "ks.t")
+    read = parse(GIVEN | options, CassandraOptions)
+    for feature in FEATURES:
+        schema = feature.written(schema, read, table, "ks.t")
+    return schema
 
 
 def test_times_that_the_table_has_too_are_written() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.cql_driver import Field
+from tests.cql_driver import Field, refuse_drift
 from tests.cql_driver import plan_of as plan_of_fields
 from tests.support.records import begun_epoch
 from wal_sink.configuration import configure
@@ -19,6 +19,7 @@ from wal_sink.errors import OptionError, SchemaMismatch, TargetRefused
 from wal_sink.model.ledger import Window
 from wal_sink.model.plan import Column, Role, WriteDemands
 from wal_sink.targets.cassandra.encode import distinct_keys
+from wal_sink.targets.cassandra.features import used
 from wal_sink.targets.cassandra.features.totals import (
     NOTHING,
     Added,
@@ -30,10 +31,8 @@ from wal_sink.targets.cassandra.features.totals import (
     totals,
     with_added_column,
 )
-from wal_sink.targets.cassandra.plan import demands_of
 from wal_sink.targets.cassandra.row_plan import ADDED_COLUMN, CassandraPlan, TableName
 from wal_sink.targets.cassandra.schema.table import ColumnMetadata, TableMetadata
-from wal_sink.targets.cassandra.write.drift import refuse_drift
 from wal_sink.targets.cassandra.write.totals import requests, select
 
 GIVEN = {
@@ -273,8 +272,9 @@ def test_plans_for_totals_are_plans_of_their_own() -> None:
     )
     assert given == {**plain, "cassandra.addColumns": "v, w"}
     assert again == {**plain, "cassandra.addColumns": "v,w"}
-    assert demands_of([plan_of()]) == WriteDemands(one_session=True)
-    assert demands_of([plan_of(added=())]) == WriteDemands()
+    (feature,) = used(plan_of())
+    assert feature.demands(plan_of()) == WriteDemands(one_session=True)
+    assert not [*used(plan_of(added=()))]
 
 
 COLUMNS = (
@@ -340,6 +340,7 @@ def test_the_table_needs_a_column_that_says_what_is_in_a_total() -> None:
     """The error has the statement that adds it; and totals do not expire."""
     columns = [Column(name="v", source="int64", type="bigint", role="regular")]
     refuse_no_totals(live(*COLUMNS), columns, ["v"])
+    refuse_no_totals(live(), [], [])
     add = rf"ALTER TABLE .* ADD {ADDED_COLUMN} text;"
     with pytest.raises(SchemaMismatch, match=add):
         refuse_no_totals(live(*COLUMNS[:3]), columns, ["v"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import reduce
 
 import msgspec
 import numpy as np
@@ -16,11 +17,12 @@ from tests.unit.test_options import GIVEN
 from wal_sink.configuration import configure
 from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.cassandra.encode import encode
-from wal_sink.targets.cassandra.features import Stamped
+from wal_sink.targets.cassandra.feature import Agreement, Stamped
+from wal_sink.targets.cassandra.features import FEATURES
 from wal_sink.targets.cassandra.options import CassandraOptions
-from wal_sink.targets.cassandra.plan import agreed_rows
-from wal_sink.targets.cassandra.row_plan import CassandraPlan
+from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan
 from wal_sink.targets.cassandra.schema.compare import Wanted, match_columns, refuse_changed
+from wal_sink.targets.cassandra.schema.table import Server
 from wal_sink.targets.cassandra.write.statements import Statements
 
 KEY = [("id", pa.int64()), ("day", pa.date32())]
@@ -109,9 +111,16 @@ def test_what_no_update_can_write_is_refused(
     options = configure(GIVEN | more).target.options
     assert isinstance(options, CassandraOptions)
     columns = match_columns(pa.schema(fields), LIVE, UPDATE)
+    agreed = Agreement(options, Server("5.0", "c", {}), LIVE, columns, UPDATE)
+
+    def agree() -> CassandraRowPlan:
+        return reduce(
+            lambda rows, feature: feature.agree(rows, agreed), FEATURES, plan_of().details
+        )
+
     if not words:
-        assert agreed_rows(options, {}, LIVE, columns, UPDATE).update
+        assert agree().update
         return
     with pytest.raises(SchemaMismatch, match=words) as caught:
-        agreed_rows(options, {}, LIVE, columns, UPDATE)
+        agree()
     assert caught.value.remedy

@@ -14,18 +14,18 @@ import pyarrow.compute as pc
 
 from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Column
-from wal_sink.targets.arrow_values import FALSE, long, not_deleted, refuse_other_schema, text
+from wal_sink.targets.arrow_values import TRUE, long, not_deleted, refuse_other_schema
 from wal_sink.targets.cassandra.casts import sizes
-from wal_sink.targets.cassandra.features import TaskRows
-from wal_sink.targets.cassandra.features.deletes import read_deletes
-from wal_sink.targets.cassandra.features.event_time import read_event_times, settled
-from wal_sink.targets.cassandra.features.lives import read_lives
-from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, IndexRule, columns_of
+from wal_sink.targets.cassandra.feature import TaskRows
+from wal_sink.targets.cassandra.features import used
+from wal_sink.targets.cassandra.features.tables import check_for_every, check_for_named
+from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, IndexRule
 from wal_sink.targets.cassandra.rules import (
     InvalidValue,
     first_invalid_value,
     refuse_invalid,
     refused,
+    row_text,
 )
 from wal_sink.targets.cassandra.types import cast_column, column_types
 
@@ -41,88 +41,34 @@ def check(batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
     :raises SchemaMismatch: the columns are not those of the plan.
     :raises InvalidRow: a row cannot be written to one of its tables, or names no table.
     """
-    refuse_other_schema(batch.schema, plan)
     if not plan.details.tables:
-        return _of_one(batch, plan)
-    return (_of_named if plan.details.table_column else _of_every)(batch, plan)
+        return check_for_one(batch, plan)
+    refuse_other_schema(batch.schema, plan)
+    of_tables = check_for_named if plan.details.table_column else check_for_every
+    return of_tables(batch, plan, check_for_one)
 
 
-def _of_one(batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
-    """Check rows of one table."""
-    rows, details = TaskRows(batch, plan), plan.details
-    if plan.operation is not None:
-        read_deletes(rows)  # first: a delete has no life
-    if details.lives:
-        read_lives(rows, details.lives)
-    if details.event_column:
-        read_event_times(rows, details.event_column)
+def check_for_one(batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
+    """Cast `batch` to what the log holds for one table.
+
+    :raises SchemaMismatch: the columns are not those of the plan.
+    :raises InvalidRow: a row cannot be written; names the column and the first such row.
+    """
+    refuse_other_schema(batch.schema, plan)
+    features = tuple(used(plan))
+    if not features:
+        return _checked(batch, plan)
+    rows = TaskRows(batch, plan)
+    for feature in features:
+        feature.read(rows)
     stored = _checked(rows.rows, rows.table, rows.deletes)
     found = dict(zip(stored.schema.names, stored.columns, strict=True)) | rows.controls
-    batch = _in_order(found, plan)
-    return settled(batch, plan) if details.event_column else batch
-
-
-def _of_every(batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
-    """Check rows that go to every table."""
-    found: dict[str, pa.Array] = {}
-    for table in plan.tables:
-        stored = _of_one(columns_of(batch, plan, table), table)
-        # A delete has the keys of all tables, and nothing else: see `keys_of_deletes`.
-        keys = {column.name for column in table.columns if column.role in KEY}
-        for name, values in zip(stored.schema.names, stored.columns, strict=True):
-            if name not in found or name in keys:
-                found[name] = values
-    return _in_order(found, plan)
-
-
-def _of_named(batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
-    """Check the rows of each table apart; where a row's table lacks a column, the log has null."""
-    column, names = plan.details.table_column, plan.table_names
-    words = batch.column(column).cast(pa.string())
-    rows_of = [pc.equal(words, text(name)).fill_null(FALSE) for name in names]
-    unknown = pc.invert(functools.reduce(pc.or_, rows_of))
-    problem = f"names no table: option tables has {', '.join(names)}"
-    remedy = "Correct or drop such rows, or add the table to tables."
-    invalid = InvalidValue.first(unknown, column, batch.column(column), problem, remedy)
-    refuse_invalid(batch, plan, invalid)
-    parts = [
-        _of_table(batch, rows, plan, table)
-        for rows, table in zip(rows_of, plan.tables, strict=True)
-    ]
-    positions = pa.concat_arrays([pc.indices_nonzero(rows) for rows in rows_of])
-    places = pc.sort_indices(positions)  # of a permutation: its inverse
-    kinds = {field.name: field.type for part in parts for field in part.schema}
-    found = {column: words}
-    for name, kind in kinds.items():
-        pieces = [
-            part.column(name) if name in part.schema.names else pa.nulls(part.num_rows, kind)
-            for part in parts
-        ]
-        found[name] = pa.concat_arrays(pieces).take(places)
-    return _in_order(found, plan)
-
-
-def _of_table(
-    batch: pa.RecordBatch, rows: pa.Array, plan: CassandraPlan, table: CassandraPlan
-) -> pa.RecordBatch:
-    """Check the rows of a batch that go to a table.
-
-    :param rows: which these are, booleans.
-    """
-    try:
-        return _of_one(columns_of(batch.filter(rows), plan, table), table)
-    except InvalidRow as error:
-        if error.rows is not None:
-            none = pa.nulls(batch.num_rows).is_valid()
-            error.rows = pc.replace_with_mask(none, rows, error.rows)
-        raise
-
-
-def _in_order(found: dict[str, pa.Array], plan: CassandraPlan) -> pa.RecordBatch:
-    """Return columns in the plan's order, and behind them those that only the log has."""
-    names = [column.name for column in plan.columns if column.name in found]
-    names += [name for name in found if name not in names]
-    return pa.RecordBatch.from_arrays([found[name] for name in names], names=names)
+    in_order = [column.name for column in plan.columns if column.name in found]
+    names = [*in_order, *(name for name in found if name not in in_order)]
+    batch = pa.RecordBatch.from_arrays([found[name] for name in names], names=names)
+    for feature in features:
+        batch = feature.settle(batch, plan)
+    return batch
 
 
 def _checked(
@@ -173,9 +119,16 @@ def _refuse_null(
     missing = values.is_null()
     if column.role == "clustering":
         missing = not_deleted(missing, deletes)
-    remedy = f'Drop such rows, .na.drop(subset=["{column.name}"]), or fill them in.'
-    problem = "is part of the primary key and null"
-    refuse_invalid(batch, plan, InvalidValue.first(missing, column.name, None, problem, remedy))
+    row = pc.index(missing, TRUE).as_py()
+    if row >= 0:
+        raise InvalidRow(
+            f"Column {column.name} is part of the primary key of {plan.table} and null in "
+            f"{row_text(batch, plan, row)}.",
+            f'Drop such rows, .na.drop(subset=["{column.name}"]), or fill them in.',
+            column=column.name,
+            problem=f"Column {column.name} is part of the primary key of {plan.table} and null.",
+            rows=missing,
+        )
 
 
 def _refuse_sizes(batch: pa.RecordBatch, plan: CassandraPlan, stored: pa.RecordBatch) -> None:

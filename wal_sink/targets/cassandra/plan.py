@@ -4,39 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import pyarrow as pa
 from cassandra import AlreadyExists
 
-from wal_sink.model.plan import Column, Plan, Role, WriteDemands, canonical
+from wal_sink.model.plan import Column, Plan, Role, canonical
 from wal_sink.targets.cassandra.driver.connection import connect, explained
 from wal_sink.targets.cassandra.driver.errors import create_table
-from wal_sink.targets.cassandra.features.deletes import clustering
-from wal_sink.targets.cassandra.features.event_time import without_event_time
-from wal_sink.targets.cassandra.features.if_not_exists import refuse_no_condition
-from wal_sink.targets.cassandra.features.lives import agreed_lives, without_lives
+from wal_sink.targets.cassandra.feature import Agreement, joined
+from wal_sink.targets.cassandra.features import FEATURES, used
 from wal_sink.targets.cassandra.features.tables import match_tables, of_several
-from wal_sink.targets.cassandra.features.totals import refuse_no_totals
-from wal_sink.targets.cassandra.features.updates import found_changes, refuse_no_update
-from wal_sink.targets.cassandra.fitness import Server, inspect_server
+from wal_sink.targets.cassandra.features.updates import found_changes
+from wal_sink.targets.cassandra.fitness import inspect_server
 from wal_sink.targets.cassandra.options import CassandraOptions
-from wal_sink.targets.cassandra.row_options import TABLE_COLUMN, TABLES, primary_key
+from wal_sink.targets.cassandra.row_options import primary_key
 from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, CassandraRowPlan
 from wal_sink.targets.cassandra.schema.compare import Wanted, match_columns, used_types
 from wal_sink.targets.cassandra.schema.ddl import NewTable, new_table
 from wal_sink.targets.cassandra.schema.table import (
+    Server,
     TableMetadata,
     index_rules,
     read_table,
     term_limits,
 )
 from wal_sink.targets.cassandra.session import ensure_ledger_table
-from wal_sink.targets.cassandra.types import has_lists
-from wal_sink.targets.cassandra.write.drift import refuse_drift
 from wal_sink.targets.create_table import refuse_other_key
-from wal_sink.targets.operations import without_operation, without_words
 
 log = logging.getLogger(__name__)
 
@@ -74,27 +69,24 @@ def _missing(options: CassandraOptions, schema: pa.Schema, live: TableMetadata) 
     taken = live.exists or live.name.table in live.views
     if taken or live.name.keyspace not in live.keyspaces:
         return None
-    written = written_columns(options, schema, set(), str(live.name))
+    written = _written(options, schema, set(), str(live.name))
     key, names = primary_key(options.layout), options.column_names
     return new_table(live, written, key, names, totals=bool(options.added))
 
 
-def written_columns(
+def _written(
     options: CassandraOptions, schema: pa.Schema, known: set[str], place: str
 ) -> pa.Schema:
     """Return the columns that are written, without those that only say what becomes of a row.
 
     :param known: the tables' columns.
     :param place: the tables, as errors show them.
-    :raises SchemaMismatch: such a column is missing, or has another type, or a table has it, too.
     """
-    names, words = options.column_names, f"the names that {TABLES} has"
-    known = {name for name in schema.names if names.get(name, name) in known}
-    naming, tables = options.table_column, f"one of {place}"
-    schema = without_words(schema, TABLE_COLUMN, naming, known, tables, words)
-    schema = without_operation(schema, options.operation_column, known, place)
-    schema = without_lives(schema, options, known, place)
-    return without_event_time(schema, options.event_column, known)
+    for feature in FEATURES:
+        names = options.column_names
+        in_tables = {name for name in schema.names if names.get(name, name) in known}
+        schema = feature.written(schema, options, in_tables, place)
+    return schema
 
 
 def _agree(
@@ -106,7 +98,7 @@ def _agree(
 ) -> Plan:
     """Compare the DataFrame with the tables."""
     known = {column.name for live in tables for column in live.columns}
-    written = written_columns(options, schema, known, ", ".join(str(live.name) for live in tables))
+    written = _written(options, schema, known, ", ".join(str(live.name) for live in tables))
     changes = found_changes(options.changes, written.names)
     wanted = Wanted(options.column_names, options.write_mode == "update", changes)
     if options.tables:
@@ -115,74 +107,37 @@ def _agree(
         matched = [match_columns(written, tables[0], wanted.among(written.names))]
         key_names = [column.name for column in matched[0] if column.role in KEY]
         refuse_other_key(tables[0].name, options.layout, key_names)
-    plans = [
-        _plan(options, server, live, columns, wanted, schema, key)
+    agreed = [
+        Agreement(
+            options,
+            server,
+            live,
+            columns,
+            wanted.among([column.name for column in columns]),
+        )
         for live, columns in zip(tables, matched, strict=True)
     ]
+    plans = [_plan(each, schema, key) for each in agreed]
     whole = of_several(plans, schema, options.table_column) if options.tables else plans[0]
-    return msgspec.structs.replace(whole, demands=demands_of(plans)).plain
+    demands = joined(f.demands(plan) for plan in plans for f in used(plan))
+    return msgspec.structs.replace(whole, demands=demands).plain
 
 
-def demands_of(plans: Sequence[CassandraPlan]) -> WriteDemands:
-    """Return what the rows of several tables, each with its plan, demand of the flush."""
-    on_condition = any(plan.details.if_not_exists for plan in plans)
-    return WriteDemands(
-        one_session=on_condition or any(plan.details.added for plan in plans),
-        target_dated=on_condition,
-        sent_once=any(map(has_lists, plans)),
-    )
-
-
-def agreed_rows(
-    options: CassandraOptions,
-    settings: Mapping[str, str | None],
-    live: TableMetadata,
-    columns: tuple[Column, ...],
-    wanted: Wanted,
-) -> CassandraRowPlan:
-    """Return how rows are written to a table.
-
-    :param settings: of the server.
-    :param columns: those of the table that the DataFrame has.
-    :raises SchemaMismatch, OptionError: table, DataFrame and options do not fit together.
-    """
-    wanted = wanted.among([column.name for column in columns])
-    if wanted.update:
-        refuse_no_update(live, columns, options.operation_column)
-    if options.if_not_exists:
-        refuse_no_condition(live, columns)
-    if options.added:
-        refuse_no_totals(live, columns, options.added)
-    return CassandraRowPlan(
-        keyspace=options.keyspace,
-        table=live.name.table,
-        nulls=options.nulls,
-        types=used_types(columns, live),
-        update=wanted.update,
-        changes=dict(wanted.changes),
-        clustering=clustering(live, columns) if options.operation_column else (),
-        lives=agreed_lives(options, live, settings),
-        event_column=options.event_column,
-        if_not_exists=options.if_not_exists,
-        added=options.added,
-    )
-
-
-def _plan(
-    options: CassandraOptions,
-    server: Server,
-    live: TableMetadata,
-    columns: tuple[Column, ...],
-    wanted: Wanted,
-    schema: pa.Schema,
-    key: str,
-) -> CassandraPlan:
+def _plan(agreed: Agreement, schema: pa.Schema, key: str) -> CassandraPlan:
     """Return the plan of one table.
 
     :param schema: of the DataFrame.
     """
+    options, live, columns = agreed.options, agreed.live, agreed.columns
     _log_consequences(options, live)
-    settings = server.settings or {}
+    rows = CassandraRowPlan(
+        keyspace=options.keyspace,
+        table=live.name.table,
+        nulls=options.nulls,
+        types=used_types(columns, live),
+    )
+    for feature in FEATURES:
+        rows = feature.agree(rows, agreed)
     by_name = {column.name: column for column in columns}
     controls = {*options.controls.values()} - {options.table_column}
     plan = CassandraPlan(
@@ -195,11 +150,14 @@ def _plan(
             if field.name in by_name or field.name in controls
         ),
         operations=dict(options.words) if options.operation_column else {},
-        details=agreed_rows(options, settings, live, columns, wanted),
+        details=rows,
     )
-    refuse_drift(plan.of_table(), live)
-    rules = index_rules(live.indexes, plan.indexed_columns, live.types, term_limits(settings))
-    return plan.noting(indexes=rules)
+    limits = term_limits(agreed.server.settings)
+    indexes = index_rules(live.indexes, plan.indexed_columns, live.types, limits)
+    plan = plan.noting(indexes=indexes)
+    for feature in used(plan):
+        feature.refuse_drift(plan, live)
+    return plan
 
 
 def _control(field: pa.Field, operation: str) -> Column:

@@ -17,12 +17,7 @@ from wal_sink.errors import OptionError
 from wal_sink.options import COLUMN, SECONDS, SHAPES, about, fields, of_column
 from wal_sink.targets.cassandra.row_plan import ADDED_COLUMN, MOST_TTL_S, Change, TableName
 from wal_sink.targets.create_table import CREATE_TABLE, KEY_COLUMNS, PARTITION_COLUMNS, Layout
-from wal_sink.targets.operations import (
-    BY_POSITION,
-    OPERATION_COLUMN,
-    OperationOptions,
-    described,
-)
+from wal_sink.targets.operations import OPERATION_COLUMN, OperationOptions
 
 COLUMNS_OPTION = "cassandra.columns"
 TABLES, TABLE_COLUMN = "tables", "tableColumn"
@@ -296,41 +291,6 @@ class RowOptions(OperationOptions, frozen=True, kw_only=True):
             EVENT_COLUMN: self.event_column,
         }
         return {option: column for option, column in named.items() if column}
-
-    @property
-    def in_force(self) -> dict[str, str]:
-        """What becomes of rows, as it is logged when a query starts: texts by heading."""
-        newest, life = f"{BY_POSITION} (see {EVENT_COLUMN})", ""
-        if self.event_column:
-            newest = f"of two versions of a row the one with the later {self.event_column} ({EVENT_COLUMN})"
-        elif self.if_not_exists:
-            newest = (
-                f"the first row of a key, and what the table has already, stays ({IF_NOT_EXISTS})"
-            )
-        if self.ttl is not None:
-            life = f"{self.ttl} s from when the row was published ({TTL})"
-        elif self.ttl_column:
-            life = f"seconds in {self.ttl_column}, from when the row was published ({TTL_COLUMN})"
-        elif self.expires_column:
-            life = f"until {self.expires_column} ({EXPIRES_COLUMN})"
-        to_each = (
-            f"each to every table, by the columns that it has ({TABLES})" if self.tables else ""
-        )
-        named = f"each to the table that {self.table_column} names ({TABLE_COLUMN})"
-        update = f"by UPDATE: a row exists as long as one of its values does ({WRITE_MODE})"
-        changes = sorted(self.changes.items())
-        changed = ", ".join(f"{of_column(COLLECTIONS, name)}={change}" for name, change in changes)
-        totals = f"{', '.join(self.added)} are added to what the table holds ({ADD_COLUMNS})"
-        found = {
-            "newest": newest,
-            "rows": named if self.table_column else to_each,
-            "write": update if self.write_mode == "update" else "",
-            **described(self.operation_column, self.words),
-            "life": life,
-            "collections": changed and f"{changed}; by UPDATE",
-            "totals": totals if self.added else "",
-        }
-        return {heading: text for heading, text in found.items() if text}
 
     @property
     def given(self) -> dict[str, str]:

@@ -53,10 +53,6 @@ class InvalidValue(NamedTuple):
         return cls(row, path, None if values is None else values[row], problem, remedy, bad)
 
 
-Reason = tuple[pa.Array, str, str]
-"""Which values are refused, as flags; why, which continues "Column c of t (value) …"; and what to do."""
-
-
 def missing_rules(planned: Sequence[IndexRule], now: Sequence[IndexRule]) -> tuple[IndexRule, ...]:
     """Return the rules of now under which tasks with a plan could have let a value pass."""
     known = {_what(rule) for rule in planned}
@@ -87,7 +83,8 @@ def refused(rule: IndexRule, stored: pa.Array, plan: str) -> Iterator[InvalidVal
             yield found
 
 
-def _reasons(rule: IndexRule, stored: pa.Array) -> Iterator[Reason]:
+def _reasons(rule: IndexRule, stored: pa.Array) -> Iterator[tuple[pa.Array, str, str]]:
+    """Yield which values are refused, why, and what to do."""
     if rule.vector:
         offsets, elements = unnest(stored)
         amounts = pc.abs(elements)

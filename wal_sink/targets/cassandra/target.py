@@ -13,6 +13,7 @@ from wal_sink.options import Options
 from wal_sink.targets.base import Delivery, Kind, Session, Target
 from wal_sink.targets.cassandra.options import CassandraOptions, with_environment
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
+from wal_sink.targets.operations import BY_POSITION
 
 
 class CassandraTarget(Target):
@@ -36,18 +37,23 @@ class CassandraTarget(Target):
     @property
     def description(self) -> Mapping[str, str]:
         """Return cluster, consistency level, tables and what becomes of rows."""
+        from wal_sink.targets.cassandra.features import FEATURES  # noqa: PLC0415 -- pyarrow.compute
+
         given = self.options
         nulls = {"unset": "a null keeps the older value", "write": "a null clears the older value"}
         ledger = f"{given.ledger.keyspace}.{given.ledger.table}"
         where = given.where if given.secure_connect_bundle else f"{given.where}, port {given.port}"
         renamed = ", ".join(f"{name} as {column}" for name, column in given.column_names.items())
-        return {
+        described = {
             "target": f"{self.name} at {where}, {given.consistency_level}",
             "table" if given.table else "tables": f"{self.writes_to}, ledger in {ledger}",
             **({"columns": f"{renamed} (cassandra.columns)"} if renamed else {}),
             "nulls": f"{given.nulls}: {nulls[given.nulls]} (cassandra.nulls)",
-            **given.in_force,
+            "newest": f"{BY_POSITION} (see cassandra.timestampColumn)",
         }
+        for feature in FEATURES:
+            described |= feature.describe(given)
+        return described
 
     def plan(self, schema: pa.Schema, key: str) -> Plan:
         """Compare the DataFrame with the table; create the ledger's table if it is missing."""

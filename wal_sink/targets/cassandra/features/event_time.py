@@ -10,8 +10,9 @@ time has, and is left out where nothing remains of it. So no two rows write one 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,11 +21,18 @@ from wal_sink.clock import now_us
 from wal_sink.targets.arrow_values import are_deletes, long, null
 from wal_sink.targets.cassandra.casts import Array, as_is, booleans, elements, flags, indices
 from wal_sink.targets.cassandra.encode import distinct_keys, fixed
-from wal_sink.targets.cassandra.features import Ints, TaskRows, are_bad
+from wal_sink.targets.cassandra.feature import (
+    Agreement,
+    Feature,
+    Ints,
+    TaskRows,
+    ValueRule,
+    are_bad,
+)
 from wal_sink.targets.cassandra.features.lives import refuse_type
+from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_options import EVENT_COLUMN
-from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan
-from wal_sink.targets.cassandra.rules import Reason
+from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, CassandraRowPlan
 
 EVENT_US = "wal_sink:timestamp_us"
 """The log's column of a row's write timestamp, microseconds since 1970. What a table has of an event time is
@@ -35,30 +43,54 @@ AHEAD_S = 3_600
 _LEAST_US = 10**15
 """2001-09-09: a bigint below that counts milliseconds or seconds."""
 
+Numbers = Callable[[Collection[str]], Array]
+"""Returns a number for each row, the same for rows of one time that are alike in the columns of these roles;
+counted from 0 without a gap."""
+
 _PARTITION = ("partition",)
 
 
-def without_event_time(schema: pa.Schema, column: str, known: Collection[str]) -> pa.Schema:
-    """Return the columns without that of event times, unless the table has it; no change for an empty name.
+class EventTime(Feature):
+    """`cassandra.timestampColumn`."""
 
-    :param known: the DataFrame's names of the columns that the tables have.
-    :raises SchemaMismatch: it is missing, or has another type.
-    """
-    if not column:
-        return schema
-    remedy = 'Make it an instant, .cast("timestamp"), or a bigint of microseconds since 1970.'
-    refuse_type(schema, EVENT_COLUMN, column, ("timestamp", "bigint"), remedy)
-    return schema if column in known else schema.remove(schema.names.index(column))
+    def describe(self, options: CassandraOptions) -> Mapping[str, str]:
+        """Say which version of a row stays."""
+        if not options.event_column:
+            return {}
+        return {
+            "newest": f"of two versions of a row the one with the later {options.event_column}"
+            f" ({EVENT_COLUMN})"
+        }
 
+    def written(
+        self, schema: pa.Schema, options: CassandraOptions, known: set[str], place: str
+    ) -> pa.Schema:
+        """Leave out the column unless the table has it."""
+        column = options.event_column
+        if not column:
+            return schema
+        remedy = 'Make it an instant, .cast("timestamp"), or a bigint of microseconds since 1970.'
+        refuse_type(schema, EVENT_COLUMN, column, ("timestamp", "bigint"), remedy)
+        return schema if column in known else schema.remove(schema.names.index(column))
 
-def read_event_times(rows: TaskRows, name: str) -> None:
-    """Read the column, as microseconds.
+    def agree(self, rows: CassandraRowPlan, agreed: Agreement) -> CassandraRowPlan:
+        """Note the column."""
+        return msgspec.structs.replace(rows, event_column=agreed.options.event_column)
 
-    :raises InvalidRow: a value is no time of an event.
-    """
-    values = rows.controls[EVENT_US] = rows.whole_numbers(name)
-    is_number = pa.types.is_integer(as_is(rows.given.column(name)).type)
-    rows.refuse(EVENT_COLUMN, name, _of_events(values, now_us(), is_number=is_number))
+    def used(self, plan: CassandraPlan) -> bool:
+        """Whether rows bring the times of their events."""
+        return bool(plan.details.event_column)
+
+    def read(self, rows: TaskRows) -> None:
+        """Read the column, as microseconds."""
+        name = rows.plan.details.event_column
+        values = rows.controls[EVENT_US] = rows.whole_numbers(name)
+        is_number = pa.types.is_integer(as_is(rows.given.column(name)).type)
+        rows.refuse(EVENT_COLUMN, name, _of_events(values, now_us(), is_number=is_number))
+
+    def settle(self, batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
+        """Leave each cell of a key and a time once."""
+        return settled(batch, plan, EVENT_US, by_key(batch, plan.of_table(), EVENT_US))
 
 
 def event_times(batch: pa.RecordBatch) -> Ints:
@@ -67,29 +99,33 @@ def event_times(batch: pa.RecordBatch) -> Ints:
     return found
 
 
-def _of_events(values: pa.Array, now_us: int, *, is_number: bool) -> list[Reason]:
+def _of_events(values: pa.Array, now_us: int, *, is_number: bool) -> list[ValueRule]:
     ahead_us = now_us + AHEAD_S * 1_000_000
     early = "is before 2001 as microseconds" if is_number else "is not after 1970"
     return [
-        (
+        ValueRule(
             values.is_null(),
             "is null, and not the time of an event",
             'Drop such rows, .na.drop(subset=["{name}"]), or fill them in.',
         ),
-        (
+        ValueRule(
             are_bad(pc.less(values, long(_LEAST_US if is_number else 1))),
             early,
-            'Milliseconds become an instant by timestamp_millis("{name}"), seconds by timestamp_seconds.',
+            'Milliseconds and seconds become instants by timestamp_millis("{name}") and'
+            ' timestamp_seconds("{name}"); drop rows without a time.',
         ),
-        (
+        ValueRule(
             are_bad(pc.greater(values, long(ahead_us))),
             f"is more than {AHEAD_S} seconds ahead of the clock, and would hide what comes until then",
-            'Correct its clock or time zone; or bound it: least("{name}", current_timestamp()).',
+            "Correct the clock or time zone that it comes from; or bound it:"
+            ' least("{name}", current_timestamp()).',
         ),
     ]
 
 
-def settled(batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
+def settled(
+    batch: pa.RecordBatch, plan: CassandraPlan, times: str, numbers: Numbers
+) -> pa.RecordBatch:
     """Return the batch with each cell once, and at most one delete, of each key and time.
 
     A null that leaves a cell as it is, is no cell. A delete that an upsert of its key follows moves a
@@ -100,19 +136,14 @@ def settled(batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
 
     :param batch: as the log has it.
     :param plan: with its operation column, if it has one.
+    :param times: the column of event times, int64 microseconds.
     """
-    stamps = event_times(batch)
+    stamps = elements(batch.column(times), "i8")
     in_order = np.sort(stamps)
     if not (in_order[1:] == in_order[:-1]).any():
         return batch
-    table, time = plan.of_table(), fixed(stamps, ">i8")
-
-    def numbers(roles: Collection[str]) -> Array:
-        """Return a number for each row, the same for rows of one time that are alike in some columns."""
-        return distinct_keys(batch, table, time, roles=roles).numbers
-
     rows, groups = np.arange(batch.num_rows), {"regular": numbers(KEY)}
-    values = [column for column in table.columns if column.role not in KEY]
+    values = [column for column in plan.of_table().columns if column.role not in KEY]
     if any(column.role == "static" for column in values):
         groups["static"] = numbers(_PARTITION)
     if all(group.max() + 1 == len(rows) for group in groups.values()):
@@ -124,7 +155,7 @@ def settled(batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
     stays = (rows == last_delete) | ((rows == last_upsert) & ~hidden)
     unset = plan.details.nulls == "unset"
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    columns[EVENT_US] = indices(stamps - moved)
+    columns[times] = indices(stamps - moved)
     for column in values:
         given, static = columns[column.name], column.role == "static"
         written = upserts if static else upserts & ~hidden
@@ -165,3 +196,12 @@ def _positions(of: Array) -> pa.Array:
     if (of >= 0).all():
         return positions
     return pc.if_else(flags(of >= 0), positions, null(pa.int64()))
+
+
+def by_key(batch: pa.RecordBatch, table: CassandraPlan, times: str) -> Numbers:
+    """Return what numbers rows by the bytes of their keys.
+
+    :param table: the plan's columns that the table has.
+    """
+    time = fixed(elements(batch.column(times), "i8"), ">i8")
+    return lambda roles: distinct_keys(batch, table, time, roles=roles).numbers

@@ -10,29 +10,69 @@ other's way, and time out. So requests come in rounds, in each of which a partit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import msgspec
 import numpy as np
 
 from wal_sink.errors import SchemaMismatch
-from wal_sink.model.plan import Column
+from wal_sink.model.plan import WriteDemands
 from wal_sink.targets.cassandra.casts import indices
 from wal_sink.targets.cassandra.encode import distinct_keys
-from wal_sink.targets.cassandra.features import Ints, Stamped
+from wal_sink.targets.cassandra.feature import Agreement, Feature, Form, Ints, Stamped
+from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_options import IF_NOT_EXISTS
-from wal_sink.targets.cassandra.row_plan import CassandraPlan
-from wal_sink.targets.cassandra.schema.table import TableMetadata, alike
+from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan
+from wal_sink.targets.cassandra.schema.table import Server, alike
 
 
-def refuse_no_condition(live: TableMetadata, columns: Sequence[Column]) -> None:
+class IfNotExists(Feature):
+    """`cassandra.ifNotExists`."""
+
+    def describe(self, options: CassandraOptions) -> Mapping[str, str]:
+        """Say which row of a key stays."""
+        if not options.if_not_exists:
+            return {}
+        return {
+            "newest": f"the first row of a key, and what the table has already, stays ({IF_NOT_EXISTS})"
+        }
+
+    def refuse_server(self, server: Server, options: CassandraOptions) -> None:
+        """Refuse a keyspace without conditional updates."""
+        if options.if_not_exists and (why := server.why_no_conditions(options.keyspace)):
+            raise SchemaMismatch(
+                f"Keyspace {options.keyspace} {why}",
+                f"Leave out {IF_NOT_EXISTS}, or write to a keyspace without tablets.",
+            )
+
+    def agree(self, rows: CassandraRowPlan, agreed: Agreement) -> CassandraRowPlan:
+        """Note it, for a table of which the first row of a key can be told."""
+        if not agreed.options.if_not_exists:
+            return rows
+        _refuse_no_condition(agreed)
+        return msgspec.structs.replace(rows, if_not_exists=True)
+
+    def demands(self, plan: CassandraPlan) -> WriteDemands:
+        """Write in order; the server dates the rows."""
+        return WriteDemands(one_session=True, target_dated=True)
+
+    def used(self, plan: CassandraPlan) -> bool:
+        """Whether a row is written only where there is none of its key."""
+        return plan.details.if_not_exists
+
+    def form(self, plan: CassandraPlan, form: Form) -> Form:
+        """Add the condition."""
+        return form._replace(condition="IF NOT EXISTS", stamped=False)
+
+
+def _refuse_no_condition(agreed: Agreement) -> None:
     """Refuse a table of which the first row of a key cannot be told, where that one stays.
 
     Rows of a partition are written one after the other, so only partition keys have to be told apart.
 
-    :param columns: those of the table that the DataFrame has.
     :raises SchemaMismatch: there are static columns; or two encodings of a partition key are one row.
     """
+    live, columns = agreed.live, agreed.columns
     for column in columns:
         if column.role == "partition" and (why := alike(column, live)):
             raise SchemaMismatch(

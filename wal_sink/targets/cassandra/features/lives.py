@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 import numpy as np
@@ -20,12 +20,17 @@ from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.model.plan import spark_type
 from wal_sink.targets.arrow_values import long, not_deleted, null
 from wal_sink.targets.cassandra.casts import elements
-from wal_sink.targets.cassandra.features import Ints, TaskRows, are_bad
+from wal_sink.targets.cassandra.feature import (
+    Agreement,
+    Feature,
+    Ints,
+    TaskRows,
+    ValueRule,
+    are_bad,
+)
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_options import EXPIRES_COLUMN, TTL, TTL_COLUMN
-from wal_sink.targets.cassandra.row_plan import MOST_TTL_S, Lives
-from wal_sink.targets.cassandra.rules import Reason
-from wal_sink.targets.cassandra.schema.table import TableMetadata
+from wal_sink.targets.cassandra.row_plan import MOST_TTL_S, CassandraPlan, CassandraRowPlan, Lives
 from wal_sink.targets.operations import named_column, refuse_written
 
 log = logging.getLogger(__name__)
@@ -40,67 +45,76 @@ ASK_EVERY_S = 30.0
 _SECOND_US = 1_000_000
 
 
-def without_lives(
-    schema: pa.Schema, options: CassandraOptions, known: Collection[str], place: str
-) -> pa.Schema:
-    """Return the columns without that of seconds, and without that of expiry unless the table has it.
+class RowLives(Feature):
+    """`cassandra.ttl`, `cassandra.ttlColumn` and `cassandra.expiresAtColumn`."""
 
-    :param known: the DataFrame's names of the columns that the tables have.
-    :param place: the tables, as errors show them.
-    :raises SchemaMismatch: such a column is missing, or has another type; or a table has that of seconds.
-    """
-    if column := options.ttl_column:
-        refuse_type(
-            schema,
-            TTL_COLUMN,
-            column,
-            ("tinyint", "smallint", "int", "bigint"),
-            'Make it whole seconds: .cast("bigint").',
-        )
-        refuse_written(TTL_COLUMN, column, known, place, "seconds to live are")
-    if column := options.expires_column:
-        remedy = 'Make it an instant: .cast("timestamp").'
-        refuse_type(schema, EXPIRES_COLUMN, column, ("timestamp",), remedy)
-    lacking = {options.ttl_column, options.expires_column}.difference(known)
-    return pa.schema([field for field in schema if field.name not in lacking])
+    def describe(self, options: CassandraOptions) -> Mapping[str, str]:
+        """Say what ends a row's life."""
+        if options.ttl is not None:
+            return {"life": f"{options.ttl} s from when the row was published ({TTL})"}
+        if column := options.ttl_column:
+            return {"life": f"seconds in {column}, from when the row was published ({TTL_COLUMN})"}
+        if column := options.expires_column:
+            return {"life": f"until {column} ({EXPIRES_COLUMN})"}
+        return {}
 
-
-def agreed_lives(
-    given: CassandraOptions, live: TableMetadata, settings: Mapping[str, str | None]
-) -> Lives | None:
-    """Return how long rows live, and what the server takes; None: the options do not say it.
-
-    :param settings: of the server.
-    :raises OptionError: a life as long as the option says ends after that.
-    """
-    lives = Lives(ttl_s=given.ttl, ttl_column=given.ttl_column, expires_column=given.expires_column)
-    if lives == Lives():
-        if live.default_ttl:
-            log.info(
-                "%s has default_time_to_live = %d. A row expires that many seconds after it was"
-                " published",
-                live.name,
-                live.default_ttl,
+    def written(
+        self, schema: pa.Schema, options: CassandraOptions, known: set[str], place: str
+    ) -> pa.Schema:
+        """Leave out the column of seconds, and that of expiry unless the table has it."""
+        if column := options.ttl_column:
+            refuse_type(
+                schema,
+                TTL_COLUMN,
+                column,
+                ("tinyint", "smallint", "int", "bigint"),
+                'Make it whole seconds: .cast("bigint").',
             )
-        return None
-    latest_s = latest_expiry_s(settings.get("storage_compatibility_mode"))
-    return for_server(lives, latest_s, int(time.time()))
+            refuse_written(TTL_COLUMN, column, known, place, "seconds to live are")
+        if column := options.expires_column:
+            remedy = 'Make it an instant: .cast("timestamp").'
+            refuse_type(schema, EXPIRES_COLUMN, column, ("timestamp",), remedy)
+        lacking = {options.ttl_column, options.expires_column} - known
+        return pa.schema([field for field in schema if field.name not in lacking])
 
+    def agree(self, rows: CassandraRowPlan, agreed: Agreement) -> CassandraRowPlan:
+        """Note what the server takes.
 
-def read_lives(rows: TaskRows, lives: Lives) -> None:
-    """Read the column, as whole numbers; a delete has no life.
+        :raises OptionError: a life as long as the option says ends after that.
+        """
+        given, live = agreed.options, agreed.live
+        lives = Lives(
+            ttl_s=given.ttl, ttl_column=given.ttl_column, expires_column=given.expires_column
+        )
+        if lives == Lives():
+            if live.default_ttl:
+                log.info(
+                    "%s has default_time_to_live = %d. A row expires that many seconds after it was"
+                    " published",
+                    live.name,
+                    live.default_ttl,
+                )
+            return rows
+        settings = agreed.server.settings or {}
+        latest_s = latest_expiry_s(settings.get("storage_compatibility_mode"))
+        return msgspec.structs.replace(rows, lives=for_server(lives, latest_s, int(time.time())))
 
-    :raises InvalidRow: a value is no life.
-    """
-    deletes = rows.deletes
-    if name := lives.ttl_column:
-        values = rows.whole_numbers(name)
-        rows.controls[LIFE_S] = _alive(values, deletes)
-        rows.refuse(TTL_COLUMN, name, _of_seconds(values, deletes, lives))
-    if name := lives.expires_column:
-        values = rows.whole_numbers(name)
-        rows.controls[EXPIRES_US] = _alive(values, deletes)
-        rows.refuse(EXPIRES_COLUMN, name, _of_expiry(values, deletes, lives, now_us()))
+    def used(self, plan: CassandraPlan) -> bool:
+        """Whether options say how long rows live."""
+        return plan.details.lives is not None
+
+    def read(self, rows: TaskRows) -> None:
+        """Read the column, as whole numbers; a delete has no life."""
+        lives, deletes = rows.plan.details.lives, rows.deletes
+        assert lives is not None
+        if name := lives.ttl_column:
+            values = rows.whole_numbers(name)
+            rows.controls[LIFE_S] = _alive(values, deletes)
+            rows.refuse(TTL_COLUMN, name, _of_seconds(values, deletes, lives))
+        if name := lives.expires_column:
+            values = rows.whole_numbers(name)
+            rows.controls[EXPIRES_US] = _alive(values, deletes)
+            rows.refuse(EXPIRES_COLUMN, name, _of_expiry(values, deletes, lives, now_us()))
 
 
 def refuse_type(
@@ -149,17 +163,17 @@ def _alive(values: pa.Array, deletes: pa.Array | None) -> pa.Array:
     return values if deletes is None else pc.if_else(deletes, null(pa.int64()), values)
 
 
-def _of_seconds(values: pa.Array, deletes: pa.Array | None, lives: Lives) -> list[Reason]:
+def _of_seconds(values: pa.Array, deletes: pa.Array | None, lives: Lives) -> list[ValueRule]:
     most_s = lives.most_ttl_s
     keep = "Fill it in, .na.fill(…), or write rows that live for ever by a query of their own."
     return [
-        (not_deleted(values.is_null(), deletes), "is null, and not seconds to live", keep),
-        (
+        ValueRule(not_deleted(values.is_null(), deletes), "is null, and not seconds to live", keep),
+        ValueRule(
             are_bad(pc.less(values, long(1)), deletes),
             "is not one second to live or more",
             "Drop such rows; or write a delete, by operationColumn, for those that shall go.",
         ),
-        (
+        ValueRule(
             are_bad(pc.greater(values, long(most_s)), deletes),
             f"is more than the {most_s} seconds that the server takes",
             f'Take the smaller of the two: least("{{name}}", lit({most_s})).',
@@ -169,17 +183,17 @@ def _of_seconds(values: pa.Array, deletes: pa.Array | None, lives: Lives) -> lis
 
 def _of_expiry(
     values: pa.Array, deletes: pa.Array | None, lives: Lives, now_us: int
-) -> list[Reason]:
+) -> list[ValueRule]:
     latest_us = now_us + MOST_TTL_S * _SECOND_US
     if lives.latest_s:
         latest_us = min(latest_us, lives.latest_s * _SECOND_US)
     return [
-        (
+        ValueRule(
             not_deleted(values.is_null(), deletes),
             "is null, and not a time of expiry",
             "Fill it in, or write rows that live for ever by a query of their own.",
         ),
-        (
+        ValueRule(
             are_bad(pc.greater(values, long(latest_us)), deletes),
             "is later than the server can keep as a time of expiry",
             f'Take an earlier one: least("{{name}}", timestamp_seconds(lit({latest_us // _SECOND_US}))).',

@@ -7,13 +7,21 @@ all of them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Column
-from wal_sink.targets.cassandra.row_plan import CassandraPlan, OneOfSeveral
+from wal_sink.targets import arrow_values
+from wal_sink.targets.arrow_values import FALSE, TRUE, plain, shorten
+from wal_sink.targets.cassandra.feature import Feature
+from wal_sink.targets.cassandra.options import CassandraOptions
+from wal_sink.targets.cassandra.row_options import TABLE_COLUMN, TABLES
+from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, OneOfSeveral, columns_of
+from wal_sink.targets.cassandra.rules import row_text
 from wal_sink.targets.cassandra.schema.compare import (
     AS_IT_IS,
     Wanted,
@@ -24,8 +32,36 @@ from wal_sink.targets.cassandra.schema.table import TableMetadata
 from wal_sink.targets.cassandra.types import CqlType, parse
 from wal_sink.targets.columns import does_not_fit
 from wal_sink.targets.names import did_you_mean
+from wal_sink.targets.operations import without_words
 
 log = logging.getLogger(__name__)
+
+
+Check = Callable[[pa.RecordBatch, CassandraPlan], pa.RecordBatch]
+"""Casts rows to the types that the log holds for one table, or raises InvalidRow."""
+
+
+class SeveralTables(Feature):
+    """`tables` and `tableColumn`."""
+
+    def describe(self, options: CassandraOptions) -> Mapping[str, str]:
+        """Say which rows go where."""
+        if not options.tables:
+            return {}
+        if column := options.table_column:
+            return {"rows": f"each to the table that {column} names ({TABLE_COLUMN})"}
+        return {"rows": f"each to every table, by the columns that it has ({TABLES})"}
+
+    def written(
+        self, schema: pa.Schema, options: CassandraOptions, known: set[str], place: str
+    ) -> pa.Schema:
+        """Leave out the column that names the table."""
+        words, tables = f"the names that {TABLES} has", f"one of {place}"
+        return without_words(schema, TABLE_COLUMN, options.table_column, known, tables, words)
+
+    def used(self, plan: CassandraPlan) -> bool:
+        """Whether the plan is of several tables; that of each is as if there were no other one."""
+        return bool(plan.details.tables)
 
 
 def match_tables(
@@ -120,3 +156,81 @@ def _bare(tree: CqlType) -> CqlType:
     """Return the type without what does not change its values: whether it is frozen, how it is printed."""
     parts = tuple(_bare(part) for part in tree.parts)
     return tree._replace(frozen=False, label="", parts=parts)
+
+
+def check_for_every(batch: pa.RecordBatch, plan: CassandraPlan, check: Check) -> pa.RecordBatch:
+    """Check rows that go to every table."""
+    found: dict[str, pa.Array] = {}
+    for table in plan.tables:
+        stored = check(columns_of(batch, plan, table), table)
+        # A delete has the keys of all tables, and nothing else: see `keys_of_deletes`.
+        keys = {column.name for column in table.columns if column.role in KEY}
+        for name, values in zip(stored.schema.names, stored.columns, strict=True):
+            if name not in found or name in keys:
+                found[name] = values
+    return _in_order(found, plan)
+
+
+def check_for_named(batch: pa.RecordBatch, plan: CassandraPlan, check: Check) -> pa.RecordBatch:
+    """Check the rows of each table apart; where a row's table lacks a column, the log has null."""
+    column, tables = plan.details.table_column, plan.tables
+    words = batch.column(column).cast(pa.string())
+    names = plan.table_names
+    rows_of = [pc.equal(words, arrow_values.text(name)).fill_null(FALSE) for name in names]
+    _refuse_unknown(batch, plan, rows_of)
+    parts = [
+        _of_table(batch, rows, plan, table, check)
+        for rows, table in zip(rows_of, tables, strict=True)
+    ]
+    positions = pa.concat_arrays([pc.indices_nonzero(rows) for rows in rows_of])
+    places = pc.sort_indices(positions)  # of a permutation: its inverse
+    kinds = {field.name: field.type for part in parts for field in part.schema}
+    found = {column: words}
+    for name, kind in kinds.items():
+        pieces = [
+            part.column(name) if name in part.schema.names else pa.nulls(part.num_rows, kind)
+            for part in parts
+        ]
+        found[name] = pa.concat_arrays(pieces).take(places)
+    return _in_order(found, plan)
+
+
+def _of_table(
+    batch: pa.RecordBatch, rows: pa.Array, plan: CassandraPlan, table: CassandraPlan, check: Check
+) -> pa.RecordBatch:
+    """Check the rows of a batch that go to a table.
+
+    :param rows: which these are, booleans.
+    """
+    try:
+        return check(columns_of(batch.filter(rows), plan, table), table)
+    except InvalidRow as error:
+        if error.rows is not None:
+            none = pa.nulls(batch.num_rows).is_valid()
+            error.rows = pc.replace_with_mask(none, rows, error.rows)
+        raise
+
+
+def _in_order(found: dict[str, pa.Array], plan: CassandraPlan) -> pa.RecordBatch:
+    names = [column.name for column in plan.columns if column.name in found]
+    names += [name for name in found if name not in names]
+    return pa.RecordBatch.from_arrays([found[name] for name in names], names=names)
+
+
+def _refuse_unknown(
+    batch: pa.RecordBatch, plan: CassandraPlan, rows_of: Sequence[pa.Array]
+) -> None:
+    known = rows_of[0]
+    for rows in rows_of[1:]:
+        known = pc.or_(known, rows)
+    row = pc.index(pc.invert(known), TRUE).as_py()
+    if row >= 0:
+        value = shorten(plain(batch.column(plan.details.table_column)[row]))
+        raise InvalidRow(
+            f"Column {plan.details.table_column} ({value}) names no table: option tables has"
+            f" {', '.join(plan.table_names)}; in {row_text(batch, plan, row)}.",
+            "Correct or drop such rows, or add the table to tables.",
+            column=plan.details.table_column,
+            problem=f"Column {plan.details.table_column} names no table.",
+            rows=pc.invert(known),
+        )

@@ -8,7 +8,7 @@ whatever was read and however the rows were cut.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact, localcontext
 from typing import Any, NamedTuple, Self
 
@@ -19,26 +19,62 @@ import pyarrow as pa
 
 from wal_sink.errors import SchemaMismatch, TargetRefused
 from wal_sink.model.ledger import Window
-from wal_sink.model.plan import Column
+from wal_sink.model.plan import Column, WriteDemands
 from wal_sink.targets.cassandra.casts import booleans, elements, indices
-from wal_sink.targets.cassandra.features import Ints
+from wal_sink.targets.cassandra.feature import Agreement, Feature, Ints
+from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_options import ADD_COLUMNS, ADD_COLUMNS_AFTER
-from wal_sink.targets.cassandra.row_plan import ADDED_COLUMN, CassandraPlan
+from wal_sink.targets.cassandra.row_plan import ADDED_COLUMN, CassandraPlan, CassandraRowPlan
 from wal_sink.targets.cassandra.rules import row_text
-from wal_sink.targets.cassandra.schema.table import TableMetadata, alike
+from wal_sink.targets.cassandra.schema.table import Server, TableMetadata, alike
 from wal_sink.targets.cassandra.types import parse
 
 
-def refuse_expiring(live: TableMetadata) -> None:
-    """Refuse a table whose totals would expire since it was altered.
+class Totals(Feature):
+    """`cassandra.addColumns` and `cassandra.addColumnsAfter`."""
 
-    :raises SchemaMismatch: they would.
-    """
-    for problem in _about_lives(live):
-        raise SchemaMismatch(
-            f"{live.name} cannot hold the totals of {ADD_COLUMNS} any more:\n  - {problem}",
-            "The flush then goes on by itself. What was written meanwhile expires: write such totals again.",
-        )
+    def describe(self, options: CassandraOptions) -> Mapping[str, str]:
+        """Say which columns are totals."""
+        if not options.added:
+            return {}
+        return {
+            "totals": f"{', '.join(options.added)} are added to what the table holds ({ADD_COLUMNS})"
+        }
+
+    def refuse_server(self, server: Server, options: CassandraOptions) -> None:
+        """Refuse datacenters of which a flusher would not read what another one has written."""
+        replicas = server.replicas(options.keyspace)
+        if options.added and options.consistency_level == "LOCAL_QUORUM" and len(replicas) > 1:
+            raise SchemaMismatch(
+                f"Keyspace {options.keyspace} has replicas in datacenters {', '.join(sorted(replicas))}, and"
+                " cassandra.consistencyLevel is LOCAL_QUORUM: a flusher beside another datacenter"
+                " would add to totals that lack what was written last.",
+                "Set cassandra.consistencyLevel to EACH_QUORUM, or to QUORUM; or leave out"
+                f" {ADD_COLUMNS}.",
+            )
+
+    def agree(self, rows: CassandraRowPlan, agreed: Agreement) -> CassandraRowPlan:
+        """Note the columns, for a table that can hold totals."""
+        added = agreed.options.added
+        refuse_no_totals(agreed.live, agreed.columns, added)
+        return msgspec.structs.replace(rows, added=added)
+
+    def demands(self, plan: CassandraPlan) -> WriteDemands:
+        """Add in the order of the rows."""
+        return WriteDemands(one_session=True)
+
+    def used(self, plan: CassandraPlan) -> bool:
+        """Whether values are added."""
+        return bool(plan.details.added)
+
+    def refuse_drift(self, plan: CassandraPlan, live: TableMetadata) -> None:
+        """Refuse a table whose totals would expire since it was altered."""
+        for problem in _about_lives(live):
+            raise SchemaMismatch(
+                f"{live.name} cannot hold the totals of {ADD_COLUMNS} any more:\n  - {problem}",
+                "The flush then goes on by itself. What was written meanwhile expires: write such totals"
+                " again.",
+            )
 
 
 def with_added_column(plan: CassandraPlan) -> CassandraPlan:
@@ -56,9 +92,11 @@ def refuse_no_totals(live: TableMetadata, columns: Sequence[Column], added: Sequ
     """Refuse a table, or a DataFrame, by which values cannot be added to totals exactly once.
 
     :param columns: those of the table that the DataFrame has.
-    :param added: the columns whose values are added, as the DataFrame names them.
+    :param added: the columns whose values are added, as the DataFrame names them; empty refuses nothing.
     :raises SchemaMismatch: with a line for each thing that does not fit.
     """
+    if not added:
+        return
     by_name = {column.name: column for column in columns}
     about = [(name, _why_no_total(by_name.get(name))) for name in added]
     about += [(c.name, _why_not_beside(c, live)) for c in columns if c.name not in added]

@@ -11,8 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from wal_sink.errors import SchemaMismatch
-from wal_sink.model.plan import Column
+from wal_sink.model.plan import Column, WriteDemands
+from wal_sink.targets.cassandra.feature import Agreement, Feature, Form
+from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_options import (
     COLUMNS_OPTION,
     EVENT_COLUMN,
@@ -21,10 +25,38 @@ from wal_sink.targets.cassandra.row_options import (
     TTL_COLUMN,
     WRITE_MODE,
 )
-from wal_sink.targets.cassandra.row_plan import CassandraPlan, Change, Lives
+from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan, Change, Lives
 from wal_sink.targets.cassandra.schema.compare import option_of
 from wal_sink.targets.cassandra.schema.table import TableMetadata
+from wal_sink.targets.cassandra.types import has_lists
 from wal_sink.targets.names import did_you_mean
+
+
+class Updates(Feature):
+    """`cassandra.writeMode`; and rows whose collections are changed, as an INSERT writes them whole."""
+
+    def describe(self, options: CassandraOptions) -> Mapping[str, str]:
+        """Say when a row exists."""
+        if options.write_mode != "update":
+            return {}
+        return {
+            "write": f"by UPDATE: a row exists as long as one of its values does ({WRITE_MODE})"
+        }
+
+    def agree(self, rows: CassandraRowPlan, agreed: Agreement) -> CassandraRowPlan:
+        """Note it, for what an UPDATE can write."""
+        if not agreed.wanted.update:
+            return rows
+        refuse_no_update(agreed.live, agreed.columns, agreed.options.operation_column)
+        return msgspec.structs.replace(rows, update=True)
+
+    def used(self, plan: CassandraPlan) -> bool:
+        """Whether rows are written by UPDATE."""
+        return plan.details.update
+
+    def form(self, plan: CassandraPlan, form: Form) -> Form:
+        """Write an UPDATE."""
+        return form._replace(update=True)
 
 
 def refuse_no_update(live: TableMetadata, columns: Sequence[Column], operation: str) -> None:
@@ -56,6 +88,24 @@ def refuse_no_update(live: TableMetadata, columns: Sequence[Column], operation: 
         )
 
 
+class Collections(Feature):
+    """`cassandra.collections.<column>`."""
+
+    def describe(self, options: CassandraOptions) -> Mapping[str, str]:
+        """Say what is done to which columns."""
+        changes = options.changes
+        changed = ", ".join(f"{option_of(name)}={changes[name]}" for name in sorted(changes))
+        return {"collections": f"{changed}; by UPDATE"} if changed else {}
+
+    def agree(self, rows: CassandraRowPlan, agreed: Agreement) -> CassandraRowPlan:
+        """Note the changes of the table's columns."""
+        return msgspec.structs.replace(rows, changes=dict(agreed.wanted.changes))
+
+    def used(self, plan: CassandraPlan) -> bool:
+        """Whether a collection is not written whole."""
+        return bool(plan.details.changes)
+
+
 def found_changes(modes: Mapping[str, Change], columns: Sequence[str]) -> dict[str, Change]:
     """Return what is done to the columns of a DataFrame, by their names there.
 
@@ -84,28 +134,38 @@ def found_changes(modes: Mapping[str, Change], columns: Sequence[str]) -> dict[s
 _FROZEN = "Make the columns frozen<list<…>>, leave them out of the DataFrame"
 
 
-def refuse_lists(plan: CassandraPlan, live: TableMetadata) -> None:
-    """Refuse what hangs on a row's timestamp, which each attempt at its list raises.
+class Lists(Feature):
+    """No option: the table's columns ask for it."""
 
-    :param plan: of a table with such lists.
-    :raises SchemaMismatch: rows bring their timestamps along, or live for a number of seconds.
-    """
-    if plan.details.event_column:
-        raise SchemaMismatch(
-            f"{live.name} has lists that are not frozen, and {EVENT_COLUMN} is given: a row that is"
-            " written twice at the time of its event would have their elements twice.",
-            f"{_FROZEN}, or leave out the option.",
-        )
-    lives = plan.details.lives or Lives()
-    asked = {
-        TTL: lives.ttl_s,
-        TTL_COLUMN: lives.ttl_column,
-        f"default_time_to_live = {live.default_ttl}": live.default_ttl,
-    }
-    if seconds := ", ".join(name for name, value in asked.items() if value):
-        raise SchemaMismatch(
-            f"{live.name} has lists that are not frozen, and its rows live for a number of seconds"
-            f" ({seconds}): they count from a row's timestamp, which each attempt at its lists raises.",
-            f"{_FROZEN}; or say when rows expire by {EXPIRES_COLUMN} alone, and ALTER TABLE {live.name}"
-            " WITH default_time_to_live = 0.",
-        )
+    def demands(self, plan: CassandraPlan) -> WriteDemands:
+        """Send each row once with a timestamp."""
+        return WriteDemands(sent_once=True)
+
+    def used(self, plan: CassandraPlan) -> bool:
+        """Whether a column is such a list."""
+        return has_lists(plan)
+
+    def refuse_drift(self, plan: CassandraPlan, live: TableMetadata) -> None:
+        """Refuse what hangs on a row's timestamp, which each attempt at its list raises; also at the start.
+
+        :raises SchemaMismatch: rows bring their timestamps along, or live for a number of seconds.
+        """
+        if plan.details.event_column:
+            raise SchemaMismatch(
+                f"{live.name} has lists that are not frozen, and {EVENT_COLUMN} is given: a row that is"
+                " written twice at the time of its event would have their elements twice.",
+                f"{_FROZEN}, or leave out the option.",
+            )
+        lives = plan.details.lives or Lives()
+        asked = {
+            TTL: lives.ttl_s,
+            TTL_COLUMN: lives.ttl_column,
+            f"default_time_to_live = {live.default_ttl}": live.default_ttl,
+        }
+        if seconds := ", ".join(name for name, value in asked.items() if value):
+            raise SchemaMismatch(
+                f"{live.name} has lists that are not frozen, and its rows live for a number of seconds"
+                f" ({seconds}): they count from a row's timestamp, which each attempt at its lists raises.",
+                f"{_FROZEN}; or say when rows expire by {EXPIRES_COLUMN} alone, and ALTER TABLE {live.name}"
+                " WITH default_time_to_live = 0.",
+            )

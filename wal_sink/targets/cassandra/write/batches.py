@@ -36,7 +36,7 @@ from wal_sink.targets.cassandra.encode import (
     routing_keys,
     taken,
 )
-from wal_sink.targets.cassandra.features import Ints, Stamped
+from wal_sink.targets.cassandra.feature import Ints, Stamped
 from wal_sink.targets.cassandra.features.if_not_exists import first_of_each_key, rounds
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, columns_of
 from wal_sink.targets.cassandra.types import column_types, has_lists

@@ -17,8 +17,7 @@ from uuid import UUID
 from wal_sink.errors import CorruptLog, TargetUnavailable
 from wal_sink.log_context import line_logger
 from wal_sink.targets.cassandra.driver.errors import retrying
-from wal_sink.targets.cassandra.features.totals import refuse_expiring
-from wal_sink.targets.cassandra.features.updates import refuse_lists
+from wal_sink.targets.cassandra.features import used
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, IndexRule, TableName
 from wal_sink.targets.cassandra.rules import missing_rules, new_plan
 from wal_sink.targets.cassandra.schema.compare import refuse_changed, refuse_hidden
@@ -28,7 +27,6 @@ from wal_sink.targets.cassandra.schema.table import (
     index_rules,
     read_table,
 )
-from wal_sink.targets.cassandra.types import has_lists
 from wal_sink.targets.registry import published_elsewhere
 
 log = line_logger(__name__)
@@ -50,18 +48,6 @@ class _Watched:
     """What indexes of the table refuse, and the tasks with this plan do not."""
     first_us: int | None = None
     """The lowest timestamp of the rows that are not acknowledged yet."""
-
-
-def refuse_drift(plan: CassandraPlan, live: TableMetadata) -> None:
-    """Refuse a table to which the rows of a plan cannot be written, or not any more; also at the start.
-
-    :raises SchemaMismatch: it was altered, or has lists or lives that do not fit the options.
-    """
-    refuse_changed(plan, live)
-    if plan.details.added:
-        refuse_expiring(live)
-    if has_lists(plan):
-        refuse_lists(plan, live)
 
 
 class DriftWatch:
@@ -197,7 +183,9 @@ class DriftWatch:
             here = ", ".join(map(str, self._tables))
             raise published_elsewhere(f"the table {name}", here, given)
         live = retrying()(read_table, self._session, name, node)
-        refuse_drift(plan, live)
+        refuse_changed(plan, live)
+        for feature in used(plan):
+            feature.refuse_drift(plan, live)
         return live
 
     def _lacking(self, plan: CassandraPlan, live: TableMetadata) -> tuple[IndexRule, ...]:

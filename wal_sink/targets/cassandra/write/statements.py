@@ -19,7 +19,8 @@ from cassandra.query import BatchStatement, BatchType, BoundStatement
 
 from wal_sink.targets.cassandra.casts import flags, unnest
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, statement_head
-from wal_sink.targets.cassandra.features import EXPIRED, UPSERT, Ints, Stamped
+from wal_sink.targets.cassandra.feature import EXPIRED, INSERT, UPSERT, Form, Ints, Stamped
+from wal_sink.targets.cassandra.features import used
 from wal_sink.targets.cassandra.features.deletes import with_deletes
 from wal_sink.targets.cassandra.features.event_time import event_times
 from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan
@@ -73,14 +74,17 @@ class Statements:
     def __init__(self, plan: CassandraPlan, prepare: Callable[[str], Any]) -> None:
         self._plan = plan
         self._prepare = prepare
+        self._form = INSERT
+        for feature in used(plan):
+            self._form = feature.form(plan, self._form)
         table = plan.of_table()
-        self.upsert = self._upsert(_values_first(table) if plan.details.update else table)
+        self.upsert = self._upsert(_values_first(table) if self._form.update else table)
         self._by_kind = {(UPSERT, False): self.upsert}
 
     @property
     def are_conditional(self) -> bool:
         """Whether an upsert has a condition."""
-        return self._plan.details.if_not_exists
+        return bool(self._form.condition)
 
     def known(self) -> Iterator[Statement]:
         """Yield what is prepared so far."""
@@ -133,13 +137,13 @@ class Statements:
         return self._prepared(delete(plan), plan, stamp_first=True)
 
     def _upsert(self, table: CassandraPlan, *, with_ttl: bool = False) -> Statement:
-        query, update = upsert(table, with_ttl=with_ttl), table.details.update
-        return self._prepared(query, table, stamp_first=update, with_ttl=with_ttl)
+        query = upsert(table, self._form, with_ttl=with_ttl)
+        return self._prepared(query, table, stamp_first=self._form.update, with_ttl=with_ttl)
 
     def _prepared(
         self, query: str, plan: CassandraPlan, *, stamp_first: bool = False, with_ttl: bool = False
     ) -> Statement:
-        statement, stamped = self._prepare(query), not self.are_conditional
+        statement, stamped = self._prepare(query), self._form.stamped
         statement.is_idempotent = True
         head = statement_head(statement.query_id, len(plan.columns) + stamped + with_ttl)
         return Statement(statement, plan, head, stamp_first, with_ttl, stamped)
@@ -168,26 +172,23 @@ def bound(request: EncodedBatch, prepared: Iterable[Any]) -> Any:
     return batch
 
 
-def upsert(plan: CassandraPlan, *, with_ttl: bool = False) -> str:
+def upsert(plan: CassandraPlan, form: Form = INSERT, *, with_ttl: bool = False) -> str:
     """Return the statement for one row: a value for each column of the plan, then the timestamp.
-
-    One with a condition takes no timestamp: the server dates it.
 
     :param plan: for an UPDATE with the columns of the key behind the others; its timestamp comes first.
     :param with_ttl: whether the seconds that the row lives follow the timestamp.
     """
-    details = plan.details
-    clauses = ["TIMESTAMP ?"] * (not details.if_not_exists) + ["TTL ?"] * with_ttl
+    clauses = ["TIMESTAMP ?"] * form.stamped + ["TTL ?"] * with_ttl
     using = f" USING {' AND '.join(clauses)}" if clauses else ""
-    if not details.update:
+    if not form.update:
         columns = ", ".join(quote(column.in_table) for column in plan.columns)
         marks = ", ".join("?" for _ in plan.columns)
-        condition = " IF NOT EXISTS" if details.if_not_exists else ""
+        condition = f" {form.condition}" if form.condition else ""
         return f"INSERT INTO {plan.table} ({columns}) VALUES ({marks}){condition}{using}"  # noqa: S608 -- quoted names
     signs = {"add": "+", "remove": "-"}
     keys, values = [], []
     for column in plan.columns:
-        name, change = quote(column.in_table), details.changes.get(column.name)
+        name, change = quote(column.in_table), plan.details.changes.get(column.name)
         if column.role in KEY:
             keys.append(f"{name} = ?")
         else:

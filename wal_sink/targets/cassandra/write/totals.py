@@ -15,7 +15,7 @@ from wal_sink.model.ledger import Window
 from wal_sink.targets.cassandra.driver.connection import TOTALS
 from wal_sink.targets.cassandra.driver.errors import classify, execute, longest_s, result, retrying
 from wal_sink.targets.cassandra.encode import distinct_keys
-from wal_sink.targets.cassandra.features import Stamped
+from wal_sink.targets.cassandra.feature import Stamped
 from wal_sink.targets.cassandra.features.totals import NOTHING, Adding, Current, Places, totals
 from wal_sink.targets.cassandra.options import CassandraOptions, read_level
 from wal_sink.targets.cassandra.row_plan import ADDED_COLUMN, KEY, CassandraPlan

@@ -28,7 +28,7 @@ from wal_sink.targets.cassandra.driver.errors import (
 )
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.driver.pipeline import PipelinedRequests
-from wal_sink.targets.cassandra.features import Ints, Stamped
+from wal_sink.targets.cassandra.feature import Ints, Stamped
 from wal_sink.targets.cassandra.features.event_time import event_times
 from wal_sink.targets.cassandra.features.lives import WriteClock, seconds_left
 from wal_sink.targets.cassandra.features.totals import with_added_column

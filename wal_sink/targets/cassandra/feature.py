@@ -1,0 +1,188 @@
+"""What a row feature is: hooks for each stage of a row's way, which do nothing unless a feature has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wal_sink.model.plan import Column, WriteDemands
+from wal_sink.targets.arrow_values import FALSE, not_deleted
+from wal_sink.targets.cassandra.casts import as_is
+from wal_sink.targets.cassandra.options import CassandraOptions
+from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan
+from wal_sink.targets.cassandra.rules import InvalidValue, refuse_invalid
+from wal_sink.targets.cassandra.schema.compare import Wanted
+from wal_sink.targets.cassandra.schema.table import Server, TableMetadata
+
+Ints = npt.NDArray[np.int64]
+
+EXPIRED, UPSERT = -2, -1
+"""The kinds of rows that are upserts: a row whose life is over is written as it is afterwards. The kind of a
+delete is the number of clustering columns that it has."""
+
+
+class Stamped(NamedTuple):
+    """Rows with their write timestamps."""
+
+    batch: pa.RecordBatch
+    stamps: Ints
+    """Microseconds since 1970, one for each row."""
+
+
+class Agreement(NamedTuple):
+    """What is agreed on with one table."""
+
+    options: CassandraOptions
+    server: Server
+    live: TableMetadata
+    columns: tuple[Column, ...]
+    """Those of the table that the DataFrame has."""
+    wanted: Wanted
+
+
+class Form(NamedTuple):
+    """The form of the statement by which a row is written that is no delete."""
+
+    update: bool = False
+    """UPDATE, else INSERT."""
+    condition: str = ""
+    """Behind the values of an INSERT."""
+    stamped: bool = True
+    """Whether it takes the write timestamp: a statement with a condition is dated by the server."""
+
+
+INSERT = Form()
+
+
+class TaskRows:
+    """The rows of one batch in a task of the query, on their way into the log.
+
+    :param given: the DataFrame's columns.
+    """
+
+    def __init__(self, given: pa.RecordBatch, plan: CassandraPlan) -> None:
+        self.given = given
+        self.plan = plan
+        self.table = plan.of_table()
+        """The plan's columns that the table has."""
+        self.rows = given.select([column.name for column in self.table.columns])
+        """These columns, before they are cast."""
+        self.deletes: pa.Array | None = None
+        """Which rows are deletes; None: no row is one."""
+        self.controls: dict[str, pa.Array] = {}
+        """What the log has beside them, by column."""
+
+    def whole_numbers(self, name: str) -> pa.Array:
+        """Return a column of numbers or instants as int64."""
+        return as_is(self.given.column(name)).cast(pa.int64())
+
+    def refuse(self, option: str, name: str, rules: Iterable[ValueRule]) -> None:
+        """Refuse values of a column that an option names.
+
+        :raises InvalidRow: a rule finds one.
+        """
+        given = as_is(self.given.column(name))
+        for rule in rules:
+            problem, remedy = f"{rule.problem} ({option})", rule.remedy.replace("{name}", name)
+            invalid = InvalidValue.first(rule.bad, name, given, problem, remedy)
+            refuse_invalid(self.given, self.plan, invalid)
+
+
+class ValueRule(NamedTuple):
+    """What a column that an option names may not hold."""
+
+    bad: pa.Array
+    """Which rows hold it, as flags."""
+    problem: str
+    """Continues "Column c of t (value) …"."""
+    remedy: str
+    """`{name}` stands for the column."""
+
+
+def are_bad(flags: pa.Array, deletes: pa.Array | None = None) -> pa.Array:
+    """Return which rows are flagged and no deletes; nulls are not."""
+    return not_deleted(pc.fill_null(flags, FALSE), deletes)
+
+
+class Feature:
+    """Something that options ask for, of rows. It has no state, and its modules do not import the driver.
+
+    Its options are declared in `row_options`, its details of a plan in `row_plan`.
+    """
+
+    # --- when a query starts ---
+
+    def describe(self, options: CassandraOptions) -> Mapping[str, str]:
+        """Return what is logged when a query starts: texts by heading."""
+        return {}
+
+    def written(
+        self, schema: pa.Schema, options: CassandraOptions, known: set[str], place: str
+    ) -> pa.Schema:
+        """Return the columns of a DataFrame without those that only say what becomes of a row.
+
+        :param known: the DataFrame's names of the columns that the tables have.
+        :param place: the tables, as errors show them.
+        :raises SchemaMismatch: such a column is missing, or has another type, or a table has it, too.
+        """
+        return schema
+
+    def refuse_server(self, server: Server, options: CassandraOptions) -> None:
+        """Refuse a server that cannot do what the options ask for; also at each connection.
+
+        :raises SchemaMismatch: it cannot.
+        """
+
+    def agree(self, rows: CassandraRowPlan, agreed: Agreement) -> CassandraRowPlan:
+        """Return the details of a table's plan with those of the feature.
+
+        :raises SchemaMismatch, OptionError: table, DataFrame and options do not fit together.
+        """
+        return rows
+
+    def demands(self, plan: CassandraPlan) -> WriteDemands:
+        """Return what the rows of a plan by which the feature is used demand of the flush."""
+        return WriteDemands()
+
+    # --- with a plan ---
+
+    def used(self, plan: CassandraPlan) -> bool:
+        """Whether rows are written with the feature. The hooks below are for such plans."""
+        raise NotImplementedError
+
+    def read(self, rows: TaskRows) -> None:
+        """Read the columns that say what becomes of a row; in the tasks.
+
+        :raises InvalidRow: one of them is invalid.
+        """
+
+    def settle(self, batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
+        """Return the rows that go into the log; in the tasks."""
+        return batch
+
+    def refuse_drift(self, plan: CassandraPlan, live: TableMetadata) -> None:
+        """Refuse a table that was altered so that rows cannot be written any more; also at the start.
+
+        :raises SchemaMismatch: it was.
+        """
+
+    # --- in the flush ---
+
+    def form(self, plan: CassandraPlan, form: Form) -> Form:
+        """Return the form of the statement that writes a row which is no delete."""
+        return form
+
+
+def joined(demands: Iterator[WriteDemands]) -> WriteDemands:
+    """Return what all of them demand."""
+    found = WriteDemands()
+    for each in demands:
+        asked = {name: value for name, value in msgspec.structs.asdict(each).items() if value}
+        found = msgspec.structs.replace(found, **asked)
+    return found
