@@ -172,15 +172,6 @@ def test_an_error_is_a_document_too(tmp_path: Path) -> None:
     assert ".svg" in failure["remedy"]
 
 
-def test_help_lists_the_commands(tmp_path: Path) -> None:
-    """Without arguments, too."""
-    assert "demo" in wal_sink("--help", folder=tmp_path).stdout
-    of_demo = wal_sink("demo", "--help", folder=tmp_path).stdout
-    assert [name for name in STORES if name not in of_demo] == []
-    bare = wal_sink(folder=tmp_path)
-    assert "demo" in bare.stdout + bare.stderr
-
-
 def outcome(ours: str, control: str, deaths: int = len(KILLS)) -> Report:
     """A report of tables that hold some letters in place of the rows a, b and c."""
     comparisons = [

@@ -117,30 +117,6 @@ def test_what_is_flushed_now_goes_as_well(left: World, tmp_path: Path) -> None:
     assert left.table() == left.expected()
 
 
-def test_old_records_go_as_well(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As many stay as the flusher keeps, by whole windows."""
-    batches = world.run().flushed_batches([("a", 0)]).batches([("b", 1)])
-    world.flush(Faults(at=0, error=lambda: OSError("read-only"), matching="delete segments"))
-    batches.batch([("c", 2)])
-    monkeypatch.setattr("wal_sink.wal.trim.RECORDS_KEPT", 1)
-    window, *_ = sorted(world.log_backend.list(paths.FLUSHED.folder))
-    planned = preview(query_of(tmp_path), 0)
-    assert window in {file.path for file in planned.trimmed}
-    only_trim(world, tmp_path)
-    assert world.log.flushed_epochs() == [1]
-
-
-def test_nothing_goes_when_the_ledger_does_not_agree(left: World, tmp_path: Path) -> None:
-    """`rewind` may need it."""
-    left.store.ledger.clear()
-    before = objects(left)
-    with pytest.raises(errors.LedgerBehindLog):
-        flush(left, tmp_path)
-    assert objects(left) == before
-
-
 def test_nothing_goes_when_there_are_two_histories(left: World, tmp_path: Path) -> None:
     """A later manifest of a flushed epoch covers other source offsets: exit code 7."""
     attempt = Attempt(1, 1)

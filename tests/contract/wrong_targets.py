@@ -10,14 +10,14 @@ import contextlib
 import shutil
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from tests.contract import test_sqlite_target, test_staging_target, test_targets
 from tests.protocol.staging_world import StagingSession
-from wal_sink.errors import SchemaMismatch, TargetRefused
+from wal_sink.errors import TargetRefused
 from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Session, Slice, Target
@@ -171,37 +171,6 @@ class CuttingSession(SqlSession):
         self._ledger = CuttingLedger(connection, target.ledger_name, target.parameter, owner)
 
 
-class PartialLedger(Ledger):
-    """Compares what tells windows apart, and not the whole row."""
-
-    def _update(self, changes: dict[str, object], seen: dict[str, object]) -> int:
-        return super()._update(changes, {name: seen[name] for name in ("begun",)})
-
-
-class PartialSession(SqlSession):
-    """Keeps its row there."""
-
-    def __init__(self, target: Sqlite, connection: Any, owner: Owner) -> None:
-        super().__init__(target, connection, owner)
-        self._ledger = PartialLedger(connection, target.ledger_name, target.parameter, owner)
-
-
-class LateSession(SqlSession):
-    """Answers, and commits when it is used next."""
-
-    late: tuple[LedgerState, LedgerState] | None = None
-
-    def commit(self, seen: LedgerState, new: LedgerState) -> Outcome:
-        self.late = seen, new
-        return Outcome.APPLIED
-
-    def read_ledger(self) -> LedgerState | None:
-        if self.late is not None:
-            late, self.late = self.late, None
-            super().commit(*late)
-        return super().read_ledger()
-
-
 class LastCommitConnection(sqlite3.Connection):
     """Keeps the file as it was before the last COMMIT."""
 
@@ -270,14 +239,6 @@ class SkippingSession(StagingSession):
         super().add([each for each in receipts if (folder / each.decode()).exists()])
 
 
-class SwallowingStaging(StagingSession):
-    """Writes in the background, so that `drain` would have to raise what was refused."""
-
-    def write(self, plan: Plan, rows: Slice) -> None:
-        with contextlib.suppress(SchemaMismatch):
-            super().write(plan, rows)
-
-
 class MeetingItselfSession(StagingSession):
     """Its client repeats a request whose answer was lost, meets the first one, and calls that a conflict."""
 
@@ -324,23 +285,6 @@ class LateStaging(Staging):
     """Travels to another process, by its name."""
 
     session = LateStagingSession
-
-
-class ComparingFirstSession(StagingSession):
-    """Compares the ledger row, and then updates whatever is there."""
-
-    def commit(
-        self, seen: LedgerState | None, new: LedgerState, receipts: Sequence[bytes]
-    ) -> Outcome:
-        if self.read_ledger() != seen:
-            return Outcome.CONFLICT
-        if not receipts:
-            return super().commit(seen, new, receipts)
-        meet(self.target)
-        self.sql._window = seen.begun if seen else None
-        self.add(receipts)
-        cells = new.to_row()._asdict()
-        return self.sql._conditional(lambda: self.sql._ledger._update(cells, {}) == 1)
 
 
 # --- rows that are cells ------------------------------------------------------------------------------------
@@ -415,133 +359,96 @@ def meet(target: Target) -> None:
 # --- the table ----------------------------------------------------------------------------------------------
 
 
-def _changed() -> Iterator[Wrong]:
-    for suite, right in ((SQL, Sqlite), (STAGED, Staging), (CELLS, Cells)):
-        for what, (seen_in, change) in CHANGES.items():
-            test = f"test_{seen_in}_arrive_as_they_are"
-            yield Wrong(f"{right.__name__}: {what}", suite, changing(right, change), test)
-
-
-WRONG: tuple[Wrong, ...] = (
-    *_changed(),
-    Wrong(
-        "a driver reconnects in mid-window, and the session does not see that",
-        *(SQL, Reconnecting, "test_a_restart_of_the_server"),
+_SQLITE: dict[str, tuple[type[Target], str]] = {
+    **{
+        what: (changing(Sqlite, change), f"test_{seen_in}_arrive_as_they_are")
+        for what, (seen_in, change) in CHANGES.items()
+    },
+    "a driver reconnects in mid-window, and the session does not see that": (
+        Reconnecting,
+        "test_a_restart_of_the_server",
     ),
-    Wrong(
-        "rows, then the ledger row",
-        SQL,
+    "an answer comes before what it says is durable": (NotDurable, "test_a_restart_of_the_server"),
+    "rows, then the ledger row": (
         with_session(Sqlite, TwoCommitsSession),
         "test_a_window_has_one_commit",
     ),
-    Wrong(
-        "an insert commits by itself",
-        *(SQL, CommittingInsert, "test_a_rollback_takes_back_rows_and_mark"),
+    "an insert commits by itself": (
+        CommittingInsert,
+        "test_a_rollback_takes_back_rows_and_mark",
     ),
-    Wrong(
-        "staged rows, then the ledger row",
-        *(
-            STAGED,
-            with_session(Staging, RowsFirstSession),
-            "test_finish_is_refused_when_another_window_is_begun",
-        ),
+    "the ledger's text is cut at 4,000 characters": (
+        with_session(Sqlite, CuttingSession),
+        "test_the_longest_windows_are_kept_whole",
     ),
-    Wrong(
-        "the ledger's text is cut at 4,000 characters",
-        *(SQL, with_session(Sqlite, CuttingSession), "test_the_longest_windows_are_kept_whole"),
+    "an update of the ledger row commits the rows of an open transaction": (
+        with_session(Sqlite, KeepingSession),
+        "test_another_update_commits_no_rows",
     ),
-    Wrong(
-        "an update of the ledger row commits the rows of an open transaction",
-        *(SQL, with_session(Sqlite, KeepingSession), "test_another_update_commits_no_rows"),
+    "an error of an insert is swallowed": (
+        SwallowingInsert,
+        "test_what_the_database_refuses_is_raised",
     ),
-    Wrong(
-        "a part of the ledger row is compared",
-        *(
-            SQL,
-            with_session(Sqlite, PartialSession),
-            "test_a_row_that_was_not_seen_is_not_replaced",
-        ),
+    "an update that met a lock is tried again without its condition": (
+        UnconditionalRetry,
+        "test_an_update_that_waits_is_compared_with_what_it_waited_for",
     ),
-    Wrong(
-        "a part of the ledger row is compared, in memory",
-        *(
-            CELLS,
-            with_session(Cells, PartialCells),
-            "test_a_row_that_was_not_seen_is_not_replaced",
-        ),
+}
+_STAGED: dict[str, tuple[type[StagingSession], str]] = {
+    "staged rows, then the ledger row": (
+        RowsFirstSession,
+        "test_finish_is_refused_when_another_window_is_begun",
     ),
-    Wrong(
-        "a commit that took effect is called a conflict",
-        *(
-            STAGED,
-            with_session(Staging, MeetingItselfSession),
-            "test_a_commit_that_met_itself_is_not_refused",
-        ),
+    "a commit that took effect is called a conflict": (
+        MeetingItselfSession,
+        "test_a_commit_that_met_itself_is_not_refused",
     ),
-    Wrong(
-        "a staged file that is missing is skipped",
-        *(STAGED, with_session(Staging, SkippingSession), "test_finish_needs_what_is_staged"),
+    "a staged file that is missing is skipped": (
+        SkippingSession,
+        "test_finish_needs_what_is_staged",
     ),
-    Wrong(
-        "an error of an insert is swallowed",
-        *(SQL, SwallowingInsert, "test_what_the_database_refuses_is_raised"),
+}
+_CELLS: dict[str, tuple[type[MemorySession], str]] = {
+    "a part of the ledger row is compared": (
+        PartialCells,
+        "test_a_row_that_was_not_seen_is_not_replaced",
     ),
-    Wrong(
-        "an error is swallowed while rows are staged",
-        *(STAGED, with_session(Staging, SwallowingStaging), "test_what_is_refused_is_raised"),
+    "drain swallows an error of the background": (
+        SwallowingCells,
+        "test_what_is_refused_is_raised",
     ),
-    Wrong(
-        "drain swallows an error of the background",
-        *(CELLS, with_session(Cells, SwallowingCells), "test_what_is_refused_is_raised"),
+    "one timestamp for a whole slice": (
+        OneTimestamp,
+        "test_inside_a_slice_the_last_row_of_a_key_wins",
     ),
-    Wrong(
-        "one timestamp for a whole slice",
-        *(
-            CELLS,
-            with_session(Cells, OneTimestamp),
-            "test_inside_a_slice_the_last_row_of_a_key_wins",
-        ),
+    "one timestamp for a whole slice, of the last row of each key": (
+        OneTimestampForKeys,
+        "test_slices_may_be_cut_in_another_way",
     ),
-    Wrong(
-        "one timestamp for a whole slice, of the last row of each key",
-        *(CELLS, with_session(Cells, OneTimestampForKeys), "test_slices_may_be_cut_in_another_way"),
+    "of several that finish, each does": (
+        ComparingFirstCells,
+        "test_of_many_finishers_one_wins",
     ),
-    Wrong(
-        "finish answers, then commits",
-        SQL,
-        with_session(Sqlite, LateSession),
-        "test_rows_are_written",
+    "an update that was refused is tried again without its condition": (
+        UnconditionalCells,
+        "test_another_window_is_not_finished",
+    ),
+}
+WRONG: tuple[Wrong, ...] = (
+    *(Wrong(what, SQL, kind, test) for what, (kind, test) in _SQLITE.items()),
+    *(
+        Wrong(what, STAGED, with_session(Staging, session), test)
+        for what, (session, test) in _STAGED.items()
     ),
     Wrong(
         "finish answers, then commits what is staged",
         *(STAGED, LateStaging, "test_a_flusher_is_killed[finished]"),
     ),
-    Wrong(
-        "an answer comes before what it says is durable",
-        *(SQL, NotDurable, "test_a_restart_of_the_server"),
-    ),
-    Wrong(
-        "of several that finish what is staged, each does",
-        *(STAGED, with_session(Staging, ComparingFirstSession), "test_of_many_finishers_one_wins"),
-    ),
-    Wrong(
-        "of several that finish, each does",
-        *(CELLS, with_session(Cells, ComparingFirstCells), "test_of_many_finishers_one_wins"),
-    ),
-    Wrong(
-        "an update that met a lock is tried again without its condition",
-        *(SQL, UnconditionalRetry, "test_an_update_that_waits_is_compared_with_what_it_waited_for"),
-    ),
-    Wrong(
-        "an update that was refused is tried again without its condition",
-        *(
-            CELLS,
-            with_session(Cells, UnconditionalCells),
-            "test_another_window_is_not_finished",
-        ),
+    *(
+        Wrong(what, CELLS, with_session(Cells, session), test)
+        for what, (session, test) in _CELLS.items()
     ),
 )
-
 
 SUITES = {"SQL": SQL, "STAGED": STAGED, "CELLS": CELLS}
 

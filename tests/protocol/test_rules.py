@@ -562,13 +562,6 @@ def test_rule_8_a_torn_commit_file_does_not_count(world: World, torn: bytes) -> 
     assert world.flushed() == {"a": 1}
 
 
-def test_rule_8_purged_commit_files_still_count(world: World) -> None:
-    """Spark keeps the newest hundred; a flusher that is further behind flushes all the same."""
-    world.run().batches(*([(f"k{epoch}", epoch)] for epoch in range(4)))
-    world.checkpoint.delete(["commits/0", "commits/1", "commits/2"])
-    assert world.flushed() == world.expected()
-
-
 def test_rule_9_commits_are_read_before_manifests(world: World) -> None:
     """In the order commits, metadata, ledger, manifests; and nothing is remembered for the next pass."""
     world.run().batches([("a", 1)])

@@ -37,7 +37,6 @@ from tests.protocol.test_corruption import (
     manifest_path,
     of_epoch,
     query,
-    restore_old_ledger,
     segments,
     stuck,
     tear_manifest,
@@ -974,11 +973,3 @@ def test_a_log_that_is_gone_is_not_an_idle_one(places: Places) -> None:
     for look_for in (wal_sink.status, find_query):
         with pytest.raises(errors.OptionError, match="There is no log"):
             look_for(url)
-
-
-def test_restoring_the_row_of_a_backup_is_behind(world: World) -> None:
-    """The harness of these tests does what it says."""
-    fill(world)
-    restore_old_ledger(world)
-    with pytest.raises(errors.LedgerBehindLog):
-        world.flush()

@@ -1,17 +1,14 @@
-"""The budget of the log, a full disk, and what a start says; with real Spark and real Cassandra."""
+"""The budget of the log, and what a start says; with real Spark and real Cassandra."""
 
 from __future__ import annotations
 
 import logging
-import random
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -149,34 +146,6 @@ def test_another_process_flushes(
         other.stop()
         thread.join()
     assert table.ids() == ALL
-
-
-def test_a_full_disk_fails_the_query_which_goes_on_later(
-    spark: SparkSession,
-    table: Table,
-    checkpoint: str,
-    tmp_path: Path,
-    small_disk: SmallDisk,  # noqa: F811
-) -> None:
-    """Nothing of the epoch that did not fit is left; with space again all rows come."""
-    source = write_source(tmp_path / "source", 1)
-    texts = [random.Random(i).randbytes(5_000).hex() for i in range(ROWS_PER_FILE)]
-    ids = range(ROWS_PER_FILE, 2 * ROWS_PER_FILE)
-    large = pa.table({"id": pa.array(ids, pa.int64()), "text": texts})
-    pyarrow.parquet.write_table(large, Path(source) / "0001.parquet")
-    logs = {"wal.location": str(small_disk.folder / "logs"), "wal.compression": "zstd"}
-    small_disk.fill(leave=500_000)
-    with wal_sink.register(spark):
-        message = failure(start(stream(spark, source), table, checkpoint, **logs))
-        assert "LogFull" in message
-        assert "No space left on device" in message
-        wal_sink.await_flushed(checkpoint, timeout=60, wal=logs["wal.location"])
-        left = [name for name in small_disk.files() if "segments" in name or ".tmp" in name]
-        assert left == []
-        assert table.ids() == list(range(ROWS_PER_FILE))
-        small_disk.free()
-        start(stream(spark, source), table, checkpoint, **logs).awaitTermination()
-    assert table.ids() == list(range(2 * ROWS_PER_FILE))
 
 
 def test_a_table_of_sparks_catalog_is_warned_of(

@@ -12,7 +12,6 @@ import wal_sink
 from tests.spark.conftest import ROWS_PER_FILE, write_source
 from tests.spark.tables import Table, start
 from wal_sink.testing.servers.cassandra import Node
-from wal_sink.wal.location import locate
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra]
 
@@ -26,7 +25,7 @@ SETTINGS = {
 
 @pytest.fixture
 def named(spark: SparkSession) -> Iterator[SparkSession]:
-    """Return the session, in which sources may have names, and state may be repartitioned."""
+    """Return the session, in which sources may have names."""
     for name, value in SETTINGS.items():
         spark.conf.set(name, value)
     yield spark
@@ -62,23 +61,3 @@ def test_rows_of_named_sources_arrive_once(
     assert (Path(checkpoint) / "offsets" / "3").read_text().startswith("v2\n")
     assert table.ids() == sorted(2 * list(range(2 * ROWS_PER_FILE)))
     assert wal_sink.status(checkpoint).flushed == 3
-
-
-def test_a_state_repartition_of_named_sources_has_no_rows(
-    named: SparkSession, cassandra: Node, keyspace: str, checkpoint: str, tmp_path: Path
-) -> None:
-    """Its batch has a checkpoint and no manifest; the query goes on after it."""
-    table = Table(cassandra, keyspace)
-    folder = write_source(tmp_path / "orders", 2)
-    orders = source(named, "orders", folder).dropDuplicates(["id"])
-    run(named, orders, table, checkpoint)
-    named._streamingCheckpointManager.repartition(checkpoint, 3)
-    later = Path(write_source(tmp_path / "later", 3)) / "0002.parquet"
-    later.rename(Path(folder) / later.name)
-    run(named, orders, table, checkpoint)
-    assert table.ids() == list(range(3 * ROWS_PER_FILE))
-    log = locate(checkpoint).open_log(wal_sink.status(checkpoint).query_id)
-    assert [record.rows for record in log.flushed_since(-1)] == [ROWS_PER_FILE] * 2 + [
-        0,
-        ROWS_PER_FILE,
-    ]

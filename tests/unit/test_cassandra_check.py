@@ -13,8 +13,6 @@ import pytest
 from tests.cql_driver import plan_of
 from wal_sink.errors import InvalidRow, SchemaMismatch
 from wal_sink.model.plan import Role, canonical
-from wal_sink.targets.arrow_values import shorten
-from wal_sink.targets.cassandra.casts import sizes
 from wal_sink.targets.cassandra.check import MAX_KEY_BYTES, MAX_ROW_BYTES, check
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
 
@@ -259,27 +257,3 @@ def test_other_columns_than_planned(batch: pa.RecordBatch) -> None:
     """Another name, another type, one more."""
     with pytest.raises(SchemaMismatch, match="int32"):
         check(batch, plan(id=(pa.int32(), "int", "partition")))
-
-
-@pytest.mark.parametrize(
-    ("value", "printed"),
-    [
-        ("a", "'a'"),
-        (b"\x00" * 100, repr(b"\x00" * 60) + "… of 100"),
-        ("x" * 1_000_000, repr("x" * 60) + "… of 1,000,000"),
-        (None, "None"),
-        (12, "12"),
-    ],
-)
-def test_shorten(value: object, printed: str) -> None:
-    """An error never carries a whole blob."""
-    assert shorten(value) == printed
-
-
-def test_sizes() -> None:
-    """Bytes on the wire; nothing for a null."""
-    assert sizes(pa.array(["é", None, ""])).to_pylist() == [2, 0, 0]
-    assert sizes(pa.array([1, None], pa.int64())).to_pylist() == [8, 0]
-    assert sizes(pa.array([True, None])).to_pylist() == [1, 0]
-    assert sizes(pa.array([b"0" * 16, None], pa.binary(16))).to_pylist() == [16, 0]
-    assert sizes(pa.array([decimal.Decimal("1.5"), None])).to_pylist() == [21, 0]

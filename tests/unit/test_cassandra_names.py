@@ -6,9 +6,8 @@ import pytest
 
 from wal_sink.errors import OptionError
 from wal_sink.targets.cassandra.row_options import is_table_name, primary_key
-from wal_sink.targets.cassandra.row_plan import TableName
 from wal_sink.targets.create_table import read_layout
-from wal_sink.targets.names import did_you_mean, quote
+from wal_sink.targets.names import quote
 
 
 @pytest.mark.parametrize(
@@ -26,11 +25,6 @@ def test_quote(name: str, quoted: str) -> None:
     assert quote(name) == quoted
 
 
-def test_qualified() -> None:
-    """Keyspace and table are quoted each."""
-    assert str(TableName("shop", "Orders")) == '"shop"."Orders"'
-
-
 @pytest.mark.parametrize(
     ("name", "allowed"),
     [("orders", True), ("Orders_2", True), ("", False), ("a.b", False), ("größe", False)],
@@ -38,19 +32,6 @@ def test_qualified() -> None:
 def test_table_names(name: str, allowed: bool) -> None:
     """Cassandra allows word characters of ASCII."""
     assert is_table_name(name) is allowed
-
-
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("orders", "There is Orders, which differs in upper and lower case only: names are exact."),
-        ("Order", "Did you mean Orders?"),
-        ("zebra", ""),
-    ],
-)
-def test_near(name: str, says: str) -> None:
-    """Another case comes before another spelling."""
-    assert did_you_mean(name, ["Orders", "customers"]) == says
 
 
 @pytest.mark.parametrize(

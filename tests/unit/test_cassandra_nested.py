@@ -11,7 +11,6 @@ import pytest
 from tests.cql_driver import plan_of
 from wal_sink.errors import InvalidRow, SchemaMismatch
 from wal_sink.model.plan import Role
-from wal_sink.targets.cassandra.casts import sizes
 from wal_sink.targets.cassandra.check import MAX_ROW_BYTES, check
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, TableName
 from wal_sink.targets.cassandra.schema.compare import match_columns, refuse_changed, used_types
@@ -171,19 +170,6 @@ def test_what_lies_beneath_a_null_does_not_matter() -> None:
     assert one("set<uuid>", lists).to_pylist()[0] is None
     maps = pa.MapArray.from_arrays(pa.array([0, 1, 2], pa.int32()), hidden, hidden, mask=nulls)
     assert one("map<uuid, uuid>", maps).to_pylist()[0] is None
-
-
-def test_sizes_cover_what_is_nested() -> None:
-    """Four bytes before a collection, each element and each field."""
-    assert sizes(pa.array([[1, 2], None, []], INTS)).to_pylist() == [4 + 2 * 8, 0, 4]
-    assert sizes(pa.array([["é"], ["a", "bc"]]))[1:].to_pylist() == [4 + 5 + 6]
-    maps = pa.array([[("a", 1)], []], pa.map_(pa.string(), pa.int32()))
-    assert sizes(maps).to_pylist() == [4 + 5 + 8, 4]
-    structs = pa.array(
-        [{"a": 1, "b": None}, None], pa.struct([("a", pa.int64()), ("b", pa.null())])
-    )
-    assert sizes(structs).to_pylist() == [12 + 4, 0]
-    assert sizes(pa.array([[[1], []]], pa.list_(INTS)))[0].as_py() == 4 + (4 + 4 + 8) + (4 + 4)
 
 
 def test_a_huge_row_of_small_elements() -> None:

@@ -75,14 +75,6 @@ def test_the_version_is_told() -> None:
     assert (shown.exit_code, shown.output) == (0, f"wal-sink {wal_sink.__version__}\n")
 
 
-@pytest.mark.parametrize("command", [[], ["status"], ["flush"], ["rewind"]])
-def test_help_has_a_short_name(command: list[str]) -> None:
-    """`-h` says what `--help` says, of the whole and of each command."""
-    short, long = (CliRunner().invoke(app, [*command, flag]) for flag in ("-h", "--help"))
-    assert (short.exit_code, short.output) == (0, long.output)
-    assert "Usage" in short.output
-
-
 @pytest.mark.parametrize(
     ("typed", "said"),
     [

@@ -26,7 +26,6 @@ from wal_sink.cli.main import app
 from wal_sink.errors import EXIT_CODES, WalSinkError
 from wal_sink.options import Options, SinkOptions, names
 from wal_sink.progress.status import status_lines
-from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.registry import _OWN, installed, target_type
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +34,7 @@ PAGES = sorted(
     for page in (path.relative_to(ROOT) for path in ROOT.glob("**/*.md"))
     if page.parts[0] != "build" and not any(part.startswith(".") for part in page.parts)
 )
-TUNE, MONITOR, MIGRATING = (Path("docs", f"{name}.md") for name in ("tune", "monitor", "migrating"))
+TUNE, MONITOR = (Path("docs", f"{name}.md") for name in ("tune", "monitor"))
 PROTOCOL = Path("docs", "protocol")
 
 COMMANDS = typer.main.get_group(app).commands
@@ -263,55 +262,6 @@ def test_prose_and_links_name_every_store() -> None:
         assert not lacking, f"{path} lacks {lacking}"
     pages = [f"{name}.md" for name in STORES]
     assert all(f"(docs/{page})" in text(Path("README.md")) for page in pages)
-
-
-RIDDLES = re.compile(r"\b(whoever|somebody|nobody)\b", re.IGNORECASE)
-
-
-@pytest.mark.parametrize("page", PAGES, ids=str)
-def test_sentences_say_who_acts(page: Path) -> None:
-    """The flusher, the operator, a task: never one of three words that hide it."""
-    prose = re.sub(r"`[^`]*`", "", text(page))
-    assert not RIDDLES.findall(prose)
-
-
-CONNECTOR = {
-    *("auth.conf.factory", "auth.password", "auth.username", "query.retry.count", "read.timeoutMS"),
-    "sql.cluster",
-    *(
-        f"connection.{name}"
-        for name in (
-            *("compression", "config.cloud.path", "config.profile.path", "factory", "host"),
-            *("keepAliveMS", "localConnectionsPerExecutor", "localDC", "port"),
-            *("quietPeriodBeforeCloseMS", "reconnectionDelayMS.max", "reconnectionDelayMS.min"),
-            *("remoteConnectionsPerExecutor", "resolveContactPoints", "ssl.clientAuth.enabled"),
-            *("ssl.enabled", "ssl.enabledAlgorithms", "ssl.keyStore.password", "ssl.keyStore.path"),
-            *("ssl.keyStore.type", "ssl.protocol", "ssl.trustStore.password"),
-            *("ssl.trustStore.path", "ssl.trustStore.type", "timeoutBeforeCloseMS", "timeoutMS"),
-        )
-    ),
-    *(
-        f"output.{name}"
-        for name in (
-            *("batch.grouping.buffer.size", "batch.grouping.key", "batch.size.bytes"),
-            *("batch.size.rows", "concurrent.writes", "consistency.level", "ifNotExists"),
-            *("ignoreNulls", "metrics", "throughputMBPerSec", "timestamp", "ttl"),
-        )
-    ),
-    *("cluster", "confirm.truncate", "keyspace", "table", "ttl", "writetime"),
-}
-"""What the jars of spark-cassandra-connector 3.5.1 declare for connecting and writing."""
-
-
-def test_each_setting_of_the_connector_has_an_answer() -> None:
-    """An option of ours that exists, or why there is none; and each of the target's options is an answer."""
-    table = rows(section(MIGRATING, "Moving from Spark Cassandra Connector"))[1:]
-    assert sorted(name for theirs, _ in table for name in quoted(theirs)) == sorted(CONNECTOR)
-    known = {*names(SinkOptions, CassandraOptions)}
-    for theirs, ours in table:
-        assert known & set(quoted(ours)) or ours.startswith("no equivalent"), theirs
-    answers = {name for _, ours in table for name in quoted(ours)}
-    assert set(names(CassandraOptions)) <= answers, "an option without a place in the guide"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
