@@ -12,7 +12,7 @@ import pytest
 from state_backends import open_backend
 from tests.protocol.engine import World
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.errors import Diverged, Fenced
+from wal_sink.errors import Fenced
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.run_history import RunHistory
 from wal_sink.model import paths
@@ -111,21 +111,6 @@ def test_rule_18_a_manifest_that_comes_a_thousand_epochs_late_lost(
     assert world.flushed() == world.expected()
     assert "zombie" not in world.table()
     assert world.log.attempts() == ()
-
-
-def test_rule_18_a_manifest_without_a_record_is_no_loser_by_its_age_alone(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of the same generation as what was flushed, it was put back: an operator says what it is."""
-    monkeypatch.setattr("wal_sink.wal.trim.RECORDS_KEPT", 3)
-    run = world.run().batches([("a", 0)])
-    path = paths.MANIFEST.path(Attempt(0, 1))
-    manifest = world.log_backend.read(path)
-    for epoch in range(1, 9):
-        run.flushed_batches([("a", epoch)])
-    world.log_backend.create(path, manifest)
-    with pytest.raises(Diverged, match="no record"):
-        world.flush()
 
 
 def test_what_comes_late_is_swept_while_the_flusher_lives(

@@ -93,6 +93,7 @@ class _Last:
         if not self._all_flushed(attached):
             return
         self._judge(attached)
+        self.site.move_away()
         self._reports(attached)
         self._wake_late()
         # One of those may have been about to detach a target, or to attach one. If that was refused in the
@@ -101,6 +102,7 @@ class _Last:
             if self.site.state(target) == "announced":
                 self._command(target, "attach")
         attached = [name for name in world.targets if self.site.state(name) == "attached"]
+        self.site.move_away()
         if attached and not world.judge.violations:
             self._garbage(driver, attached)
             self._judge(attached)
@@ -182,8 +184,8 @@ class _Last:
                 break
             driver.process.kill()
             flusher.process.kill()
-            if type(error).__name__ in self.site.left_late:
-                self.site.undo_late()
+            if type(error).__name__ == "CorruptLog" and self.site.marks_gone:
+                self.site.put_marks_back()
             else:
                 self._mend(error, target)
             if self.world.judge.violations:

@@ -730,7 +730,8 @@ class Judge(logging.Handler):
             or (shown.lost and last.at(target).begun_us <= self._row_lost_us.get(target, 0))
             # As of the future, or in a row that was shadowed: the last one has older timestamps.
             or (
-                shown.at(target).highest_us > last.at(target).highest_us
+                not self.clocks_agree
+                and shown.at(target).highest_us > last.at(target).highest_us
                 and (
                     target in self.set_back
                     or (

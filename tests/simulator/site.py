@@ -124,19 +124,22 @@ class Site:
         """Whether the flusher's step that is under way began before a rewind: it has the names of before."""
         return 0 < MACHINE.looked_us < self.rewound_us
 
-    @property
-    def left_late(self) -> set[str]:
-        """The errors at which the flush stops over `marks_gone` and `put_back_late`."""
-        found = {"CorruptLog"} if self.marks_gone else set()
-        return found | ({"Diverged"} if self.put_back_late else set())
+    def lacks_records(self, target: str) -> bool:
+        """Whether a record is missing that the first of two rewinds has deleted, see `Judge.two_rewinds`."""
+        row, newest = self._judge.read_ledger(target), max(self.recorded(target), default=-1)
+        lacking = range(newest + 1, row.flushed + 1) if row is not None else ()
+        return not self._judge.two_rewinds.isdisjoint(lacking)
 
-    def undo_late(self) -> None:
-        """Do as those errors say."""
+    def put_marks_back(self) -> None:
+        """Do as the error says at which the flush stops over `marks_gone`."""
         for path, data in self.marks_gone.items():
             self.log.put(path, data)
+        self.marks_gone.clear()
+
+    def move_away(self) -> None:
+        """Do as the warning says about `put_back_late`."""
         for path in self.put_back_late:
             self.log.remove(path)
-        self.marks_gone.clear()
         self.put_back_late.clear()
 
     def with_copied_checkpoint(self) -> Site:

@@ -45,9 +45,9 @@ def trim(
 
     :param flushed: attempts that the caller has just flushed: their manifests are not read again.
     :param retained: what the caller knows to be retained; None: nothing.
-    :return: why epochs stay: what is left of them cannot be compared, since their records are lost.
-    :raises Diverged: an attempt that was not flushed covers other source offsets, or cannot be compared;
-        nothing is deleted of its epoch and of those that follow.
+    :return: why epochs stay: what is left of them cannot be compared, since they have no records.
+    :raises Diverged: an attempt that was not flushed covers other source offsets; nothing is deleted of its
+        epoch and of those that follow.
     """
     listed = log.attempts()
     attempts_of = _by_epoch(listed)
@@ -59,7 +59,7 @@ def trim(
         try:
             refuse_diverged(log, epoch, [each for each in attempts if each not in flushed])
         except Diverged as error:
-            if _is_record_lost(log, epoch):
+            if record_anywhere(log, epoch) is None:
                 stay.append(error)
                 continue
             refused = error
@@ -207,12 +207,6 @@ def old_records(log: Log, remaining: Iterable[Attempt], done: int) -> list[str]:
 def _copied_manifests(log: Log, epoch: int) -> set[str]:
     """Return the paths of manifests that operators have copied away: they may be unreadable."""
     return {copy.path for decision in log.decisions(epoch) for copy in decision.files}
-
-
-def _is_record_lost(log: Log, epoch: int) -> bool:
-    """Whether an epoch has no record although earlier ones have theirs, or all are gone by a rewind."""
-    epochs = log.flushed_epochs()
-    return log.flushed(epoch) is None and (not epochs or epochs[0] < epoch)
 
 
 def _why_without_record(log: Log, attempt: Attempt) -> str:
