@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 
 from tests.delta.conftest import SCHEMA, Query, batch, table_of
 from wal_sink.model.ledger import Outcome
-from wal_sink.targets.delta import stage
+from wal_sink.targets import staged_files
 from wal_sink.testing.contracts.ledger import begin, begun_window, finish
 
 
@@ -26,7 +26,7 @@ def partitioned(tmp_path: Path) -> Query:
 
 def test_files_end_when_they_are_full(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file for each slice; every row once."""
-    monkeypatch.setattr(stage, "MOST_WAITING_BYTES", 1)
+    monkeypatch.setattr(staged_files, "MOST_WAITING_BYTES", 1)
     plan = query.plan()
     window = begun_window(0)
     begin(query.session, window)
@@ -37,22 +37,6 @@ def test_files_end_when_they_are_full(query: Query, monkeypatch: pytest.MonkeyPa
     assert len(receipts) == 4
     assert finish(query.session, window, receipts) is Outcome.APPLIED
     assert sorted(row["v"] for row in table_of(query.path)) == [*range(8)]
-
-
-def test_of_many_partitions_the_largest_is_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Small ones go on, so that there are no more files than needed."""
-    query = partitioned(tmp_path)
-    plan = query.plan()
-    monkeypatch.setattr(stage, "MOST_WAITING_BYTES", 50_000)
-    for n in range(5):
-        rows = batch([("large", n)] * 2_000 + [("small", n)])
-        query.session.write(plan, query.slice(rows, plan))
-    receipts = query.session.drain()
-    folders = [path.partition("/")[0] for path in files(query)]
-    assert (folders.count("k=large"), folders.count("k=small")) == (len(receipts) - 1, 1)
-    assert len(receipts) > 2
 
 
 def test_many_partitions_are_few_open_files(
@@ -83,10 +67,10 @@ def test_many_partitions_are_few_open_files(
 def test_rows_that_wait_in_small_batches_are_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A batch takes memory beside its values: thousands of partitions have thousands of them."""
+    """A batch takes memory beside its values."""
     query = partitioned(tmp_path)
     plan = query.plan()
-    monkeypatch.setattr(stage, "MOST_WAITING_BYTES", 100_000)
+    monkeypatch.setattr(staged_files, "MOST_WAITING_BYTES", 100_000)
     for n in range(40):
         query.session.write(plan, query.slice(batch([("a", n), ("b", n)]), plan))
     assert files(query)

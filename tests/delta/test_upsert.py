@@ -85,7 +85,7 @@ def test_a_commit_that_comes_twice(query: Upserting, monkeypatch: pytest.MonkeyP
 
     def merge(self: Table, *arguments: Any) -> None:
         monkeypatch.setattr(Table, "merge", real)
-        stale = Table(self.path, None, self._files)
+        stale = Table(self.path, None, self.files)
         real(self, *arguments)
         real(stale, *arguments)
 

@@ -137,7 +137,7 @@ def test_a_catalog_that_always_conflicts(
 
     with monkeypatch.context() as patch:
         patch.setattr(Table, "_do_commit", commit)
-        patch.setattr("wal_sink.targets.iceberg.session._PAUSE_S", 0.0)
+        patch.setattr("wal_sink.targets.staged_files._PAUSE_S", 0.0)
         assert running.commit(receipts) is Outcome.UNKNOWN
     assert running.commit(receipts) is Outcome.APPLIED
     assert values(options) == [1]

@@ -167,18 +167,18 @@ def can_partition(type_: Any) -> bool:
     )
 
 
-def split(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[tuple[Values, pa.RecordBatch]]:
+def split(rows: pa.Table, names: Sequence[str]) -> Iterator[tuple[Values, pa.Table]]:
     """Yield the rows of each partition, without the partition columns; their order is kept."""
     if not names:
-        yield (), batch
+        yield (), rows
         return
-    keys = pa.table([batch.column(name) for name in names], names=list(names))
-    rows = keys.append_column("row", pa.array(range(batch.num_rows), pa.int64()))
-    groups = rows.group_by(list(names), use_threads=False).aggregate([("row", "list")])
-    rest = batch.select([name for name in batch.schema.names if name not in names])
+    rows = rows.combine_chunks()
+    numbered = rows.select(names).append_column("row", pa.array(range(len(rows)), pa.int64()))
+    groups = numbered.group_by(list(names), use_threads=False).aggregate([("row", "list")])
+    rest = rows.drop_columns(list(names))
     for group in range(groups.num_rows):
         values = tuple(_text(groups.column(name)[group]) for name in names)
-        yield values, rest.take(pc.list_flatten(groups.column("row_list").slice(group, 1)).chunk(0))
+        yield values, rest.take(groups.column("row_list")[group].values)
 
 
 def folder(names: Sequence[str], values: Values) -> str:

@@ -1,4 +1,4 @@
-"""The session of the Delta target: stages files, and commits them with the ledger row.
+"""The session of the Delta target: commits staged files with the ledger row.
 
 Each conditional update is one commit upon the version of the table from which the row was read. delta-rs
 refuses a commit if one in between has noted the same transaction; it does not refuse one from a version
@@ -17,26 +17,24 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
-import pyarrow as pa
-from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
-from wal_sink.errors import CorruptLog, OptionError, TargetUnavailable
+from wal_sink.errors import CorruptLog, OptionError
 from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import Slice, StagedSession
 from wal_sink.targets.casts import key_of
 from wal_sink.targets.client import shortly
 from wal_sink.targets.columns import refuse_changed
-from wal_sink.targets.delta.columns import EVENT, about_moved, partitions, table_columns, words
+from wal_sink.targets.delta.columns import EVENT, about_moved, table_columns, words
 from wal_sink.targets.delta.options import EVENT_COLUMN, DeltaOptions
-from wal_sink.targets.delta.stage import Receipt, Stage, in_order, last_rows
+from wal_sink.targets.delta.stage import DeltaReceipt, DeltaStage, last_rows
 from wal_sink.targets.delta.table import Files, Table, classify, is_conflict
 from wal_sink.targets.registry import published_elsewhere
+from wal_sink.targets.staged_files import StagedFileSession
 
 _NUMBERS = random.SystemRandom()
 
@@ -121,60 +119,31 @@ class LedgerFiles:
 
 logger = logging.getLogger(__name__)
 
-_TRIES = 5
-"""How often a commit goes around what other writers have changed; then the flush tries it anew."""
+_LOOKS = 5
+"""How often a row's file may be gone since the table was looked at; then it is lost."""
 
 
-class DeltaSession(StagedSession):
+class DeltaSession(StagedFileSession[Table, DeltaReceipt]):
     """The flusher's, or a task's, which only stages."""
 
+    receipt_type = DeltaReceipt
+    # delta-rs calls a commit a conflict when it has read all versions up to the one that it asked for, and
+    # each version is written once.
+    may_land_late = False
+    spare = "See that no VACUUM of the table has a retention of minutes."
+
     def __init__(self, options: DeltaOptions, owner: Owner) -> None:
+        super().__init__(classify, is_conflict)
         self._options = options
         self._owner = owner
         self._files = Files(options.path, options.storage_options)
         self._ledger = LedgerFiles(self._files, owner.query_id)
-        self._looked: Table | None = None
-        self._stages: dict[str, Stage] = {}
-        """By the keys of the plans; empty after each `drain`: the next share looks at the table anew."""
-
-    # --- the ledger -------------------------------------------------------------------------------
 
     def read_ledger(self) -> LedgerState | None:
         """Read the row of the table's newest version, and make that version durable."""
         row = self._row().row
         self._table().sync()
         return row
-
-    # --- rows -------------------------------------------------------------------------------------
-
-    def start(self, window: Window) -> None:  # noqa: ARG002 -- a receipt depends on no window
-        """Forget what is staged without a receipt."""
-        self._abandon()
-
-    def write(self, plan: Plan, rows: Slice) -> None:
-        """Stage rows in Parquet files.
-
-        :raises OptionError: the plan is for another table than the options.
-        :raises SchemaMismatch: the table is no longer what the plan says.
-        """
-        stage = self._stages.get(plan.key)
-        if stage is None:
-            stage = self._stages[plan.key] = self._compared(plan)
-        if rows.batch.num_rows:
-            upsert = bool(self._options.keys)
-            stage.add(
-                in_order(rows, plan.operation, keyed=bool(key_of(plan))) if upsert else rows.batch
-            )
-
-    def compare(self, plan: Plan) -> None:
-        """Read the table's newest version."""
-        self._compared(plan).abandon()
-
-    def drain(self) -> tuple[bytes, ...]:
-        """End the files that are open; return the receipts of all."""
-        receipts = [receipt for stage in self._stages.values() for receipt in stage.drain()]
-        self._stages.clear()
-        return tuple(receipt.to_bytes() for receipt in receipts)
 
     def commit(
         self, seen: LedgerState | None, new: LedgerState, receipts: Sequence[bytes]
@@ -183,97 +152,53 @@ class DeltaSession(StagedSession):
 
         :raises SchemaMismatch: a window is begun, and no file may be added.
         """
-        staged = [Receipt.from_bytes(receipt) for receipt in receipts]
+        staged = self._decoded(receipts)
         there = self._row()
         if there.row != seen:
             return Outcome.CONFLICT
         if new.begun is not None:
             self._table().refuse_unfit(replaces=bool(self._options.keys))
-        if staged and (gone := self._files.missing(receipt.path for receipt in staged)):
-            raise TargetUnavailable(
-                f"{gone[0]}, staged for epoch {new.flushed}, is gone",
-                "See that no VACUUM of the table has a retention of minutes. All rows are staged again.",
-            )
-        return self._move(there, new, staged)
-
-    def discard(self, receipts: Sequence[bytes]) -> None:
-        """Delete the files."""
-        for receipt in receipts:
-            self._files.delete(Receipt.from_bytes(receipt).path)
-
-    def close(self) -> None:
-        """Forget what is staged without a receipt. Idempotent."""
-        self._abandon()
-        self._looked = None
-
-    # --- commits ----------------------------------------------------------------------------------
-
-    def _move(self, seen: RowFile, new: LedgerState, staged: Sequence[Receipt] = ()) -> Outcome:
-        """Commit a row after the one that was seen, with files.
-
-        :raises Exception: of delta-rs, which would come again.
-        """
+        self._refuse_gone(staged, new)
         number = self._ledger.write(new, self._table())
-        transactions = {self._ledger.app_id: number}
-        if _finished(seen.row, new):
-            transactions[self._owner.query_id] = new.flushed
-        files, rows = self._changes(staged)
-        for _ in range(_TRIES):
-            if any(receipt.table != self._table().fingerprint for receipt in staged):
-                outcome: Outcome | None = Outcome.CONFLICT
-            else:
-                outcome = self._commit(seen, files, rows, transactions, _reason(seen.row, new))
-            if outcome is Outcome.CONFLICT:
-                self._ledger.delete(number)
-            if outcome is Outcome.APPLIED:
-                self._after_commit(seen, [each.path for each in staged if each.merged])
-            if outcome is not None:
-                return outcome
-        self._ledger.delete(number)
-        raise TargetUnavailable(
-            f"Other writers of {self._options.path} were quicker {_TRIES} times, and changed what a"
-            " commit depends on",
-            "Nothing, if this passes: the flush goes on by itself.",
-        )
+        request, since = self._request(seen, new, number, staged), 0
 
-    def _commit(
+        def ask() -> None:
+            nonlocal since
+            since = self._table().version  # a merge moves it on, whatever becomes of its commit
+            request()
+
+        outcome = self._commit_once(staged, ask, lambda: self._met(there, number, since))
+        if outcome is Outcome.CONFLICT:
+            self._ledger.delete(number)
+        if outcome is Outcome.APPLIED:
+            self._after_commit(there, [each.path for each in staged if each.merged])
+        return outcome
+
+    def _request(
         self,
-        seen: RowFile,
-        files: list[AddAction],
-        rows: pa.Table | None,
-        transactions: dict[str, int],
-        said: str,
-    ) -> Outcome | None:
-        """Commit upon the look by which the row was seen; None: it may be tried again upon a new one."""
-        table = self._table()
-        since = table.version
-        try:
-            if rows is None:
-                table.commit(files, transactions, said)
-            else:
-                options = self._options
-                table.merge(rows, options.keys, transactions, said, options.timestamp_column)
-        except CommitFailedError as error:
-            if not is_conflict(error):
-                raise
-            logger.info("another writer committed at the same time: %s", shortly(error))
-            return self._met(seen, transactions[self._ledger.app_id], since)
-        except Exception as error:
-            if classify(error) == "fatal":
-                raise
-            # The request may still be under way: the row's new file stays, as do the staged ones.
-            self._looked = None
-            logger.warning("the answer to a commit is lost: %s", shortly(error))
-            return Outcome.UNKNOWN
-        return Outcome.APPLIED
+        seen: LedgerState | None,
+        new: LedgerState,
+        number: int,
+        staged: Sequence[DeltaReceipt],
+    ) -> Callable[[], None]:
+        """Return what asks for a commit of files and row, upon the look by which the row was seen."""
+        transactions = {self._ledger.app_id: number}
+        if _finished(seen, new):
+            transactions[self._owner.query_id] = new.flushed
+        said, options = _reason(seen, new), self._options
+        if not any(receipt.merged for receipt in staged):
+            files = [_action(receipt) for receipt in staged]
+            return lambda: self._table().commit(files, transactions, said)
+        paths, types = (receipt.path for receipt in staged), self._table().arrow_schema
+        rows = last_rows(self._files, paths, options.keys, types, options.timestamp_column)
+        event = options.timestamp_column
+        return lambda: self._table().merge(rows, options.keys, transactions, said, event)
 
     def _met(self, seen: RowFile, number: int, since: int) -> Outcome | None:
         """Say what became of a commit that delta-rs calls a conflict; None: it may be tried again.
 
         delta-rs repeats a request whose answer was lost, and then meets its own commit; meanwhile another
         flusher may have moved the row on. Only the table's log tells that from a commit that came too late.
-        A commit that the log does not have now is never made: delta-rs reports a conflict when it has read
-        all versions up to the one that it asked for, and each version is written once.
 
         :param since: the version upon which the commit was asked for.
         """
@@ -304,30 +229,15 @@ class DeltaSession(StagedSession):
 
     def _row(self) -> RowFile:
         """Read the row of the newest version."""
-        for _ in range(_TRIES):
+        for _ in range(_LOOKS):
             with contextlib.suppress(FileNotFoundError):  # another flusher has moved the row on
                 return self._ledger.row(self._refreshed())
         raise self._ledger.lost()
 
-    def _refreshed(self) -> Table:
-        """Return the table at its newest version."""
-        if self._looked is None:
-            options = self._options
-            self._looked = Table(options.path, options.storage_options, self._files)
-        else:
-            try:
-                self._looked.refresh()
-            except BaseException:
-                self._looked = None
-                raise
-        return self._looked
+    def _opened(self) -> Table:
+        return Table(self._options.path, self._options.storage_options, self._files)
 
-    def _table(self) -> Table:
-        """Return the table as it was looked at last."""
-        assert self._looked is not None
-        return self._looked
-
-    def _compared(self, plan: Plan) -> Stage:
+    def _compared(self, plan: Plan) -> DeltaStage:
         if plan.table != self._options.path:
             here, option = self._options.path, f"delta.path={plan.table}"
             raise published_elsewhere(f"the Delta table {plan.table}", here, [option])
@@ -350,23 +260,7 @@ class DeltaSession(StagedSession):
                 "Set it back until they are flushed. Then it may change; start `wal-sink flush --follow`"
                 " anew.",
             )
-        if self._options.keys:
-            return Stage(self._files, (), table.fingerprint, merged=True)
-        return Stage(self._files, partitions(plan), table.fingerprint)
-
-    def _changes(self, staged: Sequence[Receipt]) -> tuple[list[AddAction], pa.Table | None]:
-        """Return the files that a commit adds, or the rows that it merges."""
-        if not any(receipt.merged for receipt in staged):
-            return [_action(receipt) for receipt in staged], None
-        types = self._table().arrow_schema
-        paths = (receipt.path for receipt in staged)
-        options = self._options
-        return [], last_rows(self._files, paths, options.keys, types, options.timestamp_column)
-
-    def _abandon(self) -> None:
-        for stage in self._stages.values():
-            stage.abandon()
-        self._stages.clear()
+        return DeltaStage(table, plan, merged=bool(self._options.keys))
 
 
 def _finished(seen: LedgerState | None, new: LedgerState) -> Window | None:
@@ -385,7 +279,7 @@ def _reason(seen: LedgerState | None, new: LedgerState) -> str:
     return f"the ledger says epoch {new.flushed}"
 
 
-def _action(receipt: Receipt) -> AddAction:
+def _action(receipt: DeltaReceipt) -> AddAction:
     """Return what the table's log says of a file: of its rows their number alone.
 
     Of bounds delta-rs' datasets make a filter, and take a column that has none for one without such rows, as

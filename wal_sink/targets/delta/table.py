@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +30,7 @@ from wal_sink.targets.delta.columns import (
     to_arrow,
 )
 from wal_sink.targets.names import quote
+from wal_sink.targets.staged_files import sync
 
 _KNOWN_FEATURES = {
     *("appendOnly", "changeDataFeed", "checkConstraints", "columnMapping", "deletionVectors"),
@@ -256,10 +256,10 @@ class Files:
         for path in paths:
             file = self._folder / path
             with contextlib.suppress(FileNotFoundError):  # old commits are deleted
-                _sync(file)
+                sync(file)
             folders |= {file.parent, *(p for p in file.parents if self._folder in p.parents)}
         for folder in folders | {self._folder}:
-            _sync(folder)
+            sync(folder)
 
 
 class Output:
@@ -299,14 +299,6 @@ def _local(path: str) -> Path | None:
     return Path(unquote(parts.path)) if parts.scheme == "file" else None
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 _SYNCED_AT_ONCE = 20
 
 MERGED, DELETED = "wal_sink:merged", "wal_sink:deleted"
@@ -322,7 +314,7 @@ class Table:
     def __init__(self, path: str, options: dict[str, str] | None, files: Files) -> None:
         self.path = path
         self._options = options
-        self._files = files
+        self.files = files
         self._table = self._opened()
         self._synced: int | None = None
 
@@ -333,7 +325,7 @@ class Table:
         """
         self._table.update_incremental()
         # A table that was deleted and made again has a log of its own, upon which an old one must not go on.
-        if self._files.missing([_commit_file(self.version)]):
+        if self.files.missing([_commit_file(self.version)]):
             self._table, self._synced = self._opened(), None
 
     def transaction_version(self, app_id: str) -> int | None:
@@ -347,7 +339,7 @@ class Table:
         """
         for number in range(since + 1, self.version + 1):
             try:
-                lines = self._files.read(_commit_file(number)).splitlines()
+                lines = self.files.read(_commit_file(number)).splitlines()
             except FileNotFoundError:
                 return None
             noted = [json.loads(line).get("txn") for line in lines if b'"txn"' in line]
@@ -424,7 +416,7 @@ class Table:
         newest = self.version
         if newest != self._synced:
             first = max(0, newest - _SYNCED_AT_ONCE, (self._synced or -1) + 1)
-            self._files.sync(_commit_file(version) for version in range(first, newest + 1))
+            self.files.sync(_commit_file(version) for version in range(first, newest + 1))
             self._synced = newest
 
     @property

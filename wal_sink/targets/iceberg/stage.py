@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import logging
 import uuid
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.avro.decoder import new_decoder
@@ -36,27 +34,15 @@ from pyiceberg.utils.concurrent import ExecutorFactory
 from pyiceberg.utils.properties import property_as_int
 
 from wal_sink.errors import SchemaMismatch
-from wal_sink.targets.iceberg.table import FORMAT, IcebergTable, sync
-
-logger = logging.getLogger(__name__)
-
-MOST_WAITING_BYTES = 128 * 1024 * 1024
-"""Of Arrow; then they are written, a file for each partition."""
+from wal_sink.targets.iceberg.table import FORMAT, IcebergTable
+from wal_sink.targets.staged_files import Receipt, Stage
 
 
-class Receipt(msgspec.Struct, frozen=True, kw_only=True):
-    """A Parquet file that no snapshot names yet."""
+class IcebergReceipt(Receipt, frozen=True, kw_only=True):
+    """A Parquet file; its path is its location."""
 
-    path: str
-    rows: int
-    table: str
-    """What the table was when the file was written: see `IcebergTable.fingerprint`."""
     entry: bytes
     """The file, as a manifest has it."""
-
-    def to_bytes(self) -> bytes:
-        """Encode for the way from a task to the flusher."""
-        return msgspec.msgpack.encode(self)
 
     def file(self, table: Table) -> DataFile:
         """Return what a commit adds."""
@@ -67,70 +53,28 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
         return file
 
 
-def receipt(data: bytes) -> Receipt:
-    """Decode what `Receipt.to_bytes` has encoded."""
-    return msgspec.msgpack.decode(data, type=Receipt)
-
-
-class Stage:
-    """Rows wait in memory, then become a file for each partition, sorted as the table says.
+class IcebergStage(Stage[IcebergReceipt]):
+    """Rows of one plan; each file is sorted as the table says.
 
     :param table: as it was looked at; the files are right for this version of its columns and partitions.
     """
 
     def __init__(self, table: IcebergTable) -> None:
+        super().__init__(table.files)
         self._table = table.table
         self._fingerprint = table.fingerprint
         self._arrow = arrow_schema(self._table)
-        self._waiting: list[pa.Table] = []
-        self._waiting_bytes = 0
-        self._done: list[Receipt] = []
 
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Take rows; a bounded number of them waits in memory."""
-        rows = pa.Table.from_batches([batch])
-        self._waiting.append(rows)
-        self._waiting_bytes += rows.nbytes
-        if self._waiting_bytes > MOST_WAITING_BYTES:
-            self._write()
-
-    def drain(self) -> list[Receipt]:
-        """Write all rows; return the files' receipts when they are durable."""
-        self._write()
-        done, self._done = self._done, []
-        sync(each.path for each in done)
-        return done
-
-    def abandon(self) -> None:
-        """Delete what is staged and has no receipt, as far as that is possible."""
-        done, self._done = self._done, []
-        self._waiting, self._waiting_bytes = [], 0
-        for each in done:
-            try:
-                self._table.io.delete(each.path)
-            except OSError as error:
-                logger.info(
-                    "the unused file %s could not be deleted, and no reader reads it: %r",
-                    each.path,
-                    error,
-                )
-
-    def _write(self) -> None:
-        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        if not waiting:
-            return
-        rows = ordered(self._completed(pa.concat_tables(waiting)), self._table)
-        written = 0
-        for file in write_files(self._table, rows):
+    def _write(self, rows: pa.Table) -> Iterator[IcebergReceipt]:
+        rows, written = ordered(self._completed(rows), self._table), 0
+        for file in write_files(self._table, rows, self._begun):
             entry = io.BytesIO()
             construct_writer(_struct(self._table)).write(BinaryEncoder(entry), file)
-            self._done.append(
-                Receipt(
-                    path=file.file_path,
-                    rows=file.record_count,
-                    table=self._fingerprint,
-                    entry=entry.getvalue(),
-                )
+            yield IcebergReceipt(
+                path=file.file_path,
+                rows=file.record_count,
+                table=self._fingerprint,
+                entry=entry.getvalue(),
             )
             written += file.record_count
         if written != len(rows):
@@ -151,7 +95,7 @@ class Stage:
         return pa.table(columns, names=self._arrow.names)
 
 
-def write_files(table: Table, rows: pa.Table) -> Iterator[DataFile]:
+def write_files(table: Table, rows: pa.Table, begun: list[str]) -> Iterator[DataFile]:
     """Write rows to Parquet files, at least one for each partition, in threads.
 
     pyiceberg's own `write_file` makes an empty list of a null one whose elements are structs, and an empty
@@ -160,6 +104,7 @@ def write_files(table: Table, rows: pa.Table) -> Iterator[DataFile]:
     here is as there.
 
     :param rows: in the columns of `arrow_schema`.
+    :param begun: gets the location of each file before it is written.
     """
     properties, parts = table.metadata.properties, [(None, rows)]
     in_one_group = properties | {TableProperties.PARQUET_ROW_GROUP_LIMIT: str(len(rows))}
@@ -181,6 +126,7 @@ def write_files(table: Table, rows: pa.Table) -> Iterator[DataFile]:
         location = table.location_provider().new_data_location(
             f"00000-{number}-{name}.parquet", key
         )
+        begun.append(location)
         output = table.io.new_output(location)
         writer = model.create_writer(output, columns, in_one_group)
         with writer:

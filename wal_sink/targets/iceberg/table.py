@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +18,7 @@ from pyiceberg import exceptions as ice
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError, NoSuchTableError
+from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, write_manifest_list
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
@@ -51,6 +51,7 @@ from wal_sink.targets.iceberg.ledger import (
     decode,
 )
 from wal_sink.targets.iceberg.options import IcebergOptions
+from wal_sink.targets.staged_files import sync
 
 FORMAT = 2
 """The version of Iceberg's table format that is written."""
@@ -105,6 +106,11 @@ class IcebergTable:
     def table(self) -> Table:
         """The table, for what only reads it."""
         return self._table
+
+    @property
+    def files(self) -> Files:
+        """Its files."""
+        return Files(self._table.io)
 
     @property
     def metadata(self) -> TableMetadata:
@@ -207,10 +213,10 @@ class IcebergTable:
             RefIs(ref=tag, snapshot_id=seen.snapshot),
             RefIs(ref=MAIN_BRANCH, snapshot_id=self._head()),
         )
-        sync(written)
+        self.files.sync(written)
         before = seen.snapshot and self.metadata.snapshot_by_id(seen.snapshot)
         self._table._do_commit(tuple(updates), requirements)  # noqa: SLF001 -- once, with our conditions
-        sync([self._table.metadata_location])
+        self.files.sync([self._table.metadata_location])
         if before:
             with contextlib.suppress(Exception):  # an empty file, which nothing names any more
                 io.delete(before.manifest_list)
@@ -324,28 +330,35 @@ def classify(error: Exception) -> Kind:
 # --- files in folders -----------------------------------------------------------------------------
 
 
-def sync(locations: Iterable[str]) -> None:
-    """Make files survive a power loss, where they lie in a folder: pyiceberg does not sync them.
+class Files:
+    """The files of a table, by their locations."""
 
-    A store of objects acknowledges what is durable.
-    """
-    folders = set()
-    for location in locations:
-        parts = urlsplit(location)
-        if parts.scheme not in ("file", ""):
-            continue
-        # What looks encoded is part of the name, such as that of a partition's folder.
-        path = Path(parts.path if parts.scheme else location)
-        _sync(path)
-        folders |= {*path.parents[:6]}
-    for folder in folders:
-        with contextlib.suppress(PermissionError):  # above the warehouse
-            _sync(folder)
+    def __init__(self, io: FileIO) -> None:
+        self._io = io
 
+    def delete(self, path: str) -> None:
+        """Delete a file that may be gone already."""
+        with contextlib.suppress(FileNotFoundError):
+            self._io.delete(path)
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    def missing(self, paths: Iterable[str]) -> list[str]:
+        """Return those of the files that are not there."""
+        return [path for path in paths if not self._io.new_input(path).exists()]
+
+    def sync(self, paths: Iterable[str]) -> None:
+        """Make files survive a power loss, where they lie in a folder: pyiceberg does not sync them.
+
+        A store of objects acknowledges what is durable.
+        """
+        folders = set()
+        for location in paths:
+            parts = urlsplit(location)
+            if parts.scheme not in ("file", ""):
+                continue
+            # What looks encoded is part of the name, such as that of a partition's folder.
+            path = Path(parts.path if parts.scheme else location)
+            sync(path)
+            folders |= {*path.parents[:6]}
+        for folder in folders:
+            with contextlib.suppress(PermissionError):  # above the warehouse
+                sync(folder)
