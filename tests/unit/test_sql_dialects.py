@@ -8,7 +8,7 @@ import pytest
 
 from wal_sink.model.plan import Column, Plan
 from wal_sink.targets.arrow_values import cast_values
-from wal_sink.targets.casts import key_details
+from wal_sink.targets.casts import KEY
 from wal_sink.targets.names import quote, unquoted
 from wal_sink.targets.sqlalchemy.catalogue import unique_index
 from wal_sink.targets.sqlalchemy.dialects import DIALECTS
@@ -18,7 +18,7 @@ from wal_sink.targets.sqlalchemy.write import delete, statement
 COLUMNS = tuple(
     Column(name=name, source="int64", type="bigint", role="regular") for name in ("k", "v")
 )
-PLAN = Plan(key="x", target="sql", table='"t"', columns=COLUMNS, details=key_details(["k"]))
+PLAN = Plan(key="x", target="sql", table='"t"', columns=COLUMNS, details={KEY: ["k"]})
 
 
 MERGE = (
@@ -52,7 +52,7 @@ def test_a_table_of_its_key_alone_changes_nothing() -> None:
 
 def test_a_percent_is_doubled_where_the_driver_reads_it() -> None:
     """In a name, beside the parameters."""
-    of = msgspec.structs.replace(PLAN, details=key_details(["k%"]))
+    of = msgspec.structs.replace(PLAN, details={KEY: ["k%"]})
     assert delete(DIALECTS["mysql"], quote, of) == 'DELETE FROM "t" WHERE "k%%" = %s'
     assert delete(DIALECTS["sqlite"], quote, of) == 'DELETE FROM "t" WHERE "k%" = ?'
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import base64
 import functools
-import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from urllib.parse import quote
 
 import msgspec
@@ -246,18 +245,13 @@ def _first(values: pa.Array, target: pa.DataType) -> int:
     return begin
 
 
-_KEY = "key"
-"""Under which name a plan's details have the columns of the key."""
+KEY = "key"
+"""The detail of a plan with the columns of the key; none where each row is added."""
 
 
 def key_of(plan: Plan) -> tuple[str, ...]:
     """Return the columns by which an upsert finds the row to replace; none where each row is added."""
-    return tuple(json.loads(plan.details.get(_KEY, "[]")))
-
-
-def key_details(key: Collection[str]) -> dict[str, str]:
-    """Return what a plan's details have of the key."""
-    return {_KEY: json.dumps(list(key))} if key else {}
+    return tuple(plan.details.get(KEY, ()))
 
 
 def as_new_rows(plan: Plan, batch: pa.RecordBatch) -> tuple[Plan, pa.RecordBatch]:
@@ -272,7 +266,7 @@ def as_new_rows(plan: Plan, batch: pa.RecordBatch) -> tuple[Plan, pa.RecordBatch
                 "Delete it by hand, if it is to be deleted.",
             )
         batch = batch.drop_columns([plan.operation])
-    details = {name: value for name, value in plan.details.items() if name != _KEY}
+    details = {name: value for name, value in plan.details.items() if name != KEY}
     return msgspec.structs.replace(plan.of_table(), details=details), batch
 
 

@@ -217,13 +217,8 @@ def can_be_key(type_: Any) -> bool:
 
 
 PARTITIONS, EVENT = "partitions", "event"
-"""What a plan notes: the partition columns in the table's order, as a JSON array; and the column that says
-when a row changed."""
-
-
-def partitions(plan: Plan) -> list[str]:
-    """Return the partition columns that a plan has noted."""
-    return msgspec.json.decode(plan.details[PARTITIONS], type=list[str])
+"""The details of a plan: the partition columns in the table's order; and the column that says when a row
+changed."""
 
 
 class DeltaRules(TableRules):
@@ -289,8 +284,8 @@ def about_partitions(
 
 def about_moved(plan: Plan, partitioned_by: Sequence[str]) -> Iterator[str]:
     """Yield that the table has other partition columns than its plan says."""
-    if list(partitioned_by) != partitions(plan):
-        yield f"its partition columns were {partitions(plan)}, and are {list(partitioned_by)} now"
+    if list(partitioned_by) != (planned := plan.details[PARTITIONS]):
+        yield f"its partition columns were {planned}, and are {list(partitioned_by)} now"
 
 
 def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
@@ -298,7 +293,7 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
 
     :raises InvalidRow: a value does not fit its column, or cannot name a partition.
     """
-    partitioned_by = partitions(plan)
+    partitioned_by = plan.details[PARTITIONS]
 
     def stored(column: Column, values: pa.Array) -> pa.Array:
         found = _stored(column, values)

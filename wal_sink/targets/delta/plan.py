@@ -12,7 +12,7 @@ from deltalake import DeltaTable, Schema
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Plan, WriteDemands
-from wal_sink.targets.casts import key_details
+from wal_sink.targets.casts import KEY
 from wal_sink.targets.columns import match_columns
 from wal_sink.targets.create_table import CREATE_TABLE, KEY_COLUMNS, refuse_unknown_columns
 from wal_sink.targets.delta.columns import (
@@ -91,8 +91,11 @@ def _plan(
         DeltaRules(options.path),
         about_partitions(written, fields, partitioned_by),
     )
-    noted = {EVENT: options.timestamp_column} if options.timestamp_column else {}
-    details = noted | {PARTITIONS: msgspec.json.encode(list(partitioned_by)).decode()}
+    details: dict[str, Any] = {PARTITIONS: list(partitioned_by)}
+    if options.keys:
+        details[KEY] = list(options.keys)
+    if options.timestamp_column:
+        details[EVENT] = options.timestamp_column
     _refuse_keys(options.keys, written, fields)
     _refuse_event(options.timestamp_column, written, fields)
     demands = WriteDemands(replaces=bool(options.keys))
@@ -103,7 +106,7 @@ def _plan(
         columns=with_operation(columns, schema, operation),
         operations=dict(options.words) if operation else {},
         demands=demands,
-        details=details | key_details(options.keys),
+        details=details,
     )
 
 

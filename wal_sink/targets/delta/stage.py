@@ -20,7 +20,7 @@ from wal_sink.model.plan import Plan
 from wal_sink.targets.arrow_values import are_deletes
 from wal_sink.targets.base import Slice
 from wal_sink.targets.casts import key_of
-from wal_sink.targets.delta.columns import folder, partitions, split
+from wal_sink.targets.delta.columns import PARTITIONS, folder, split
 from wal_sink.targets.delta.table import DELETED, MERGED, Files, Table
 from wal_sink.targets.staged_files import Receipt, Stage
 
@@ -56,7 +56,7 @@ class DeltaStage(Stage[DeltaReceipt]):
         return in_order(rows, self._plan.operation, keyed=bool(key_of(self._plan)))
 
     def _write(self, rows: pa.Table) -> Iterator[DeltaReceipt]:
-        names = () if self._merged else partitions(self._plan)
+        names = () if self._merged else self._plan.details[PARTITIONS]
         for values, part in split(rows, names):
             path = f"{folder(names, values)}part-{uuid.uuid4()}.snappy.parquet"
             self._begun.append(path)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -14,23 +12,9 @@ from wal_sink.targets.arrow_values import text
 from wal_sink.targets.casts import cast, refuse, refuse_as_folder, stored_by
 
 ARROW, FOLDERS, WIDTHS, LEAST = "arrow", "folders", "widths", "least"
-"""Details of a plan: the columns as Arrow types, the partition that each text names a folder of, to how many
-characters that truncates it, and the least numbers that a partition truncates to one of their type."""
-
-
-def to_details(
-    types: pa.Schema,
-    folders: Mapping[str, str],
-    widths: Mapping[str, int],
-    least: Mapping[str, str],
-) -> dict[str, str]:
-    """Return what a plan notes."""
-    return {
-        ARROW: base64.b64encode(types.serialize()).decode(),
-        FOLDERS: msgspec.json.encode(dict(folders)).decode(),
-        WIDTHS: msgspec.json.encode(dict(widths)).decode(),
-        LEAST: msgspec.json.encode(dict(least)).decode(),
-    }
+"""Details of a plan: the columns as Arrow types, serialized in Base64; then by column the partition that a
+text names a folder of, to how many characters that truncates it, and the least number that a partition
+truncates to one of its type."""
 
 
 def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
@@ -41,9 +25,7 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
     types = pa.ipc.read_schema(pa.BufferReader(base64.b64decode(plan.details[ARROW])))
     by_type = {column.type: types.field(column.name).type for column in plan.columns}
     held = stored_by(by_type.get)
-    least = msgspec.json.decode(plan.details.get(LEAST, "{}"))
-    widths = msgspec.json.decode(plan.details.get(WIDTHS, "{}"), type=dict[str, int])
-    folders = msgspec.json.decode(plan.details[FOLDERS], type=dict[str, str])
+    folders, widths, least = (plan.details[each] for each in (FOLDERS, WIDTHS, LEAST))
 
     def stored(column: Column, values: pa.Array) -> pa.Array:
         found = held(column, values)

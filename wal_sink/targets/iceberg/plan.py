@@ -5,6 +5,7 @@ A start also makes the table, or adds columns to it, where options ask for that.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import logging
 import re
@@ -58,7 +59,7 @@ from wal_sink.model.plan import Plan, canonical, spark_ddl
 from wal_sink.targets.casts import CastRules
 from wal_sink.targets.columns import TableColumn, match_columns
 from wal_sink.targets.create_table import Layout, refuse_unknown_columns
-from wal_sink.targets.iceberg.check import to_details
+from wal_sink.targets.iceberg.check import ARROW, FOLDERS, LEAST, WIDTHS
 from wal_sink.targets.iceberg.options import IcebergOptions
 from wal_sink.targets.iceberg.table import FORMAT, catalog_of, find, loaded, no_table
 
@@ -244,7 +245,9 @@ def agree(found: Schema, spec: PartitionSpec, name: str, schema: pa.Schema, key:
     given = pa.schema([field.with_type(canonical(field.type)) for field in schema])
     agreed = match_columns(given, columns, name, CastRules(types.get, name))
     names = [each.name for each in agreed]
-    folders, widths, least = {}, {}, {}
+    folders: dict[str, str] = {}
+    widths: dict[str, int] = {}
+    least: dict[str, str] = {}
     for each in spec.fields:
         column, type_ = (
             found.find_column_name(each.source_id) or "",
@@ -258,17 +261,13 @@ def agree(found: Schema, spec: PartitionSpec, name: str, schema: pa.Schema, key:
                 widths[column] = each.transform.width
         elif _truncates_number(each, type_):
             least[column] = _least(type_, each.transform.width)
+    arrow = base64.b64encode(pa.schema([there.field(each) for each in names]).serialize()).decode()
     return Plan(
         key=key,
         target="iceberg",
         table=name,
         columns=agreed,
-        details=to_details(
-            pa.schema([there.field(each) for each in names]),
-            folders,
-            widths,
-            least,
-        ),
+        details={ARROW: arrow, FOLDERS: folders, WIDTHS: widths, LEAST: least},
     )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pyarrow as pa
 
 from wal_sink.model.plan import Plan
 from wal_sink.targets.kafka import topics
 from wal_sink.targets.kafka.options import KafkaOptions
-from wal_sink.targets.kafka.records import Limits, agreed_columns, limits_details
+from wal_sink.targets.kafka.records import TOPICS, Limits, agreed_columns
 from wal_sink.targets.kafka.session import transactional
 
 _START = "start"
@@ -30,7 +31,7 @@ def agree(options: KafkaOptions, schema: pa.Schema, key: str, *, changes: bool) 
         target="kafka",
         table=options.topic,
         columns=columns,
-        details=limits_details(limits),
+        details={TOPICS: msgspec.to_builtins(limits)},
     )
 
 

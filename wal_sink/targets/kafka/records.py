@@ -76,18 +76,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 UNBOUNDED_MS = 2**63 - 1
 """As brokers write that a time may be any."""
 
-_TOPICS = "topics"
-"""The detail of a plan with the limits of each topic, as JSON."""
-
-
-def limits_details(limits: Mapping[str, Limits]) -> dict[str, str]:
-    """Return what a plan notes of topics."""
-    return {_TOPICS: msgspec.json.encode(limits).decode()}
+TOPICS = "topics"
+"""The detail of a plan with the limits of each topic."""
 
 
 def planned_limits(plan: Plan) -> dict[str, Limits]:
     """Return what each topic took when the plan was made."""
-    return msgspec.json.decode(plan.details[_TOPICS], type=dict[str, Limits])
+    return msgspec.convert(plan.details[TOPICS], dict[str, Limits])
 
 
 class RecordRules(TableRules):

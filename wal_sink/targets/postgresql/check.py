@@ -23,8 +23,8 @@ from wal_sink.targets import arrow_values
 from wal_sink.targets.arrow_values import TRUE, long
 from wal_sink.targets.casts import InvalidValueError, cast, cast_or_refuse, key_of, refuse, row_text
 from wal_sink.targets.postgresql.types import (
+    INCLUDED,
     PgType,
-    included_of,
     is_document,
     log_type,
     parse,
@@ -142,7 +142,7 @@ def _refuse_long_key(batch: pa.RecordBatch, plan: Plan, stored: pa.RecordBatch) 
     :param stored: as `check` returns it.
     """
     key = key_of(plan)
-    names = {*key, *included_of(plan)}
+    names = {*key, *plan.details.get(INCLUDED, ())}
     columns = [column for column in plan.columns if column.name in names]
     if not columns:
         return

@@ -15,7 +15,7 @@ from wal_sink.targets.casts import key_of
 from wal_sink.targets.client import importing
 from wal_sink.targets.columns import TableColumn
 from wal_sink.targets.postgresql.options import PostgresqlOptions
-from wal_sink.targets.postgresql.types import included_details, postgresql_type
+from wal_sink.targets.postgresql.types import INCLUDED, postgresql_type
 from wal_sink.targets.sql.database import POSTGRESQL_ERRORS
 from wal_sink.targets.sql.keyed import KeyedTarget
 
@@ -90,8 +90,7 @@ class PostgresqlTarget(KeyedTarget):
             logger.warning("%s", warning)
         connection.rollback()
         included = live.unique[0].included if key_of(agreed) else ()
-        details = {**agreed.details, **included_details(included)}
-        return msgspec.structs.replace(agreed, details=details)
+        return msgspec.structs.replace(agreed, details=agreed.details | {INCLUDED: list(included)})
 
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
         """Cast `batch` to the log's types and refuse rows that the server would refuse."""

@@ -5,15 +5,13 @@ Pure. docs/postgresql.md has the same table; a test compares them.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.types as pt
 
-from wal_sink.model.plan import Plan, is_array, is_blob, is_text
+from wal_sink.model.plan import is_array, is_blob, is_text
 
 _FORM = re.compile(
     r"(?P<base>[a-z][a-z ]*?)(?:\((?P<first>\d+)(?:,(?P<second>-?\d+))?\))?(?P<rest> with(?:out)? time zone)?"
@@ -192,15 +190,5 @@ def is_document(source: pa.DataType) -> bool:
     return bool(pt.is_struct(source) or pt.is_map(source) or is_array(source))
 
 
-_INCLUDED = "included"
-"""The detail of a plan with the columns that the index of its key holds beside them, if there are any."""
-
-
-def included_of(plan: Plan) -> tuple[str, ...]:
-    """Return the columns that the key's index holds beside it."""
-    return tuple(json.loads(plan.details.get(_INCLUDED, "[]")))
-
-
-def included_details(included: Sequence[str]) -> dict[str, str]:
-    """Return what a plan holds of them."""
-    return {_INCLUDED: json.dumps(list(included))} if included else {}
+INCLUDED = "included"
+"""The detail of a plan with the columns that the index of its key holds beside them."""

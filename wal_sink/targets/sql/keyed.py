@@ -21,7 +21,7 @@ from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.model.plan import Plan, is_array, spark_ddl
 from wal_sink.options import SECONDS, SHAPES, about, secret_parameter
 from wal_sink.targets.base import Kind
-from wal_sink.targets.casts import key_details
+from wal_sink.targets.casts import KEY
 from wal_sink.targets.columns import (
     TableColumn,
     TableRules,
@@ -299,7 +299,7 @@ class KeyedTarget(SqlTarget):
             table=self.table_name,
             columns=with_operation(matched, schema, operation),
             operations=dict(given.words) if operation else {},
-            details=key_details(found),
+            details={KEY: list(found)} if found else {},
         )
 
     def missing_table(self, schema: pa.Schema, hint: str) -> SchemaMismatch:
