@@ -157,6 +157,30 @@ def test_rule_23_an_interrupted_flush_of_the_lost_log_is_not_finished(world: Wor
     assert world.flushed() == world.expected() == {"a": 0, "b": 2, "c": 3}
 
 
+def test_rule_23_what_another_log_has_begun_is_not_given_up_here(world: World) -> None:
+    """The rows of this log's epoch would wait in the copies, and the flush would miss their manifest."""
+    run = world.run().flushed_batches([("a", 0)])
+    backup = Backup(world)
+    run.flushed_batches([("b", 1)])
+    run.batch([("c", 2)])
+    flusher = world.flusher()
+    flusher._flush = lambda *args, **kwargs: None  # type: ignore[method-assign]  # it dies
+    flusher.run_once()
+    run.end()
+    backup.restore()
+    found = world.run()
+    found.batch([("b", 3)], offset="9")
+    found.batch([("c", 4)], offset="10")
+    error = stops(world)
+    place = open_backend(f"memory://{uuid.uuid4().hex}")
+    now_us = world.clock.us + 600_000_000
+    with pytest.raises(Diverged) as caught:
+        plan_skip(query(world), world.target, 2, place, now_us, begun=True)
+    assert caught.value.remedy in error.remedy
+    rewind(world, 0, restored=True)
+    assert world.flushed() == world.expected() == {"a": 0, "b": 3, "c": 4}
+
+
 @pytest.mark.parametrize("finished", [True, False])
 @pytest.mark.parametrize("purged", [True, False])
 def test_rule_23_what_spark_went_back_behind_is_not_flushed_from_the_ledger_row(

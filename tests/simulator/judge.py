@@ -393,7 +393,9 @@ class Judge(logging.Handler):
                 # Flushed all the same in a log that is restored from before the decision.
                 arrival.gone |= attempt.rows.keys() - arrival.keys
                 continue
-            if missing := set(attempt.rows) - arrival.keys:
+            # What had left the quarantine as the target was restored: a limit, docs/recover.md.
+            left = {key for key in arrival.gone if key.startswith((INVALID, REFUSED))}
+            if missing := set(attempt.rows) - arrival.keys - left:
                 for site in self.sites:
                     missing -= site.quarantined(target, attempt)
             if missing:

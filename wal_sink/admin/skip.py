@@ -16,10 +16,18 @@ from uuid import uuid4
 import msgspec
 
 from state_backends import StateBackend
+from wal_sink import errors
 from wal_sink.admin.flusher_at_work import refuse_flusher
-from wal_sink.admin.ledger import LedgerAccess, open_ledger
+from wal_sink.admin.ledger import LedgerAccess, is_foreign, open_ledger
 from wal_sink.admin.query import Query, user_and_host
-from wal_sink.errors import CorruptLog, FlusherAtWork, OptionError, UnknownOffsetsFormat
+from wal_sink.errors import (
+    CorruptLog,
+    Diverged,
+    FlusherAtWork,
+    OptionError,
+    UnknownOffsetsFormat,
+)
+from wal_sink.flush.window import WindowChooser
 from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerState
 from wal_sink.model.manifest import Manifest
@@ -222,7 +230,7 @@ def plan_skip(
     :raises OptionError: it is not the next epoch, or is given up already; or there is nothing to copy, or
         something that is not to be copied; or `to` is no place for it.
     :raises FlusherAtWork: a flusher is alive and has not stopped at an error.
-    :raises WrongOwner, LedgerBehindLog, TargetUnavailable: see `protocol.repair`.
+    :raises WrongOwner, LedgerBehindLog, TargetUnavailable, Diverged: see `_look`.
     """
     query.see_afresh()
     with open_ledger(target, query.owner(query.identity())) as ledger:
@@ -251,6 +259,7 @@ def _look(query: Query, ledger: LedgerAccess, epoch: int, *, begun: bool) -> Sit
     """Look at an epoch, in the order of rule 9, and refuse one that may not be given up.
 
     :raises OptionError, WrongOwner, LedgerBehindLog: see `protocol.repair`.
+    :raises Diverged: the ledger row follows another log (rule 23).
     :raises FlusherAtWork: a flusher has moved the ledger meanwhile.
     """
     checkpointed = query.checkpoint.last_commit()
@@ -266,6 +275,13 @@ def _look(query: Query, ledger: LedgerAccess, epoch: int, *, begun: bool) -> Sit
         segments=tuple(query.log.backend.list(paths.segment_folder(epoch))),
     )
     refuse_to_skip(seen, query.owner(identity), identity.first_epoch, begun=begun)
+    chooser = WindowChooser(query.log, query.checkpoint, query.query_id)
+    with contextlib.suppress(CorruptLog):  # what is given up may be damaged
+        if is_foreign(query, chooser, row, checkpointed):
+            raise Diverged(
+                f"The ledger row follows another log than this one, which is flushed up to {recorded}",
+                errors.restored(recorded),
+            )
     if ledger.read() != row:  # else what was trimmed meanwhile would look like lost
         raise FlusherAtWork(
             f"The ledger moved while epoch {epoch} was looked at",
