@@ -15,6 +15,8 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.progress.status import read_status
 from wal_sink.protocol.next_step import RecordFlushed
 from wal_sink.testing.faults import Crash, Faults
+from wal_sink.wal.retention import Retention
+from wal_sink.wal.trim import list_trimmable
 
 
 def test_rule_17_records_that_a_power_loss_took_are_made_from_the_ledger(world: World) -> None:
@@ -58,6 +60,8 @@ def test_rule_18_an_epoch_whose_record_is_lost_stays_and_holds_up_nothing(
     checkpoint = Checkpoint(world.checkpoint)
     found = verify(Query(world.query_id, checkpoint, world.log), None, world.clock()).findings
     assert [(finding.epoch, finding.kind) for finding in found] == [(1, "Diverged")]
+    trimmable = list_trimmable(world.log, Retention(0.0, world.clock))
+    assert not [path for path in trimmable if "0000000001" in path], "nor does `flush` say so"
     assert read_status(checkpoint, world.log).flushed == 4
     world.log_backend.create(path, backup)
     world.flush()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Collection, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from wal_sink.errors import CorruptLog, Diverged
 from wal_sink.log_context import line_logger
@@ -50,21 +50,7 @@ def trim(
         epoch and of those that follow.
     """
     listed = log.attempts()
-    attempts_of = _by_epoch(listed)
-    trimmed: dict[int, tuple[Attempt, ...]] = {}
-    refused: Diverged | None = None
-    stay: list[Diverged] = []
-    for epoch in sorted(epochs):
-        attempts = attempts_of.get(epoch, ())
-        try:
-            refuse_diverged(log, epoch, [each for each in attempts if each not in flushed])
-        except Diverged as error:
-            if record_anywhere(log, epoch) is None:
-                stay.append(error)
-                continue
-            refused = error
-            break
-        trimmed[epoch] = attempts
+    trimmed, stay, refused = _compared(log, listed, epochs, flushed)
     log.delete(path for e in trimmed for path in log.backend.list(paths.segment_folder(e)))
     log.delete(paths.MANIFEST.path(each) for attempts in trimmed.values() for each in attempts)
     remaining = [each for each in listed if each.epoch not in trimmed]
@@ -80,6 +66,35 @@ def trim(
     if refused is not None:
         raise refused
     return tuple(stay)
+
+
+class _Compared(NamedTuple):
+    """Which flushed epochs may be trimmed."""
+
+    trimmed: dict[int, tuple[Attempt, ...]]
+    """They, with all their attempts."""
+    stay: list[Diverged]
+    """Why others stay."""
+    refused: Diverged | None
+    """Why neither the next one may be, nor those that follow."""
+
+
+def _compared(
+    log: Log, listed: Iterable[Attempt], epochs: Iterable[int], flushed: Collection[Attempt] = ()
+) -> _Compared:
+    attempts_of = _by_epoch(listed)
+    found = _Compared({}, [], None)
+    for epoch in sorted(epochs):
+        attempts = attempts_of.get(epoch, ())
+        try:
+            refuse_diverged(log, epoch, [each for each in attempts if each not in flushed])
+        except Diverged as error:
+            if record_anywhere(log, epoch) is not None:
+                return found._replace(refused=error)
+            found.stay.append(error)
+            continue
+        found.trimmed[epoch] = attempts
+    return found
 
 
 def sweep(log: Log, trimmable: int) -> int:
@@ -120,18 +135,20 @@ def list_trimmable(log: Log, retention: Retention) -> tuple[str, ...]:
     if newest is None:
         return ()
     listed, retained = log.attempts(), retained_paths(log)
-    epochs = sorted({*retained, *(attempt.epoch for attempt in listed)})
-    upto = retention.trimmable(log, newest, epochs)
-    attempts = [attempt for attempt in listed if attempt.epoch <= upto]
-    for epoch, attempts_of_epoch in _by_epoch(attempts).items():
-        refuse_diverged(log, epoch, attempts_of_epoch)
-    later = listed[len(attempts) :]
+    there = sorted({*retained, *(attempt.epoch for attempt in listed)})
+    upto = retention.trimmable(log, newest, there)
+    epochs = {attempt.epoch for attempt in listed if attempt.epoch <= upto}
+    trimmed, _, refused = _compared(log, listed, epochs)
+    if refused is not None:
+        raise refused
+    remaining = [attempt for attempt in listed if attempt.epoch not in trimmed]
+    stays = epochs - trimmed.keys()
     kept = [path for epoch, copies in retained.items() if epoch <= upto for path in copies]
-    records = old_records(log, later, upto) if attempts else []
-    manifests = map(paths.MANIFEST.path, attempts)
-    notes = _all_notes(log, upto)
+    records = old_records(log, remaining, upto) if trimmed else []
+    manifests = [paths.MANIFEST.path(attempt) for each in trimmed.values() for attempt in each]
+    garbage = (*_segments(log, upto, stays), *_all_notes(log, upto, stays))
     left = left_entries(log, newest.epoch - RECORDS_KEPT)
-    return (*_segments(log, upto), *notes, *left, *manifests, *kept, *records, *needless_aside(log))
+    return (*garbage, *left, *manifests, *kept, *records, *needless_aside(log))
 
 
 def refuse_diverged(log: Log, epoch: int, attempts: Collection[Attempt]) -> None:
