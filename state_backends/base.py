@@ -62,11 +62,11 @@ def empty_object(path: str) -> ValueError:
     return ValueError(f"object {path!r} would be empty; an object has at least one byte")
 
 
-class StateBackendError(Exception):
+class StateBackendError(OSError):
     """The store cannot keep its promises, or cannot be opened.
 
     Operator action: the message says what to change (another folder or mount, another URL, an
-    option to remove). Trying again without a change does not help.
+    option to remove). Trying again without a change does not help. It has no `errno`.
     """
 
 
@@ -250,6 +250,8 @@ class StateBackend(ABC):
         path = f"probe/{uuid4().hex}"
         try:
             self._try_promises(path)
+        except StateBackendError:
+            raise
         except OSError as error:
             raise StateBackendError(
                 f"{self.url} cannot be used: probing it failed with {error!r}. Check that this "

@@ -347,7 +347,7 @@ class ObjectStoreBackend(StateBackend):
 
         `ConnectionError` and `TimeoutError` say that it may be of use.
         """
-        if isinstance(error, (OSError, StateBackendError)):
+        if isinstance(error, OSError):
             return error
         if isinstance(error, (TypeError, ValueError, KeyError)):
             return StateBackendError(

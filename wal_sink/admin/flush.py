@@ -15,7 +15,6 @@ from collections.abc import Callable
 import msgspec
 from tenacity import RetryCallState
 
-from state_backends import StateBackendError
 from wal_sink.admin.query import Query
 from wal_sink.clock import now_us
 from wal_sink.errors import NotDrained, WalSinkError
@@ -243,7 +242,7 @@ class FlushCommand:
 
         def tell(_: Step) -> bool:
             # What cannot be read stops the flusher as well, which says so.
-            with contextlib.suppress(WalSinkError, StateBackendError, OSError):
+            with contextlib.suppress(OSError, WalSinkError):
                 self._tally.look()
             progress(self._tally.epochs, self._tally.epochs)
             return False

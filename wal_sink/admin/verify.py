@@ -14,7 +14,6 @@ from types import TracebackType
 
 import msgspec
 
-from state_backends import StateBackendError
 from wal_sink import errors
 from wal_sink.admin.attach import said_missing
 from wal_sink.admin.query import Query
@@ -146,7 +145,7 @@ class _Noting:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
-        if isinstance(exc, OSError | StateBackendError):
+        if isinstance(exc, OSError):
             exc = LogUnavailable(
                 f"{self._file or 'The store'} cannot be read: {exc!r}",
                 "See to the store: whether this host reaches it, and this user may read it.",

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from state_backends import StateBackendError
 from wal_sink import errors
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.checkpoint.watcher import EarlySync
@@ -158,7 +157,7 @@ class Flusher:
         self._looked_s = time.monotonic()
         try:
             return self._pass_until_sure()
-        except (OSError, StateBackendError) as error:
+        except OSError as error:
             raise LogUnavailable(
                 f"The log or the checkpoint cannot be used: {error!r}",
                 f"See to {self._log.url} and {self._checkpoint.url}; the flush goes on by itself.",

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from state_backends import StateBackendError
 from wal_sink.clock import now_us
 from wal_sink.errors import WalSinkError
 from wal_sink.log_context import Seldom, line_logger, log_epoch
@@ -163,7 +162,7 @@ class Reporter:
         self._doing, self._epoch, self._waits = ENDED, None, ""
         try:
             last = self._log.last_report()
-        except (OSError, StateBackendError):
+        except OSError:
             return  # a log that cannot be read is not written either
         if last == self._written:
             self._write()
@@ -201,7 +200,7 @@ class Reporter:
                 self._warn_of_another(self._log)
                 self._log.report(report)
                 self._written = report
-        except (OSError, StateBackendError) as error:
+        except OSError as error:
             logger.warning(
                 "the flusher's report %s cannot be written, so `wal-sink"
                 " status` shows an old one. Cause: %r",

@@ -11,7 +11,6 @@ import heapq
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-from state_backends import StateBackendError
 from wal_sink.log_context import line_logger
 from wal_sink.model.ledger import Window
 from wal_sink.model.manifest import Attempt
@@ -119,7 +118,7 @@ class Trimmer:
     def _leaving_garbage(self) -> Iterator[None]:
         try:
             yield
-        except (OSError, StateBackendError) as error:
+        except OSError as error:
             self._failed_s = time.monotonic()
             logger.warning(
                 "flushed epochs cannot be deleted from %s, so the log grows. The"

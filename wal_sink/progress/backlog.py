@@ -30,7 +30,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from state_backends import StateBackendError
 from wal_sink import clock
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import CorruptLog, WalSinkError
@@ -130,7 +129,7 @@ class BacklogReader:
                     found, _ = self.count(checkpointed, flushed, attempts)
                     self._last = found._replace(quarantined_rows=quarantined_rows(self._log))
                     self._looked_s = time.monotonic()
-            except (OSError, StateBackendError, WalSinkError):
+            except (OSError, WalSinkError):
                 pass  # `read_us` says how old it is; the flusher meets the same, and says so
             finally:
                 self._lock.release()

@@ -9,7 +9,6 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from state_backends import StateBackendError
 from wal_sink.errors import AlreadyPublished, Fenced, NotRegistered, WalSinkError
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt, Execution
@@ -148,7 +147,7 @@ def leave_proof(log: Log, epoch: int, run_id: str) -> None:
             return  # not published by this run, or flushed and trimmed
         mine, highest = found[0].generation, log.highest_generation()
         log.create_proof(CommitProof(epoch=epoch, generation=mine, run_id=run_id, highest=highest))
-    except (OSError, StateBackendError, WalSinkError):  # what is raised is that it is fenced
+    except (OSError, WalSinkError):  # what is raised is that it is fenced
         logger.warning(
             "the note that Spark kept epoch %d could not be written to the log",
             epoch,

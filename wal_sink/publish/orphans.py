@@ -19,7 +19,6 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from state_backends import StateBackendError
 from wal_sink.errors import CorruptLog, WalSinkError
 from wal_sink.model import paths
 from wal_sink.model.manifest import Appended, Attempt, Execution
@@ -64,7 +63,7 @@ def sweep_orphans(log: Log, run_id: str, *, checkpointed: int) -> None:
     """
     try:
         _sweep(log, run_id, checkpointed)
-    except (OSError, StateBackendError, WalSinkError):
+    except (OSError, WalSinkError):
         logger.warning(RUNS_LEFT, log.url, exc_info=True)
 
 
@@ -194,7 +193,7 @@ def discard(log: Log, appended: Sequence[Appended]) -> None:
             )  # by an earlier call for the same batch, if Spark made one
             reported = {segment.path for task in mine for segment in task.files}
             log.delete(sorted(reported - named))
-        except (OSError, StateBackendError, WalSinkError):
+        except (OSError, WalSinkError):
             logger.warning(_ATTEMPT_LEFT, execution.epoch, exc_info=True)
 
 
@@ -210,7 +209,7 @@ def discard_call(log: Log, execution: Execution, call: str) -> None:
             path for path in log.backend.list(folder) if _is_of(path, execution.run_id, call)
         ]
         log.delete(written)
-    except (OSError, StateBackendError):
+    except OSError:
         logger.warning(_ATTEMPT_LEFT, execution.epoch, exc_info=True)
 
 

@@ -14,7 +14,6 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from state_backends import StateBackendError
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import (
     AlreadyPublished,
@@ -100,7 +99,7 @@ class Publisher:
         batch = _joined(execution, appended)
         try:
             seen = self._admit(batch)
-        except (OSError, StateBackendError, WalSinkError):
+        except (OSError, WalSinkError):
             discard(self._log, appended)
             raise
         if seen.flushed_anywhere >= batch.epoch:

@@ -14,7 +14,6 @@ import logging
 import time
 from collections.abc import Iterator, Mapping
 
-from state_backends import StateBackendError
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import LogUnavailable, MissingManifest, UnknownOffsetsFormat, WalSinkError
 from wal_sink.model import paths
@@ -192,7 +191,7 @@ def claim_early(
             halves,
             tickets,
         )
-    except (OSError, StateBackendError, WalSinkError):
+    except (OSError, WalSinkError):
         logger.warning(RUNS_LEFT, log.url, exc_info=True)
 
 

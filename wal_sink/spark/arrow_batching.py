@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import threading
 
-from state_backends import StateBackendError
 from wal_sink.errors import WalSinkError
 from wal_sink.spark.internals import spark_session
 from wal_sink.wal.log import Log
@@ -102,7 +101,7 @@ class ArrowBatching:
             return
         try:
             seen = _newest(self._log)
-        except (OSError, StateBackendError, WalSinkError) as error:
+        except (OSError, WalSinkError) as error:
             logger.debug("the width of the rows is unknown: %s", error)
             return
         if seen is None:

@@ -34,7 +34,6 @@ from typing import NamedTuple, Protocol
 from pyspark.sql.streaming.listener import QueryIdleEvent, QueryStartedEvent, QueryTerminatedEvent
 from pyspark.sql.streaming.query import StreamingQuery
 
-from state_backends import StateBackendError
 from wal_sink.errors import WalSinkError
 from wal_sink.flush.run_history import RUN_HISTORY, RunHistory
 from wal_sink.model import paths
@@ -225,7 +224,7 @@ def _noted(what: str) -> Iterator[None]:
 def _note_stop(log: Log, run_id: str) -> bool:
     try:
         log.create(paths.STOP, run_id, Stop(run_id=run_id))
-    except (OSError, StateBackendError) as error:
+    except OSError as error:
         logger.warning(
             "the note that run %s is stopping could not be written to the log: %r", run_id, error
         )

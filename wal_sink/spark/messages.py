@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
-from state_backends import StateBackendError
 from wal_sink import errors
 from wal_sink.clock import now_us
 from wal_sink.configuration import Configuration, Destination, options_of
@@ -188,7 +187,7 @@ def short_of_disk(max_bytes: int, free_bytes: int | None, log: str) -> str | Non
 def _free_bytes(log: Log) -> int | None:
     try:
         return log.backend.free_bytes()
-    except (OSError, StateBackendError):
+    except OSError:
         return None  # the first task that writes a segment says what is wrong
 
 
@@ -224,7 +223,7 @@ def say_abandoned(query_id: str, location: Location) -> None:
                 *(query_id, location.checkpoint, left.query_id),
                 errors.abandoned_log(left.log.url, left.epochs),
             )
-    except (OSError, StateBackendError, WalSinkError) as error:
+    except (OSError, WalSinkError) as error:
         logger.warning(
             "query %s: cannot check whether an earlier checkpoint left epochs in %s: %s",
             *(query_id, location.logs, error),
@@ -271,7 +270,7 @@ def say_pending(flush: QueryFlush, *, flushes_here: bool) -> None:
 def _epochs(flush: QueryFlush) -> int:
     try:
         return pending_epochs(flush.checkpoint, flush.log)
-    except (WalSinkError, StateBackendError, OSError) as error:
+    except (OSError, WalSinkError) as error:
         logger.warning(
             "query %s: cannot read the pending epochs of %s: %s",
             flush.query_id,

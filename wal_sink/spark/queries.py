@@ -17,7 +17,6 @@ from collections.abc import Callable
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from state_backends import StateBackendError
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
 from wal_sink.configuration import FILE_MANAGER, Configuration, configure
@@ -158,7 +157,7 @@ class Queries:
         """
         try:
             note_without_sink(flush.log, flush.checkpoint)
-        except (OSError, StateBackendError, WalSinkError) as error:
+        except (OSError, WalSinkError) as error:
             if int(self._spark.conf.get(_RETAIN) or 0) >= BATCHES_THAT_TELL:
                 raise
             self.refusals.refuse(query, not_noted(flush.log.url, error))

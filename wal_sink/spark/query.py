@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from state_backends import StateBackendError
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.configuration import configure
 from wal_sink.errors import OptionError, WalSinkError
@@ -64,7 +63,7 @@ class QueryFlush:
             return False
         try:
             return pending_epochs(self.checkpoint, self.log) == 0
-        except (OSError, StateBackendError, WalSinkError):
+        except (OSError, WalSinkError):
             return False  # nothing is known of it
 
 

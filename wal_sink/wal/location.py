@@ -316,7 +316,7 @@ def store_errors(what: str = "The log or the checkpoint") -> Iterator[None]:
     """
     try:
         yield
-    except (OSError, StateBackendError) as error:
+    except OSError as error:
         remedy = "See to the store that holds it, and to its options; then try again."
         raise _unavailable(what, error, remedy) from error
 
@@ -331,8 +331,8 @@ def log_errors(url: str) -> Iterator[None]:
     """
     try:
         yield
-    except (OSError, StateBackendError) as error:
-        if not isinstance(error, OSError) or error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
             remedy = (
                 "Nothing is lost. See to the store that holds it, and to its options, then start the query"
                 " again: Spark computes the epoch anew."
@@ -390,5 +390,5 @@ def unflushed(log: Log) -> tuple[int, ...]:
 def _identity(log: Log) -> LogIdentity | None:
     try:
         return log.identity()
-    except (OSError, StateBackendError, CorruptLog):
+    except (OSError, CorruptLog):
         return None  # it may be of another user, or no log at all
