@@ -53,40 +53,6 @@ from wal_sink.wal.targets import attach_targets, refuse_other_targets
 logger = logging.getLogger(__name__)
 
 
-class Refusals:
-    """The queries that one handle has refused. Used by several threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._errors: dict[str, WalSinkError] = {}
-
-    def refuse(self, query: StreamingQuery, error: WalSinkError) -> None:
-        """Stop a query, and remember why; also inside `onQueryStarted`."""
-        logger.error("query %s is refused: %s", query.id, error.one_line)
-        self.remember(str(query.id), error)
-        streaming_query.stop(query)
-
-    def remember(self, query_id: str, error: WalSinkError) -> None:
-        """Remember why a query will be refused by its first commit: it may end without one."""
-        with self._lock:
-            self._errors[query_id] = error
-
-    def find(self, query_id: str) -> WalSinkError | None:
-        """Return why a query was refused; None when it was not."""
-        with self._lock:
-            return self._errors.get(query_id)
-
-    def errors(self) -> list[WalSinkError]:
-        """Return why each refused query was refused."""
-        with self._lock:
-            return list(self._errors.values())
-
-    def forget(self, query_id: str) -> None:
-        """Forget that a query was refused: it has started again as it should."""
-        with self._lock:
-            self._errors.pop(query_id, None)
-
-
 _ASKED = 4
 """How many queries that have ended are looked at at a time: each look costs two listings."""
 
@@ -117,7 +83,8 @@ class Queries:
         self.flushes_here = flushes_here
         self._tune_arrow_batches = tune_arrow_batches
         self.run_watcher = RunWatcher(self)
-        self.refusals = Refusals()
+        self.refused: dict[str, WalSinkError] = {}
+        """Why each query was, or will be, refused, by its id; each access is one step for other threads."""
         self._spark = spark
         self._at_exit = at_exit
         self._exposition = exposition
@@ -160,7 +127,7 @@ class Queries:
         except (OSError, WalSinkError) as error:
             if int(self._spark.conf.get(_RETAIN) or 0) >= BATCHES_THAT_TELL:
                 raise
-            self.refusals.refuse(query, not_noted(flush.log.url, error))
+            self._refuse(query, not_noted(flush.log.url, error))
             return False
         return True
 
@@ -271,7 +238,7 @@ class Queries:
         try:
             started = streaming_query.started_query(query, FORMAT, options_at)
         except OptionError as error:
-            self.refusals.refuse(query, error)
+            self._refuse(query, error)
             return None
         if started is None:
             return None
@@ -284,7 +251,7 @@ class Queries:
         except WrongOwner as error:
             # Where the query's own log is flushed here, this one is of a copy.
             if self.place(started.query_id) is None:
-                self.refusals.remember(started.query_id, error)
+                self.refused[started.query_id] = error  # by its first commit: it may end without one
             raise
         try:
             configuration.refuse_bucket(self._spark.conf.get(FILE_MANAGER, None))
@@ -292,7 +259,7 @@ class Queries:
             attach_targets(log, checkpoint, configuration.names, now_us(), this_process())
             is_new = begin_log(log, checkpoint)
         except (OptionError, MissingManifest, CorruptLog) as error:
-            self.refusals.refuse(query, error)
+            self._refuse(query, error)
             return None
         loops = self._loops(started.query_id, checkpoint, log, configuration)
         session = streaming_query.own_session(query)
@@ -300,7 +267,10 @@ class Queries:
         arrow_batching.look()
         flush = QueryFlush(started.query_id, run_id, checkpoint, log, loops, arrow_batching)
         taken_over = take_over(flush.query_id) or self.place(flush.query_id) is not None
-        self._say_what_is_left(flush, configuration, taken_over=taken_over, is_new=is_new)
+        if self.flushes_here and not taken_over:
+            say_left(flush)
+        if is_new:
+            say_abandoned(flush.query_id, configuration.location)
         with self._lock:
             if self.closed:
                 return None
@@ -311,7 +281,7 @@ class Queries:
             self._flushes[flush.query_id] = flush
             self._done.pop(flush.query_id, None)
             RUN_HISTORY.watch(flush.query_id)  # an earlier run may just have been forgotten
-            self.refusals.forget(flush.query_id)
+            self.refused.pop(flush.query_id, None)
             flush.tell(FlushLoop.start)
         self.run_watcher.watch(flush.query_id, run_id, query, log)
         if earlier is not None:
@@ -323,18 +293,11 @@ class Queries:
         )
         return flush, configuration
 
-    def _say_what_is_left(
-        self, flush: QueryFlush, configuration: Configuration, *, taken_over: bool, is_new: bool
-    ) -> None:
-        """Say what earlier runs have left, and earlier queries.
-
-        :param taken_over: whether another flusher of this process had it until now.
-        :param is_new: whether the query has published nothing yet.
-        """
-        if self.flushes_here and not taken_over:
-            say_left(flush)
-        if is_new:
-            say_abandoned(flush.query_id, configuration.location)
+    def _refuse(self, query: StreamingQuery, error: WalSinkError) -> None:
+        """Stop a query, and remember why; also inside `onQueryStarted`."""
+        logger.error("query %s is refused: %s", query.id, error.one_line)
+        self.refused[str(query.id)] = error
+        streaming_query.stop(query)
 
     def _loops(
         self, query_id: str, checkpoint: Checkpoint, log: Log, configuration: Configuration

@@ -137,7 +137,7 @@ class Sink:
             self._end(_JOIN_INTERRUPTED_S)
             self._say_pending()
             raise
-        refused = self._queries.refusals.errors()
+        refused = list(self._queries.refused.values())
         if failures:
             failures += [f"- {error.summary}" for error in refused]
             raise NotDrained(
@@ -150,7 +150,7 @@ class Sink:
 
     def knows(self, query_id: str) -> bool:
         """Whether this handle has seen the query, and has not let go of it."""
-        refused = self._queries.refusals.find(query_id) is not None
+        refused = query_id in self._queries.refused
         return refused or self._queries.place(query_id) is not None
 
     def forgotten(self) -> bool:
@@ -249,6 +249,6 @@ class Sink:
                 say_pending(flush, flushes_here=self._queries.flushes_here)
 
     def _place_of(self, query: StreamingQuery) -> tuple[Checkpoint, Log]:
-        if refusal := self._queries.refusals.find(str(query.id)):
+        if refusal := self._queries.refused.get(str(query.id)):
             raise type(refusal)(*refusal.args)
         return self._queries.place(str(query.id)) or locate(query)
