@@ -470,14 +470,12 @@ def reset_timestamps(epoch: int) -> str:
     return rewind(epoch, " --reset-timestamps")
 
 
-def lost_manifest(epoch: int) -> str:
-    """Say what to do about a manifest that cannot be used."""
-    return _restore_or(epoch, skip(epoch))
-
-
-def lost_segment(epoch: int | None, *, begun: bool = False) -> str:
-    """Say what to do about a segment that cannot be used."""
-    return _restore_or(epoch, skip(epoch, begun=begun))
+def lost(epoch: int | None, *, begun: bool = False) -> str:
+    """Say what to do about a manifest or a segment that cannot be used."""
+    return (
+        f"Restore the file from a copy of the log. If there is none, give epoch {_number(epoch)} up:"
+        f" {skip(epoch, begun=begun)} keeps its other files, and the flush goes on without it. {VERIFY}"
+    )
 
 
 def restored(flushed: int | None) -> str:
@@ -537,13 +535,6 @@ def open_to_others(log: str) -> str:
     return (
         f"every user of this host can get into {log}, which holds rows. What is written from now on belongs"
         f" to its user alone; for what is there already: chmod -R go= {shlex.quote(folder)}"
-    )
-
-
-def _restore_or(epoch: int | None, command: str) -> str:
-    return (
-        f"Restore the file from a copy of the log. If there is none, give epoch {_number(epoch)} up:"
-        f" {command} keeps its other files, and the flush goes on without it. {VERIFY}"
     )
 
 

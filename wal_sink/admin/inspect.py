@@ -16,7 +16,7 @@ import pyarrow as pa
 from wal_sink.admin.ledger import open_ledger
 from wal_sink.admin.query import Query
 from wal_sink.clock import iso
-from wal_sink.errors import MissingSegment, OptionError, WalSinkError, lost_segment
+from wal_sink.errors import MissingSegment, OptionError, WalSinkError, lost
 from wal_sink.flush.rows import plan_of
 from wal_sink.flush.window import WindowChooser
 from wal_sink.model import paths
@@ -466,7 +466,7 @@ def _sample(
                     break
         except FileNotFoundError as error:
             raise MissingSegment(
-                f"{query.log.url}/{ref.path} is gone", lost_segment(manifest.epoch)
+                f"{query.log.url}/{ref.path} is gone", lost(manifest.epoch)
             ) from error
     return found
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -50,36 +51,27 @@ class Reset(msgspec.Struct, frozen=True, kw_only=True):
     discarded_rows: int
 
 
-class ResetPlan:
-    """A reset that may be carried out.
+class ResetPlan(NamedTuple):
+    """A reset that may be carried out."""
 
-    :param found: how far the query is, as the operator is asked about it.
-    :param discard_unflushed: the operator gives up what only the log has.
-    """
-
-    def __init__(
-        self,
-        query: Query,
-        found: Status,
-        *,
-        discard_unflushed: bool = False,
-    ) -> None:
-        self._query = query
-        self._found = found
-        self._discard_unflushed = discard_unflushed
+    query: Query
+    found: Status
+    """How far the query is, as the operator is asked about it."""
+    discard_unflushed: bool = False
+    """The operator gives up what only the log has."""
 
     @property
     def consequences(self) -> str:
         """What the operator agrees to."""
         lost = (
-            f" {_unflushed(self._found)} that are not in the target will be lost."
-            if self._found.pending_epochs
+            f" {_unflushed(self.found)} that are not in the target will be lost."
+            if self.found.pending_epochs
             else ""
         )
-        if self._found.quarantined_rows:
-            lost += f" {counted(self._found.quarantined_rows, 'row')} in quarantine will be lost."
+        if self.found.quarantined_rows:
+            lost += f" {counted(self.found.quarantined_rows, 'row')} in quarantine will be lost."
         return (
-            f"The checkpoint {self._found.checkpoint} and the log {self._found.log} will be deleted.{lost}"
+            f"The checkpoint {self.found.checkpoint} and the log {self.found.log} will be deleted.{lost}"
             " The rows in the target stay. The next start is a new query: it reads its source from the"
             " beginning."
         )
@@ -90,8 +82,8 @@ class ResetPlan:
         :raises FlusherAtWork, NotDrained, WrongOwner: as for `plan_reset`; or more would be lost than the
             operator has agreed to. Nothing is deleted then.
         """
-        query, checkpoint = self._query, self._query.open(self._query.checkpoint.url)
-        self._refuse_more(_look(query, now_us, discard_unflushed=self._discard_unflushed))
+        query, checkpoint = self.query, self.query.open(self.query.checkpoint.url)
+        self._refuse_more(_look(query, now_us, discard_unflushed=self.discard_unflushed))
         log, folder = query.log.backend, local_folder(checkpoint.url)
         objects = log.list()
         query.checkpoint.create_log_url(log.url)
@@ -111,12 +103,12 @@ class ResetPlan:
         if folder is not None:
             _remove_empty(folder / LOG_FOLDER, folder)
         return Reset(
-            query_id=self._query.query_id,
+            query_id=self.query.query_id,
             checkpoint=checkpoint.url,
             log=log.url,
             objects=len(files) + len(objects) + 2,
-            discarded_epochs=self._found.pending_epochs,
-            discarded_rows=self._found.pending_rows,
+            discarded_epochs=self.found.pending_epochs,
+            discarded_rows=self.found.pending_rows,
         )
 
     def _refuse_more(self, now: Status) -> None:
@@ -124,7 +116,7 @@ class ResetPlan:
 
         :raises NotDrained: more would be lost.
         """
-        agreed, found = _at_stake(self._found), _at_stake(now)
+        agreed, found = _at_stake(self.found), _at_stake(now)
         if any(is_now > was for is_now, was in zip(found, agreed, strict=True)):
             raise NotDrained(
                 f"Query {now.query_id} still runs: its log has got more rows since you were asked",

@@ -24,7 +24,7 @@ from wal_sink.errors import (
     MissingSegment,
     TargetRefused,
     WalSinkError,
-    lost_segment,
+    lost,
     skip_lost,
 )
 from wal_sink.flush.connection import target_errors
@@ -226,7 +226,7 @@ class EpochCheck:
                     return []
                 raise MissingSegment(
                     f"Epoch {begun.epoch} is begun and needs {gone.path}, which is gone",
-                    lost_segment(begun.epoch, begun=True),
+                    lost(begun.epoch, begun=True),
                 ) from gone
         return []
 
@@ -324,7 +324,7 @@ class EpochCheck:
                     return
                 raise MissingSegment(
                     f"Epoch {epoch} needs {segment.path}, which is gone from {self._log.url}",
-                    lost_segment(epoch, begun=begun),
+                    lost(epoch, begun=begun),
                 ) from error
         self.segments += 1
         self.bytes += segment.bytes

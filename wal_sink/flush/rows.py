@@ -118,7 +118,7 @@ def begun_manifest(log: Log, begun: BegunEpoch) -> Manifest:
     if digest != begun.digest:
         raise CorruptLog(
             f"{log.url}/{begun.manifest} has changed since the ledger began its epoch",
-            f"Manifests are never edited. {errors.lost_segment(begun.epoch, begun=True)}"
+            f"Manifests are never edited. {errors.lost(begun.epoch, begun=True)}"
             f" {errors.restored(None)}",
         )
     return manifest

@@ -251,7 +251,9 @@ class Queries:
         except WrongOwner as error:
             # Where the query's own log is flushed here, this one is of a copy.
             if self.place(started.query_id) is None:
-                self.refused[started.query_id] = error  # by its first commit: it may end without one
+                self.refused[started.query_id] = (
+                    error  # by its first commit: it may end without one
+                )
             raise
         try:
             configuration.refuse_bucket(self._spark.conf.get(FILE_MANAGER, None))

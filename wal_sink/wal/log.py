@@ -249,7 +249,7 @@ class Log:
         if not _names_only_its_own(manifest):
             raise CorruptLog(
                 f"{self.where(path)} names a plan or a segment that is not its own",
-                "The file was edited. " + errors.lost_manifest(attempt.epoch),
+                "The file was edited. " + errors.lost(attempt.epoch),
             )
         return found
 
