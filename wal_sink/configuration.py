@@ -306,19 +306,6 @@ def _tables(destination: Destination) -> set[str]:
     return set(place.split(", ")) if is_several else {place}
 
 
-def is_registered(target: str) -> bool:
-    """Whether what is installed here registers a target of this name; `module:Class` is not registered."""
-    return is_installed(target)
-
-
-def declared_options(target: str) -> type[Options]:
-    """Return the options that a target declares; imports it.
-
-    :raises OptionError: there is no such target.
-    """
-    return target_type(target).options_type
-
-
 def storage_options(
     sink: SinkOptions,
 ) -> tuple[dict[str, object] | None, dict[str, object] | None]:

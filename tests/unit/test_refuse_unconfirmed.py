@@ -11,7 +11,6 @@ from msgspec import Meta
 
 from wal_sink.admin.query import OPTIONS_VARIABLE, refuse_unconfirmed, refuse_unregistered
 from wal_sink.cli.arguments import option_values
-from wal_sink.configuration import is_registered
 from wal_sink.errors import OptionError
 from wal_sink.options import SECRET, Options, fields, marked, parse, public
 from wal_sink.targets.cassandra import CassandraOptions
@@ -130,13 +129,12 @@ def test_the_words_of_the_log_do_not_steer_terminal_or_shell() -> None:
 
 def test_a_class_is_imported_at_the_operators_word_alone() -> None:
     """Importing a module runs it; a name that an installed package registers is no code of the log's."""
-    refuse_unregistered("cassandra", None, is_registered=is_registered("cassandra"))
-    assert not is_registered("this:d")
+    refuse_unregistered("cassandra", None)
     with pytest.raises(OptionError, match="option target is this:d") as caught:
-        refuse_unregistered("this:d", None, is_registered=False)
+        refuse_unregistered("this:d", None)
     assert "--option target=this:d" in caught.value.remedy
-    refuse_unregistered("this:d", "this:d", is_registered=False)
-    refuse_unregistered("this:d", "cassandra", is_registered=False)
+    refuse_unregistered("this:d", "this:d")
+    refuse_unregistered("this:d", "cassandra")
 
 
 def test_a_target_of_ones_own_marks_its_options() -> None:

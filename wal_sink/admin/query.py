@@ -22,19 +22,14 @@ import msgspec
 from state_backends import StateBackend, StorageOptions
 from wal_sink.admin.flusher_at_work import PATIENCE, Patience
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.configuration import (
-    configure,
-    declared_options,
-    is_registered,
-    options_of,
-    storage_options,
-)
+from wal_sink.configuration import configure, options_of, storage_options
 from wal_sink.errors import OptionError
 from wal_sink.model import paths
 from wal_sink.model.ledger import Owner, ledger_key
 from wal_sink.model.records import LogIdentity
 from wal_sink.options import Options, SinkOptions, fields, marked, parse
 from wal_sink.targets.base import Target
+from wal_sink.targets.registry import is_installed, target_type
 from wal_sink.text import printable
 from wal_sink.wal.location import find_by_checkpoint, open_place, owned, refuse_unused
 from wal_sink.wal.log import Log
@@ -76,18 +71,15 @@ def refuse_unconfirmed(
         )
 
 
-def refuse_unregistered(
-    logged: str, given: str | None, first: str = "", *, is_registered: bool
-) -> None:
-    """Refuse to import what only the log names.
+def refuse_unregistered(logged: str, given: str | None, first: str = "") -> None:
+    """Refuse to import what only the log names, and no installed package has registered as a target.
 
     :param logged: option `target`, as the log has it.
     :param given: the operator's, None without one.
     :param first: with what the user begins the target's options, where there are several targets.
-    :param is_registered: whether an installed package has registered a target of the logged name.
     :raises OptionError: the operator has to say it.
     """
-    if given is None and not is_registered:
+    if given is None and not is_installed(logged):
         pair = shlex.quote(f"{first}target={printable(logged)}")
         raise OptionError(
             f"Only the log says that option {first}target is {printable(logged)}, which no package installed"
@@ -247,8 +239,8 @@ def target_of(query: Query, options: Mapping[str, str]) -> Target:
     name = logged.get("target")
     first = f"{mine}." if mine else ""
     if name is not None:
-        refuse_unregistered(name, given.get("target"), first, is_registered=is_registered(name))
-    kind = declared_options(given.get("target", name or "cassandra"))
+        refuse_unregistered(name, given.get("target"), first)
+    kind = target_type(given.get("target", name or "cassandra")).options_type
     refuse_unconfirmed(kind, logged, given, os.environ, first)
     found = configure(_merged(query, every, _lower(options)))  # the log is not read again
     destinations = {each.name: each.target for each in found.destinations}

@@ -36,6 +36,11 @@ class Ticket(Record, frozen=True, kw_only=True):
     generation: int
     """The highest generation claimed at that moment, 0 for none."""
 
+    @property
+    def claims(self) -> int:
+        """The generation that the run claims when it first publishes (rule 3)."""
+        return self.generation + 1
+
 
 class Stop(Record, frozen=True, kw_only=True):
     """`stops/<run id>.json`: Spark was told to stop a run, which goes on all the same (rule 2)."""

@@ -39,7 +39,7 @@ def _generations_of_segments(log: Log, epoch: int) -> list[int]:
     """Return the generations of the runs that have written segments of an epoch, as far as the log tells."""
     listed = map(paths.segment_run, log.backend.list(paths.segment_folder(epoch)))
     tickets = (log.readable(paths.TICKET, run) for run in {*listed} if run is not None)
-    return [ticket.generation + 1 for ticket in tickets if ticket is not None]
+    return [ticket.claims for ticket in tickets if ticket is not None]
 
 
 def _generations_of_claims(log: Log, decision: Decision) -> list[int]:

@@ -63,7 +63,7 @@ def claim_generation(
     ticket = log.read(paths.TICKET, run_id)
     if ticket is None:
         raise _without_ticket(log, run_id)
-    mine = ticket.generation + 1
+    mine = ticket.claims
     present = log.read(paths.CLAIM, mine)
     if present is None:
         before()
@@ -95,7 +95,7 @@ def refuse_published(log: Log, execution: Execution) -> None:
     ticket = log.read(paths.TICKET, execution.run_id)
     if ticket is None:
         raise _without_ticket(log, execution.run_id)
-    found = log.manifest(Attempt(execution.epoch, ticket.generation + 1))
+    found = log.manifest(Attempt(execution.epoch, ticket.claims))
     if found is not None and found.manifest.run_id == execution.run_id:
         rows = counted(found.manifest.rows, "row was", "rows were")
         raise AlreadyPublished(
@@ -142,7 +142,7 @@ def leave_proof(log: Log, epoch: int, run_id: str) -> None:
     """
     try:
         ticket = log.read(paths.TICKET, run_id)
-        found = log.manifest(Attempt(epoch, ticket.generation + 1)) if ticket else None
+        found = log.manifest(Attempt(epoch, ticket.claims)) if ticket else None
         if found is None or found[0].run_id != run_id:
             return  # not published by this run, or flushed and trimmed
         mine, highest = found[0].generation, log.highest_generation()

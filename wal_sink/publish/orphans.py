@@ -82,20 +82,21 @@ def _sweep(log: Log, run_id: str, checkpointed: int) -> None:
     if not written:
         return
     highest = log.highest_generation()  # before the manifests: what is fenced stays so
-    published = _Manifests(log)
+    published = frozenset(log.attempts(fresh=True))
+    epochs = {attempt.epoch for attempt in published}
     doomed = [
         left
         for left in _judged(log, written, highest)
-        if left.fate != "open" and (left.epoch > checkpointed or published.has_any(left.epoch))
+        if left.fate != "open" and (left.epoch > checkpointed or left.epoch in epochs)
     ]
-    late = [left for left in doomed if left.fate == "fenced" and not published.has(left.attempt)]
+    late = [left for left in doomed if left.fate == "fenced" and left.attempt not in published]
     for left in late:
         epoch, generation = left.attempt
         log.create_tombstone(
             OrphanTombstone(epoch=epoch, generation=generation, run_id=left.writer.run_id)
         )
     if late:
-        published = _Manifests(log)
+        published = frozenset(log.attempts(fresh=True))
     # After the manifests: the one of an epoch that is flushed meanwhile may have moved, and a rewind moves it
     # back. Who looks for it then may find it under neither name.
     mark = _mark(log)
@@ -104,21 +105,6 @@ def _sweep(log: Log, run_id: str, checkpointed: int) -> None:
     if gone:
         logger.info("deleting %d segments that earlier runs wrote and never published", len(gone))
         log.delete(gone)
-
-
-class _Manifests:
-    """The manifests that are there."""
-
-    def __init__(self, log: Log) -> None:
-        self._attempts = frozenset(log.attempts(fresh=True))
-
-    def has(self, attempt: Attempt) -> bool:
-        """Whether an attempt is published."""
-        return attempt in self._attempts
-
-    def has_any(self, epoch: int) -> bool:
-        """Whether any run has published an epoch."""
-        return any(attempt.epoch == epoch for attempt in self._attempts)
 
 
 def _written(log: Log, upto: int) -> dict[tuple[int, str], tuple[str, ...]]:
@@ -160,20 +146,20 @@ def _writer(log: Log, run_id: str) -> Writer | None:
         ticket = log.read(paths.TICKET, run_id)
         if ticket is None:
             return None
-        claim = log.read(paths.CLAIM, ticket.generation + 1)
-        return Writer(run_id, ticket.generation + 1, claim.run_id if claim else None)
+        claim = log.read(paths.CLAIM, ticket.claims)
+        return Writer(run_id, ticket.claims, claim.run_id if claim else None)
     except CorruptLog:
         return None
 
 
-def _unnamed(log: Log, left: _Orphans, published: _Manifests) -> list[str]:
+def _unnamed(log: Log, left: _Orphans, published: frozenset[Attempt]) -> list[str]:
     """Return the segments that the attempt's manifest does not name; none where it cannot be read."""
     try:
         found = log.manifest(left.attempt)
     except CorruptLog:
         return []
     if found is None:  # if it was there, its epoch is flushed and trimmed by now
-        return [] if published.has(left.attempt) else list(left.segments)
+        return [] if left.attempt in published else list(left.segments)
     named = {segment.path for segment in found.manifest.files}
     return [path for path in left.segments if path not in named]
 
@@ -221,5 +207,5 @@ def _is_of(path: str, run_id: str, call: str) -> bool:
 def _named(log: Log, execution: Execution) -> set[str]:
     """Return the segments that the manifest of the run's attempt at the epoch names."""
     ticket = log.read(paths.TICKET, execution.run_id)
-    found = log.manifest(Attempt(execution.epoch, ticket.generation + 1)) if ticket else None
+    found = log.manifest(Attempt(execution.epoch, ticket.claims)) if ticket else None
     return {segment.path for segment in found.manifest.files} if found else set()

@@ -269,10 +269,7 @@ class Queries:
         arrow_batching.look()
         flush = QueryFlush(started.query_id, run_id, checkpoint, log, loops, arrow_batching)
         taken_over = take_over(flush.query_id) or self.place(flush.query_id) is not None
-        if self.flushes_here and not taken_over:
-            say_left(flush)
-        if is_new:
-            say_abandoned(flush.query_id, configuration.location)
+        self._say_what_is_left(flush, configuration, taken_over=taken_over, is_new=is_new)
         with self._lock:
             if self.closed:
                 return None
@@ -294,6 +291,19 @@ class Queries:
             flushes_here=self.flushes_here,
         )
         return flush, configuration
+
+    def _say_what_is_left(
+        self, flush: QueryFlush, configuration: Configuration, *, taken_over: bool, is_new: bool
+    ) -> None:
+        """Say what earlier runs have left, and earlier queries.
+
+        :param taken_over: whether another flusher of this process had it until now.
+        :param is_new: whether the query has published nothing yet.
+        """
+        if self.flushes_here and not taken_over:
+            say_left(flush)
+        if is_new:
+            say_abandoned(flush.query_id, configuration.location)
 
     def _refuse(self, query: StreamingQuery, error: WalSinkError) -> None:
         """Stop a query, and remember why; also inside `onQueryStarted`."""

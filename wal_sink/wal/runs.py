@@ -45,7 +45,7 @@ def sweep_runs(log: Log, flushed: int) -> int:
     oldest = min([claimed[-RUNS_KEPT], *waiting])
     gone = [generation for generation in claimed if generation < oldest]
     if gone:
-        runs = [run for run, made in _tickets(log).items() if made.generation + 1 < oldest]
+        runs = [run for run, made in _tickets(log).items() if made.claims < oldest]
         _delete_tickets(log, runs)
         log.delete(map(paths.CLAIM.path, gone))
         logger.debug("deleted %d claims and %d tickets of old runs", len(gone), len(runs))
@@ -67,14 +67,14 @@ def is_crowded(log: Log) -> bool:
 def sweep_void_tickets(log: Log) -> int:
     """Delete the tickets of runs whose generation another run has claimed; return how many."""
     tickets = _tickets(log)
-    generations = sorted({ticket.generation + 1 for ticket in tickets.values()})
+    generations = sorted({ticket.claims for ticket in tickets.values()})
     claims = read_many(log, lambda each: log.readable(paths.CLAIM, each), generations)
     owners = {
         generation: claim.run_id
         for generation, claim in zip(generations, claims, strict=True)
         if claim is not None
     }
-    void = [run for run, ticket in tickets.items() if owners.get(ticket.generation + 1, run) != run]
+    void = [run for run, ticket in tickets.items() if owners.get(ticket.claims, run) != run]
     _delete_tickets(log, void)
     return len(void)
 
