@@ -51,15 +51,14 @@ PACKAGES = {
     "wal": "checkpoint model state_backends",
     "configuration": "wal model targets",
     # How far it is. It never connects: no target is in its reach. The budget is decided from the backlog.
-    "progress": "wal checkpoint protocol model state_backends",
+    "progress": "wal checkpoint protocol model",
     # The two halves, which meet in the log alone; and what is counted.
     "publish": "progress configuration wal checkpoint protocol model targets state_backends",
     "flush": "progress wal checkpoint protocol model targets state_backends",
     "metrics": "progress wal checkpoint model",
     # What a start would say, before it; then what drives: an operator at the command line, or Spark.
     "admin": "flush progress configuration wal checkpoint protocol model targets state_backends",
-    "spark": "publish flush metrics progress configuration wal checkpoint protocol model targets"
-    " state_backends",
+    "spark": "publish flush metrics progress configuration wal checkpoint protocol model targets",
     "wal_sink": "spark publish progress",
     # What production does not install: each needs an extra. The command `demo` imports the demo when it runs.
     "testing": "spark publish targets targets.cassandra targets.sql targets.kafka"

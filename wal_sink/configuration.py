@@ -23,7 +23,7 @@ from wal_sink.options import (
 from wal_sink.targets.base import Target
 from wal_sink.targets.operations import refuse_undeclared
 from wal_sink.targets.registry import installed, is_installed, reduced, target_type
-from wal_sink.wal.location import Location, locate
+from wal_sink.wal.location import Location, is_folder, locate
 
 ON_FULL = ("block", "fail", "detach")
 """What may happen when the log is full of what one of several targets lacks."""
@@ -83,7 +83,7 @@ class Configuration(NamedTuple):
         :raises OptionError: it is not in a folder, or written by a class that is not Spark's, and the user
             has not said that there never are two.
         """
-        if not self.location.in_folder:
+        if not is_folder(self.location.checkpoint):
             where = self.location.checkpoint
             what = f"The checkpoint {where} is in a bucket, where Spark's rename is a copy."
             remedy = (

@@ -417,7 +417,14 @@ class LedgerShadowed(WalSinkError):
     exit_code = 7
 
 
+def by_name(kind: str) -> type[WalSinkError]:
+    """Return the class of an error by its name; `WalSinkError` where there is none of this name."""
+    found = globals().get(kind)
+    return found if isinstance(found, type) and issubclass(found, WalSinkError) else WalSinkError
+
+
 VERIFY = "`wal-sink verify CHECKPOINT` says what else is wrong."
+REPORT_IT = "This is a bug in wal_sink or a change in Spark; please report it."
 ADOPT = "`wal-sink adopt CHECKPOINT`"
 LOST_IDENTITY = "Restore it from a copy of the log."
 LEDGER_TABLE = "TARGET.ledgerTable"

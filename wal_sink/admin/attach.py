@@ -20,7 +20,6 @@ from wal_sink.admin.rewind import has_files, read_past
 from wal_sink.configuration import target_names
 from wal_sink.errors import CorruptLog, Diverged, FlusherAtWork, OptionError
 from wal_sink.flush.rows import plan_of
-from wal_sink.flush.window import WindowChooser
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt, Published, attempts_at
 from wal_sink.model.records import TargetState
@@ -173,8 +172,7 @@ class Attachment(NamedTuple):
         with open_ledger(self.target, owner) as ledger:
             row = ledger.read()
         refuse_other_owner(row, owner)
-        chooser = WindowChooser(log, query.checkpoint, query.query_id)
-        foreign = is_foreign(query, chooser, row, checkpointed)
+        foreign = is_foreign(query, row, checkpointed)
         recorded = log.mark()
         if foreign and not self.restored:
             raise Diverged(

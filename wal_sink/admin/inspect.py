@@ -18,7 +18,6 @@ from wal_sink.admin.query import Query
 from wal_sink.clock import iso
 from wal_sink.errors import MissingSegment, OptionError, WalSinkError, lost
 from wal_sink.flush.rows import plan_of
-from wal_sink.flush.window import WindowChooser
 from wal_sink.model import paths
 from wal_sink.model.ledger import BegunEpoch, Window
 from wal_sink.model.manifest import Attempt, Manifest, SegmentRef, attempts_at
@@ -161,15 +160,13 @@ def _not_given_up(query: Query, epoch: int, standing: Standing) -> Sequence[Atte
     attempts = attempts_at(standing.attempts, epoch)
     if epoch not in standing.given_up:
         return attempts
-    chooser = WindowChooser(query.log, query.checkpoint, query.query_id)
-    decision, step = chooser.since_decided(Choose(epoch, tuple(attempts)))
+    decision, step = query.chooser().since_decided(Choose(epoch, tuple(attempts)))
     return () if decision else step.attempts
 
 
 def _chosen(query: Query, epoch: int, standing: Standing) -> Sequence[Attempt]:
     """Choose as a flusher does that has seen no event of Spark (rule 11)."""
-    chooser = WindowChooser(query.log, query.checkpoint, query.query_id)
-    step = chooser.epoch(Choose(epoch, standing.attempts))
+    step = query.chooser().epoch(Choose(epoch, standing.attempts))
     return step.attempts if isinstance(step, Begin) else ()
 
 

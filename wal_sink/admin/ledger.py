@@ -13,7 +13,7 @@ from wal_sink.admin.query import Query
 from wal_sink.errors import FlusherAtWork, LedgerShadowed, TargetUnavailable
 from wal_sink.flush.connection import target_errors
 from wal_sink.flush.lineage import LineageCheck
-from wal_sink.flush.window import WindowChooser, ask_for_time
+from wal_sink.flush.window import ask_for_time
 from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.manifest import Attempt
 from wal_sink.protocol.ledger import bounded_now
@@ -96,14 +96,12 @@ def open_ledger(target: Target, owner: Owner) -> Iterator[LedgerAccess]:
         yield LedgerAccess(target, session)
 
 
-def is_foreign(
-    query: Query, chooser: WindowChooser, row: LedgerState | None, checkpointed: int
-) -> bool:
+def is_foreign(query: Query, row: LedgerState | None, checkpointed: int) -> bool:
     """Whether what the ledger row names was begun or flushed from another log than this one (rule 23)."""
     log = query.log
     recorded, attempts = log.mark(), log.attempts()
     begun, last = (row.begun, row.last) if row else (None, None)
-    history, foreign = LineageCheck(log, chooser), False
+    history, foreign = LineageCheck(log, query.chooser()), False
     for window in (begun, last):
         if window is None or window.last <= recorded:
             continue

@@ -24,6 +24,7 @@ from wal_sink.admin.flusher_at_work import PATIENCE, Patience
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.configuration import configure, options_of, storage_options
 from wal_sink.errors import OptionError
+from wal_sink.flush.window import WindowChooser
 from wal_sink.model import paths
 from wal_sink.model.ledger import Owner, ledger_key
 from wal_sink.model.records import LogIdentity
@@ -191,6 +192,10 @@ class Query(NamedTuple):
                 "See with `wal-sink verify CHECKPOINT`; if the log is elsewhere, pass --wal.",
             )
         return identity
+
+    def chooser(self) -> WindowChooser:
+        """Return what chooses as a flusher that has seen no event of Spark (rule 11)."""
+        return WindowChooser(self.log, self.checkpoint, self.query_id)
 
     def owner(self, identity: LogIdentity) -> Owner:
         """Return the owner that the ledger row has to name."""

@@ -385,7 +385,6 @@ def plan_rewind(
     :raises WrongOwner, TargetUnavailable, CorruptLog: see `wal_sink.errors`.
     """
     owner = query.owner(query.identity())
-    chooser = WindowChooser(query.log, query.checkpoint, query.query_id)
     refuse_flusher(query.log, now_us, unless_stopped=False, patience=query.patience)
     with open_ledger(target, owner) as ledger:
         row = ledger.read()
@@ -393,7 +392,7 @@ def plan_rewind(
     query.see_afresh()  # the row is older: if others act since, it cannot be replaced
     checkpointed = query.checkpoint.last_commit()
     past = read_past(query, row, checkpointed)
-    past = past._replace(foreign=restored or is_foreign(query, chooser, row, checkpointed))
+    past = past._replace(foreign=restored or is_foreign(query, row, checkpointed))
     refuse_rewind(past, to, owner, reset_us=reset_us)
     refuse_unsaid(past, to, restored=restored)
     above = range(to + 1, past.upper + 1)
@@ -406,6 +405,7 @@ def plan_rewind(
     left = left_behind(past, to, reset_us) if reset_us is not None else None
     new = rewound(past, to, owner, reset_us=reset_us)
     needed = tuple(needed_attempts(query, past, above))
+    chooser = query.chooser()
     stopping = tuple(epoch for epoch in above if stops_flush(query, chooser, past, epoch))
     return Rewind(query, target, past, to, new, rivals, left, needed, stopping)
 

@@ -315,7 +315,7 @@ def _error_of_flusher(query: Query, epoch: int) -> str:
     """Return the error with which the flush has stopped, as the reason of a decision."""
     report = query.log.last_report()
     if report and report.error and report.error.epoch in (None, epoch):
-        return f"{report.error.kind}: {report.error.what}"
+        return report.error.summary
     return "no reason was given"
 
 

@@ -30,7 +30,6 @@ from wal_sink.errors import (
 from wal_sink.flush.connection import target_errors
 from wal_sink.flush.lineage import LineageCheck
 from wal_sink.flush.rows import FileGoneError, begun_manifest, plan_of
-from wal_sink.flush.window import WindowChooser
 from wal_sink.model import paths
 from wal_sink.model.ledger import BegunEpoch, LedgerState, Owner, Window
 from wal_sink.model.manifest import Attempt, Manifest, SegmentRef
@@ -175,7 +174,7 @@ class EpochCheck:
         self._attempts = tuple(attempts)
         self._findings = findings
         self._progress = progress
-        self._chooser = WindowChooser(query.log, query.checkpoint, query.query_id)
+        self._chooser = query.chooser()
         self._aside: frozenset[str] = frozenset()
         self.segments = 0
         self.bytes = 0
@@ -502,8 +501,7 @@ class _Verification:
         with self._findings.noting():
             step = next_step(observed, owner) if observed.asked else None
             if isinstance(step, RecordFlushed | RecordsBehind):
-                chooser = WindowChooser(self._log, self._query.checkpoint, self._query.query_id)
-                LineageCheck(self._log, chooser).refuse_other_log(step, observed)
+                LineageCheck(self._log, self._query.chooser()).refuse_other_log(step, observed)
             rest = resting(observed.checkpointed, observed.recorded, identity, observed.attempts)
             if rest is not None and rest.odd and self._still_behind(observed):
                 self._set_back = rest.why
@@ -562,7 +560,7 @@ class _Verification:
             )
         if report is not None:
             ago = said_ago(report, self._now_us)
-            error = f"; its error: {report.error.kind}: {report.error.what}" if report.error else ""
+            error = f"; its error: {report.error.summary}" if report.error else ""
             notes.append(
                 f"{report.flusher} flushed last, {ago}; it last said: {report.doing}{error}"
             )

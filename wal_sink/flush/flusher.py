@@ -42,7 +42,7 @@ from wal_sink.flush.rows import (
 )
 from wal_sink.flush.run_history import RUN_HISTORY, RunHistory
 from wal_sink.flush.trimmer import Trimmer
-from wal_sink.flush.window import Clocks, WindowChooser, WindowMaker
+from wal_sink.flush.window import Clocks, WindowChooser, make_window
 from wal_sink.log_context import line_logger
 from wal_sink.model import paths
 from wal_sink.model.ledger import BegunEpoch, LedgerState, Owner, PassedRow, Window, ledger_key
@@ -132,7 +132,7 @@ class Flusher:
         owner = Owner(self._ledger_key, "", pipeline.checkpoint.url)
         self._target = TargetConnection(pipeline.target, owner, self.reporter, clock_us)
         clocks = Clocks(self._target, clock_us)
-        self._maker = WindowMaker(pipeline.log, clocks)
+        self._clocks = clocks
         self._chooser = WindowChooser(
             pipeline.log, pipeline.checkpoint, pipeline.query_id, run_history
         )
@@ -327,7 +327,7 @@ class Flusher:
             and self._brought_back([step.epoch])
         ):
             return  # the record that passes it over may be about an older attempt
-        window, chosen = self._maker.make(step, observed.row)
+        window, chosen = make_window(self._log, self._clocks, step, observed.row)
         self._takeovers.begins(window)
         self.reporter.say("beginning", window.first)
         manifests = {each.manifest.epoch: each.manifest for each in chosen}

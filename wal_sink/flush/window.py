@@ -259,47 +259,38 @@ class WindowChooser:
         return True
 
 
-class WindowMaker:
-    """Makes windows of what was chosen: fixes their write timestamps (rule 14)."""
+def make_window(
+    log: Log, clocks: Clocks, step: Begin | PassOver, row: LedgerState
+) -> tuple[Window, Sequence[Published]]:
+    """Fix attempts and write timestamps (rule 14) of the window that is about to be begun.
 
-    def __init__(self, log: Log, clocks: Clocks) -> None:
-        self._log = log
-        self._clocks = clocks
-
-    def make(self, step: Begin | PassOver, row: LedgerState) -> tuple[Window, Sequence[Published]]:
-        """Fix attempts and write timestamps of the window that is about to be begun.
-
-        :param step: what was chosen. The window has the first of these epochs, and those after it that are
-            written in the same way.
-        :param row: the ledger row as it was seen.
-        :return: the window, and the manifests of its epochs; none for an epoch that is passed over.
-        :raises CorruptLog: a plan is gone.
-        :raises TargetUnavailable: rows that the target dates itself might be hidden by those that are there.
-        """
-        begun_us, nonce = self._clocks.now_us(), uuid.uuid4().hex
-        if isinstance(step, PassOver):
-            dated = are_dated(self._log, row)
-            window = new_window_without_rows(step, row, begun_us, nonce, target_dated=dated)
-            chosen: Sequence[Published] = ()
-        else:
-            window, chosen = self._with_rows(step, row, begun_us, nonce)
-        self._clocks.look_ahead(window, begun_us)
-        return window, chosen
-
-    def _with_rows(
-        self, step: Begin, row: LedgerState, begun_us: int, nonce: str
-    ) -> tuple[Window, Sequence[Published]]:
-        demands = self._demands(step.manifests[0])
-        chosen = [*takewhile(lambda each: self._demands(each) == demands, step.manifests)]
+    :param step: what was chosen. The window has the first of these epochs, and those after it that are
+        written in the same way.
+    :param row: the ledger row as it was seen.
+    :return: the window, and the manifests of its epochs; none for an epoch that is passed over.
+    :raises CorruptLog: a plan is gone.
+    :raises TargetUnavailable: rows that the target dates itself might be hidden by those that are there.
+    """
+    begun_us, nonce = clocks.now_us(), uuid.uuid4().hex
+    chosen: Sequence[Published] = ()
+    if isinstance(step, PassOver):
+        dated = are_dated(log, row)
+        window = new_window_without_rows(step, row, begun_us, nonce, target_dated=dated)
+    else:
+        demands = _demands(log, step.manifests[0])
+        chosen = [*takewhile(lambda each: _demands(log, each) == demands, step.manifests)]
         if demands.target_dated:
-            refuse_dated_early(row, self._clocks.target_us())
-        elif are_dated(self._log, row):
-            row = after_dated(row, self._clocks.target_us())
-        return new_window(chosen, row, begun_us, nonce, demands), chosen
+            refuse_dated_early(row, clocks.target_us())
+        elif are_dated(log, row):
+            row = after_dated(row, clocks.target_us())
+        window = new_window(chosen, row, begun_us, nonce, demands)
+    clocks.look_ahead(window, begun_us)
+    return window, chosen
 
-    def _demands(self, published: Published) -> WriteDemands:
-        """Return what the rows of an epoch demand; a window has epochs that demand the same."""
-        return plan_of(self._log, published.manifest).demands
+
+def _demands(log: Log, published: Published) -> WriteDemands:
+    """Return what the rows of an epoch demand; a window has epochs that demand the same."""
+    return plan_of(log, published.manifest).demands
 
 
 def are_dated(log: Log, row: LedgerState) -> bool:

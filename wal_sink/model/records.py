@@ -295,6 +295,11 @@ class ErrorReport(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the error may pass by itself. The flusher tries every error again; one that is not transient is
     also raised to those who wait (rule 21)."""
 
+    @property
+    def summary(self) -> str:
+        """The kind and what happened, without the remedy."""
+        return f"{self.kind}: {self.what}"
+
 
 class FlusherReport(Record, frozen=True, kw_only=True):
     """`flusher.json`: what a flusher reports of itself; never the reason to send a row.

@@ -18,8 +18,7 @@ import socket
 import time
 from collections.abc import Callable
 
-from wal_sink import errors
-from wal_sink.errors import WalSinkError
+from wal_sink.errors import WalSinkError, by_name
 from wal_sink.model.records import ErrorReport, FlushedEpoch, FlusherReport
 
 BEAT_S, BEAT_BILLED_S = 5.0, 10.0
@@ -79,6 +78,11 @@ class FlusherWatch:
             self._lived_s[report.flusher] = now_s
         return True if self._changed else None
 
+    def guess(self, report: FlusherReport | None, now_us: int) -> bool:
+        """Whether a flusher is alive; as long as that cannot be known, what `seems_alive` says."""
+        alive = self.look(report)
+        return seems_alive(report, now_us) if alive is None else alive
+
 
 def seems_alive(report: FlusherReport | None, now_us: int) -> bool:
     """Guess from a single look whether a flusher is alive: for people, and where nothing depends on it.
@@ -126,10 +130,7 @@ def stopping_error(
     found = report.error
     if found is None or found.transient:
         return None
-    kind = getattr(errors, found.kind, WalSinkError)
-    if not (isinstance(kind, type) and issubclass(kind, WalSinkError)):
-        kind = WalSinkError
-    return kind(found.what, found.remedy)
+    return by_name(found.kind)(found.what, found.remedy)
 
 
 def this_process() -> str:

@@ -112,7 +112,7 @@ def _wait(
         if timed_out:
             raise FlushTimeout(
                 f"{counted(waiting, f'epoch {those} is', f'epochs {those} are')} not flushed after"
-                f" {waited:.1f} s" + (f"; last error: {error.kind}: {error.what}" if error else ""),
+                f" {waited:.1f} s" + (f"; last error: {error.summary}" if error else ""),
                 "Nothing is lost: the log keeps them. Wait longer, or check that the target"
                 " answers.",
             )

@@ -120,5 +120,5 @@ def _flusher(flushing: Flushing) -> str:
         )
     said = f"{report.flusher} should flush; {flushing.age_s:.0f} s ago it was {report.doing!r}"
     if report.error is not None:
-        said += f", with the error {report.error.kind}: {report.error.what}"
+        said += f", with the error {report.error.summary}"
     return f"{said.rstrip('.')}."

@@ -184,7 +184,7 @@ class Past(NamedTuple):
     def used_us(self) -> list[int]:
         """Return last write timestamps that were used, the highest among them; without those left behind."""
         records = (*self.records.items(), *self.late.items())
-        by_epoch = [(e, r.base_us + max(r.rows, 1) - 1) for e, r in records]
+        by_epoch = [(e, r.last_us) for e, r in records]
         used = [
             us
             for e, us in by_epoch

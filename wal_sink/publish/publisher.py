@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import (
+    REPORT_IT,
     AlreadyPublished,
     CheckpointNotVisible,
     Diverged,
@@ -281,7 +282,7 @@ def _joined(execution: Execution, appended: Sequence[Appended]) -> Appended:
         raise WalSinkError(
             f"Epoch {execution.epoch} of run {execution.run_id} is to be published with reports of"
             f" {sorted(others)}",
-            "This is a bug in wal_sink or a change in Spark; please report it.",
+            REPORT_IT,
         )
     return Appended(
         **execution._asdict(),

@@ -22,7 +22,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.configuration import Configuration, configure
-from wal_sink.errors import MissingManifest, NotRegistered, OptionError, WalSinkError, skip_lost
+from wal_sink.errors import (
+    REPORT_IT,
+    MissingManifest,
+    NotRegistered,
+    OptionError,
+    WalSinkError,
+    skip_lost,
+)
 from wal_sink.model.manifest import Appended, Execution
 from wal_sink.options import as_texts
 from wal_sink.publish.fencing import refuse_published
@@ -241,7 +248,7 @@ def _append_all(
     if [report.partition for report in reports] != list(range(len(reports))):
         raise WalSinkError(
             f"Spark returned reports of partitions {[report.partition for report in reports]}",
-            "This is a bug in wal_sink or a change in Spark; please report it.",
+            REPORT_IT,
         )
     return [report.appended for report in reports]
 

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Writ
 from pyspark.sql.types import StructType
 
 from wal_sink.configuration import configure
-from wal_sink.errors import OptionError, UnsupportedSpark, WalSinkError
+from wal_sink.errors import REPORT_IT, OptionError, UnsupportedSpark, WalSinkError
 from wal_sink.model.manifest import Appended
 from wal_sink.spark.internals import dataframe, streaming_query
 
@@ -162,7 +162,7 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
             raise WalSinkError(
                 f"commit({batchId}) got {len(messages)} messages, {len(appended)} of them from tasks of"
                 " this sink",
-                "This is a bug in wal_sink or a change in Spark; please report it.",
+                REPORT_IT,
             )
         execution = appended[0].execution._replace(epoch=batchId)
         self.micro_batch.publish(execution, appended)

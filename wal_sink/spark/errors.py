@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from wal_sink import errors
-from wal_sink.errors import OptionError, WalSinkError
+from wal_sink.errors import OptionError, WalSinkError, by_name
 
 _RAISED = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): ", re.MULTILINE)
 _REMEDY = "\n  What to do: "
@@ -29,10 +29,9 @@ def failure_in(text: str) -> WalSinkError | None:
     :param text: of a `StreamingQueryException`, an `AnalysisException`, or an event.
     """
     if (found := _RAISED.search(text)) is not None:
-        kind = getattr(errors, found[1], WalSinkError)
         said = _until_frames(text[found.end() :])
         what, _, remedy = said.partition(_REMEDY)
-        return kind(what, remedy)
+        return by_name(found[1])(what, remedy)
     if (found := _MISSING.search(text)) is not None:
         return OptionError(
             f"Spark's Python workers cannot import {found[1]}: it is not installed in their Python",

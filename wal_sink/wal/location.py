@@ -58,11 +58,6 @@ class Location(NamedTuple):
     several: bool = False
     """Whether the log has targets with names."""
 
-    @property
-    def in_folder(self) -> bool:
-        """Whether the checkpoint is in a folder of this host, or mounted here."""
-        return url_scheme(self.checkpoint) == "file"
-
     def open_checkpoint(self) -> Checkpoint:
         """Open the checkpoint; no I/O."""
         return Checkpoint(open_place(self.checkpoint, self.stores))

@@ -399,13 +399,9 @@ class Log:
                 found[record.epoch] = max(found.get(record.epoch, record), record, key=_begun)
         return [found[each] for each in sorted(found) if each > epoch]
 
-    def flushed_epochs(self, *, fresh: bool = False) -> list[int]:
-        """List the epochs that have a record, ascending.
-
-        :param fresh: see `newest_flushed`.
-        """
-        names = self.keys(paths.FLUSHED, fresh=fresh)
-        return sorted({epoch for name in names for epoch in name.epochs})
+    def flushed_epochs(self) -> list[int]:
+        """List the epochs that have a record, ascending."""
+        return sorted({epoch for name in self.keys(paths.FLUSHED) for epoch in name.epochs})
 
     def record_flushed(self, records: Sequence[FlushedEpoch]) -> None:
         """Record that the epochs of a window are in the target; an object that is there stays.

@@ -38,13 +38,13 @@ _UNFINISHED_S = 86_400.0
 def trim(
     log: Log,
     epochs: Iterable[int],
-    flushed: Collection[Attempt] = (),
-    retained: RetainedEpochs | None = None,
+    flushed: Collection[Attempt],
+    retained: RetainedEpochs,
 ) -> tuple[Diverged, ...]:
     """Delete segments and manifests of flushed epochs, of all attempts.
 
     :param flushed: attempts that the caller has just flushed: their manifests are not read again.
-    :param retained: what the caller knows to be retained; None: nothing.
+    :param retained: what the caller knows to be retained.
     :return: why epochs stay: what is left of them cannot be compared, since they have no records.
     :raises Diverged: an attempt that was not flushed covers other source offsets; nothing is deleted of its
         epoch and of those that follow.
@@ -58,9 +58,8 @@ def trim(
         stays = {each.epoch for each in remaining}
         log.delete(_notes(log, max(trimmed), paths.PROOF, but=stays))
         log.delete(_choices(log, max(trimmed), stays))
-    if retained is not None:
-        log.delete(retained.paths_of(trimmed))
-        retained.forget(trimmed)
+    log.delete(retained.paths_of(trimmed))
+    retained.forget(trimmed)
     for view in views(log.of("")):
         view.delete(old_records(view, remaining, max(trimmed, default=-1)))
     if refused is not None:
