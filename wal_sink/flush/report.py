@@ -18,6 +18,7 @@ from wal_sink.progress.heartbeat import (
     BEAT_S,
     ENDED,
     FlusherWatch,
+    seems_alive,
     this_process,
 )
 from wal_sink.text import counted
@@ -228,7 +229,8 @@ class Reporter:
         last = log.last_report()
         if last is None or last.flusher == this_process():
             return False
-        return self._another.guess(last, self._clock_us())
+        alive = self._another.look(last)
+        return seems_alive(last, self._clock_us()) if alive is None else alive
 
 
 class FailureLog:

@@ -21,7 +21,7 @@ from wal_sink.model import paths
 from wal_sink.model.records import FlushedEpoch, FlusherReport
 from wal_sink.progress.backlog import BacklogReader, unnamed_segments
 from wal_sink.progress.decisions import outdated
-from wal_sink.progress.heartbeat import ENDED, FlusherWatch, age_s, is_over
+from wal_sink.progress.heartbeat import ENDED, FlusherWatch, age_s, is_over, seems_alive
 from wal_sink.text import counted, printable
 from wal_sink.wal.location import owned, refuse_vanished, store_errors
 from wal_sink.wal.log import Log
@@ -419,12 +419,13 @@ def _read(
     ahead = left or _not_owned(log, checkpoint, in_reset=in_reset) or damaged
     published = max([flushed, *(attempt.epoch for attempt in attempts)])
     report = log.last_report()
+    watch = watches.setdefault(log.target, FlusherWatch()) if watches is not None else None
+    alive = watch.look(report) if watch is not None else None
     now = now_us()
     error = report.error if report else None
     over = error is not None and is_over(error, newest, backlog.epochs)
     last_error, remedy = _last_error_and_remedy(None if over or left else report, ahead)
-    watch = ({} if watches is None else watches).setdefault(log.target, FlusherWatch())
-    lives = watch.guess(report, now)
+    lives = seems_alive(report, now) if alive is None else alive
     if backlog.epochs and not lives and not left:  # where `left`, the remedy says how to attach it
         remedy = " ".join(
             filter(None, (remedy, _NOBODY_FLUSHES.format(shlex.quote(checkpoint.url))))
