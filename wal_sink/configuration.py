@@ -14,6 +14,7 @@ from wal_sink.options import (
     SPARK_OPTIONS,
     Options,
     SinkOptions,
+    lowered,
     marked,
     names,
     parse,
@@ -158,7 +159,7 @@ def configure(raw: Mapping[str, str], folder: str | None = None) -> Configuratio
     :param folder: against which a relative `wal.location` counts; None for the current one.
     :raises OptionError: an option is missing, unknown, or does not fit.
     """
-    given = {key.lower(): value for key, value in raw.items()}
+    given = lowered(raw)
     if given.get("targets", "").strip():
         destinations = several(raw)
     else:
@@ -180,8 +181,9 @@ def target_names(raw: Mapping[str, str]) -> tuple[str, ...]:
 
     :raises OptionError: one cannot be a name, or comes twice.
     """
-    text = next((value for key, value in raw.items() if key.lower() == "targets"), "")
-    found = tuple(name.strip().lower() for name in text.split(",") if name.strip())
+    found = tuple(
+        name.strip().lower() for name in lowered(raw).get("targets", "").split(",") if name.strip()
+    )
     taken = {name.partition(".")[0].lower() for name in names(SinkOptions) if "." in name}
     for name in found:
         if not re.fullmatch(paths.TARGET_NAME, name):
@@ -219,7 +221,7 @@ def several(raw: Mapping[str, str]) -> tuple[Destination, ...]:
     shared = {key: value for key, value in raw.items() if key.partition(".")[0].lower() not in own}
     known = [name for name in names(SinkOptions) if name != "target"]
     _refuse_unnamed(shared, known, own)
-    on_full = next((value for key, value in raw.items() if key.lower() == "wal.onfull"), "block")
+    on_full = lowered(raw).get("wal.onfull", "block")
     found = tuple(_destination(name, own[name], on_full) for name in listed)
     for one, other in itertools.combinations(found, 2):
         if same := _tables(one) & _tables(other) if _place(one) == _place(other) else set():
@@ -257,7 +259,7 @@ def _refuse_unnamed(
 
 def _options_of_kind(given: Mapping[str, str]) -> Collection[str]:
     """Return what one of several targets has for options, as far as its kind is known."""
-    kind = next((value.strip() for key, value in given.items() if key.lower() == "target"), "")
+    kind = lowered(given).get("target", "").strip()
     return (
         "target",
         "onFull",
@@ -266,7 +268,7 @@ def _options_of_kind(given: Mapping[str, str]) -> Collection[str]:
 
 
 def _destination(name: str, raw: Mapping[str, str], default_on_full: str) -> Destination:
-    lower = {key.lower(): value for key, value in raw.items()}
+    lower = lowered(raw)
     kind = lower.pop("target", "").strip()
     if not kind:
         raise OptionError(

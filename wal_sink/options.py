@@ -24,13 +24,17 @@ from wal_sink.units import EXAMPLES, plain_number, with_unit
 
 def description(field: msgspec.structs.FieldInfo) -> str:
     """Return an option's description, with the values it can have where they are few."""
-    info = msgspec.inspect.type_info(field.type)
-    schema = getattr(info, "extra_json_schema", None) or {}
-    text = str(schema.get("description", field.encode_name))
+    text = _said(field) or field.encode_name
     match _types(field):
         case [msgspec.inspect.LiteralType(values)]:
             text += f". One of {', '.join(map(str, filter(None, values)))}"
     return text
+
+
+def _said(field: msgspec.structs.FieldInfo) -> str:
+    info = msgspec.inspect.type_info(field.type)
+    schema = getattr(info, "extra_json_schema", None) or {}
+    return str(schema.get("description", ""))
 
 
 def takes(field: msgspec.structs.FieldInfo) -> str:
@@ -405,9 +409,7 @@ def reference(struct: type[Options]) -> list[Entry]:
 
 
 def _entry(field: msgspec.structs.FieldInfo) -> Entry:
-    info = msgspec.inspect.type_info(field.type)
-    schema = getattr(info, "extra_json_schema", None) or {}
-    text = str(schema.get("description", ""))
+    text = _said(field)
     default = _written(field)
     if said := _DEFAULT.search(text):
         text, default = text[: said.start()], said["default"]
@@ -426,8 +428,10 @@ def _written(field: msgspec.structs.FieldInfo) -> str:
     if field.required:
         return "required"
     default = field.default
-    if isinstance(default, bool) or not isinstance(default, str | int | float):
-        return as_texts({"": default}).get("", "") if isinstance(default, bool) else ""
+    if isinstance(default, bool):
+        return str(default).lower()
+    if not isinstance(default, str | int | float):
+        return ""
     if (unit := _unit(field)) and not isinstance(default, str):
         return with_unit(default, unit)
     return str(default)
@@ -453,6 +457,11 @@ def _takes(field: msgspec.structs.FieldInfo) -> str:
             case _:
                 pass  # None: not given
     return ", ".join(words)
+
+
+def lowered(raw: Mapping[str, str]) -> dict[str, str]:
+    """Return options by their names in lower case: users write them in any."""
+    return {name.lower(): value for name, value in raw.items()}
 
 
 def as_texts(options: Mapping[str, object]) -> dict[str, str]:

@@ -90,7 +90,7 @@ def query_of(world: World, target: str = "") -> Query:
 def listed(world: World, target: str = "") -> list[tuple[int, int, object]]:
     """Return epoch, write timestamp and row of what is in quarantine."""
     return [
-        (row.entry.epoch, row.entry.first_us + row.number, json_value(row.row))
+        (row.entry.name.epoch, row.entry.name.us + row.number, json_value(row.row))
         for row in read_quarantine(query_of(world, target))
     ]
 

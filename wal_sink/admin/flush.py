@@ -15,7 +15,7 @@ from collections.abc import Callable
 import msgspec
 from tenacity import RetryCallState
 
-from wal_sink.admin.query import Query
+from wal_sink.admin.query import Progress, Query, untold
 from wal_sink.clock import now_us
 from wal_sink.errors import NotDrained, WalSinkError
 from wal_sink.flush.flusher import Flusher, Pipeline
@@ -92,9 +92,6 @@ _TRIES = 4
 _SIGNAL_S = 0.1
 """How soon a waiting flusher notices a signal."""
 
-Progress = Callable[[int, int], None]
-"""Told how far it is: (done, total)."""
-
 
 class LogFile(msgspec.Struct, frozen=True, kw_only=True):
     """An object of the log."""
@@ -130,9 +127,7 @@ class FlushDone(msgspec.Struct, frozen=True, kw_only=True):
     """Why it ended."""
 
 
-def preview(
-    query: Query, retention_s: float, progress: Progress = lambda _done, _total: None
-) -> FlushDone:
+def preview(query: Query, retention_s: float, progress: Progress = untold) -> FlushDone:
     """Tell what `flush` would do now. Changes nothing, and never connects.
 
     :param progress: called with how many objects the size is known.
@@ -199,7 +194,7 @@ class FlushCommand:
         self._stopping = True
         self._flusher.interrupt()
 
-    def drain(self, progress: Progress = lambda _done, _total: None) -> FlushDone:
+    def drain(self, progress: Progress = untold) -> FlushDone:
         """Trim what is left of flushed epochs, and flush what is checkpointed now.
 
         :raises NotDrained: it was stopped before.
@@ -237,7 +232,7 @@ class FlushCommand:
             raise left  # no flusher has failed, so none reports it
         return self._done(why)
 
-    def follow(self, progress: Progress = lambda _done, _total: None) -> FlushDone:
+    def follow(self, progress: Progress = untold) -> FlushDone:
         """Flush until `stop`. An error is reported, and its step is tried again (rule 21)."""
 
         def tell(_: Step) -> bool:

@@ -6,7 +6,7 @@ It changes nothing; the query may run. Values of rows are shown as text that can
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 from typing import Literal, NamedTuple
 
@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from wal_sink.admin.ledger import open_ledger
-from wal_sink.admin.query import Query
+from wal_sink.admin.query import Progress, Query, adding_up, untold
 from wal_sink.clock import iso
 from wal_sink.errors import MissingSegment, OptionError, WalSinkError, lost
 from wal_sink.flush.rows import plan_of
@@ -322,7 +322,7 @@ def inspect_epoch(
     epoch: int,
     begun: Window | None,
     rows: int,
-    progress: Callable[[int, int], None] = lambda _done, _total: None,
+    progress: Progress = untold,
 ) -> InspectedEpoch:
     """Look at one epoch.
 
@@ -399,7 +399,7 @@ def _view(
     manifest: Manifest,
     state: State | None,
     rows: int,
-    progress: Callable[[int, int], None],
+    progress: Progress,
 ) -> AttemptView:
     problems: list[str] = []
     columns: tuple[Column, ...] = ()
@@ -437,20 +437,14 @@ def _segment(ref: SegmentRef) -> SegmentView:
 
 
 def _sample(
-    query: Query, manifest: Manifest, rows: int, progress: Callable[[int, int], None]
+    query: Query, manifest: Manifest, rows: int, progress: Progress
 ) -> list[dict[str, str | None]]:
     """Read the first rows of an attempt.
 
     :raises MissingSegment, CorruptLog: a segment that holds them is gone, or damaged.
     """
     found: list[dict[str, str | None]] = []
-    done = 0
-
-    def read(size: int) -> None:
-        nonlocal done
-        done += size
-        progress(done, manifest.bytes)
-
+    read = adding_up(progress, manifest.bytes)
     for ref in manifest.segments:
         if len(found) >= rows:
             break

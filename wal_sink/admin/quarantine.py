@@ -125,7 +125,7 @@ class _Sender:
         again: set[int] = set()
 
         def stays(us: int, error: TargetRefused) -> None:
-            again.add(us - entry.first_us)
+            again.add(us - entry.name.us)
             refused[error.what] = None
 
         self._session.pass_over(stays)
@@ -134,7 +134,9 @@ class _Sender:
         for first, number in runs(entry.left):
             for part, plan in self._parts(rows.slice(first, number), key, refused):
                 begin = first + part.first
-                self._session.write(plan, Slice(entry.epoch, part.checked, entry.first_us + begin))
+                self._session.write(
+                    plan, Slice(entry.name.epoch, part.checked, entry.name.us + begin)
+                )
                 written += range(begin, begin + part.number)
         drained(self._session)
         return [row for row in written if row not in again]
@@ -156,7 +158,7 @@ class _Sender:
         for row in entry.left:
             for part, plan in self._parts(rows.slice(row, 1), key, refused):
                 try:
-                    one = Slice(entry.epoch, part.checked, entry.first_us + row)
+                    one = Slice(entry.name.epoch, part.checked, entry.name.us + row)
                     session.resend(plan, one, noted=bool(key))
                     written.append(row)
                 except TargetRefused as error:
@@ -337,7 +339,7 @@ def list_quarantine(query: Query) -> Quarantined:
     """
     groups: dict[tuple[int, tuple[str, ...]], int] = {}
     for row in read_quarantine(query):
-        key = row.entry.epoch, row.texts
+        key = row.entry.name.epoch, row.texts
         groups[key] = groups.get(key, 0) + 1
     return Quarantined(
         query_id=query.query_id,
@@ -405,9 +407,9 @@ def export(queries: Sequence[Query], file: str) -> Exported:
 def _line(query: Query, row: RefusedRow) -> dict[str, Any]:
     kind, refused_by, column, reason, remedy = row.texts
     return {
-        "epoch": row.entry.epoch,
+        "epoch": row.entry.name.epoch,
         "target": query.log.target,
-        "timestamp_us": row.entry.first_us + row.number,
+        "timestamp_us": row.entry.name.us + row.number,
         "kind": kind,
         "refused_by": refused_by,
         "column": column,

@@ -13,7 +13,7 @@ import logging
 import os
 import shlex
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -28,7 +28,7 @@ from wal_sink.flush.window import WindowChooser
 from wal_sink.model import paths
 from wal_sink.model.ledger import Owner, ledger_key
 from wal_sink.model.records import LogIdentity
-from wal_sink.options import Options, SinkOptions, fields, marked, parse
+from wal_sink.options import Options, SinkOptions, fields, lowered, marked, parse
 from wal_sink.targets.base import Target
 from wal_sink.targets.registry import is_installed, target_type
 from wal_sink.text import printable
@@ -119,6 +119,25 @@ _PLACES = ("checkpointlocation", "wal.location", "wal.storageoptions", "checkpoi
 """Options that say where log and checkpoint are, in lower case: a command has found both already."""
 
 NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
+
+Progress = Callable[[int, int], None]
+"""Told how far a command is: (done, total)."""
+
+
+def untold(_done: int, _total: int) -> None:
+    """Nobody is told how far a command is."""
+
+
+def adding_up(progress: Progress, total: int) -> Callable[[int], None]:
+    """Return what is told each part that is done, and tells their sum."""
+    done = 0
+
+    def add(part: int) -> None:
+        nonlocal done
+        done += part
+        progress(done, total)
+
+    return add
 
 
 _DECISIVE = tuple(
@@ -240,14 +259,14 @@ def target_of(query: Query, options: Mapping[str, str]) -> Target:
             "Wait for its first micro-batch: `wal-sink status CHECKPOINT` shows it. If it does not come, the"
             " query's own error says why.",
         )
-    logged, given = options_of(mine, every), options_of(mine, _lower(options))
+    logged, given = options_of(mine, every), options_of(mine, lowered(options))
     name = logged.get("target")
     first = f"{mine}." if mine else ""
     if name is not None:
         refuse_unregistered(name, given.get("target"), first)
     kind = target_type(given.get("target", name or "cassandra")).options_type
     refuse_unconfirmed(kind, logged, given, os.environ, first)
-    found = configure(_merged(query, every, _lower(options)))  # the log is not read again
+    found = configure(_merged(query, every, lowered(options)))  # the log is not read again
     destinations = {each.name: each.target for each in found.destinations}
     if mine not in destinations:
         raise _not_named(mine, [*destinations])
@@ -277,18 +296,18 @@ def sink_options(query: Query, options: Mapping[str, str]) -> SinkOptions:
 
     :raises OptionError: one does not fit.
     """
-    return parse(_merged(query, _logged(query), _lower(options)), SinkOptions)
+    return parse(_merged(query, _logged(query), lowered(options)), SinkOptions)
 
 
 def _logged(query: Query) -> dict[str, str]:
     """Return the options of the newest run, see `options_of_newest_run`."""
-    return _lower(options_of_newest_run(query.log))
+    return lowered(options_of_newest_run(query.log))
 
 
 def is_unused(query: Query, options: Mapping[str, str]) -> bool:
     """Whether nothing was published yet, and neither the log nor `options` say what the target is."""
     log = query.log
-    said = _logged(query) or set(_lower(options)) - set(_PLACES)
+    said = _logged(query) or set(lowered(options)) - set(_PLACES)
     return not (said or log.attempts() or log.newest_flushed())
 
 
@@ -296,10 +315,6 @@ def _merged(query: Query, logged: dict[str, str], given: dict[str, str]) -> dict
     """Return what a run would be given; the places of log and checkpoint are known already."""
     options = {name: value for name, value in (logged | given).items() if name not in _PLACES}
     return {**options, "checkpointLocation": query.checkpoint.url}
-
-
-def _lower(options: Mapping[str, str]) -> dict[str, str]:
-    return {name.lower(): value for name, value in options.items()}
 
 
 def user_and_host() -> str:

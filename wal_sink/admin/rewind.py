@@ -343,7 +343,7 @@ class Rewind(NamedTuple):
         refused = [
             entry.path
             for entry in entries(query.log)
-            if entry.epoch > self.to and entry.epoch not in past.given_up
+            if entry.name.epoch > self.to and entry.name.epoch not in past.given_up
         ]
         with open_ledger(self.target, query.owner(past.identity)) as ledger:
             ledger.replace(past.row, self.new)

@@ -20,14 +20,7 @@ from wal_sink import errors
 from wal_sink.admin.flusher_at_work import refuse_flusher
 from wal_sink.admin.ledger import LedgerAccess, is_foreign, open_ledger
 from wal_sink.admin.query import Query, user_and_host
-from wal_sink.errors import (
-    CorruptLog,
-    Diverged,
-    FlusherAtWork,
-    OptionError,
-    UnknownOffsetsFormat,
-)
-from wal_sink.flush.window import WindowChooser
+from wal_sink.errors import CorruptLog, Diverged, FlusherAtWork, OptionError
 from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerState
 from wal_sink.model.manifest import Manifest
@@ -275,9 +268,8 @@ def _look(query: Query, ledger: LedgerAccess, epoch: int, *, begun: bool) -> Sit
         segments=tuple(query.log.backend.list(paths.segment_folder(epoch))),
     )
     refuse_to_skip(seen, query.owner(identity), identity.first_epoch, begun=begun)
-    chooser = WindowChooser(query.log, query.checkpoint, query.query_id)
     with contextlib.suppress(CorruptLog):  # what is given up may be damaged
-        if is_foreign(query, chooser, row, checkpointed):
+        if is_foreign(query, row, checkpointed):
             raise Diverged(
                 f"The ledger row follows another log than this one, which is flushed up to {recorded}",
                 errors.restored(recorded),
@@ -294,12 +286,8 @@ def _offsets_digest(query: Query, seen: Situation, manifests: tuple[Manifest, ..
     """Return the digest of the source offsets as ledger, checkpoint or manifests know it; empty for none."""
     if seen.begun is not None:
         return seen.begun.offsets_digest
-    try:
-        planned = query.checkpoint.planned(seen.epoch)
-    except UnknownOffsetsFormat:
-        planned = None
-    if planned is not None:
-        return planned.digest
+    if (digest := query.checkpoint.planned_digest(seen.epoch)) is not None:
+        return digest
     digests = {manifest.offsets_digest for manifest in manifests}
     return digests.pop() if len(digests) == 1 else ""
 

@@ -9,14 +9,13 @@ only when it is sent: of such a row, `verify` repeats what the flusher has repor
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import groupby
 from types import TracebackType
 
 import msgspec
 
 from wal_sink import errors
 from wal_sink.admin.attach import said_missing
-from wal_sink.admin.query import Query
+from wal_sink.admin.query import Progress, Query, adding_up, untold
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import (
     LogUnavailable,
@@ -55,6 +54,7 @@ from wal_sink.targets.base import Target
 from wal_sink.text import counted
 from wal_sink.wal.aside import names_aside
 from wal_sink.wal.location import owned, refuse_vanished
+from wal_sink.wal.quarantine import runs
 from wal_sink.wal.segment import check_segment
 from wal_sink.wal.targets import lacking, state_of, views, why_absent
 from wal_sink.wal.trim import refuse_diverged
@@ -167,7 +167,7 @@ class EpochCheck:
         query: Query,
         attempts: Sequence[Attempt],
         findings: Findings,
-        progress: Callable[[int, int], None],
+        progress: Progress,
     ) -> None:
         self._query = query
         self._log = query.log
@@ -269,13 +269,13 @@ class EpochCheck:
 
     def _report_missing(self, epochs: list[int]) -> None:
         """Report epochs without a manifest; a whole folder that is lost is one finding."""
-        for _, run in groupby(enumerate(epochs), key=lambda item: item[1] - item[0]):
-            first, *others = [epoch for _, epoch in run]
+        for first, number in runs(epochs):
             file = f"{self._log.url}/{paths.MANIFEST.folder}"
             with self._findings.noting(first, file):
-                if others:
+                if number > 1:
+                    last = first + number - 1
                     raise MissingManifest(
-                        f"Epochs {first} to {others[-1]} are checkpointed but have no manifest in the log",
+                        f"Epochs {first} to {last} are checkpointed but have no manifest in the log",
                         "Restore the log's manifests/ folder from a copy. To give their rows up, one"
                         f" after the other: {skip_lost(first)}.",
                     )
@@ -293,13 +293,7 @@ class EpochCheck:
 
     def _read(self, needed: list[tuple[Manifest, bool]]) -> None:
         total = sum(segment.bytes for manifest, _ in needed for segment in manifest.files)
-        done = 0
-
-        def read(size: int) -> None:
-            nonlocal done
-            done += size
-            self._progress(done, total)
-
+        read = adding_up(self._progress, total)
         plans: set[str] = set()
         for manifest, begun in needed:
             if manifest.plan not in plans:
@@ -329,15 +323,11 @@ class EpochCheck:
         self.bytes += segment.bytes
 
 
-Progress = Callable[[int, int], None]
-"""Told how many bytes of how many are read."""
-
-
 def verify(
     query: Query,
     target: Callable[[], Target] | None,
     now_us: int,
-    progress: Progress = lambda _done, _total: None,
+    progress: Progress = untold,
 ) -> Verified:
     """Look at checkpoint, log and ledger.
 

@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from state_backends import StateBackend
 from wal_sink import errors
-from wal_sink.errors import CheckpointNotVisible
+from wal_sink.errors import CheckpointNotVisible, UnknownOffsetsFormat
 from wal_sink.model.manifest import Offsets, parse_offsets
 from wal_sink.model.records import LogUrl
 
@@ -262,6 +262,14 @@ class Checkpoint:
                 _WHERE,
             )
         return found
+
+    def planned_digest(self, epoch: int) -> str | None:
+        """Return the digest of what `planned` reads; None also where its version is not known."""
+        try:
+            planned = self.planned(epoch)
+        except UnknownOffsetsFormat:
+            return None
+        return planned.digest if planned else None
 
     def planned(self, epoch: int) -> Offsets | None:
         """Read `offsets/<epoch>`; None when the epoch is not planned yet, or its file is purged.

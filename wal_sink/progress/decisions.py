@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Collection, Iterable
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.errors import CorruptLog, UnknownOffsetsFormat
+from wal_sink.errors import CorruptLog
 from wal_sink.model import paths
 from wal_sink.model.ledger import Window
 from wal_sink.model.manifest import Attempt
@@ -26,11 +26,8 @@ def in_force(
     published = [each.generation for each in attempts if each.epoch == decision.epoch]
     published += _generations_of_segments(log, decision.epoch)
     published += _generations_of_claims(log, decision)
-    try:
-        planned = checkpoint.planned(decision.epoch)
-    except UnknownOffsetsFormat:  # nothing of an epoch that is given up has to be readable
-        planned = None
-    digest = planned.digest if planned else None
+    # Nothing of an epoch that is given up has to be readable.
+    digest = checkpoint.planned_digest(decision.epoch)
     covers = still_covers(decision.highest, decision.offsets_digest, published, digest)
     return decision if covers else None
 

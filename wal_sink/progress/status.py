@@ -19,6 +19,7 @@ from wal_sink.clock import iso, now_us
 from wal_sink.errors import CorruptLog, WalSinkError, WrongOwner
 from wal_sink.model import paths
 from wal_sink.model.records import FlushedEpoch, FlusherReport
+from wal_sink.options import lowered
 from wal_sink.progress.backlog import BacklogReader, unnamed_segments
 from wal_sink.progress.decisions import outdated
 from wal_sink.progress.heartbeat import ENDED, FlusherWatch, age_s, is_over, seems_alive
@@ -434,7 +435,7 @@ def _read(
     quarantined = quarantined_rows(log)
     unsafe = _unsafe(backlog.epochs, published, flushed, quarantined)
     claim = log.read(paths.CLAIM, max(log.keys(paths.CLAIM), default=0))
-    options = {name.lower(): value for name, value in (claim.options if claim else {}).items()}
+    options = lowered(claim.options if claim else {})
     return Status(
         query_id=query_id,
         target=log.target,

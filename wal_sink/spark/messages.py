@@ -14,7 +14,7 @@ from wal_sink.clock import now_us
 from wal_sink.configuration import Configuration, Destination, options_of
 from wal_sink.errors import OptionError, WalSinkError
 from wal_sink.log_context import query_name
-from wal_sink.options import parse
+from wal_sink.options import lowered, parse
 from wal_sink.progress.backlog import pending_epochs
 from wal_sink.progress.heartbeat import said_ago, seems_alive, this_process
 from wal_sink.spark.internals.streaming_query import Source
@@ -155,7 +155,7 @@ def _place(given: Mapping[str, str], now: Destination) -> str | None:
     """
     if not given:
         return None  # it is new
-    lower = {name.lower(): value for name, value in given.items()}
+    lower = lowered(given)
     if (kind := lower.get("target", "cassandra")) != now.kind:
         return kind
     try:

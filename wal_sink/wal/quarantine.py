@@ -23,7 +23,7 @@ from wal_sink.wal.log import Log
 
 
 class Entry(NamedTuple):
-    """Refused rows of one segment; row i has the write timestamp `first_us + i`."""
+    """Refused rows of one segment; row i has the write timestamp `name.us + i`."""
 
     name: EntryName
     left: tuple[int, ...]
@@ -33,21 +33,6 @@ class Entry(NamedTuple):
     def path(self) -> str:
         """In a log of one target."""
         return paths.QUARANTINED.path(self.name)
-
-    @property
-    def epoch(self) -> int:
-        """With which the rows came."""
-        return self.name.epoch
-
-    @property
-    def first_us(self) -> int:
-        """The write timestamp of row 0."""
-        return self.name.us
-
-    @property
-    def rows(self) -> int:
-        """How many there were."""
-        return self.name.rows
 
 
 def keep(log: Log, epoch: int, segment: SegmentRef, first_us: int) -> None:
@@ -99,7 +84,7 @@ def entries(log: Log) -> list[Entry]:
     for name, gone in _of(log.names(paths.QUARANTINED.folder)):
         if left := tuple(i for i in range(name.rows) if i not in gone):
             found.append(Entry(name, left))
-    return sorted(found, key=lambda entry: (entry.epoch, entry.first_us))
+    return sorted(found, key=lambda entry: (entry.name.epoch, entry.name.us))
 
 
 def quarantined_rows(log: Log) -> int:
@@ -144,9 +129,9 @@ def read_entry(log: Log, entry: Entry) -> pa.Table:
         found = pa.ipc.open_file(pa.BufferReader(log.backend.read(log.own(entry.path)))).read_all()
     except (pa.ArrowException, FileNotFoundError) as error:
         raise CorruptLog(f"{log.where(entry.path)} cannot be read: {error}", _RESTORE) from error
-    if found.num_rows != entry.rows:
+    if found.num_rows != entry.name.rows:
         raise CorruptLog(
-            f"{log.where(entry.path)} has {found.num_rows} rows, and its name says {entry.rows}",
+            f"{log.where(entry.path)} has {found.num_rows} rows, and its name says {entry.name.rows}",
             _RESTORE,
         )
     return found
@@ -169,11 +154,11 @@ def release(log: Log, entry: Entry, rows: Sequence[int], by: str, at_us: int) ->
         log.delete([entry.path])
 
 
-def runs(rows: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield the first row and the length of each run of consecutive rows.
+def runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield the first one and the length of each run of consecutive numbers.
 
-    :param rows: ascending.
+    :param numbers: ascending.
     """
-    for _, run in groupby(enumerate(rows), key=lambda item: item[1] - item[0]):
-        first, *others = [row for _, row in run]
+    for _, run in groupby(enumerate(numbers), key=lambda item: item[1] - item[0]):
+        first, *others = [number for _, number in run]
         yield first, 1 + len(others)
