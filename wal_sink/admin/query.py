@@ -308,7 +308,7 @@ def is_unused(query: Query, options: Mapping[str, str]) -> bool:
     """Whether nothing was published yet, and neither the log nor `options` say what the target is."""
     log = query.log
     said = _logged(query) or set(lowered(options)) - set(_PLACES)
-    return not (said or log.attempts() or log.newest_flushed())
+    return not (said or log.attempts() or log.mark() >= 0)
 
 
 def _merged(query: Query, logged: dict[str, str], given: dict[str, str]) -> dict[str, str]:

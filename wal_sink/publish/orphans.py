@@ -25,7 +25,7 @@ from wal_sink.model.manifest import Appended, Attempt, Execution
 from wal_sink.model.records import OrphanTombstone
 from wal_sink.protocol.attempts import Fate, Writer, fate
 from wal_sink.wal.log import Log
-from wal_sink.wal.targets import newest_anywhere
+from wal_sink.wal.targets import mark_anywhere
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ def _sweep(log: Log, run_id: str, checkpointed: int) -> None:
         published = frozenset(log.attempts(fresh=True))
     # After the manifests: the one of an epoch that is flushed meanwhile may have moved, and a rewind moves it
     # back. Who looks for it then may find it under neither name.
-    mark = _mark(log)
+    mark = mark_anywhere(log)
     waiting = [left for left in doomed if left.epoch > mark]
     gone = [path for left in waiting for path in _unnamed(log, left, published)]
     if gone:
@@ -109,7 +109,7 @@ def _sweep(log: Log, run_id: str, checkpointed: int) -> None:
 
 def _written(log: Log, upto: int) -> dict[tuple[int, str], tuple[str, ...]]:
     """List the segments of unflushed epochs by epoch and run, where their paths tell the run."""
-    first = _mark(log) + 1
+    first = mark_anywhere(log) + 1
     if upto - first < _FOLDERS:
         folders = map(paths.segment_folder, range(first, upto + 1))
         listed: Iterable[str] = (path for each in folders for path in log.backend.list(each))
@@ -121,11 +121,6 @@ def _written(log: Log, upto: int) -> dict[tuple[int, str], tuple[str, ...]]:
         if epoch is not None and run is not None:
             found[epoch, run] = (*found.get((epoch, run), ()), path)
     return found
-
-
-def _mark(log: Log) -> int:
-    newest = newest_anywhere(log)
-    return newest.epoch if newest else -1
 
 
 def _judged(

@@ -40,7 +40,7 @@ from wal_sink.publish.fencing import claim_generation, fenced, leave_proof, refu
 from wal_sink.publish.orphans import discard, sweep_orphans
 from wal_sink.wal.location import lost_identity, owned, refuse_vanished
 from wal_sink.wal.log import Log
-from wal_sink.wal.targets import flushed_epoch, newest_anywhere, record_anywhere
+from wal_sink.wal.targets import flushed_epoch, mark_anywhere, record_anywhere
 
 logger = logging.getLogger(__name__)
 
@@ -229,15 +229,15 @@ class Publisher:
 
         Rule 5: a replay of what is flushed is ignored if it is the same, else refused.
         """
-        newest = newest_anywhere(self._log)
-        if newest is None or epoch > newest.epoch:
-            return newest.epoch if newest else -1
+        flushed = mark_anywhere(self._log)
+        if epoch > flushed:
+            return flushed
         record = record_anywhere(self._log, epoch)
         if record is None or record.offsets_digest != offsets.digest:
             raise Diverged(
                 f"Epoch {epoch} was flushed"
                 + (" long ago" if record is None else " with other source offsets")
-                + f" and Spark computes it again; {self._log.url} is flushed up to {newest.epoch}",
+                + f" and Spark computes it again; {self._log.url} is flushed up to {flushed}",
                 "The checkpoint was set back. Restore the newer checkpoint, or start with a new one;"
                 " what is in the table stays.",
             )
@@ -248,7 +248,7 @@ class Publisher:
             epoch,
             self._checkpoint.url,
         )
-        return newest.epoch
+        return flushed
 
     def _see_files(self, files: Sequence[SegmentRef], attempt: Attempt) -> None:
         """See that what the tasks wrote is there (rule 4), unless a newer run has deleted it (rule 18)."""

@@ -156,10 +156,9 @@ def slowest_view(log: Log) -> Log:
     return slowest[0] if slowest else log
 
 
-def newest_anywhere(log: Log) -> FlushedEpoch | None:
-    """Read the newest record of any target: what is flushed anywhere is history (rules 5 and 18)."""
-    newest = [record for view in views(log) if (record := view.newest_flushed()) is not None]
-    return max(newest, key=lambda record: record.epoch, default=None)
+def mark_anywhere(log: Log) -> int:
+    """Return the last epoch that has a record of any target, -1 for none: it is history (rules 5 and 18)."""
+    return max((view.mark() for view in views(log)), default=-1)
 
 
 def record_anywhere(log: Log, epoch: int) -> FlushedEpoch | None:
@@ -225,8 +224,8 @@ def attach_targets(
 
 def first_for_new(log: Log, checkpoint: Checkpoint) -> int:
     """Return the first epoch that an announced target can get for sure: the next one of the query."""
-    newest = newest_anywhere(log.of(""))
-    return max(checkpoint.last_commit(fresh=True), newest.epoch if newest else -1) + 1
+    flushed = mark_anywhere(log.of(""))
+    return max(checkpoint.last_commit(fresh=True), flushed) + 1
 
 
 def announce(
@@ -305,9 +304,10 @@ def options_of_newest_run(log: Log) -> Mapping[str, str]:
 
 def _newest_at_work(log: Log) -> Claim | None:
     """Return the newest claim of a run that has published, or claimed in order to; None for none."""
-    flushed = newest_anywhere(log)
-    generations = [attempt.generation for attempt in log.attempts()]
-    published = max([*generations, flushed.generation if flushed else 0])
+    newest = [view.newest_flushed() for view in views(log)]
+    generations = [record.generation for record in newest if record is not None]
+    generations += [attempt.generation for attempt in log.attempts()]
+    published = max(generations, default=0)
     for generation in reversed(log.keys(paths.CLAIM)):
         claim = log.read(paths.CLAIM, generation)
         if claim is not None and (generation <= published or not claim.early):

@@ -108,8 +108,8 @@ def sweep(log: Log, trimmable: int) -> int:
     """
     if unfinished := log.backend.sweep_unfinished(_UNFINISHED_S):
         logger.info("deleted %d unfinished files of killed writers", unfinished)
-    if (newest := log.newest_flushed()) is not None:
-        upto = min(trimmable, newest.epoch)
+    if (mark := log.mark()) >= 0:
+        upto = min(trimmable, mark)
         # Afresh: a segment goes because both lack its epoch. Manifests first, since they move to `retained/`.
         untrimmed = {attempt.epoch for attempt in log.attempts(fresh=True)}
         untrimmed |= retained_paths(log, fresh=True).keys()
@@ -117,7 +117,7 @@ def sweep(log: Log, trimmable: int) -> int:
             logger.info("deleting %d segments of epochs up to %d", len(segments), upto)
             log.delete(segments)
         log.delete(_all_notes(log, upto, untrimmed))
-        for path in left_entries(log, newest.epoch - RECORDS_KEPT):
+        for path in left_entries(log, mark - RECORDS_KEPT):
             log.delete([path])
     sweep_runs(log, flushed_epoch(log.of("")))
     return unfinished
