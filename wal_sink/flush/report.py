@@ -18,7 +18,6 @@ from wal_sink.progress.heartbeat import (
     BEAT_S,
     ENDED,
     FlusherWatch,
-    seems_alive,
     this_process,
 )
 from wal_sink.text import counted
@@ -229,8 +228,7 @@ class Reporter:
         last = log.last_report()
         if last is None or last.flusher == this_process():
             return False
-        alive = self._another.look(last)
-        return seems_alive(last, self._clock_us()) if alive is None else alive
+        return self._another.guess(last, self._clock_us())
 
 
 class FailureLog:

@@ -78,6 +78,11 @@ class FlusherWatch:
             self._lived_s[report.flusher] = now_s
         return True if self._changed else None
 
+    def guess(self, report: FlusherReport | None, now_us: int) -> bool:
+        """Whether a flusher is alive; as long as that cannot be known, what `seems_alive` says."""
+        alive = self.look(report)
+        return seems_alive(report, now_us) if alive is None else alive
+
 
 def seems_alive(report: FlusherReport | None, now_us: int) -> bool:
     """Guess from a single look whether a flusher is alive: for people, and where nothing depends on it.

@@ -17,17 +17,22 @@ import msgspec
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import iso, now_us
 from wal_sink.errors import CorruptLog, WalSinkError, WrongOwner
-from wal_sink.model import paths
 from wal_sink.model.records import FlushedEpoch, FlusherReport
 from wal_sink.options import lowered
 from wal_sink.progress.backlog import BacklogReader, unnamed_segments
 from wal_sink.progress.decisions import outdated
-from wal_sink.progress.heartbeat import ENDED, FlusherWatch, age_s, is_over, seems_alive
+from wal_sink.progress.heartbeat import ENDED, FlusherWatch, age_s, is_over
 from wal_sink.text import counted, printable
 from wal_sink.wal.location import owned, refuse_vanished, store_errors
 from wal_sink.wal.log import Log
 from wal_sink.wal.quarantine import quarantined_rows
-from wal_sink.wal.targets import flushed_epoch, flushed_limits, target_names, why_absent
+from wal_sink.wal.targets import (
+    flushed_epoch,
+    flushed_limits,
+    options_of_newest_run,
+    target_names,
+    why_absent,
+)
 
 _SIZES = ("kB", "MB", "GB", "TB", "PB")
 
@@ -420,13 +425,12 @@ def _read(
     ahead = left or _not_owned(log, checkpoint, in_reset=in_reset) or damaged
     published = max([flushed, *(attempt.epoch for attempt in attempts)])
     report = log.last_report()
-    watch = watches.setdefault(log.target, FlusherWatch()) if watches is not None else None
-    alive = watch.look(report) if watch is not None else None
+    watch = ({} if watches is None else watches).setdefault(log.target, FlusherWatch())
     now = now_us()
     error = report.error if report else None
     over = error is not None and is_over(error, newest, backlog.epochs)
     last_error, remedy = _last_error_and_remedy(None if over or left else report, ahead)
-    lives = seems_alive(report, now) if alive is None else alive
+    lives = watch.guess(report, now)
     if backlog.epochs and not lives and not left:  # where `left`, the remedy says how to attach it
         remedy = " ".join(
             filter(None, (remedy, _NOBODY_FLUSHES.format(shlex.quote(checkpoint.url))))
@@ -434,8 +438,7 @@ def _read(
     rate = read_rate(log)
     quarantined = quarantined_rows(log)
     unsafe = _unsafe(backlog.epochs, published, flushed, quarantined)
-    claim = log.read(paths.CLAIM, max(log.keys(paths.CLAIM), default=0))
-    options = lowered(claim.options if claim else {})
+    options = lowered(options_of_newest_run(log))
     return Status(
         query_id=query_id,
         target=log.target,

@@ -74,8 +74,9 @@ class Backpressure:
             epoch, checkpointed=checkpointed, flushed=flushed, first_epoch=first_epoch
         )
         if not has_space(backlog, self._budget):
-            if not self._detach_slowest(epoch):
-                self._refuse_or_say(epoch, backlog)
+            slowest = slowest_view(self._log)
+            if not self._detaches(slowest, epoch):
+                self._refuse_or_say(slowest, epoch, backlog)
             return False
         if self._since_s is not None:
             waited_s = self._now_s() - self._since_s
@@ -94,9 +95,8 @@ class Backpressure:
         """Count an epoch that was published."""
         self._backlogs.of(self._checkpoint, self._log, manifest.generation).published(manifest)
 
-    def _detach_slowest(self, epoch: int) -> bool:
+    def _detaches(self, slowest: Log, epoch: int) -> bool:
         """Detach the target that is behind, if its options say so; whether it did. The last one stays."""
-        slowest = slowest_view(self._log)
         if self._budget.of_targets.get(slowest.target) != "detach":
             return False
         seen = len(slowest.states())
@@ -115,11 +115,10 @@ class Backpressure:
         )
         return True
 
-    def _refuse_or_say(self, epoch: int, backlog: Backlog) -> None:
+    def _refuse_or_say(self, slowest: Log, epoch: int, backlog: Backlog) -> None:
         """Raise if waiting is of no use, and say now and then that it goes on."""
         now_s, now_us = self._now_s(), self._clock_us()
         first = self._since_s is None
-        slowest = slowest_view(self._log)
         report = slowest.last_report()
         watch = self._flushers.setdefault(slowest.target, FlusherWatch(self._now_s))
         live = watch.look(report)

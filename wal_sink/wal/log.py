@@ -25,7 +25,7 @@ from wal_sink.errors import CorruptLog
 from wal_sink.model import paths
 from wal_sink.model.codec import Record
 from wal_sink.model.manifest import Attempt, Manifest, Published, attempts_at
-from wal_sink.model.paths import DecisionName, InterventionName, Kind, WindowName
+from wal_sink.model.paths import DecisionName, InterventionName, Kind, StateName, WindowName
 from wal_sink.model.plan import Plan
 from wal_sink.model.records import (
     Chosen,
@@ -194,14 +194,18 @@ class Log:
         """
         self.backend.replace(paths.LOG, identity.to_json())
 
-    def states(self, *, fresh: bool = False) -> list[TargetState]:
-        """Read all states of this one of several targets, oldest first.
+    def state_names(self, *, fresh: bool = False) -> list[StateName]:
+        """List the states of this one of several targets, oldest first.
 
         :param fresh: to conclude from a state that is missing, see `keys`.
         """
         folder = paths.target_states(self.target)
         listed = self.names(folder, fresh=fresh) if self.target else []
-        names = [name for name in map(paths.TARGET_STATE.parse, listed) if name is not None]
+        return [name for name in map(paths.TARGET_STATE.parse, listed) if name is not None]
+
+    def states(self, *, fresh: bool = False) -> list[TargetState]:
+        """Read all states of this one of several targets, as `state_names` lists them."""
+        names = self.state_names(fresh=fresh)
         found = (self.read_once(paths.TARGET_STATE, name) for name in names)
         return [state for state in found if state is not None]
 

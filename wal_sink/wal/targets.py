@@ -30,7 +30,8 @@ def target_names(log: Log, *, fresh: bool = False) -> list[str]:
 
     :param fresh: to conclude from a name that is missing, see `StateBackend.list_fresh`.
     """
-    return sorted(_numbers(log, fresh=fresh))
+    listed = map(paths.TARGET_STATE.parse, log.names(paths.TARGET_STATE.folder, fresh=fresh))
+    return sorted({name.target for name in listed if name is not None})
 
 
 def views(log: Log, *, fresh: bool = False) -> list[Log]:
@@ -62,8 +63,8 @@ def state_of(log: Log, *, fresh: bool = False) -> TargetState | None:
 
     :param fresh: see `target_names`.
     """
-    count = _numbers(log, log.target, fresh=fresh).get(log.target, 0)
-    return log.read_once(paths.TARGET_STATE, StateName(log.target, count - 1)) if count else None
+    names = log.state_names(fresh=fresh)
+    return log.read_once(paths.TARGET_STATE, names[-1]) if names else None
 
 
 def why_absent(log: Log, *, fresh: bool = False) -> NoFlusher | None:
@@ -277,16 +278,6 @@ def _add(log: Log, seen: int, state: TargetState) -> TargetState | None:
     """Add a state behind those that were seen: what was decided from them holds only then."""
     stands = log.settle(paths.TARGET_STATE, StateName(log.target, seen), state)
     return state if stands == state else None
-
-
-def _numbers(log: Log, target: str = "", *, fresh: bool = False) -> dict[str, int]:
-    """Return how many states each target has, or one of them."""
-    folder = paths.target_states(target) if target else paths.TARGET_STATE.folder
-    found: dict[str, int] = {}
-    for path in log.names(folder, fresh=fresh):
-        if (name := paths.TARGET_STATE.parse(path)) is not None:
-            found[name.target] = max(found.get(name.target, 0), name.number + 1)
-    return found
 
 
 def options_of_newest_run(log: Log) -> Mapping[str, str]:
