@@ -174,7 +174,7 @@ def test_a_commit_asks_nothing_for_what_its_manifest_holds(world: World, young: 
     }
 
 
-@pytest.mark.parametrize(("name", "commit", "flush"), [("", 11, 19), (CELLS, 15, 32)])
+@pytest.mark.parametrize(("name", "commit", "flush"), [("", 10, 19), (CELLS, 14, 32)])
 def test_an_epoch_costs_a_log_of_named_targets_half_as_much_again(
     tmp_path: Path, name: str, commit: int, flush: int
 ) -> None:
