@@ -45,7 +45,7 @@ PACKAGES = {
     "targets.delta": "targets model",
     "targets.iceberg": "targets model",
     "targets.postgresql": "targets targets.sql model",
-    "targets.sqlalchemy": "targets targets.sql model",
+    "targets.sqlalchemy": "targets targets.sql targets.postgresql model",
     # What lies in the stores: Spark's checkpoint, and the log beside it. The log imports no target.
     "checkpoint": "model state_backends",
     "wal": "checkpoint model state_backends",

@@ -293,7 +293,7 @@ def test_a_table_that_a_crash_of_postgresql_empties_is_refused(
     store = Postgresql(postgresql, schema)
     for statement in made.split(";"):
         store.execute(statement)
-    with pytest.raises(SchemaMismatch, match="is UNLOGGED"):
+    with pytest.raises(SchemaMismatch, match="is unlogged"):
         agreed(target(store))
 
 

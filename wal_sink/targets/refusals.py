@@ -116,25 +116,32 @@ def refusal(plan: Plan, rows: Slice, window: Window | None, error: Exception) ->
     )
 
 
-def refuse_unflushed(ledger_row: LedgerState | None, row: PassedRow) -> None:
-    """Refuse to send a row of the quarantine before its epoch is flushed: the flush may still note it.
+def is_sent(
+    row: PassedRow,
+    ledger_row: LedgerState | None,
+    note: LedgerState | None,
+    sent: LedgerState,
+    *,
+    noted: bool,
+) -> bool:
+    """Whether the table has a row of the quarantine already (rule 24).
 
-    :raises TargetRefused: the epoch is not flushed.
+    :param note: what the ledger has of it, and `sent`: what it has of one that was sent.
+    :param noted: whether a window has passed it over, which leaves a note.
+    :raises TargetRefused: its epoch is not flushed, so the flush may still note it; or the note is lost.
     """
     if ledger_row is None or ledger_row.flushed < row.epoch:
         raise TargetRefused(
             f"Epoch {row.epoch} is not flushed", "Send its rows when it is flushed."
         )
-
-
-def without_note(row: PassedRow) -> TargetRefused:
-    """Return the error for a row of which the ledger does not say that its window left it out (rule 24)."""
-    return TargetRefused(
-        f"The ledger has no note of a row of epoch {row.epoch}. Either another flusher has finished the epoch"
-        " with that row, and the table has it; or the ledger was restored, replaced or made anew, and the"
-        " table may lack it",
-        "Look for it in the table by its key.",
-    )
+    if note is None and noted:
+        raise TargetRefused(
+            f"The ledger has no note of a row of epoch {row.epoch}. Either another flusher has finished the"
+            " epoch with that row, and the table has it; or the ledger was restored, replaced or made anew,"
+            " and the table may lack it",
+            "Look for it in the table by its key.",
+        )
+    return note == sent
 
 
 def _said(error: Exception) -> str:

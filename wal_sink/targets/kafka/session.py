@@ -32,7 +32,7 @@ from wal_sink.targets.kafka import topics
 from wal_sink.targets.kafka.ledger import LedgerReader
 from wal_sink.targets.kafka.options import KafkaOptions
 from wal_sink.targets.kafka.records import Limits, planned_limits, records, refuse
-from wal_sink.targets.refusals import WindowRefusals, refusal, refuse_unflushed, without_note
+from wal_sink.targets.refusals import WindowRefusals, is_sent, refusal
 from wal_sink.targets.registry import published_elsewhere
 
 logger = logging.getLogger(__name__)
@@ -185,13 +185,9 @@ class KafkaSession(TransactionalSession):
         """
         row = PassedRow(rows.epoch, rows.first_us)
         ledger_row = self._alone(_RESENDS)
-        refuse_unflushed(ledger_row, row)
         key, sent = _note_key(self._owner, row), row.note(self._owner, sent=True)
-        there = self._ledger.last(key)
-        if there == sent:
-            return  # the topic has the row
-        if there is None and noted:
-            raise without_note(row)
+        if is_sent(row, ledger_row, self._ledger.last(key), sent, noted=noted):
+            return
         self.compare(plan)
         self._begin()
         try:

@@ -28,6 +28,7 @@ from wal_sink.targets.casts import key_of
 from wal_sink.targets.names import listed, quote
 from wal_sink.targets.postgresql.options import PASSWORD_VARIABLE, PostgresqlOptions
 from wal_sink.targets.postgresql.types import parse, staged_type
+from wal_sink.targets.sql.database import POSTGRESQL_SETTINGS
 from wal_sink.targets.sql.keyed import TableName
 from wal_sink.targets.sql.target import refuse_pooler
 
@@ -41,24 +42,6 @@ DEFAULTS = {
     "tcp_user_timeout": "30000",
     "application_name": "wal_sink",
 }
-
-# Of a session, whatever the role's or the database's defaults are. An acknowledged COMMIT has to survive a
-# crash, as the log is trimmed after it: what is weaker than on this server's disk is made `on`.
-_SETTINGS = """
-    SELECT set_config(s.name, wanted.setting, false)
-    FROM (VALUES
-        ('TimeZone', 'UTC'),
-        ('default_transaction_isolation', 'read committed'),
-        ('default_transaction_read_only', 'off'),
-        ('row_security', 'off'), -- an error, where a policy would hide rows
-        ('synchronous_commit', CASE current_setting('synchronous_commit')
-            WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END),
-        ('statement_timeout', '0'),
-        ('transaction_timeout', '0'),
-        ('lock_timeout', %s),
-        ('idle_in_transaction_session_timeout', %s)) AS wanted(name, setting)
-    JOIN pg_catalog.pg_settings s USING (name)"""
-"""Of those that the server has: `transaction_timeout` came with PostgreSQL 17."""
 
 
 class BoundedConnection(psycopg.Connection[Any]):
@@ -116,10 +99,8 @@ def connect(options: PostgresqlOptions) -> BoundedConnection:
                 f"The server at {options.uri} is a replica, which takes no rows.",
                 "Name the primary in postgresql.uri, or all hosts and target_session_attrs=read-write.",
             )
-        connection.execute(
-            _SETTINGS,
-            (f"{options.lock_timeout * 1000:.0f}", f"{options.idle_timeout * 1000:.0f}"),
-        )
+        lock_ms, idle_ms = round(options.lock_timeout * 1000), round(options.idle_timeout * 1000)
+        connection.execute(POSTGRESQL_SETTINGS.format(lock_ms=lock_ms, idle_ms=idle_ms))
         connection.commit()
     except BaseException:
         connection.close()

@@ -6,6 +6,7 @@ once, or may do so.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -41,8 +42,10 @@ _RELATION = """
     SELECT c.relkind::text, c.oid, ARRAY(
         SELECT c.oid UNION SELECT relid::oid FROM pg_catalog.pg_partition_tree(c.oid::regclass))
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-    WHERE n.nspname = %(schema)s AND c.relname = %(table)s AND c.relkind IN ('r', 'p', 'v', 'm', 'f')"""
-"""The function returns nothing for a table without partitions."""
+    WHERE c.relname = %(table)s AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+      AND CASE %(schema)s WHEN '' THEN pg_catalog.pg_table_is_visible(c.oid)
+          ELSE n.nspname = %(schema)s END"""
+"""The other function returns nothing for a table without partitions."""
 _COLUMNS = """
     WITH RECURSIVE base AS (
         SELECT a.attnum, a.attname, a.atttypid AS type, a.atttypmod AS typmod, a.attnotnull AS required,
@@ -101,7 +104,7 @@ _SCHEMAS = r"SELECT nspname FROM pg_catalog.pg_namespace WHERE nspname NOT LIKE 
 def find(connection: Any, name: TableName) -> Relation:
     """Look a table up, without its columns and indexes.
 
-    :param connection: psycopg's, in a transaction or not; nothing is written.
+    :param connection: of PEP 249, in a transaction or not; nothing is written.
     :raises Exception: of the driver.
     """
     for kind, oid, tree in _rows(connection, _RELATION, name._asdict()):
@@ -165,8 +168,9 @@ def read_lacking(
 
 
 def _rows(connection: Any, query: str, values: Mapping[str, object]) -> list[Any]:
-    with connection.cursor() as cursor:
-        return list(cursor.execute(query, values).fetchall())
+    with contextlib.closing(connection.cursor()) as cursor:
+        cursor.execute(query, values)
+        return list(cursor.fetchall())
 
 
 def names_of(connection: Any, query: str, values: Mapping[str, object]) -> tuple[str, ...]:
@@ -205,7 +209,7 @@ NO_LEDGER = Finding(
     "{table} cannot be the ledger: it is not an ordinary table that survives a crash.",
     "Name another one in postgresql.ledgerTable; it is created if it is missing.",
 )
-REFUSED = (
+STORAGE = (
     Finding(
         """SELECT CASE relkind WHEN 'v' THEN 'a view' WHEN 'm' THEN 'a materialized view'
              ELSE 'a foreign table: its server commits by itself, not together with the ledger' END
@@ -222,15 +226,19 @@ REFUSED = (
     ),
     UNLOGGED,
     Finding(
+        "SELECT quote_ident(current_user) WHERE row_security_active(%(oid)s::oid)",
+        "{table} has row-level security that holds for this user: it hides rows, or refuses them.",
+        "Run: {statements} or flush as the table's owner.",
+        "ALTER ROLE {name} BYPASSRLS;",
+    ),
+)
+"""What loses rows however they are written."""
+REFUSED = (
+    *STORAGE,
+    Finding(
         """SELECT current_setting('server_encoding') WHERE current_setting('server_encoding') <> 'UTF8'""",
         "The database's encoding is {names}: a row with a character that it lacks would stop the flush.",
         "Use a database whose encoding is UTF8.",
-    ),
-    Finding(
-        "SELECT quote_ident(current_user) WHERE row_security_active(%(oid)s::oid)",
-        "{table} has row-level security, and COPY does not run for a user whom its policies hold.",
-        "Run: {statements} or flush as the table's owner.",
-        "ALTER ROLE {name} BYPASSRLS;",
     ),
     Finding(
         """SELECT CASE ev_class WHEN %(oid)s THEN rulename ELSE rulename || ' of ' || ev_class::regclass END

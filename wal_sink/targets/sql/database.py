@@ -96,6 +96,25 @@ POSTGRESQL_ERRORS = Errors(
 )
 
 
+POSTGRESQL_SETTINGS = """
+    SELECT set_config(s.name, wanted.setting, false)
+    FROM (VALUES
+        ('TimeZone', 'UTC'),
+        ('default_transaction_isolation', 'read committed'),
+        ('default_transaction_read_only', 'off'),
+        ('row_security', 'off'), -- an error, where a policy would hide rows
+        ('synchronous_commit', CASE current_setting('synchronous_commit')
+            WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END),
+        ('statement_timeout', '0'),
+        ('transaction_timeout', '0'),
+        ('lock_timeout', '{lock_ms}'),
+        ('idle_in_transaction_session_timeout', '{idle_ms}')) AS wanted(name, setting)
+    JOIN pg_catalog.pg_settings s USING (name)"""
+"""Of a session, whatever the role's or the database's defaults are; of those that the server has:
+`transaction_timeout` came with PostgreSQL 17. An acknowledged COMMIT has to survive a crash, as the log is
+trimmed after it: what is weaker than on this server's disk is made `on`."""
+
+
 class NamesTables(Protocol):
     """What `SqlTarget` reads of its options."""
 

@@ -22,9 +22,8 @@ from wal_sink.targets.names import unquoted
 from wal_sink.targets.refusals import (
     Savepoints,
     WindowRefusals,
+    is_sent,
     refusal,
-    refuse_unflushed,
-    without_note,
 )
 from wal_sink.targets.registry import published_elsewhere
 from wal_sink.targets.sql.database import Database
@@ -171,18 +170,15 @@ class SqlSession(TransactionalSession):
         self._forget()
         with self._transaction() as end:
             seen = self._ledger.read()
-            refuse_unflushed(seen, row)
             # It holds the row: no other command moves it meanwhile.
             if seen and self._ledger.touch(seen) != 1:
                 raise TargetUnavailable("Another command has changed the ledger row", "Try again.")
             note = self._ledger_of(row)
             there = note.read()
             sent = row.note(self._owner, sent=True)
-            if there == sent:
-                end(self._connection.rollback)  # the table has the row
+            if is_sent(row, seen, there, sent, noted=noted):
+                end(self._connection.rollback)
                 return
-            if there is None and noted:
-                raise without_note(row)
             self._compare(plan)
             new_plan, batch = as_new_rows(plan, rows.batch)
             _write(note, there, sent)

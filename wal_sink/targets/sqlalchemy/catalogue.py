@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.columns import TableColumn
 from wal_sink.targets.names import quote
+from wal_sink.targets.postgresql import schema as postgresql
 from wal_sink.targets.sql.database import driver_error
 from wal_sink.targets.sql.keyed import TableName
 from wal_sink.targets.sql.unique import Unique
@@ -239,11 +240,6 @@ def _charsets(connection: Connection, name: TableName) -> dict[str, str]:
     return {column: charset for column, charset in found if charset not in _UTF8}
 
 
-_KINDS = """
-    SELECT c.relkind::text, c.relpersistence::text, c.oid = %(name)s::regclass AND row_security_active(c.oid)
-    FROM pg_class c WHERE c.oid IN (
-        SELECT %(name)s::regclass UNION ALL SELECT relid FROM pg_partition_tree(%(name)s::regclass))"""
-_IS_THERE = "SELECT to_regclass(%s)::text"
 _SQLITE_STATEMENTS = """
     SELECT type || ' ' || name, sql FROM {}.sqlite_master WHERE tbl_name = ? AND sql NOT NULL"""
 _ROLLBACK = re.compile(r"\b(conflict|or|raise\s*\()\s*rollback\b", re.IGNORECASE)
@@ -268,7 +264,7 @@ def refuse_storage(connection: Connection, name: TableName) -> None:
                 )
             raise SchemaMismatch(what, f"Run: ALTER TABLE {text} ENGINE=InnoDB;")
     elif connection.dialect.title == "PostgreSQL":
-        _refuse_in_postgresql(connection, name, text)
+        postgresql.refuse(connection, postgresql.find(connection, name), postgresql.STORAGE)
     elif connection.dialect.title == "SQLite":
         query = _SQLITE_STATEMENTS.format(quote(name.schema or "main"))
         for made, statement in connection.query(query, (name.table,)):
@@ -277,28 +273,6 @@ def refuse_storage(connection: Connection, name: TableName) -> None:
                     f"{made} refuses a row by ROLLBACK, which ends the transaction under all rows.",
                     "Make it anew with ABORT in place of ROLLBACK: then the row alone is refused.",
                 )
-
-
-def _refuse_in_postgresql(connection: Connection, name: TableName, text: str) -> None:
-    ((there,),) = connection.query(_IS_THERE, (str(name),))
-    if not there:
-        return
-    kinds = connection.query(_KINDS, {"name": str(name)})
-    if any(kind == "f" for kind, *_ in kinds):
-        raise SchemaMismatch(
-            f"{text} is a foreign table, or has one as a partition: its server commits by itself.",
-            "Name a table of this server.",
-        )
-    if any(secured for *_, secured in kinds):
-        raise SchemaMismatch(
-            f"{text} has row-level security that holds for this user: it may hide rows, or refuse them.",
-            "Run: ALTER ROLE … BYPASSRLS; or flush as the table's owner.",
-        )
-    if any(persistence == "u" for _, persistence, _ in kinds):
-        raise SchemaMismatch(
-            f"{text} or a partition of it is UNLOGGED: a crash of the server empties it.",
-            f"Run: ALTER TABLE {text} SET LOGGED; for the table and each such partition.",
-        )
 
 
 def refuse_server(connection: Connection) -> None:

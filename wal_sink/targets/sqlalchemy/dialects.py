@@ -9,7 +9,14 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from wal_sink.targets.refusals import Savepoints
-from wal_sink.targets.sql.database import POSTGRESQL_ERRORS, Code, Errors, numbers, texts
+from wal_sink.targets.sql.database import (
+    POSTGRESQL_ERRORS,
+    POSTGRESQL_SETTINGS,
+    Code,
+    Errors,
+    numbers,
+    texts,
+)
 
 
 class Dialect(NamedTuple):
@@ -146,16 +153,8 @@ POSTGRESQL = Dialect(
     errors=POSTGRESQL_ERRORS,
     check_at_once="SET CONSTRAINTS ALL IMMEDIATE",
     settings=(
-        "SET default_transaction_isolation = 'read committed'",
-        "SET default_transaction_read_only = off",
-        "SET row_security = off",  # an error, where a policy would hide rows
         "SET client_encoding = 'UTF8'",
-        "SET TimeZone = 'UTC'",
-        "SET statement_timeout = 0",
-        "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'transaction_timeout'",  # of 17
-        "SET lock_timeout = '{lock_ms}ms'",
-        "SET idle_in_transaction_session_timeout = '60s'",
-        "SET synchronous_commit = 'on'",
+        POSTGRESQL_SETTINGS.replace("{idle_ms}", "60000"),
     ),
     transactional_ddl=True,
     partitions=True,
