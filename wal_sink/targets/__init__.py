@@ -48,28 +48,15 @@ __all__ = [
     "refuse_changed",
 ]
 
-_BASE = "wal_sink.targets.base"
-_ELSEWHERE = {
-    "Column": "wal_sink.model.plan",
-    "LedgerState": "wal_sink.model.ledger",
-    "Options": "wal_sink.options",
-    "Outcome": "wal_sink.model.ledger",
-    "Owner": "wal_sink.model.ledger",
-    "Plan": "wal_sink.model.plan",
-    "SqlOptions": "wal_sink.targets.sql",
-    "SqlTarget": "wal_sink.targets.sql",
-    "TableColumn": "wal_sink.targets.columns",
-    "TableRules": "wal_sink.targets.columns",
-    "Window": "wal_sink.model.ledger",
-    "match_columns": "wal_sink.targets.columns",
-    "refuse_changed": "wal_sink.targets.columns",
-}
+_WHERE = ("wal_sink.targets.base", "wal_sink.targets.columns", "wal_sink.targets.sql")
+"""The first of these that has a name gives it."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_ELSEWHERE.get(name, _BASE)), name)
+    for module in _WHERE if name in __all__ else ():
+        if hasattr(found := import_module(module), name):
+            return getattr(found, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

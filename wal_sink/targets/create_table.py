@@ -16,6 +16,7 @@ import msgspec
 import pyarrow as pa
 
 from wal_sink.errors import OptionError, SchemaMismatch
+from wal_sink.model.plan import spark_ddl
 from wal_sink.options import SHAPES, Options, about
 from wal_sink.targets.names import did_you_mean
 
@@ -147,6 +148,23 @@ def refuse_other_key(table: object, layout: Layout, key: Collection[str]) -> Non
             f" {', '.join(key)}, by which a row replaces another.",
             f"Correct {KEY_COLUMNS}, or make the table anew with the key that it names.",
         )
+
+
+def spark_statement(
+    table: object, schema: pa.Schema, layout: Layout, using: str, more: str = ""
+) -> str:
+    """Return Spark's CREATE TABLE; columns of the key take no null.
+
+    :param table: its name, quoted.
+    :param using: the format.
+    :param more: what comes behind the partitions.
+    """
+    columns = ", ".join(
+        f"`{each.name}` {spark_ddl(each.type)}{' NOT NULL' if each.name in layout.key else ''}"
+        for each in schema
+    )
+    by = f" PARTITIONED BY ({', '.join(layout.partition)})" if layout.partition else ""
+    return f"CREATE TABLE {table} ({columns}) USING {using}{by}{more}"
 
 
 def create_statement(

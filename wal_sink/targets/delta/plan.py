@@ -14,7 +14,13 @@ from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Plan, WriteDemands
 from wal_sink.targets.casts import KEY
 from wal_sink.targets.columns import match_columns
-from wal_sink.targets.create_table import CREATE_TABLE, KEY_COLUMNS, refuse_unknown_columns
+from wal_sink.targets.create_table import (
+    CREATE_TABLE,
+    KEY_COLUMNS,
+    Layout,
+    refuse_unknown_columns,
+    spark_statement,
+)
 from wal_sink.targets.delta.columns import (
     EVENT,
     PARTITIONS,
@@ -115,13 +121,9 @@ def _refuse_keys(keys: Sequence[str], schema: pa.Schema, fields: Sequence[dict[s
 
     :raises SchemaMismatch: the DataFrame lacks one, or no two of its values are compared.
     """
+    refuse_unknown_columns(Layout(key=tuple(keys)), schema)
     types = {field["name"]: field["type"] for field in fields}
     for name in keys:
-        if name not in schema.names:
-            raise SchemaMismatch(
-                f"Option {KEY_COLUMNS} names {name}, and the DataFrame has {', '.join(schema.names)}.",
-                f"Correct {KEY_COLUMNS}, or add the column.",
-            )
         if not can_be_key(types[name]):
             raise SchemaMismatch(
                 f"Option {KEY_COLUMNS} names {name}, which is {to_sql(types[name])}: such values are not"
@@ -168,14 +170,11 @@ def _new_table(
     fields = [
         {**field, "nullable": field["name"] not in layout.key} for field in _fields([*schema])
     ]
-    columns = ", ".join(
-        f"`{f['name']}` {to_sql(f['type'])}{'' if f['nullable'] else ' NOT NULL'}" for f in fields
-    )
-    by = f" PARTITIONED BY ({', '.join(layout.partition)})" if layout.partition else ""
     properties = bounds_of_key(fields, layout.key, layout.partition) if layout.key else {}
     listed = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
-    end = f"{by}{f' TBLPROPERTIES ({listed})' if listed else ''}"
-    return fields, properties, f"CREATE TABLE delta.`{options.path}` ({columns}) USING DELTA{end}"
+    more = f" TBLPROPERTIES ({listed})" if listed else ""
+    name = f"delta.`{options.path}`"
+    return fields, properties, spark_statement(name, schema, layout, "DELTA", more)
 
 
 def _fields(schema: Sequence[pa.Field]) -> list[dict[str, Any]]:

@@ -55,10 +55,10 @@ from pyiceberg.types import (
 )
 
 from wal_sink.errors import OptionError, SchemaMismatch
-from wal_sink.model.plan import Plan, canonical, spark_ddl
+from wal_sink.model.plan import Plan, canonical
 from wal_sink.targets.casts import CastRules
 from wal_sink.targets.columns import TableColumn, match_columns
-from wal_sink.targets.create_table import Layout, refuse_unknown_columns
+from wal_sink.targets.create_table import Layout, refuse_unknown_columns, spark_statement
 from wal_sink.targets.iceberg.check import ARROW, FOLDERS, LEAST, WIDTHS
 from wal_sink.targets.iceberg.options import IcebergOptions
 from wal_sink.targets.iceberg.table import FORMAT, catalog_of, find, loaded, no_table
@@ -360,13 +360,7 @@ def new_table(name: str, schema: pa.Schema, layout: Layout) -> NewTable:
         partition_field(text, columns, schema, _FIRST_PARTITION + i)
         for i, text in enumerate(layout.partition)
     ]
-    lines = [
-        f"  `{field.name}` {spark_ddl(field.type)}{' NOT NULL' if field.name in layout.key else ''}"
-        for field in schema
-    ]
-    by = f"\nPARTITIONED BY ({', '.join(layout.partition)})" if fields else ""
-    body = ",\n".join(lines)
-    statement = f"CREATE TABLE {name} (\n{body}\n)\nUSING iceberg{by}"
+    statement = spark_statement(name, schema, layout, "iceberg")
     if layout.key:
         statement += f";\nALTER TABLE {name} SET IDENTIFIER FIELDS {', '.join(layout.key)}"
     return NewTable(columns, PartitionSpec(*fields), statement)

@@ -12,7 +12,6 @@ import pyarrow as pa
 from wal_sink.model.plan import Plan
 from wal_sink.options import Options
 from wal_sink.targets.casts import key_of
-from wal_sink.targets.client import importing
 from wal_sink.targets.columns import TableColumn
 from wal_sink.targets.postgresql.options import PostgresqlOptions
 from wal_sink.targets.postgresql.types import INCLUDED, postgresql_type
@@ -29,6 +28,7 @@ class PostgresqlTarget(KeyedTarget):
     """
 
     name = "postgresql"
+    client = "wal_sink.targets.postgresql.connection"
     options_type: type[Options] = PostgresqlOptions
     parameter = "%s"
     errors = POSTGRESQL_ERRORS
@@ -39,10 +39,6 @@ class PostgresqlTarget(KeyedTarget):
     def description(self) -> Mapping[str, str]:
         """Return server, tables and mode."""
         return self.described(self.options.uri)
-
-    def open(self) -> Any:
-        """Connect to the server that takes writes."""
-        return _connection().connect(self.options)
 
     def columns(self, connection: Any) -> Sequence[TableColumn]:
         """Ask the catalogue for the table's columns.
@@ -103,17 +99,3 @@ class PostgresqlTarget(KeyedTarget):
         from wal_sink.targets.postgresql.connection import write as copy_rows  # noqa: PLC0415 -- the driver's encoder
 
         copy_rows(connection, self.options.data, plan, batch)
-
-    def load(self) -> None:
-        """Import driver and encoder."""
-        _connection()
-
-
-def _connection() -> Any:
-    """Import the driver.
-
-    :raises OptionError: it is not installed.
-    """
-    with importing(PostgresqlTarget):
-        from wal_sink.targets.postgresql import connection  # noqa: PLC0415 -- the driver
-    return connection

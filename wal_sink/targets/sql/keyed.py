@@ -10,6 +10,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self
 from urllib.parse import unquote
 
@@ -22,6 +23,7 @@ from wal_sink.model.plan import Plan, is_array, spark_ddl
 from wal_sink.options import SECONDS, SHAPES, about, secret_parameter
 from wal_sink.targets.base import Kind
 from wal_sink.targets.casts import KEY
+from wal_sink.targets.client import importing
 from wal_sink.targets.columns import (
     TableColumn,
     TableRules,
@@ -207,6 +209,9 @@ class KeyedTarget(SqlTarget):
     begin = ""
     """What begins a transaction before CREATE TABLE, where the driver does not; set on the class."""
 
+    client: ClassVar[str]
+    """The module that imports the client, and whose `connect` opens a connection; set on the class."""
+
     # --- what a database has of its own ---
 
     @abstractmethod
@@ -234,6 +239,22 @@ class KeyedTarget(SqlTarget):
         return f"{by_range};\nCREATE TABLE {rest} PARTITION OF {self.table_name} DEFAULT"
 
     # --- the target ---
+
+    def open(self) -> Any:
+        """Connect."""
+        return self._client().connect(self.options)
+
+    def load(self) -> None:
+        """Import the client."""
+        self._client()
+
+    def _client(self) -> Any:
+        """Import the client.
+
+        :raises OptionError: it is not installed.
+        """
+        with importing(self):
+            return import_module(self.client)
 
     def classify(self, error: Exception) -> Kind:
         """Return what an exception of the driver means."""

@@ -13,7 +13,6 @@ from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Plan
 from wal_sink.options import Options
 from wal_sink.targets.casts import key_of
-from wal_sink.targets.client import importing
 from wal_sink.targets.columns import TableColumn
 from wal_sink.targets.names import did_you_mean
 from wal_sink.targets.operations import without_operation
@@ -32,6 +31,7 @@ class SqlAlchemyTarget(KeyedTarget):
     """
 
     name = "sql"
+    client = "wal_sink.targets.sqlalchemy.connection"
     options_type: type[Options] = SqlAlchemyOptions
     options: SqlAlchemyOptions
 
@@ -60,10 +60,6 @@ class SqlAlchemyTarget(KeyedTarget):
     def description(self) -> Mapping[str, str]:
         """Return database, tables and mode."""
         return self.described(self.options.url)
-
-    def open(self) -> Any:
-        """Connect."""
-        return _connection().connect(self.options)
 
     def quote(self, name: str) -> str:
         """Quote a name as the database does. A `%` stays one."""
@@ -180,17 +176,3 @@ class SqlAlchemyTarget(KeyedTarget):
         from wal_sink.targets.sqlalchemy.write import write  # noqa: PLC0415 -- the statements
 
         return write(connection, self._backend, self._dialect, self.quote, plan, batch)
-
-    def load(self) -> None:
-        """Import SQLAlchemy."""
-        _connection()
-
-
-def _connection() -> Any:
-    """Import SQLAlchemy.
-
-    :raises OptionError: it is not installed.
-    """
-    with importing(SqlAlchemyTarget):
-        from wal_sink.targets.sqlalchemy import connection  # noqa: PLC0415 -- SQLAlchemy
-    return connection
