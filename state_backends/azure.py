@@ -12,9 +12,6 @@ from fsspec.asyn import sync
 from state_backends.base import StateBackendError
 from state_backends.object_store import PART, ObjectStoreBackend, need
 
-_NONCE = "state_backend_nonce"
-"""Metadata of an object: which call created it. A name there is an identifier."""
-
 
 class AzureBackend(ObjectStoreBackend):
     """Objects below a prefix of a container. Each carries the nonce of the call that created it, as in S3.
@@ -26,6 +23,7 @@ class AzureBackend(ObjectStoreBackend):
     """
 
     _protocol = "abfs"
+    _nonce = "state_backend_nonce"  # a name there is an identifier
 
     def __init__(self, url: str, storage_options: Mapping[str, object] | None = None) -> None:
         need("adlfs", "azure", "Azure")
@@ -80,11 +78,9 @@ class AzureBackend(ObjectStoreBackend):
         return _Blocks(self._fs.open(key, "xb", block_size=PART, **self._marked(nonce)))
 
     def _marked(self, nonce: str) -> dict[str, Any]:
-        return {"metadata": {"is_directory": "false", _NONCE: nonce}}  # the first is adlfs's own
-
-    def _is_ours(self, key: str, nonce: str, data: bytes | None) -> bool:  # noqa: ARG002
-        metadata = self._fs.info(key).get("metadata") or {}
-        return bool(metadata.get(_NONCE) == nonce)
+        return {
+            "metadata": {"is_directory": "false", self._nonce: nonce}
+        }  # the first is adlfs's own
 
     def _try_promises(self, path: str) -> None:
         super()._try_promises(path)

@@ -13,9 +13,6 @@ from fsspec.spec import AbstractFileSystem
 from state_backends.base import StateBackendError, StorageOptions
 from state_backends.object_store import ObjectStoreBackend, client_of, need
 
-_NONCE = "state-backend-nonce"
-"""Metadata of an object: which call created it."""
-
 _LATER = {408, 429, 500, 502, 503, 504}
 
 
@@ -29,6 +26,7 @@ class GcsBackend(ObjectStoreBackend):
     """
 
     _protocol = "gs"
+    _nonce = "state-backend-nonce"
 
     def __init__(self, url: str, storage_options: Mapping[str, object] | None = None) -> None:
         need("gcsfs", "gcs", "Google Cloud Storage")
@@ -62,11 +60,7 @@ class GcsBackend(ObjectStoreBackend):
             ) from error
 
     def _marked(self, nonce: str) -> dict[str, Any]:
-        return {"metadata": {_NONCE: nonce}}
-
-    def _is_ours(self, key: str, nonce: str, data: bytes | None) -> bool:  # noqa: ARG002
-        metadata = self._fs.info(key).get("metadata") or {}
-        return bool(metadata.get(_NONCE) == nonce)
+        return {"metadata": {self._nonce: nonce}}
 
     def _conditionally(
         self, path: str, write: Callable[[], object], is_ours: Callable[[], bool]

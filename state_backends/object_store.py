@@ -207,6 +207,8 @@ class ObjectStoreBackend(StateBackend):
     billed = True
     _protocol: ClassVar[str] = ""
     """fsspec's name of the kind; "" takes it from the URL."""
+    _nonce: ClassVar[str] = ""
+    """The metadata of an object that says which call created it; "" for a kind without."""
 
     def __init__(self, url: str, storage_options: Mapping[str, object] | None = None) -> None:
         scheme, _, rest = url.partition("://")
@@ -333,13 +335,19 @@ class ObjectStoreBackend(StateBackend):
         """Return the arguments of a write that leave `nonce` on the object."""
         return {}
 
-    def _is_ours(self, key: str, nonce: str, data: bytes | None) -> bool:  # noqa: ARG002 - as above
+    def _metadata(self, key: str) -> Mapping[str, str]:
+        """Return the metadata of an object. Raises `FileNotFoundError`."""
+        return self._fs.info(key).get("metadata") or {}
+
+    def _is_ours(self, key: str, nonce: str, data: bytes | None) -> bool:
         """Whether the object is the one that was to be written with `nonce`.
 
-        Here by its content, so a large output (None) counts as another's. Two creators of the same
-        bytes could then both have won: nothing that `wal_sink` creates is decided in this way, it
-        reads back and compares run id or nonce. Raises `FileNotFoundError`.
+        Without metadata by its content, so a large output (None) counts as another's. Two creators of
+        the same bytes could then both have won: nothing that `wal_sink` creates is decided in this
+        way, it reads back and compares run id or nonce. Raises `FileNotFoundError`.
         """
+        if self._nonce:
+            return self._metadata(key).get(self._nonce) == nonce
         return data is not None and bytes(self._fs.cat_file(key)) == data
 
     def _explain(self, error: Exception) -> Exception:

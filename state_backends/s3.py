@@ -116,9 +116,6 @@ def _unanswered(error: Exception, url: str) -> Exception | None:
     return None
 
 
-_NONCE = "state-backend-nonce"
-"""Metadata of an object: which call created it."""
-
 _DELETED_AT_ONCE = 1_000
 """As many as one request can name."""
 
@@ -137,6 +134,7 @@ class S3Backend(ObjectStoreBackend):
     """
 
     _protocol = "s3"
+    _nonce = "state-backend-nonce"
 
     def __init__(self, url: str, storage_options: Mapping[str, object] | None = None) -> None:
         need("s3fs", "s3", "S3")
@@ -203,10 +201,10 @@ class S3Backend(ObjectStoreBackend):
                 raise refused_deletion(self.url, failed)
 
     def _marked(self, nonce: str) -> dict[str, Any]:
-        return {"Metadata": {_NONCE: nonce}}
+        return {"Metadata": {self._nonce: nonce}}
 
-    def _is_ours(self, key: str, nonce: str, data: bytes | None) -> bool:  # noqa: ARG002
-        return bool(self._fs.metadata(key).get(_NONCE) == nonce)
+    def _metadata(self, key: str) -> Mapping[str, str]:
+        return dict(self._fs.metadata(key))
 
     def _explain(self, error: Exception) -> Exception:
         return explain(error, self.url) or super()._explain(error)

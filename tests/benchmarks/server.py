@@ -8,15 +8,20 @@ from wal_sink.testing.servers.cassandra import EmbeddedCassandra
 _FOR_TESTS = {"-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-ea"}
 """What starts a test's node quickly would cap the server: the optimising compiler is off in it."""
 
-_TIMEOUTS = {"range_request_timeout": "300s", "read_request_timeout": "300s"}
-"""For the checks, which read whole tables; writes keep Cassandra's default."""
+_SETTINGS = {
+    "commitlog_sync": "periodic",  # as by default
+    "commitlog_sync_period": "10000ms",
+    "range_request_timeout": "300s",
+    "read_request_timeout": "300s",
+}
+"""The time-outs are for the checks, which read whole tables; writes keep Cassandra's default."""
 
 
 class Server(EmbeddedCassandra):
     """A node with Java's optimising compiler and default collector, and Cassandra's default commit log."""
 
     def __init__(self) -> None:
-        super().__init__(heap="2g", commitlog_sync="periodic", settings=_TIMEOUTS)
+        super().__init__(heap="2g", settings=_SETTINGS)
 
     def cpu_s(self) -> float:
         """Return the CPU seconds that it has used."""

@@ -15,7 +15,6 @@ from tests.spark.kafka_jars import kafka_jars
 from wal_sink.errors import WalSinkError
 from wal_sink.testing.local_spark import local_session
 from wal_sink.testing.servers import maven
-from wal_sink.testing.servers.maven import java_command
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +48,7 @@ def sink_jars() -> list[Path]:
 
 def _without_sparks_own(artifact: maven.Artifact, name: str) -> list[Path]:
     try:
-        folder = maven.jars(artifact, name, java_command("17"))
+        folder = maven.jars(artifact, name)
     except WalSinkError as error:
         logger.warning("%s is left out: %s", artifact, error)
         return []

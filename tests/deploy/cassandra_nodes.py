@@ -57,7 +57,7 @@ class ClusterNode(EmbeddedCassandra):
     ) -> None:
         host, proxy = (f"127.{datacenter}.{third}.{number}" for third in (0, 1))
         settings = {**_settings(host, proxy, port, seeds), "auto_bootstrap": joins, **more}
-        super().__init__(commitlog_sync="periodic", settings=settings)
+        super().__init__(settings=settings)
         self.number = number
         self.host, self.port = host, port
         self.title = f"Cassandra {VERSION} at {host}"
@@ -107,7 +107,7 @@ class ClusterNode(EmbeddedCassandra):
     def tool(self, *arguments: str) -> None:
         """Run nodetool against the node."""
         jars = maven.cache_folder() / f"cassandra-{self.version}"
-        java = [*maven.java_command("17", OPENED.split()), f"-Duser.home={self.folder}", "-Xmx64m"]
+        java = [*maven.java_command(OPENED.split()), f"-Duser.home={self.folder}", "-Xmx64m"]
         tool = ["-cp", f"{jars}/*", "org.apache.cassandra.tools.NodeTool"]
         address = ["-h", "127.0.0.1", "-p", str(self.port + 1 + self.number)]
         command = [*java, *tool, *address, *arguments]
@@ -137,6 +137,8 @@ def _settings(host: str, proxy: str, port: int, seeds: str) -> dict[str, object]
     provider = "org.apache.cassandra.locator.SimpleSeedProvider"
     return {
         "num_tokens": 4,
+        "commitlog_sync": "periodic",
+        "commitlog_sync_period": "10000ms",
         "listen_address": host,
         "rpc_address": host,
         "broadcast_rpc_address": proxy,

@@ -63,7 +63,7 @@ class SparkSql:
         port = launch_gateway(
             jarpath=str(py4j),
             classpath=f"{folder}:{jars}/*",
-            java_path=java_command("17")[-1],
+            java_path=java_command()[-1],
             javaopts=[
                 "-Xmx1g",
                 "-Djdk.reflect.useDirectMethodHandle=false",

@@ -36,7 +36,7 @@ class RestCatalog:
         spark = Path(pyspark.__file__).parent / "jars"
         hadoop = [str(jar) for jar in spark.glob("hadoop-client-*.jar")]
         (py4j,) = spark.glob("py4j-*.jar")
-        java = java_command("17")
+        java = java_command()
         jars = maven_jars(f"iceberg-rest-{VERSION}", _JARS)
         port = launch_gateway(
             jarpath=str(py4j),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from wal_sink.testing.servers import maven
-from wal_sink.testing.servers.maven import java_command
 
 PACKAGE = maven.Artifact("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0")
 """The newest one to be had; Spark 4.3 runs with it."""
@@ -18,5 +17,5 @@ def kafka_jars() -> list[Path]:
 
     :raises JavaNotFound, JarsNotResolved: see `java_command` and `maven.jars`.
     """
-    folder = maven.jars(PACKAGE, f"spark-kafka-{PACKAGE.version}", java_command("17"))
+    folder = maven.jars(PACKAGE, f"spark-kafka-{PACKAGE.version}")
     return [jar for jar in sorted(folder.glob("*.jar")) if jar.name.startswith(_NEEDED)]

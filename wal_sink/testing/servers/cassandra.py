@@ -14,7 +14,7 @@ import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wal_sink.errors import OptionError
 from wal_sink.testing.servers import maven
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from testcontainers.core.container import DockerContainer
-
-CommitlogSync = Literal["periodic", "batch"]
 
 # What halves the time to start. A test's node does not live long enough for the optimising compiler
 # or a concurrent collector to pay off; 1,000 rows show as well as 100,000 how much memory one
@@ -130,21 +128,16 @@ class Node(AnyServer):
             return ""
 
 
-def cassandra_yaml(
-    commitlog_sync: CommitlogSync, *, rpc_address: str, port: int, storage_port: int
-) -> dict[str, object]:
+def cassandra_yaml(*, rpc_address: str, port: int, storage_port: int) -> dict[str, object]:
     """Make cassandra.yaml of a node without peers; Cassandra's defaults hold for what is not in it.
 
     What a node alone answers late is late because the machine is busy: it has half a minute for a request,
     where Cassandra's defaults are 1.8 seconds for a conditional write and 2 for another one.
-
-    `commitlog_sync` is `batch`, which acknowledges a write when it is on the disk, or `periodic`,
-    Cassandra's default, up to 10 seconds earlier.
     """
     loopback = "127.0.0.1"
     provider = "org.apache.cassandra.locator.SimpleSeedProvider"
     seeds = [{"seeds": f"{loopback}:{storage_port}"}]
-    yaml: Mapping[str, object] = {
+    return {
         "num_tokens": 1,
         "partitioner": "org.apache.cassandra.dht.Murmur3Partitioner",
         "endpoint_snitch": "SimpleSnitch",
@@ -154,12 +147,10 @@ def cassandra_yaml(
         "storage_port": storage_port,
         "native_transport_port": port,
         "seed_provider": [{"class_name": provider, "parameters": seeds}],
-        "commitlog_sync": commitlog_sync,
+        "commitlog_sync": "batch",  # a write is acknowledged when it is on the disk
         "auto_snapshot": False,  # a test's dropped keyspace is not wanted back
         **dict.fromkeys(_TIMEOUTS, "30s"),
     }
-    periodic = {"commitlog_sync_period": "10000ms"} if commitlog_sync == "periodic" else {}
-    return {**yaml, **periodic}
 
 
 IMAGE = "cassandra:5.0"
@@ -176,7 +167,6 @@ class CassandraContainer(Container, Node):
     :param image: the official one or one that behaves like it, at least Cassandra 5.0; pulled at
         the first start.
     :param heap: of the Java heap, in Java's notation.
-    :param commitlog_sync: as for `EmbeddedCassandra`.
     :param settings: entries of cassandra.yaml; they override the choices made here.
     :param java_options: further options of its Java, separated by blanks.
     :raises DockerNotUsable: no Docker engine answers.
@@ -187,12 +177,11 @@ class CassandraContainer(Container, Node):
         image: str = IMAGE,
         *,
         heap: str = "512M",
-        commitlog_sync: CommitlogSync = "batch",
         settings: Mapping[str, object] = {},
         java_options: str = "",
     ) -> None:
         super().__init__(image)
-        yaml = cassandra_yaml(commitlog_sync, rpc_address="0.0.0.0", port=9042, storage_port=7000)  # noqa: S104
+        yaml = cassandra_yaml(rpc_address="0.0.0.0", port=9042, storage_port=7000)  # noqa: S104
         flags = f"{_CONTAINER_FLAGS} {java_options}"
         self._is_to_run(_configured(image, heap, flags, json.dumps({**yaml, **settings})), 9042)
 
@@ -245,8 +234,6 @@ class EmbeddedCassandra(Child, Node):
         goes on from it. None: a temporary one, removed by `close`.
     :param version: of `org.apache.cassandra:cassandra-all`.
     :param heap: the most that the Java heap grows to, in Java's notation.
-    :param commitlog_sync: `batch` acknowledges a write when it is on the disk; `periodic`,
-        Cassandra's default, up to 10 seconds earlier.
     :param settings: entries of cassandra.yaml; they override the choices made here.
     :param java_options: further options of its Java, separated by blanks.
     """
@@ -260,7 +247,6 @@ class EmbeddedCassandra(Child, Node):
         *,
         version: str = VERSION,
         heap: str = "512m",
-        commitlog_sync: CommitlogSync = "batch",
         settings: Mapping[str, object] = {},
         java_options: str = "",
     ) -> None:
@@ -268,9 +254,7 @@ class EmbeddedCassandra(Child, Node):
         self.version = version
         self._java_options = java_options
         self._heap = heap
-        yaml = cassandra_yaml(
-            commitlog_sync, rpc_address=self.host, port=self.port, storage_port=self.port + 1
-        )
+        yaml = cassandra_yaml(rpc_address=self.host, port=self.port, storage_port=self.port + 1)
         self._settings = {**yaml, **settings}
 
     def _command(self) -> list[str]:
@@ -281,9 +265,9 @@ class EmbeddedCassandra(Child, Node):
         settings = in_4_0(self._settings) if self.version.startswith("4.0.") else self._settings
         (conf / "cassandra.yaml").write_text(json.dumps(settings, indent=1))
         (conf / "logback.xml").write_text(_LOGBACK)
-        java = java_command("17", OPENED.split())
+        java = java_command(OPENED.split())
         artifact = maven.Artifact("org.apache.cassandra", "cassandra-all", self.version)
-        jars = maven.jars(artifact, f"cassandra-{self.version}", java)
+        jars = maven.jars(artifact, f"cassandra-{self.version}")
         return [
             *(*java, f"-Xmx{self._heap}", *_FLAGS.split(), *QUICK_START.split()),
             *shlex.split(os.environ.get("JVM_EXTRA_OPTS", "")),

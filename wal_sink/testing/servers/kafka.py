@@ -135,9 +135,9 @@ class Broker(Child):
         return AdminClient({"bootstrap.servers": self.address, "log_level": 0})
 
     def _command(self) -> Sequence[object]:
-        java = java_command("17")
+        java = java_command()
         artifact = maven.Artifact("org.apache.kafka", "kafka_2.13", VERSION)
-        jars = maven.jars(artifact, f"kafka-{VERSION}", java)
+        jars = maven.jars(artifact, f"kafka-{VERSION}")
         command = [*java, "-Xmx384m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*"]
         properties = self.folder / "server.properties"
         if not properties.exists():

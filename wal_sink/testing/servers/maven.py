@@ -36,14 +36,18 @@ if os.getppid() == int(sys.argv[1]):  # otherwise the parent died before the ker
 """
 
 
+_JAVA = "17"
+"""Its major version."""
+
+
 class JavaNotFound(WalSinkError):
     """There is no Java of the version that is needed."""
 
     exit_code = 2
 
 
-def java_command(version: str, opened: Sequence[str] = ()) -> list[str]:
-    """Return the command that runs Java of that major version, from JAVA_HOME or else from PATH.
+def java_command(opened: Sequence[str] = ()) -> list[str]:
+    """Return the command that runs Java 17, from JAVA_HOME or else from PATH.
 
     On Linux the process that it starts dies with the *thread* that starts it, however that one ends.
 
@@ -61,15 +65,15 @@ def java_command(version: str, opened: Sequence[str] = ()) -> list[str]:
             [java, "-version"], capture_output=True, text=True, check=False
         )
         match = re.search(r'version "(\d+)', told.stderr)  # "17.0.15", also "17"
-        if match and match[1] == version:
+        if match and match[1] == _JAVA:
             tie = [sys.executable, "-I", "-S", "-c", _TIE, str(os.getpid())]
             opens = [f"--add-opens={package}=ALL-UNNAMED" for package in opened]
             return [*(tie if sys.platform == "linux" else ()), java, *opens]
         found.append(f"{name} has {java}, of version {match[1] if match else 'unknown'}")
     raise JavaNotFound(
-        f"Java {version} is needed: {', '.join(found)}.",
-        f"Install a Java {version} runtime (Debian and Ubuntu: `apt install openjdk-{version}-jre-"
-        f"headless`; macOS: `brew install openjdk@{version}`) and set JAVA_HOME to its folder.",
+        f"Java {_JAVA} is needed: {', '.join(found)}.",
+        f"Install a Java {_JAVA} runtime (Debian and Ubuntu: `apt install openjdk-{_JAVA}-jre-"
+        f"headless`; macOS: `brew install openjdk@{_JAVA}`) and set JAVA_HOME to its folder.",
     )
 
 
@@ -110,20 +114,20 @@ class Artifact(NamedTuple):
         return ":".join(self)
 
 
-def jars(artifact: Artifact, name: str, java: Sequence[str]) -> Path:
+def jars(artifact: Artifact, name: str) -> Path:
     """Return a folder with the jars of an artifact and of everything that it needs at run time.
 
     It is `wal_sink/<name>` in the user's cache folder. It appears by one rename, so that one that
     exists is complete. Of several processes that do this at the same time each downloads, one wins.
 
-    :param java: a command to which Java's arguments can be appended.
+    :raises JavaNotFound: see `java_command`.
     :raises JarsNotResolved: neither Ivy nor Maven could download everything.
     """
     folder = cache_folder() / name
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as work:
-            downloaded = _download(artifact, Path(work), java)
+            downloaded = _download(artifact, Path(work))
             try:
                 downloaded.rename(folder)
             except OSError:
@@ -132,13 +136,13 @@ def jars(artifact: Artifact, name: str, java: Sequence[str]) -> Path:
     return folder
 
 
-def _download(artifact: Artifact, work: Path, java: Sequence[str]) -> Path:
+def _download(artifact: Artifact, work: Path) -> Path:
     """Try one tool after the other; return the folder that the first successful one filled."""
     tried: list[str] = []
     for tool, prepare in (("Ivy", _ivy), ("Maven", _maven)):
         target = work / tool / "jars"
         target.parent.mkdir()
-        command = prepare(artifact, target, java)
+        command = prepare(artifact, target)
         if command is None:
             tried.append(f"{tool}: not installed")
             continue
@@ -155,14 +159,14 @@ def _download(artifact: Artifact, work: Path, java: Sequence[str]) -> Path:
     )
 
 
-def _ivy(artifact: Artifact, target: Path, java: Sequence[str]) -> list[str] | None:
+def _ivy(artifact: Artifact, target: Path) -> list[str] | None:
     pyspark = importlib.util.find_spec("pyspark")  # looked for, not imported
     places = (pyspark.submodule_search_locations if pyspark else None) or []
     ivy = next((jar for place in places for jar in Path(place).glob("jars/ivy-*.jar")), None)
     if ivy is None:
         return None
     return [
-        *(*java, "-jar", str(ivy)),
+        *(*java_command(), "-jar", str(ivy)),
         *("-cache", str(target.with_name("cache"))),  # its usual one is not safe for two processes
         *("-confs", "default"),
         *("-dependency", *artifact),
@@ -171,7 +175,7 @@ def _ivy(artifact: Artifact, target: Path, java: Sequence[str]) -> list[str] | N
     ]
 
 
-def _maven(artifact: Artifact, target: Path, _java: Sequence[str]) -> list[str] | None:
+def _maven(artifact: Artifact, target: Path) -> list[str] | None:
     mvn = shutil.which("mvn")
     if mvn is None:
         return None

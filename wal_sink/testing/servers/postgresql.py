@@ -223,7 +223,7 @@ def downloaded_programs() -> Path:
             "io.zonky.test.postgres", f"embedded-postgres-binaries-{build}", VERSION
         )
         try:
-            jars = maven.jars(artifact, f"{artifact.name}-{VERSION}", maven.java_command("17"))
+            jars = maven.jars(artifact, f"{artifact.name}-{VERSION}")
         except (maven.JarsNotResolved, maven.JavaNotFound) as error:
             raise PostgresqlNotInstalled(
                 f"PostgreSQL is not installed, and its programs cannot be downloaded: {error.what}",
