@@ -40,7 +40,7 @@ _KNOWN_FEATURES = {
 """With which delta-rs commits, and that ask nothing of a writer that appends files, or what they ask shows in
 columns and properties. `test_a_feature_is_known_if_a_commit_succeeds` makes a commit with each."""
 
-_OF_VERSION = {6: ("identityColumns",)}
+_OF_VERSION: dict[int, Collection[str]] = {6: ("identityColumns",)}
 """What a version of the protocol asks of writers beside those; its newer ones name their features."""
 
 _FORGETS = "delta.setTransactionRetentionDuration"
@@ -50,15 +50,6 @@ _OF_COLUMNS = {
     "delta.identity.start": "is an identity",
     "delta.invariants": "has an invariant",
 }
-
-
-def asked_of_writers(version: int, features: Collection[str] | None) -> Collection[str]:
-    """Return the features that a table asks of its writers.
-
-    :param version: of the protocol, for writers.
-    :param features: those that it names.
-    """
-    return _OF_VERSION.get(version, ()) if features is None else features
 
 
 def refuse_unfit(
@@ -182,18 +173,6 @@ def _obstacles(
         )
 
 
-def storage_of(path: str, options: dict[str, str] | None) -> Any:
-    """Return delta-rs' own access to the files below a path, by its own storage options.
-
-    Its public API, `DeltaStorageHandler`, hands a stream to Arrow that refuses what Arrow writes (1.6.6 with
-    pyarrow 26: 'Buffer' object is not an instance of 'bytes'). What lies below it takes bytes.
-
-    :raises SchemaMismatch: the path is a local folder that is not there.
-    """
-    with _table_is_there(path):
-        return DeltaStorageHandler(path, options)._handler  # noqa: SLF001
-
-
 @contextlib.contextmanager
 def _table_is_there(path: str) -> Iterator[None]:
     try:
@@ -205,10 +184,18 @@ def _table_is_there(path: str) -> Iterator[None]:
 
 
 class Files:
-    """Writes, reads and deletes whole files; paths are below the table's folder."""
+    """Writes, reads and deletes whole files; paths are below the table's folder.
+
+    By delta-rs' own access, with its storage options. Its public API, `DeltaStorageHandler`, hands a stream
+    to Arrow that refuses what Arrow writes (1.6.6 with pyarrow 26: 'Buffer' object is not an instance of
+    'bytes'). What lies below it takes bytes.
+
+    :raises SchemaMismatch: the path is a local folder that is not there.
+    """
 
     def __init__(self, path: str, options: dict[str, str] | None) -> None:
-        self._storage = storage_of(path, options)
+        with _table_is_there(path):
+            self._storage: Any = DeltaStorageHandler(path, options)._handler  # noqa: SLF001
         self._folder = _local(path)
 
     def open_output(self, path: str) -> Output:
@@ -464,11 +451,15 @@ class Table:
         :raises SchemaMismatch: names what is in the way.
         """
         protocol = self._table.protocol()
+        named, of_version = (
+            protocol.writer_features,
+            _OF_VERSION.get(protocol.min_writer_version, ()),
+        )
         refuse_unfit(
             self.path,
             self.fields,
             self._table.metadata().configuration,
-            asked_of_writers(protocol.min_writer_version, protocol.writer_features),
+            of_version if named is None else named,
             self.partitioned_by,
             replaces=replaces,
         )

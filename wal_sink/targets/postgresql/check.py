@@ -213,13 +213,8 @@ def _cast_elements(type_: PgType, words: str, target: pa.DataType, values: pa.Ar
     elements = _stored_scalar(type_.element, words, target.value_type, values.flatten())
     lengths = pc.list_value_length(values).fill_null(long(0).cast(pa.int32()))
     ends = pc.cumulative_sum(lengths.cast(pa.int64()))
-    offsets = pa.concat_arrays([long_array(0), ends]).cast(pa.int32())
+    offsets = pa.concat_arrays([pa.repeat(long(0), 1), ends]).cast(pa.int32())
     return pa.ListArray.from_arrays(offsets, elements, mask=values.is_null())
-
-
-def long_array(value: int) -> pa.Array:
-    """Return one int64; `pyarrow.array` would import pandas, see `targets.arrow_values`."""
-    return pa.repeat(long(value), 1)
 
 
 def _stored_scalar(type_: PgType, words: str, target: pa.DataType, values: pa.Array) -> pa.Array:

@@ -350,7 +350,7 @@ def _duckdb_columns(connection: Connection, name: TableName) -> tuple[TableColum
 
 
 def _duckdb_unique(connection: Connection, name: TableName) -> tuple[Unique, ...]:
-    columns = names_of(_duckdb_columns(connection, name))
+    columns = {column.name for column in _duckdb_columns(connection, name)}
     where = name.table, name.schema or None
     constraints = [
         Unique(f"the {kind.lower()}", tuple(of), primary=kind == "PRIMARY KEY")
@@ -362,8 +362,3 @@ def _duckdb_unique(connection: Connection, name: TableName) -> tuple[Unique, ...
         found = tuple(part for part in parts if part in columns)
         indexes.append(Unique(index, found, plain=len(found) == len(parts)))
     return (*constraints, *indexes)
-
-
-def names_of(columns: Sequence[TableColumn]) -> list[str]:
-    """Return the names of columns."""
-    return [column.name for column in columns]

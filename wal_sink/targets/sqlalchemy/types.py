@@ -207,13 +207,6 @@ def arrow_type(backend: str, words: str) -> pa.DataType | None:
     return found(type_) if callable(found) else found
 
 
-def castable(backend: str, source: pa.DataType, words: str, holds: pa.DataType) -> bool:
-    """Whether the DataFrame's type may go into a type of the database."""
-    if pt.is_timestamp(source) and source.tz and (backend, parse(words).base) in _UTC_TIMES:
-        return True
-    return is_castable(source, holds)
-
-
 class Rules(CastRules):
     """What a database says of types, by the name that its URL begins with."""
 
@@ -223,7 +216,9 @@ class Rules(CastRules):
 
     def is_castable(self, source: pa.DataType, words: str, holds: pa.DataType) -> bool:
         """Take an instant where a column without a zone is the only one for it, too."""
-        return castable(self._backend, source, words, holds)
+        if pt.is_timestamp(source) and source.tz:
+            return (self._backend, parse(words).base) in _UTC_TIMES or is_castable(source, holds)
+        return is_castable(source, holds)
 
 
 # --- values ---
