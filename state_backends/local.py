@@ -249,7 +249,7 @@ def is_on_own_disk(folder: str) -> bool:
 
 @functools.cache
 def _statfs() -> Callable[..., int] | None:
-    if sys.platform != "linux" or platform.machine() not in _KNOWN:
+    if platform.machine() not in _KNOWN:
         return None
     try:
         found = ctypes.CDLL(None).statfs

@@ -85,7 +85,6 @@ def listening_on(pid: int) -> list[tuple[str, int]]:
     return listening
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ties a child's life to its parent")
 def test_dies_with_a_killed_parent(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     parent = subprocess.Popen(

@@ -226,7 +226,7 @@ class EmbeddedCassandra(Child, Node):
     """One Cassandra node on 127.0.0.1, in a process of its own, with durable data.
 
     Java 17 is needed. The jars are downloaded at the first start of a version and kept in the
-    user's cache folder. On Linux the node dies with this process, however that one ends. `start`
+    user's cache folder. The node dies with this process, however that one ends. `start`
     also raises `java.JavaNotFound` and `maven.JarsNotResolved`. Java gets what the environment's
     `JVM_EXTRA_OPTS` says as well, as it does from Cassandra's own scripts.
 

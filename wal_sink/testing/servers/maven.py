@@ -49,7 +49,7 @@ class JavaNotFound(WalSinkError):
 def java_command(opened: Sequence[str] = ()) -> list[str]:
     """Return the command that runs Java 17, from JAVA_HOME or else from PATH.
 
-    On Linux the process that it starts dies with the *thread* that starts it, however that one ends.
+    The process that it starts dies with the *thread* that starts it, however that one ends.
 
     :param opened: packages of Java's own modules that the program looks into, as `java.base/java.nio`.
     :raises JavaNotFound: neither has it.
@@ -68,12 +68,12 @@ def java_command(opened: Sequence[str] = ()) -> list[str]:
         if match and match[1] == _JAVA:
             tie = [sys.executable, "-I", "-S", "-c", _TIE, str(os.getpid())]
             opens = [f"--add-opens={package}=ALL-UNNAMED" for package in opened]
-            return [*(tie if sys.platform == "linux" else ()), java, *opens]
+            return [*tie, java, *opens]
         found.append(f"{name} has {java}, of version {match[1] if match else 'unknown'}")
     raise JavaNotFound(
         f"Java {_JAVA} is needed: {', '.join(found)}.",
         f"Install a Java {_JAVA} runtime (Debian and Ubuntu: `apt install openjdk-{_JAVA}-jre-"
-        f"headless`; macOS: `brew install openjdk@{_JAVA}`) and set JAVA_HOME to its folder.",
+        f"headless`) and set JAVA_HOME to its folder.",
     )
 
 

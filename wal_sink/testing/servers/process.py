@@ -140,7 +140,7 @@ def choose(host: str, count: int = 1) -> int:
     to a driver that knocks at the very port and then is connected to itself.
     """
     while True:
-        port = 20_000 + 2 * secrets.randbelow(6_000)  # below where Linux and macOS choose from
+        port = 20_000 + 2 * secrets.randbelow(6_000)  # below where the kernel chooses from
         if are_free(host, port, count):
             return port
 
