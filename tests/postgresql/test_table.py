@@ -12,7 +12,13 @@ import pytest
 
 from tests.postgresql.delivery import bring, target_of
 from tests.transcripts import transcript
-from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable, WalSinkError
+from wal_sink.errors import (
+    OptionError,
+    SchemaMismatch,
+    TargetRefused,
+    TargetUnavailable,
+    WalSinkError,
+)
 from wal_sink.model.ledger import Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Slice
@@ -195,7 +201,7 @@ def test_an_upsert_of_as_many_columns_as_a_table_has_is_refused(
     postgresql.execute(f"CREATE TABLE {schema}.t ({columns}, PRIMARY KEY (c0))")
     target = target_of(postgresql, f"{schema}.t", mode="upsert")
     batch = pa.record_batch([pa.array([n % 9], pa.int16()) for n in range(1_600)], names=names)
-    with pytest.raises(SchemaMismatch, match=r"of 1,601 columns, and PostgreSQL takes 1,600"):
+    with pytest.raises(TargetRefused, match="tables can have at most 1600 columns"):
         target.plan(batch.schema, "key")
     for _ in range(2):
         bring(target, batch.select(names[:-1]))
@@ -350,7 +356,7 @@ def test_a_grant_on_some_columns_is_not_enough(postgresql: Server, schema: str, 
         f" GRANT USAGE, CREATE ON SCHEMA {schema} TO {user}; GRANT INSERT (id) ON {schema}.t TO {user}"
     )
     options = PostgresqlOptions(uri=postgresql.uri_of(user, "p"), table=f"{schema}.t")
-    with pytest.raises(SchemaMismatch, match=r"lacks privileges for .*: INSERT"):
+    with pytest.raises(SchemaMismatch, match=r"lacks privileges for .*: permission denied"):
         PostgresqlTarget(options).plan(BATCH.schema, "key")
     postgresql.execute(f"GRANT INSERT (v) ON {schema}.t TO {user}")
     bring(PostgresqlTarget(options), BATCH)

@@ -27,7 +27,7 @@ from wal_sink.targets.arrow_values import are_deletes
 from wal_sink.targets.casts import key_of
 from wal_sink.targets.names import listed, quote
 from wal_sink.targets.postgresql.options import PASSWORD_VARIABLE, PostgresqlOptions
-from wal_sink.targets.postgresql.types import parse, staged_type
+from wal_sink.targets.postgresql.types import is_staged, parse, staged_type
 from wal_sink.targets.sql.database import POSTGRESQL_SETTINGS
 from wal_sink.targets.sql.keyed import TableName
 from wal_sink.targets.sql.target import refuse_pooler
@@ -161,11 +161,11 @@ DELETED = "wal_sink:deleted"
 def write(connection: Any, table: TableName, plan: Plan, batch: pa.RecordBatch) -> None:
     """Write rows in the open transaction: add them, or replace and delete those of the plan's key.
 
-    :param batch: in the types of the log, at least one row.
+    :param batch: in the types of the log; without rows the same statements are run.
     :raises Exception: of the driver.
     """
     key = key_of(plan)
-    if not key and not any(staged_type(column.type) for column in plan.columns):
+    if not is_staged(plan):
         _copy(connection, str(table), batch, [column.type for column in plan.columns])
         return
     if plan.operation is None:
@@ -175,7 +175,7 @@ def write(connection: Any, table: TableName, plan: Plan, batch: pa.RecordBatch) 
         deletes = are_deletes(batch.column(plan.operation))
         rows, of_table = batch.drop_columns([plan.operation]), plan.of_table()
         staged = _stage(connection, table, of_table, rows, {DELETED: ("boolean", deletes)})
-        if pc.any(deletes).as_py():
+        if not batch.num_rows or pc.any(deletes).as_py():
             connection.execute(_delete(table, of_table, staged, key))
         connection.execute(_from_staged(table, of_table, staged, key, deleted=True))
     connection.execute(f"TRUNCATE {staged}")

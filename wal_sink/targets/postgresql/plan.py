@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from wal_sink.errors import SchemaMismatch
-from wal_sink.model.plan import Column, Plan, is_array, spark_ddl
+from wal_sink.model.plan import Plan, is_array, spark_ddl
 from wal_sink.targets.casts import key_of
 from wal_sink.targets.columns import TableColumn, TableRules, to_cast, with_column
 from wal_sink.targets.names import did_you_mean, quote
-from wal_sink.targets.postgresql import schema
-from wal_sink.targets.postgresql.options import PostgresqlOptions
-from wal_sink.targets.postgresql.schema import Relation, find, names_of, read_lacking
+from wal_sink.targets.postgresql.schema import Relation, names_of
 from wal_sink.targets.postgresql.types import (
     is_document,
     is_float,
     log_type,
     parse,
     postgresql_type,
-    staged_type,
 )
-from wal_sink.targets.sql.ledger import COLUMNS
-
-MOST_COLUMNS = 1_600
-"""Of a table, also of the temporary one through which rows go."""
+from wal_sink.targets.sql.keyed import TableName
 
 
 class PostgresqlRules(TableRules):
@@ -57,56 +52,34 @@ class PostgresqlRules(TableRules):
         return f"run: {alter} DROP NOT NULL;"
 
 
-def refuse_lacking(connection: Any, live: Relation, needed: Mapping[str, Sequence[str]]) -> None:
-    """Refuse a user without the privileges that are needed.
+@contextlib.contextmanager
+def needing(
+    connection: Any, name: TableName, rights: str, *, staged: bool = False
+) -> Iterator[None]:
+    """Say which privileges a user needs, where the server refuses what the block does.
 
-    :param needed: see `read_lacking`.
-    :raises SchemaMismatch: some are lacking; the remedy has the statements that give them.
+    :param rights: upon the table.
+    :param staged: whether rows go through a temporary table.
+    :raises SchemaMismatch: the remedy has the statements that give them.
     """
-    if lacking := read_lacking(connection, live, needed):
-        (user,) = names_of(connection, "SELECT current_user", {})
+    try:
+        yield
+    except Exception as error:
+        if getattr(error, "sqlstate", None) != _LACKS_PRIVILEGE:
+            raise
+        connection.rollback()
+        (user,) = names_of(connection, "SELECT quote_ident(current_user)", {})
+        (database,) = names_of(connection, "SELECT quote_ident(current_database())", {})
+        grants = [f"USAGE ON SCHEMA {quote(name.schema)}", f"{rights} ON {name}"]
+        if staged:
+            grants.append(f"TEMPORARY ON DATABASE {database}")
         raise SchemaMismatch(
-            f"User {user} lacks privileges for {live.name}: {', '.join(lacking)}.",
-            f"Run as the owner: {' '.join(_grants(live, lacking, user))}",
-        )
+            f"User {user} lacks privileges for {name}: {str(error).strip()}.",
+            f"Run as the owner: {' '.join(f'GRANT {each} TO {user};' for each in grants)}",
+        ) from error
 
 
-def privileges(
-    columns: Sequence[Column], key: Sequence[str], *, deletes: bool
-) -> dict[str, list[str]]:
-    """Return what the user needs, each privilege for some columns, or for what is no column.
-
-    :param columns: of the table, that the DataFrame has.
-    :param key: of an upsert; none where rows are added.
-    """
-    given = [column.name for column in columns]
-    needed: dict[str, list[str]] = {"USAGE": [], "INSERT": given}
-    if key:
-        needed["SELECT"] = given
-        if others := [name for name in given if name not in key]:
-            needed["UPDATE"] = others
-    if deletes:
-        needed["DELETE"] = []
-    if needs_staging(columns, key):
-        needed["TEMPORARY"] = []
-    return needed
-
-
-def _grants(live: Relation, lacking: Sequence[str], user: str) -> list[str]:
-    """Return the statements that give a user what it lacks."""
-    found = []
-    if "USAGE" in lacking:
-        found.append(f"GRANT USAGE ON SCHEMA {quote(live.name.schema)} TO {quote(user)};")
-    if "TEMPORARY" in lacking:
-        found.append(f"GRANT TEMPORARY ON DATABASE … TO {quote(user)};")
-    if on_table := [each for each in lacking if each not in ("USAGE", "TEMPORARY")]:
-        found.append(f"GRANT {', '.join(on_table)} ON {live.name} TO {quote(user)};")
-    return found
-
-
-def needs_staging(columns: Sequence[Column], key: Sequence[str]) -> bool:
-    """Whether rows go through a temporary table."""
-    return bool(key) or any(staged_type(column.type) for column in columns)
+_LACKS_PRIVILEGE = "42501"
 
 
 def suggestion(live: Relation) -> str:
@@ -147,25 +120,8 @@ def _remedy(field: pa.Field, words: str) -> str:
     return f"{cast}, or make the table's type {postgresql_type(field.type)}."
 
 
-def refuse_rest(connection: Any, options: PostgresqlOptions, live: Relation, plan: Plan) -> None:
-    """Refuse what the server would refuse of rows by this plan, and a ledger that is of no use.
-
-    :raises SchemaMismatch: says why, and what to do.
-    :raises Exception: of the driver.
-    """
-    key, columns, deletes = key_of(plan), plan.of_table().columns, plan.operation is not None
-    staged = len(columns) + (2 if deletes else 1)
-    if needs_staging(columns, key) and staged > MOST_COLUMNS:
-        raise SchemaMismatch(
-            f"Rows for {live.name} go through a temporary table of {staged:,} columns, and PostgreSQL takes"
-            f" {MOST_COLUMNS:,}.",
-            f"Leave {staged - MOST_COLUMNS} of the columns out of the DataFrame.",
-        )
-    refuse_lacking(connection, live, privileges(columns, key, deletes=deletes))
-    ledger = find(connection, options.ledger)
-    if not ledger.kind:
-        return  # it will be created
-    schema.refuse(connection, ledger, [schema.NO_LEDGER])
-    written = ("query_id", *COLUMNS)
-    needed = {"USAGE": (), "SELECT": written, "INSERT": written, "UPDATE": COLUMNS}
-    refuse_lacking(connection, ledger, needed)
+def rights(plan: Plan) -> str:
+    """Return which privileges upon the table rows by a plan need."""
+    if not key_of(plan):
+        return "INSERT"
+    return "INSERT, SELECT, UPDATE" + (", DELETE" if plan.operation else "")

@@ -7,7 +7,6 @@ once, or may do so.
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -85,16 +84,6 @@ _UNIQUE = """
       AND NOT (i.indrelid <> %(oid)s AND EXISTS (
           SELECT FROM pg_catalog.pg_inherits WHERE inhrelid = i.indexrelid))
     ORDER BY NOT i.indisprimary, c.relname"""
-_LACKING = """
-    SELECT n.key FROM json_each(%(needed)s::json) WITH ORDINALITY n(key, columns, position)
-    WHERE NOT CASE n.key
-        WHEN 'USAGE' THEN has_schema_privilege(%(schema)s, n.key)
-        WHEN 'TEMPORARY' THEN has_database_privilege(current_database(), n.key)
-        ELSE has_table_privilege(%(oid)s::oid, n.key) OR json_array_length(n.columns) > 0 AND NOT EXISTS (
-            SELECT FROM pg_catalog.pg_attribute a
-            WHERE a.attrelid = %(oid)s AND a.attname IN (SELECT json_array_elements_text(n.columns))
-              AND NOT has_column_privilege(%(oid)s::oid, a.attnum, n.key)) END
-    ORDER BY n.position"""
 _TABLES = """
     SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE n.nspname = %(schema)s AND c.relkind IN ('r', 'p') ORDER BY 1"""
@@ -151,20 +140,6 @@ def _columns(rows: Sequence[Any]) -> tuple[TableColumn, ...]:
         TableColumn(name, type_, required=required, default=default, computed=always)
         for name, type_, _, required, default, always in rows
     )
-
-
-def read_lacking(
-    connection: Any, live: Relation, needed: Mapping[str, Sequence[str]]
-) -> tuple[str, ...]:
-    """Read which privileges the user lacks.
-
-    :param needed: for each privilege the columns of the table for which it is needed; none: USAGE is of the
-        schema, TEMPORARY of the database, and another one of the whole table.
-    :raises Exception: of the driver.
-    """
-    text = json.dumps({privilege: list(columns) for privilege, columns in needed.items()})
-    values = {"needed": text, "schema": live.name.schema, "oid": live.oid}
-    return names_of(connection, _LACKING, values)
 
 
 def _rows(connection: Any, query: str, values: Mapping[str, object]) -> list[Any]:

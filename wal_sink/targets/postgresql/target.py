@@ -14,7 +14,7 @@ from wal_sink.options import Options
 from wal_sink.targets.casts import key_of
 from wal_sink.targets.columns import TableColumn
 from wal_sink.targets.postgresql.options import PostgresqlOptions
-from wal_sink.targets.postgresql.types import INCLUDED, postgresql_type
+from wal_sink.targets.postgresql.types import INCLUDED, is_staged, postgresql_type
 from wal_sink.targets.sql.database import POSTGRESQL_ERRORS
 from wal_sink.targets.sql.keyed import KeyedTarget
 
@@ -81,12 +81,22 @@ class PostgresqlTarget(KeyedTarget):
         agreed = self.match(
             *(schema, key, live.columns, live.unique), rules=plan.PostgresqlRules(live)
         )
-        plan.refuse_rest(connection, given, live, agreed)
+        included = live.unique[0].included if key_of(agreed) else ()
+        details = agreed.details | {INCLUDED: list(included)}
+        agreed = msgspec.structs.replace(agreed, details=details)
+        none = [pa.nulls(0, field.type) for field in schema]
+        with plan.needing(connection, live.name, plan.rights(agreed), staged=is_staged(agreed)):
+            # What the server refuses of no rows, it would refuse of any.
+            rows = pa.RecordBatch.from_arrays(none, schema=schema)
+            self.insert(connection, agreed, self.check(rows, agreed))
         for warning in table.warnings(connection, live, **wanted):
             logger.warning("%s", warning)
+        if (ledger := table.find(connection, given.ledger)).kind:
+            table.refuse(connection, ledger, [table.NO_LEDGER])
+            with plan.needing(connection, ledger.name, "INSERT, SELECT, UPDATE"):
+                self._try_ledger(connection)
         connection.rollback()
-        included = live.unique[0].included if key_of(agreed) else ()
-        return msgspec.structs.replace(agreed, details=agreed.details | {INCLUDED: list(included)})
+        return agreed
 
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
         """Cast `batch` to the log's types and refuse rows that the server would refuse."""

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.types as pt
 
-from wal_sink.model.plan import is_array, is_blob, is_text
+from wal_sink.model.plan import Plan, is_array, is_blob, is_text
+from wal_sink.targets.casts import key_of
 
 _FORM = re.compile(
     r"(?P<base>[a-z][a-z ]*?)(?:\((?P<first>\d+)(?:,(?P<second>-?\d+))?\))?(?P<rest> with(?:out)? time zone)?"
@@ -154,6 +155,11 @@ def staged_type(words: str) -> str | None:
     if type_.base in ("character varying", "character", "citext", "uuid", "json"):
         return "text[]"
     return None
+
+
+def is_staged(plan: Plan) -> bool:
+    """Whether rows go through a temporary table: those of a key, and those that are cast by the server."""
+    return bool(key_of(plan)) or any(staged_type(column.type) for column in plan.columns)
 
 
 def postgresql_type(source: pa.DataType) -> str:  # noqa: PLR0911 -- a case each
