@@ -22,8 +22,9 @@ import wal_sink
 from tests.spark.gate import Gate
 from tests.support.waiting import until
 from wal_sink.options import as_texts
-from wal_sink.testing.crash import PAUSING_TARGET, PausingBatchWriter, PausingDataSource, pause_at
+from wal_sink.testing.crash import PAUSING_TARGET, PausingBatchWriter, PausingDataSource
 from wal_sink.testing.local_spark import local_session
+from wal_sink.testing.pauses import pause_at
 
 SCHEMA = "id bigint, text string"
 

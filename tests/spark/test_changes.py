@@ -10,7 +10,7 @@ from changes import write_topic
 from tests.spark.driver import Mortal
 from tests.spark.test_examples import Customers, expected_customers
 from wal_sink import status
-from wal_sink.testing.crash import Point
+from wal_sink.testing.pauses import Point
 from wal_sink.testing.servers.cassandra import Node
 from wal_sink.testing.servers.postgresql import Server
 

@@ -17,7 +17,7 @@ import pytest
 
 from tests.spark.driver import Mortal
 from tests.spark.kafka_app import READ
-from wal_sink.testing.crash import Point
+from wal_sink.testing.pauses import Point
 from wal_sink.testing.servers.kafka import Broker
 
 pytestmark = [

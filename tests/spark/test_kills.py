@@ -20,7 +20,8 @@ from tests.spark.victims import (
     Victim,
     WithoutRows,
 )
-from wal_sink.testing.crash import PAUSES, Driver, pauses
+from wal_sink.testing.crash import Driver
+from wal_sink.testing.pauses import PAUSES, pauses
 from wal_sink.testing.servers.cassandra import Node
 
 Deaths = Mapping[str, tuple[type[Victim], dict[int, At]]]

@@ -11,7 +11,7 @@ import pytest
 
 from tests.spark.driver import Mortal
 from wal_sink.testing import oracle
-from wal_sink.testing.crash import Point
+from wal_sink.testing.pauses import Point
 
 pytestmark = [pytest.mark.test_all, pytest.mark.spark, pytest.mark.timeout(600)]
 

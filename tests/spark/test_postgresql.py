@@ -14,7 +14,8 @@ import pytest
 
 from tests.spark.driver import Mortal
 from wal_sink import status
-from wal_sink.testing.crash import PAUSING_POSTGRESQL, Point
+from wal_sink.testing.crash import PAUSING_POSTGRESQL
+from wal_sink.testing.pauses import Point
 from wal_sink.testing.servers.postgresql import Server
 
 pytestmark = [

@@ -17,8 +17,9 @@ import wal_sink
 from wal_sink.demo.queries import QUERIES, Query
 from wal_sink.demo.stores import Store, Stores
 from wal_sink.testing import flights
-from wal_sink.testing.crash import PausingDataSource, pause_at
+from wal_sink.testing.crash import PausingDataSource
 from wal_sink.testing.local_spark import local_session
+from wal_sink.testing.pauses import pause_at
 
 
 def main(folder: Path, stores: Stores) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from wal_sink.demo.queries import CONTROL, FLIGHTS, TENTH, Query
 from wal_sink.demo.stores import Stores
 from wal_sink.model import paths
-from wal_sink.testing.crash import Pause, Point
+from wal_sink.testing.pauses import Pause, Point
 from wal_sink.wal.location import locate
 from wal_sink.wal.log import Log
 

@@ -21,8 +21,9 @@ from wal_sink.demo.queries import (
 from wal_sink.demo.report import Comparison, Death, Report, comparison, draw, report
 from wal_sink.demo.stores import Stores
 from wal_sink.demo.watch import Sample, Watch
-from wal_sink.testing.crash import PAUSES, Driver, pauses
+from wal_sink.testing.crash import Driver
 from wal_sink.testing.oracle import judge
+from wal_sink.testing.pauses import PAUSES, pauses
 
 
 def run(

@@ -40,7 +40,7 @@ from wal_sink.targets.base import Session, Target
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.kafka import KafkaTarget
 from wal_sink.targets.postgresql import PostgresqlTarget
-from wal_sink.testing.pauses import PAUSES, Pause, Point, pause_at, pauses, pausing
+from wal_sink.testing.pauses import pause_at, pausing
 
 _POLL_S = 0.05
 
@@ -137,17 +137,6 @@ class Driver:
                 raise DriverDidNot(f"The application did not {what} in time:\n{self.log()}")
             time.sleep(_POLL_S)
 
-
-__all__ = [
-    "PAUSES",
-    "Pause",
-    "Pausing",
-    "PausingBatchWriter",
-    "PausingDataSource",
-    "Point",
-    "pause_at",
-    "pauses",
-]
 
 PAUSING_TARGET = "wal_sink.testing.crash:PausingTarget"
 PAUSING_POSTGRESQL = "wal_sink.testing.crash:PausingPostgresql"
