@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -75,7 +76,7 @@ class TestCassandraDeletes(CellDeletesContract):
         more = {"operationColumn": COLUMN, "operations": OPERATIONS}
         return target_of(cassandra, keyspace, table=table, **more)
 
-    rows = TestCassandra.rows
+    rows: Any = TestCassandra.rows
 
     def test_a_delete_without_the_last_of_the_key_takes_a_range(
         self, target: Target, plan: Plan, session: Session
