@@ -13,13 +13,13 @@ import pytest
 from tests.protocol.engine import World
 from tests.support.programs import ran
 from wal_sink.cli.demo import _check
-from wal_sink.demo import stores
 from wal_sink.demo.kills import KILLS, Kill, discarded_rows, window_hit
 from wal_sink.demo.queries import FLIGHTS as FLIGHTS_QUERY
 from wal_sink.demo.queries import epochs
 from wal_sink.demo.report import Death, Report, comparison, report
-from wal_sink.demo.stores import STORES, Stores
+from wal_sink.demo.stores import Stores
 from wal_sink.errors import OptionError
+from wal_sink.targets.client import CLIENTS
 from wal_sink.testing import flights
 from wal_sink.testing.oracle import judge
 
@@ -134,8 +134,7 @@ def test_the_application_writes_to_one_target_or_several() -> None:
 
 def test_a_missing_package_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """And that of the demo, in one command."""
-    there = STORES["sql"]
-    monkeypatch.setattr(stores, "STORES", {**STORES, "sql": (there[0], ("no_such_client",))})
+    monkeypatch.setitem(CLIENTS, "sql", ("no_such_client",))
     _check(["delta"], Path("a.svg"), None)
     with pytest.raises(OptionError, match="needs no_such_client") as refused:
         _check(["delta", "sql"], Path("a.svg"), None)

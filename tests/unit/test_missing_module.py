@@ -20,7 +20,7 @@ from wal_sink.errors import OptionError
 from wal_sink.flush.tasks import FlushTask
 from wal_sink.model.ledger import Owner
 from wal_sink.spark.errors import failure_in
-from wal_sink.targets.client import _CLIENTS, importing
+from wal_sink.targets.client import CLIENTS, importing
 from wal_sink.targets.delta import DeltaTarget
 from wal_sink.wal.log import Log
 
@@ -94,7 +94,7 @@ def test_an_extra_is_not_blamed_for_another_module(missing: str) -> None:
 
 def test_each_extra_brings_its_clients() -> None:
     extras = tomllib.loads(Path("pyproject.toml").read_text())["project"]["optional-dependencies"]
-    for target, modules in _CLIENTS.items():
+    for target, modules in CLIENTS.items():
         brought = {re.split(r"[\[><=]", each)[0] for each in extras[target]}
         for module in modules:
             assert brought & {each.lower() for each in packages_distributions()[module]}, module

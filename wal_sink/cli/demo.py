@@ -19,6 +19,7 @@ from rich.table import Table
 from wal_sink.cli.arguments import AsJson, whole_number
 from wal_sink.cli.terminal import document, output, reddened
 from wal_sink.errors import OptionError
+from wal_sink.targets.client import CLIENTS
 from wal_sink.targets.names import did_you_mean
 
 if TYPE_CHECKING:
@@ -120,9 +121,7 @@ def _check(targets: Sequence[str], picture: Path, folder: Path | None) -> None:
 
     :raises OptionError: naming the option.
     """
-    from wal_sink.demo.stores import STORES  # noqa: PLC0415 - as above
-
-    of_stores = {target: STORES[target][1] for target in targets if STORES[target][1]}
+    of_stores = {target: CLIENTS[target] for target in targets if target in CLIENTS}
     needed = [*_NEEDED, *(package for packages in of_stores.values() for package in packages)]
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:

@@ -1,7 +1,7 @@
 """What the demo needs of a store, which ones it has, and those of one demo: `--targets cassandra,iceberg`.
 
 One query fills all of them. The flush stands still at the first to be killed, and the first has the control.
-A new store is one class, and one line of `STORES`.
+A new store is one module with one class, and its name in `STORES`.
 """
 
 from __future__ import annotations
@@ -107,15 +107,8 @@ class RowStore(Store):
         """Write rows, at least one, by the plain driver."""
 
 
-STORES: Mapping[str, tuple[str, Sequence[str]]] = {
-    "cassandra": ("wal_sink.demo.cassandra:Cassandra", ()),
-    "postgresql": ("wal_sink.demo.postgresql:Postgresql", ("psycopg", "pgpq")),
-    "kafka": ("wal_sink.demo.kafka:Kafka", ("confluent_kafka",)),
-    "sql": ("wal_sink.demo.sql:Sql", ("sqlalchemy",)),
-    "delta": ("wal_sink.demo.delta:Delta", ("deltalake",)),
-    "iceberg": ("wal_sink.demo.iceberg:Iceberg", ("pyiceberg",)),
-}
-"""By the target's name: the class, and the packages of the extra of that name."""
+STORES = ("cassandra", "postgresql", "kafka", "sql", "delta", "iceberg")
+"""Names of targets; the store of each is the class of its name, in the module of its name."""
 
 ALONE = ("kafka",)
 """Stores that take other columns than the rest, so that no log can be for both."""
@@ -123,8 +116,8 @@ ALONE = ("kafka",)
 
 def store_type(target: str) -> type[Store]:
     """Return the class of a store; imports the client of its target."""
-    module, _, name = STORES[target][0].partition(":")
-    found: type[Store] = getattr(import_module(module), name)
+    module = import_module(f"wal_sink.demo.{target}")
+    found: type[Store] = getattr(module, target.capitalize())
     return found
 
 

@@ -15,7 +15,7 @@ from wal_sink.model.ledger import Owner
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Kind, Session, Target
 
-_CLIENTS = {
+CLIENTS = {
     "postgresql": ("psycopg", "pgpq"),
     "kafka": ("confluent_kafka",),
     "sql": ("sqlalchemy",),
@@ -42,7 +42,7 @@ def importing(target: type[Target] | Target) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if str(error.name).partition(".")[0] not in _CLIENTS[name]:
+        if str(error.name).partition(".")[0] not in CLIENTS[name]:
             raise
         raise OptionError(
             f"Option target is {name}, and {error.name} is not installed.",
