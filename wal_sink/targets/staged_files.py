@@ -251,7 +251,7 @@ class StagedFileSession(StagedSession, Generic[T, R]):
                 f"{self.spare} All rows are staged again.",
             )
 
-    def _commit_once(
+    def _try_commit(
         self,
         staged: Sequence[R],
         ask: Callable[[], None],

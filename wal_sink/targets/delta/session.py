@@ -167,7 +167,7 @@ class DeltaSession(StagedFileSession[Table, DeltaReceipt]):
             since = self._table().version  # a merge moves it on, whatever becomes of its commit
             request()
 
-        outcome = self._commit_once(staged, ask, lambda: self._met(there, number, since))
+        outcome = self._try_commit(staged, ask, lambda: self._met(there, number, since))
         if outcome is Outcome.CONFLICT:
             self._ledger.delete(number)
         if outcome is Outcome.APPLIED:

@@ -61,7 +61,7 @@ class IcebergSession(StagedFileSession[IcebergTable, IcebergReceipt]):
                 return Outcome.UNKNOWN
             return outcome
 
-        return self._commit_once(staged, ask, became)
+        return self._try_commit(staged, ask, became)
 
     def _opened(self) -> IcebergTable:
         return IcebergTable(self._options)
