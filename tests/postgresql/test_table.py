@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pytest
 
@@ -361,6 +362,15 @@ def test_a_grant_on_some_columns_is_not_enough(postgresql: Server, schema: str, 
     postgresql.execute(f"GRANT INSERT (v) ON {schema}.t TO {user}")
     bring(PostgresqlTarget(options), BATCH)
     assert postgresql.execute(f"SELECT count(*) FROM {schema}.t") == [(2,)]
+
+
+def test_a_table_that_is_locked_holds_up_no_start(postgresql: Server, schema: str) -> None:
+    """As by CREATE INDEX: what the server would refuse cannot be asked then."""
+    postgresql.execute(f"CREATE TABLE {schema}.t {TABLE}")
+    target = target_of(postgresql, f"{schema}.t", lock_timeout=0.1)
+    with psycopg.connect(postgresql.uri) as other:
+        other.execute(f"LOCK TABLE {schema}.t IN SHARE MODE")
+        assert target.plan(BATCH.schema, "key").columns
 
 
 def test_row_level_security_is_refused(postgresql: Server, schema: str, user: str) -> None:

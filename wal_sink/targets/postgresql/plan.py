@@ -65,9 +65,12 @@ def needing(
     try:
         yield
     except Exception as error:
-        if getattr(error, "sqlstate", None) != _LACKS_PRIVILEGE:
+        code = getattr(error, "sqlstate", None)
+        if code not in (_LACKS_PRIVILEGE, _IS_LOCKED):
             raise
         connection.rollback()
+        if code == _IS_LOCKED:  # as by CREATE INDEX: the flush waits for that, and no start has to
+            return
         (user,) = names_of(connection, "SELECT quote_ident(current_user)", {})
         (database,) = names_of(connection, "SELECT quote_ident(current_database())", {})
         grants = [f"USAGE ON SCHEMA {quote(name.schema)}", f"{rights} ON {name}"]
@@ -79,7 +82,7 @@ def needing(
         ) from error
 
 
-_LACKS_PRIVILEGE = "42501"
+_LACKS_PRIVILEGE, _IS_LOCKED = "42501", "55P03"
 
 
 def suggestion(live: Relation) -> str:
