@@ -249,6 +249,16 @@ def test_a_lost_log_json_stops_the_line(world: World) -> None:
         wait_until_flushed(Checkpoint(world.checkpoint), world.log, timeout=0)
 
 
+def test_a_run_begins_no_log_anew(world: World) -> None:
+    """It has its ticket, and all that says whose the log is vanishes before its first micro-batch."""
+    run = world.run()
+    edit(world.log_backend, paths.LOG, None)
+    world.checkpoint.delete([Checkpoint.LOG_URL])
+    with pytest.raises(errors.CorruptLog, match=r"log\.json is gone"):
+        run.batch([("a", 1)])
+    assert not world.log.attempts()
+
+
 def test_verify_beside_a_flusher(world: World) -> None:
     """What is flushed and trimmed while it looks is no finding."""
     fill(world)
