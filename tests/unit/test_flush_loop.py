@@ -174,8 +174,8 @@ def test_it_flushes_when_woken(
     monkeypatch.setattr("wal_sink.flush.loop.POLL_S", NEVER)
     run = world.run()
     it = flushing().start()
-    until(it.rests)
     for epoch in range(3):
+        until(it.rests)
         run.batch([("k", epoch)])
         time.sleep(0.05)
         assert not it.is_flushed(epoch)
