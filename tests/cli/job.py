@@ -12,7 +12,7 @@ import pytest
 from state_backends import open_backend
 from tests.cli.shell import Done, run
 from tests.protocol.engine import World
-from tests.protocol.test_corruption import edit
+from tests.protocol.operators import edit
 from tests.support.cassandra import raw_options
 from wal_sink import errors
 from wal_sink.model import paths

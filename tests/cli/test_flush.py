@@ -12,7 +12,8 @@ import pytest
 
 from tests.cli.job import EVERYTHING, Job
 from tests.cli.shell import FOLLOWS, run, start
-from tests.protocol.test_corruption import edit, segments
+from tests.protocol.damaged import segments
+from tests.protocol.operators import edit
 from tests.support.waiting import until
 from wal_sink import errors
 from wal_sink.flush.report import Reporter

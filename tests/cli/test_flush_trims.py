@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.shell import run
 from tests.protocol.engine import World
-from tests.protocol.test_corruption import edit
+from tests.protocol.operators import edit
 from wal_sink import errors
 from wal_sink.admin.flush import FlushCommand, FlushDone, preview
 from wal_sink.admin.query import Query, find_query

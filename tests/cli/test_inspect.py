@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from tests.cli.shell import run
+from tests.protocol.damaged import segments
 from tests.protocol.engine import World
-from tests.protocol.test_corruption import edit, segments
+from tests.protocol.operators import edit
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
 

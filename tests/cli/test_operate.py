@@ -9,7 +9,8 @@ import pytest
 
 from state_backends import open_backend
 from tests.cli.job import EVERYTHING, Job, target
-from tests.protocol.test_corruption import edit, segments
+from tests.protocol.damaged import segments
+from tests.protocol.operators import edit
 from wal_sink import errors
 from wal_sink.cli.main import app
 from wal_sink.model import paths

@@ -14,7 +14,7 @@ import pytest
 
 from tests.cli.shell import run, start
 from tests.protocol.engine import World
-from tests.protocol.test_corruption import edit
+from tests.protocol.operators import edit
 from tests.support.programs import ran
 from wal_sink.errors import TargetUnavailable
 from wal_sink.flush.report import Reporter
@@ -129,14 +129,6 @@ def test_a_checkpoint_that_was_set_back(world: World, tmp_path: Path) -> None:
     shown = run(tmp_path, "status", "checkpoint", "--json").document
     assert (shown["checkpointed"], shown["flushed"], shown["pending_epochs"]) == (0, 1, 0)
     assert "the checkpoint lies behind" in run(tmp_path, "status", "checkpoint").out
-
-
-def test_what_is_published_and_not_checkpointed_must_stay(world: World, tmp_path: Path) -> None:
-    """Nothing lags, but the rows exist nowhere else."""
-    world.run().publish([("a", 1)])
-    shown = run(tmp_path, "status", "checkpoint", "--json").document
-    assert (shown["pending_epochs"], shown["safe_to_delete"]) == (0, False)
-    assert shown["unsafe_because"] == "epoch 0 is published, and not checkpointed yet"
 
 
 @pytest.mark.parametrize(

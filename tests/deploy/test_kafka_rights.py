@@ -17,7 +17,7 @@ from confluent_kafka.admin import (
 
 from tests.kafka.conftest import PairsTarget, TopicWorld
 from tests.neighbours import Counted, Row
-from tests.protocol.test_crash_everywhere import flush
+from tests.protocol.engine import flush
 from wal_sink.errors import WalSinkError
 from wal_sink.options import parse
 from wal_sink.targets.kafka.options import KafkaOptions

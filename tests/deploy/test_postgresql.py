@@ -14,9 +14,8 @@ import pytest
 
 from tests.neighbours import Counted, Row
 from tests.postgresql.world import PostgresqlWorld, RetryingTarget
-from tests.protocol.engine import World, in_memory
-from tests.protocol.test_corruption import query
-from tests.protocol.test_crash_everywhere import flush
+from tests.protocol.engine import World, flush, in_memory
+from tests.protocol.operators import query
 from tests.small_disk import mounted
 from tests.support.waiting import until
 from wal_sink.admin.rewind import plan_rewind

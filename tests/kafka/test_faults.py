@@ -13,13 +13,11 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from tests.kafka.conftest import TopicWorld
 from tests.protocol import raw
-from tests.protocol.test_crash_everywhere import flush
+from tests.protocol.engine import flush, until_rest
 from wal_sink.errors import TargetUnavailable
-from wal_sink.flush.flusher import Flusher
 from wal_sink.model.ledger import LedgerState, Outcome, Owner
 from wal_sink.options import parse
 from wal_sink.protocol import ledger
-from wal_sink.protocol.next_step import Idle
 from wal_sink.targets.base import Slice
 from wal_sink.targets.kafka import KafkaTarget
 from wal_sink.targets.kafka.options import KafkaOptions
@@ -34,11 +32,6 @@ ROWS = [(f"k{n}", n) for n in range(100)]
 
 class Unanswered(AnswerLost, ConnectionError):
     """The operation took effect and its answer did not arrive; the process lives on."""
-
-
-def flush_all(flusher: Flusher) -> None:
-    while not isinstance(flusher.run_once(), Idle):
-        pass
 
 
 @pytest.mark.parametrize(
@@ -213,7 +206,7 @@ def test_a_transaction_that_takes_too_long_says_what_to_raise(
     with monkeypatch.context() as patch:
         patch.setattr(KafkaSession, "drain", drain)
         with pytest.raises(TargetUnavailable, match="took longer than 1000 ms") as caught:
-            flush_all(world.flusher())
+            until_rest(world.flusher())
     assert "raise kafka.transaction.timeout.ms" in caught.value.remedy
     world.end_sessions()
     flush(world.flusher())
@@ -271,7 +264,7 @@ def test_a_broker_that_is_killed_in_mid_transaction_loses_nothing() -> None:
             patch.setattr("wal_sink.targets.kafka.session.TIMEOUT_S", 3.0)
             flusher = world.flusher()
             with pytest.raises(TargetUnavailable):
-                flush_all(flusher)
+                until_rest(flusher)
             flusher.close()
         broker.start()
         flush(world.flusher())

@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import KafkaException
 
 from tests.kafka.conftest import TopicWorld, altered
-from tests.kafka.test_faults import flush_all
-from tests.protocol.test_quarantine import query_of
+from tests.protocol.engine import until_rest
+from tests.protocol.quarantining import query_of
 from wal_sink.admin.quarantine import list_quarantine, plan_retry
 from wal_sink.errors import TargetRefused, TargetUnavailable
 from wal_sink.model.ledger import Owner
@@ -38,12 +38,12 @@ def test_a_row_goes_into_quarantine_and_comes_when_it_is_sent_again(
     world.on_invalid_row = "quarantine"
     flusher = world.flusher()
     world.run().batch([("first", 0)])
-    flush_all(flusher)
+    until_rest(flusher)
     altered(kafka, world.topic, "max.message.bytes", "2000")
     world.run().batch(ROWS)
     with pytest.raises(TargetUnavailable, match="was altered while its records were written"):
-        flush_all(flusher)
-    flush_all(flusher)
+        until_rest(flusher)
+    until_rest(flusher)
     taken = [("a", 1), ("c", 3), ("first", 0)]
     assert sorted(world.visible()) == taken
     (group,) = list_quarantine(query_of(world)).groups
@@ -56,7 +56,7 @@ def test_a_row_goes_into_quarantine_and_comes_when_it_is_sent_again(
     assert sorted(world.visible()) == [*taken, ROWS[1]]
     assert list_quarantine(query_of(world)).rows == 0
     world.run().batch([("d", 4)])
-    flush_all(flusher)
+    until_rest(flusher)
     assert len(world.visible()) == 5
 
 
@@ -68,7 +68,7 @@ def test_a_command_that_dies_holds_up_no_flusher(
     world.on_invalid_row = "quarantine"
     world.run().batch(ROWS)
     altered(kafka, world.topic, "max.message.bytes", "2000")
-    flush_all(world.flusher())
+    until_rest(world.flusher())
     altered(kafka, world.topic, "max.message.bytes", "1000000")
 
     def dies(self: KafkaSession) -> None:
@@ -82,7 +82,7 @@ def test_a_command_that_dies_holds_up_no_flusher(
             plan_retry(query_of(world), world.target).carry_out(world.clock.us)
     world.run().batch([("d", 4)])
     begin_s = time.monotonic()
-    flush_all(world.flusher())
+    until_rest(world.flusher())
     assert time.monotonic() - begin_s < 50, "kafka.transaction.timeout.ms is 60 s"
     assert sorted(world.visible()) == [("a", 1), ("c", 3), ("d", 4)]
     assert plan_retry(query_of(world), world.target).carry_out(world.clock.us).sent == 1

@@ -15,7 +15,7 @@ import pytest
 from state_backends import open_backend
 from tests.metrics.watched import Watched, new_world
 from tests.protocol.engine import World
-from tests.protocol.test_corruption import edit
+from tests.protocol.operators import edit
 from wal_sink.checkpoint.checkpoint import committed_us
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.metrics import prometheus

@@ -14,13 +14,10 @@ from tests.postgresql.delivery import new_query, target_of
 from tests.postgresql.proxy import Proxy, When
 from tests.postgresql.world import PostgresqlWorld
 from tests.protocol import raw
-from tests.protocol.engine import SCHEMA
-from tests.protocol.test_crash_everywhere import flush
+from tests.protocol.engine import SCHEMA, flush, until_rest
 from wal_sink.errors import TargetUnavailable
-from wal_sink.flush.flusher import Flusher
 from wal_sink.model.ledger import LedgerState, Outcome, Owner
 from wal_sink.model.plan import Plan
-from wal_sink.protocol.next_step import Idle
 from wal_sink.targets.base import Slice
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.targets.sql.session import SqlSession
@@ -61,11 +58,6 @@ def at_write(
     return done
 
 
-def flush_all(flusher: Flusher) -> None:
-    while not isinstance(flusher.run_once(), Idle):
-        pass
-
-
 def terminate(server: Server, session: SqlSession) -> None:
     server.execute("SELECT pg_terminate_backend(%s)", (session._connection.info.backend_pid,))
 
@@ -77,7 +69,7 @@ def test_a_server_that_dies_in_a_transaction_shows_nothing_of_it(
     world.run().batch(ROWS)
     killed = at_write(monkeypatch, lambda _: mortal.kill())
     with pytest.raises(TargetUnavailable):
-        flush_all(world.flusher())
+        until_rest(world.flusher())
     assert killed == [0]
     mortal.start()
     assert world.visible() == []
@@ -165,7 +157,7 @@ def test_a_silent_server_is_given_up(
     began = time.monotonic()
     try:
         with pytest.raises(TargetUnavailable):
-            flush_all(world.flusher())
+            until_rest(world.flusher())
         assert 1 < time.monotonic() - began < 60
     finally:
         mortal.resume()
@@ -204,7 +196,7 @@ def test_a_lock_that_is_held_is_waited_for_and_then_said(postgresql: Server, sch
     with psycopg.connect(postgresql.uri) as other:
         other.execute(f"LOCK TABLE {schema}.rows IN ACCESS EXCLUSIVE MODE")
         with pytest.raises(TargetUnavailable, match="lock timeout"):
-            flush_all(world.flusher())
+            until_rest(world.flusher())
     flush(world.flusher())
     raw.complete(world, 1, "")
     world.end_sessions()
@@ -226,7 +218,7 @@ def test_a_row_that_only_commit_refuses_goes_into_quarantine(
     )
     world.run().batch([*ROWS, ("c", 3)])
     with pytest.raises(TargetUnavailable, match="deferred constraint"):
-        flush_all(world.flusher())
+        until_rest(world.flusher())
     assert world.visible() == []
     flush(world.flusher())
     assert sorted(world.visible()) == [("a", 1), ("c", 3)]

@@ -33,23 +33,6 @@ def test_the_last_row_of_a_key_wins(postgresql: Server, schema: str) -> None:
     assert found == [(1, "c", 1), (2, "d", 7), (3, None, 7), (9, "stays", 9)]
 
 
-def test_random_histories_end_as_a_dictionary_does(postgresql: Server, schema: str) -> None:
-    chance = random.Random(15)
-    postgresql.execute(f"CREATE TABLE {schema}.t (id bigint PRIMARY KEY, v text)")
-    target = target_of(postgresql, f"{schema}.t", mode="upsert")
-    target.plan(rows((1, "")).schema, "first")
-    expected: dict[int, str] = {}
-    with new_query(target) as session:
-        for epoch in range(8):
-            batches = []
-            for number in range(chance.randint(1, 3)):
-                pairs = [(chance.randrange(40), f"{epoch}/{number}/{i}") for i in range(100)]
-                expected.update(pairs)
-                batches.append(rows(*pairs))
-            bring_over(session, target, batches)
-    assert dict(postgresql.execute(f"SELECT id, v FROM {schema}.t")) == expected
-
-
 def test_keys_are_equal_when_the_table_says_so(postgresql: Server, schema: str) -> None:
     """By a collation that ignores case: two keys of a batch that differ in Arrow are one row."""
     postgresql.execute(

@@ -83,7 +83,7 @@ def _add_epochs(world: World, write: Write, epochs: int) -> None:
     if epochs > RECORDS_KEPT:
         backend.delete(recorded_in(world.log, 0))
     last = epochs - 1
-    row = world.store.ledger[world.query_id]
+    row = world.state
     world.store.ledger[world.query_id] = msgspec.structs.replace(row, flushed=last, last=None)
     if last:
         for folder in ("offsets", "commits"):

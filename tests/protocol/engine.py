@@ -17,10 +17,11 @@ import pyarrow as pa
 
 from state_backends import StateBackend, open_backend
 from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.errors import WalSinkError
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.run_history import RunHistory
 from wal_sink.model import paths
-from wal_sink.model.ledger import LedgerState
+from wal_sink.model.ledger import LedgerState, Window
 from wal_sink.model.manifest import Appended, Execution, Manifest, Task
 from wal_sink.model.plan import Plan, shared_plan_key
 from wal_sink.model.records import Decision
@@ -75,6 +76,16 @@ def in_memory() -> tuple[StateBackend, StateBackend]:
     """Return places for the checkpoint and the log of a new query."""
     name = uuid.uuid4().hex
     return open_backend(f"memory://{name}/ck"), open_backend(f"memory://{name}/log")
+
+
+def until_rest(flusher: Flusher) -> list[Step]:
+    """Run a flusher until there is nothing to do; return its steps."""
+    steps: list[Step] = []
+    for _ in range(100):
+        steps.append(flusher.run_once())
+        if isinstance(steps[-1], Idle):
+            return steps
+    raise AssertionError(f"the flusher never rests: {steps[-5:]}")
 
 
 class World:
@@ -180,15 +191,10 @@ class World:
     ) -> list[Step]:
         """Flush until there is nothing to do; return the steps."""
         flusher = self.flusher(faults, run_history)
-        steps: list[Step] = []
         try:
-            for _ in range(100):
-                steps.append(flusher.run_once())
-                if isinstance(steps[-1], Idle):
-                    return steps
+            return until_rest(flusher)
         finally:
             flusher.close()
-        raise AssertionError(f"the flusher never rests: {steps[-5:]}")
 
     def flushed(self) -> dict[str, int]:
         """Flush until there is nothing to do; return what a reader of the target sees then."""
@@ -206,6 +212,27 @@ class World:
     def ledger(self) -> LedgerState | None:
         """Return the ledger row, as it lies in the target."""
         return self.store.ledger.get(self.query_id)
+
+    @property
+    def state(self) -> LedgerState:
+        """The ledger row, which is there."""
+        row = self.ledger()
+        assert row is not None
+        return row
+
+    @property
+    def begun(self) -> Window:
+        """The window that is begun."""
+        begun = self.state.begun
+        assert begun is not None
+        return begun
+
+    @property
+    def last(self) -> Window:
+        """The window that was finished last."""
+        last = self.state.last
+        assert last is not None
+        return last
 
     def end_sessions(self) -> None:
         """Let the target notice that its clients are gone, as a server does when a process dies."""
@@ -365,3 +392,16 @@ class Run:
     def end(self, *, gave_way: bool = False) -> None:
         """End as a query does whose driver lives on."""
         self.run_history.terminated(self.world.query_id, self.run_id, gave_way=gave_way)
+
+
+def flush(flusher: Flusher) -> None:
+    """Flush as the loop does: what an error interrupted is tried again, on a new connection."""
+    for _ in range(100):
+        try:
+            if isinstance(flusher.run_once(), Idle):
+                return
+        except WalSinkError as error:
+            if not error.transient:
+                raise
+            flusher.close()
+    raise AssertionError("the flusher never rests")

@@ -12,8 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 from greenlet import getcurrent, greenlet
 
 from tests.protocol import raw
-from tests.protocol.engine import World
-from tests.protocol.test_crash_everywhere import flush
+from tests.protocol.engine import World, flush
 from wal_sink.flush.run_history import RunHistory
 from wal_sink.testing.faults import Faults
 

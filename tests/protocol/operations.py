@@ -1,8 +1,11 @@
-"""Which operations of a process, as `Faults` names them, change something in the stores."""
+"""Operations of a process as `Faults` names them: which change something, what happens before one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from wal_sink.testing.faults import Faults
 
 LOOKS = ("read ", "list ", "size ", "input ")
 """In checkpoint, log and ledger."""
@@ -24,3 +27,22 @@ def different_faults(operations: Sequence[str], when: str) -> list[int]:
         return list(range(len(operations)))
     last_done = operations if when == "after" else ["", *operations]
     return [k for k in range(len(operations)) if k == 0 or changes(last_done[k])]
+
+
+class At(Faults):
+    """Does something right before the first operation of a name, or a later one."""
+
+    def __init__(self, name: str, then: Callable[[], object], number: int = 1) -> None:
+        super().__init__()
+        self._name = name
+        self._then = then
+        self._left = number
+
+    @contextmanager
+    def around(self, name: str) -> Iterator[None]:
+        """See `Faults`."""
+        self._left -= (due := name.startswith(self._name))
+        if due and not self._left:
+            self._then()
+        with super().around(name):
+            yield

@@ -12,8 +12,7 @@ from typing import Any
 from sqlite_target import SqliteOptions
 from tests.protocol import raw
 from tests.protocol.adding_world import RetryingTarget
-from tests.protocol.engine import World, in_memory
-from tests.protocol.test_crash_everywhere import flush
+from tests.protocol.engine import World, flush, in_memory
 from wal_sink.model.ledger import LedgerState, Owner, ledger_key
 from wal_sink.targets.base import Target
 from wal_sink.testing.oracle import judge

@@ -12,7 +12,7 @@ import pytest
 
 from state_backends import StorageOptions, child_url, open_backend
 from tests.protocol.engine import NOW_US, World
-from tests.protocol.test_corruption import query
+from tests.protocol.operators import query
 from tests.s3 import S3
 from wal_sink import errors
 from wal_sink.admin.adopt import plan_adopt

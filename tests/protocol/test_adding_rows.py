@@ -12,16 +12,14 @@ import pytest
 from state_backends import open_backend
 from tests.protocol import raw
 from tests.protocol.adding_world import AddingWorld
-from tests.protocol.engine import NOW_US
-from tests.protocol.test_corruption import query
-from tests.protocol.test_crash_everywhere import flush
+from tests.protocol.engine import NOW_US, flush, until_rest
+from tests.protocol.operators import query
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.skip import plan_skip
 from wal_sink.errors import SchemaMismatch, TargetUnavailable
 from wal_sink.flush.flusher import Flusher
 from wal_sink.model.ledger import LedgerState, Outcome, Window
 from wal_sink.model.plan import Plan
-from wal_sink.protocol.next_step import Idle
 from wal_sink.targets.base import Slice
 from wal_sink.targets.sql.session import SqlSession
 from wal_sink.testing.faults import Faults
@@ -42,11 +40,9 @@ def steps_until_begun(world: AddingWorld) -> Flusher:
     """Return a flusher that has begun epoch 0 and written nothing: its connection broke."""
     flusher = world.flusher(Faults(at=0, error=ConnectionError, matching="start"))
     with pytest.raises(TargetUnavailable):
-        flush_all(flusher)
+        until_rest(flusher)
     flusher.close()
-    row = world.ledger()
-    assert row is not None
-    assert row.begun is not None
+    assert world.begun.first == 0
     return flusher
 
 
@@ -57,13 +53,8 @@ def test_a_begun_epoch_that_is_given_up_has_no_row_in_the_table(world: AddingWor
     plan = plan_skip(query(world), world.target, 0, place, NOW_US, begun=False)
     assert "none is in the table" in plan.consequences
     assert not plan.carry_out(NOW_US).rows_possibly_in_target
-    flush_all(world.flusher())
+    until_rest(world.flusher())
     assert world.visible() == []
-
-
-def flush_all(flusher: Flusher) -> None:
-    while not isinstance(flusher.run_once(), Idle):
-        pass
 
 
 def test_rule_15_a_table_that_was_altered_between_two_windows_takes_no_rows(
@@ -71,13 +62,13 @@ def test_rule_15_a_table_that_was_altered_between_two_windows_takes_no_rows(
 ) -> None:
     """Also over a connection that has compared it: what is encoded for the old types may fit the new ones."""
     flusher = world.flusher()
-    flush_all(flusher)
+    until_rest(flusher)
     with sqlite3.connect(world.path) as connection:
         connection.executescript("DROP TABLE t; CREATE TABLE t (k TEXT, v REAL)")
     connection.close()
     world.run().batch(ROWS)
     with pytest.raises(SchemaMismatch, match=r"column v was INTEGER"):
-        flush_all(flusher)
+        until_rest(flusher)
     assert world.visible() == []
     flusher.close()
 
@@ -136,7 +127,7 @@ def test_rule_16_a_transaction_that_the_database_lost_is_written_again(
     monkeypatch.setattr(SqlSession, "commit", commit)
     flusher = world.flusher()
     with pytest.raises(TargetUnavailable, match="Epoch 0 could not be finished"):
-        flush_all(flusher)
+        until_rest(flusher)
     flush(flusher)
     assert lost
     raw.complete(world, 1, "")
@@ -165,7 +156,7 @@ def test_rule_15_a_flusher_waits_while_another_one_writes(
         if not second:
             second.append("")
             with pytest.raises(TargetUnavailable, match="locked") as caught:
-                flush_all(world.flusher())
+                until_rest(world.flusher())
             second[0] = str(caught.value)
 
     monkeypatch.setattr(SqlSession, "write", write)
@@ -192,10 +183,8 @@ def test_a_commit_that_fails_for_good_is_refused_with_its_reason(world: AddingWo
 
     target.open = strict  # type: ignore[attr-defined]
     with pytest.raises(Exception, match="FOREIGN KEY constraint failed"):
-        flush_all(world.flusher())
-    row = world.ledger()
-    assert row is not None
-    assert (row.flushed, world.visible()) == (-1, [])
+        until_rest(world.flusher())
+    assert (world.state.flushed, world.visible()) == (-1, [])
 
 
 def test_a_row_that_does_not_fit_is_refused_in_the_task(world: AddingWorld) -> None:

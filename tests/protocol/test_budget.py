@@ -4,87 +4,25 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
 
 import pytest
 
-from tests.protocol.engine import Rows, Run, World
+from tests.protocol.engine import World
+from tests.protocol.publishing import Driver
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import Fenced, LogFull, NoFlusher, StoppedWaiting, TargetRefused
 from wal_sink.flush.run_history import RunHistory
 from wal_sink.model import paths
-from wal_sink.model.manifest import Attempt, Manifest
+from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import Backlog, ErrorReport, FlusherReport, Stop
 from wal_sink.progress.backlog import BacklogReaders
 from wal_sink.progress.heartbeat import ENDED
-from wal_sink.protocol.budget import Budget
-from wal_sink.publish.backpressure import Backpressure
-from wal_sink.publish.publisher import Publisher
 from wal_sink.testing.faults import Faults
 
 STORES = ("memory", "local")
 """What is counted, and when, does not depend on the store; cheap it has to be on all of them."""
 
 ONE = [("a", 1)]
-
-
-class Driver:
-    """The process in which a run of a query publishes; a pause of its takes ten seconds.
-
-    :param max_bytes: `wal.maxBytes`; 1 means that one epoch fills the log.
-    """
-
-    def __init__(
-        self,
-        run: Run,
-        max_bytes: int = 1,
-        on_full: str = "block",
-        *,
-        same: BacklogReaders | None = None,
-    ) -> None:
-        self.run = run
-        self.budget = Budget(max_bytes, on_full)  # type: ignore[arg-type]
-        self.backlogs = same or BacklogReaders()
-        self.now_s = 0.0
-        self.pauses = 0
-
-    def publish(
-        self, rows: Rows, meanwhile: Callable[[int], None] = lambda _pause: None
-    ) -> Manifest | None:
-        """Run a batch up to the return of `commit()`; `meanwhile` is called when it waits."""
-
-        def sleep(seconds: float) -> None:
-            self.pauses += 1
-            self.now_s += 20 * seconds
-            self.run.world.clock.us += int(20 * seconds * 1_000_000)
-            assert self.pauses < 200, "it waits for ever"
-            meanwhile(self.pauses)
-
-        self.run.write_offsets()
-        checkpoint = Checkpoint(self.run.checkpoint)
-        room = Backpressure(
-            self.budget,
-            checkpoint,
-            self.run.log,
-            clock_us=self.run.world.clock,
-            now_s=lambda: self.now_s,
-            sleep=sleep,
-            backlogs=self.backlogs,
-        )
-        publisher = Publisher(
-            self.run.log,
-            checkpoint,
-            plan=self.run.plan.key,
-            options={},
-            clock_us=self.run.world.clock,
-            backpressure=room,
-        )
-        return publisher.publish(self.run.execution, self.run.tasks(rows))
-
-    def batch(self, rows: Rows) -> None:
-        """Run a batch to the end."""
-        self.publish(rows)
-        self.run.write_commit([rows])
 
 
 HERE = f"{socket.gethostname()}:{os.getpid()}"

@@ -15,9 +15,7 @@ import pyarrow as pa
 
 from tests.protocol.cases import covered
 from tests.protocol.engine import Rows, World, in_memory
-from tests.protocol.test_corruption import query
-from tests.protocol.test_restored import rewind
-from tests.protocol.test_set_back import skip
+from tests.protocol.operators import query, rewind, skip
 from wal_sink.admin.quarantine import plan_retry
 from wal_sink.errors import TargetUnavailable, WalSinkError
 from wal_sink.model import paths
@@ -152,9 +150,7 @@ def test_what_is_flushed_again_by_a_rewind_ends_the_same() -> None:
         history = History(seed)
         history.retention_s = 3_600.0
         history.play([kind for kind in KINDS if kind != "total"])
-        row = history.ledger()
-        assert row is not None
-        rewind(history, history.chance.randint(-1, row.flushed - 1))
+        rewind(history, history.chance.randint(-1, history.state.flushed - 1))
         history.clock.us += 1_200 * SECOND
         history.flush_all()
         assert history.table() == history.in_turn(), f"seed {seed}"

@@ -12,14 +12,28 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from state_backends import StateBackend, open_backend
+from tests.protocol.damaged import (
+    BROKEN,
+    EPOCHS,
+    change_manifest,
+    delete_manifest,
+    delete_segment,
+    elsewhere,
+    fill,
+    flip_a_byte,
+    give_up,
+    goes_on_without,
+    manifest_path,
+    of_epoch,
+    segments,
+    tear_manifest,
+    truncate,
+    truncate_ledger,
+)
 from tests.protocol.engine import NOW_US, World
-from tests.protocol.raw import manifest_file, parsed
+from tests.protocol.operators import edit, look, query, rewind, stuck
+from tests.protocol.raw import parsed
 from wal_sink import errors
-from wal_sink.admin.flusher_at_work import PATIENCE, Patience
-from wal_sink.admin.query import Query
-from wal_sink.admin.rewind import Rewound, plan_rewind
-from wal_sink.admin.skip import Skipped, plan_skip
 from wal_sink.admin.verify import Verified, verify
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import WalSinkError
@@ -29,16 +43,11 @@ from wal_sink.model.manifest import Attempt
 from wal_sink.progress.status import read_status
 from wal_sink.progress.wait import wait_until_flushed
 from wal_sink.testing.memory_target import Shadow
-from wal_sink.testing.oracle import judge
 from wal_sink.text import counted
 from wal_sink.wal.log import Log
 
 STORES = ("memory", "local")
 """Over S3 nothing is different here but the time."""
-
-BROKEN = 2
-"""The epoch that is damaged; those before it are flushed, or can be."""
-EPOCHS = 5
 
 
 class Damage(NamedTuple):
@@ -50,59 +59,8 @@ class Damage(NamedTuple):
     epoch: int | None = BROKEN
 
 
-def edit(backend: StateBackend, path: str, change: bytes | None) -> None:
-    """Do as a disk or an operator does: delete a file, or put another content there."""
-    backend.delete([path])
-    if change is not None:
-        backend.create(path, change)
-
-
-def segments(world: World, epoch: int = BROKEN) -> list[str]:
-    return world.log_backend.list(paths.segment_folder(epoch))
-
-
-def manifest_path(epoch: int = BROKEN) -> str:
-    return paths.MANIFEST.path(Attempt(epoch, 1))
-
-
-def flip_a_byte(world: World) -> str:
-    path = segments(world)[0]
-    data = bytearray(world.log_backend.read(path))
-    data[len(data) // 2] ^= 1
-    edit(world.log_backend, path, bytes(data))
-    return path
-
-
-def truncate(world: World) -> str:
-    path = segments(world)[1]
-    edit(world.log_backend, path, world.log_backend.read(path)[:-7])
-    return path
-
-
-def delete_segment(world: World, epoch: int = BROKEN) -> str:
-    path = segments(world, epoch)[1]
-    edit(world.log_backend, path, None)
-    return path
-
-
-def tear_manifest(world: World) -> str:
-    edit(world.log_backend, manifest_path(), world.log_backend.read(manifest_path())[:-20])
-    return manifest_path()
-
-
-def change_manifest(world: World, **changes: object) -> str:
-    fields = parsed(world.log_backend.read(manifest_path()))
-    edit(world.log_backend, manifest_path(), manifest_file(fields | changes))
-    return manifest_path()
-
-
 def future_manifest(world: World) -> str:
     return change_manifest(world, format=FORMAT + 1)
-
-
-def delete_manifest(world: World) -> str:
-    edit(world.log_backend, manifest_path(), None)
-    return paths.MANIFEST.folder
 
 
 def delete_plan(world: World) -> str:
@@ -151,40 +109,6 @@ DAMAGES = {
 }
 
 
-def fill(world: World) -> None:
-    """Flush two epochs; let three wait, with two segments each."""
-    run = world.run()
-    for epoch in range(EPOCHS):
-        run.batch([(f"a{epoch}", epoch), ("last", epoch)], [(f"b{epoch}", epoch)])
-        if epoch == 1:
-            world.flush()
-
-
-def query(world: World) -> Query:
-    return Query(world.query_id, Checkpoint(world.checkpoint), world.log)
-
-
-def look(world: World) -> Verified:
-    return verify(query(world), lambda: world.target, NOW_US)
-
-
-def stuck(world: World, error: type[WalSinkError]) -> str:
-    """Flush twice: the flush stops at the same place; return what the error says."""
-    with pytest.raises(error):
-        world.flush()
-    with pytest.raises(error) as caught:
-        world.flush()
-    return str(caught.value)
-
-
-def upto(world: World, epoch: int) -> dict[str, int]:
-    """The table when everything up to an epoch is flushed and nothing after it."""
-    table: dict[str, int | None] = {}
-    for number in range(epoch + 1):
-        table.update(world.committed[number])
-    return {key: value for key, value in table.items() if value is not None}
-
-
 @pytest.mark.parametrize("name", DAMAGES)
 def test_the_line_stops_and_verify_finds_it(world: World, name: str) -> None:
     """The error and the finding name kind, file or epoch, and a command of the project."""
@@ -207,7 +131,7 @@ def test_the_line_stops_and_verify_finds_it(world: World, name: str) -> None:
     newest = world.log.newest_flushed()
     assert newest is not None
     assert newest.epoch == BROKEN - 1
-    assert world.store.ledger[world.query_id].flushed == BROKEN - 1
+    assert world.state.flushed == BROKEN - 1
     later = {f"{name}{epoch}" for epoch in range(BROKEN + 1, EPOCHS) for name in "ab"}
     assert not later & world.table().keys()
     for epoch in range(BROKEN + 1, EPOCHS):
@@ -357,15 +281,9 @@ def test_a_query_that_runs_does_not_set_its_checkpoint_back(world: World) -> Non
 # --- the ledger -----------------------------------------------------------------------------------
 
 
-def truncate_ledger(world: World) -> None:
-    del world.store.ledger[world.query_id]
-
-
 def restore_old_ledger(world: World) -> None:
     """The row as it was after epoch 0, while epoch 1 was being flushed."""
-    row = world.store.ledger[world.query_id]
-    assert row.last is not None
-    old = msgspec.structs.replace(row, flushed=0, begun=row.last, last=None)
+    old = msgspec.structs.replace(world.state, flushed=0, begun=world.last, last=None)
     world.store.ledger[world.query_id] = old
 
 
@@ -402,11 +320,11 @@ def test_a_ledger_that_cannot_be_right_stops_the_line(world: World, name: str) -
 def test_rewind_to_the_mark_when_the_table_is_whole(world: World, name: str) -> None:
     """The row says again what the log says; nothing is lost, nothing is flushed twice."""
     fill(world)
-    used = world.store.ledger[world.query_id].last_us
+    used = world.state.last_us
     LEDGERS[name][0](world)
-    done = go_back(world, 1)
+    done = rewind(world, 1)
     assert done.again == 0
-    row = world.store.ledger[world.query_id]
+    row = world.state
     assert (row.flushed, row.last_us, row.begun) == (1, used, None)
     goes_on_without(world, {})
 
@@ -419,7 +337,7 @@ def test_a_shadowed_row_is_left_behind_with_its_table(world: World) -> None:
     before = dict(world.store.table)
     del world.store.shadows[world.query_id]  # `cassandra.ledgerTable` names another one
     truncate_ledger(world)
-    go_back(world, 1)
+    rewind(world, 1)
     goes_on_without(world, {})
     for key, row in before.items():
         for name, cell in row.cells.items():
@@ -427,44 +345,7 @@ def test_a_shadowed_row_is_left_behind_with_its_table(world: World) -> None:
             assert now == cell or key == ("last",)
 
 
-def go_back(world: World, to: int) -> Rewound:
-    """`wal-sink rewind`."""
-    return plan_rewind(query(world), world.target, to, NOW_US).carry_out(NOW_US, "as a test")
-
-
 # --- ways out: an epoch is given up ---------------------------------------------------------------
-
-
-def elsewhere(world: World) -> StateBackend:
-    """A place for the files of what is skipped, on the same kind of store."""
-    url = f"{world.log_backend.url.rpartition('/')[0]}/skipped"
-    return open_backend(url, world.storage_options)
-
-
-def give_up(
-    world: World, epoch: int = BROKEN, *, begun: bool = True, patience: Patience = PATIENCE
-) -> Skipped:
-    """`wal-sink skip --to`."""
-    to = elsewhere(world)
-    plan = plan_skip(
-        query(world)._replace(patience=patience), world.target, epoch, to, NOW_US, begun=begun
-    )
-    return plan.carry_out(NOW_US, "as a test")
-
-
-def goes_on_without(world: World, lost: dict[str, int]) -> None:
-    """Everything is flushed but what was given up, and the mark is contiguous."""
-    world.flush()
-    everything = upto(world, EPOCHS - 1)
-    verdict = judge(everything.items(), world.table().items())
-    assert (verdict.missing, verdict.extra) == (len(lost), 0), verdict
-    assert {key: value for key, value in everything.items() if key not in world.table()} == lost
-    row = world.store.ledger[world.query_id]
-    assert (row.flushed, row.begun) == (EPOCHS - 1, None)
-    assert world.log.flushed_epochs() == list(range(EPOCHS))
-    assert world.log.attempts() == ()
-    assert world.log_backend.list(paths.SEGMENT.folder) == []
-    assert look(world).findings == ()
 
 
 LOST = [name for name in DAMAGES if "plan" not in name or "key" in name]
@@ -492,9 +373,3 @@ def test_skip_lets_the_flush_go_on(world: World, name: str, flushed_first: bool)
     record = world.log.flushed(BROKEN)
     assert record is not None
     assert (record.manifest, record.rows) == ("", 0)
-
-
-def of_epoch(world: World, epoch: int = BROKEN) -> list[str]:
-    """Everything that the log holds of an epoch."""
-    found = [paths.MANIFEST.path(a) for a in world.log.attempts() if a.epoch == epoch]
-    return sorted([*segments(world, epoch), *found])

@@ -1,107 +1,23 @@
-"""A fault at the k-th operation, for k = 0, 1, 2, … until a run finishes without one; then recover.
-
-Both seams are wrapped, for both roles: the state backend, of log and checkpoint, and the target. Recovery
-is the real code: a new run, with other rows for what it computes again, and a new flusher. The judge,
-`raw`, reads what lies in the stores.
-"""
+"""Faults at every operation of a run and of a flusher, upon each kind of target."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 import pytest
 
-from tests.protocol import raw
 from tests.protocol.adding_world import AddingWorld
 from tests.protocol.cases import covered
-from tests.protocol.engine import Rows, World, in_memory
-from tests.protocol.operations import different_faults
-from tests.protocol.staging_world import StagingWorld
-from wal_sink.errors import WalSinkError
-from wal_sink.flush.flusher import Flusher
-from wal_sink.protocol.next_step import Idle
-from wal_sink.testing.faults import AnswerLost, Crash, Faults
-
-EPOCHS = 4
-"""Epoch 2 has no rows; every other one updates a key of the epoch before, and adds one of its own."""
-
-
-class Unanswered(AnswerLost, ConnectionError):
-    """The operation took effect and its answer did not arrive; the process lives on."""
-
-
-def new_world() -> World:
-    """A new query in memory; each epoch has a segment that is a file, and one that its manifest holds."""
-    world = World(*in_memory())
-    world.inline_from = 1
-    return world
-
-
-def partitions(epoch: int, run: str) -> list[Rows]:
-    """Rows as a non-deterministic query computes them: keys, and values of shared keys, of each attempt."""
-    if epoch == 2:
-        return []
-    mark = int(run[:6], 16) * EPOCHS + epoch
-    return [[("shared", mark), (f"{epoch}-{run[:8]}", mark)], [(f"{epoch}-{run[:8]}-b", mark)]]
-
-
-Compute = Callable[[int, str], list[Rows]]
-"""Returns the partitions of an epoch as a run computes them."""
-
-
-def script(
-    world: World,
-    run_faults: Faults,
-    flush_faults: Faults,
-    *,
-    backlog: bool = False,
-    compute: Compute = partitions,
-) -> None:
-    """Run all epochs, flushing after each, or once for all in one window, as far as the process lives.
-
-    An error stops Spark's query, and the operator starts it again; the flusher tries again by itself.
-    """
-    flusher = world.flusher(flush_faults)
-    for _ in range(2):  # one fault, so one more start at most
-        try:
-            run = world.run(run_faults)
-            while run.next < EPOCHS:
-                run.batch(*compute(run.next, run.run_id))
-                if not backlog:
-                    flush(flusher)
-            flush(flusher)
-        except (OSError, WalSinkError):
-            assert run_faults.injected
-        else:
-            return
-
-
-def flush(flusher: Flusher) -> None:
-    """Flush as the loop does: what an error interrupted is tried again, on a new connection."""
-    for _ in range(100):
-        try:
-            if isinstance(flusher.run_once(), Idle):
-                return
-        except WalSinkError as error:
-            if not error.transient:
-                raise
-            flusher.close()
-    raise AssertionError("the flusher never rests")
-
-
-When = Literal["before", "after", "answer lost"]
-
-upon_rows = pytest.mark.parametrize(
-    ("role", "when"),
-    [
-        ("flusher", "after"),
-        ("flusher of a backlog", "before"),
-        ("flusher of a backlog", "answer lost"),
-    ],
+from tests.protocol.every_fault import (
+    EPOCHS,
+    TARGET,
+    When,
+    every_fault,
+    hit_by,
+    new_world,
 )
-"""The faults for what is about the rows of a window, in epochs of their own and in one window of all."""
+from tests.protocol.staging_world import StagingWorld
 
 
 @pytest.mark.parametrize("when", get_args(When))
@@ -124,78 +40,3 @@ def test_every_fault_upon_transactions_is_recovered_from(
     hit = every_fault(lambda: kind(tmp_path), "flusher", when)
     assert hit_by(hit, "start ") == hit_by(hit, "finish ") == EPOCHS
     covered(f"fault at every operation of a flusher, {kind.__name__}, {when}", f"{len(hit)}")
-
-
-def every_fault(
-    make_world: Callable[[], World], role: str, when: When, compute: Compute = partitions
-) -> list[str]:
-    """Inject a fault at every operation of a role, and recover; return the operations.
-
-    A death after a look is that before it, and happens once.
-    """
-
-    def until_the_fault(world: World, faults: Faults) -> bool:
-        """Say whether the process has died."""
-        run_faults, flush_faults = (faults, Faults()) if role == "run" else (Faults(), faults)
-        backlog = role == "flusher of a backlog"
-        try:
-            script(world, run_faults, flush_faults, backlog=backlog, compute=compute)
-        except Crash:
-            world.end_sessions()
-            return True
-        return False
-
-    whole, world = Faults(), make_world()
-    assert not until_the_fault(world, whole)
-    raw.complete(world, EPOCHS, "no fault")
-    for k in different_faults(whole.operations, when):
-        world = make_world()
-        faults = fault(k, when)
-        crashed = until_the_fault(world, faults)
-        why = (k, when, faults.injected)
-        injected_as_meant(faults, k, when, crashed=crashed)
-        raw.safe(world, why)
-        script(world, Faults(), Faults(), compute=compute)
-        raw.complete(world, EPOCHS, why)
-        world.forget()
-    return whole.operations
-
-
-def fault(k: int, when: When) -> Faults:
-    """Return the fault at the k-th operation."""
-    error = Unanswered if when == "answer lost" else Crash
-    return Faults(at=k, when="before" if when == "before" else "after", error=error)
-
-
-TARGET = (
-    "begin ",
-    "start ",
-    "finish ",
-    "write ",
-    "read ledger",
-    "connect",
-    "create ledger",
-    "plan",
-)
-
-
-def hit_by(hit: list[str], *names: str) -> int:
-    """How many of the operations were of a kind."""
-    return sum(
-        any(name == n or name.startswith(n + " ") for n in map(str.strip, names)) for name in hit
-    )
-
-
-def injected_as_meant(faults: Faults, k: int, when: str, *, crashed: bool) -> None:
-    """The k-th operation failed, with the effect meant, and the process died or lived as meant."""
-    assert faults.injected is not None
-    assert faults.operations[k] == faults.injected
-    assert crashed == (when != "answer lost")
-    if when == "before":
-        assert not faults.took_effect
-    elif not faults.injected.startswith(
-        ("read ", "create ", "size ", "input ")
-    ):  # may fail by themselves
-        assert faults.took_effect
-    if crashed:
-        assert len(faults.operations) == faults.begun, "nothing is done after death"

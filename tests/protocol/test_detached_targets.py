@@ -11,14 +11,13 @@ import pytest
 
 from state_backends import open_backend
 from tests.protocol.aged_log import recorded_in
-from tests.protocol.engine import NOW_US, in_memory
+from tests.protocol.caching_mount import CachingMount
+from tests.protocol.engine import NOW_US, flush, in_memory
 from tests.protocol.interleave import Process, Turns
+from tests.protocol.operators import query
+from tests.protocol.publishing import Driver
 from tests.protocol.several_world import ADDED, CELLS, SeveralWorld
-from tests.protocol.test_budget import Driver
-from tests.protocol.test_corruption import query
-from tests.protocol.test_crash_everywhere import flush
-from tests.protocol.test_rules import repartition
-from tests.protocol.test_stale_listing import CachingMount
+from tests.protocol.state_repartition import repartition
 from wal_sink.admin.adopt import plan_adopt
 from wal_sink.admin.attach import Attached, plan_attach, plan_detach
 from wal_sink.admin.flush import FlushCommand

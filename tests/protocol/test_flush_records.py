@@ -6,14 +6,11 @@ import pytest
 
 from tests.protocol.aged_log import record_each
 from tests.protocol.engine import World
-from tests.protocol.test_corruption import edit
+from tests.protocol.operators import edit, query, rewind
 from tests.support.records import flushed_epoch
 from wal_sink import errors
 from wal_sink.admin.inspect import inspect
-from wal_sink.admin.query import Query
-from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.verify import verify
-from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.model import paths
 from wal_sink.progress.status import read_rate
 from wal_sink.protocol import windows
@@ -30,14 +27,6 @@ def fill(world: World, first: int = 0, last: int = EPOCHS) -> None:
     world.run().flushed_batches(*([(f"k{epoch}", epoch)] for epoch in range(first, last)))
 
 
-def query_of(world: World) -> Query:
-    return Query(world.query_id, Checkpoint(world.checkpoint), world.log)
-
-
-def rewind(world: World, to: int) -> None:
-    plan_rewind(query_of(world), world.target, to, world.clock()).carry_out(world.clock())
-
-
 def test_rule_17_a_window_costs_one_object_and_has_a_record_of_each_epoch(world: World) -> None:
     """Readers get the same as from windows of one epoch each."""
     fill(world)
@@ -46,14 +35,14 @@ def test_rule_17_a_window_costs_one_object_and_has_a_record_of_each_epoch(world:
     assert [record.epoch for record in together] == [*range(EPOCHS)]
     assert [world.log.flushed(epoch) for epoch in range(EPOCHS)] == together
     assert world.log.newest_flushed() == together[-1]
-    rate, shown = read_rate(world.log), inspect(query_of(world), None, 3).epochs
+    rate, shown = read_rate(world.log), inspect(query(world), None, 3).epochs
     assert [line.epoch for line in shown] == [3, 4, 5]
     record_each(world.log)
     assert len(world.log_backend.list(paths.FLUSHED.folder)) == EPOCHS
     assert world.log.flushed_since(-1) == together
     assert [world.log.flushed(epoch) for epoch in range(EPOCHS)] == together
     assert world.log.newest_flushed() == together[-1]
-    assert (read_rate(world.log), inspect(query_of(world), None, 3).epochs) == (rate, shown)
+    assert (read_rate(world.log), inspect(query(world), None, 3).epochs) == (rate, shown)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -143,7 +132,7 @@ def test_damaged_records_of_a_window_are_found_and_named(world: World) -> None:
     (window,) = world.log_backend.list(paths.FLUSHED.folder)
     data = world.log_backend.read(window)
     edit(world.log_backend, window, b"{")
-    found = verify(query_of(world), None, world.clock()).findings
+    found = verify(query(world), None, world.clock()).findings
     assert ("CorruptLog", world.log.where(window)) in [(each.kind, each.file) for each in found]
     edit(world.log_backend, window, None)
     renamed = paths.FLUSHED.path(paths.WindowName(EPOCHS, 1, 7))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.protocol.damaged import elsewhere, fill, give_up, tear_manifest, upto
 from tests.protocol.engine import NOW_US, World
 from tests.protocol.looks import Looks
-from tests.protocol.test_budget import Driver
-from tests.protocol.test_corruption import elsewhere, fill, give_up, query, tear_manifest, upto
+from tests.protocol.operators import query
+from tests.protocol.publishing import Driver
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import FlusherAtWork, NoFlusher
@@ -83,7 +84,7 @@ def test_a_rewind_goes_on_when_nothing_changes(world: World) -> None:
     plan = plan_rewind(looks.by(query(world)), world.target, row.flushed, NOW_US)
     plan.carry_out(NOW_US)
     assert looks.now_s == SILENT_S + 1
-    assert world.store.ledger[world.query_id].flushed == row.flushed
+    assert world.state.flushed == row.flushed
 
 
 def test_status_says_what_it_knows(world: World) -> None:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tests.protocol.engine import NOW_US, World
-from tests.protocol.test_corruption import query
+from tests.protocol.operators import query
 from wal_sink.admin.rewind import Rewound, plan_rewind
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import FlusherAtWork, OptionError
@@ -64,7 +64,7 @@ def test_the_operators_clock_is_bounded_too(world: World) -> None:
     world.clock.us += YEARS_US
     world.target_ahead_us = -YEARS_US
     reset(world, 2)
-    assert world.store.ledger[world.query_id].last_us <= NOW_US + 61 * SECOND_US
+    assert world.state.last_us <= NOW_US + 61 * SECOND_US
 
 
 def test_nothing_is_reset_that_is_not_in_the_future(world: World) -> None:
@@ -86,7 +86,7 @@ def test_a_later_rewind_does_not_go_back_to_the_future(world: World) -> None:
     newest_us = at_us(world, "e")
     row = world.store.ledger.pop(world.query_id)
     plan_rewind(query(world), world.target, 3, world.clock()).carry_out(world.clock())
-    assert world.store.ledger[world.query_id].last_us == row.last_us == newest_us
+    assert world.state.last_us == row.last_us == newest_us
     world.flush()
     assert newest_us < at_us(world, "e") < NOW_US + SECOND_US
 
@@ -109,7 +109,7 @@ def test_rule_22_a_record_that_comes_late_does_not_take_the_timestamps_to_the_fu
 
     for to in (1, -1):
         plan_rewind(query(world), world.target, to, world.clock()).carry_out(world.clock())
-        assert world.store.ledger[world.query_id].last_us == newest_us, to
+        assert world.state.last_us == newest_us, to
         world.flush()
         assert newest_us < at_us(world, "c") < NOW_US + SECOND_US
         newest_us = at_us(world, "c")
@@ -120,7 +120,7 @@ def test_a_reset_that_dies_is_run_again(world: World) -> None:
     """Its record is there and the row is not replaced: timestamps still grow, until it is."""
     glitch(world)
     record = plan_rewind(query(world), world.target, 2, world.clock(), reset_timestamps=True)
-    row = world.store.ledger[world.query_id]
+    row = world.state
     moved = msgspec.structs.replace(row, last_us=row.last_us + 1)
     world.store.ledger[world.query_id] = moved
     with pytest.raises(Exception, match="moved meanwhile"):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from state_backends import open_backend
-from tests.protocol.engine import World
+from tests.protocol.engine import World, until_rest
+from tests.protocol.operations import At
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import Fenced
 from wal_sink.flush.flusher import Flusher, Pipeline
@@ -18,36 +18,10 @@ from wal_sink.flush.run_history import RunHistory
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import Stop
-from wal_sink.protocol.next_step import Idle
 from wal_sink.testing.faults import Faults, FaultyBackend
 from wal_sink.wal.log import Log
 
 STORES = ("memory", "local")
-
-
-def until_rest(flusher: Flusher) -> None:
-    """Flush until there is nothing to do."""
-    while not isinstance(flusher.run_once(), Idle):
-        pass
-
-
-class At(Faults):
-    """Does something right before the first operation of a name, or a later one."""
-
-    def __init__(self, name: str, then: Callable[[], object], number: int = 1) -> None:
-        super().__init__()
-        self._name = name
-        self._then = then
-        self._left = number
-
-    @contextmanager
-    def around(self, name: str) -> Iterator[None]:
-        """See `Faults`."""
-        self._left -= (due := name.startswith(self._name))
-        if due and not self._left:
-            self._then()
-        with super().around(name):
-            yield
 
 
 class Undeletable(FaultyBackend):

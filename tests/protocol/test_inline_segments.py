@@ -10,9 +10,7 @@ import pickle
 import pytest
 
 from state_backends import open_backend
-from tests.protocol.engine import World
-from tests.protocol.raw import parsed
-from tests.protocol.test_corruption import (
+from tests.protocol.damaged import (
     BROKEN,
     EPOCHS,
     change_manifest,
@@ -20,13 +18,13 @@ from tests.protocol.test_corruption import (
     fill,
     give_up,
     goes_on_without,
-    look,
     manifest_path,
-    query,
-    stuck,
     upto,
 )
-from tests.protocol.test_crash_everywhere import When, every_fault, new_world, upon_rows
+from tests.protocol.engine import World
+from tests.protocol.every_fault import When, every_fault, new_world, upon_rows
+from tests.protocol.operators import look, query, stuck
+from tests.protocol.raw import parsed
 from tests.support.records import begun_epoch
 from wal_sink import errors
 from wal_sink.admin.inspect import inspect_epoch

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tests.protocol.engine import World
+from tests.protocol.engine import World, until_rest
 from wal_sink import errors
 from wal_sink.flush.flusher import Flusher
 from wal_sink.model.ledger import LedgerState, Outcome
-from wal_sink.protocol.next_step import Idle, Observation
+from wal_sink.protocol.next_step import Observation
 from wal_sink.testing.faults import Faults
 from wal_sink.testing.memory_target import MemorySession
 
@@ -18,24 +18,12 @@ STORES = ("memory",)
 READ = "read ledger"
 
 
-def until_rest(flusher: Flusher) -> None:
-    """Flush until there is nothing to do."""
-    for _ in range(20):
-        if isinstance(flusher.run_once(), Idle):
-            return
-    raise AssertionError("no rest")
-
-
-def row(world: World) -> LedgerState:
-    return world.store.ledger[world.query_id]
-
-
 def used_before(world: World) -> LedgerState:
     """Let others use timestamps of the next hour, and bring the row back to the same epoch."""
     world.store.ledger[world.query_id] = msgspec.structs.replace(
-        row(world), last_us=row(world).last_us + 3_600_000_000
+        world.state, last_us=world.state.last_us + 3_600_000_000
     )
-    return row(world)
+    return world.state
 
 
 def test_rule_14_a_row_that_is_known_is_not_read_before_begin(world: World) -> None:
@@ -60,9 +48,7 @@ def test_rule_14_a_known_row_that_has_changed_is_not_begun_from(world: World) ->
     moved = used_before(world)
     run.batch([("a", 2)])
     until_rest(flusher)
-    last = row(world).last
-    assert last is not None
-    assert last.epochs[0].base_us > moved.last_us
+    assert world.last.epochs[0].base_us > moved.last_us
 
 
 def test_rule_14_a_row_that_was_begun_from_is_not_known_any_more(world: World) -> None:

@@ -10,15 +10,15 @@ import pytest
 
 from tests.protocol import raw
 from tests.protocol.cases import covered
-from tests.protocol.engine import Rows, World, in_memory
+from tests.protocol.engine import Rows, World, flush, in_memory
+from tests.protocol.every_fault import When, every_fault, hit_by
 from tests.protocol.interleave import two_flushers
-from tests.protocol.test_corruption import query
-from tests.protocol.test_crash_everywhere import When, every_fault, flush, hit_by
+from tests.protocol.operators import query
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.errors import OptionError, TargetUnavailable
 from wal_sink.flush import connection
 from wal_sink.flush.rows import pieces, read_piece
-from wal_sink.model.ledger import Outcome, Owner, Window
+from wal_sink.model.ledger import Outcome, Owner
 from wal_sink.protocol.next_step import Begin, Idle, Resume
 from wal_sink.publish.micro_batch import refuse_quarantine
 from wal_sink.testing.contracts.ledger import finish
@@ -50,13 +50,6 @@ class ListWorld(World):
         """Return the rows; of one whose list is not what was written a value that none has."""
         rows = self.store.rows().items()
         return [(key[0], row["v"] if row["l"] == [row["v"]] * 2 else DOUBLED) for key, row in rows]
-
-    def begun(self) -> Window:
-        """Return the window that is begun."""
-        row = self.ledger()
-        assert row is not None
-        assert row.begun is not None
-        return row.begun
 
 
 @pytest.fixture
@@ -92,18 +85,15 @@ def test_rule_26_a_window_that_is_resumed_has_higher_timestamps(lists: ListWorld
     """They lie above all of the sending before, also if clocks went back, and the next epoch's above both."""
     run = lists.run().batches([("a", 1), ("b", 2)])
     interrupted(lists)
-    first = lists.begun()
+    first = lists.begun
     assert first.sending == 1
     lists.clock.us -= 60_000_000
     interrupted(lists)
-    second = lists.begun()
+    second = lists.begun
     assert (second.sending, second.epochs[0].base_us) == (2, first.last_us + 1)
     run.flushed_batches([("a", 3)])
-    row = lists.ledger()
-    assert row is not None
-    assert row.last is not None
-    assert (row.last.first, row.last.sending) == (1, 1)
-    assert row.last.epochs[0].base_us > second.last_us + 2
+    assert (lists.last.first, lists.last.sending) == (1, 1)
+    assert lists.last.epochs[0].base_us > second.last_us + 2
     assert lists.visible() == [("a", 3), ("b", 2)]
 
 
@@ -113,16 +103,11 @@ def test_rule_26_a_table_without_lists_is_written_as_ever(world: World) -> None:
     flusher = world.flusher(Faults(at=0, error=ConnectionError, matching="write"))
     with pytest.raises(TargetUnavailable):
         flush_until_error(flusher)
-    row = world.ledger()
-    assert row is not None
-    assert row.begun is not None
-    assert (row.begun.sending, row.begun.sent_once) == (0, False)
-    base_us = row.begun.epochs[0].base_us
+    begun = world.begun
+    assert (begun.sending, begun.sent_once) == (0, False)
+    base_us = begun.epochs[0].base_us
     world.flush()
-    row = world.ledger()
-    assert row is not None
-    assert row.last is not None
-    assert row.last.epochs[0].base_us == base_us
+    assert world.last.epochs[0].base_us == base_us
     assert b"once" not in world.log_backend.read(world.log_backend.list("plans/")[0])
 
 
@@ -134,7 +119,7 @@ def test_rule_26_late_rows_of_a_sending_that_was_overtaken_change_nothing(
     flusher = lists.flusher(Faults(at=0, error=ConnectionError, matching="write"))
     with pytest.raises(TargetUnavailable):
         flush_until_error(flusher)
-    window = lists.begun()
+    window = lists.begun
     (piece,) = pieces(lists.log, window.epochs[0])
     held = list(read_piece(lists.log_backend, piece))
     lists.flush()
@@ -156,13 +141,10 @@ def test_rule_26_the_window_is_not_taken_back_at_once(
         flush_until_error(flusher)
     interrupted(lists)  # another flusher begins the second sending, and dies
     assert isinstance(flusher.run_once(), Idle)
-    assert lists.begun().sending == 2
+    assert lists.begun.sending == 2
     monkeypatch.setattr(connection, "_PATIENCE_S", 0.0)
     assert isinstance(flusher.run_once(), Resume)
-    row = lists.ledger()
-    assert row is not None
-    assert row.last is not None
-    assert row.last.sending == 3
+    assert lists.last.sending == 3
     assert lists.visible() == [("a", 1)]
 
 
@@ -188,7 +170,7 @@ def test_rule_26_a_flusher_stops_when_another_one_has_taken_the_window(lists: Li
         patched.setattr(session_type, "write", overtaken)
         slow.run_once()
     assert not any(name.startswith("finish") for name in faults.operations)
-    assert lists.begun().sending == 2
+    assert lists.begun.sending == 2
     lists.flush()
     assert lists.visible() == [("a", 1), ("b", 2)]
 
@@ -224,11 +206,9 @@ def test_rule_26_epochs_with_lists_share_a_window_with_no_others() -> None:
     run = world.run().batches([("b", 2)], [("c", 3)])
     begun = [step for step in world.flush() if isinstance(step, Begin)]
     assert len(begun) == 2
-    row = world.ledger()
-    assert row is not None
-    assert row.last is not None
-    assert [each.epoch for each in row.last.epochs] == [1, 2]
-    assert row.last.sending == 1
+    last = world.last
+    assert [each.epoch for each in last.epochs] == [1, 2]
+    assert last.sending == 1
     assert world.log.plan(run.plan.key) == run.plan
     assert run.plan.demands.sent_once
 
@@ -283,7 +263,7 @@ def test_rule_26_of_two_flushers_that_take_one_attempt_one_writes(
 
     monkeypatch.setattr(session_type, "compare_and_set", late)
     lists.flusher().run_once()
-    assert lists.begun().sending == 2
+    assert lists.begun.sending == 2
     assert lists.visible() == [("a", 1)]
     lists.flush()
     assert lists.visible() == [("a", 1), ("b", 2)]

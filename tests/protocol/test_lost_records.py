@@ -6,9 +6,8 @@ import pytest
 
 from tests.protocol.aged_log import leave_in_place, record_each, recorded_in
 from tests.protocol.engine import World
-from tests.protocol.test_corruption import edit
+from tests.protocol.operators import edit, query
 from wal_sink import errors
-from wal_sink.admin.query import Query
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.verify import verify
 from wal_sink.checkpoint.checkpoint import Checkpoint
@@ -58,7 +57,7 @@ def test_rule_18_an_epoch_whose_record_is_lost_stays_and_holds_up_nothing(
     assert {epoch for epoch, _ in world.log.segments()} == {1}
     assert "flushed/ has no record of it" in caplog.text
     checkpoint = Checkpoint(world.checkpoint)
-    found = verify(Query(world.query_id, checkpoint, world.log), None, world.clock()).findings
+    found = verify(query(world), None, world.clock()).findings
     assert [(finding.epoch, finding.kind) for finding in found] == [(1, "Diverged")]
     trimmable = list_trimmable(world.log, Retention(0.0, world.clock))
     assert not [path for path in trimmable if "0000000001" in path], "nor does `flush` say so"
@@ -80,10 +79,9 @@ def test_rule_18_a_rewind_goes_back_over_an_epoch_whose_record_is_lost(world: Wo
         run.flushed_batches([(f"k{epoch}", epoch)])
     leave_in_place(world)
     world.log.delete(recorded_in(world.log, 1))
-    query = Query(world.query_id, Checkpoint(world.checkpoint), world.log)
     with pytest.raises(errors.OptionError, match=r"(?s)no record of epoch 1.*only to 2"):
-        plan_rewind(query, world.target, 1, world.clock())
-    plan_rewind(query, world.target, 0, world.clock()).carry_out(world.clock())
+        plan_rewind(query(world), world.target, 1, world.clock())
+    plan_rewind(query(world), world.target, 0, world.clock()).carry_out(world.clock())
     assert world.flushed() == world.expected()
     assert world.log.flushed_epochs() == [0, 1, 2, 3]
     leave_in_place(world)

@@ -11,7 +11,7 @@ from typing import Literal
 import pytest
 
 import wal_sink
-from state_backends import S3Backend, StorageOptions, open_backend
+from state_backends import StorageOptions, open_backend
 from tests.protocol.engine import World
 from tests.protocol.operations import different_faults
 from tests.s3 import S3
@@ -19,8 +19,6 @@ from wal_sink.admin.adopt import Sight, look_for_checkpoint
 from wal_sink.admin.query import Query, find_query
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import LogUnavailable, OptionError
-from wal_sink.progress.status import read_status
-from wal_sink.progress.wait import wait_until_flushed
 from wal_sink.testing.faults import Crash, Faults
 from wal_sink.wal.location import locate
 from wal_sink.wal.log import Log
@@ -81,21 +79,6 @@ def test_lost_answers_change_nothing(s3: S3, lost: int) -> None:
     assert world.table() == world.expected()
     assert world.log.highest_generation() == 1
     assert world.log_backend.list("segments/") == world.log_backend.list("manifests/") == []
-
-
-def test_progress_is_read_from_an_object_store(s3: S3) -> None:
-    """`commits/`, `offsets/` and `metadata` come through fsspec as well."""
-    world = world_in(s3, s3.bucket())
-    checkpoint = Checkpoint(world.checkpoint)
-    run = world.run().batches([("a", 1)])
-    run.publish([("b", 2)])
-    seen = read_status(checkpoint, world.log)
-    assert (seen.checkpointed, seen.published, seen.pending_rows) == (0, 1, 1)
-    world.flush()
-    assert wait_until_flushed(checkpoint, world.log, timeout=0).epoch == 0
-    assert checkpoint.offsets(1).text.startswith("v1\n")
-    assert seen.log.startswith("s3://")
-    assert isinstance(world.checkpoint, S3Backend)
 
 
 def test_status_by_the_checkpoints_url_alone(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:

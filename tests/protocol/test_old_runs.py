@@ -6,29 +6,17 @@ import pytest
 
 from tests.protocol import raw
 from tests.protocol.engine import World
-from tests.protocol.test_garbage import At
-from tests.protocol.test_sweep_orphans import room
+from tests.protocol.operations import At
+from tests.protocol.starts import room, starts
 from wal_sink.errors import Fenced, NotRegistered
 from wal_sink.flush.run_history import RunHistory
 from wal_sink.model import paths
-from wal_sink.model.records import Claim, Stop, Ticket
+from wal_sink.model.records import Stop, Ticket
 from wal_sink.protocol.next_step import Begin
 from wal_sink.testing.faults import Faults
 from wal_sink.wal.runs import RUNS_KEPT, ticketed
 
 STORES = ("memory", "local")
-
-
-def starts(world: World, number: int) -> None:
-    """Let so many runs start and claim a generation each, and publish nothing."""
-    first = world.log.highest_generation() + 1
-    for generation in range(first, first + number):
-        run_id = f"start-{generation}"
-        ticket = Ticket(run_id=run_id, generation=generation - 1)
-        world.log.create(paths.TICKET, run_id, ticket)
-        world.log.settle(
-            paths.CLAIM, generation, Claim(run_id=run_id, options={}, early=False, epoch=0)
-        )
 
 
 def test_old_tickets_and_claims_go_and_the_highest_generation_stays(world: World) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from state_backends import open_backend
 from tests.protocol.engine import World
-from tests.protocol.test_garbage import At
+from tests.protocol.operations import At
 from wal_sink import errors
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
@@ -37,17 +37,6 @@ def test_segments_of_a_failed_task_go_with_their_epoch(world: World) -> None:
     run.batch([("a", 1)])
     assert segment_epochs(world) == [0, 0, 0]
     world.flush()
-    assert segment_epochs(world) == []
-    assert world.table() == {"a": 1}
-
-
-def test_a_superseded_attempt_goes_with_its_epoch(world: World) -> None:
-    """Published by a run that died before `commits/0`; the replay's generation is the one flushed."""
-    world.run().publish([("superseded", 1)])
-    world.run().batch([("a", 1)])
-    assert world.log.attempts() == (Attempt(0, 1), Attempt(0, 2))
-    world.flush()
-    assert world.log.attempts() == ()
     assert segment_epochs(world) == []
     assert world.table() == {"a": 1}
 

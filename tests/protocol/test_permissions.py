@@ -12,8 +12,9 @@ import pytest
 
 from state_backends import open_backend
 from state_backends.local import LocalBackend
+from tests.protocol.damaged import flip_a_byte, give_up
 from tests.protocol.engine import NOW_US, World
-from tests.protocol.test_corruption import flip_a_byte, give_up, look, query, stuck
+from tests.protocol.operators import look, query, stuck
 from wal_sink import errors
 from wal_sink.admin.flush import FlushCommand
 from wal_sink.admin.query import sink_options

@@ -15,21 +15,26 @@ import pyarrow as pa
 import pytest
 
 from state_backends import open_backend
-from tests.protocol import raw
 from tests.protocol.adding_world import AddingWorld
 from tests.protocol.cases import covered
-from tests.protocol.engine import NOW_US, Rows, World, in_memory
+from tests.protocol.engine import NOW_US, Rows, World
+from tests.protocol.every_fault import EPOCHS, When, every_fault, partitions
+from tests.protocol.quarantining import (
+    REFUSED,
+    QuarantiningWorld,
+    RefusingWorld,
+    listed,
+    query_of,
+    refused_later,
+)
 from tests.protocol.several_world import ADDED, CELLS, SeveralWorld
-from tests.protocol.test_crash_everywhere import EPOCHS, When, every_fault, partitions
 from wal_sink import errors
 from wal_sink.admin.flush import FlushCommand
 from wal_sink.admin.flusher_at_work import Patience
 from wal_sink.admin.quarantine import (
     Retried,
-    json_value,
     list_quarantine,
     plan_retry,
-    read_quarantine,
 )
 from wal_sink.admin.query import Query
 from wal_sink.admin.rewind import plan_rewind
@@ -44,31 +49,6 @@ from wal_sink.testing.memory_target import MemoryTarget
 from wal_sink.wal.log import Log
 from wal_sink.wal.quarantine import entries
 
-REFUSED = "refused"
-"""A key that the DataFrame has as a null."""
-
-
-class QuarantiningWorld(World):
-    """A query in memory that passes over the rows with a null for a key."""
-
-    def __init__(self) -> None:
-        super().__init__(*in_memory())
-        self.on_invalid_row = "quarantine"
-
-    def frame(self, rows: Rows) -> pa.RecordBatch:
-        """Return rows as the DataFrame has them."""
-        return super().frame([(None if k == REFUSED else k, v) for k, v in rows])  # type: ignore[misc]
-
-    def forget(self) -> None:
-        """Judge the quarantine, too, before it goes: one row of each kept attempt but epoch 2."""
-        whose = raw.kept(self)
-        names = sorted(path.rpartition("/")[2] for path in self.log_backend.list("quarantine/"))
-        found = [(int(name[:20]), name.split("-1-", 1)[1]) for name in names]
-        assert [epoch for epoch, _ in found] == [epoch for epoch in range(EPOCHS) if epoch != 2]
-        for epoch, segment in found:
-            assert whose[epoch] in segment, "a refused row of an attempt that Spark did not keep"
-        super().forget()
-
 
 class BadTextWorld(AddingWorld):
     """Adds rows to a table of SQLite; some keys are not UTF-8, as Spark's strings may be."""
@@ -79,20 +59,6 @@ class BadTextWorld(AddingWorld):
         values = pa.array([v for _, v in rows], pa.int64())
         arrays = [pa.array(encoded, pa.binary()).view(pa.string()), values]
         return pa.record_batch(arrays, names=["k", "v"])
-
-
-def query_of(world: World, target: str = "") -> Query:
-    """Return the query as an operator sees it."""
-    log = Log(world.log_backend, target, several=world.several)
-    return Query(world.query_id, Checkpoint(world.checkpoint), log)
-
-
-def listed(world: World, target: str = "") -> list[tuple[int, int, object]]:
-    """Return epoch, write timestamp and row of what is in quarantine."""
-    return [
-        (row.entry.name.epoch, row.entry.name.us + row.number, json_value(row.row))
-        for row in read_quarantine(query_of(world, target))
-    ]
 
 
 def test_rule_24_a_text_that_is_not_utf8_is_refused_for_every_target(tmp_path: Path) -> None:
@@ -180,9 +146,7 @@ def test_rule_24_a_damaged_segment_of_refused_rows_stops_the_flush() -> None:
     world.log_backend.delete([segment.path])
     with pytest.raises(errors.MissingSegment):
         world.flush()
-    row = world.ledger()
-    assert row is not None
-    assert row.flushed == -1
+    assert world.state.flushed == -1
 
 
 def test_rule_24_what_is_flushed_again_after_a_rewind_is_listed_once() -> None:
@@ -273,39 +237,6 @@ def test_rule_24_what_one_of_several_targets_refuses_goes_to_none(tmp_path: Path
 
 
 # --- rows that the target refuses in the flush ----------------------------------------------------
-
-
-class RefusingWorld(QuarantiningWorld):
-    """The target itself refuses each row whose value is -777; the tasks do not know."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.store.refuses = lambda row: "three sevens" if row["v"] == -777 else ""
-
-    def forget(self) -> None:
-        """Judge the quarantine: the rows of kept attempts that the target refuses, with their timestamps."""
-        whose = raw.kept(self)
-        refused = [
-            (epoch, key)
-            for epoch in sorted(whose)
-            for key, value in self.computed[epoch, whose[epoch]].items()
-            if value is None and key.startswith("777")
-        ]
-        found = [(epoch, row["k"]) for epoch, _, row in listed(self)]  # type: ignore[index]
-        assert sorted(found) == sorted(refused)
-        World.forget(self)
-
-    def frame(self, rows: Rows) -> pa.RecordBatch:
-        """Return rows as the DataFrame has them: the judge takes a row without a value for none."""
-        return World.frame(self, [(k, -777 if v is None else v) for k, v in rows])
-
-
-def refused_later(epoch: int, run: str) -> list[Rows]:
-    """Return the rows of the other tests of faults, with two that the target refuses."""
-    rows = partitions(epoch, run)
-    return (
-        [[(f"777-{epoch}", None), *rows[0]], [*rows[1], (f"777-{epoch}-b", None)]] if rows else []
-    )
 
 
 @pytest.mark.parametrize("when", get_args(When))

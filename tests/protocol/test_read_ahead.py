@@ -66,7 +66,7 @@ def test_a_segment_that_cannot_be_read_ahead_stops_the_flush_where_it_is_wanted(
     with pytest.raises(errors.LogUnavailable):
         world.flusher(faults).run_once()
     assert faults.injected is not None
-    assert world.store.ledger[world.query_id].begun is not None
+    assert world.state.begun is not None
     assert "c" not in world.table()
     assert world.flushed() == {"a": 1, "b": 2, "c": 3}
 

@@ -4,33 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.protocol.engine import Rows, Run, World
-from tests.protocol.test_restored import files, restore
-from tests.protocol.test_rules import pass_over, repartition
+from tests.protocol.engine import World
+from tests.protocol.operators import files, restore
+from tests.protocol.state_repartition import batch, go_on, pass_over, repartition
 from wal_sink.errors import MissingManifest, WrongOwner
 from wal_sink.model import paths
 from wal_sink.testing.faults import Faults
 
 STORES = ("memory", "local")
-
-
-def batch(run: Run, retained: int, *partitions: Rows, offset: str | None = None) -> int:
-    """Run one micro-batch; while it is planned, Spark purges what lies `minBatchesToRetain` before it."""
-    run.write_offsets(offset)
-    checkpoint = run.world.checkpoint
-    for folder in ("offsets/", "commits/"):
-        checkpoint.delete(
-            path
-            for path in checkpoint.list(folder)
-            if int(path.removeprefix(folder)) < run.next - retained
-        )
-    return run.batch(*partitions, offset=offset)
-
-
-def go_on(run: Run, retained: int) -> None:
-    """Run batches until everything before them is purged."""
-    for number in range(retained + 3):
-        batch(run, retained, [("later", number)])
 
 
 @pytest.mark.parametrize("retained", [1, 2, 5])

@@ -13,45 +13,16 @@ import pytest
 from state_backends import StateBackend, open_backend
 from tests.protocol.aged_log import leave_in_place, recorded_in
 from tests.protocol.engine import World
-from tests.protocol.test_corruption import query
-from tests.protocol.test_rules import repartition
+from tests.protocol.operators import Backup, Files, files, query, restore, rewind, stops
+from tests.protocol.state_repartition import repartition
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.skip import plan_skip
 from wal_sink.admin.verify import verify
-from wal_sink.errors import CorruptLog, Diverged, MissingManifest, OptionError, WalSinkError
+from wal_sink.errors import CorruptLog, Diverged, MissingManifest, OptionError
 from wal_sink.flush.rows import WindowWrite, WriteInThread
 from wal_sink.model import paths
 
 STORES = ("memory", "local")
-
-Files = dict[str, bytes]
-
-
-def files(backend: StateBackend) -> Files:
-    """Return the content of a store: its backup."""
-    return {path: backend.read(path) for path in backend.list()}
-
-
-def restore(backend: StateBackend, backup: Files) -> None:
-    """Put a backup back."""
-    backend.delete(backend.list())
-    for path, data in backup.items():
-        backend.create(path, data)
-
-
-class Backup:
-    """Checkpoint and log, as `docs/deploy.md` asks to copy them: no run, no flusher."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._log, self._checkpoint = files(world.log_backend), files(world.checkpoint)
-        self._committed = dict(world.committed)
-
-    def restore(self) -> None:
-        """Put both back; the target stays as it is."""
-        restore(self._world.log_backend, self._log)
-        restore(self._world.checkpoint, self._checkpoint)
-        self._world.committed = dict(self._committed)
 
 
 def mount(world: World, snapshot: tuple[Files, Files]) -> None:
@@ -70,21 +41,6 @@ def _clone(place: str, backup: Files, url: str) -> StateBackend:
     restore(clone, backup)
     clone.url = url
     return clone
-
-
-def rewind(world: World, to: int, *, restored: bool = False) -> None:
-    """Rewind as the error says; any flusher has been dead for long."""
-    now_us = world.clock.us + 600_000_000
-    plan_rewind(query(world), world.target, to, now_us, restored=restored).carry_out(now_us)
-
-
-def stops(world: World) -> WalSinkError:
-    """Flush; return the error at which the flush stops. Nothing is deleted from the log meanwhile."""
-    before = set(world.log_backend.list())
-    with pytest.raises(WalSinkError) as caught:
-        world.flush()
-    assert before <= set(world.log_backend.list())
-    return caught.value
 
 
 @pytest.mark.parametrize("restarts", [0, 1, 3])
@@ -304,7 +260,7 @@ def test_rule_16_a_row_that_another_log_brought_to_the_same_epoch_is_not_shadowe
     flusher._write_rows = overtaken_by(world, production)
     flusher.run_once()
     assert world.log.flushed_epochs() == [0, 1]
-    assert world.store.ledger[world.query_id].flushed == 1
+    assert world.state.flushed == 1
     world.flush()
     assert world.log.flushed_epochs() == [0, 1, 2]
     world.checkpoint, world.log_backend = production

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from tests.protocol.aged_log import leave_in_place, recorded_in
-from tests.protocol.engine import World
+from tests.protocol.engine import World, until_rest
 from tests.protocol.looks import Looks
+from tests.protocol.operators import query
 from wal_sink.admin.flush import FlushCommand, preview
-from wal_sink.admin.query import Query
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import LedgerBehindLog
@@ -21,7 +21,7 @@ from wal_sink.flush.flusher import Flusher
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
 from wal_sink.progress.status import read_status
-from wal_sink.protocol.next_step import Idle, Trim
+from wal_sink.protocol.next_step import Trim
 from wal_sink.testing.faults import Crash, Faults, FaultyBackend
 from wal_sink.wal.log import Log
 from wal_sink.wal.retention import all_records, retain, retained_paths
@@ -55,15 +55,8 @@ def fill(world: World, epochs: int, apart_us: int = 0) -> None:
         world.clock.us += apart_us
 
 
-def query(world: World) -> Query:
-    return Query(world.query_id, Checkpoint(world.checkpoint), world.log)
-
-
 def rest(flusher: Flusher) -> list[type]:
-    steps = []
-    while not isinstance(step := flusher.run_once(), Idle):
-        steps.append(type(step))
-    return steps
+    return [type(step) for step in until_rest(flusher)[:-1]]
 
 
 def test_it_stays_for_its_time_and_goes_by_itself(world: World) -> None:
@@ -333,16 +326,14 @@ def test_a_slower_flusher_that_dies_leaves_a_copy_of_the_record(
 ) -> None:
     """Its record has another time, and the log's counts; without any copy the epoch would count as due."""
     fill(world, 1)
-    row, record = world.ledger(), world.log.flushed(0)
-    assert row is not None
-    assert row.last is not None
+    record = world.log.flushed(0)
     assert record is not None
     later = msgspec.structs.replace(record, recorded_us=record.recorded_us + 1)
     at = 0
     while True:
         faults = Faults(at=at, matching="retained/", when=when)
         with contextlib.suppress(Crash):
-            retain(Log(FaultyBackend(world.log_backend, faults)), row.last.epochs, [later])
+            retain(Log(FaultyBackend(world.log_backend, faults)), world.last.epochs, [later])
         assert world.log.read(paths.RETAINED_RECORD, 0) is not None
         if not faults.injected:
             break

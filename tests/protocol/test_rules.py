@@ -19,7 +19,8 @@ import pytest
 from state_backends import open_backend
 from tests.protocol.aged_log import record_each, recorded_in
 from tests.protocol.engine import NOW_US, Run, World, a_decision
-from tests.protocol.test_corruption import edit
+from tests.protocol.operators import edit
+from tests.protocol.state_repartition import pass_over, repartition
 from tests.support.waiting import until
 from wal_sink import errors
 from wal_sink.admin.query import Query
@@ -58,7 +59,7 @@ from wal_sink.testing.memory_target import MemorySession, Shadow
 
 def set_mark(world: World, **changes: object) -> None:
     """Edit the ledger row by hand."""
-    row = world.store.ledger[world.query_id]
+    row = world.state
     world.store.ledger[world.query_id] = msgspec.structs.replace(row, **changes)
 
 
@@ -497,7 +498,7 @@ def test_rule_8_what_cannot_be_made_durable_is_not_acted_on(
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(errors.LogUnavailable, match="disk failure"):
         world.flush()
-    assert world.store.ledger[world.query_id].begun is None
+    assert world.state.begun is None
 
 
 @pytest.mark.parametrize("repaired", ["by hand", "by later epochs"])
@@ -955,32 +956,6 @@ def test_rule_11_a_generation_that_falls_is_logged(
     assert "falls from 2 at epoch 1 to 1 at epoch 2" in caplog.text
 
 
-def repartition(world: World, last_kept: int, batch: int, partitions: int) -> None:
-    """Do as Spark's offline state repartition does: copy a batch, change its partitions, commit it."""
-    backend = world.checkpoint
-    version, line, *sources = backend.read(f"offsets/{last_kept}").decode().split("\n")
-    metadata = json.loads(line)
-    metadata["conf"]["spark.sql.shuffle.partitions"] = str(partitions)
-    text = "\n".join([version, json.dumps(metadata), *sources])
-    backend.create(f"offsets/{batch}", text.encode())
-    backend.create(f"commits/{batch}", backend.read(f"commits/{last_kept}"))
-
-
-def pass_over(world: World, *, published: bool) -> None:
-    """Run epoch 0, then let a run fail in epoch 1; the repartition passes over that, and makes epoch 2.
-
-    :param published: the run has published the epoch before it failed.
-    """
-    world.run().batch([("a", 1)])
-    failed = world.run()
-    failed.write_offsets()
-    appended = failed.tasks([("failed", 2)])
-    if published:
-        failed.commit(appended)
-    world.checkpoint.create("commits/1", b'v1\n{"nextBatchWatermarkMs":0}')
-    repartition(world, last_kept=0, batch=2, partitions=8)
-
-
 def test_rule_12_a_batch_of_the_state_repartition_has_no_rows(world: World) -> None:
     """Spark made it without a sink, so it has no manifest; what comes after it is flushed."""
     run = world.run().batches([("a", 1)])
@@ -1019,7 +994,7 @@ def test_rule_12_begun_without_rows_is_resumed(world: World) -> None:
     repartition(world, last_kept=0, batch=1, partitions=8)
     flush_until(world, "finish 1")
     assert any(isinstance(step, Resume) for step in world.flush())
-    assert world.store.ledger[world.query_id].flushed == 1
+    assert world.state.flushed == 1
 
 
 def test_rule_12_what_spark_went_back_behind_is_never_flushed(world: World) -> None:
@@ -1152,7 +1127,7 @@ def test_rule_13_a_lost_answer_is_read_back(world: World, operation: str) -> Non
     world.flush(faults)
     assert faults.injected == operation
     assert world.table() == {"a": 1}
-    row = world.store.ledger[world.query_id]
+    row = world.state
     assert (row.flushed, row.begun) == (0, None)
 
 
@@ -1203,7 +1178,7 @@ def test_rule_14_timestamps_are_fixed_before_the_first_row(world: World) -> None
     """A flush that is repeated, also by a flusher with another clock, writes the same timestamps."""
     world.run().batch([("a", 1), ("b", 2)])
     flush_until(world, "write")
-    begun = world.store.ledger[world.query_id].begun
+    begun = world.state.begun
     assert begun is not None
     world.clock.us += 3_600_000_000
     world.flush()
@@ -1301,7 +1276,7 @@ def test_rule_14_timestamps_of_the_future_are_told(
     world.flusher().run_once()
     run.batch([("k", 1)])
     world.flusher().run_once()
-    seen = world.store.ledger[world.query_id]
+    seen = world.state
     future_us = NOW_US + 10**14
     world.store.ledger[world.query_id] = msgspec.structs.replace(seen, last_us=future_us)
     world.flush()
@@ -1320,7 +1295,7 @@ def test_rule_15_a_late_flusher_cannot_overwrite_a_newer_epoch(world: World) -> 
     stale.run_once()
     with pytest.raises(errors.TargetUnavailable):
         stale.run_once()
-    window = world.store.ledger[world.query_id].begun
+    window = world.state.begun
     assert window is not None
     (piece,) = pieces(world.log, window.epochs[0])
     held = list(read_piece(world.log_backend, piece))
@@ -1396,7 +1371,7 @@ def test_rule_17_a_record_that_is_missing_is_made_from_the_ledger(world: World) 
         world.flush(
             Faults(at=0, error=lambda: OSError("gone"), matching=f"create {paths.FLUSHED.folder}")
         )
-    assert world.store.ledger[world.query_id].flushed == 0
+    assert world.state.flushed == 0
     assert world.log.newest_flushed() is None
     steps = world.flush()
     assert isinstance(steps[0], RecordFlushed)
@@ -1630,7 +1605,7 @@ def test_rule_21_flinks_hole_a_failed_epoch_then_a_good_one(world: World) -> Non
     with pytest.raises(errors.TargetUnavailable):
         flusher.run_once()
     assert world.table() == {}
-    assert world.store.ledger[world.query_id].flushed == -1
+    assert world.state.flushed == -1
     while not isinstance(flusher.run_once(), Idle):
         pass
     assert world.table() == {"failed": 1, "good": 2}
@@ -1660,7 +1635,7 @@ def test_rule_22_what_is_begun_is_finished_without_further_rows(world: World) ->
     run.batch([("c", 2)])
     with pytest.raises(errors.TargetUnavailable):
         world.flush(Faults(at=3, error=ConnectionError, matching="write"))
-    begun = world.store.ledger[world.query_id].begun
+    begun = world.state.begun
     assert begun is not None
     world.log.create_decision(decision(0))
     steps = world.flush()

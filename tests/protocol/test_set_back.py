@@ -7,34 +7,19 @@ import logging
 import msgspec
 import pytest
 
-from state_backends import open_backend
 from tests.protocol.engine import World
-from tests.protocol.test_corruption import edit, query
-from tests.protocol.test_restored import files, restore, rewind, stops
+from tests.protocol.operators import edit, files, query, restore, rewind, skip, stops
 from wal_sink.admin.inspect import inspect
 from wal_sink.admin.rewind import plan_rewind
-from wal_sink.admin.skip import plan_skip
 from wal_sink.admin.verify import verify
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import Diverged, MissingManifest, OptionError
 from wal_sink.model import paths
-from wal_sink.model.records import Decision
 from wal_sink.progress.status import read_status
 from wal_sink.protocol.budget import Budget
 from wal_sink.publish.start import claim_early
 
 STORES = ("memory", "local")
-
-
-def skip(world: World, epoch: int, to: str | None = None) -> Decision:
-    """Give an epoch up; any flusher has been dead for long."""
-    now_us = world.clock.us + 600_000_000
-    place = open_backend(to) if to else None
-    return (
-        plan_skip(query(world), world.target, epoch, place, now_us, begun=False)
-        .carry_out(now_us)
-        .decision
-    )
 
 
 def lost(world: World) -> dict[str, bytes]:

@@ -12,13 +12,13 @@ import pytest
 
 from state_backends import LocalBackend
 from tests.protocol import several_world as judged
+from tests.protocol.caching_mount import CachingMount
 from tests.protocol.cases import covered
-from tests.protocol.engine import NOW_US, Rows, World, a_decision, in_memory
+from tests.protocol.engine import NOW_US, Rows, World, a_decision, flush, in_memory
+from tests.protocol.every_fault import fault, injected_as_meant, partitions
 from tests.protocol.interleave import Process, Turns
 from tests.protocol.operations import different_faults
 from tests.protocol.several_world import ADDED, CELLS, SeveralWorld
-from tests.protocol.test_crash_everywhere import fault, flush, injected_as_meant, partitions
-from tests.protocol.test_stale_listing import CachingMount
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import Diverged, Fenced, WalSinkError
 from wal_sink.flush.loop import FlushLoop

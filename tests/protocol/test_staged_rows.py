@@ -11,15 +11,13 @@ import pytest
 
 from tests.protocol import raw
 from tests.protocol.adding_world import AddingWorld
+from tests.protocol.engine import flush, until_rest
 from tests.protocol.staging_world import StagingSession, StagingWorld
-from tests.protocol.test_crash_everywhere import flush
 from wal_sink.errors import TargetUnavailable
-from wal_sink.flush.flusher import Flusher
 from wal_sink.flush.rows import WindowWrite
 from wal_sink.flush.tasks import FlushTask, gravest
 from wal_sink.model.ledger import LedgerState, Outcome, Owner
 from wal_sink.model.plan import Plan
-from wal_sink.protocol.next_step import Idle
 from wal_sink.protocol.windows import share_out
 from wal_sink.targets.base import Slice, Target
 from wal_sink.testing.faults import Faults, FaultyTarget
@@ -62,11 +60,6 @@ def by_tasks(world: StagingWorld, target: Target | None = None) -> Callable[[Win
     return write
 
 
-def flush_all(flusher: Flusher) -> None:
-    while not isinstance(flusher.run_once(), Idle):
-        pass
-
-
 def test_rule_15_tasks_stage_and_the_flusher_commits_once(
     world: StagingWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,7 +84,7 @@ def test_rule_15_tasks_stage_and_the_flusher_commits_once(
         return write(window)
 
     flusher._write_rows = twice
-    flush_all(flusher)
+    until_rest(flusher)
     flusher.close()
     (receipts,) = filter(None, finished)  # those of create and begin have none
     assert len(world.staged()) > len(receipts) >= FILES
@@ -104,7 +97,7 @@ def test_rule_15_what_tasks_have_staged_before_one_failed_is_discarded(world: St
     flusher = world.flusher()
     flusher._write_rows = by_tasks(world, broken)
     with pytest.raises(TargetUnavailable):
-        flush_all(flusher)
+        until_rest(flusher)
     assert world.staged()
     flusher.close()
     assert world.staged() == []
@@ -125,7 +118,7 @@ def test_rule_15_a_connection_that_is_lost_takes_its_receipts_with_it(world: Sta
 
     flusher._write_rows = write
     with pytest.raises(TargetUnavailable, match="staged again"):
-        flush_all(flusher)
+        until_rest(flusher)
     assert world.visible() == []
     flush(flusher)
     raw.complete(world, 1, "")
@@ -185,7 +178,7 @@ def test_rule_16_what_a_lost_answer_may_still_commit_is_not_discarded(
     monkeypatch.setattr(StagingSession, "commit", commit)
     flusher = world.flusher()
     with pytest.raises(TargetUnavailable, match="could not be finished"):
-        flush_all(flusher)
+        until_rest(flusher)
     flush(flusher)
     assert outcomes == [Outcome.CONFLICT if quicker else Outcome.APPLIED]
     raw.complete(world, 1, "")

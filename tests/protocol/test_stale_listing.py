@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
-from state_backends import LocalBackend, StateBackend, StateBackendError
-from tests.protocol.engine import World, a_decision
-from tests.protocol.test_old_runs import starts
-from tests.protocol.test_repartition import go_on
-from tests.protocol.test_rules import repartition
+from state_backends import StateBackend, StateBackendError
+from tests.protocol.caching_mount import CachingMount
+from tests.protocol.engine import World, a_decision, until_rest
+from tests.protocol.starts import starts
+from tests.protocol.state_repartition import go_on, repartition
 from wal_sink.admin.query import Query
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.verify import verify
@@ -23,7 +22,6 @@ from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
 from wal_sink.progress.backlog import BacklogReader
 from wal_sink.protocol.budget import Budget
-from wal_sink.protocol.next_step import Idle
 from wal_sink.publish.fencing import claim_generation
 from wal_sink.publish.start import begin_log, claim_early
 from wal_sink.testing.faults import Crash, Faults
@@ -31,56 +29,6 @@ from wal_sink.wal.log import Log
 from wal_sink.wal.runs import RUNS_KEPT, sweep_runs
 
 STORES = ("local",)
-MOST_STEPS = 100
-"""Of a flusher, until it rests: some three for each epoch."""
-
-
-class CachingMount(LocalBackend):
-    """The same folder as another host sees it, which keeps what it has listed until it is told to forget.
-
-    :param asks_again: whether this host asks the server after a change of its own in a folder, as NFS does.
-    """
-
-    def __init__(self, root: Path, *, asks_again: bool) -> None:
-        super().__init__(root)
-        self.asks_again = asks_again
-        self._cached: dict[str, list[tuple[str, str]]] = {}
-        self._absent: set[str] = set()
-
-    def _is_own(self, folder: str) -> bool:
-        return False
-
-    def _files(self, prefix: str) -> Iterator[tuple[str, str]]:
-        found, folder = list(super()._files(prefix)), prefix.rstrip("/")
-        made_here = any(name.startswith(".") for _, name in found)
-        if self.asks_again and made_here:
-            self._absent = {path for path in self._absent if not path.startswith(prefix)}
-            if folder in self._cached:
-                self._cached[folder] = found
-        yield from self._cached.get(folder, found)
-
-    def read(self, path: str) -> bytes:
-        if path in self._absent:
-            raise FileNotFoundError(path)
-        return super().read(path)
-
-    def delete(self, paths: Iterable[str]) -> None:
-        super().delete(paths)
-        if self.asks_again:
-            self.forget()
-
-    def cache(self, prefix: str) -> None:
-        """Answer a listing of this folder from now on with what is there at this moment."""
-        self._cached[prefix.rstrip("/")] = list(super()._files(prefix))
-
-    def cache_absence(self, path: str) -> None:
-        """Answer from now on that there is no such object, as it is at this moment."""
-        self._absent.add(path)
-
-    def forget(self) -> None:
-        """Answer what is there."""
-        self._cached.clear()
-        self._absent.clear()
 
 
 def mounted(world: World, *, asks_again: bool) -> CachingMount:
@@ -95,14 +43,6 @@ def flusher_over(world: World, mount: StateBackend) -> Flusher:
         clock_us=world.clock,
         run_history=RunHistory(),
     )
-
-
-def until_rest(flusher: Flusher) -> None:
-    """Run a flusher to its rest; one that acts on an old listing may look again for ever."""
-    for _ in range(MOST_STEPS):
-        if isinstance(flusher.run_once(), Idle):
-            return
-    raise AssertionError(f"no rest after {MOST_STEPS} steps")
 
 
 def rest_over(

@@ -12,9 +12,8 @@ import pytest
 from state_backends import open_backend
 from tests.protocol.aged_log import record_each, recorded_in
 from tests.protocol.engine import World
-from tests.protocol.test_corruption import query
-from tests.protocol.test_garbage import At
-from tests.protocol.test_restored import files, restore
+from tests.protocol.operations import At
+from tests.protocol.operators import files, query, restore, rewind
 from wal_sink.admin.rewind import Rewound, plan_rewind
 from wal_sink.admin.skip import plan_skip
 from wal_sink.admin.verify import verify
@@ -46,12 +45,6 @@ STORES = ("memory", "local")
 AGAIN = {"c": 3, "d": 3, "e": 3}
 
 
-def rewind(world: World, to: int) -> Rewound:
-    """Rewind; any flusher has been silent for long."""
-    now_us = world.clock.us + 600_000_000
-    return plan_rewind(query(world), world.target, to, now_us).carry_out(now_us)
-
-
 class Outage:
     """The target is restored from its backup of after epoch 1, while epochs 2 to 4 have been flushed."""
 
@@ -59,7 +52,7 @@ class Outage:
         self.world = world
         run = world.run().flushed_batches([("a", 1)], [("b", 2)])
         self._table = copy.deepcopy(world.store.table)
-        self._row = world.store.ledger[world.query_id]
+        self._row = world.state
         for key in AGAIN:
             run.batch([(key, 3)], [(f"{key}2", 3)])
 
@@ -124,7 +117,7 @@ def test_rule_22_a_decision_does_not_cover_what_a_flusher_deletes_after_a_rewind
     now_us, to = world.clock.us, open_backend(str(tmp_path / "given_up"))
     plan_skip(query(world), world.target, 1, to, now_us, begun=False).carry_out(now_us)
     restore(world.checkpoint, checkpoint)
-    table, row = copy.deepcopy(world.store.table), world.store.ledger[world.query_id]
+    table, row = copy.deepcopy(world.store.table), world.state
     world.run().batch([("b", 2)])
     slow = world.flusher()
     slow.trimmer.sweep(world.log.mark())
@@ -158,7 +151,7 @@ def test_rule_22_what_is_retained_late_does_not_hide_what_is_flushed_since(
     world.retention_s = 3_600
     world.run().flushed_batches([("a", 0)])
     checkpoint = files(world.checkpoint)
-    table, row = copy.deepcopy(world.store.table), world.store.ledger[world.query_id]
+    table, row = copy.deepcopy(world.store.table), world.state
 
     def restore_target() -> None:
         world.store.table = copy.deepcopy(table)
@@ -270,7 +263,7 @@ def test_rule_19_a_target_from_before_a_rewind_stops_the_flush(
     world.retention_s = 3_600
     outage = Outage(world)
     world.flush()
-    table, row = copy.deepcopy(world.store.table), world.store.ledger[world.query_id]
+    table, row = copy.deepcopy(world.store.table), world.state
     outage.restore()
     rewind(world, 1)
     world.flush()
@@ -415,7 +408,7 @@ def test_rule_22_attempts_that_were_not_flushed_are_set_aside_before_they_go(wor
     world.log.delete(recorded_in(world.log, 1))
     (lost,) = [attempt for attempt in world.log.attempts() if attempt.epoch == 1]
     world.store.table.clear()
-    row = world.store.ledger[world.query_id]
+    row = world.state
     world.log.record_flushed(flushed_records(row.last, world.clock.us, ())) if row.last else None
     rewind(world, 0)
     listed = world.log_backend.list(paths.ASIDE)
@@ -587,7 +580,7 @@ def test_rule_9_a_flusher_that_stood_still_sees_that_the_target_was_restored(
     What is left of the epoch is the manifest of a fenced run, which came late: an attempt without rows.
     """
     world.run().flushed_batches([("a", 0)])
-    table, row = copy.deepcopy(world.store.table), world.store.ledger[world.query_id]
+    table, row = copy.deepcopy(world.store.table), world.state
     world.run().publish()
     (attempt,) = world.log.attempts()
     late = world.log_backend.read(paths.MANIFEST.path(attempt))
@@ -626,7 +619,7 @@ def test_rule_9_a_second_look_asks_the_target_though_nothing_is_pending(
     run = world.run().batches([("a", 0)])
     slow, restored = world.flusher(), list[LedgerState]()
     until_it_stops(slow)
-    row = world.store.ledger[world.query_id]
+    row = world.state
     run.batch([("b", 1)])
     real = slow._chooser._manifests
 

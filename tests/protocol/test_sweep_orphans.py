@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from state_backends import open_backend
-from tests.protocol.engine import NOW_US, Run, World
-from tests.protocol.test_corruption import edit, query
-from tests.protocol.test_garbage import At
+from tests.protocol.engine import NOW_US, World
+from tests.protocol.operations import At
+from tests.protocol.operators import edit, query
+from tests.protocol.starts import killed, room
 from wal_sink.admin.query import sink_options
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.verify import verify
@@ -36,19 +37,6 @@ ONE_BYTE = Budget(1, "block")
 def runs_of(world: World) -> list[tuple[int, str | None]]:
     """Return epoch and run of each segment in the log."""
     return sorted((epoch, paths.segment_run(path)) for epoch, path in world.log.segments())
-
-
-def killed(world: World, *, size: int = 1) -> Run:
-    """Start a run that is killed when a task has written its segment."""
-    run = world.run()
-    run.write_offsets()
-    run.tasks([(os.urandom(size).hex(), 1)])
-    return run
-
-
-def room(world: World, run: Run, max_bytes: int) -> None:
-    """Do what a run does as it starts."""
-    claim_early(run.log, Checkpoint(run.checkpoint), run.run_id, Budget(max_bytes, "block"), {})
 
 
 def test_rule_18_a_run_that_claims_its_generation_deletes_the_orphans_before_it(

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.protocol.engine import NOW_US, Rows, World, in_memory
-from tests.protocol.test_corruption import query
-from tests.protocol.test_restored import Backup
+from tests.protocol.operators import Backup, query, rewind
 from wal_sink import errors
 from wal_sink.admin.quarantine import plan_retry
 from wal_sink.admin.rewind import plan_rewind
@@ -53,20 +52,15 @@ def flushed() -> TotalsWorld:
     return world
 
 
-def rewound(world: TotalsWorld, to: int) -> None:
-    """Let an operator rewind."""
-    plan_rewind(query(world), world.target, to, NOW_US).carry_out(NOW_US, "as a test")
-
-
 def test_rule_27_what_is_flushed_again_is_not_added_again() -> None:
     """A rewind writes nothing to rows that have it, and all that a restored table lacks."""
     world = flushed()
     before = dict(world.store.table)
-    rewound(world, -1)
+    rewind(world, -1)
     world.flush()
     assert sorted(world.visible()) == [("a", 1), ("a", 2), ("b", 1), ("b", 3)]
     assert world.store.table == before
-    rewound(world, -1)
+    rewind(world, -1)
     del world.store.table[("a",)]
     world.flush()
     assert sorted(world.visible()) == [("a", 1), ("a", 2), ("b", 1), ("b", 3)]
@@ -84,7 +78,7 @@ def test_rule_27_a_restored_log_is_followed_only_with_the_table_set_back() -> No
     with pytest.raises(errors.Diverged):
         world.flush()
     with pytest.raises(errors.OptionError, match="would count for this one's"):
-        rewound(world, 0)
+        rewind(world, 0)
     world.store.table = table
     plan = plan_rewind(query(world), world.target, 0, NOW_US, restored=True)
     assert "cells must be set back to epoch 0" in plan.consequences

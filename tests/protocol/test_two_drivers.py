@@ -17,7 +17,8 @@ import pytest
 
 from tests.protocol import raw
 from tests.protocol.cases import covered
-from tests.protocol.engine import Rows, World
+from tests.protocol.engine import Rows, World, flush
+from tests.protocol.every_fault import new_world
 from tests.protocol.interleave import (
     Process,
     Turns,
@@ -27,7 +28,6 @@ from tests.protocol.interleave import (
 )
 from tests.protocol.operations import changes
 from tests.protocol.pairs_of_stops import History, pairs_of_stops
-from tests.protocol.test_crash_everywhere import flush, new_world
 from wal_sink.errors import Fenced
 from wal_sink.flush.run_history import RunHistory
 from wal_sink.testing.faults import Faults

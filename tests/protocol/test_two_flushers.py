@@ -12,11 +12,11 @@ from itertools import count
 
 from tests.protocol import raw
 from tests.protocol.cases import covered
-from tests.protocol.engine import World
+from tests.protocol.engine import World, flush
+from tests.protocol.every_fault import new_world
 from tests.protocol.interleave import two_flushers
 from tests.protocol.pairs_of_stops import History, pairs_of_stops
-from tests.protocol.test_crash_everywhere import flush, new_world
-from tests.protocol.test_quarantine import RefusingWorld, listed, refused_later
+from tests.protocol.quarantining import RefusingWorld, listed, refused_later
 from tests.protocol.test_two_drivers import rows
 from wal_sink.testing.faults import Faults
 

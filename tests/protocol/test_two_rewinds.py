@@ -12,12 +12,11 @@ import pytest
 
 from tests.protocol.aged_log import recorded_in
 from tests.protocol.cases import covered
-from tests.protocol.engine import NOW_US, World
+from tests.protocol.damaged import EPOCHS
+from tests.protocol.engine import NOW_US, World, flush
 from tests.protocol.interleave import Process, Turns
-from tests.protocol.test_corruption import EPOCHS, look, query
-from tests.protocol.test_crash_everywhere import flush
-from tests.protocol.test_set_back import skip
-from tests.protocol.test_ways_out import faulty, memory, set_up_rewind
+from tests.protocol.operators import faulty, look, query, skip
+from tests.protocol.test_ways_out import memory, set_up_rewind
 from wal_sink import errors
 from wal_sink.admin.flusher_at_work import PATIENCE
 from wal_sink.admin.rewind import plan_rewind
@@ -78,7 +77,7 @@ def test_rule_22_a_rewind_that_stood_still_takes_back_nothing(
             if to in there:
                 flusher.run_once()
         flusher.close()
-        moved = world.store.ledger[world.query_id].flushed != 0
+        moved = world.state.flushed != 0
         why = f"stops before look {stop}, the other one goes to {to}, then {flushed} steps"
         first.turn()
         assert first.ended
@@ -161,7 +160,7 @@ def test_rule_22_a_rewind_that_finds_the_row_moved_makes_no_mark() -> None:
         world = set_up_rewind()
         first, refused = rewinding(world, stop, to=2, before="create ")
         first.turn()
-        if world.store.ledger[world.query_id].flushed == 2:  # it has moved the row
+        if world.state.flushed == 2:  # it has moved the row
             break
         silent(world, 0)
         first.turn()

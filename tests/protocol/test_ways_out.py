@@ -20,33 +20,29 @@ import wal_sink
 from state_backends import StateBackend, open_backend
 from tests.protocol.aged_log import record_each
 from tests.protocol.cases import covered
-from tests.protocol.engine import NOW_US, World
-from tests.protocol.looks import Looks
-from tests.protocol.test_corruption import (
+from tests.protocol.damaged import (
     BROKEN,
     EPOCHS,
     delete_manifest,
     delete_segment,
-    edit,
     elsewhere,
     fill,
     give_up,
-    go_back,
     goes_on_without,
-    look,
     manifest_path,
     of_epoch,
-    query,
     segments,
-    stuck,
     tear_manifest,
     truncate_ledger,
     upto,
 )
+from tests.protocol.engine import NOW_US, World
+from tests.protocol.looks import Looks
+from tests.protocol.operators import edit, faulty, look, query, rewind, stuck
 from wal_sink import errors
 from wal_sink.admin.adopt import Adopted, plan_adopt
 from wal_sink.admin.flusher_at_work import PATIENCE, Patience
-from wal_sink.admin.query import Query, find_query
+from wal_sink.admin.query import find_query
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.skip import Skipped, plan_skip
 from wal_sink.checkpoint.checkpoint import Checkpoint
@@ -54,7 +50,6 @@ from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import ErrorReport, FlusherReport
 from wal_sink.testing.faults import AnswerLost, Crash, Faults, FaultyBackend, FaultyTarget
-from wal_sink.wal.log import Log
 
 STORES = ("memory", "local")
 """Over S3 nothing is different here but the time."""
@@ -113,7 +108,7 @@ def test_skip_of_a_gap_while_a_flusher_tries(world: World) -> None:
     report(world)
     gap(world)
     flusher.run_once()
-    assert world.store.ledger[world.query_id].flushed == BROKEN
+    assert world.state.flushed == BROKEN
 
 
 def test_skip_without_a_place_is_refused_while_there_is_a_manifest(world: World) -> None:
@@ -228,7 +223,7 @@ def test_an_epoch_in_the_middle_of_a_begun_window_is_skipped(world: World) -> No
     delete_segment(world, BROKEN + 1)
     assert "epoch 3" in stuck(world, errors.MissingSegment).lower()
     with pytest.raises(errors.OptionError, match="Epochs 2 to 4 are begun"):
-        go_back(world, 0)
+        rewind(world, 0)
     with pytest.raises(errors.OptionError, match="--begun"):
         give_up(world, BROKEN + 1, begun=False)
     assert give_up(world, BROKEN + 1).rows_possibly_in_target
@@ -442,9 +437,9 @@ def test_rewind_flushes_again_what_the_target_lost(world: World) -> None:
     restore(world, backup, range(1, EPOCHS - 1))
     used = max(record_last_us(world, epoch) for epoch in world.log.flushed_epochs())
     stuck(world, errors.LedgerBehindLog)
-    done = go_back(world, 0)
+    done = rewind(world, 0)
     assert done.again == EPOCHS - 2
-    assert world.store.ledger[world.query_id].last_us == used
+    assert world.state.last_us == used
     assert world.flushed() == world.expected()
     assert world.log.flushed_epochs() == list(range(EPOCHS))
     again = [record_last_us(world, epoch) for epoch in range(1, EPOCHS)]
@@ -458,7 +453,7 @@ def test_rewind_when_only_rows_are_lost(world: World) -> None:
     backup = fill_and_keep(world)
     world.store.table.clear()
     restore(world, backup, range(EPOCHS))
-    assert go_back(world, -1).again == EPOCHS - 1
+    assert rewind(world, -1).again == EPOCHS - 1
     assert world.log.flushed_epochs() == []
     assert world.flushed() == world.expected()
     assert "ghost" not in world.table(), "the attempt that was flushed is flushed again"
@@ -474,7 +469,7 @@ def lost_rows(world: World) -> None:
 def restore_ledger(world: World, flushed: int) -> None:
     record = world.log.flushed(flushed)
     assert record is not None
-    row = world.store.ledger[world.query_id]
+    row = world.state
     world.store.ledger[world.query_id] = msgspec.structs.replace(
         row, flushed=flushed, last_us=record_last_us(world, flushed), last=None
     )
@@ -494,20 +489,20 @@ def test_rewind_is_refused_where_the_log_has_forgotten(world: World) -> None:
     with pytest.raises(
         errors.MissingManifest, match=r"Epoch 1 .*wal\.retention.*\n.*only to 1:.*--to 1"
     ):
-        go_back(world, 0)
+        rewind(world, 0)
     edit(world.log_backend, path, b"damaged")
     with pytest.raises(errors.MissingManifest, match=r"Epoch 2 .*\n.*only to 2:"):
-        go_back(world, 1)
-    before = world.store.ledger[world.query_id]
-    assert go_back(world, 2).again == 1
-    assert world.store.ledger[world.query_id].last_us == before.last_us
+        rewind(world, 1)
+    before = world.state
+    assert rewind(world, 2).again == 1
+    assert world.state.last_us == before.last_us
     assert world.flushed() == world.expected()
 
 
 def advised(world: World, to: int) -> int | None:
     """The epoch to which the refusal of a rewind says that one can go back; None when it names none."""
     with pytest.raises(errors.MissingManifest) as caught:
-        go_back(world, to)
+        rewind(world, to)
     found = re.search(r"--to (-?\d+)", caught.value.remedy)
     return int(found[1]) if found else None
 
@@ -525,7 +520,7 @@ def test_no_rewind_above_the_mark_of_the_log_is_advised(world: World) -> None:
     with pytest.raises(Crash):
         world.flush(Faults(at=0, matching=f"create {paths.FLUSHED.folder}"))
     world.log.delete(of_epoch(world))
-    mark = world.store.ledger[world.query_id].flushed
+    mark = world.state.flushed
     assert (mark, world.log.flushed_epochs()[-1]) == (BROKEN, BROKEN - 1)
     assert advised(world, 0) is None
 
@@ -537,10 +532,10 @@ def test_a_rewind_to_an_epoch_that_has_a_record_is_advised(world: World) -> None
     assert world.log.flushed_epochs() == [2, 3]
     restore(world, backup, range(2, EPOCHS - 1))
     with pytest.raises(errors.OptionError, match=r"no record of epoch 1,(.|\n)*only to 2,"):
-        go_back(world, 1)
+        rewind(world, 1)
     to = advised(world, -1)
     assert to == BROKEN
-    assert go_back(world, to).again == 1
+    assert rewind(world, to).again == 1
 
 
 @pytest.mark.parametrize("to", [-2, 2, 9])
@@ -548,14 +543,14 @@ def test_rewind_stays_within_what_is_flushed(world: World, to: int) -> None:
     """Not before the first epoch, and never forward."""
     fill(world)
     with pytest.raises(errors.OptionError, match="is not between -1"):
-        go_back(world, to)
+        rewind(world, to)
 
 
 def test_rewind_to_where_it_stands_is_refused(world: World) -> None:
     """There is nothing to do."""
     fill(world)
     with pytest.raises(errors.OptionError, match="nothing to set back"):
-        go_back(world, 1)
+        rewind(world, 1)
 
 
 def test_rewind_waits_for_what_is_begun(world: World) -> None:
@@ -564,7 +559,7 @@ def test_rewind_waits_for_what_is_begun(world: World) -> None:
     with pytest.raises(errors.TargetUnavailable):
         world.flush(Faults(at=0, error=ConnectionError, matching="write"))
     with pytest.raises(errors.OptionError, match="Epochs 2 to 4 are begun"):
-        go_back(world, 0)
+        rewind(world, 0)
 
 
 def test_a_rewind_over_epochs_that_were_given_up(world: World) -> None:
@@ -578,8 +573,8 @@ def test_a_rewind_over_epochs_that_were_given_up(world: World) -> None:
     assert late > given.decision.last_us
     truncate_ledger(world)
     record_each(world.log, lost=[3, 4])
-    go_back(world, 2)
-    assert world.store.ledger[world.query_id].last_us == given.decision.last_us
+    rewind(world, 2)
+    assert world.state.last_us == given.decision.last_us
 
 
 def test_a_second_rewind_remembers_the_timestamps_of_the_first(world: World) -> None:
@@ -588,13 +583,13 @@ def test_a_second_rewind_remembers_the_timestamps_of_the_first(world: World) -> 
     backup = {path: world.log_backend.read(path) for path in world.log_backend.list()}
     world.flush()
     restore(world, backup, range(1, 3))
-    go_back(world, 0)
+    rewind(world, 0)
     with pytest.raises(Crash):
         world.flush(Faults(at=0, when="after", matching="write"))
     assert world.log.flushed_epochs() == [0]
     truncate_ledger(world)
     stuck(world, errors.LedgerBehindLog)
-    go_back(world, 0)
+    rewind(world, 0)
     assert world.flushed() == world.expected() == {"last": 28, "first": 2}
 
 
@@ -604,12 +599,12 @@ def test_after_a_rewind_to_the_beginning_a_lost_row_is_not_made_anew(world: Worl
     backup = {path: world.log_backend.read(path) for path in world.log_backend.list()}
     world.flush()
     restore(world, backup, range(2))
-    go_back(world, -1)
+    rewind(world, -1)
     with pytest.raises(Crash):
         world.flush(Faults(at=0, when="after", matching="write"))
     truncate_ledger(world)
     assert "--to -1" in stuck(world, errors.LedgerBehindLog)
-    go_back(world, -1)
+    rewind(world, -1)
     assert world.flushed() == world.expected() == {"last": 19, "first": 1}
 
 
@@ -692,7 +687,7 @@ def test_a_log_that_was_moved(places: Places) -> None:
     )
     moved = places.at(places.root / "checkpoint", places.root, places.world)
     stuck(moved, errors.WrongOwner)
-    row, identity = moved.store.ledger[moved.query_id], moved.log.identity()
+    row, identity = moved.state, moved.log.identity()
     take_over(moved)
     assert moved.store.ledger[moved.query_id] == row
     assert moved.log.identity() == identity
@@ -815,27 +810,18 @@ def test_other_verbs_want_the_owner(places: Places) -> None:
         with pytest.raises(errors.WrongOwner):
             verb(copy)
     with pytest.raises(errors.WrongOwner):
-        go_back(copy, 0)
+        rewind(copy, 0)
     world = places.world
     tear_manifest(world)
-    row = world.store.ledger[world.query_id]
+    row = world.state
     world.store.ledger[world.query_id] = msgspec.structs.replace(row, log_id="another")
     with pytest.raises(errors.WrongOwner, match="adopt"):
         give_up(world)
     with pytest.raises(errors.WrongOwner, match="adopt"):
-        go_back(world, 0)
+        rewind(world, 0)
 
 
 # --- a crash at every operation -------------------------------------------------------------------
-
-
-def faulty(world: World, faults: Faults) -> Query:
-    """The query, as a process sees it whose operations fail."""
-    return Query(
-        world.query_id,
-        Checkpoint(FaultyBackend(world.checkpoint, faults)),
-        Log(FaultyBackend(world.log_backend, faults)),
-    )
 
 
 def skip_under(world: World, faults: Faults) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from state_backends import open_backend
 from tests.protocol.engine import World, in_memory
+from tests.protocol.operators import query
 from wal_sink import errors
 from wal_sink.admin.flush import FlushCommand
 from wal_sink.admin.flusher_at_work import refuse_flusher
@@ -31,8 +32,7 @@ def world() -> World:
 
 
 def own(world: World, faults: Faults | None = None) -> FlushCommand:
-    query = Query(world.query_id, Checkpoint(world.checkpoint), world.log)
-    return FlushCommand(query, FaultyTarget(world.target, faults or Faults()))
+    return FlushCommand(query(world), FaultyTarget(world.target, faults or Faults()))
 
 
 def test_a_query_that_goes_on_does_not_keep_it(world: World) -> None:

@@ -257,21 +257,6 @@ def test_it_tries_again_and_skips_nothing(
     assert [int(name.split()[1]) for name in done] == sorted(int(n.split()[1]) for n in done)
 
 
-@pytest.mark.usefixtures("one_by_one")
-@pytest.mark.parametrize(
-    "operation", ["read ledger", "write", f"create {paths.FLUSHED.folder}", "finish"]
-)
-def test_a_connection_that_breaks_once(world: World, flushing: Flushings, operation: str) -> None:
-    """An outage of a moment, at each place once: the rows arrive, and only once."""
-    world.run().batches([("a", 1), ("b", 2)], [("a", 3)])
-    faults = Faults(at=1, error=ConnectionError, matching=operation)
-    it = flushing(faults).start()
-    until(lambda: it.is_flushed(1))
-    assert faults.injected is not None
-    assert world.table() == {"a": 3, "b": 2}
-    assert world.store.ledger[world.query_id].flushed == 1
-
-
 @pytest.mark.parametrize(
     ("operation", "error", "kind", "transient"),
     [
@@ -310,16 +295,6 @@ def test_its_error_can_be_read_while_it_fails(
     outage.over.set()
     until(lambda: it.is_flushed(0))
     until(lambda: it.error() is None)
-
-
-def test_a_log_that_fails_is_tried_again(world: World, flushing: Flushings) -> None:
-    """The log's store is no more reliable than the target."""
-    world.run().batch([("a", 1)])
-    outage = Outage(f"read {paths.LOG}", lambda: OSError("stale handle"))
-    it = flushing(outage).start()
-    until(lambda: outage.failures >= 2)
-    outage.over.set()
-    until(lambda: it.is_flushed(0))
 
 
 @pytest.mark.parametrize("error", [lambda: ConnectionError("x"), lambda: RuntimeError("x")])

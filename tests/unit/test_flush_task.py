@@ -11,7 +11,7 @@ import pytest
 
 from state_backends import open_backend
 from tests.protocol.engine import World
-from tests.protocol.test_quarantine import listed
+from tests.protocol.quarantining import listed
 from wal_sink import errors
 from wal_sink.errors import (
     CorruptLog,
@@ -169,18 +169,6 @@ def test_a_missing_segment_is_judged_by_the_flusher(world: World) -> None:
 
 
 # --- errors on their way ---------------------------------------------------------------------------
-
-
-def kinds(base: type[WalSinkError] = WalSinkError) -> list[type[WalSinkError]]:
-    return [base, *(kind for child in base.__subclasses__() for kind in kinds(child))]
-
-
-@pytest.mark.parametrize("kind", kinds())
-def test_every_kind_of_error_travels(kind: type[WalSinkError]) -> None:
-    """With both of its texts."""
-    found = pickle.loads(pickle.dumps(kind("what", "remedy")))
-    assert type(found) is kind
-    assert (found.what, found.remedy, str(found)) == ("what", "remedy", str(kind("what", "remedy")))
 
 
 def test_the_gravest_of_several_errors_is_raised() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 import wal_sink
 from tests.protocol.engine import NOW_US, World, in_memory
-from tests.protocol.test_corruption import query
+from tests.protocol.operators import query
 from tests.support.records import flushed_epoch
 from wal_sink import errors
 from wal_sink.admin.verify import verify

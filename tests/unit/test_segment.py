@@ -107,16 +107,6 @@ def test_every_type_comes_back(backend: StateBackend, compression: Compression) 
     found.validate(full=True)
 
 
-@pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_batches_come_back_in_their_order(compression: Compression) -> None:
-    """Row i of a segment is row i of what the task got: the timestamps count on it."""
-    backend = in_memory()
-    batches = [numbers(first, 100) for first in range(0, 1_000, 100)]
-    ref = write(backend, *batches, compression=compression)
-    assert ref.rows == 1_000
-    assert list(read_segment(backend, ref)) == batches
-
-
 def test_a_sliced_batch_is_written_as_it_looks() -> None:
     """Arrow slices share their parent's memory; only what shows is written."""
     backend = in_memory()

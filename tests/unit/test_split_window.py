@@ -71,19 +71,6 @@ def test_the_tasks_get_equal_parts(pieces: list[Piece], slots: int) -> None:
     assert all(size_of(share) <= whole / tasks + 2 * row for share in shares)
 
 
-def test_one_large_segment_is_split() -> None:
-    """A window need not have as many segments as there are slots."""
-    (whole,) = window((10_000, 64 * MIB))
-    shares = share_out([whole], above_bytes=32 * MIB, slots=5)
-    assert [(p.start, p.stop) for (p,) in shares] == [
-        (0, 2_500),
-        (2_500, 5_000),
-        (5_000, 7_500),
-        (7_500, 10_000),
-    ]
-    assert shares[1][0].first_us == BASE_US + 2_500
-
-
 def test_segments_of_one_size_stay_whole() -> None:
     """A segment that two tasks read is verified twice."""
     shares = share_out(window(*[(100, MIB)] * 6), above_bytes=0, slots=4)

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.programs import ran
-from wal_sink.errors import OptionError
-from wal_sink.testing.servers.cassandra import CassandraContainer, EmbeddedCassandra, choose
+from wal_sink.testing.servers.cassandra import CassandraContainer, choose
 from wal_sink.testing.servers.docker import DockerNotUsable
 
 ROOT = Path(__file__).parents[2]
@@ -33,29 +32,6 @@ def test_a_container_where_docker_answers() -> None:
         choice = choose(wanted, docker_is_there)
         assert choice.node is CassandraContainer
         assert choice.said == "container cassandra:5.0 (Docker 28.0)"
-
-
-def test_the_embedded_node_otherwise_with_the_reason() -> None:
-    choice = choose("auto", docker_is_not_there)
-    assert choice.node is EmbeddedCassandra
-    assert choice.said == "embedded node 5.0.9, since no Docker engine answers"
-
-
-def test_the_embedded_node_by_force() -> None:
-    choice = choose("embedded", docker_is_not_asked)
-    assert choice.node is EmbeddedCassandra
-    assert "WAL_SINK_TEST_CASSANDRA says" in choice.said
-
-
-def test_a_container_by_force_never_falls_back() -> None:
-    with pytest.raises(DockerNotUsable, match="no Docker engine answers") as caught:
-        choose("docker", docker_is_not_there)
-    assert "WAL_SINK_TEST_CASSANDRA" in caught.value.remedy
-
-
-def test_anything_else_is_refused_by_its_name() -> None:
-    with pytest.raises(OptionError, match="'podman'"):
-        choose("podman", docker_is_not_asked)
 
 
 @pytest.mark.parametrize(
