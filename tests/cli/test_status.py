@@ -56,7 +56,7 @@ def test_a_live_query_that_lags(world: World, tmp_path: Path) -> None:
     batches.batch([("b", 2), ("c", 3)], [("d", 4)])
     batches.batch([("e", 5)])
     batches.publish([("f", 6)])
-    claim = Claim(run_id="later", options={"wal.maxBytes": "5000000"}, early=True, epoch=4)
+    claim = Claim(run_id="later", options={"wal.maxBytes": "5000000"}, early=False, epoch=4)
     world.log.create(paths.CLAIM, world.log.highest_generation() + 1, claim)
     reporter(world).say("writing", 1)
     shown = run(tmp_path, "status", "checkpoint", "--json").document
