@@ -9,7 +9,7 @@ from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.publish.micro_batch import RESERVED, with_epoch, with_epoch_field
 from wal_sink.targets.cassandra.features.event_time import EVENT_US
 from wal_sink.targets.cassandra.features.lives import EXPIRES_US, LIFE_S
-from wal_sink.targets.postgresql.connection import DELETED, ORDINAL
+from wal_sink.targets.sql.staged import DELETED, ORDINAL
 
 SCHEMA = pa.schema([("id", pa.int64())])
 

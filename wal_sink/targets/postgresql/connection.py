@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 import pgpq
@@ -21,7 +21,7 @@ from pgpq import schema as pg
 from psycopg import conninfo
 
 from wal_sink.errors import OptionError, TargetUnavailable
-from wal_sink.model.plan import Column, Plan
+from wal_sink.model.plan import Plan
 from wal_sink.options import VARIABLE_IS_READ
 from wal_sink.targets.arrow_values import are_deletes
 from wal_sink.targets.casts import key_of
@@ -30,6 +30,7 @@ from wal_sink.targets.postgresql.options import PASSWORD_VARIABLE, PostgresqlOpt
 from wal_sink.targets.postgresql.types import is_staged, parse, staged_type
 from wal_sink.targets.sql.database import POSTGRESQL_SETTINGS
 from wal_sink.targets.sql.keyed import TableName
+from wal_sink.targets.sql.staged import DELETED, ORDINAL, delete, upsert
 from wal_sink.targets.sql.target import refuse_pooler
 
 # For what the URI does not say. A host that is gone is noticed after half a minute; one that is there and
@@ -152,11 +153,6 @@ def _parameters(options: PostgresqlOptions) -> dict[str, Any]:
 _PIECE = 8_192
 """Rows that are encoded at once, while the server takes those before them."""
 
-ORDINAL = "wal_sink:ordinal"
-"""The temporary table's column with the position of a row in its batch."""
-DELETED = "wal_sink:deleted"
-"""Its column that says whether a row is a delete, where the plan has an operation column."""
-
 
 def write(connection: Any, table: TableName, plan: Plan, batch: pa.RecordBatch) -> None:
     """Write rows in the open transaction: add them, or replace and delete those of the plan's key.
@@ -164,75 +160,37 @@ def write(connection: Any, table: TableName, plan: Plan, batch: pa.RecordBatch) 
     :param batch: in the types of the log; without rows the same statements are run.
     :raises Exception: of the driver.
     """
-    key = key_of(plan)
     if not is_staged(plan):
         _copy(connection, str(table), batch, [column.type for column in plan.columns])
         return
-    if plan.operation is None:
-        staged = _stage(connection, table, plan, batch, {})
-        connection.execute(_from_staged(table, plan, staged, key))
+    of_table, more = plan.of_table(), dict[str, tuple[str, pa.Array]]()
+    if plan.operation is not None:
+        more[DELETED] = "boolean", are_deletes(batch.column(plan.operation))
+    rows = batch.select([column.name for column in of_table.columns])
+    staged = _stage(connection, table, of_table, rows, more)
+    names, key = ([quote(name) for name in each] for each in (rows.schema.names, key_of(plan)))
+    query = _as_in_table(of_table, staged, more)
+    if not key:
+        listed, ordinal = ", ".join(names), quote(ORDINAL)
+        connection.execute(
+            f"INSERT INTO {table} ({listed}) SELECT {listed} FROM ({query}) AS staged ORDER BY {ordinal}"  # noqa: S608
+        )
     else:
-        deletes = are_deletes(batch.column(plan.operation))
-        rows, of_table = batch.drop_columns([plan.operation]), plan.of_table()
-        staged = _stage(connection, table, of_table, rows, {DELETED: ("boolean", deletes)})
-        if not batch.num_rows or pc.any(deletes).as_py():
-            connection.execute(_delete(table, of_table, staged, key))
-        connection.execute(_from_staged(table, of_table, staged, key, deleted=True))
+        if more and (not batch.num_rows or pc.any(more[DELETED][1]).as_py()):
+            connection.execute(delete(str(table), key, query))
+        connection.execute(upsert(str(table), names, key, query, deletes=bool(more)))
     connection.execute(f"TRUNCATE {staged}")
 
 
-def _delete(table: TableName, plan: Plan, staged: str, key: Sequence[str]) -> str:
-    """Return the statement that deletes each key of which some row in the temporary table is a delete.
-
-    Also where the last row of the key is an upsert: what comes after a delete is a new row, which has nothing
-    of the old one in columns that the DataFrame lacks.
-    """
+def _as_in_table(plan: Plan, staged: str, more: Iterable[str]) -> str:
+    """Return the query of the temporary table whose columns are as the table takes them."""
     values = [
-        f"{_value(column)} AS {quote(column.name)}" for column in plan.columns if column.name in key
+        f"{quote(column.name)}::{column.type} AS {quote(column.name)}"
+        if staged_type(column.type)
+        else quote(column.name)
+        for column in plan.columns
     ]
-    same = " AND ".join(f"there.{quote(name)} = gone.{quote(name)}" for name in key)
-    return (
-        f"DELETE FROM {table} AS there USING"  # noqa: S608 -- quoted names
-        f" (SELECT DISTINCT {', '.join(values)} FROM {staged} WHERE {quote(DELETED)}) AS gone WHERE {same}"
-    )
-
-
-def _from_staged(
-    table: TableName, plan: Plan, staged: str, key: Sequence[str], *, deleted: bool = False
-) -> str:
-    """Return the statement that moves rows on from the temporary table.
-
-    Of several rows of a key the last one counts; the server decides which keys are equal, as its unique index
-    does.
-
-    :param deleted: whether the temporary table says of rows that they are deletes: keys whose last row is one
-        are left out.
-    """
-    names = listed(column.name for column in plan.columns)
-    values = ", ".join(map(_value, plan.columns))
-    if not key:
-        return (
-            f"INSERT INTO {table} ({names}) SELECT {values} FROM {staged}"  # noqa: S608 -- quoted names
-            f" ORDER BY {quote(ORDINAL)}"
-        )
-    others = [column.name for column in plan.columns if column.name not in key]
-    changes = ", ".join(f"{quote(name)} = EXCLUDED.{quote(name)}" for name in others)
-    last = (
-        f"SELECT DISTINCT ON ({listed(key)}) {'*' if deleted else values} FROM {staged}"  # noqa: S608
-        f" ORDER BY {listed(key)}, {quote(ORDINAL)} DESC"
-    )
-    if deleted:
-        last = f"SELECT {values} FROM ({last}) AS last WHERE NOT {quote(DELETED)}"  # noqa: S608
-    return (
-        f"INSERT INTO {table} ({names}) {last}"
-        f" ON CONFLICT ({listed(key)}) DO {f'UPDATE SET {changes}' if changes else 'NOTHING'}"
-    )
-
-
-def _value(column: Column) -> str:
-    """Return a column of the temporary table as the table takes it."""
-    cast = staged_type(column.type)
-    return f"{quote(column.name)}::{column.type}" if cast else quote(column.name)
+    return f"SELECT {', '.join([*values, *map(quote, (*more, ORDINAL))])} FROM {staged}"  # noqa: S608
 
 
 def _stage(

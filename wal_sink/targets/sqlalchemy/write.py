@@ -13,6 +13,8 @@ from wal_sink.model.plan import Plan
 from wal_sink.targets.arrow_values import are_deletes
 from wal_sink.targets.casts import key_of
 from wal_sink.targets.sql.ledger import with_values
+from wal_sink.targets.sql.staged import DELETED, ORDINAL, on_conflict, upsert
+from wal_sink.targets.sql.staged import delete as delete_keys
 from wal_sink.targets.sqlalchemy.dialects import Dialect
 from wal_sink.targets.sqlalchemy.literals import statements
 from wal_sink.targets.sqlalchemy.types import driver_values
@@ -103,9 +105,7 @@ def _on_duplicate(
     if kind == "duplicate key":
         changes = ", ".join(f"{quote(name)} = VALUES({quote(name)})" for name in others or key[:1])
         return f" ON DUPLICATE KEY UPDATE {changes}"
-    on = ", ".join(map(quote, key))
-    changes = ", ".join(f"{quote(name)} = excluded.{quote(name)}" for name in others)
-    return f" ON CONFLICT ({on}) DO {f'UPDATE SET {changes}' if changes else 'NOTHING'}"
+    return on_conflict([*map(quote, key)], [*map(quote, others)])
 
 
 def _merge(
@@ -147,7 +147,7 @@ def delete(dialect: Dialect, quote: Quote, plan: Plan) -> str:
 
 # --- DuckDB, which reads Arrow as it is ---
 
-_BATCH, _ORDINAL, _DELETED = "wal_sink_batch", "wal_sink:ordinal", "wal_sink:deleted"
+_BATCH = "wal_sink_batch"
 
 
 def _write_arrow(connection: Any, quote: Quote, plan: Plan, batch: pa.RecordBatch) -> None:
@@ -155,9 +155,9 @@ def _write_arrow(connection: Any, quote: Quote, plan: Plan, batch: pa.RecordBatc
     of_table, key = plan.of_table(), key_of(plan)
     rows = batch.select([column.name for column in of_table.columns])
     if key:
-        rows = rows.append_column(_ORDINAL, pa.array(range(rows.num_rows), pa.int64()))
+        rows = rows.append_column(ORDINAL, pa.array(range(rows.num_rows), pa.int64()))
     if plan.operation is not None:
-        rows = rows.append_column(_DELETED, are_deletes(batch.column(plan.operation)))
+        rows = rows.append_column(DELETED, are_deletes(batch.column(plan.operation)))
     cursor = connection.cursor()  # in whose transaction they are written
     connection.raw.register(_BATCH, rows)
     for each in arrow_statements(quote, of_table, deletes=plan.operation is not None):
@@ -167,34 +167,17 @@ def _write_arrow(connection: Any, quote: Quote, plan: Plan, batch: pa.RecordBatc
 
 
 def arrow_statements(quote: Quote, plan: Plan, *, deletes: bool) -> Iterator[str]:
-    """Yield the statements that bring the rows of the registered batch into the table.
-
-    A key with some delete is deleted first, also where its last row is an upsert: what comes after a delete
-    is a new row.
-    """
-    names = ", ".join(quote(column.name) for column in plan.columns)
-    key = key_of(plan)
+    """Yield the statements that bring the rows of the registered batch into the table."""
+    of_table = [column.name for column in plan.columns]
+    names, key = ([quote(name) for name in each] for each in (of_table, key_of(plan)))
     if not key:
-        yield f"INSERT INTO {plan.table} ({names}) SELECT {names} FROM {_BATCH}"  # noqa: S608 -- quoted names
+        listed = ", ".join(names)
+        yield f"INSERT INTO {plan.table} ({listed}) SELECT {listed} FROM {_BATCH}"  # noqa: S608 -- quoted names
         return
-    listed = ", ".join(map(quote, key))
     rows = _as_in_table(quote, plan, deletes=deletes)
     if deletes:
-        same = " AND ".join(f"there.{quote(name)} = gone.{quote(name)}" for name in key)
-        yield (
-            f"DELETE FROM {plan.table} AS there USING"  # noqa: S608
-            f" (SELECT DISTINCT {listed} FROM ({rows}) WHERE {quote(_DELETED)}) AS gone WHERE {same}"
-        )
-    others = [column.name for column in plan.columns if column.name not in key]
-    last = (
-        f"SELECT * FROM ({rows}) QUALIFY"  # noqa: S608
-        f" row_number() OVER (PARTITION BY {listed} ORDER BY {quote(_ORDINAL)} DESC) = 1"
-    )
-    kept = f" WHERE NOT {quote(_DELETED)}" if deletes else ""
-    yield (
-        f"INSERT INTO {plan.table} ({names}) SELECT {names} FROM ({last}){kept}"  # noqa: S608
-        + _on_duplicate("conflict", quote, key, others)
-    )
+        yield delete_keys(plan.table, key, rows)
+    yield upsert(plan.table, names, key, rows, deletes=deletes)
 
 
 def _as_in_table(quote: Quote, plan: Plan, *, deletes: bool) -> str:
@@ -203,7 +186,7 @@ def _as_in_table(quote: Quote, plan: Plan, *, deletes: bool) -> str:
     By these two keys are equal or not: a uuid in small letters or capitals, a text without case. A collation
     comes from the table by UNION alone.
     """
-    added = {_ORDINAL: "BIGINT"} | ({_DELETED: "BOOLEAN"} if deletes else {})
+    added = {ORDINAL: "BIGINT"} | ({DELETED: "BOOLEAN"} if deletes else {})
     given = [(quote(column.name), column.type) for column in plan.columns]
     cast = ", ".join(f"CAST({name} AS {type_}) AS {name}" for name, type_ in given)
     names = ", ".join(name for name, _ in given)
