@@ -28,7 +28,7 @@ from tests.cassandra.login import SETTINGS
 from tests.conftest import QUICK_SCHEMA
 from tests.protocol.engine import World
 from tests.support.cassandra import options_of
-from tests.support.waiting import until
+from tests.support.waiting import eventually, until
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable
 from wal_sink.flush.flusher import Flusher, Pipeline
@@ -41,6 +41,7 @@ from wal_sink.progress.status import Status, read_status
 from wal_sink.targets.base import Session, Slice
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget, session
 from wal_sink.targets.cassandra.driver.connection import connect
+from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.driver.internals import OverloadedErrorMessage
 from wal_sink.targets.cassandra.driver.pipeline import Ended, PipelinedRequests
 from wal_sink.targets.cassandra.row_plan import TableName
@@ -500,7 +501,10 @@ def test_tls_with_the_right_certificates(
     encrypted = client | {"clientKey": certificates.encrypted_key}
     with connect(tls(node, **client, clientKey=certificates.client_key)) as connection:
         assert connection.session.execute("SELECT key FROM system.local").one()
-        assert not PipelinedRequests(connection.session, connection.datacenter, 5).is_off
+        by, told = PipelinedRequests(connection.session, connection.datacenter, 5), list[Ended]()
+        assert by.send([EncodedBatch(0, b"", "system", b"")], None, told.append)
+        assert eventually(lambda: told)
+        assert told[0].acknowledged == 1
     with connect(tls(node, **encrypted, clientKeyPassword=PASSWORD)):
         pass
     with pytest.raises(OptionError, match="cannot be used"):

@@ -39,6 +39,7 @@ from wal_sink.targets.cassandra.driver.internals import (
     ErrorMessage,
     WideConnection,
     is_asyncio,
+    is_tested,
 )
 from wal_sink.targets.cassandra.options import (
     ENVIRONMENT,
@@ -316,7 +317,7 @@ def _cluster(options: CassandraOptions) -> Any:
             reconnection_policy=ExponentialReconnectionPolicy(0.5, 10, max_attempts=None),
             connect_timeout=options.request_timeout,
             control_connection_timeout=options.request_timeout,
-            connection_class=WideConnection,
+            connection_class=WideConnection if is_tested() else Cluster.connection_class,
             idle_heartbeat_interval=_SILENT_S,
             idle_heartbeat_timeout=_SILENT_S,
             monitor_reporting_enabled=False,

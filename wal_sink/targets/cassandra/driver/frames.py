@@ -6,8 +6,6 @@ batch is the same for all batches of a keyspace, so it is taken once from its fr
 group of requests is then joined from its parts by one call, which is the only copy of the rows on their way
 into the driver's segment. Those frames are all that is kept while the requests are in flight: the rows are
 part of a slice, of which one late answer would keep megabytes in memory.
-
-What a BATCH message holds is not the driver's API. So `differs` is asked at every connect.
 """
 
 from __future__ import annotations
@@ -192,63 +190,16 @@ def envelope(session: Any, profile: Any, keyspace: str) -> Envelope:
 
     :param session: the driver's.
     """
-    return _around(session.cluster, _message(session, profile, keyspace))
-
-
-def _around(cluster: Any, of_no_rows: Any) -> Envelope:
-    frame, version = framed(cluster, of_no_rows, 0), cluster.protocol_version
+    batch = BatchStatement(BatchType.UNLOGGED)
+    batch.keyspace = keyspace
+    # A future without timeout starts nothing.
+    message = session._create_response_future(
+        batch, None, False, None, timeout=None, execution_profile=profile
+    ).message
+    cluster = session.cluster
+    version, beta = cluster.protocol_version, cluster.allow_beta_protocol_version
+    frame: bytes = ProtocolHandler.encode_message(message, 0, version, None, beta)
     _, flags, *_ = HEADER.unpack_from(frame)
     body = frame[HEADER.size :]
     compresses = not ProtocolVersion.has_checksumming_support(version)
     return Envelope(version, flags, compresses, body[:1], body[_BEFORE_ROWS:])
-
-
-def _message(session: Any, profile: Any, keyspace: str, rows: Sequence[Sequence[Any]] = ()) -> Any:
-    """Return the driver's message of a batch; a future without timeout starts nothing."""
-    batch = BatchStatement(BatchType.UNLOGGED)
-    batch.keyspace = keyspace
-    for values in rows:
-        batch._add_statement_and_params(True, _ID, values)
-    future = session._create_response_future(
-        batch, None, False, None, timeout=None, execution_profile=profile
-    )
-    return future.message
-
-
-def framed(cluster: Any, sent: Any, stream: int, compressor: Any = None) -> bytes:
-    """Return the driver's frame of one of its messages.
-
-    :param cluster: the driver's.
-    """
-    version, beta = cluster.protocol_version, cluster.allow_beta_protocol_version
-    frame: bytes = ProtocolHandler.encode_message(sent, stream, version, compressor, beta)
-    return frame
-
-
-_ID = bytes(range(16))
-_KNOWN = ((b"key", b"", None), (b"other", UNSET_VALUE, b"\xff" * 300))
-_STREAM = 0x1234
-
-
-def differs(session: Any, profile: Any, compressor: Any) -> str:
-    """Frame known rows by the driver's own batch and by ours; return what differs, '' for nothing.
-
-    :raises Exception: of any kind, when the driver is built otherwise than this module assumes.
-    """
-    cluster, keyspace = session.cluster, "ks"
-    empty, theirs = (_message(session, profile, keyspace, rows) for rows in ((), _KNOWN))
-    empty.timestamp = theirs.timestamp
-    head = statement_head(_ID, len(_KNOWN[0]))
-    data = b"".join(head + b"".join(map(_value, values)) for values in _KNOWN)
-    ours = EncodedBatch(len(_KNOWN), data, keyspace, b"key")
-    expected = framed(cluster, theirs, _STREAM, compressor)
-    found = _around(cluster, empty).frames([ours], [_STREAM]).on_wire(compressor)
-    return "" if found == expected else f"{found!r} instead of {expected!r}"
-
-
-def _value(value: Any) -> bytes:
-    if value is None:
-        return _LENGTH.pack(-1)
-    if value is UNSET_VALUE:
-        return _LENGTH.pack(-2)
-    return _LENGTH.pack(len(value)) + bytes(value)

@@ -1,7 +1,8 @@
 """What the sink uses of the driver beyond its API reference; only this module and `frames` do.
 
-These are exceptions that the driver raises, and how its connections use their sockets and streams. What
-`frames` uses is tested by a canary at each connect, and so are the streams, by `canary`.
+These are exceptions that the driver raises, and how its connections use their sockets and streams. None of
+that is promised. So it is used of those versions alone that were tested (`is_tested`): with any other one
+rows are written by the public classes.
 
 **Answers to pipelined requests** are read all at once where they say that rows are written. The driver
 reads each answer by itself: it copies what has come, looks for the stream in four places, decodes a message
@@ -10,8 +11,7 @@ always VOID, of 13 bytes, and a read brings many. So before the driver looks at 
 `ReadingConnection` takes those from its beginning, for which it has to know no more than their header.
 
 Whatever else has come is the driver's, untouched: another answer, a frame that is longer than its segment,
-a checksum that is wrong, a stream of which nothing is known. And it reads everything until it has once read
-answers of a connection just as they would have been read here. Segments are decoded by its own codec.
+a checksum that is wrong, a stream of which nothing is known. Segments are decoded by its own codec.
 
 **Requests** are written to their socket by the thread that makes them. The driver's `push` leaves them to
 its own thread: three turns of its event loop for each push, and two threads that take the interpreter from
@@ -43,19 +43,26 @@ from cassandra.protocol import (
     ConfigurationException,
     ErrorMessage,
     IsBootstrappingErrorMessage,
-    OptionsMessage,
     OverloadedErrorMessage,
     PreparedQueryNotFound,
     ProtocolException,
     ProtocolHandler,
     ServerError,
-    SupportedMessage,
     SyntaxException,
 )
 
 from wal_sink.log_context import line_logger
 
 log = line_logger(__name__)
+
+TESTED = "3.30"
+"""The versions of the driver in which all this was tested begin so."""
+
+
+def is_tested() -> bool:
+    """Whether the driver is of such a version."""
+    return bool(cassandra.__version__.startswith(f"{TESTED}."))
+
 
 RESULT = 0x08
 _VOID = b"\x00\x00\x00\x01"
@@ -182,17 +189,10 @@ def _segment_header(codec: Any, data: bytes) -> Any:
 class ReadingConnection:
     """Goes before a connection class of the driver, whose `process_io_buffer` it overrides."""
 
-    _agrees: bool | None = None
-    """Whether the driver has read answers as they are read here; None: there were none yet."""
-
     def process_io_buffer(self) -> None:
         """Read what has come; called by the driver's thread."""
-        found = None if self._agrees is False else self._acknowledged()
-        if found is None or (self._agrees is None and not found.streams):
-            super().process_io_buffer()  # type: ignore[misc]
-        elif self._agrees is None:
-            self._compare(found)
-        elif not self._take(found) or not found.is_all:
+        found = self._acknowledged()
+        if found is None or not self._take(found) or not found.is_all:
             super().process_io_buffer()  # type: ignore[misc]
 
     def _acknowledged(self: Any) -> Acknowledged | None:
@@ -209,25 +209,6 @@ class ReadingConnection:
         except Exception as error:  # noqa: BLE001 -- a wrong checksum; the driver raises it again
             log.debug("what a node has sent is left to the driver: %r", error)
             return None
-
-    def _compare(self: Any, found: Acknowledged) -> None:
-        """Let the driver read, and see whether it has taken the same answers."""
-        try:
-            before = {stream: self._requests[stream] for stream in found.streams}
-            awaited = all(entry[1] is decoded for entry in before.values())
-        except Exception:  # noqa: BLE001 -- not ours, or a name means something else
-            awaited = False
-        super().process_io_buffer()  # type: ignore[misc]
-        if not awaited:
-            return
-        left = [each for each in before if self._requests.get(each) is before[each]]
-        self._agrees = not left
-        if left:
-            log.warning(
-                "cassandra-driver %s decodes each acknowledgement itself (streams %s), which takes"
-                " more CPU when rows are scattered.",
-                *(cassandra.__version__, left),
-            )
 
     def _take(self: Any, found: Acknowledged) -> bool:
         """Take answers; return False, and take none, if no pipelined request waits for one of them.
@@ -312,13 +293,13 @@ class WritingConnection:
 __all__ = [
     "CAS_WRITE_UNKNOWN",
     "NO_TLS",
+    "TESTED",
     "ConfigurationException",
     "ConnectionBusy",
     "ConnectionException",
     "ErrorMessage",
     "IsBootstrappingErrorMessage",
     "NoConnectionsAvailable",
-    "OptionsMessage",
     "OverloadedErrorMessage",
     "PreparedQueryNotFound",
     "ProtocolError",
@@ -326,14 +307,13 @@ __all__ = [
     "ProtocolVersionUnsupported",
     "ServerError",
     "Streams",
-    "SupportedMessage",
     "SyntaxException",
     "WideConnection",
     "borrow",
     "can_send",
-    "connection_of",
     "is_asyncio",
     "is_result",
+    "is_tested",
     "pools",
 ]
 
@@ -350,8 +330,7 @@ CAS_WRITE_UNKNOWN = 0x1700
 class WideConnection(ReadingConnection, WritingConnection, Cluster.connection_class):  # type: ignore[misc] # the driver has no types
     """The driver's connection, for the event loop that it chose, with a larger buffer for each system call.
 
-    Its own buffer has 4 KiB: a batch of 96 KiB takes 24 system calls. In a driver that has another name for
-    the attribute, this one changes nothing.
+    Its own buffer has 4 KiB: a batch of 96 KiB takes 24 system calls.
     """
 
     out_buffer_size = 256 * 1024
@@ -433,23 +412,6 @@ class Streams(NamedTuple):
                 connection.orphaned_threshold_reached = True
         return len(orphans)
 
-    def kept(self) -> list[int]:
-        """Return which of the streams the driver has not made free again."""
-        connection = self.connection
-        with connection.lock:
-            free, used = connection.request_ids, connection._requests
-            return [each for each in self.ids if each in used or each not in free]
-
-    def beyond(self) -> int:
-        """Return how many more requests the driver counts as in flight than it awaits answers to.
-
-        0 where nothing comes or goes at this moment, however many others are in flight.
-        """
-        connection = self.connection
-        with connection.lock:
-            awaited = len(connection._requests) + len(connection.orphaned_request_ids)
-            return int(connection.in_flight - awaited)
-
     def returned(self, orphans: int) -> None:
         """Say that the requests have ended, so that the driver sees in which state their connection is.
 
@@ -462,11 +424,6 @@ class Streams(NamedTuple):
         with self.connection.lock:
             self.connection.in_flight -= answered - 1
         self.pool.return_connection(self.connection)  # and counts the last one
-
-
-def connection_of(pool: Any) -> Any:
-    """Return a pool's connection; None when it has none at this moment."""
-    return pool._connection
 
 
 def borrow(pool: Any, number: int) -> Streams | None:

@@ -7,24 +7,17 @@ it has negotiated their protocol, login, TLS and compression, watches them, and 
 
 Nothing is repeated here. What is refused, times out or is lost with its connection ends with its error, and
 the caller sends it again by the driver's own way. So does what cannot go this way at all: where the driver
-has no connection, or the canary has failed.
+has no connection, or is of a version that was not tested.
 
 A stream whose answer is late stays out of use until it comes, as the driver itself does it: another request
 on it would take the old answer for its own.
-
-*The canary.* What `Streams` and `Envelope` rely on is no promise of the driver. So before any row, two
-OPTIONS, which every node answers, go by the same push, streams and decoder: each answer has to come once,
-to its own stream, and afterwards the driver's counters and stream ids have to be what they were. And a
-batch is framed both ways.
 """
 
 from __future__ import annotations
 
 import functools
-import threading
 import time
-import weakref
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from threading import Lock
 from typing import Any, NamedTuple
@@ -38,101 +31,23 @@ from wal_sink.targets.cassandra.driver.frames import (
     EncodedBatch,
     Envelope,
     Frames,
-    differs,
     envelope,
-    framed,
 )
 from wal_sink.targets.cassandra.driver.internals import (
+    TESTED,
     ConnectionException,
     ErrorMessage,
-    OptionsMessage,
     Streams,
-    SupportedMessage,
     borrow,
-    connection_of,
     is_result,
+    is_tested,
     pools,
 )
-
-_PUSHED = 2
-_LOOK_EVERY_S = 0.001
-
-
-class NoAnswer(Exception):
-    """The connection was lost, or has no stream, or the node is late: nothing can be told."""
-
-
-def canary(session: Any, pool: Any, profile: str, timeout_s: float) -> str:
-    """Return what is not as it should be, '' for nothing.
-
-    :param pool: of the driver, whose connection is tested.
-    :param profile: of rows.
-    :raises NoAnswer: there is nothing to judge by.
-    :raises Exception: of any kind, when the driver is built otherwise than these modules assume.
-    """
-    streams = borrow(pool, _PUSHED)
-    if streams is None:
-        raise NoAnswer("the connection has no free streams")
-    connection = streams.connection
-    beyond = streams.beyond() - _PUSHED
-    heard: list[Any] = []
-    all_heard = threading.Event()
-
-    def answered(response: Any) -> None:
-        heard.append(response)
-        if len(heard) >= _PUSHED or _is_of_the_connection(response):
-            all_heard.set()
-
-    options = (framed(session.cluster, OptionsMessage(), each) for each in streams.ids)
-    streams.push(b"".join(options), answered)
-    if not all_heard.wait(timeout_s):
-        streams.returned(streams.abandoned(streams.ids))
-        raise NoAnswer(f"no answer within {timeout_s:g} s")
-    streams.returned(0)
-    if lost := [each for each in heard if _is_of_the_connection(each)]:
-        raise NoAnswer(repr(lost[0]))
-    if any(not isinstance(each, SupportedMessage) for each in heard):
-        return f"OPTIONS were answered by {heard!r}"
-    if Counter(each.stream_id for each in heard) != Counter(streams.ids):
-        return f"answers came to streams {[each.stream_id for each in heard]}, not to {streams.ids}"
-    return _left_behind(streams, beyond, timeout_s) or differs(
-        session, profile, connection.compressor
-    )
-
-
-def _is_of_the_connection(response: Any) -> bool:
-    """Whether it is no answer, but an exception that ends all requests of a connection."""
-    return isinstance(response, Exception) and not hasattr(response, "stream_id")
-
-
-def _left_behind(streams: Streams, before: int, timeout_s: float) -> str:
-    """Return what of the driver's counters is not as it was; it frees a stream after the answer is heard.
-
-    Futures of the same connection may end meanwhile, and be counted a moment later.
-    """
-    until = time.monotonic() + timeout_s
-    while True:
-        lost, found = streams.kept(), streams.beyond()
-        if not lost and min(before, 0) <= found <= max(before, 0):
-            return ""
-        if time.monotonic() > until:
-            return (
-                f"streams {lost} are not free again; {found} are in flight beyond those that are awaited, and"
-                f" were {before} before"
-            )
-        time.sleep(_LOOK_EVERY_S)
-
 
 log = line_logger(__name__)
 
 MOST_BYTES = 128 * 1024 - 1
 """Of a group: the payload of one segment (native protocol 5, section 2.2); a frame above it goes alone."""
-
-
-_CANARY_S = 2.0
-"""Seconds that the flush waits for a canary's answers."""
-_AGAIN_S = 30.0
-"""Seconds until the next one over a connection that gave none."""
 
 
 class Failed(NamedTuple):
@@ -283,16 +198,14 @@ class PipelinedRequests:
         self._datacenter = datacenter
         self._timeout_s = timeout_s
         self._in_flight: deque[Sent] = deque()
-        self._tested: weakref.WeakSet[Any] = weakref.WeakSet()
-        """Connections over which the canary has lived."""
-        self._not_before: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
-        """When to send it again over those that gave no answer."""
         self._envelopes: dict[str, Envelope] = {}
         self._next = 0
-        self.is_off = False
-        """Whether nothing goes this way, as the driver is built otherwise than this module assumes."""
-        for pool in self._pools().values():
-            self._may_use(pool)
+        if not is_tested():
+            log.warning(
+                "cassandra-driver %s was not tested: it may handle requests and answers in another way than"
+                " %s. Rows are written by its public classes, which takes several times the CPU.",
+                *(cassandra.__version__, TESTED),
+            )
 
     def send(
         self, requests: Sequence[EncodedBatch], node: Any, on_done: Callable[[Ended], None]
@@ -302,7 +215,7 @@ class PipelinedRequests:
         :param requests: at least one, of one keyspace; of more than one the frames have `MOST_BYTES` at most.
         :param node: the driver's host; None: any of the datacenter.
         """
-        if self.is_off:
+        if not is_tested():
             return False
         around = self._around(requests[0].keyspace)
         if (streams := self._borrowed(node, len(requests))) is None:
@@ -332,13 +245,13 @@ class PipelinedRequests:
 
     def _borrowed(self, node: Any, number: int) -> Streams | None:
         for pool in self._candidates(node):
-            if self._may_use(pool) and (streams := borrow(pool, number)) is not None:
+            if (streams := borrow(pool, number)) is not None:
                 return streams
         return None
 
     def _candidates(self, node: Any) -> Iterator[Any]:
         """Yield the pools to try: of the node, or of all, another one first each time."""
-        found = self._pools()
+        found = pools(self._session, self._datacenter)
         if node is not None:
             yield from [found[node]] if node in found else []
             return
@@ -346,42 +259,3 @@ class PipelinedRequests:
         every = list(found.values())
         for number in range(len(every)):
             yield every[(self._next + number) % len(every)]
-
-    def _pools(self) -> dict[Any, Any]:
-        try:
-            return pools(self._session, self._datacenter)
-        except Exception as error:  # noqa: BLE001 -- a name is missing, or means something else
-            self._turn_off(f"{type(error).__name__}: {error}")
-            return {}
-
-    def _may_use(self, pool: Any) -> bool:
-        """Whether the canary of the pool's connection has lived; it is sent when that is first seen."""
-        connection = connection_of(pool)
-        if connection is None or self.is_off:
-            return False
-        if connection in self._tested:
-            return True
-        if self._not_before.get(connection, 0.0) > time.monotonic():
-            return False
-        try:
-            why = canary(self._session, pool, ROWS, min(self._timeout_s, _CANARY_S))
-        except NoAnswer as error:
-            log.debug("the canary of pipelined requests has no answer: %s", error)
-            self._not_before[connection] = time.monotonic() + _AGAIN_S
-            return False
-        except Exception as error:  # noqa: BLE001 -- a name is missing, or means something else
-            why = f"{type(error).__name__}: {error}"
-        if why:
-            self._turn_off(why)
-            return False
-        self._tested.add(connection)
-        return True
-
-    def _turn_off(self, why: str) -> None:
-        self.is_off = True
-        log.warning(
-            "cassandra-driver %s with native protocol %d handles requests and answers in another"
-            " way than the tested versions (%s). Rows are written by its public classes, which"
-            " takes several times the CPU.",
-            *(cassandra.__version__, self._session.cluster.protocol_version, why),
-        )
