@@ -1,4 +1,4 @@
-"""Values that an index of the table refuses: by the tasks, by the flusher, and by the server."""
+"""Values that an index of the table refuses: by the tasks, and by the server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tests.cql_driver import binding, request_of
-from tests.support.cassandra import options_of, target_of
+from tests.support.cassandra import options_of
 from wal_sink.errors import InvalidRow, TargetRefused, TargetUnavailable
 from wal_sink.model.ledger import Owner
 from wal_sink.model.plan import Plan
@@ -51,10 +51,6 @@ class Table:
 
     def plan(self, batch: pa.RecordBatch) -> Plan:
         return self.target.plan(batch.schema, "k")
-
-    def with_options(self, **more: str) -> CassandraTarget:
-        """Return a target that writes to the same table by other options."""
-        return target_of(self.node, self._keyspace, self.table, **more)
 
     def write(self, plan: Plan, *batches: pa.RecordBatch) -> None:
         """As the flusher does; rows that tasks have let pass."""
@@ -153,48 +149,6 @@ def test_sizes(table: Table) -> None:
             with pytest.raises(TargetRefused, match=r"the row with id=7 of .*index"):
                 session.drain()
     assert table.ids() == {0}
-
-
-def test_an_index_that_is_made_later(table: Table, caplog: pytest.LogCaptureFixture) -> None:
-    """The flusher refuses what it would refuse, before the server meets it; the flush goes on without it.
-
-    So does a plan of a version that knew no indexes.
-    """
-    table.create("c vector<float, 2>")
-    zeros = rows([[1.0, 1.0], [0.0, 0.0]], FLOATS)
-    plan = table.plan(zeros)
-    assert "indexes" not in plan.details
-    brief = table.with_options(**{"cassandra.ttlColumn": "life"})
-    lives = zeros.add_column(0, "life", pa.array([100, 100], pa.int32()))
-    of_lives = brief.plan(lives.schema, "lives")
-    with table.target.connect(Owner("q", "log", "checkpoint")) as session:
-        session.write(plan, Slice(0, rows([[0.0, 0.0]], FLOATS, first=9), US))
-        session.drain()
-        table.index(ANGLE.format("c"))
-        session.drain()  # looks at the table again
-        assert "is newer than plan k" in caplog.text
-        with pytest.raises(
-            TargetRefused, match=r"points nowhere.*with id=1; .* after plan k"
-        ) as refused:
-            session.write(plan, Slice(0, zeros, US))
-        with (
-            brief.connect(Owner("lives", "log", "checkpoint")) as other,
-            pytest.raises(TargetRefused, match=r"points nowhere.*with id=1; .* after plan"),
-        ):
-            other.write(of_lives, Slice(0, brief.check(lives, of_lives), US))
-        passed: list[int] = []
-        session.pass_over(lambda us, _error: passed.append(us - US))
-        vectors = rows([[math.nan, 1.0], [0.0, 0.0], [1.0, 1.0]], FLOATS, first=20)
-        session.write(plan, Slice(0, vectors, US))
-        session.drain()
-        session.pass_over(None)
-        assert passed == [0, 1]
-        assert "failed, the first with" not in caplog.text, "the server has met none of them"
-        table.node.execute(refused.value.remedy.partition(";")[0])
-        session.drain()
-        session.write(plan, Slice(0, zeros, US))
-        session.drain()
-    assert table.ids() == {0, 1, 9, 22}
 
 
 def test_a_row_that_no_task_refused(table: Table, caplog: pytest.LogCaptureFixture) -> None:

@@ -23,7 +23,6 @@ from wal_sink.targets.cassandra.rules import (
     LEAST,
     MOST,
     InvalidValue,
-    missing_rules,
     refused,
 )
 from wal_sink.targets.cassandra.schema.table import (
@@ -217,14 +216,6 @@ def test_a_plan_keeps_its_rules() -> None:
     ):
         check(batch, kept)
     check(batch[:1], kept)
-
-
-def test_rules_that_a_plan_lacks() -> None:
-    """Another index of the same demands is none."""
-    known = IndexRule("c", "by_c", most_bytes=4)
-    again, stricter = IndexRule("c", "other", most_bytes=4), IndexRule("c", "by_c", most_bytes=3)
-    assert missing_rules([known], [again, stricter]) == (stricter,)
-    assert missing_rules([], [known]) == (known,)
 
 
 # --- the row that is refused ----------------------------------------------------------------------

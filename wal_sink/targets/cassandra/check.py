@@ -7,7 +7,6 @@ the driver.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,7 +18,7 @@ from wal_sink.targets.cassandra.casts import sizes
 from wal_sink.targets.cassandra.feature import TaskRows
 from wal_sink.targets.cassandra.features import used
 from wal_sink.targets.cassandra.features.tables import check_for_every, check_for_named
-from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, IndexRule
+from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan
 from wal_sink.targets.cassandra.rules import (
     InvalidValue,
     first_invalid_value,
@@ -87,23 +86,11 @@ def _checked(
     names = [column.name for column in plan.columns]
     result = pa.RecordBatch.from_arrays(stored, names=names)
     _refuse_sizes(batch, plan, result)
-    refuse_indexed(batch, result, plan, plan.details.indexes)
-    return result
-
-
-def refuse_indexed(
-    batch: pa.RecordBatch, stored: pa.RecordBatch, plan: CassandraPlan, rules: Sequence[IndexRule]
-) -> None:
-    """Refuse a row with a value that an index of the table does not take.
-
-    :param batch: as errors show it.
-    :param stored: as `check` returns it.
-    :raises InvalidRow: there is such a row.
-    """
-    for rule in rules:
-        if found := next(refused(rule, stored.column(rule.column), plan.key), None):
-            value = batch.column(rule.column)[found.row]
+    for rule in plan.details.indexes:
+        if found := next(refused(rule, result.column(rule.column), plan.key), None):
+            value = batch.column(rule.column)[found.row]  # as it was given
             refuse_invalid(batch, plan, found._replace(value=value))
+    return result
 
 
 def _refuse_null(

@@ -53,24 +53,6 @@ class InvalidValue(NamedTuple):
         return cls(row, path, None if values is None else values[row], problem, remedy, bad)
 
 
-def missing_rules(planned: Sequence[IndexRule], now: Sequence[IndexRule]) -> tuple[IndexRule, ...]:
-    """Return the rules of now under which tasks with a plan could have let a value pass."""
-    known = {_what(rule) for rule in planned}
-    return tuple(rule for rule in now if _what(rule) not in known)
-
-
-def _what(rule: IndexRule) -> tuple[object, ...]:
-    return (rule.column, rule.part, rule.most_bytes, rule.vector)
-
-
-def new_plan(key: str) -> str:
-    """Say how to have tasks check rows by the indexes that there are now."""
-    return (
-        "stop the query, wait until everything is flushed (`wal-sink status CHECKPOINT`), delete"
-        f" plans/{key}.json in the log, and start the query"
-    )
-
-
 def refused(rule: IndexRule, stored: pa.Array, plan: str) -> Iterator[InvalidValue]:
     """Yield the first value that an index refuses for each reason, with the flags of all.
 
@@ -78,7 +60,10 @@ def refused(rule: IndexRule, stored: pa.Array, plan: str) -> Iterator[InvalidVal
     :param stored: the column as the log holds it, cast to its type.
     """
     for bad, problem, remedy in _reasons(rule, stored):
-        way_out = f"{remedy} If the index has to go: drop it, {new_plan(plan)}."
+        way_out = (
+            f"{remedy} If the index has to go: drop it, stop the query, wait until everything is flushed"
+            f" (`wal-sink status CHECKPOINT`), delete plans/{plan}.json in the log, and start the query."
+        )
         if found := InvalidValue.first(bad, rule.column, stored, problem, way_out):
             yield found
 

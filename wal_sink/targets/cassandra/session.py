@@ -47,31 +47,21 @@ from wal_sink.targets.cassandra.options import CassandraOptions, login
 from wal_sink.targets.cassandra.row_plan import TableName
 from wal_sink.targets.cassandra.schema import ddl
 from wal_sink.targets.cassandra.schema.compare import refuse_not_durable
-from wal_sink.targets.cassandra.schema.table import (
-    TableMetadata,
-    TermLimits,
-    read_table,
-    term_limits,
-)
+from wal_sink.targets.cassandra.schema.table import TableMetadata, read_table
 from wal_sink.targets.cassandra.write.writer import Writer
 from wal_sink.targets.names import quote
 
 
 class CassandraSession(IdempotentSession):
-    """Writes rows and moves the ledger over one connection, which it owns.
+    """Writes rows and moves the ledger over one connection, which it owns."""
 
-    :param limits: of the server's indexes.
-    """
-
-    def __init__(
-        self, connection: Connection, options: CassandraOptions, owner: Owner, limits: TermLimits
-    ) -> None:
+    def __init__(self, connection: Connection, options: CassandraOptions, owner: Owner) -> None:
         self._connection = connection
         self._options = options
         self._owner = owner
         timeout_s = longest_s(options.request_timeout)
         self._ledger = Ledger(connection.session, options.ledger, owner, timeout_s)
-        self._writer = Writer(connection, options, limits)
+        self._writer = Writer(connection, options)
         self._offered: Iterator[tuple[Plan, Slice]] = iter(())
 
     def read_ledger(self) -> LedgerState | None:
@@ -174,12 +164,12 @@ def open_session(options: CassandraOptions, owner: Owner) -> CassandraSession:
     connection = connect(options)
     try:
         with explained(options):
-            server = inspect_server(connection.session, options)
+            inspect_server(connection.session, options)
             refuse_other_ledger(read_table(connection.session, options.ledger))
     except BaseException:
         connection.close()
         raise
-    return CassandraSession(connection, options, owner, term_limits(server.settings))
+    return CassandraSession(connection, options, owner)
 
 
 _COLUMNS = LedgerRow._fields

@@ -15,23 +15,12 @@ from typing import Any
 from uuid import UUID
 
 from wal_sink.errors import CorruptLog, TargetUnavailable
-from wal_sink.log_context import line_logger
 from wal_sink.targets.cassandra.driver.errors import retrying
 from wal_sink.targets.cassandra.features import used
-from wal_sink.targets.cassandra.row_plan import CassandraPlan, IndexRule, TableName
-from wal_sink.targets.cassandra.rules import missing_rules, new_plan
+from wal_sink.targets.cassandra.row_plan import CassandraPlan, TableName
 from wal_sink.targets.cassandra.schema.compare import refuse_changed, refuse_hidden
-from wal_sink.targets.cassandra.schema.table import (
-    TableMetadata,
-    TermLimits,
-    index_rules,
-    read_table,
-)
+from wal_sink.targets.cassandra.schema.table import TableMetadata, read_table
 from wal_sink.targets.registry import published_elsewhere
-
-log = line_logger(__name__)
-
-_LIMITS = TermLimits()
 
 _VERSION = "SELECT schema_version FROM system.local"
 
@@ -44,8 +33,6 @@ class _Watched:
     plan: CassandraPlan
     live: TableMetadata
     """As it was read last."""
-    lacking: tuple[IndexRule, ...]
-    """What indexes of the table refuse, and the tasks with this plan do not."""
     first_us: int | None = None
     """The lowest timestamp of the rows that are not acknowledged yet."""
 
@@ -55,19 +42,16 @@ class DriftWatch:
 
     :param session: the driver's session.
     :param tables: those that the options name.
-    :param limits: of the server's indexes.
     """
 
     def __init__(
         self,
         session: Any,
         tables: Collection[TableName],
-        limits: TermLimits = _LIMITS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._session = session
         self._tables = tables
-        self._limits = limits
         self._clock = clock
         self._plans: dict[tuple[str, str], _Watched] = {}
         """By the key of the plan, and the table: a plan may have several."""
@@ -85,7 +69,7 @@ class DriftWatch:
         # Before the comparison: what changes in between is seen by the next check.
         version, node = self._schema_version()
         live = self._compare(plan, node)
-        self._plans[_which(plan)] = _Watched(plan, live, self._lacking(plan, live))
+        self._plans[_which(plan)] = _Watched(plan, live)
         if self._version is None:
             self._version, self._checked = version, self._clock()
 
@@ -100,15 +84,6 @@ class DriftWatch:
         if watched.first_us is None or first_us < watched.first_us:
             watched.first_us = first_us
             refuse_hidden(plan, watched.live, first_us)
-
-    def lacking(self, plan: CassandraPlan) -> tuple[IndexRule, ...]:
-        """Return what indexes of the table refuse, and the tasks with this plan have let pass.
-
-        An index that was made after the plan.
-
-        :param plan: one that was added.
-        """
-        return self._plans[_which(plan)].lacking
 
     def default_ttl_s(self, plan: CassandraPlan) -> int:
         """Return for how many seconds the table says that rows live; 0: for ever.
@@ -153,8 +128,6 @@ class DriftWatch:
 
     def _compare_again(self, watched: _Watched, node: Any) -> None:
         before, watched.live = watched.live, self._compare(watched.plan, node)
-        if watched.live.indexes != before.indexes:
-            watched.lacking = self._lacking(watched.plan, watched.live)
         if watched.live.id != before.id:
             raise TargetUnavailable(
                 f"{watched.plan.table} was dropped and made again since rows were written to it",
@@ -187,18 +160,6 @@ class DriftWatch:
         for feature in used(plan):
             feature.refuse_drift(plan, live)
         return live
-
-    def _lacking(self, plan: CassandraPlan, live: TableMetadata) -> tuple[IndexRule, ...]:
-        indexed, types = plan.indexed_columns, plan.details.types
-        rules = index_rules(live.indexes, indexed, types, self._limits)
-        found = missing_rules(plan.details.indexes, rules)
-        for rule in found:
-            log.warning(
-                "index %s on %s of %s is newer than plan %s. A row that the index refuses stops the"
-                " flush. To have the tasks refuse it: %s",
-                *(rule.index, rule.column, plan.table, plan.key, new_plan(plan.key)),
-            )
-        return found
 
     def _schema_version(self) -> tuple[UUID, Any]:
         """Ask a node for the version of its schema; return it with the node.

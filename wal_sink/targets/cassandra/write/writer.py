@@ -9,8 +9,6 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
-import pyarrow.compute as pc
 from cassandra import InvalidRequest
 
 from wal_sink.errors import TargetRefused
@@ -18,14 +16,9 @@ from wal_sink.log_context import line_logger
 from wal_sink.model.ledger import Window
 from wal_sink.model.plan import Plan
 from wal_sink.observer import Observer
-from wal_sink.targets.base import OnRefused, Slice, without
+from wal_sink.targets.base import OnRefused, Slice
 from wal_sink.targets.cassandra.driver.connection import Connection
-from wal_sink.targets.cassandra.driver.errors import (
-    lacks_schema,
-    lagging_node,
-    longest_s,
-    server_now_us,
-)
+from wal_sink.targets.cassandra.driver.errors import longest_s, server_now_us
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.driver.pipeline import PipelinedRequests
 from wal_sink.targets.cassandra.feature import Ints, Stamped
@@ -34,8 +27,6 @@ from wal_sink.targets.cassandra.features.lives import WriteClock, seconds_left
 from wal_sink.targets.cassandra.features.totals import with_added_column
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, Lives
-from wal_sink.targets.cassandra.rules import refused, row_text
-from wal_sink.targets.cassandra.schema.table import TermLimits
 from wal_sink.targets.cassandra.write.batches import (
     BYTES,
     ROWS,
@@ -52,9 +43,8 @@ from wal_sink.targets.cassandra.write.drift import DriftWatch
 from wal_sink.targets.cassandra.write.in_flight import MOST, Concurrency
 from wal_sink.targets.cassandra.write.refusals import described, ledger_us, row_of
 from wal_sink.targets.cassandra.write.sender import Sender
-from wal_sink.targets.cassandra.write.statements import Statements, bound, table_rows
+from wal_sink.targets.cassandra.write.statements import Statements, bound
 from wal_sink.targets.cassandra.write.totals import TotalsReader
-from wal_sink.targets.names import quote
 
 log = line_logger(__name__)
 
@@ -129,25 +119,15 @@ class EncodedAhead:
     def _is_plain(self, planned: Planned) -> bool:
         """Whether rows are encoded alike at any time: by no clock, and by nothing that is in the table."""
         return not planned.plan.demands.one_session and not any(
-            self._drift.lacking(table.plan)
-            or self._drift.default_ttl_s(table.plan)
-            or table.plan.details.lives
+            self._drift.default_ttl_s(table.plan) or table.plan.details.lives
             for table in planned.tables
         )
 
 
-_LIMITS = TermLimits()
-
-
 class Writer:
-    """Writes slices over one connection; requests are in flight from one slice to the next.
+    """Writes slices over one connection; requests are in flight from one slice to the next."""
 
-    :param limits: of the server's indexes.
-    """
-
-    def __init__(
-        self, connection: Connection, options: CassandraOptions, limits: TermLimits = _LIMITS
-    ) -> None:
+    def __init__(self, connection: Connection, options: CassandraOptions) -> None:
         self._session = connection.session
         self._datacenter = connection.datacenter
         self._batch_bytes = BYTES if options.batch_bytes == "auto" else options.batch_bytes
@@ -167,7 +147,7 @@ class Writer:
                 connection.session, connection.datacenter, options.request_timeout
             ),
         )
-        self._drift = DriftWatch(connection.session, options.data, limits)
+        self._drift = DriftWatch(connection.session, options.data)
         self._totals = TotalsReader(connection.session, options)
         self._clock = WriteClock(lambda: server_now_us(connection.session))
         self._plans: dict[str, Planned] = {}
@@ -216,8 +196,7 @@ class Writer:
         if not rows.batch.num_rows:
             return
         self._settle_others(planned)
-        for part in self._without_indexed(planned, rows):
-            planned.buffer.add(part)
+        planned.buffer.add(rows)
         if planned.buffer.is_due():
             with self._explaining_drift():
                 self._send(planned)
@@ -343,52 +322,12 @@ class Writer:
 
     @contextlib.contextmanager
     def _explaining_drift(self) -> Iterator[None]:
-        """Raise what has changed where the server refuses a statement because its table was altered.
-
-        Where nothing has changed, a single node lacks the table: that passes.
-        """
+        """Raise what has changed where the server refuses a statement because its table was altered."""
         try:
             yield
-        except (InvalidRequest, TargetRefused) as error:
+        except (InvalidRequest, TargetRefused):
             self._drift.check(now=True)
-            if lacks_schema(error):
-                raise lagging_node(f"what the schema of the cluster has: {error}") from error
             raise
-
-    def _without_indexed(self, planned: Planned, rows: Slice) -> Iterator[Slice]:
-        """Refuse rows that the tasks let pass, as their plan has not the index that refuses them.
-
-        Not left to the server: a vector that is too short for an index can make it refuse all later ones.
-        """
-        passed: set[int] = set()
-        if any(self._drift.lacking(table.plan) for table in planned.tables):
-            stamps = np.arange(rows.first_us, rows.first_us + rows.batch.num_rows)
-            for table, part in self._by_table(planned, Stamped(rows.batch, stamps)):
-                self._refuse_indexed(table.plan, part, passed)
-        yield from without(rows, passed)
-
-    def _refuse_indexed(self, plan: CassandraPlan, rows: Stamped, passed: set[int]) -> None:
-        """Add to `passed` the timestamps of rows that an index of a table refuses."""
-        of_all = (
-            (rule, found)
-            for rule in self._drift.lacking(plan)
-            for found in refused(rule, rows.batch.column(rule.column), plan.key)
-        )
-        for rule, found in of_all:
-            row = row_text(table_rows(rows.batch, plan), plan.of_table(), found.row)
-            error = TargetRefused(
-                f"Column {rule.column} of {plan.table} {found.problem}, in {row}; the index was made"
-                f" after plan {plan.key}.",
-                f"DROP INDEX {quote(plan.details.keyspace)}.{quote(rule.index)};",
-            )
-            # Of several targets the check may have joined rows of one event time: places are others then.
-            ordered = plan.demands.one_session or plan.details.event_column
-            if self._on_refused is None or ordered:
-                raise error
-            places = pc.indices_nonzero(found.rows).to_pylist()
-            for stamp in {int(rows.stamps[place]) for place in places} - passed:
-                self._on_refused(stamp, error)
-                passed.add(stamp)
 
     def _pass_over(self, request: EncodedBatch, error: TargetRefused) -> None:
         """Tell of a request of one row that is refused, unless the table was altered: that refuses all."""
