@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wal_sink.errors import OptionError
-from wal_sink.targets.cassandra.row_options import is_table_name, primary_key
+from wal_sink.targets.cassandra.row_options import primary_key, refuse_bad_name
 from wal_sink.targets.create_table import read_layout
 from wal_sink.targets.names import quote
 
@@ -31,7 +31,11 @@ def test_quote(name: str, quoted: str) -> None:
 )
 def test_table_names(name: str, allowed: bool) -> None:
     """Cassandra allows word characters of ASCII."""
-    assert is_table_name(name) is allowed
+    if allowed:
+        refuse_bad_name("table", name)
+        return
+    with pytest.raises(OptionError, match="cannot be a name"):
+        refuse_bad_name("table", name)
 
 
 @pytest.mark.parametrize(

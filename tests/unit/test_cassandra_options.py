@@ -40,14 +40,14 @@ def test_defaults() -> None:
     assert (got.batch_bytes, got.batch_rows, got.concurrency) == ("auto", "auto", "auto")
 
 
-def test_values_are_converted_and_levels_are_case_insensitive() -> None:
+def test_values_are_converted() -> None:
     """Spark passes strings."""
     got = options(
         cassandra__contactPoints="a, b ,::1,",
         cassandra__port="9043",
         cassandra__requestTimeout="2.5",
-        cassandra__consistencyLevel="quorum",
-        cassandra__serialConsistencyLevel="Local_Serial",
+        cassandra__consistencyLevel="QUORUM",
+        cassandra__serialConsistencyLevel="LOCAL_SERIAL",
         cassandra__nulls="write",
         cassandra__batchBytes="2048",
         cassandra__batchRows="30",
@@ -93,10 +93,9 @@ def test_the_ledger_may_be_elsewhere(given: str, expected: tuple[str, str]) -> N
         ("cassandra.concurrency", "1025", "auto, or 1 to 1024"),
         ("cassandra.concurrency", "many", "auto, or 1 to 1024"),
         ("cassandra.consistencyLevel", "ANY", "a hint"),
-        ("cassandra.consistencyLevel", "any", "a hint"),
         ("cassandra.consistencyLevel", "LOCAL_QUORAM", "LOCAL_QUORAM.*\n.*LOCAL_QUORUM"),
-        ("cassandra.consistencyLevel", "SERIAL", "unknown level"),
-        ("cassandra.serialConsistencyLevel", "QUORUM", "SERIAL, LOCAL_SERIAL"),
+        ("cassandra.consistencyLevel", "SERIAL", "LOCAL_QUORUM"),
+        ("cassandra.serialConsistencyLevel", "QUORUM", "LOCAL_SERIAL, SERIAL"),
         ("cassandra.ledgerTable", "a.b.c", "cassandra.ledgerTable"),
         ("cassandra.ledgerTable", "led ger", "cassandra.ledgerTable"),
         ("cassandra.contactPoints", " , ", "names no host"),
@@ -196,39 +195,37 @@ def test_a_file_that_cannot_be_used(name: str, tmp_path: Path) -> None:
     """Found before anything is connected; option and path are named."""
     path = tmp_path / "it"
     given = options(**{"cassandra__ssl__enabled": "true", f"cassandra__ssl__{name}": str(path)})
-    for content, says in ((None, "cannot be read: No such file"), (b"0x30", "is no PEM file")):
+    for content in (None, b"0x30"):
         if content:
             path.write_bytes(content)
-        with pytest.raises(OptionError, match=says) as refused:
+        with pytest.raises(OptionError, match="cannot be used") as refused:
             connect(given)
         assert f"cassandra.ssl.{name}: {path}" in refused.value.what
 
 
 @pytest.mark.filterwarnings("ignore:ssl.PROTOCOL_TLS:DeprecationWarning")  # the driver's
 def test_a_bundle_that_cannot_be_used(tmp_path: Path) -> None:
-    """The same; one that can be opened is handed to the driver, which asks the address in it."""
+    """The driver opens it, and asks the address in it."""
     path = tmp_path / "bundle.zip"
     given = parse(BUNDLE | {"cassandra.secureConnectBundle": str(path)}, CassandraOptions)
-    refused = "cassandra.secureConnectBundle: .*bundle.zip"
-    with pytest.raises(OptionError, match=f"{refused} cannot be read"):
-        connect(given)
+
+    def refused(words: str) -> None:
+        with pytest.raises(TargetUnavailable, match=rf"secureConnectBundle .*bundle\.zip.*{words}"):
+            connect(given)
+
+    refused("No such file")
     path.write_bytes(b"no zip")
-    with pytest.raises(OptionError, match=f"{refused} is no secure connect bundle"):
-        connect(given)
-    with zipfile.ZipFile(path, "w") as opened:
-        opened.writestr("readme.txt", "")
-    with pytest.raises(OptionError, match=f"{refused} is no secure connect bundle"):
-        connect(given)
+    refused("Unable to open the zip file")
     certificates = Certificates(tmp_path, "127.0.0.1")
     with zipfile.ZipFile(path, "w") as opened:
         opened.writestr("config.json", json.dumps({"host": "127.0.0.1", "port": 1}))
         for name, file in {"ca.crt": "ca", "cert": "client", "key": "client_key"}.items():
             opened.writestr(name, getattr(certificates, file).read_text())
-    with pytest.raises(TargetUnavailable, match="metadata service"):
-        connect(given)
+    refused("metadata service")
 
 
 VALUES = {
+    "table": "orders",
     "tables": "a,b",
     "operationColumn": "op",
     "cassandra.ttl": "9",
@@ -255,7 +252,7 @@ def test_every_pair_of_options_is_taken_or_refused_as_the_table_says() -> None:
     ):
         given = {"keyspace": "shop", "cassandra.contactPoints": "h"}
         given |= {name: VALUES[name] for name in pair}
-        given |= {} if "tables" in pair else {"table": "orders"}
+        given |= {} if "tables" in given else {"table": "orders"}
         given |= {"keyColumns": "id"} if "createTable" in pair else {}
         if (conflict := conflicts.get(frozenset(pair))) is None:
             parse(given, CassandraOptions)

@@ -7,6 +7,7 @@ A target that can delete derives its options from `OperationOptions`; every othe
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated
 
@@ -116,10 +117,24 @@ BY_POSITION = (
 """What is logged where one row of a key stays, and no time says which."""
 
 
-class _Pairs(tuple[tuple[str, object], ...]):
-    """A JSON object, names that are there twice included."""
+def json_pairs(option: str, text: str, example: str) -> tuple[tuple[str, object], ...]:
+    """Return names and values of the JSON object that an option holds.
 
-    __slots__ = ()
+    :param example: says how to write it.
+    :raises OptionError: it is none, or has a name twice.
+    """
+    try:
+        pairs = json.loads(text, object_pairs_hook=tuple)  # of an object; an array is a list
+    except ValueError:
+        pairs = None
+    if not isinstance(pairs, tuple):
+        raise OptionError(
+            f"Option {option} is not a JSON object: {text}", f"{example}, in double quotes."
+        )
+    names = Counter(name for name, _ in pairs)
+    if twice := [name for name, count in names.items() if count > 1]:
+        raise OptionError(f"Option {option} has {twice[0]!r} twice.", "Leave out one of the two.")
+    return pairs
 
 
 def read_words(column: str, text: str) -> Mapping[str, Operation]:
@@ -134,24 +149,12 @@ def read_words(column: str, text: str) -> Mapping[str, Operation]:
             f"Option {OPERATIONS} is given without {OPERATION_COLUMN}.",
             f"Name the column that holds these words in {OPERATION_COLUMN}, or leave out {OPERATIONS}.",
         )
-    try:
-        pairs = json.loads(text, object_pairs_hook=_Pairs)
-    except ValueError:
-        pairs = None
-    if not isinstance(pairs, _Pairs):
-        raise OptionError(
-            f"Option {OPERATIONS} is not a JSON object: {text}", f"{_EXAMPLE}, in double quotes."
-        )
     words: dict[str, Operation] = {}
-    for word, meaning in pairs:
+    for word, meaning in json_pairs(OPERATIONS, text, _EXAMPLE):
         if not isinstance(meaning, str) or meaning not in _DEFAULT:
             raise OptionError(
                 f"Option {OPERATIONS} says that {word!r} means {meaning!r}.",
                 f"A row is an {UPSERT} or a {DELETE}; filter others out of the DataFrame. {_EXAMPLE}.",
-            )
-        if word in words:
-            raise OptionError(
-                f"Option {OPERATIONS} has the word {word!r} twice.", "Leave out one of the two."
             )
         words[word] = _DEFAULT[meaning]
     for meaning in _DEFAULT:

@@ -5,7 +5,6 @@ Each row feature has its options here; what they do is in `features/`, which tak
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Annotated, Literal, NamedTuple, get_args
@@ -16,8 +15,18 @@ from msgspec import Meta
 from wal_sink.errors import OptionError
 from wal_sink.options import COLUMN, SECONDS, SHAPES, about, fields, of_column
 from wal_sink.targets.cassandra.row_plan import ADDED_COLUMN, MOST_TTL_S, Change, TableName
-from wal_sink.targets.create_table import CREATE_TABLE, KEY_COLUMNS, PARTITION_COLUMNS, Layout
-from wal_sink.targets.operations import OPERATION_COLUMN, OperationOptions
+from wal_sink.targets.create_table import (
+    CREATE_TABLE,
+    KEY_COLUMNS,
+    PARTITION_COLUMNS,
+    Layout,
+    listed_names,
+)
+from wal_sink.targets.operations import (
+    OPERATION_COLUMN,
+    OperationOptions,
+    json_pairs,
+)
 
 COLUMNS_OPTION = "cassandra.columns"
 TABLES, TABLE_COLUMN = "tables", "tableColumn"
@@ -78,6 +87,12 @@ CONFLICTS = (
         TABLES,
         "each row has one total to be added to",
         "Write each table by a query of its own, or name several targets by option targets.",
+    ),
+    Conflict(
+        "table",
+        TABLES,
+        "each says where rows go",
+        "Leave out one of them. To write to several tables: tables=a,b",
     ),
     Conflict(ADD_COLUMNS, TTL, *_EXPIRING_TOTAL),
     Conflict(ADD_COLUMNS, TTL_COLUMN, *_EXPIRING_TOTAL),
@@ -234,11 +249,7 @@ class RowOptions(OperationOptions, frozen=True, kw_only=True):
                     f"Options {given[one]} and {given[other]} are given together: {why}.", remedy
                 )
         self._refuse_two_meanings()
-        if len(set(self.added)) < len(self.added):
-            raise OptionError(
-                f"Option {ADD_COLUMNS} names a column twice: {self.add_columns}.",
-                "Name each one once.",
-            )
+        _ = self.added
 
     @property
     def data(self) -> tuple[TableName, ...]:
@@ -273,12 +284,12 @@ class RowOptions(OperationOptions, frozen=True, kw_only=True):
     @property
     def added(self) -> tuple[str, ...]:
         """The columns whose values are added to what the table holds."""
-        return _names(self.add_columns)
+        return listed_names(ADD_COLUMNS, self.add_columns)
 
     @property
     def after(self) -> tuple[str, ...]:
         """The queries that have added to totals before, and never will again."""
-        return _names(self.add_columns_after)
+        return listed_names(ADD_COLUMNS_AFTER, self.add_columns_after)
 
     @property
     def controls(self) -> dict[str, str]:
@@ -322,17 +333,7 @@ class RowOptions(OperationOptions, frozen=True, kw_only=True):
                 )
 
 
-def _names(text: str) -> tuple[str, ...]:
-    """Return the names in a comma-separated text."""
-    return tuple(name for part in text.split(",") if (name := part.strip()))
-
-
 _EXAMPLE = f'Write it as {COLUMNS_OPTION}={{"customerId": "customer_id"}}'
-
-
-def is_table_name(name: str) -> bool:
-    """Whether Cassandra allows the name for a keyspace or a table; columns may be called anything."""
-    return re.fullmatch(r"[A-Za-z0-9_]{1,222}", name) is not None
 
 
 class Key(NamedTuple):
@@ -376,26 +377,12 @@ def read_columns(text: str) -> Mapping[str, str]:
     """
     if not text.strip():
         return {}
-    try:
-        pairs = json.loads(text, object_pairs_hook=tuple)  # of an object; an array is a list
-    except ValueError:
-        pairs = None
-    if not isinstance(pairs, tuple):
-        raise OptionError(
-            f"Option {COLUMNS_OPTION} is not a JSON object: {text}",
-            f"{_EXAMPLE}, in double quotes.",
-        )
     found: dict[str, str] = {}
-    for name, column in pairs:
+    for name, column in json_pairs(COLUMNS_OPTION, text, _EXAMPLE):
         if not isinstance(column, str) or not name or not column:
             raise OptionError(
                 f"Option {COLUMNS_OPTION} says that {name!r} is written to {column!r}, which is no name.",
                 f"{_EXAMPLE}: the DataFrame's name, then the table's.",
-            )
-        if name in found:
-            raise OptionError(
-                f"Option {COLUMNS_OPTION} has the column {name!r} twice.",
-                "Leave out one of the two.",
             )
         if column in found.values():
             raise OptionError(
@@ -411,7 +398,8 @@ def read_tables(table: str, tables: str, table_column: str) -> tuple[str, ...]:
 
     :raises OptionError: the options contradict each other, or a name cannot be one.
     """
-    if not tables.strip():
+    names = listed_names(TABLES, tables)
+    if not names:
         if table_column:
             raise OptionError(
                 "Option tableColumn is given without tables, which says what the column may name.",
@@ -424,21 +412,8 @@ def read_tables(table: str, tables: str, table_column: str) -> tuple[str, ...]:
             )
         _refuse_bad_table(table)
         return (table,)
-    if table.strip():
-        raise OptionError(
-            "Options table and tables are given together.",
-            f"Leave out one of them. To write to {table} and others: tables={table},…",
-        )
-    names = tuple(name.strip() for name in tables.split(","))
     for name in names:
-        if "." in name or not is_table_name(name):
-            raise OptionError(
-                f"Option tables: {name!r} cannot be the name of a table.",
-                "Write the exact names, comma-separated, without quotes and without the keyspace: all tables"
-                " are in option keyspace.",
-            )
-        if names.count(name) > 1:
-            raise OptionError(f"Option tables has {name} twice.", "Leave out one of the two.")
+        refuse_bad_name(TABLES, name)
     return names
 
 
@@ -458,13 +433,13 @@ def _refuse_bad_table(table: str) -> None:
 
 
 def refuse_bad_name(option: str, name: str) -> None:
-    """Refuse what no keyspace or table is called.
+    """Refuse what no keyspace or table is called; columns may be called anything.
 
     :raises OptionError: Cassandra does not allow the name.
     """
-    if not is_table_name(name):
+    if not re.fullmatch(r"[A-Za-z0-9_]{1,222}", name):
         raise OptionError(
             f"Option {option}: {name!r} cannot be a name in Cassandra.",
             "Names of keyspaces and tables are letters, digits and underscores; write the exact "
-            "name, without quotes.",
+            "name, without quotes. A table's keyspace is in option keyspace.",
         )

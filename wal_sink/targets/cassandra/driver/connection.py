@@ -9,9 +9,7 @@ import contextlib
 import logging
 import ssl
 import threading
-import zipfile
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any, Self
 
 from cassandra import (
@@ -31,7 +29,7 @@ from cassandra.policies import (
 from cassandra.query import tuple_factory
 
 from wal_sink.errors import OptionError, TargetRefused, TargetUnavailable, WalSinkError
-from wal_sink.options import VARIABLE_IS_READ, fields
+from wal_sink.options import VARIABLE_IS_READ
 from wal_sink.targets.cassandra.driver.errors import classify, of_each_host
 from wal_sink.targets.cassandra.driver.internals import (
     NO_TLS,
@@ -49,9 +47,6 @@ from wal_sink.targets.cassandra.options import (
     with_environment,
 )
 
-_CONFIG = "config.json"
-"""A file that every secure connect bundle holds."""
-
 
 def tls_context(options: CassandraOptions) -> ssl.SSLContext | None:
     """Make the context of connections; None when they are not encrypted.
@@ -60,66 +55,25 @@ def tls_context(options: CassandraOptions) -> ssl.SSLContext | None:
     """
     if not options.ssl_enabled:
         return None
-    context = ssl.create_default_context(cafile=_file(options, "ssl_ca_certificate"))
-    context.check_hostname = options.ssl_check_hostname
-    if certificate := _file(options, "ssl_client_certificate"):
-        key = _file(options, "ssl_client_key")
-        # Never an empty password: OpenSSL would ask at the terminal for that of an encrypted key.
-        password = with_environment(options).ssl_client_key_password or "no password given"
-        try:
-            context.load_cert_chain(certificate, key, password)
-        except (ssl.SSLError, OSError) as error:
-            raise OptionError(
-                f"Option cassandra.ssl.clientCertificate: {certificate} and {key or 'the key in it'}"
-                f" cannot be used: {error}",
-                "Give certificate chain and key as PEM files that belong together, and"
-                " cassandra.ssl.clientKeyPassword when the key is encrypted.",
-            ) from error
+    authority, certificate = options.ssl_ca_certificate, options.ssl_client_certificate
+    using = f"cassandra.ssl.caCertificate: {authority}"
+    try:
+        context = ssl.create_default_context(cafile=authority or None)
+        context.check_hostname = options.ssl_check_hostname
+        if certificate:
+            key = options.ssl_client_key
+            using = f"cassandra.ssl.clientCertificate: {certificate} and {key or 'the key in it'}"
+            # Never an empty password: OpenSSL would ask at the terminal for that of an encrypted key.
+            password = with_environment(options).ssl_client_key_password or "no password given"
+            context.load_cert_chain(certificate, key or None, password)
+    except (ssl.SSLError, OSError) as error:
+        raise OptionError(
+            f"Option {using} cannot be used: {error}",
+            "Give PEM files that are there, and readable, on the driver and on every executor; certificate"
+            " chain and key have to belong together, and an encrypted key needs"
+            " cassandra.ssl.clientKeyPassword.",
+        ) from error
     return context
-
-
-def bundle(options: CassandraOptions) -> str | None:
-    """Return the path of the secure connect bundle; None when there is none.
-
-    :raises OptionError: it is missing, unreadable or no bundle.
-    """
-    option, path = "cassandra.secureConnectBundle", options.secure_connect_bundle
-    if not path:
-        return None
-    _read(option, path)
-    try:
-        with zipfile.ZipFile(path) as opened:
-            opened.getinfo(_CONFIG)
-    except (zipfile.BadZipFile, KeyError) as error:
-        raise OptionError(
-            f"Option {option}: {path} is no secure connect bundle: {error}",
-            "Download the bundle again, and give the zip file as it is.",
-        ) from error
-    return path
-
-
-def _file(options: CassandraOptions, field: str) -> str | None:
-    """Return the path that an option gives, after a look whether the file is PEM."""
-    path = getattr(options, field)
-    if not path:
-        return None
-    option = next(each.encode_name for each in fields(CassandraOptions) if each.name == field)
-    if b"-----BEGIN " not in _read(option, path):
-        raise OptionError(
-            f"Option {option}: {path} is no PEM file.",
-            "Give it as PEM, which begins with -----BEGIN; keytool and openssl convert other formats.",
-        )
-    return str(path)
-
-
-def _read(option: str, path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise OptionError(
-            f"Option {option}: {path} cannot be read: {error.strerror}.",
-            "Give the path of a file that is there, and readable, on the driver and on every executor.",
-        ) from error
 
 
 ROWS = "rows"
@@ -139,9 +93,6 @@ _CERTIFICATE = ("certificate", "CERTIFICATE", "unknown ca", "UNKNOWN_CA")
 """Words by which OpenSSL's errors about certificates are known; not all have an exception type."""
 
 _DRIVER_LOG = logging.getLogger("cassandra.cluster")
-
-_OLDEST_PROTOCOL = 4
-"""The first version that has unset values."""
 
 _SILENT_S = 5
 """Seconds after which the driver sends a silent node a heartbeat, and seconds that it waits for the answer.
@@ -184,12 +135,6 @@ def connect(options: CassandraOptions) -> Connection:
         try:
             session = _open(cluster, options)
             datacenter = choose_datacenter(options.local_datacenter, _datacenters(cluster))
-            if cluster.protocol_version < _OLDEST_PROTOCOL:
-                raise OptionError(
-                    f"The cluster at {options.where} speaks native protocol "
-                    f"{cluster.protocol_version}, which cannot leave a column unset.",
-                    "Use Cassandra 4 or later.",
-                )
         except BaseException:
             cluster.shutdown()
             raise
@@ -296,7 +241,7 @@ class _Auth(AuthProvider):  # type: ignore[misc] # the driver has no types
 
 def _place(options: CassandraOptions) -> dict[str, Any]:
     """Return the driver's arguments that say where the cluster is and how to reach it."""
-    if path := bundle(options):
+    if path := options.secure_connect_bundle:
         return {"cloud": {"secure_connect_bundle": path}}
     return {
         "contact_points": list(options.hosts),
@@ -327,9 +272,10 @@ def _cluster(options: CassandraOptions) -> Any:
     except Exception as error:
         if "cloud" not in place:
             raise
-        raise TargetUnavailable(  # the driver could not ask the address that the bundle names
-            f"No cluster is found by the secure connect bundle {options.where}: {error!r}",
-            "See that the database is awake and that the bundle is its own and has not expired.",
+        raise TargetUnavailable(  # also where the driver cannot ask the address that the bundle names
+            f"No cluster is found by cassandra.secureConnectBundle {options.where}: {error!r}",
+            "See that the zip file is there as it was downloaded, on driver and executors; and that the"
+            " database is awake, and the bundle its own and not expired.",
         ) from error
 
 
