@@ -120,6 +120,11 @@ def notices(server: Server, options: CassandraOptions) -> Iterator[str]:
     if options.if_not_exists:
         what = f"each row ({IF_NOT_EXISTS})"
         yield from server.serial_notices(options, options.keyspace, "", what)
+    if options.consistency_level in ("ONE", "LOCAL_ONE"):
+        yield (
+            f"cassandra.consistencyLevel is {options.consistency_level}: a row counts as written when one"
+            " replica has it, and is lost with that replica. LOCAL_QUORUM is what most want."
+        )
     settings = server.settings or {}
     if oldest := settings.get("minimum_timestamp_fail_threshold"):
         yield (

@@ -70,8 +70,8 @@ def _missing(options: CassandraOptions, schema: pa.Schema, live: TableMetadata) 
     if taken or live.name.keyspace not in live.keyspaces:
         return None
     written = _written(options, schema, set(), str(live.name))
-    key, names = primary_key(options.layout), options.column_names
-    return new_table(live, written, key, names, totals=bool(options.added))
+    layout, names = primary_key(options.layout), options.column_names
+    return new_table(live, written, layout, names, totals=bool(options.added))
 
 
 def _written(
@@ -104,7 +104,7 @@ def _agree(
     if options.tables:
         matched = match_tables(written, tables, wanted)
     else:
-        matched = [match_columns(written, tables[0], wanted.among(written.names))]
+        matched = [match_columns(written, tables[0], wanted)]
         key_names = [column.name for column in matched[0] if column.role in KEY]
         refuse_other_key(tables[0].name, options.layout, key_names)
     agreed = [
@@ -129,7 +129,6 @@ def _plan(agreed: Agreement, schema: pa.Schema, key: str) -> CassandraPlan:
     :param schema: of the DataFrame.
     """
     options, live, columns = agreed.options, agreed.live, agreed.columns
-    _log_consequences(options, live)
     rows = CassandraRowPlan(
         keyspace=options.keyspace,
         table=live.name.table,
@@ -164,18 +163,3 @@ def _control(field: pa.Field, operation: str) -> Column:
     """Return the plan's column of one that is not written."""
     role: Role = "operation" if field.name == operation else "control"
     return Column(name=field.name, source=str(canonical(field.type)), type=role, role=role)
-
-
-def _log_consequences(options: CassandraOptions, live: TableMetadata) -> None:
-    if options.nulls == "unset":
-        log.info(
-            "%s: a null leaves the older value of its cell (cassandra.nulls = unset)", live.name
-        )
-    else:
-        log.info("%s: a null clears its cell, a tombstone (cassandra.nulls = write)", live.name)
-    if options.consistency_level in ("ONE", "LOCAL_ONE"):
-        log.warning(
-            "cassandra.consistencyLevel is %s: a row counts as written when one replica has it, and "
-            "is lost with that replica",
-            options.consistency_level,
-        )

@@ -336,19 +336,7 @@ class RowOptions(OperationOptions, frozen=True, kw_only=True):
 _EXAMPLE = f'Write it as {COLUMNS_OPTION}={{"customerId": "customer_id"}}'
 
 
-class Key(NamedTuple):
-    """The primary key of a new table, by the DataFrame's names."""
-
-    partition: tuple[str, ...]
-    clustering: tuple[str, ...]
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """All of them, in their order."""
-        return self.partition + self.clustering
-
-
-def primary_key(layout: Layout) -> Key:
+def primary_key(layout: Layout) -> Layout:
     """Return the key of a new table: the partition key, by default the first column, then the others.
 
     :raises OptionError: there is none, or a column of the partition key is not in it.
@@ -366,7 +354,7 @@ def primary_key(layout: Layout) -> Key:
             f"Option {PARTITION_COLUMNS} names {lacking[0]}, and {KEY_COLUMNS} does not.",
             f"List in {KEY_COLUMNS} all columns of the primary key, those of the partition key included.",
         )
-    return Key(partition, tuple(name for name in key if name not in partition))
+    return Layout((*partition, *(name for name in key if name not in partition)), partition)
 
 
 def read_columns(text: str) -> Mapping[str, str]:

@@ -80,8 +80,7 @@ def match_tables(
         # Where there is no table, its own error says so, with all columns.
         own = [f for f in schema if names.get(f.name, f.name) in has or not has]
         mine = {name: column for name, column in names.items() if column in has or not has}
-        here = wanted._replace(names=mine).among([field.name for field in own])
-        matched.append(match_columns(pa.schema(own), live, here))
+        matched.append(match_columns(pa.schema(own), live, wanted._replace(names=mine)))
     problems = [
         *about_other_names(schema, names),
         *_about_no_table(schema, tables, names),

@@ -66,7 +66,7 @@ def match_columns(
     :raises SchemaMismatch: with a line for each thing that does not fit.
     """
     _refuse_table(schema, live)
-    rules = CassandraRules(schema, live, wanted)
+    rules = CassandraRules(schema, live, wanted.among(schema.names))
     others = about_other_names(schema, wanted.names)
     return compare(schema, rules.columns, str(live.name), rules, others, wanted.names)
 

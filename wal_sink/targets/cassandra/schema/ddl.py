@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import canonical, fields, is_array, spark_type
-from wal_sink.targets.cassandra.row_options import Key
 from wal_sink.targets.cassandra.row_plan import ADDED_COLUMN, KEY, TableName
 from wal_sink.targets.cassandra.schema.table import ColumnMetadata, Role, TableMetadata
 from wal_sink.targets.cassandra.types import CQL_FOR
@@ -106,7 +105,12 @@ class NewTable(NamedTuple):
 
 
 def new_table(
-    live: TableMetadata, schema: pa.Schema, key: Key, names: Mapping[str, str], *, totals: bool
+    live: TableMetadata,
+    schema: pa.Schema,
+    layout: Layout,
+    names: Mapping[str, str],
+    *,
+    totals: bool,
 ) -> NewTable:
     """Return the table that takes a DataFrame: option createTable.
 
@@ -114,23 +118,23 @@ def new_table(
 
     :param live: what the cluster has under its name: nothing.
     :param schema: of the columns that are written.
-    :param key: by the DataFrame's names.
+    :param layout: as `primary_key` returns it, by the DataFrame's names.
     :param names: the table's by the DataFrame's, for those that differ.
     :param totals: whether it needs the column that says what is in the totals.
     :raises SchemaMismatch: the DataFrame lacks a column of the key, or has one that createTable cannot make.
     """
-    refuse_unknown_columns(Layout(key=key.columns), schema)
-    columns = [_column(live.name, field, key, names) for field in schema]
+    refuse_unknown_columns(layout, schema)
+    columns = [_column(live.name, field, layout, names) for field in schema]
     if totals:
         columns.append(ColumnMetadata(ADDED_COLUMN, "text", "regular"))
-    by_name = {names.get(name, name): number for number, name in enumerate(key.columns)}
+    by_name = {names.get(name, name): number for number, name in enumerate(layout.key)}
     columns.sort(key=lambda column: by_name.get(column.name, len(by_name)))
     will_be = live._replace(tables=(*live.tables, live.name.table), columns=tuple(columns))
     return NewTable(_statement(live.name, columns), will_be)
 
 
 def _column(
-    table: TableName, field: pa.Field, key: Key, names: Mapping[str, str]
+    table: TableName, field: pa.Field, layout: Layout, names: Mapping[str, str]
 ) -> ColumnMetadata:
     types: dict[str, str] = {}
     cql = suggest_type(table.keyspace, field.name, field.type, types)
@@ -145,8 +149,8 @@ def _column(
             "Create the table yourself: without createTable, the error has the statements.",
         )
     role: Role = "regular"
-    if field.name in key.columns:
-        role = "partition" if field.name in key.partition else "clustering"
+    if field.name in layout.key:
+        role = "partition" if field.name in layout.partition else "clustering"
         cql = _frozen(cql)
     return ColumnMetadata(names.get(field.name, field.name), cql, role)
 
