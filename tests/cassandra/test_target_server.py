@@ -14,15 +14,10 @@ from wal_sink.errors import SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import Owner
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget, session
 from wal_sink.targets.cassandra.driver.connection import connect
-from wal_sink.targets.cassandra.fitness import read_server
+from wal_sink.targets.cassandra.fitness import SETTINGS, read_server, replicas_by_datacenter
 from wal_sink.targets.cassandra.options import READ_LEVELS
 from wal_sink.targets.cassandra.row_plan import TableName
-from wal_sink.targets.cassandra.schema.table import (
-    SETTINGS,
-    TableMetadata,
-    read_table,
-    replicas_by_datacenter,
-)
+from wal_sink.targets.cassandra.schema.table import TableMetadata, read_table
 from wal_sink.targets.cassandra.session import ledger_id
 from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.servers.cassandra import Node

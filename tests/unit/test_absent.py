@@ -14,13 +14,13 @@ from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Column, WriteDemands
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.feature import Agreement, Stamped
-from wal_sink.targets.cassandra.features import used
+from wal_sink.targets.cassandra.features import demands, refuse_server
 from wal_sink.targets.cassandra.features.if_not_exists import (
     IfNotExists,
     first_of_each_key,
     rounds,
 )
-from wal_sink.targets.cassandra.fitness import notices, refuse_unfit
+from wal_sink.targets.cassandra.fitness import notices
 from wal_sink.targets.cassandra.row_plan import CassandraRowPlan
 from wal_sink.targets.cassandra.schema.compare import Wanted
 from wal_sink.targets.cassandra.write.batches import (
@@ -74,10 +74,9 @@ def test_partition_keys_of_which_two_are_one_row_are_refused() -> None:
 
 def test_one_session_writes_the_rows_of_a_window() -> None:
     """Several would write them in no order; and the server dates them."""
-    (feature,) = used(PLAN)
-    assert feature.demands(PLAN) == WriteDemands(one_session=True, target_dated=True)
     plain = plan_of(*FIELDS)
-    assert not [*used(plain)]
+    assert demands([plain, PLAN]) == WriteDemands(one_session=True, target_dated=True)
+    assert demands([plain]) == WriteDemands()
 
 
 def test_the_first_row_of_each_key_is_sent() -> None:
@@ -134,9 +133,9 @@ def test_an_answer_says_whether_there_was_a_row() -> None:
 def test_a_server_without_conditions_is_refused() -> None:
     """By the keyspace of the rows, too; and a start says what Paxos costs over several datacenters."""
     ledger = {"ledgerTable": "ledgers.wal_sink_ledger"}
-    refuse_unfit(SCYLLA, fitness_options(**ledger))
+    refuse_server(SCYLLA, fitness_options(**ledger))
     with pytest.raises(SchemaMismatch, match="Keyspace shop has tablets") as caught:
-        refuse_unfit(SCYLLA, fitness_options(**ledger, ifNotExists="true"))
+        refuse_server(SCYLLA, fitness_options(**ledger, ifNotExists="true"))
     assert "cassandra.ifNotExists" in caught.value.remedy
     far = CASSANDRA._replace(replication={"shop": TWO})
     assert not [*notices(far, fitness_options(**ledger))]

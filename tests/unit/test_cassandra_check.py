@@ -102,7 +102,7 @@ def test_the_result_has_the_plans_columns() -> None:
 @pytest.mark.parametrize("role", ["partition", "clustering"])
 def test_a_null_in_the_key(role: Role) -> None:
     """Names the column and the row."""
-    with pytest.raises(InvalidRow, match=r"Column c .*primary key.* null .*c=None") as refused:
+    with pytest.raises(InvalidRow, match=r"Column c .*primary key.* null, .*c=None") as refused:
         one("text", pa.array(["a", None]), role)
     assert '.na.drop(subset=["c"])' in refused.value.remedy
 

@@ -17,6 +17,7 @@ from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch
 from wal_sink.model.plan import Column, Plan
 from wal_sink.publish.preflight import CheckedColumn
 from wal_sink.targets.cassandra.check import check
+from wal_sink.targets.cassandra.feature import Form
 from wal_sink.targets.cassandra.row_options import read_columns
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
 from wal_sink.targets.cassandra.schema.compare import (
@@ -73,7 +74,7 @@ def test_each_column_is_written_to_its_own() -> None:
         ("day", "day", "date", "clustering"),
         ("orderId", "id", "bigint", "partition"),
     ]
-    assert '("shop", "day", "id")' in upsert(plan())
+    assert '("shop", "day", "id")' in upsert(plan(), Form())
     assert delete(plan()).endswith('WHERE "shop" = ? AND "day" = ? AND "id" = ?')
     swapped = pa.schema([("id", pa.date32()), ("day", pa.int64())])
     columns = match_columns(swapped, live(*COLUMNS), Wanted({"id": "day", "day": "id"}))
@@ -125,7 +126,7 @@ def test_names_that_do_not_fit_are_refused(names: dict[str, str], lines: list[st
 def test_a_task_names_a_column_as_the_dataframe_does() -> None:
     """Which is what its remedy speaks of."""
     rows = pa.record_batch([["x"], [None], [1]], schema=SCHEMA)
-    with pytest.raises(InvalidRow, match=r"Column day is part .* orderId=1") as caught:
+    with pytest.raises(InvalidRow, match=r"Column day of .* is part .* orderId=1") as caught:
         check(rows, plan())
     assert '["day"]' in caught.value.remedy
     assert check(rows[:0], plan()).schema.names == SCHEMA.names

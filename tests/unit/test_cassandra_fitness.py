@@ -7,9 +7,13 @@ import pytest
 from wal_sink.errors import SchemaMismatch
 from wal_sink.options import parse
 from wal_sink.targets.cassandra import CassandraOptions
-from wal_sink.targets.cassandra.fitness import notices, refuse_unfit
+from wal_sink.targets.cassandra.fitness import (
+    Server,
+    notices,
+    refuse_unfit,
+    replicas_by_datacenter,
+)
 from wal_sink.targets.cassandra.row_plan import TableName
-from wal_sink.targets.cassandra.schema.table import Server, replicas_by_datacenter
 from wal_sink.targets.cassandra.session import create_ledger, ledger_id
 
 LOCAL = {"class": "org.apache.cassandra.locator.LocalStrategy"}

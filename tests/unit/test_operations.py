@@ -171,21 +171,21 @@ def test_rows_of_a_slice_of_arrow() -> None:
     [
         (("x", 1_000, "p", "u", 1.0, None), r"Column op \('u'\) is no operation", "operations"),
         (("x", 1_000, "p", None, 1.0, None), r"Column op \(None\) is no operation", "operations"),
-        (("x", None, "p", "D", 1.0, None), "a is null and b after it is not", "Fill a in"),
+        (("x", None, "p", "D", 1.0, None), "a of .* is null and b after it is not", "Fill a in"),
         (("x", None, None, "U", 1.0, None), "Column .* part of the primary key", "Drop such rows"),
         (
             ("x", 1_000, None, "U", 1.0, None),
-            "Column b is part of the primary key",
+            r"Column b of .* is part of the primary key",
             "Drop such rows",
         ),
         (
             (None, 1_000, "p", "D", 1.0, None),
-            "Column k is part of the primary key",
+            r"Column k of .* is part of the primary key",
             "Drop such rows",
         ),
         (
             (None, None, None, "D", 1.0, None),
-            "Column k is part of the primary key",
+            r"Column k of .* is part of the primary key",
             "Drop such rows",
         ),
         (("x", 1_001, "p", "D", None, None), "below the millisecond", "MILLISECOND"),

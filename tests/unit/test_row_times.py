@@ -24,7 +24,7 @@ from wal_sink.targets.cassandra import CassandraOptions
 from wal_sink.targets.cassandra.check import check
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.encode import encode
-from wal_sink.targets.cassandra.feature import Stamped
+from wal_sink.targets.cassandra.feature import Form, Stamped
 from wal_sink.targets.cassandra.features import FEATURES
 from wal_sink.targets.cassandra.features.event_time import EVENT_US
 from wal_sink.targets.cassandra.features.lives import (
@@ -258,7 +258,7 @@ def test_rows_with_lives_are_encoded_as_the_driver_binds_them(nulls: str) -> Non
     for part in parts:
         of, batch = part.statement, part.rows.batch
         query = of.prepared.query_id.decode()
-        assert query == upsert(plan.of_table(), with_ttl=True)
+        assert query == upsert(plan.of_table(), Form(), with_ttl=True)
         assert query.endswith("USING TIMESTAMP ? AND TTL ?")
         assert part.ttls is not None
         data = encode(

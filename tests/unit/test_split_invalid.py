@@ -60,7 +60,7 @@ def test_each_rule_that_is_broken_costs_one_look_more() -> None:
         (9, "k"),
     ]
     assert split.refused[0].error.problem == (
-        'Column k is part of the primary key of "shop"."t" and null.'
+        'Column k of "shop"."t" is part of the primary key and null.'
     )
 
 

@@ -19,7 +19,7 @@ from wal_sink.errors import OptionError, SchemaMismatch, TargetRefused
 from wal_sink.model.ledger import Window
 from wal_sink.model.plan import Column, Role, WriteDemands
 from wal_sink.targets.cassandra.encode import distinct_keys
-from wal_sink.targets.cassandra.features import used
+from wal_sink.targets.cassandra.features import demands
 from wal_sink.targets.cassandra.features.totals import (
     NOTHING,
     Added,
@@ -272,9 +272,8 @@ def test_plans_for_totals_are_plans_of_their_own() -> None:
     )
     assert given == {**plain, "cassandra.addColumns": "v, w"}
     assert again == {**plain, "cassandra.addColumns": "v,w"}
-    (feature,) = used(plan_of())
-    assert feature.demands(plan_of()) == WriteDemands(one_session=True)
-    assert not [*used(plan_of(added=()))]
+    assert demands([plan_of()]) == WriteDemands(one_session=True)
+    assert demands([plan_of(added=())]) == WriteDemands()
 
 
 COLUMNS = (

@@ -3,11 +3,12 @@
 A line imports from those below it, never back; only what `target` imports late loads the driver:
 
 =================  ==============================================================
-`target`           what the sink calls; `session` and `ledger` are a flusher's connection
-`check`, `plan`    casts and refuses rows, in the tasks; agrees with the cluster at the start, by `fitness`
+`target`           what the sink calls; `session` is a flusher's connection
+`check`, `plan`    casts and refuses rows, in the tasks; agrees with the cluster at the start
 `write/`           from slices of the log to acknowledged requests; watches tables for drift
 `features/`        what options can ask for of rows, one module each; `feature` has the hooks
-`schema/`          tables and server as they are; a DataFrame is compared with a table
+`fitness`          the server as it is, and what it cannot do
+`schema/`          tables as they are; a DataFrame is compared with a table
 `encode`           columns to the bytes of rows and routing keys
 `driver/`          connecting, errors, retries, batches of encoded rows
 `rules`, `types`   CQL types: what fits, how values are cast, which are refused

@@ -11,20 +11,18 @@ import functools
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Column
-from wal_sink.targets.arrow_values import TRUE, long, not_deleted, refuse_other_schema
+from wal_sink.targets.arrow_values import long, not_deleted, refuse_other_schema
 from wal_sink.targets.cassandra.casts import sizes
 from wal_sink.targets.cassandra.feature import TaskRows
 from wal_sink.targets.cassandra.features import used
-from wal_sink.targets.cassandra.features.tables import check_for_every, check_for_named
+from wal_sink.targets.cassandra.features.tables import check_for_every, check_for_named, in_order
 from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan
 from wal_sink.targets.cassandra.rules import (
     InvalidValue,
     first_invalid_value,
     refuse_invalid,
     refused,
-    row_text,
 )
 from wal_sink.targets.cassandra.types import cast_column, column_types
 
@@ -62,9 +60,7 @@ def check_for_one(batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
         feature.read(rows)
     stored = _checked(rows.rows, rows.table, rows.deletes)
     found = dict(zip(stored.schema.names, stored.columns, strict=True)) | rows.controls
-    in_order = [column.name for column in plan.columns if column.name in found]
-    names = [*in_order, *(name for name in found if name not in in_order)]
-    batch = pa.RecordBatch.from_arrays([found[name] for name in names], names=names)
+    batch = in_order(found, plan)
     for feature in features:
         batch = feature.settle(batch, plan)
     return batch
@@ -106,16 +102,9 @@ def _refuse_null(
     missing = values.is_null()
     if column.role == "clustering":
         missing = not_deleted(missing, deletes)
-    row = pc.index(missing, TRUE).as_py()
-    if row >= 0:
-        raise InvalidRow(
-            f"Column {column.name} is part of the primary key of {plan.table} and null in "
-            f"{row_text(batch, plan, row)}.",
-            f'Drop such rows, .na.drop(subset=["{column.name}"]), or fill them in.',
-            column=column.name,
-            problem=f"Column {column.name} is part of the primary key of {plan.table} and null.",
-            rows=missing,
-        )
+    remedy = f'Drop such rows, .na.drop(subset=["{column.name}"]), or fill them in.'
+    problem = "is part of the primary key and null"
+    refuse_invalid(batch, plan, InvalidValue.first(missing, column.name, None, problem, remedy))
 
 
 def _refuse_sizes(batch: pa.RecordBatch, plan: CassandraPlan, stored: pa.RecordBatch) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -14,11 +14,12 @@ import pyarrow.compute as pc
 from wal_sink.model.plan import Column, WriteDemands
 from wal_sink.targets.arrow_values import FALSE, not_deleted
 from wal_sink.targets.cassandra.casts import as_is
+from wal_sink.targets.cassandra.fitness import Server
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan
-from wal_sink.targets.cassandra.rules import InvalidValue, refuse_invalid
+from wal_sink.targets.cassandra.rules import InvalidValue, Reason, refuse_invalid
 from wal_sink.targets.cassandra.schema.compare import Wanted
-from wal_sink.targets.cassandra.schema.table import Server, TableMetadata
+from wal_sink.targets.cassandra.schema.table import TableMetadata
 
 Ints = npt.NDArray[np.int64]
 
@@ -57,9 +58,6 @@ class Form(NamedTuple):
     """Whether it takes the write timestamp: a statement with a condition is dated by the server."""
 
 
-INSERT = Form()
-
-
 class TaskRows:
     """The rows of one batch in a task of the query, on their way into the log.
 
@@ -82,27 +80,17 @@ class TaskRows:
         """Return a column of numbers or instants as int64."""
         return as_is(self.given.column(name)).cast(pa.int64())
 
-    def refuse(self, option: str, name: str, rules: Iterable[ValueRule]) -> None:
+    def refuse(self, option: str, name: str, reasons: Iterable[Reason]) -> None:
         """Refuse values of a column that an option names.
 
-        :raises InvalidRow: a rule finds one.
+        :param reasons: `{name}` stands for the column in what to do.
+        :raises InvalidRow: there is one.
         """
         given = as_is(self.given.column(name))
-        for rule in rules:
-            problem, remedy = f"{rule.problem} ({option})", rule.remedy.replace("{name}", name)
-            invalid = InvalidValue.first(rule.bad, name, given, problem, remedy)
+        for bad, problem, remedy in reasons:
+            what = f"{problem} ({option})"
+            invalid = InvalidValue.first(bad, name, given, what, remedy.replace("{name}", name))
             refuse_invalid(self.given, self.plan, invalid)
-
-
-class ValueRule(NamedTuple):
-    """What a column that an option names may not hold."""
-
-    bad: pa.Array
-    """Which rows hold it, as flags."""
-    problem: str
-    """Continues "Column c of t (value) …"."""
-    remedy: str
-    """`{name}` stands for the column."""
 
 
 def are_bad(flags: pa.Array, deletes: pa.Array | None = None) -> pa.Array:
@@ -115,6 +103,13 @@ class Feature:
 
     Its options are declared in `row_options`, its details of a plan in `row_plan`.
     """
+
+    noted = ""
+    """The detail of a plan's rows that says whether they are written with the feature, see `used`."""
+    demands = WriteDemands()
+    """What such rows demand of the flush."""
+    form: Mapping[str, Any] = MappingProxyType({})
+    """What it changes of the form of the statement by which a row is written that is no delete."""
 
     # --- when a query starts ---
 
@@ -146,15 +141,11 @@ class Feature:
         """
         return rows
 
-    def demands(self, plan: CassandraPlan) -> WriteDemands:
-        """Return what the rows of a plan by which the feature is used demand of the flush."""
-        return WriteDemands()
-
     # --- with a plan ---
 
     def used(self, plan: CassandraPlan) -> bool:
         """Whether rows are written with the feature. The hooks below are for such plans."""
-        raise NotImplementedError
+        return bool(getattr(plan.details, self.noted))
 
     def read(self, rows: TaskRows) -> None:
         """Read the columns that say what becomes of a row; in the tasks.
@@ -171,18 +162,3 @@ class Feature:
 
         :raises SchemaMismatch: it was.
         """
-
-    # --- in the flush ---
-
-    def form(self, plan: CassandraPlan, form: Form) -> Form:
-        """Return the form of the statement that writes a row which is no delete."""
-        return form
-
-
-def joined(demands: Iterator[WriteDemands]) -> WriteDemands:
-    """Return what all of them demand."""
-    found = WriteDemands()
-    for each in demands:
-        asked = {name: value for name, value in msgspec.structs.asdict(each).items() if value}
-        found = msgspec.structs.replace(found, **asked)
-    return found

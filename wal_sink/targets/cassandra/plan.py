@@ -13,18 +13,17 @@ from cassandra import AlreadyExists
 from wal_sink.model.plan import Column, Plan, Role, canonical
 from wal_sink.targets.cassandra.driver.connection import connect, explained
 from wal_sink.targets.cassandra.driver.errors import create_table
-from wal_sink.targets.cassandra.feature import Agreement, joined
-from wal_sink.targets.cassandra.features import FEATURES, used
+from wal_sink.targets.cassandra.feature import Agreement
+from wal_sink.targets.cassandra.features import FEATURES, demands, refuse_server, used
 from wal_sink.targets.cassandra.features.tables import match_tables, of_several
 from wal_sink.targets.cassandra.features.updates import found_changes
-from wal_sink.targets.cassandra.fitness import inspect_server
+from wal_sink.targets.cassandra.fitness import Server, inspect_server
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_options import primary_key
 from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, CassandraRowPlan
 from wal_sink.targets.cassandra.schema.compare import Wanted, match_columns, used_types
 from wal_sink.targets.cassandra.schema.ddl import NewTable, new_table
 from wal_sink.targets.cassandra.schema.table import (
-    Server,
     TableMetadata,
     index_rules,
     read_table,
@@ -49,6 +48,7 @@ def make_plan(
     """
     with connect(options) as connection, explained(options):
         server = inspect_server(connection.session, options)
+        refuse_server(server, options)
         tables = [read_table(connection.session, name) for name in options.data]
         new = _missing(options, schema, tables[0]) if options.create_table else None
         plan = _agree(options, server, schema, key, [new.live] if new else tables)
@@ -82,9 +82,9 @@ def _written(
     :param known: the tables' columns.
     :param place: the tables, as errors show them.
     """
+    names = options.column_names
+    in_tables = {name for name in schema.names if names.get(name, name) in known}
     for feature in FEATURES:
-        names = options.column_names
-        in_tables = {name for name in schema.names if names.get(name, name) in known}
         schema = feature.written(schema, options, in_tables, place)
     return schema
 
@@ -119,8 +119,7 @@ def _agree(
     ]
     plans = [_plan(each, schema, key) for each in agreed]
     whole = of_several(plans, schema, options.table_column) if options.tables else plans[0]
-    demands = joined(f.demands(plan) for plan in plans for f in used(plan))
-    return msgspec.structs.replace(whole, demands=demands).plain
+    return msgspec.structs.replace(whole, demands=demands(plans)).plain
 
 
 def _plan(agreed: Agreement, schema: pa.Schema, key: str) -> CassandraPlan:

@@ -53,6 +53,10 @@ class InvalidValue(NamedTuple):
         return cls(row, path, None if values is None else values[row], problem, remedy, bad)
 
 
+Reason = tuple[pa.Array, str, str]
+"""Which values are refused, as flags; why, which continues "Column c of t (value) …"; and what to do."""
+
+
 def refused(rule: IndexRule, stored: pa.Array, plan: str) -> Iterator[InvalidValue]:
     """Yield the first value that an index refuses for each reason, with the flags of all.
 
@@ -68,8 +72,7 @@ def refused(rule: IndexRule, stored: pa.Array, plan: str) -> Iterator[InvalidVal
             yield found
 
 
-def _reasons(rule: IndexRule, stored: pa.Array) -> Iterator[tuple[pa.Array, str, str]]:
-    """Yield which values are refused, why, and what to do."""
+def _reasons(rule: IndexRule, stored: pa.Array) -> Iterator[Reason]:
     if rule.vector:
         offsets, elements = unnest(stored)
         amounts = pc.abs(elements)

@@ -42,6 +42,7 @@ from wal_sink.targets.cassandra.driver.errors import (
     server_now_us,
 )
 from wal_sink.targets.cassandra.driver.internals import ConfigurationException, SyntaxException
+from wal_sink.targets.cassandra.features import refuse_server
 from wal_sink.targets.cassandra.fitness import inspect_server
 from wal_sink.targets.cassandra.options import CassandraOptions, login
 from wal_sink.targets.cassandra.row_plan import TableName
@@ -164,7 +165,7 @@ def open_session(options: CassandraOptions, owner: Owner) -> CassandraSession:
     connection = connect(options)
     try:
         with explained(options):
-            inspect_server(connection.session, options)
+            refuse_server(inspect_server(connection.session, options), options)
             refuse_other_ledger(read_table(connection.session, options.ledger))
     except BaseException:
         connection.close()

@@ -12,12 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wal_sink.errors import InvalidRow
-from wal_sink.targets.arrow_values import TRUE, are_deletes, keys_of_deletes, planned_operations
+from wal_sink.targets.arrow_values import are_deletes, keys_of_deletes, planned_operations
 from wal_sink.targets.cassandra.feature import Agreement, Feature, Ints, TaskRows
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, CassandraRowPlan
-from wal_sink.targets.cassandra.rules import row_text
+from wal_sink.targets.cassandra.rules import InvalidValue, refuse_invalid, row_text
 from wal_sink.targets.operations import described, without_operation
 
 log = logging.getLogger(__name__)
@@ -93,14 +92,12 @@ def _refuse_gaps(batch: pa.RecordBatch, plan: CassandraPlan) -> None:
     names = plan.details.clustering
     for name, following in itertools.pairwise(names):
         gaps = pc.and_(batch.column(name).is_null(), batch.column(following).is_valid())
-        row = pc.index(gaps, TRUE).as_py()
-        if row >= 0:
-            raise InvalidRow(
-                f"Column {name} is null and {following} after it is not, in {row_text(batch, plan, row)}:"
-                f" of {plan.table} a delete takes the rows under the first values of ({', '.join(names)}).",
-                f"Fill {name} in; or make {following} null, too, to delete all rows under what is before"
-                f" {name}.",
-                column=name,
-                problem=f"Column {name} is null and {following} after it is not.",
-                rows=gaps,
-            )
+        problem = (
+            f"is null and {following} after it is not: a delete takes the rows under the first values of"
+            f" ({', '.join(names)})"
+        )
+        remedy = (
+            f"Fill {name} in; or make {following} null, too, to delete all rows under what is before"
+            f" {name}."
+        )
+        refuse_invalid(batch, plan, InvalidValue.first(gaps, name, None, problem, remedy))

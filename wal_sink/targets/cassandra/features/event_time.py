@@ -10,7 +10,7 @@ time has, and is left out where nothing remains of it. So no two rows write one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 import numpy as np
@@ -26,13 +26,13 @@ from wal_sink.targets.cassandra.feature import (
     Feature,
     Ints,
     TaskRows,
-    ValueRule,
     are_bad,
 )
 from wal_sink.targets.cassandra.features.lives import refuse_type
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_options import EVENT_COLUMN
 from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, CassandraRowPlan
+from wal_sink.targets.cassandra.rules import Reason
 
 EVENT_US = "wal_sink:timestamp_us"
 """The log's column of a row's write timestamp, microseconds since 1970. What a table has of an event time is
@@ -43,15 +43,13 @@ AHEAD_S = 3_600
 _LEAST_US = 10**15
 """2001-09-09: a bigint below that counts milliseconds or seconds."""
 
-Numbers = Callable[[Collection[str]], Array]
-"""Returns a number for each row, the same for rows of one time that are alike in the columns of these roles;
-counted from 0 without a gap."""
-
 _PARTITION = ("partition",)
 
 
 class EventTime(Feature):
     """`cassandra.timestampColumn`."""
+
+    noted = "event_column"
 
     def describe(self, options: CassandraOptions) -> Mapping[str, str]:
         """Say which version of a row stays."""
@@ -77,10 +75,6 @@ class EventTime(Feature):
         """Note the column."""
         return msgspec.structs.replace(rows, event_column=agreed.options.event_column)
 
-    def used(self, plan: CassandraPlan) -> bool:
-        """Whether rows bring the times of their events."""
-        return bool(plan.details.event_column)
-
     def read(self, rows: TaskRows) -> None:
         """Read the column, as microseconds."""
         name = rows.plan.details.event_column
@@ -90,7 +84,7 @@ class EventTime(Feature):
 
     def settle(self, batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
         """Leave each cell of a key and a time once."""
-        return settled(batch, plan, EVENT_US, by_key(batch, plan.of_table(), EVENT_US))
+        return settled(batch, plan)
 
 
 def event_times(batch: pa.RecordBatch) -> Ints:
@@ -99,33 +93,29 @@ def event_times(batch: pa.RecordBatch) -> Ints:
     return found
 
 
-def _of_events(values: pa.Array, now_us: int, *, is_number: bool) -> list[ValueRule]:
+def _of_events(values: pa.Array, now_us: int, *, is_number: bool) -> list[Reason]:
     ahead_us = now_us + AHEAD_S * 1_000_000
     early = "is before 2001 as microseconds" if is_number else "is not after 1970"
     return [
-        ValueRule(
+        (
             values.is_null(),
             "is null, and not the time of an event",
             'Drop such rows, .na.drop(subset=["{name}"]), or fill them in.',
         ),
-        ValueRule(
+        (
             are_bad(pc.less(values, long(_LEAST_US if is_number else 1))),
             early,
-            'Milliseconds and seconds become instants by timestamp_millis("{name}") and'
-            ' timestamp_seconds("{name}"); drop rows without a time.',
+            'Milliseconds become an instant by timestamp_millis("{name}"), seconds by timestamp_seconds.',
         ),
-        ValueRule(
+        (
             are_bad(pc.greater(values, long(ahead_us))),
             f"is more than {AHEAD_S} seconds ahead of the clock, and would hide what comes until then",
-            "Correct the clock or time zone that it comes from; or bound it:"
-            ' least("{name}", current_timestamp()).',
+            'Correct its clock or time zone; or bound it: least("{name}", current_timestamp()).',
         ),
     ]
 
 
-def settled(
-    batch: pa.RecordBatch, plan: CassandraPlan, times: str, numbers: Numbers
-) -> pa.RecordBatch:
+def settled(batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
     """Return the batch with each cell once, and at most one delete, of each key and time.
 
     A null that leaves a cell as it is, is no cell. A delete that an upsert of its key follows moves a
@@ -136,14 +126,19 @@ def settled(
 
     :param batch: as the log has it.
     :param plan: with its operation column, if it has one.
-    :param times: the column of event times, int64 microseconds.
     """
-    stamps = elements(batch.column(times), "i8")
+    stamps = event_times(batch)
     in_order = np.sort(stamps)
     if not (in_order[1:] == in_order[:-1]).any():
         return batch
+    table, time = plan.of_table(), fixed(stamps, ">i8")
+
+    def numbers(roles: Collection[str]) -> Array:
+        """Return a number for each row, the same for rows of one time that are alike in some columns."""
+        return distinct_keys(batch, table, time, roles=roles).numbers
+
     rows, groups = np.arange(batch.num_rows), {"regular": numbers(KEY)}
-    values = [column for column in plan.of_table().columns if column.role not in KEY]
+    values = [column for column in table.columns if column.role not in KEY]
     if any(column.role == "static" for column in values):
         groups["static"] = numbers(_PARTITION)
     if all(group.max() + 1 == len(rows) for group in groups.values()):
@@ -155,7 +150,7 @@ def settled(
     stays = (rows == last_delete) | ((rows == last_upsert) & ~hidden)
     unset = plan.details.nulls == "unset"
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    columns[times] = indices(stamps - moved)
+    columns[EVENT_US] = indices(stamps - moved)
     for column in values:
         given, static = columns[column.name], column.role == "static"
         written = upserts if static else upserts & ~hidden
@@ -196,12 +191,3 @@ def _positions(of: Array) -> pa.Array:
     if (of >= 0).all():
         return positions
     return pc.if_else(flags(of >= 0), positions, null(pa.int64()))
-
-
-def by_key(batch: pa.RecordBatch, table: CassandraPlan, times: str) -> Numbers:
-    """Return what numbers rows by the bytes of their keys.
-
-    :param table: the plan's columns that the table has.
-    """
-    time = fixed(elements(batch.column(times), "i8"), ">i8")
-    return lambda roles: distinct_keys(batch, table, time, roles=roles).numbers

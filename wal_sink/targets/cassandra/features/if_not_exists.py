@@ -11,6 +11,7 @@ other's way, and time out. So requests come in rounds, in each of which a partit
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -19,15 +20,20 @@ from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import WriteDemands
 from wal_sink.targets.cassandra.casts import indices
 from wal_sink.targets.cassandra.encode import distinct_keys
-from wal_sink.targets.cassandra.feature import Agreement, Feature, Form, Ints, Stamped
+from wal_sink.targets.cassandra.feature import Agreement, Feature, Ints, Stamped
+from wal_sink.targets.cassandra.fitness import Server
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_options import IF_NOT_EXISTS
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan
-from wal_sink.targets.cassandra.schema.table import Server, alike
+from wal_sink.targets.cassandra.schema.table import alike
 
 
 class IfNotExists(Feature):
     """`cassandra.ifNotExists`."""
+
+    noted = "if_not_exists"
+    demands = WriteDemands(one_session=True, target_dated=True)
+    form: Mapping[str, Any] = {"condition": "IF NOT EXISTS", "stamped": False}
 
     def describe(self, options: CassandraOptions) -> Mapping[str, str]:
         """Say which row of a key stays."""
@@ -51,18 +57,6 @@ class IfNotExists(Feature):
             return rows
         _refuse_no_condition(agreed)
         return msgspec.structs.replace(rows, if_not_exists=True)
-
-    def demands(self, plan: CassandraPlan) -> WriteDemands:
-        """Write in order; the server dates the rows."""
-        return WriteDemands(one_session=True, target_dated=True)
-
-    def used(self, plan: CassandraPlan) -> bool:
-        """Whether a row is written only where there is none of its key."""
-        return plan.details.if_not_exists
-
-    def form(self, plan: CassandraPlan, form: Form) -> Form:
-        """Add the condition."""
-        return form._replace(condition="IF NOT EXISTS", stamped=False)
 
 
 def _refuse_no_condition(agreed: Agreement) -> None:

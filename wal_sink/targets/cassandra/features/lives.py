@@ -25,12 +25,12 @@ from wal_sink.targets.cassandra.feature import (
     Feature,
     Ints,
     TaskRows,
-    ValueRule,
     are_bad,
 )
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_options import EXPIRES_COLUMN, TTL, TTL_COLUMN
-from wal_sink.targets.cassandra.row_plan import MOST_TTL_S, CassandraPlan, CassandraRowPlan, Lives
+from wal_sink.targets.cassandra.row_plan import MOST_TTL_S, CassandraRowPlan, Lives
+from wal_sink.targets.cassandra.rules import Reason
 from wal_sink.targets.operations import named_column, refuse_written
 
 log = logging.getLogger(__name__)
@@ -47,6 +47,8 @@ _SECOND_US = 1_000_000
 
 class RowLives(Feature):
     """`cassandra.ttl`, `cassandra.ttlColumn` and `cassandra.expiresAtColumn`."""
+
+    noted = "lives"
 
     def describe(self, options: CassandraOptions) -> Mapping[str, str]:
         """Say what ends a row's life."""
@@ -98,10 +100,6 @@ class RowLives(Feature):
         settings = agreed.server.settings or {}
         latest_s = latest_expiry_s(settings.get("storage_compatibility_mode"))
         return msgspec.structs.replace(rows, lives=for_server(lives, latest_s, int(time.time())))
-
-    def used(self, plan: CassandraPlan) -> bool:
-        """Whether options say how long rows live."""
-        return plan.details.lives is not None
 
     def read(self, rows: TaskRows) -> None:
         """Read the column, as whole numbers; a delete has no life."""
@@ -163,17 +161,17 @@ def _alive(values: pa.Array, deletes: pa.Array | None) -> pa.Array:
     return values if deletes is None else pc.if_else(deletes, null(pa.int64()), values)
 
 
-def _of_seconds(values: pa.Array, deletes: pa.Array | None, lives: Lives) -> list[ValueRule]:
+def _of_seconds(values: pa.Array, deletes: pa.Array | None, lives: Lives) -> list[Reason]:
     most_s = lives.most_ttl_s
     keep = "Fill it in, .na.fill(…), or write rows that live for ever by a query of their own."
     return [
-        ValueRule(not_deleted(values.is_null(), deletes), "is null, and not seconds to live", keep),
-        ValueRule(
+        (not_deleted(values.is_null(), deletes), "is null, and not seconds to live", keep),
+        (
             are_bad(pc.less(values, long(1)), deletes),
             "is not one second to live or more",
             "Drop such rows; or write a delete, by operationColumn, for those that shall go.",
         ),
-        ValueRule(
+        (
             are_bad(pc.greater(values, long(most_s)), deletes),
             f"is more than the {most_s} seconds that the server takes",
             f'Take the smaller of the two: least("{{name}}", lit({most_s})).',
@@ -183,17 +181,17 @@ def _of_seconds(values: pa.Array, deletes: pa.Array | None, lives: Lives) -> lis
 
 def _of_expiry(
     values: pa.Array, deletes: pa.Array | None, lives: Lives, now_us: int
-) -> list[ValueRule]:
+) -> list[Reason]:
     latest_us = now_us + MOST_TTL_S * _SECOND_US
     if lives.latest_s:
         latest_us = min(latest_us, lives.latest_s * _SECOND_US)
     return [
-        ValueRule(
+        (
             not_deleted(values.is_null(), deletes),
             "is null, and not a time of expiry",
             "Fill it in, or write rows that live for ever by a query of their own.",
         ),
-        ValueRule(
+        (
             are_bad(pc.greater(values, long(latest_us)), deletes),
             "is later than the server can keep as a time of expiry",
             f'Take an earlier one: least("{{name}}", timestamp_seconds(lit({latest_us // _SECOND_US}))).',

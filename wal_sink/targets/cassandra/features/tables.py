@@ -6,6 +6,7 @@ all of them.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -16,12 +17,12 @@ import pyarrow.compute as pc
 from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Column
 from wal_sink.targets import arrow_values
-from wal_sink.targets.arrow_values import FALSE, TRUE, plain, shorten
+from wal_sink.targets.arrow_values import FALSE
 from wal_sink.targets.cassandra.feature import Feature
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_options import TABLE_COLUMN, TABLES
 from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, OneOfSeveral, columns_of
-from wal_sink.targets.cassandra.rules import row_text
+from wal_sink.targets.cassandra.rules import InvalidValue, refuse_invalid
 from wal_sink.targets.cassandra.schema.compare import (
     AS_IT_IS,
     Wanted,
@@ -44,6 +45,8 @@ Check = Callable[[pa.RecordBatch, CassandraPlan], pa.RecordBatch]
 class SeveralTables(Feature):
     """`tables` and `tableColumn`."""
 
+    noted = "tables"
+
     def describe(self, options: CassandraOptions) -> Mapping[str, str]:
         """Say which rows go where."""
         if not options.tables:
@@ -58,10 +61,6 @@ class SeveralTables(Feature):
         """Leave out the column that names the table."""
         words, tables = f"the names that {TABLES} has", f"one of {place}"
         return without_words(schema, TABLE_COLUMN, options.table_column, known, tables, words)
-
-    def used(self, plan: CassandraPlan) -> bool:
-        """Whether the plan is of several tables; that of each is as if there were no other one."""
-        return bool(plan.details.tables)
 
 
 def match_tables(
@@ -167,7 +166,7 @@ def check_for_every(batch: pa.RecordBatch, plan: CassandraPlan, check: Check) ->
         for name, values in zip(stored.schema.names, stored.columns, strict=True):
             if name not in found or name in keys:
                 found[name] = values
-    return _in_order(found, plan)
+    return in_order(found, plan)
 
 
 def check_for_named(batch: pa.RecordBatch, plan: CassandraPlan, check: Check) -> pa.RecordBatch:
@@ -176,7 +175,11 @@ def check_for_named(batch: pa.RecordBatch, plan: CassandraPlan, check: Check) ->
     words = batch.column(column).cast(pa.string())
     names = plan.table_names
     rows_of = [pc.equal(words, arrow_values.text(name)).fill_null(FALSE) for name in names]
-    _refuse_unknown(batch, plan, rows_of)
+    unknown = pc.invert(functools.reduce(pc.or_, rows_of))
+    problem = f"names no table: option tables has {', '.join(names)}"
+    remedy = "Correct or drop such rows, or add the table to tables."
+    invalid = InvalidValue.first(unknown, column, batch.column(column), problem, remedy)
+    refuse_invalid(batch, plan, invalid)
     parts = [
         _of_table(batch, rows, plan, table, check)
         for rows, table in zip(rows_of, tables, strict=True)
@@ -191,7 +194,7 @@ def check_for_named(batch: pa.RecordBatch, plan: CassandraPlan, check: Check) ->
             for part in parts
         ]
         found[name] = pa.concat_arrays(pieces).take(places)
-    return _in_order(found, plan)
+    return in_order(found, plan)
 
 
 def _of_table(
@@ -210,26 +213,8 @@ def _of_table(
         raise
 
 
-def _in_order(found: dict[str, pa.Array], plan: CassandraPlan) -> pa.RecordBatch:
+def in_order(found: dict[str, pa.Array], plan: CassandraPlan) -> pa.RecordBatch:
+    """Return columns in the plan's order, and behind them those that only the log has."""
     names = [column.name for column in plan.columns if column.name in found]
     names += [name for name in found if name not in names]
     return pa.RecordBatch.from_arrays([found[name] for name in names], names=names)
-
-
-def _refuse_unknown(
-    batch: pa.RecordBatch, plan: CassandraPlan, rows_of: Sequence[pa.Array]
-) -> None:
-    known = rows_of[0]
-    for rows in rows_of[1:]:
-        known = pc.or_(known, rows)
-    row = pc.index(pc.invert(known), TRUE).as_py()
-    if row >= 0:
-        value = shorten(plain(batch.column(plan.details.table_column)[row]))
-        raise InvalidRow(
-            f"Column {plan.details.table_column} ({value}) names no table: option tables has"
-            f" {', '.join(plan.table_names)}; in {row_text(batch, plan, row)}.",
-            "Correct or drop such rows, or add the table to tables.",
-            column=plan.details.table_column,
-            problem=f"Column {plan.details.table_column} names no table.",
-            rows=pc.invert(known),
-        )

@@ -22,16 +22,20 @@ from wal_sink.model.ledger import Window
 from wal_sink.model.plan import Column, WriteDemands
 from wal_sink.targets.cassandra.casts import booleans, elements, indices
 from wal_sink.targets.cassandra.feature import Agreement, Feature, Ints
+from wal_sink.targets.cassandra.fitness import Server
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_options import ADD_COLUMNS, ADD_COLUMNS_AFTER
 from wal_sink.targets.cassandra.row_plan import ADDED_COLUMN, CassandraPlan, CassandraRowPlan
 from wal_sink.targets.cassandra.rules import row_text
-from wal_sink.targets.cassandra.schema.table import Server, TableMetadata, alike
+from wal_sink.targets.cassandra.schema.table import TableMetadata, alike
 from wal_sink.targets.cassandra.types import parse
 
 
 class Totals(Feature):
     """`cassandra.addColumns` and `cassandra.addColumnsAfter`."""
+
+    noted = "added"
+    demands = WriteDemands(one_session=True)
 
     def describe(self, options: CassandraOptions) -> Mapping[str, str]:
         """Say which columns are totals."""
@@ -58,14 +62,6 @@ class Totals(Feature):
         added = agreed.options.added
         refuse_no_totals(agreed.live, agreed.columns, added)
         return msgspec.structs.replace(rows, added=added)
-
-    def demands(self, plan: CassandraPlan) -> WriteDemands:
-        """Add in the order of the rows."""
-        return WriteDemands(one_session=True)
-
-    def used(self, plan: CassandraPlan) -> bool:
-        """Whether values are added."""
-        return bool(plan.details.added)
 
     def refuse_drift(self, plan: CassandraPlan, live: TableMetadata) -> None:
         """Refuse a table whose totals would expire since it was altered."""

@@ -10,12 +10,13 @@ own, so its rows are sent once (rule 26).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Column, WriteDemands
-from wal_sink.targets.cassandra.feature import Agreement, Feature, Form
+from wal_sink.targets.cassandra.feature import Agreement, Feature
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_options import (
     COLUMNS_OPTION,
@@ -35,6 +36,9 @@ from wal_sink.targets.names import did_you_mean
 class Updates(Feature):
     """`cassandra.writeMode`; and rows whose collections are changed, as an INSERT writes them whole."""
 
+    noted = "update"
+    form: Mapping[str, Any] = {"update": True}
+
     def describe(self, options: CassandraOptions) -> Mapping[str, str]:
         """Say when a row exists."""
         if options.write_mode != "update":
@@ -49,14 +53,6 @@ class Updates(Feature):
             return rows
         refuse_no_update(agreed.live, agreed.columns, agreed.options.operation_column)
         return msgspec.structs.replace(rows, update=True)
-
-    def used(self, plan: CassandraPlan) -> bool:
-        """Whether rows are written by UPDATE."""
-        return plan.details.update
-
-    def form(self, plan: CassandraPlan, form: Form) -> Form:
-        """Write an UPDATE."""
-        return form._replace(update=True)
 
 
 def refuse_no_update(live: TableMetadata, columns: Sequence[Column], operation: str) -> None:
@@ -91,6 +87,8 @@ def refuse_no_update(live: TableMetadata, columns: Sequence[Column], operation: 
 class Collections(Feature):
     """`cassandra.collections.<column>`."""
 
+    noted = "changes"
+
     def describe(self, options: CassandraOptions) -> Mapping[str, str]:
         """Say what is done to which columns."""
         changes = options.changes
@@ -100,10 +98,6 @@ class Collections(Feature):
     def agree(self, rows: CassandraRowPlan, agreed: Agreement) -> CassandraRowPlan:
         """Note the changes of the table's columns."""
         return msgspec.structs.replace(rows, changes=dict(agreed.wanted.changes))
-
-    def used(self, plan: CassandraPlan) -> bool:
-        """Whether a collection is not written whole."""
-        return bool(plan.details.changes)
 
 
 def found_changes(modes: Mapping[str, Change], columns: Sequence[str]) -> dict[str, Change]:
@@ -137,9 +131,7 @@ _FROZEN = "Make the columns frozen<list<…>>, leave them out of the DataFrame"
 class Lists(Feature):
     """No option: the table's columns ask for it."""
 
-    def demands(self, plan: CassandraPlan) -> WriteDemands:
-        """Send each row once with a timestamp."""
-        return WriteDemands(sent_once=True)
+    demands = WriteDemands(sent_once=True)
 
     def used(self, plan: CassandraPlan) -> bool:
         """Whether a column is such a list."""

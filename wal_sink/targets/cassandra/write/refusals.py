@@ -9,9 +9,9 @@ from wal_sink.errors import TargetRefused
 from wal_sink.log_context import line_logger
 from wal_sink.targets.cassandra.driver.errors import is_refused, may_be_a_row
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
+from wal_sink.targets.cassandra.fitness import OLD_ROWS, is_too_old
 from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan
 from wal_sink.targets.cassandra.rules import key_text
-from wal_sink.targets.cassandra.schema.table import OLD_ROWS, is_too_old
 from wal_sink.targets.cassandra.write.batches import Planned
 from wal_sink.targets.cassandra.write.statements import Statement
 

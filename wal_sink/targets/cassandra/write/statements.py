@@ -19,8 +19,8 @@ from cassandra.query import BatchStatement, BatchType, BoundStatement
 
 from wal_sink.targets.cassandra.casts import flags, unnest
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, statement_head
-from wal_sink.targets.cassandra.feature import EXPIRED, INSERT, UPSERT, Form, Ints, Stamped
-from wal_sink.targets.cassandra.features import used
+from wal_sink.targets.cassandra.feature import EXPIRED, UPSERT, Form, Ints, Stamped
+from wal_sink.targets.cassandra.features import form
 from wal_sink.targets.cassandra.features.deletes import with_deletes
 from wal_sink.targets.cassandra.features.event_time import event_times
 from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan
@@ -74,9 +74,7 @@ class Statements:
     def __init__(self, plan: CassandraPlan, prepare: Callable[[str], Any]) -> None:
         self._plan = plan
         self._prepare = prepare
-        self._form = INSERT
-        for feature in used(plan):
-            self._form = feature.form(plan, self._form)
+        self._form = form(plan)
         table = plan.of_table()
         self.upsert = self._upsert(_values_first(table) if self._form.update else table)
         self._by_kind = {(UPSERT, False): self.upsert}
@@ -172,7 +170,7 @@ def bound(request: EncodedBatch, prepared: Iterable[Any]) -> Any:
     return batch
 
 
-def upsert(plan: CassandraPlan, form: Form = INSERT, *, with_ttl: bool = False) -> str:
+def upsert(plan: CassandraPlan, form: Form, *, with_ttl: bool = False) -> str:
     """Return the statement for one row: a value for each column of the plan, then the timestamp.
 
     :param plan: for an UPDATE with the columns of the key behind the others; its timestamp comes first.
