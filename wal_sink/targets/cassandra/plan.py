@@ -22,7 +22,7 @@ from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_options import primary_key
 from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, CassandraRowPlan
 from wal_sink.targets.cassandra.schema.compare import Wanted, match_columns, used_types
-from wal_sink.targets.cassandra.schema.ddl import NewTable, new_table
+from wal_sink.targets.cassandra.schema.ddl import create_statement, new_table
 from wal_sink.targets.cassandra.schema.table import (
     TableMetadata,
     index_rules,
@@ -51,20 +51,23 @@ def make_plan(
         refuse_server(server, options)
         tables = [read_table(connection.session, name) for name in options.data]
         new = _missing(options, schema, tables[0]) if options.create_table else None
-        plan = _agree(options, server, schema, key, [new.live] if new else tables)
+        plan = _agree(options, server, schema, key, [new] if new else tables)
         ensure_ledger_table(connection.session, options.ledger, create=create)
         if new is None:
             return plan
+        statement = create_statement(new)
         if not create:
-            return plan.that_creates(new.statement)
+            return plan.that_creates(statement)
         with contextlib.suppress(AlreadyExists):  # what it is like is compared next
-            create_table(connection.session, new.statement.rstrip(";"), new.live.name)
-        log.info("made the table: %s", new.statement)
-        made = read_table(connection.session, new.live.name)  # by another start, perhaps
+            create_table(connection.session, statement.rstrip(";"), new.name)
+        log.info("made the table: %s", statement)
+        made = read_table(connection.session, new.name)  # by another start, perhaps
         return _agree(options, server, schema, key, [made])
 
 
-def _missing(options: CassandraOptions, schema: pa.Schema, live: TableMetadata) -> NewTable | None:
+def _missing(
+    options: CassandraOptions, schema: pa.Schema, live: TableMetadata
+) -> TableMetadata | None:
     """Return the table that createTable makes; None where there is one, or a view, or no keyspace."""
     taken = live.exists or live.name.table in live.views
     if taken or live.name.keyspace not in live.keyspaces:

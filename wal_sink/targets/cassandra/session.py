@@ -71,7 +71,7 @@ class CassandraSession(IdempotentSession):
             return self._ledger.read()
 
     def offer(self, rows: Iterator[tuple[Plan, Slice]]) -> None:
-        """Encode the first of them while the next `compare_and_set` is on its way."""
+        """Read the first of them while the next `compare_and_set` is on its way."""
         self._offered = rows
 
     def start(self, window: Window) -> None:
@@ -92,14 +92,11 @@ class CassandraSession(IdempotentSession):
         """Send one conditional update or insert, after what an interrupted flush left in flight has ended."""
         self._writer.abandon()
         with _permitted(self._options):
-            outcome = self._ledger.compare_and_set(seen, new, self._encode_offered)
-        if outcome is Outcome.CONFLICT:
-            self._writer.abandon()  # what was encoded meanwhile
-        return outcome
+            return self._ledger.compare_and_set(seen, new, self._read_offered)
 
-    def _encode_offered(self) -> None:
+    def _read_offered(self) -> None:
         offered, self._offered = self._offered, iter(())
-        self._writer.encode_ahead(offered)
+        self._writer.read_ahead(offered)
 
     def compare(self, plan: Plan) -> None:
         """Compare it with each of its tables."""

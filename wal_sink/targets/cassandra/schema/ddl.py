@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
 
 import pyarrow as pa
 
@@ -96,14 +95,6 @@ def _suggest_user_type(
     return f"frozen<{quote(name)}>"
 
 
-class NewTable(NamedTuple):
-    """A table that is missing."""
-
-    statement: str
-    live: TableMetadata
-    """The table as it will be."""
-
-
 def new_table(
     live: TableMetadata,
     schema: pa.Schema,
@@ -111,8 +102,8 @@ def new_table(
     names: Mapping[str, str],
     *,
     totals: bool,
-) -> NewTable:
-    """Return the table that takes a DataFrame: option createTable.
+) -> TableMetadata:
+    """Return the table that takes a DataFrame, as it will be: option createTable.
 
     A start agrees with the table as it will be, and then makes it: one that is refused leaves none.
 
@@ -129,8 +120,7 @@ def new_table(
         columns.append(ColumnMetadata(ADDED_COLUMN, "text", "regular"))
     by_name = {names.get(name, name): number for number, name in enumerate(layout.key)}
     columns.sort(key=lambda column: by_name.get(column.name, len(by_name)))
-    will_be = live._replace(tables=(*live.tables, live.name.table), columns=tuple(columns))
-    return NewTable(_statement(live.name, columns), will_be)
+    return live._replace(tables=(*live.tables, live.name.table), columns=tuple(columns))
 
 
 def _column(
@@ -155,11 +145,12 @@ def _column(
     return ColumnMetadata(names.get(field.name, field.name), cql, role)
 
 
-def _statement(name: TableName, columns: Sequence[ColumnMetadata]) -> str:
-    lines = [f"  {quote(column.name)} {column.type}" for column in columns]
+def create_statement(table: TableMetadata) -> str:
+    """Return the CREATE TABLE of what `new_table` has returned."""
+    lines = [f"  {quote(column.name)} {column.type}" for column in table.columns]
     parts = [
-        ", ".join(quote(column.name) for column in columns if column.role == role) for role in KEY
+        ", ".join(quote(each.name) for each in table.columns if each.role == role) for role in KEY
     ]
     key = ", ".join(filter(None, (f"({parts[0]})", parts[1])))
     body = ",\n".join([*lines, f"  PRIMARY KEY ({key})"])
-    return f"CREATE TABLE {name} (\n{body}\n);"
+    return f"CREATE TABLE {table.name} (\n{body}\n);"

@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -89,29 +89,16 @@ class SliceBuffer:
             or self._clock() - self._since >= self._most_s
         )
 
-    def take_if(self, slices: Sequence[Slice]) -> bool:
-        """Empty the buffer if it holds exactly these slices, the same objects; whether it did."""
-        if len(slices) != len(self._slices):
-            return False
-        if any(one is not other for one, other in zip(slices, self._slices, strict=True)):
-            return False
-        self._empty()
-        return True
-
     def take(self) -> list[Stamped]:
         """Empty the buffer; return its rows, in one batch if Arrow can join them."""
-        slices = self._empty()
+        slices, self._slices = self._slices, []
+        self._rows = self._bytes = 0
         if not slices:
             return []
         batches = joined([each.batch for each in slices])
         stamps = np.concatenate([_stamps(each) for each in slices])
         bounds = np.cumsum([batch.num_rows for batch in batches])[:-1]
         return [Stamped(*each) for each in zip(batches, np.split(stamps, bounds), strict=True)]
-
-    def _empty(self) -> list[Slice]:
-        slices, self._slices = self._slices, []
-        self._rows = self._bytes = 0
-        return slices
 
 
 def _stamps(rows: Slice) -> npt.NDArray[np.int64]:

@@ -1,12 +1,9 @@
-"""Writes rows with their fixed timestamps: those to insert, and those to delete.
-
-`EncodedAhead` encodes rows before `write` brings them, while their window is begun (rule 14), and sends none.
-"""
+"""Writes rows with their fixed timestamps: those to insert, and those to delete."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from cassandra import InvalidRequest
@@ -49,81 +46,6 @@ from wal_sink.targets.cassandra.write.totals import TotalsReader
 log = line_logger(__name__)
 
 
-class EncodedAhead:
-    """The requests of rows that may be written next. Memory: the rows of one buffer, and their bytes.
-
-    :param plans: those by which rows were written before, by key.
-    :param drift: watches their tables.
-    :param encode: makes requests of rows.
-    """
-
-    def __init__(
-        self,
-        plans: Mapping[str, Planned],
-        drift: DriftWatch,
-        encode: Callable[[Planned, Stamped], Iterator[EncodedBatch]],
-    ) -> None:
-        self._plans = plans
-        self._drift = drift
-        self._encode = encode
-        self._of: Planned | None = None
-        self._slices: list[Slice] = []
-        self._requests: list[EncodedBatch] = []
-
-    def encode(self, rows: Iterator[tuple[Plan, Slice]]) -> None:
-        """Encode the first rows, as many as the buffer of their plan would gather; raises nothing.
-
-        What is wrong with them, or with their tables, `write` finds again, and raises.
-        """
-        self.forget()
-        try:
-            self._encode_first(rows)
-            self._drift.look_ahead()
-        except Exception:
-            self.forget()
-            log.debug("rows could not be encoded before they are written", exc_info=True)
-
-    def requests(self, planned: Planned) -> list[EncodedBatch] | None:
-        """Return the requests in place of what a plan's buffer holds, and empty it; None: encode that.
-
-        They are taken once, and only where it holds the same slices, to the object: timestamps do not tell
-        rows apart, since two attempts at an epoch may get the same ones.
-        """
-        of, slices, requests = self._of, self._slices, self._requests
-        self.forget()
-        if of is planned and self._is_plain(planned) and planned.buffer.take_if(slices):
-            return requests
-        return None
-
-    def forget(self) -> None:
-        """Throw away what is encoded."""
-        self._of, self._slices, self._requests = None, [], []
-
-    def _encode_first(self, rows: Iterator[tuple[Plan, Slice]]) -> None:
-        buffer = SliceBuffer()
-        for plan, each in rows:
-            planned = self._plans.get(plan.key)
-            if self._of is None and planned is not None and self._is_plain(planned):
-                self._of = planned
-            if planned is None or planned is not self._of:
-                break
-            if each.batch.num_rows:
-                buffer.add(each)
-                self._slices.append(each)
-            if buffer.is_due():
-                break
-        if self._of is not None:
-            for stamped in buffer.take():
-                self._requests += self._encode(self._of, stamped)
-
-    def _is_plain(self, planned: Planned) -> bool:
-        """Whether rows are encoded alike at any time: by no clock, and by nothing that is in the table."""
-        return not planned.plan.demands.one_session and not any(
-            self._drift.default_ttl_s(table.plan) or table.plan.details.lives
-            for table in planned.tables
-        )
-
-
 class Writer:
     """Writes slices over one connection; requests are in flight from one slice to the next."""
 
@@ -154,18 +76,29 @@ class Writer:
         self._last: Planned | None = None
         self._reported = False
         self._on_refused: OnRefused | None = None
-        self._ahead = EncodedAhead(self._plans, self._drift, self._encoded)
 
-    def encode_ahead(self, rows: Iterator[tuple[Plan, Slice]]) -> None:
-        """Encode the first rows that `write` may bring next; sends none of them, and raises nothing."""
-        self._ahead.encode(rows)
+    def read_ahead(self, rows: Iterator[tuple[Plan, Slice]]) -> None:
+        """Read the first rows that `write` may bring next, as many as a buffer takes; raises nothing.
+
+        The version of the schema, too, so that `write` need not wait for it. What is wrong with either,
+        `write` finds again, and raises.
+        """
+        try:
+            buffer = SliceBuffer()
+            for _, each in rows:
+                buffer.add(each)
+                if buffer.is_due():
+                    break
+            self._drift.look_ahead()
+        except Exception:
+            log.debug("rows could not be read before they are written", exc_info=True)
 
     def start(self, query: str, window: Window) -> None:
         """Expect the rows of a begun window, from the first one on.
 
         :param query: the key of the query's ledger row.
         """
-        self._forget_sent()
+        self.abandon()
         self._totals.start(query, window)
 
     def pass_over(self, refused: OnRefused | None) -> None:
@@ -230,11 +163,7 @@ class Writer:
             )
 
     def abandon(self) -> None:
-        """Forget the rows that are not acknowledged yet, and those that are encoded ahead."""
-        self._ahead.forget()
-        self._forget_sent()
-
-    def _forget_sent(self) -> None:
+        """Forget the rows that are not acknowledged yet."""
         for planned in self._plans.values():
             planned.buffer.take()
         self._sender.abandon()
@@ -252,8 +181,6 @@ class Writer:
                 self._sender.drain()
 
     def _send(self, planned: Planned) -> None:
-        if (requests := self._ahead.requests(planned)) is not None:
-            self._sender.send(requests)
         for waiting in planned.buffer.take():
             if planned.plan.demands.one_session:
                 self._sender.drain()  # what earlier rows have left decides
@@ -277,10 +204,6 @@ class Writer:
         for table, part in zip(planned.tables, by_table(rows, planned.plan), strict=True):
             if part.batch.num_rows:
                 yield table, part
-
-    def _encoded(self, planned: Planned, rows: Stamped) -> Iterator[EncodedBatch]:
-        for table, part in self._by_table(planned, rows):
-            yield from self._requests(table, part)
 
     def _requests(self, prepared: Prepared, rows: Stamped) -> Iterator[EncodedBatch]:
         return requests(prepared, rows, self._lives(prepared.plan, rows))
