@@ -14,7 +14,7 @@ from wal_sink.errors import SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import Owner
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget, session
 from wal_sink.targets.cassandra.driver.connection import connect
-from wal_sink.targets.cassandra.fitness import SETTINGS, read_server, replicas_by_datacenter
+from wal_sink.targets.cassandra.fitness import SETTINGS, read_server
 from wal_sink.targets.cassandra.options import READ_LEVELS
 from wal_sink.targets.cassandra.row_plan import TableName
 from wal_sink.targets.cassandra.schema.table import TableMetadata, read_table
@@ -146,7 +146,7 @@ def test_what_the_node_says_of_itself(cassandra: Node, shared: str) -> None:
     with connect(options(cassandra, shared)) as connection:
         server = read_server(connection.session)
     assert server.release_version.startswith("5.0")
-    assert list(replicas_by_datacenter(server.replication[shared]).values()) == [1]
+    assert list(server.replicas(shared).values()) == [1]
     assert server.settings is not None
     assert server.settings.keys() == set(SETTINGS)
     assert server.settings["sai_string_term_size_fail_threshold"] == "8KiB"

@@ -11,7 +11,6 @@ from wal_sink.targets.cassandra.fitness import (
     Server,
     notices,
     refuse_unfit,
-    replicas_by_datacenter,
 )
 from wal_sink.targets.cassandra.row_plan import TableName
 from wal_sink.targets.cassandra.session import create_ledger, ledger_id
@@ -117,12 +116,10 @@ def test_serial_over_several_datacenters() -> None:
 
 def test_replicas() -> None:
     """Transient ones count; a strategy that does not tell datacenters apart says nothing of them."""
-    assert replicas_by_datacenter(SIMPLE) == {}
-    assert replicas_by_datacenter({**TWO, "away": "0", "odd": "3/1"}) == {
-        "east": 3,
-        "west": 2,
-        "odd": 3,
-    }
+    of = {"simple": SIMPLE, "net": {**TWO, "away": "0", "odd": "3/1"}}
+    server = CASSANDRA._replace(replication=of)
+    assert server.replicas("simple") == server.replicas("none") == {}
+    assert server.replicas("net") == {"east": 3, "west": 2, "odd": 3}
 
 
 @pytest.mark.parametrize(

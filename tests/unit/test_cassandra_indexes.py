@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from cassandra import InvalidRequest, OperationTimedOut, WriteFailure
@@ -209,7 +210,11 @@ def test_a_plan_keeps_its_rules() -> None:
     )
     check(batch, plan_of(*fields))
     logged = plan_of(*fields, indexes=(rule,)).plain.to_json()
-    kept = CassandraPlan.of(Plan.from_json(logged, "plans/k.json"))
+    hostile = msgspec.structs.replace(
+        Plan.from_json(logged, "plans/k.json"), table="ks.t; DROP TABLE x"
+    )
+    kept = CassandraPlan.of(hostile)
+    assert kept.table == '"ks"."t"', "it stands in statements"
     assert kept.details.indexes == (rule,)
     with pytest.raises(
         InvalidRow, match=r"Column c of .*'xxxxx'.* index by_c takes, in the row with id=2\."

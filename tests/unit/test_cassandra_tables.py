@@ -186,7 +186,7 @@ def test_each_table_has_a_plan_as_if_it_were_alone() -> None:
         ("tags", "tags", "frozen<set<text>>", "static"),
     ]
     assert [c.name for c in day.columns] == ["op", "id", "customer", "day", "tags"]
-    assert day.tables_option == "tables=by_day,by_customer"
+    assert day.details.among == "by_day,by_customer"
     refuse_changed(day.of_table(), BY_DAY)
     refuse_changed(customer.of_table(), BY_CUSTOMER)
     with pytest.raises(SchemaMismatch, match=r'"by_customer" is no longer .*note was text'):

@@ -38,11 +38,6 @@ def cast_to(kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:
 as_text = cast_to(pa.string())
 
 
-def is_text(column: pa.Array) -> bool:
-    """Whether a column, which is no dictionary, has strings in some layout."""
-    return plan.is_text(column.type)
-
-
 def as_float(column: pa.Array) -> pa.Array:
     """Round to 32 bits; what is out of range becomes infinite."""
     return column.cast(pa.float32(), safe=False)
@@ -51,7 +46,7 @@ def as_float(column: pa.Array) -> pa.Array:
 def as_number(column: pa.Array) -> pa.Array:
     """Make decimals of scale 0 of integers; decimals stay as they are, and so do texts, of any length."""
     column = as_is(column)
-    if is_text(column):
+    if plan.is_text(column.type):
         return as_text(column)
     if pa.types.is_integer(column.type):
         return column.cast(pa.int64()).cast(pa.decimal128(19, 0))
@@ -169,7 +164,7 @@ def _no_digits(pattern: str) -> Callable[[pa.Array], pa.Array]:
     unlike = _unlike(pattern)
 
     def bad(column: pa.Array) -> pa.Array:
-        if not is_text(as_is(column)):
+        if not plan.is_text(as_is(column).type):
             return _NO_VALUES
         length = pc.binary_length(as_text(column)).cast(pa.int64())
         return pc.or_(unlike(column), pc.greater(length, long(arrow_values.MOST)))

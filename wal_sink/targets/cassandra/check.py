@@ -11,7 +11,6 @@ import functools
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wal_sink.model.plan import Column
 from wal_sink.targets.arrow_values import long, not_deleted, refuse_other_schema
 from wal_sink.targets.cassandra.casts import sizes
 from wal_sink.targets.cassandra.feature import TaskRows
@@ -20,7 +19,7 @@ from wal_sink.targets.cassandra.features.tables import check_for_every, check_fo
 from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan
 from wal_sink.targets.cassandra.rules import (
     InvalidValue,
-    first_invalid_value,
+    invalid_values,
     refuse_invalid,
     refused,
 )
@@ -52,10 +51,7 @@ def check_for_one(batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
     :raises InvalidRow: a row cannot be written; names the column and the first such row.
     """
     refuse_other_schema(batch.schema, plan)
-    features = tuple(used(plan))
-    if not features:
-        return _checked(batch, plan)
-    rows = TaskRows(batch, plan)
+    features, rows = tuple(used(plan)), TaskRows(batch, plan)
     for feature in features:
         feature.read(rows)
     stored = _checked(rows.rows, rows.table, rows.deletes)
@@ -76,8 +72,14 @@ def _checked(
     stored = []
     for column, tree, values in zip(plan.columns, column_types(plan), batch.columns, strict=True):
         name, key = column.name, column.role in KEY
-        _refuse_null(batch, plan, column, values, deletes)
-        refuse_invalid(batch, plan, first_invalid_value(name, values, tree, key=key))
+        if key and values.null_count:
+            missing = values.is_null()
+            if column.role == "clustering":  # a delete without it takes all rows under the others
+                missing = not_deleted(missing, deletes)
+            problem = "is part of the primary key and null"
+            remedy = f'Drop such rows, .na.drop(subset=["{name}"]), or fill them in.'
+            refuse_invalid(batch, plan, InvalidValue.first(missing, name, None, problem, remedy))
+        refuse_invalid(batch, plan, next(invalid_values(name, values, tree, key=key), None))
         stored.append(cast_column(values, tree))
     names = [column.name for column in plan.columns]
     result = pa.RecordBatch.from_arrays(stored, names=names)
@@ -87,24 +89,6 @@ def _checked(
             value = batch.column(rule.column)[found.row]  # as it was given
             refuse_invalid(batch, plan, found._replace(value=value))
     return result
-
-
-def _refuse_null(
-    batch: pa.RecordBatch,
-    plan: CassandraPlan,
-    column: Column,
-    values: pa.Array,
-    deletes: pa.Array | None,
-) -> None:
-    if column.role not in KEY or not values.null_count:
-        return
-    # A delete without clustering columns takes all rows under those that it has.
-    missing = values.is_null()
-    if column.role == "clustering":
-        missing = not_deleted(missing, deletes)
-    remedy = f'Drop such rows, .na.drop(subset=["{column.name}"]), or fill them in.'
-    problem = "is part of the primary key and null"
-    refuse_invalid(batch, plan, InvalidValue.first(missing, column.name, None, problem, remedy))
 
 
 def _refuse_sizes(batch: pa.RecordBatch, plan: CassandraPlan, stored: pa.RecordBatch) -> None:

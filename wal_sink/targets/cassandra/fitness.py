@@ -56,8 +56,13 @@ class Server(NamedTuple):
     """Scylla's keyspaces with tablets, and how many a table begins with."""
 
     def replicas(self, keyspace: str) -> dict[str, int]:
-        """Return how many replicas each datacenter has of a keyspace; see `replicas_by_datacenter`."""
-        return replicas_by_datacenter(self.replication.get(keyspace, {}))
+        """Return how many replicas each datacenter has; empty where a keyspace does not say it so."""
+        counts = {
+            name: factor.partition("/")[0]  # 3/1: one of the three is transient
+            for name, factor in self.replication.get(keyspace, {}).items()
+            if name not in ("class", "replication_factor")
+        }
+        return {name: int(n) for name, n in counts.items() if n.isdecimal() and int(n)}
 
     def why_no_conditions(self, keyspace: str) -> str:
         """Say why a keyspace takes no conditional updates; empty: it does."""
@@ -102,16 +107,6 @@ OLD_ROWS = (
 def is_too_old(error: Exception) -> bool:
     """Whether the server refuses a row for its timestamp, by minimum_timestamp_fail_threshold."""
     return "minimum" in str(error) and "timestamp" in str(error)
-
-
-def replicas_by_datacenter(replication: Mapping[str, str]) -> dict[str, int]:
-    """Return how many replicas each datacenter has; empty where a keyspace does not say it by datacenter."""
-    counts = {
-        name: factor.partition("/")[0]  # 3/1: one of the three is transient
-        for name, factor in replication.items()
-        if name not in ("class", "replication_factor")
-    }
-    return {name: int(count) for name, count in counts.items() if count.isdecimal() and int(count)}
 
 
 _SCYLLA = "scylla_local"

@@ -103,6 +103,11 @@ class CassandraRowPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     among: str = ""
     """Of one of several tables: the names of all, comma-separated."""
 
+    @property
+    def name(self) -> TableName:
+        """The table, where it is one."""
+        return TableName(self.keyspace, self.table)
+
 
 class OneOfSeveral(msgspec.Struct, frozen=True):
     """The plan of one of several tables."""
@@ -136,6 +141,8 @@ class CassandraPlan(Plan, frozen=True, kw_only=True):
                 "Restore the file in the log's plans/ folder from a copy.",
             ) from error
         fields = {name: getattr(plan, name) for name in Plan.__struct_fields__}
+        if not details.tables:  # plans come from a shared folder, and this stands in statements
+            fields["table"] = str(details.name)
         return cls(**fields | {"details": details})
 
     @property
@@ -164,23 +171,12 @@ class CassandraPlan(Plan, frozen=True, kw_only=True):
         return tuple(
             msgspec.structs.replace(
                 self,
-                table=str(TableName(each.rows.keyspace, each.rows.table)),
+                table=str(each.rows.name),
                 columns=each.columns,
                 details=each.rows,
             )
             for each in self.details.tables
         )
-
-    @property
-    def table_names(self) -> tuple[str, ...]:
-        """The names of the tables, without the keyspace."""
-        return tuple(each.details.table for each in self.tables)
-
-    @property
-    def tables_option(self) -> str:
-        """The option that names the table, or all of those among which it is."""
-        among = self.details.among
-        return f"tables={among}" if among else f"table={self.details.table}"
 
     def taking_out(self) -> CassandraPlan:
         """Return the plan with elements taken out where it adds them: those of rows whose life is over."""

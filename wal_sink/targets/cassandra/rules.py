@@ -118,19 +118,13 @@ def _too_long(rule: IndexRule, stored: pa.Array) -> pa.Array:
     return lists_with(offsets, pc.greater(of_each, long(rule.most_bytes)))
 
 
-def first_invalid_value(
+def invalid_values(
     path: str, column: pa.Array, tree: CqlType, *, key: bool
-) -> InvalidValue | None:
-    """Return the first invalid value of a DataFrame's column; None when there is none.
+) -> Iterator[InvalidValue]:
+    """Yield the first invalid value of a DataFrame's column at each place of its type.
 
     :param key: whether it is part of the primary key.
     """
-    return next(_invalid_values(path, column, tree, key), None)
-
-
-def _invalid_values(
-    path: str, column: pa.Array, tree: CqlType, key: bool
-) -> Iterator[InvalidValue]:
     if tree.kind in TYPES:
         known = TYPES[tree.kind]
         yield from _broken(path, column, known.constraints + (known.key_constraints if key else ()))
@@ -138,7 +132,7 @@ def _invalid_values(
         for i, field in enumerate(column.flatten()):
             name = column.type.field(i).name
             part = tree.parts[tree.fields.index(name) if tree.kind == "udt" else i]
-            yield from _invalid_values(f"{path}.{name}", field, part, key)
+            yield from invalid_values(f"{path}.{name}", field, part, key=key)
     else:
         offsets, values = unnest(column)
         if tree.kind == "vector":
@@ -160,9 +154,8 @@ def _of_elements(path: str, values: pa.Array, tree: CqlType, key: bool) -> Itera
         inner = f"{path}.{name}"
         yield from _broken(inner, elements, NESTED[tree.kind].constraints)
         # Two keys of a map, or two elements of a set, must not become one.
-        yield from _invalid_values(
-            inner, elements, part, key or name == "key" or tree.kind == "set"
-        )
+        is_key = key or name == "key" or tree.kind == "set"
+        yield from invalid_values(inner, elements, part, key=is_key)
 
 
 def _broken(

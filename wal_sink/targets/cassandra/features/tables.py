@@ -173,7 +173,7 @@ def check_for_named(batch: pa.RecordBatch, plan: CassandraPlan, check: Check) ->
     """Check the rows of each table apart; where a row's table lacks a column, the log has null."""
     column, tables = plan.details.table_column, plan.tables
     words = batch.column(column).cast(pa.string())
-    names = plan.table_names
+    names = [table.details.table for table in tables]
     rows_of = [pc.equal(words, arrow_values.text(name)).fill_null(FALSE) for name in names]
     unknown = pc.invert(functools.reduce(pc.or_, rows_of))
     problem = f"names no table: option tables has {', '.join(names)}"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from wal_sink.errors import CorruptLog, TargetUnavailable
+from wal_sink.errors import TargetUnavailable
 from wal_sink.targets.cassandra.driver.errors import retrying
 from wal_sink.targets.cassandra.features import used
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, TableName
@@ -64,7 +64,6 @@ class DriftWatch:
         :raises SchemaMismatch: the table is no longer what the plan says.
         :param plan: of one table.
         :raises OptionError: the plan is for a table that the options do not name.
-        :raises CorruptLog: the plan was edited.
         """
         # Before the comparison: what changes in between is seen by the next check.
         version, node = self._schema_version()
@@ -139,22 +138,18 @@ class DriftWatch:
 
     def _compare(self, plan: CassandraPlan, node: Any) -> TableMetadata:
         """Compare a plan with the table as a node has it; return the table."""
-        name = TableName(plan.details.keyspace, plan.details.table)
-        if plan.table != str(name):  # plans come from a shared folder, and become statements
-            raise CorruptLog(
-                f"Plan {plan.key} writes to {plan.table} and was agreed for {name}",
-                "It was edited by hand. Restore the file in the log's plans/ folder from a copy.",
-            )
+        name, among = plan.details.name, plan.details.among
         # Or who may write to the log could write to each table of the role.
         if name not in self._tables:
-            option = plan.tables_option
-            given = [f"keyspace={name.keyspace}", option]
-            if option.startswith("tables"):
-                given.append("table=")
-            elif len(self._tables) > 1:
-                given += ["tables=", "tableColumn="]
+            if among:
+                given = [f"tables={among}", "table="]
+            else:
+                others = ["tables=", "tableColumn="] if len(self._tables) > 1 else []
+                given = [f"table={name.table}", *others]
             here = ", ".join(map(str, self._tables))
-            raise published_elsewhere(f"the table {name}", here, given)
+            raise published_elsewhere(
+                f"the table {name}", here, [f"keyspace={name.keyspace}", *given]
+            )
         live = retrying()(read_table, self._session, name, node)
         refuse_changed(plan, live)
         for feature in used(plan):
