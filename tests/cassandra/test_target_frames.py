@@ -103,7 +103,7 @@ MIXED = np.where(np.arange(COUNT) % 3 == 0, 7, np.arange(COUNT) % 500)
 
 
 def pipelined(writer: Writer) -> pipeline.PipelinedRequests:
-    found = writer._sender._in_flight._pipelined
+    found = writer._sender.in_flight._pipelined
     assert found is not None
     return found
 

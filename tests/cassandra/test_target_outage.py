@@ -246,7 +246,7 @@ def test_a_full_socket_is_no_failure(
         node.pause()
         bind = binding(insert)
         sender = Sender(session, law, bind)
-        sender._in_flight = ResumesWhenFull(session, law, bind, None, 60)
+        sender.in_flight = ResumesWhenFull(session, law, bind, None, 60)
         send_all(sender, feed())
     # Each costs a stream id; a buffer may become full between the look and the sending.
     assert refused < 20 if seen else refused > 0
@@ -320,7 +320,7 @@ def test_an_end_that_is_said_twice_counts_once(
     with connect(options(node)) as connection:
         insert = connection.session.prepare("INSERT INTO ks.t (id, v) VALUES (?, 'twice')")
         sender = Sender(connection.session, Concurrency(4), binding(insert))
-        sender.observer = observer
+        sender.in_flight.observer = observer
         for first in range(50_000, 50_500, 100):
             sender.send(request_of(insert.bind([i])) for i in range(first, first + 100))
             sender.drain()

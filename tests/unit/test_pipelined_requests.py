@@ -249,10 +249,10 @@ def test_what_is_in_flight_keeps_no_slice(*, by_futures: bool) -> None:
         to.wire().answer = silent
         data = bytearray()
         if by_futures:
-            by._in_flight._pipelined = None
+            by.in_flight._pipelined = None
         by.send([of_a_slice(data)])
         gc.collect()
-        assert len(to.wire().requests) == by.observer.in_flight == 1
+        assert len(to.wire().requests) == by.in_flight.observer.in_flight == 1
         data.append(0)  # BufferError while there is a view of it
         to.wire().defunct(OSError("cut"))
 
@@ -347,7 +347,7 @@ def sender(to: Nodes, timeout_s: float = 5, patience: float = 10, most: int = 64
     law = Concurrency(most)
     law.limit = most
     made = Sender(to.session, law, BIND, patience, pipelined=pipelined(to, timeout_s))
-    made.observer = Counts()
+    made.in_flight.observer = Counts()
     return made
 
 
@@ -366,7 +366,7 @@ def test_all_rows_are_acknowledged() -> None:
         pushes = [len(push) for number in range(3) for push in to.wire(number).pushes]
         assert max(pushes) <= MOST_REQUESTS
         assert sum(pushes) / len(pushes) > 10
-        assert by.observer.in_flight == 0
+        assert by.in_flight.observer.in_flight == 0
 
 
 class FailsOnce:
@@ -402,7 +402,7 @@ def test_what_fails_goes_by_the_drivers_own_way(code: int, more: bytes, *, retri
         by.drain()
         assert sorted(node.taken) == values(requests)
         assert len(node.seen) == 10
-        assert (by.observer.retries > 0) is retries  # type: ignore[attr-defined]
+        assert (by.in_flight.observer.retries > 0) is retries  # type: ignore[attr-defined]
         assert to.in_use() == NOTHING
 
 
@@ -416,7 +416,7 @@ def test_patience_ends_when_nodes_are_overloaded() -> None:
         with pytest.raises(TargetUnavailable, match="acknowledge 3 requests") as raised:
             by.drain()
         assert isinstance(raised.value.__cause__, OverloadedErrorMessage)
-        assert by.observer.in_flight == 0
+        assert by.in_flight.observer.in_flight == 0
 
 
 def test_a_silent_node_stops_the_feed_and_its_rows_are_not_taken_for_written() -> None:
@@ -495,7 +495,7 @@ def test_rows_that_may_be_sent_once_are_not_sent_again() -> None:
         with pytest.raises(TargetUnavailable, match="did not acknowledge 2 requests: "):
             by.drain()
         assert len(node.taken) == 8
-        assert by.observer.retries == 0  # type: ignore[attr-defined]
+        assert by.in_flight.observer.retries == 0  # type: ignore[attr-defined]
 
 
 def test_rows_that_may_be_sent_once_are_sent_again_where_no_node_has_taken_them() -> None:

@@ -81,7 +81,7 @@ def _written(source: Source, table: Table, *, pipelined: bool) -> Taken:
     with connect(options) as connection:
         writer = Writer(connection, options)
         if not pipelined:
-            writer._sender._in_flight._pipelined = None
+            writer._sender.in_flight._pipelined = None
         used, began = time.process_time(), time.perf_counter()
         for number, batch in enumerate(checked):
             writer.write(plan, Slice(0, batch, first_us + number * _SLICE))

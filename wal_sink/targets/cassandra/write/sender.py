@@ -10,7 +10,6 @@ from typing import Any
 
 from wal_sink.errors import TargetUnavailable, WalSinkError
 from wal_sink.log_context import line_logger
-from wal_sink.observer import Observer
 from wal_sink.targets.cassandra.driver.connection import ROWS
 from wal_sink.targets.cassandra.driver.errors import (
     PATIENCE_S,
@@ -66,7 +65,7 @@ class Sender:
         self._bind = bind
         self._patience = patience
         self._timeout_s = timeout_s
-        self._in_flight = InFlight(session, concurrency, bind, pipelined, timeout_s)
+        self.in_flight = InFlight(session, concurrency, bind, pipelined, timeout_s)
         self._unsent: deque[EncodedBatch] = deque()
         """Requests for which the socket had no room at that moment; each goes out when another has ended."""
         self._failures: list[Failed] = []
@@ -78,15 +77,6 @@ class Sender:
         """Returns the request that was acknowledged last, of those since the last `drain`."""
         self.refusals = Refusals(describe, self._try, self._takes_others)
         self._warned = float("-inf")
-
-    @property
-    def observer(self) -> Observer:
-        """Told of requests in flight, and of those that are sent again."""
-        return self._in_flight.observer
-
-    @observer.setter
-    def observer(self, observer: Observer) -> None:
-        self._in_flight.observer = observer
 
     def send(self, requests: Iterable[EncodedBatch]) -> None:
         """Send every request; return when the last is under way, without waiting for its answer.
@@ -107,7 +97,7 @@ class Sender:
             self._await_room(group.parts)
             if self._failures:
                 self._recover()
-            self._in_flight.start_group(group)
+            self.in_flight.start_group(group)
 
     def drain(self) -> None:
         """Wait until every request that was sent is acknowledged.
@@ -137,21 +127,21 @@ class Sender:
     def _await_room(self, parts: int = PARTS) -> None:
         """Wait until requests of so many parts may be in flight; those that the socket refused go first."""
         while True:
-            while self._in_flight.have_ended or self._in_flight.is_full(parts):
+            while self.in_flight.have_ended or self.in_flight.is_full(parts):
                 self._take()
             if not self._unsent:
                 return
-            if self._in_flight:
+            if self.in_flight:
                 self._take()
-            self._in_flight.start(self._unsent.popleft())
+            self.in_flight.start(self._unsent.popleft())
 
     def _await_all(self) -> None:
-        while self._in_flight:
+        while self.in_flight:
             self._take()
 
     def _finish(self) -> None:
         """Send what the socket refused, and wait until nothing is in flight."""
-        while self._in_flight or self._unsent:
+        while self.in_flight or self._unsent:
             self._await_room()
             self._await_all()
 
@@ -166,7 +156,7 @@ class Sender:
 
         :raises TargetUnavailable: none has, for much longer than a timeout.
         """
-        ended = self._in_flight.take()
+        ended = self.in_flight.take()
         if ended.acknowledged:
             self._acknowledgements += ended.acknowledged
             self._present += ended.present
@@ -174,7 +164,7 @@ class Sender:
         for failed in ended.failed:
             # A node has forgotten the statement: the driver prepares it anew for a future alone.
             is_unknown = ended.is_pipelined and isinstance(failed.error, PreparedQueryNotFound)
-            if is_unknown or (self._in_flight and was_not_sent(failed.error)):
+            if is_unknown or (self.in_flight and was_not_sent(failed.error)):
                 self._unsent.append(failed.request)
                 continue
             self._failures.append(failed)
@@ -280,8 +270,8 @@ class Sender:
         waiting, self._failures = deque(self._failures), []
         while waiting and not self._failures:
             failed = waiting.popleft()
-            self.observer.retried(classify(failed.error))
-            self._in_flight.start(failed.request)
+            self.in_flight.observer.retried(classify(failed.error))
+            self.in_flight.start(failed.request)
             self._await_room()
         self._finish()
         self._failures.extend(waiting)

@@ -108,7 +108,7 @@ class Writer:
 
     def report_to(self, observer: Observer) -> None:
         """Report requests to an observer."""
-        self._sender.observer = observer
+        self._sender.in_flight.observer = observer
 
     def write(self, plan: Plan, rows: Slice) -> None:
         """Write rows, at once or with those of later calls; `drain` writes the last of them.
