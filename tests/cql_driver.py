@@ -19,12 +19,12 @@ from cassandra.query import UNSET_VALUE, BoundStatement, PreparedStatement
 from cassandra.util import Duration
 
 from wal_sink.model.plan import Column, Role, canonical
+from wal_sink.targets.cassandra.compare import refuse_changed
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, statement_head
 from wal_sink.targets.cassandra.encode import Encoded
 from wal_sink.targets.cassandra.features import used
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan
-from wal_sink.targets.cassandra.schema.compare import refuse_changed
-from wal_sink.targets.cassandra.schema.table import TableMetadata
+from wal_sink.targets.cassandra.table import TableMetadata
 from wal_sink.targets.cassandra.types import CqlType, UserTypes, column_types
 from wal_sink.targets.cassandra.write.in_flight import Bind
 from wal_sink.targets.cassandra.write.statements import bound

@@ -40,12 +40,12 @@ from wal_sink.options import parse
 from wal_sink.progress.status import Status, read_status
 from wal_sink.targets.base import Session, Slice
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget, session
+from wal_sink.targets.cassandra import table as table_module
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.driver.internals import OverloadedErrorMessage
 from wal_sink.targets.cassandra.driver.pipeline import Ended, PipelinedRequests
 from wal_sink.targets.cassandra.row_plan import TableName
-from wal_sink.targets.cassandra.schema import table as table_module
 from wal_sink.targets.cassandra.session import CassandraSession, create_ledger
 from wal_sink.targets.cassandra.write.drift import DriftWatch
 from wal_sink.testing.contracts.ledger import begin, begun_window

@@ -17,8 +17,8 @@ from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.fitness import SETTINGS, read_server
 from wal_sink.targets.cassandra.options import READ_LEVELS
 from wal_sink.targets.cassandra.row_plan import TableName
-from wal_sink.targets.cassandra.schema.table import TableMetadata, read_table
 from wal_sink.targets.cassandra.session import ledger_id
+from wal_sink.targets.cassandra.table import TableMetadata, read_table
 from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.servers.cassandra import Node
 

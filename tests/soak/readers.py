@@ -11,11 +11,7 @@ from typing import ClassVar
 import psycopg
 from cassandra import DriverException, OperationTimedOut, RequestExecutionException
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable
-from cassandra.policies import (
-    ConstantReconnectionPolicy,
-    DCAwareRoundRobinPolicy,
-    TokenAwarePolicy,
-)
+from cassandra.policies import ConstantReconnectionPolicy, DCAwareRoundRobinPolicy, TokenAwarePolicy
 from cassandra.query import ConsistencyLevel
 from deltalake import DeltaTable
 

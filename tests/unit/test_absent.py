@@ -12,17 +12,13 @@ from tests.unit.test_cassandra_fitness import CASSANDRA, SCYLLA, TWO
 from tests.unit.test_cassandra_fitness import options as fitness_options
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Column, WriteDemands
+from wal_sink.targets.cassandra.compare import Wanted
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.feature import Agreement, Stamped
 from wal_sink.targets.cassandra.features import demands, refuse_server
-from wal_sink.targets.cassandra.features.if_not_exists import (
-    IfNotExists,
-    first_of_each_key,
-    rounds,
-)
+from wal_sink.targets.cassandra.features.if_not_exists import IfNotExists, first_of_each_key, rounds
 from wal_sink.targets.cassandra.fitness import notices
 from wal_sink.targets.cassandra.row_plan import CassandraRowPlan
-from wal_sink.targets.cassandra.schema.compare import Wanted
 from wal_sink.targets.cassandra.write.batches import (
     Limits,
     Prepared,

@@ -17,16 +17,11 @@ from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch
 from wal_sink.model.plan import Column, Plan
 from wal_sink.publish.preflight import CheckedColumn
 from wal_sink.targets.cassandra.check import check
+from wal_sink.targets.cassandra.compare import Wanted, match_columns, refuse_changed, refuse_hidden
 from wal_sink.targets.cassandra.feature import Form
 from wal_sink.targets.cassandra.row_options import read_columns
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
-from wal_sink.targets.cassandra.schema.compare import (
-    Wanted,
-    match_columns,
-    refuse_changed,
-    refuse_hidden,
-)
-from wal_sink.targets.cassandra.schema.table import IndexMetadata, TermLimits, index_rules
+from wal_sink.targets.cassandra.table import IndexMetadata, TermLimits, index_rules
 from wal_sink.targets.cassandra.write.statements import delete, upsert
 
 NAMES = {"orderId": "id", "theShop": "shop"}

@@ -10,19 +10,10 @@ import pytest
 
 from tests.cql_driver import plan_of, refuse_drift
 from wal_sink.errors import SchemaMismatch
+from wal_sink.targets.cassandra.compare import Wanted, match_columns, refuse_changed, refuse_hidden
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, Lives, TableName
-from wal_sink.targets.cassandra.schema.compare import (
-    Wanted,
-    match_columns,
-    refuse_changed,
-    refuse_hidden,
-)
-from wal_sink.targets.cassandra.schema.table import ColumnMetadata, TableMetadata
-from wal_sink.targets.cassandra.session import (
-    LEDGER_COLUMNS,
-    create_ledger,
-    refuse_other_ledger,
-)
+from wal_sink.targets.cassandra.session import LEDGER_COLUMNS, create_ledger, refuse_other_ledger
+from wal_sink.targets.cassandra.table import ColumnMetadata, TableMetadata
 
 COLUMNS = (
     ColumnMetadata("id", "bigint", "partition"),

@@ -7,11 +7,7 @@ import pytest
 from wal_sink.errors import SchemaMismatch
 from wal_sink.options import parse
 from wal_sink.targets.cassandra import CassandraOptions
-from wal_sink.targets.cassandra.fitness import (
-    Server,
-    notices,
-    refuse_unfit,
-)
+from wal_sink.targets.cassandra.fitness import Server, notices, refuse_unfit
 from wal_sink.targets.cassandra.row_plan import TableName
 from wal_sink.targets.cassandra.session import create_ledger, ledger_id
 

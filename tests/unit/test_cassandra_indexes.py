@@ -20,23 +20,9 @@ from wal_sink.targets.cassandra.driver.errors import is_refused, may_be_a_row
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, statement_head
 from wal_sink.targets.cassandra.driver.internals import ServerError
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, IndexedPart, IndexRule
-from wal_sink.targets.cassandra.rules import (
-    LEAST,
-    MOST,
-    InvalidValue,
-    refused,
-)
-from wal_sink.targets.cassandra.schema.table import (
-    IndexMetadata,
-    TermLimits,
-    index_rules,
-    term_limits,
-)
-from wal_sink.targets.cassandra.write.refusals import (
-    Refusals,
-    find_refused,
-    refusal,
-)
+from wal_sink.targets.cassandra.rules import LEAST, MOST, InvalidValue, refused
+from wal_sink.targets.cassandra.table import IndexMetadata, TermLimits, index_rules, term_limits
+from wal_sink.targets.cassandra.write.refusals import Refusals, find_refused, refusal
 
 FLOATS = pa.list_(pa.float32())
 TEXTS = pa.list_(pa.string())

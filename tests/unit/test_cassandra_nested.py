@@ -12,9 +12,9 @@ from tests.cql_driver import plan_of
 from wal_sink.errors import InvalidRow, SchemaMismatch
 from wal_sink.model.plan import Role
 from wal_sink.targets.cassandra.check import MAX_ROW_BYTES, check
+from wal_sink.targets.cassandra.compare import match_columns, refuse_changed, used_types
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, TableName
-from wal_sink.targets.cassandra.schema.compare import match_columns, refuse_changed, used_types
-from wal_sink.targets.cassandra.schema.table import ColumnMetadata, TableMetadata
+from wal_sink.targets.cassandra.table import ColumnMetadata, TableMetadata
 
 V1 = "123e4567-e89b-12d3-a456-426614174000"
 V4 = "123e4567-e89b-42d3-a456-426614174000"

@@ -21,12 +21,12 @@ from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.options import names, parse, public, refuse_unknown
 from wal_sink.targets.cassandra import CassandraOptions
 from wal_sink.targets.cassandra.check import check
+from wal_sink.targets.cassandra.compare import Wanted, match_columns, refuse_changed
 from wal_sink.targets.cassandra.encode import encode
 from wal_sink.targets.cassandra.feature import Stamped
 from wal_sink.targets.cassandra.features.updates import found_changes
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, Change
-from wal_sink.targets.cassandra.schema.compare import Wanted, match_columns, refuse_changed
-from wal_sink.targets.cassandra.schema.table import ColumnMetadata
+from wal_sink.targets.cassandra.table import ColumnMetadata
 from wal_sink.targets.cassandra.write.statements import Statements
 
 BY = "cassandra.collections."

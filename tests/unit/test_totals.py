@@ -32,7 +32,7 @@ from wal_sink.targets.cassandra.features.totals import (
     with_added_column,
 )
 from wal_sink.targets.cassandra.row_plan import ADDED_COLUMN, CassandraPlan, TableName
-from wal_sink.targets.cassandra.schema.table import ColumnMetadata, TableMetadata
+from wal_sink.targets.cassandra.table import ColumnMetadata, TableMetadata
 from wal_sink.targets.cassandra.write.totals import requests, select
 
 GIVEN = {

@@ -16,13 +16,13 @@ from tests.unit.test_operations import wire
 from tests.unit.test_options import GIVEN
 from wal_sink.configuration import configure
 from wal_sink.errors import SchemaMismatch
+from wal_sink.targets.cassandra.compare import Wanted, match_columns, refuse_changed
 from wal_sink.targets.cassandra.encode import encode
 from wal_sink.targets.cassandra.feature import Agreement, Stamped
 from wal_sink.targets.cassandra.features import FEATURES
 from wal_sink.targets.cassandra.fitness import Server
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan
-from wal_sink.targets.cassandra.schema.compare import Wanted, match_columns, refuse_changed
 from wal_sink.targets.cassandra.write.statements import Statements
 
 KEY = [("id", pa.int64()), ("day", pa.date32())]

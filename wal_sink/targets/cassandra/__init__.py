@@ -8,7 +8,7 @@ A line imports from those below it, never back; only what `target` imports late 
 `write/`           from slices of the log to acknowledged requests; watches tables for drift
 `features/`        what options can ask for of rows, one module each; `feature` has the hooks
 `fitness`          the server as it is, and what it cannot do
-`schema/`          tables as they are; a DataFrame is compared with a table
+`table`            tables as they are; `compare` has a DataFrame beside one, `ddl` the statements
 `encode`           columns to the bytes of rows and routing keys
 `driver/`          connecting, errors, retries, batches of encoded rows
 `rules`, `types`   CQL types: what fits, how values are cast, which are refused

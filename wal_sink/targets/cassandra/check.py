@@ -17,12 +17,7 @@ from wal_sink.targets.cassandra.feature import TaskRows
 from wal_sink.targets.cassandra.features import used
 from wal_sink.targets.cassandra.features.tables import check_for_every, check_for_named, in_order
 from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan
-from wal_sink.targets.cassandra.rules import (
-    InvalidValue,
-    invalid_values,
-    refuse_invalid,
-    refused,
-)
+from wal_sink.targets.cassandra.rules import InvalidValue, invalid_values, refuse_invalid, refused
 from wal_sink.targets.cassandra.types import cast_column, column_types
 
 MAX_KEY_BYTES = 65_535

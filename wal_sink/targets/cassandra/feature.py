@@ -14,12 +14,12 @@ import pyarrow.compute as pc
 from wal_sink.model.plan import Column, WriteDemands
 from wal_sink.targets.arrow_values import FALSE, not_deleted
 from wal_sink.targets.cassandra.casts import as_is
+from wal_sink.targets.cassandra.compare import Wanted
 from wal_sink.targets.cassandra.fitness import Server
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan
 from wal_sink.targets.cassandra.rules import InvalidValue, Reason, refuse_invalid
-from wal_sink.targets.cassandra.schema.compare import Wanted
-from wal_sink.targets.cassandra.schema.table import TableMetadata
+from wal_sink.targets.cassandra.table import TableMetadata
 
 Ints = npt.NDArray[np.int64]
 

@@ -11,6 +11,8 @@ import pyarrow as pa
 from cassandra import AlreadyExists
 
 from wal_sink.model.plan import Column, Plan, Role, canonical
+from wal_sink.targets.cassandra.compare import Wanted, match_columns, used_types
+from wal_sink.targets.cassandra.ddl import create_statement, new_table
 from wal_sink.targets.cassandra.driver.connection import connect, explained
 from wal_sink.targets.cassandra.driver.errors import create_table
 from wal_sink.targets.cassandra.feature import Agreement
@@ -21,15 +23,8 @@ from wal_sink.targets.cassandra.fitness import Server, inspect_server
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_options import primary_key
 from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, CassandraRowPlan
-from wal_sink.targets.cassandra.schema.compare import Wanted, match_columns, used_types
-from wal_sink.targets.cassandra.schema.ddl import create_statement, new_table
-from wal_sink.targets.cassandra.schema.table import (
-    TableMetadata,
-    index_rules,
-    read_table,
-    term_limits,
-)
 from wal_sink.targets.cassandra.session import ensure_ledger_table
+from wal_sink.targets.cassandra.table import TableMetadata, index_rules, read_table, term_limits
 from wal_sink.targets.create_table import refuse_other_key
 
 log = logging.getLogger(__name__)

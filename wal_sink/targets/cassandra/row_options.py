@@ -22,11 +22,7 @@ from wal_sink.targets.create_table import (
     Layout,
     listed_names,
 )
-from wal_sink.targets.operations import (
-    OPERATION_COLUMN,
-    OperationOptions,
-    json_pairs,
-)
+from wal_sink.targets.operations import OPERATION_COLUMN, OperationOptions, json_pairs
 
 COLUMNS_OPTION = "cassandra.columns"
 TABLES, TABLE_COLUMN = "tables", "tableColumn"

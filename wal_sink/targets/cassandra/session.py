@@ -21,6 +21,8 @@ from wal_sink.model.ledger import LedgerRow, LedgerState, Outcome, Owner, Passed
 from wal_sink.model.plan import Plan
 from wal_sink.observer import Observer
 from wal_sink.targets.base import IdempotentSession, OnRefused, Slice
+from wal_sink.targets.cassandra import ddl
+from wal_sink.targets.cassandra.compare import refuse_not_durable
 from wal_sink.targets.cassandra.driver.connection import (
     LEDGER,
     LEDGER_READ,
@@ -46,9 +48,7 @@ from wal_sink.targets.cassandra.features import refuse_server
 from wal_sink.targets.cassandra.fitness import inspect_server
 from wal_sink.targets.cassandra.options import CassandraOptions, login
 from wal_sink.targets.cassandra.row_plan import TableName
-from wal_sink.targets.cassandra.schema import ddl
-from wal_sink.targets.cassandra.schema.compare import refuse_not_durable
-from wal_sink.targets.cassandra.schema.table import TableMetadata, read_table
+from wal_sink.targets.cassandra.table import TableMetadata, read_table
 from wal_sink.targets.cassandra.write.writer import Writer
 from wal_sink.targets.names import quote
 

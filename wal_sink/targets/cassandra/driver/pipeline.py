@@ -27,12 +27,7 @@ from cassandra import OperationTimedOut
 
 from wal_sink.log_context import line_logger
 from wal_sink.targets.cassandra.driver.connection import ROWS
-from wal_sink.targets.cassandra.driver.frames import (
-    EncodedBatch,
-    Envelope,
-    Frames,
-    envelope,
-)
+from wal_sink.targets.cassandra.driver.frames import EncodedBatch, Envelope, Frames, envelope
 from wal_sink.targets.cassandra.driver.internals import (
     TESTED,
     ConnectionException,

@@ -21,13 +21,7 @@ from wal_sink.clock import now_us
 from wal_sink.targets.arrow_values import are_deletes, long, null
 from wal_sink.targets.cassandra.casts import Array, as_is, booleans, elements, flags, indices
 from wal_sink.targets.cassandra.encode import distinct_keys, fixed
-from wal_sink.targets.cassandra.feature import (
-    Agreement,
-    Feature,
-    Ints,
-    TaskRows,
-    are_bad,
-)
+from wal_sink.targets.cassandra.feature import Agreement, Feature, Ints, TaskRows, are_bad
 from wal_sink.targets.cassandra.features.lives import refuse_type
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_options import EVENT_COLUMN

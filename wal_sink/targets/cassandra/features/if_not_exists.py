@@ -25,7 +25,7 @@ from wal_sink.targets.cassandra.fitness import Server
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_options import IF_NOT_EXISTS
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan
-from wal_sink.targets.cassandra.schema.table import alike
+from wal_sink.targets.cassandra.table import alike
 
 
 class IfNotExists(Feature):

@@ -20,13 +20,7 @@ from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.model.plan import spark_type
 from wal_sink.targets.arrow_values import long, not_deleted, null
 from wal_sink.targets.cassandra.casts import elements
-from wal_sink.targets.cassandra.feature import (
-    Agreement,
-    Feature,
-    Ints,
-    TaskRows,
-    are_bad,
-)
+from wal_sink.targets.cassandra.feature import Agreement, Feature, Ints, TaskRows, are_bad
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_options import EXPIRES_COLUMN, TTL, TTL_COLUMN
 from wal_sink.targets.cassandra.row_plan import MOST_TTL_S, CassandraRowPlan, Lives

@@ -18,18 +18,13 @@ from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Column
 from wal_sink.targets import arrow_values
 from wal_sink.targets.arrow_values import FALSE
+from wal_sink.targets.cassandra.compare import AS_IT_IS, Wanted, about_other_names, match_columns
 from wal_sink.targets.cassandra.feature import Feature
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_options import TABLE_COLUMN, TABLES
 from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, OneOfSeveral, columns_of
 from wal_sink.targets.cassandra.rules import InvalidValue, refuse_invalid
-from wal_sink.targets.cassandra.schema.compare import (
-    AS_IT_IS,
-    Wanted,
-    about_other_names,
-    match_columns,
-)
-from wal_sink.targets.cassandra.schema.table import TableMetadata
+from wal_sink.targets.cassandra.table import TableMetadata
 from wal_sink.targets.cassandra.types import CqlType, parse
 from wal_sink.targets.columns import does_not_fit
 from wal_sink.targets.names import did_you_mean

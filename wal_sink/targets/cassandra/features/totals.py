@@ -27,7 +27,7 @@ from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_options import ADD_COLUMNS, ADD_COLUMNS_AFTER
 from wal_sink.targets.cassandra.row_plan import ADDED_COLUMN, CassandraPlan, CassandraRowPlan
 from wal_sink.targets.cassandra.rules import row_text
-from wal_sink.targets.cassandra.schema.table import TableMetadata, alike
+from wal_sink.targets.cassandra.table import TableMetadata, alike
 from wal_sink.targets.cassandra.types import parse
 
 

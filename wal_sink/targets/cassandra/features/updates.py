@@ -16,6 +16,7 @@ import msgspec
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Column, WriteDemands
+from wal_sink.targets.cassandra.compare import option_of
 from wal_sink.targets.cassandra.feature import Agreement, Feature
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_options import (
@@ -27,8 +28,7 @@ from wal_sink.targets.cassandra.row_options import (
     WRITE_MODE,
 )
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan, Change, Lives
-from wal_sink.targets.cassandra.schema.compare import option_of
-from wal_sink.targets.cassandra.schema.table import TableMetadata
+from wal_sink.targets.cassandra.table import TableMetadata
 from wal_sink.targets.cassandra.types import has_lists
 from wal_sink.targets.names import did_you_mean
 

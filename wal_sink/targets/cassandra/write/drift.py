@@ -15,11 +15,11 @@ from typing import Any
 from uuid import UUID
 
 from wal_sink.errors import TargetUnavailable
+from wal_sink.targets.cassandra.compare import refuse_changed, refuse_hidden
 from wal_sink.targets.cassandra.driver.errors import retrying
 from wal_sink.targets.cassandra.features import used
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, TableName
-from wal_sink.targets.cassandra.schema.compare import refuse_changed, refuse_hidden
-from wal_sink.targets.cassandra.schema.table import TableMetadata, read_table
+from wal_sink.targets.cassandra.table import TableMetadata, read_table
 from wal_sink.targets.registry import published_elsewhere
 
 _VERSION = "SELECT schema_version FROM system.local"

@@ -40,12 +40,7 @@ from wal_sink.observer import Observer
 from wal_sink.targets.cassandra.driver.connection import ROWS
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.driver.internals import can_send
-from wal_sink.targets.cassandra.driver.pipeline import (
-    MOST_BYTES,
-    Ended,
-    Failed,
-    PipelinedRequests,
-)
+from wal_sink.targets.cassandra.driver.pipeline import MOST_BYTES, Ended, Failed, PipelinedRequests
 
 FIRST = 4
 LEAST = 2

@@ -11,17 +11,11 @@ import pyarrow as pa
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Column
 from wal_sink.options import of_column
+from wal_sink.targets.cassandra import ddl
 from wal_sink.targets.cassandra.row_options import COLLECTIONS, COLUMNS_OPTION
 from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, Change
-from wal_sink.targets.cassandra.schema import ddl
-from wal_sink.targets.cassandra.schema.table import ColumnMetadata, TableMetadata
-from wal_sink.targets.cassandra.types import (
-    CqlType,
-    mismatches,
-    parse,
-    taken,
-    user_type_names,
-)
+from wal_sink.targets.cassandra.table import ColumnMetadata, TableMetadata
+from wal_sink.targets.cassandra.types import CqlType, mismatches, parse, taken, user_type_names
 from wal_sink.targets.columns import TableColumn, TableRules
 from wal_sink.targets.columns import match_columns as compare
 from wal_sink.targets.create_table import CREATE_TABLE, KEY_COLUMNS

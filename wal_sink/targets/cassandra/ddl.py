@@ -10,7 +10,7 @@ import pyarrow as pa
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import canonical, fields, is_array, spark_type
 from wal_sink.targets.cassandra.row_plan import ADDED_COLUMN, KEY, TableName
-from wal_sink.targets.cassandra.schema.table import ColumnMetadata, Role, TableMetadata
+from wal_sink.targets.cassandra.table import ColumnMetadata, Role, TableMetadata
 from wal_sink.targets.cassandra.types import CQL_FOR
 from wal_sink.targets.create_table import Layout, refuse_unknown_columns
 from wal_sink.targets.names import quote
