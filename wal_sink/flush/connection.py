@@ -203,7 +203,7 @@ class TargetConnection:
         """Begin a window, or another sending of the one that is begun (rules 14 and 26).
 
         :param seen: the row from which the window was planned; if it has moved on, nothing is begun.
-        :param rows: of the window; the session may encode some meanwhile. All come by `write` as well.
+        :param rows: of the window; the session may read some meanwhile. All come by `write` as well.
         :returns: the row that names the window, if this flusher may write its rows.
         :raises TargetUnavailable: the row is what it was.
         """

@@ -192,7 +192,7 @@ class Session(ABC):
         """
 
     def offer(self, rows: Iterator[tuple[Plan, Slice]]) -> None:  # noqa: B027 - optional
-        """Take the rows of the window that the next `compare_and_set` begins, to encode them meanwhile.
+        """Take the rows of the window that the next `compare_and_set` begins, to read them meanwhile.
 
         The session takes as many as it likes, in memory that is bounded, and lets none of them leave. Where
         the window is begun, all of them come by `write` after `start`, the same objects again. An offer is
