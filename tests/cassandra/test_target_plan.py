@@ -158,12 +158,11 @@ def test_varchar_is_text(cassandra: Node, keyspace: str) -> None:
     assert plan.columns[0].type == "text"
 
 
-def test_warnings(cassandra: Node, table: str, caplog: pytest.LogCaptureFixture) -> None:
-    """What weakens the guarantee without breaking it is said at the start."""
+def test_the_tables_own_life(cassandra: Node, table: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It is said at the start."""
     cassandra.execute(f"ALTER TABLE {table}.t WITH default_time_to_live = 60")
     with caplog.at_level(logging.INFO, logger="wal_sink"):
-        target(cassandra, table, consistencyLevel="ONE").plan(SCHEMA, "k")
-    assert "cassandra.consistencyLevel is ONE" in caplog.text
+        target(cassandra, table).plan(SCHEMA, "k")
     assert "default_time_to_live = 60" in caplog.text
 
 

@@ -138,6 +138,12 @@ def test_guardrails(setting: str, value: str, words: tuple[str, ...]) -> None:
     assert all(word in notice for word in (setting, *words))
 
 
+def test_a_level_of_one_replica() -> None:
+    """It weakens the guarantee without breaking it."""
+    (notice,) = said(CASSANDRA, consistencyLevel="LOCAL_ONE")
+    assert "is lost with that replica" in notice
+
+
 def test_other_levels_may_be_disallowed() -> None:
     """LOCAL_QUORUM is not QUORUM."""
     settings = {"write_consistency_levels_disallowed": "[QUORUM, ONE]"}
