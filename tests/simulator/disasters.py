@@ -244,6 +244,7 @@ class Disasters:
             self.world.happened("ledger no longer shadowed")
             self.history.stop_all()
             database.unshadow()
+            self.world.judge.row_is_back("")
         else:
             self.world.happened("ledger shadowed")
             self.world.judge.disasters.add("shadow")

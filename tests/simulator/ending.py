@@ -36,10 +36,11 @@ def end(history: History) -> None:
     for site in world.judge.sites:
         site.log.full = site.log.away = site.checkpoint.away = False
         site.log.cached_us = site.checkpoint.cached_us = 0
-    for database in world.databases.values():
+    for name, database in world.databases.items():
         database.away = False
         database.ahead_us = 0
         database.unshadow()
+        world.judge.row_is_back(name)
     for host in world.hosts:
         host.ahead_us = 0
     world.swarm = replace(world.swarm, io_fault=0.0)

@@ -523,6 +523,18 @@ class Judge(logging.Handler):
             if arrival.flushed:
                 arrival.gone |= {k for k in arrival.taken if k.startswith((INVALID, REFUSED))}
             arrival.keys = set(there)
+        self.row_is_back(target)
+
+    def row_is_back(self, target: str) -> None:
+        """Learn that an earlier ledger row counts again: what it names as begun is finished (rule 10).
+
+        Spark may have computed such an epoch again from the same source offsets since.
+        """
+        row = self.read_ledger(target)
+        for begun in row.begun.epochs if row is not None and row.begun is not None else ():
+            if (attempt := self._by_digest.get(begun.digest)) is not None:
+                for site in self.sites:
+                    site.take_begun(attempt)
 
     def database_replaced(self, target: str) -> None:
         """Learn that a target has nothing any more, no ledger row either."""

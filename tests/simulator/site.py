@@ -196,6 +196,16 @@ class Site:
         self.kept[epoch] = newer
         newer.committed = True
 
+    def take_begun(self, attempt: Computed) -> None:
+        """Take an attempt in the place of a later one at its epoch, from the same source offsets."""
+        kept = self.kept.get(attempt.epoch)
+        if kept in (None, attempt) or kept.offsets != attempt.offsets:
+            return
+        if self.log.has(attempt.manifest):
+            self.leave(attempt.epoch)
+            self.kept[attempt.epoch] = attempt
+            attempt.committed, attempt.lost = True, False
+
     def take_newer_unsettled(self) -> None:
         """Do so with every epoch that neither log nor ledger row names as begun."""
         settled = self.settled()
