@@ -43,13 +43,13 @@ def upsert(
     """
     listed, by = ", ".join(names), ", ".join(key)
     last = (
-        f"SELECT DISTINCT ON ({by}) * FROM ({rows}) AS staged ORDER BY {by}, {quote(ORDINAL)} DESC"  # noqa: S608
+        f"SELECT DISTINCT ON ({by}) {'*' if deletes else listed} FROM ({rows}) AS staged"  # noqa: S608
+        f" ORDER BY {by}, {quote(ORDINAL)} DESC"
     )
-    kept = f" WHERE NOT {quote(DELETED)}" if deletes else ""
-    return (
-        f"INSERT INTO {table} ({listed}) SELECT {listed} FROM ({last}) AS last{kept}"  # noqa: S608
-        + on_conflict(key, [name for name in names if name not in key])
-    )
+    if deletes:
+        last = f"SELECT {listed} FROM ({last}) AS last WHERE NOT {quote(DELETED)}"  # noqa: S608
+    others = [name for name in names if name not in key]
+    return f"INSERT INTO {table} ({listed}) {last}{on_conflict(key, others)}"
 
 
 def on_conflict(key: Sequence[str], others: Sequence[str]) -> str:
