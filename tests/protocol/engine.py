@@ -23,7 +23,7 @@ from wal_sink.flush.run_history import RunHistory
 from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerState, Window
 from wal_sink.model.manifest import Appended, Execution, Manifest, Task
-from wal_sink.model.plan import Plan, shared_plan_key
+from wal_sink.model.plan import Plan, several_plans_key
 from wal_sink.model.records import Decision
 from wal_sink.protocol.next_step import Idle, Step
 from wal_sink.publish.append import OnInvalidRow, append, most_inline
@@ -280,7 +280,7 @@ class Run:
         self.next = Checkpoint(self.checkpoint).last_commit() + 1
         schema = world.frame(()).schema
         named = {name: (target.name, target.shape) for name, target in world.targets.items()}
-        key = shared_plan_key(schema, named)
+        key = several_plans_key(schema, named)
         self.plans: dict[str, Plan] = {}
         for name, target in world.targets.items():
             log = self.log.of(name)

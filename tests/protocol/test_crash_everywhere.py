@@ -9,6 +9,7 @@ import pytest
 
 from tests.protocol.adding_world import AddingWorld
 from tests.protocol.cases import covered
+from tests.protocol.engine import flush
 from tests.protocol.every_fault import (
     EPOCHS,
     TARGET,
@@ -18,6 +19,8 @@ from tests.protocol.every_fault import (
     new_world,
 )
 from tests.protocol.staging_world import StagingWorld
+
+__all__ = ["flush"]  # scripts that try to break the protocol have it from here
 
 
 @pytest.mark.parametrize("when", get_args(When))

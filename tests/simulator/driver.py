@@ -26,7 +26,7 @@ from wal_sink import clock, errors
 from wal_sink.flush.run_history import RunHistory
 from wal_sink.model import paths
 from wal_sink.model.manifest import Appended, Task
-from wal_sink.model.plan import shared_plan_key
+from wal_sink.model.plan import several_plans_key
 from wal_sink.model.records import Stop
 from wal_sink.progress.backlog import BacklogReaders
 from wal_sink.protocol.budget import Budget
@@ -224,7 +224,7 @@ class Run:
             name: SimulatedTarget(database, driver.process, plain=plain)
             for name, database in self.world.databases.items()
         }
-        key = shared_plan_key(rows.SCHEMA, {n: (t.name, t.shape) for n, t in targets.items()})
+        key = several_plans_key(rows.SCHEMA, {n: (t.name, t.shape) for n, t in targets.items()})
         for name, target in targets.items():
             log = driver.log.of(name)
             if log.plan(key) is None:

@@ -21,7 +21,7 @@ import pyarrow.types as pt
 from wal_sink.admin.query import Query, user_and_host
 from wal_sink.errors import CorruptLog, InvalidRow, OptionError, TargetRefused
 from wal_sink.flush.connection import drained, target_errors
-from wal_sink.model.plan import Plan, shared_plan_key
+from wal_sink.model.plan import Plan, several_plans_key
 from wal_sink.targets.arrow_values import refuse_text
 from wal_sink.targets.base import Delivery, Session, Slice, Target, TransactionalSession
 from wal_sink.text import counted
@@ -195,7 +195,7 @@ class _Sender:
         there: Mapping[str, tuple[str, Mapping[str, str]]] = {
             self._query.log.target: (self._target.name, self._target.shape)
         }
-        key = shared_plan_key(schema, there)
+        key = several_plans_key(schema, there)
         if key not in self._plans:
             self._plans[key] = self._target.plan(schema, key)
         return self._plans[key]

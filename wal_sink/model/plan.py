@@ -111,7 +111,9 @@ class Plan(Record, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, columns=columns)
 
 
-def shared_plan_key(schema: pa.Schema, targets: Mapping[str, tuple[str, Mapping[str, str]]]) -> str:
+def several_plans_key(
+    schema: pa.Schema, targets: Mapping[str, tuple[str, Mapping[str, str]]]
+) -> str:
     """Digest of all that the plans of a query's targets depend on: an epoch names them by one key.
 
     :param targets: by name, what each is and its options that shape statements. The only one has no name.

@@ -27,7 +27,7 @@ from wal_sink.errors import (
 )
 from wal_sink.model import paths
 from wal_sink.model.manifest import Appended, Execution, Task
-from wal_sink.model.plan import Plan, shared_plan_key
+from wal_sink.model.plan import Plan, several_plans_key
 from wal_sink.protocol.budget import Budget
 from wal_sink.publish.backpressure import Backpressure
 from wal_sink.publish.orphans import discard, discard_call
@@ -174,7 +174,7 @@ def agree(configuration: Configuration, schema: pa.Schema) -> MicroBatch:
     columns = with_epoch_field(schema, configuration.sink.epoch_column)
     targets = {each.name: each.target for each in configuration.destinations}
     of_targets = {name: (target.name, target.shape) for name, target in targets.items()}
-    key = shared_plan_key(columns, of_targets)
+    key = several_plans_key(columns, of_targets)
     plans = {
         name: _agreed(log.of(name), checkpoint, target, key, columns)
         for name, target in targets.items()

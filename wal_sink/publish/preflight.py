@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from wal_sink.configuration import configure
-from wal_sink.model.plan import shared_plan_key, spark_ddl
+from wal_sink.model.plan import several_plans_key, spark_ddl
 from wal_sink.publish.micro_batch import refuse_quarantine, with_epoch_field
 
 
@@ -87,7 +87,7 @@ def preflight(
     named = {
         each.name: (each.target.name, each.target.shape) for each in configuration.destinations
     }
-    key = shared_plan_key(columns, named)
+    key = several_plans_key(columns, named)
     plans = {each.name: each.target.dry_plan(columns, key) for each in configuration.destinations}
     refuse_quarantine(plans.values(), configuration.sink.on_invalid_row)
     creates = {
