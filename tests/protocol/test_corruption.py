@@ -183,6 +183,15 @@ def test_a_run_begins_no_log_anew(world: World) -> None:
     assert not world.log.attempts()
 
 
+def test_a_log_that_lost_its_claims_is_not_begun_anew(world: World) -> None:
+    """What waits in it went through the sink: nothing says that it may be deleted."""
+    run = world.run().batches([("a", 1)])
+    run.end()
+    world.log_backend.delete(world.log_backend.list(paths.CLAIM.folder))
+    world.run().batch([("b", 2)])
+    assert world.flushed() == world.expected() == {"a": 1, "b": 2}
+
+
 def test_verify_beside_a_flusher(world: World) -> None:
     """What is flushed and trimmed while it looks is no finding."""
     fill(world)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from state_backends import StateBackend, StateBackendError
+from state_backends import LocalBackend, StateBackend, StateBackendError
 from tests.protocol.caching_mount import CachingMount
 from tests.protocol.engine import World, a_decision, until_rest
 from tests.protocol.starts import starts
@@ -20,6 +20,7 @@ from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.run_history import RunHistory
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
+from wal_sink.model.records import Ticket
 from wal_sink.progress.backlog import BacklogReader
 from wal_sink.protocol.budget import Budget
 from wal_sink.publish.fencing import claim_generation
@@ -331,3 +332,17 @@ def test_rule_3_a_listing_without_a_manifest_lets_no_claim_be_deleted(world: Wor
     with pytest.raises(StateBackendError):
         sweep_runs(Log(mount), -1)
     assert 1 in world.log.keys(paths.CLAIM, fresh=True)
+
+
+@pytest.mark.parametrize("asks_again", [True, False])
+def test_rule_3_a_claim_that_this_host_does_not_see_is_fenced(
+    tmp_path: Path, *, asks_again: bool
+) -> None:
+    """Another run has claimed the generation, and this host still answers that nobody has."""
+    mount, there = CachingMount(tmp_path, asks_again=asks_again), Log(LocalBackend(tmp_path))
+    for run_id in ("mine", "theirs"):
+        there.create(paths.TICKET, run_id, Ticket(run_id=run_id, generation=0))
+    mount.cache_absence(paths.CLAIM.path(1))
+    assert claim_generation(there, "theirs", {}, 0).generation == 1
+    with pytest.raises(Fenced):
+        claim_generation(Log(mount), "mine", {}, 0)

@@ -23,6 +23,7 @@ from tests.protocol.cases import covered
 from tests.protocol.damaged import (
     BROKEN,
     EPOCHS,
+    change_manifest,
     delete_manifest,
     delete_segment,
     elsewhere,
@@ -135,6 +136,25 @@ def test_a_begun_epoch_whose_manifest_is_lost(world: World) -> None:
     assert given.decision.rows == 3
     assert given.decision.last_us > 0
     goes_on_without(world, {f"b{BROKEN}": BROKEN})
+
+
+@pytest.mark.parametrize("damage", ["changed", "lost, and what was planned cannot be read"])
+def test_a_begun_epoch_whose_manifest_is_damaged(world: World, damage: str) -> None:
+    """It is of this log, whatever its bytes are: what the error advises can be done."""
+    fill(world)
+    with pytest.raises(errors.TargetUnavailable):
+        world.flush(Faults(at=0, error=ConnectionError, matching="write"))
+    if damage == "changed":
+        change_manifest(world, published_us=5)
+        assert "skip CHECKPOINT 2" in stuck(world, errors.CorruptLog)
+    else:
+        delete_manifest(world)
+        edit(world.checkpoint, f"offsets/{BROKEN}", b"v9\n{}\n0")
+        assert "skip CHECKPOINT 2" in stuck(world, errors.MissingSegment)
+    give_up(world)
+    world.flush()
+    assert LOST.keys().isdisjoint(world.table())
+    assert world.state.flushed == EPOCHS - 1
 
 
 @pytest.mark.parametrize("flushed", [False, True])

@@ -18,7 +18,7 @@ import msgspec
 from state_backends import StateBackend
 from wal_sink import errors
 from wal_sink.admin.flusher_at_work import refuse_flusher
-from wal_sink.admin.ledger import LedgerAccess, is_foreign, open_ledger
+from wal_sink.admin.ledger import LedgerAccess, open_ledger
 from wal_sink.admin.query import Query, user_and_host
 from wal_sink.errors import CorruptLog, Diverged, FlusherAtWork, OptionError
 from wal_sink.model import paths
@@ -252,7 +252,7 @@ def _look(query: Query, ledger: LedgerAccess, epoch: int, *, begun: bool) -> Sit
     """Look at an epoch, in the order of rule 9, and refuse one that may not be given up.
 
     :raises OptionError, WrongOwner, LedgerBehindLog: see `protocol.repair`.
-    :raises Diverged: the ledger row follows another log (rule 23).
+    :raises Diverged: the ledger row has begun the epoch of another log, from other source offsets (rule 23).
     :raises FlusherAtWork: a flusher has moved the ledger meanwhile.
     """
     checkpointed = query.checkpoint.last_commit()
@@ -268,18 +268,30 @@ def _look(query: Query, ledger: LedgerAccess, epoch: int, *, begun: bool) -> Sit
         segments=tuple(query.log.backend.list(paths.segment_folder(epoch))),
     )
     refuse_to_skip(seen, query.owner(identity), identity.first_epoch, begun=begun)
-    with contextlib.suppress(CorruptLog):  # what is given up may be damaged
-        if is_foreign(query, row, checkpointed):
-            raise Diverged(
-                f"The ledger row follows another log than this one, which is flushed up to {recorded}",
-                errors.restored(recorded),
-            )
+    if seen.begun is not None and seen.begun.offsets_digest not in _offsets_digests(query, seen):
+        raise Diverged(
+            f"The ledger row follows another log than this one, which is flushed up to {recorded}",
+            errors.restored(recorded),
+        )
     if ledger.read() != row:  # else what was trimmed meanwhile would look like lost
         raise FlusherAtWork(
             f"The ledger moved while epoch {epoch} was looked at",
             "A flusher is at work; run the command again if the flush stops at the same epoch.",
         )
     return seen
+
+
+def _offsets_digests(query: Query, seen: Situation) -> set[str]:
+    """Return what the checkpoint says of an epoch's source offsets; else the ledger row, and the manifests.
+
+    What is given up may be damaged, and Spark purges what it has planned.
+    """
+    if (planned := query.checkpoint.planned_digest(seen.epoch)) is not None:
+        return {planned}
+    here = {
+        each.offsets_digest for each in read_manifests(query.log, seen.attempts).manifests.values()
+    }
+    return here or {seen.begun.offsets_digest if seen.begun else ""}
 
 
 def _offsets_digest(query: Query, seen: Situation, manifests: tuple[Manifest, ...]) -> str:

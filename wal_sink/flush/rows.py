@@ -402,7 +402,6 @@ class RateLimit:
             for begin in range(0, rows.batch.num_rows, most):
                 part = part_of(rows, begin, begin + most)
                 self._wait(part.batch.num_rows / self._rate)
-                # The same object where it is whole: it may be encoded already.
                 yield rows if rows.batch.num_rows <= most else part
 
     def _wait(self, seconds: float) -> None:

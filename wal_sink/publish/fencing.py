@@ -70,9 +70,9 @@ def claim_generation(
         made = Claim(run_id=run_id, options=dict(options), early=early, epoch=epoch)
         log.create(paths.CLAIM, mine, made)
     claim = present or log.read(paths.CLAIM, mine)
-    if claim is not None and claim.run_id != run_id:  # None: it was deleted below a higher one
+    if claim is not None and claim.run_id != run_id:
         raise fenced(f"Generation {mine} is claimed by run {claim.run_id}")
-    if log.highest_generation() > mine:
+    if claim is None or log.highest_generation() > mine:  # None: it was deleted below a higher one
         raise fenced(f"Generation {mine} was overtaken")
     return Claimed(mine, is_new=present is None)
 
