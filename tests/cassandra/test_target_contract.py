@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,19 +15,11 @@ from tests.cassandra.updates_contract import UpdatesContract
 from tests.support.cassandra import target_of
 from wal_sink.clock import now_us
 from wal_sink.errors import SchemaMismatch
-from wal_sink.model.plan import Plan
-from wal_sink.targets.base import Session, Slice, Target
+from wal_sink.targets.base import Slice, Target
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.testing.contracts.cells import Table, TargetContract
-from wal_sink.testing.contracts.deletes import (
-    COLUMN,
-    OPERATIONS,
-    CellDeletesContract,
-    Change,
-    written,
-)
+from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, RangeDeletesContract
 from wal_sink.testing.contracts.ledger import new_owner
-from wal_sink.testing.contracts.rows import BASE_US, deliver
 from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = pytest.mark.cassandra
@@ -66,7 +57,7 @@ class TestCassandra(TargetContract):
         return [row.d for row in self.node.execute(f"SELECT d FROM {self.table}")]
 
 
-class TestCassandraDeletes(CellDeletesContract):
+class TestCassandraDeletes(RangeDeletesContract):
     """Rows, ranges and partitions, in the same batches as upserts."""
 
     @pytest.fixture
@@ -76,27 +67,7 @@ class TestCassandraDeletes(CellDeletesContract):
         more = {"operationColumn": COLUMN, "operations": OPERATIONS}
         return target_of(cassandra, keyspace, table=table, **more)
 
-    rows: Any = TestCassandra.rows
-
-    def test_a_delete_without_the_last_of_the_key_takes_a_range(
-        self, target: Target, plan: Plan, session: Session
-    ) -> None:
-        """All rows under k that are older; a later row under it stays."""
-        before: list[Change] = [("c", k, n, n, k) for k in ("a", "b") for n in range(5)]
-        changes: list[Change] = [
-            ("c", "a", 7, 7, "older"),
-            ("d", "a", None, None, None),
-            ("c", "a", 3, None, "newer"),
-            ("d", "b", 4, None, None),
-        ]
-        rows = self.slice(target, plan, changes, us=BASE_US + 100)
-        deliver(session, plan, self.slice(target, plan, before))
-        deliver(session, plan, rows)
-        expected: Table = {("b", n): (n, "b") for n in range(4)} | {("a", 3): (None, "newer")}
-        assert self.rows(target) == expected
-        written(session, plan, rows)
-        written(session, plan, self.slice(target, plan, before))
-        assert self.rows(target) == expected, "written again, and late"
+    rows = TestCassandra.rows
 
 
 class TestCassandraTimes(TimesContract):

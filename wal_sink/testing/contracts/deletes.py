@@ -16,6 +16,7 @@ suite                    for
 =======================  ==================================================================================
 `DeletesContract`        any delivery, such as `Delivery.TRANSACTIONAL`
 `CellDeletesContract`    `Delivery.IDEMPOTENT`: a delete may be repeated, late, and by two sessions
+`RangeDeletesContract`   the same, where a delete may also take all rows under the first columns of the key
 =======================  ==================================================================================
 """
 
@@ -170,8 +171,8 @@ class CellDeletesContract(DeletesContract):
         chance = random.Random(5)  # noqa: S311 -- no secret
         for _ in range(3):
             for each in chance.sample([old, deletes, new], 3):
-                written(session, plan, each)
-            written(session, plan, each)
+                _written(session, plan, each)
+            _written(session, plan, each)
         assert self.rows(target) == {("b", 1): (None, "new")}
 
     def test_a_delete_of_another_session_counts(
@@ -185,10 +186,34 @@ class CellDeletesContract(DeletesContract):
         ]
         rows = self.slice(target, plan, changes)
         with target.connect(owner) as other:
-            written(other, plan, Slice(0, rows.batch[1:], rows.first_us + 1))
-            written(session, plan, rows)
-            written(other, plan, Slice(0, rows.batch[:1], rows.first_us))
+            _written(other, plan, Slice(0, rows.batch[1:], rows.first_us + 1))
+            _written(session, plan, rows)
+            _written(other, plan, Slice(0, rows.batch[:1], rows.first_us))
         assert self.rows(target) == {("b", 1): (2, "y")}
+
+
+class RangeDeletesContract(CellDeletesContract):
+    """Subclass as `Test…` with a fixture `target` and `rows`: n may be null in a delete."""
+
+    def test_a_delete_without_the_last_of_the_key_takes_a_range(
+        self, target: Target, plan: Plan, session: Session
+    ) -> None:
+        """All rows under k that are older; a later row under it stays."""
+        before: list[Change] = [("c", k, n, n, k) for k in ("a", "b") for n in range(5)]
+        changes: list[Change] = [
+            ("c", "a", 7, 7, "older"),
+            ("d", "a", None, None, None),
+            ("c", "a", 3, None, "newer"),
+            ("d", "b", 4, None, None),
+        ]
+        rows = self.slice(target, plan, changes, us=BASE_US + 100)
+        deliver(session, plan, self.slice(target, plan, before))
+        deliver(session, plan, rows)
+        expected: Table = {("b", n): (n, "b") for n in range(4)} | {("a", 3): (None, "newer")}
+        assert self.rows(target) == expected
+        _written(session, plan, rows)
+        _written(session, plan, self.slice(target, plan, before))
+        assert self.rows(target) == expected, "written again, and late"
 
 
 def changed(changes: Sequence[Change]) -> pa.RecordBatch:
@@ -206,7 +231,6 @@ def _change(chance: random.Random, text: str) -> Change:
     return (chance.choice("cu"), *key, chance.randrange(100), text)
 
 
-def written(session: Session, plan: Plan, rows: Slice) -> None:
-    """Write rows, and wait until they are there."""
+def _written(session: Session, plan: Plan, rows: Slice) -> None:
     session.write(plan, rows)
     session.drain()
