@@ -302,8 +302,8 @@ def parse(raw: Mapping[str, str], struct: type[S]) -> S:
             mine[found.option] = value
     for field in fields(struct):
         given, unit = mine.get(field.encode_name), _unit(field)
-        if unit and isinstance(given, str):
-            mine[field.encode_name] = plain_number(given, unit)
+        if isinstance(given, str):
+            mine[field.encode_name] = plain_number(given, unit) if unit else _word(field, given)
         if field.required and not str(mine.get(field.encode_name, "")).strip():
             raise OptionError(
                 f"Option {field.encode_name} is missing.",
@@ -316,6 +316,12 @@ def parse(raw: Mapping[str, str], struct: type[S]) -> S:
         _, _, place = str(error).rstrip("`").partition(" - at `$.")
         written = next((raw[key] for key in raw if key.lower() == place.lower()), mine.get(place))
         raise _unfit(place, written, struct) from error
+
+
+def _word(field: msgspec.structs.FieldInfo, given: str) -> str:
+    """Return the word of an option that takes one of few, whatever its case; any other text as it is."""
+    words = [word for kind in _types(field) for word in getattr(kind, "values", ())]
+    return next((word for word in words if str(word).lower() == given.strip().lower()), given)
 
 
 def refuse_unknown(

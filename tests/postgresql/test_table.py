@@ -16,7 +16,6 @@ from tests.transcripts import transcript
 from wal_sink.errors import (
     OptionError,
     SchemaMismatch,
-    TargetRefused,
     TargetUnavailable,
     WalSinkError,
 )
@@ -202,8 +201,9 @@ def test_an_upsert_of_as_many_columns_as_a_table_has_is_refused(
     postgresql.execute(f"CREATE TABLE {schema}.t ({columns}, PRIMARY KEY (c0))")
     target = target_of(postgresql, f"{schema}.t", mode="upsert")
     batch = pa.record_batch([pa.array([n % 9], pa.int16()) for n in range(1_600)], names=names)
-    with pytest.raises(TargetRefused, match="tables can have at most 1600 columns"):
+    with pytest.raises(SchemaMismatch, match="tables can have at most 1600 columns") as caught:
         target.plan(batch.schema, "key")
+    assert caught.value.remedy == "Leave some columns out of the DataFrame."
     for _ in range(2):
         bring(target, batch.select(names[:-1]))
     assert postgresql.execute(f"SELECT c0, c1598 FROM {schema}.t") == [(0, 1598 % 9)]
@@ -362,6 +362,19 @@ def test_a_grant_on_some_columns_is_not_enough(postgresql: Server, schema: str, 
     postgresql.execute(f"GRANT INSERT (v) ON {schema}.t TO {user}")
     bring(PostgresqlTarget(options), BATCH)
     assert postgresql.execute(f"SELECT count(*) FROM {schema}.t") == [(2,)]
+
+
+def test_a_trigger_that_refuses_a_statement_without_rows_is_named(
+    postgresql: Server, schema: str
+) -> None:
+    """A start runs the statement that writes: the error is not taken for one of the login."""
+    postgresql.execute(
+        f"CREATE TABLE {schema}.t {TABLE}; CREATE FUNCTION {schema}.f() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN RAISE EXCEPTION 'not today'; END $$; CREATE TRIGGER g BEFORE INSERT ON"
+        f" {schema}.t FOR EACH STATEMENT EXECUTE FUNCTION {schema}.f()"
+    )
+    with pytest.raises(SchemaMismatch, match=r"A trigger of .*: not today"):
+        target_of(postgresql, f"{schema}.t").plan(BATCH.schema, "key")
 
 
 def test_a_table_that_is_locked_holds_up_no_start(postgresql: Server, schema: str) -> None:

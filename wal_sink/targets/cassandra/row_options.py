@@ -245,7 +245,7 @@ class RowOptions(OperationOptions, frozen=True, kw_only=True):
                     f"Options {given[one]} and {given[other]} are given together: {why}.", remedy
                 )
         self._refuse_two_meanings()
-        _ = self.added
+        _ = self.added, self.after
 
     @property
     def data(self) -> tuple[TableName, ...]:

@@ -66,6 +66,18 @@ def needing(
         yield
     except Exception as error:
         code = getattr(error, "sqlstate", None)
+        if code == _TOO_MANY_COLUMNS:
+            raise SchemaMismatch(
+                f"Rows for {name} go through a temporary table, which would have too many columns:"
+                f" {str(error).strip()}.",
+                "Leave some columns out of the DataFrame.",
+            ) from error
+        if code == _RAISED:
+            raise SchemaMismatch(
+                f"A trigger of {name} refuses a statement without rows: {str(error).strip()}.",
+                "A start runs the statement that writes, and rolls it back. Let the trigger pass if it has no"
+                " rows.",
+            ) from error
         if code not in (_LACKS_PRIVILEGE, _IS_LOCKED):
             raise
         connection.rollback()
@@ -82,7 +94,8 @@ def needing(
         ) from error
 
 
-_LACKS_PRIVILEGE, _IS_LOCKED = "42501", "55P03"
+_LACKS_PRIVILEGE, _IS_LOCKED, _TOO_MANY_COLUMNS, _RAISED = "42501", "55P03", "54011", "P0001"
+"""Of the SQLSTATEs in PostgreSQL's appendix A."""
 
 
 def suggestion(live: Relation) -> str:

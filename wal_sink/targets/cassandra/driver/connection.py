@@ -9,6 +9,7 @@ import contextlib
 import logging
 import ssl
 import threading
+import zipfile
 from collections.abc import Iterable, Iterator
 from typing import Any, Self
 
@@ -94,6 +95,9 @@ _CERTIFICATE = ("certificate", "CERTIFICATE", "unknown ca", "UNKNOWN_CA")
 
 _DRIVER_LOG = logging.getLogger("cassandra.cluster")
 
+_OLDEST_PROTOCOL = 4
+"""The first version that has unset values."""
+
 _SILENT_S = 5
 """Seconds after which the driver sends a silent node a heartbeat, and seconds that it waits for the answer.
 
@@ -135,6 +139,12 @@ def connect(options: CassandraOptions) -> Connection:
         try:
             session = _open(cluster, options)
             datacenter = choose_datacenter(options.local_datacenter, _datacenters(cluster))
+            if cluster.protocol_version < _OLDEST_PROTOCOL:
+                raise OptionError(
+                    f"The cluster at {options.where} speaks native protocol "
+                    f"{cluster.protocol_version}, which cannot leave a column unset.",
+                    "Use Cassandra 4 or later.",
+                )
         except BaseException:
             cluster.shutdown()
             raise
@@ -272,6 +282,12 @@ def _cluster(options: CassandraOptions) -> Any:
     except Exception as error:
         if "cloud" not in place:
             raise
+        if not zipfile.is_zipfile(options.secure_connect_bundle):
+            raise OptionError(
+                f"Option cassandra.secureConnectBundle: {options.secure_connect_bundle} is no zip file:"
+                f" {error}",
+                "Put the bundle there as it was downloaded, on driver and executors.",
+            ) from error
         raise TargetUnavailable(  # also where the driver cannot ask the address that the bundle names
             f"No cluster is found by cassandra.secureConnectBundle {options.where}: {error!r}",
             "See that the zip file is there as it was downloaded, on driver and executors; and that the"
