@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tests.cassandra.certificates import Certificates
-from wal_sink.errors import OptionError
+from wal_sink.errors import OptionError, TargetUnavailable
 from wal_sink.model.plan import plan_key
 from wal_sink.options import parse, public
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
