@@ -162,6 +162,8 @@ class Driver:
         documented = self.world.documented | self.documented
         if kind in documented or error.transient or self._is_zombie():
             return True
+        if kind == "CorruptLog" and any(map(self.site.lacks_records, self.world.targets)):
+            return True
         if kind == "WrongOwner" and self.world.copied and self.world.max_bytes is not None:
             return True  # see `World.copied`
         if kind == "NotRegistered":

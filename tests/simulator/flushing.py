@@ -134,7 +134,7 @@ class Flushing:
         self.world.counts[f"flush stopped: {type(error).__name__}"] += 1
         self.world.trace.say(f"    {self.process.name}: the flush stops: {error.summary}")
         documented = self.world.documented | self.documented
-        if self.site.marks_gone or self.site.lacks_records(self.target):
+        if self.site.lacks_records(self.target):
             documented |= {"CorruptLog"}
         if self.target in self.world.replaced and "stale listings" in self.world.swarm:
             documented |= {"LedgerBehindLog"}

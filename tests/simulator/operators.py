@@ -90,7 +90,7 @@ class Operator:
     def rewind(self, to: int, *, restored: bool = False, reset: bool = False) -> None:
         """Give `wal-sink rewind --to`."""
         judge, living, since_us = self.world.judge, self._living(), MACHINE.true_us
-        rewind = Rewinding(self.name)
+        rewind = Rewinding(self.name, to)
 
         def replaced(flushed: int) -> None:
             judge.rewound(self.name, self.site, flushed)

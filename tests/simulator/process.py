@@ -255,6 +255,8 @@ class Rewinding:
     """A rewind that is carried out."""
 
     target: str
+    to: int
+    """The epoch that it goes back to."""
     reported: bool = False
     """Whether it has reported itself, as a flusher does."""
     row: LedgerState | None = None

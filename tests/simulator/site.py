@@ -125,7 +125,12 @@ class Site:
         return 0 < MACHINE.looked_us < self.rewound_us
 
     def lacks_records(self, target: str) -> bool:
-        """Whether a record is missing that the first of two rewinds has deleted, see `Judge.two_rewinds`."""
+        """Whether a record is missing by a limit: `marks_gone`, or the first of two rewinds has deleted it.
+
+        See `Judge.two_rewinds`.
+        """
+        if self.marks_gone:
+            return True
         row, newest = self._judge.read_ledger(target), max(self.recorded(target), default=-1)
         lacking = range(newest + 1, row.flushed + 1) if row is not None else ()
         return not self._judge.two_rewinds.isdisjoint(lacking)
@@ -382,6 +387,8 @@ class Site:
             self._judge.record_deleted(self, epochs)
             rows = [self._judge.read_ledger(target) for target in self._judge.targets]
             made = [row.flushed for row in rows if row is not None and row.last is None]
+            threads = [t for process in MACHINE.processes.values() for t in process.threads]
+            made += [t.rewind.to for t in threads if t.rewind is not None]
             forgotten = self._judge.newest_ever(self, target_of(path)) - trim.RECORDS_KEPT
             if MACHINE.looked_us and any(
                 flushed in epochs and flushed <= forgotten for flushed in made

@@ -332,6 +332,10 @@ class Steps:
         if not MANIFEST.search(path) or self._judge.row_was_moved():  # see `two_rewinds`
             return
         name = f"{paths.MANIFEST.folder}{path.rpartition('/')[2]}"
+        if any(
+            _number(decision) == _number(path) for decision in site.log.paths(paths.DECISION.folder)
+        ):
+            return  # `skip` has copied it, and its segments are gone
         if not any(other.endswith(f"/{name}") for other in site.log.paths(paths.ASIDE)):
             self._judge.violate(f"a rewind deletes {path}, which has no second name")
 
