@@ -227,14 +227,15 @@ def test_what_cannot_be_meant_is_refused(job: Job) -> None:
 
 
 def test_a_plan_is_not_a_statement(job: Job) -> None:
-    """A plan in the log that names another table, or more than a table, is refused before it is sent."""
+    """The name in its details stands quoted in statements, and has to be that of the options."""
     (path,) = job.world.log_backend.list(paths.PLAN.folder)
     fields = json.loads(job.world.log_backend.read(path))
-    for table in (f'"{job.keyspace}"."other"', f"{fields['table']} (k) VALUES ('x'); --"):
-        edit(job.world.log_backend, path, json.dumps(fields | {"table": table}).encode())
-        job.flush(errors.CorruptLog)
+    more = f"{fields['details']['table']} (k) VALUES ('x'); --"
+    details = fields["details"] | {"table": more}
+    edit(job.world.log_backend, path, json.dumps(fields | {"details": details}).encode())
+    job.flush(errors.OptionError)
     assert job.table().keys() == {"a0", "b0", "a1", "b1"}
-    edit(job.world.log_backend, path, json.dumps(fields).encode())
+    edit(job.world.log_backend, path, json.dumps(fields | {"table": more}).encode())
     job.flush()
     assert job.table() == EVERYTHING
 
