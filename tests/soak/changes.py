@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 
-from tests.soak.background import Background
+from wal_sink.testing.background import Background
 
 SCHEMA = (
     "seq bigint, customerId int, day int, op string, amount string, points string, device binary,"
@@ -61,7 +61,7 @@ class Changes(Background):
         self.changes: list[dict[str, Any]] = []
         self.write()  # Spark wants to see a file
 
-    def run(self) -> None:
+    def work(self) -> None:
         """Write until told to end."""
         while not self._left.wait(_EVERY_S):
             self.write()

@@ -28,11 +28,11 @@ import wal_sink
 from tests.class_archive import SPARK
 from tests.deploy.cassandra_nodes import REPLICATION, CassandraCluster
 from tests.deploy.cluster import Cluster, executors_of
-from tests.soak.background import Background
 from tests.soak.readers import CassandraStore, DeltaStore, PostgresqlStore, Reader, Store
 from tests.spark.kafka_jars import kafka_jars
 from wal_sink.errors import WalSinkError
 from wal_sink.progress.status import Status
+from wal_sink.testing.background import Background
 from wal_sink.testing.crash import Driver
 from wal_sink.testing.oracle import Verdict, judge
 from wal_sink.testing.servers.kafka import Broker
@@ -122,7 +122,7 @@ class Feed(Background):
         self.next = self.committed = 0
         """The number that comes next, and how many are known to be committed."""
 
-    def run(self) -> None:
+    def work(self) -> None:
         """Write until told to end; the last transaction is complete, one way or the other."""
         producer: Producer | None = None
         transactions = 0

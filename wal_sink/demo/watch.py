@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from wal_sink.demo.queries import QUERIES, Query
 from wal_sink.demo.stores import Stores
 from wal_sink.errors import WalSinkError
 from wal_sink.testing import flights
+from wal_sink.testing.background import Background
 from wal_sink.wal.location import locate
 
 _EVERY_S = 1.0
@@ -38,7 +38,7 @@ class Sample(NamedTuple):
     """By table."""
 
 
-class Watch(threading.Thread):
+class Watch(Background):
     """Takes samples until the `with` block is left.
 
     :param rows: of each source.
@@ -54,37 +54,22 @@ class Watch(threading.Thread):
         epochs: int,
         say: Callable[[Sample], None],
     ) -> None:
-        super().__init__(name="wal_sink-demo-watch", daemon=True)
+        super().__init__("wal_sink-demo-watch")
         self.samples: list[Sample] = []
         self._folder, self._stores, self._rows, self._say = folder, stores, rows, say
         self._epochs = epochs
         self._began = time.monotonic()
-        self._left = threading.Event()
-        self._error: BaseException | None = None
 
     @property
     def seconds(self) -> float:
         """Since the watch began."""
         return time.monotonic() - self._began
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._left.set()
-        self.join()
-        if self._error is not None:
-            raise self._error
-
-    def run(self) -> None:
+    def work(self) -> None:
         """Take samples; the last one after the end."""
-        try:
-            while not self._left.wait(_EVERY_S):
-                self._take()
+        while not self._left.wait(_EVERY_S):
             self._take()
-        except Exception as error:  # noqa: BLE001 - raised where the block is left
-            self._error = error
+        self._take()
 
     def _take(self) -> None:
         progress = {query.table: self._progress(query) for query in QUERIES}
@@ -110,5 +95,4 @@ class Watch(threading.Thread):
             log = location.open_log(location.open_checkpoint().query_id())
         except WalSinkError:
             return -1  # the query has not begun
-        newest = log.newest_flushed()
-        return newest.epoch if newest else -1
+        return log.mark()
