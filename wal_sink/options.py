@@ -300,10 +300,11 @@ def parse(raw: Mapping[str, str], struct: type[S]) -> S:
             columns[found.column] = value
         else:
             mine[found.option] = value
-    for field in fields(struct):
-        given, unit = mine.get(field.encode_name), _unit(field)
+    for field, unit, words in _forms(struct):
+        given = mine.get(field.encode_name)
         if isinstance(given, str):
-            mine[field.encode_name] = plain_number(given, unit) if unit else _word(field, given)
+            word = words.get(given.strip().lower(), given)
+            mine[field.encode_name] = plain_number(given, unit) if unit else word
         if field.required and not str(mine.get(field.encode_name, "")).strip():
             raise OptionError(
                 f"Option {field.encode_name} is missing.",
@@ -318,10 +319,28 @@ def parse(raw: Mapping[str, str], struct: type[S]) -> S:
         raise _unfit(place, written, struct) from error
 
 
-def _word(field: msgspec.structs.FieldInfo, given: str) -> str:
-    """Return the word of an option that takes one of few, whatever its case; any other text as it is."""
-    words = [word for kind in _types(field) for word in getattr(kind, "values", ())]
-    return next((word for word in words if str(word).lower() == given.strip().lower()), given)
+@functools.cache
+def _forms(
+    struct: type[Options],
+) -> tuple[tuple[msgspec.structs.FieldInfo, str, Mapping[str, str]], ...]:
+    """Return each option with its unit, and with the words that it takes by these in lower case.
+
+    Cached, as `fields` is.
+    """
+    literals = {
+        field.name: [
+            kind for kind in _types(field) if isinstance(kind, msgspec.inspect.LiteralType)
+        ]
+        for field in fields(struct)
+    }
+    return tuple(
+        (
+            field,
+            _unit(field),
+            {str(word).lower(): str(word) for kind in literals[field.name] for word in kind.values},
+        )
+        for field in fields(struct)
+    )
 
 
 def refuse_unknown(
