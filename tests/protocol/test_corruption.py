@@ -31,6 +31,7 @@ from tests.protocol.damaged import (
     truncate_ledger,
 )
 from tests.protocol.engine import NOW_US, World
+from tests.protocol.operations import At
 from tests.protocol.operators import edit, look, query, rewind, stuck
 from tests.protocol.raw import parsed
 from wal_sink import errors
@@ -183,12 +184,16 @@ def test_a_run_begins_no_log_anew(world: World) -> None:
     assert not world.log.attempts()
 
 
-def test_a_log_that_lost_its_claims_is_not_begun_anew(world: World) -> None:
+@pytest.mark.parametrize("flushed_meanwhile", [False, True])
+def test_a_log_that_lost_its_claims_is_not_begun_anew(
+    world: World, *, flushed_meanwhile: bool
+) -> None:
     """What waits in it went through the sink: nothing says that it may be deleted."""
     run = world.run().batches([("a", 1)])
     run.end()
     world.log_backend.delete(world.log_backend.list(paths.CLAIM.folder))
-    world.run().batch([("b", 2)])
+    flushes = At(f"list {paths.MANIFEST.folder}", world.flush) if flushed_meanwhile else None
+    world.run(flushes).batch([("b", 2)])
     assert world.flushed() == world.expected() == {"a": 1, "b": 2}
 
 
