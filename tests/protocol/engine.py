@@ -196,6 +196,12 @@ class World:
         finally:
             flusher.close()
 
+    def begin_and_die(self) -> None:
+        """Take one step of a flusher that dies when it has begun a window, before the first row."""
+        flusher = self.flusher()
+        flusher._flush = lambda *args, **kwargs: None  # type: ignore[method-assign]
+        flusher.run_once()
+
     def flushed(self) -> dict[str, int]:
         """Flush until there is nothing to do; return what a reader of the target sees then."""
         self.flush()

@@ -96,9 +96,7 @@ def test_rule_23_an_interrupted_flush_of_the_lost_log_is_not_finished(world: Wor
     run = world.run().flushed_batches([("a", 0)])
     backup = Backup(world)
     run.batch([("b", 1)])
-    flusher = world.flusher()
-    flusher._flush = lambda *args, **kwargs: None  # type: ignore[method-assign]  # it dies
-    flusher.run_once()
+    world.begin_and_die()
     run.end()
     backup.restore()
     found = world.run()
@@ -119,9 +117,7 @@ def test_rule_23_what_another_log_has_begun_is_not_given_up_here(world: World) -
     backup = Backup(world)
     run.flushed_batches([("b", 1)])
     run.batch([("c", 2)])
-    flusher = world.flusher()
-    flusher._flush = lambda *args, **kwargs: None  # type: ignore[method-assign]  # it dies
-    flusher.run_once()
+    world.begin_and_die()
     run.end()
     backup.restore()
     found = world.run()
@@ -342,9 +338,7 @@ def test_rule_23_a_lost_manifest_does_not_let_another_attempt_be_flushed(world: 
     world.run().flushed_batches([("a", 0)])
     world.run().publish([("x", 1)])
     world.run().batch([("b", 1), ("c", 2)])
-    flusher = world.flusher()
-    flusher._flush = lambda *args, **kwargs: None  # type: ignore[method-assign]  # it dies
-    flusher.run_once()
+    world.begin_and_die()
     world.log.delete([paths.MANIFEST.path(max(world.log.attempts()))])
     with pytest.raises(OptionError, match="is begun"):
         rewind(world, 0)

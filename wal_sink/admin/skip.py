@@ -197,7 +197,7 @@ class Skip(NamedTuple):
                 where=self._where,
                 files=files,
                 generation=max(generations, default=begun.generation if begun else 0),
-                offsets_digest=_offsets_digest(query, seen, manifests),
+                offsets_digest=_offsets_digest(query, seen),
                 rows=_rows(seen, manifests),
                 last_us=begun.last_us if begun else 0,
                 highest=highest,
@@ -268,7 +268,8 @@ def _look(query: Query, ledger: LedgerAccess, epoch: int, *, begun: bool) -> Sit
         segments=tuple(query.log.backend.list(paths.segment_folder(epoch))),
     )
     refuse_to_skip(seen, query.owner(identity), identity.first_epoch, begun=begun)
-    if seen.begun is not None and seen.begun.offsets_digest not in _offsets_digests(query, seen):
+    here = _offsets_digests(query, seen) if seen.begun is not None else set()
+    if here and _offsets_digest(query, seen) not in here:
         raise Diverged(
             f"The ledger row follows another log than this one, which is flushed up to {recorded}",
             errors.restored(recorded),
@@ -282,26 +283,22 @@ def _look(query: Query, ledger: LedgerAccess, epoch: int, *, begun: bool) -> Sit
 
 
 def _offsets_digests(query: Query, seen: Situation) -> set[str]:
-    """Return what the checkpoint says of an epoch's source offsets; else the ledger row, and the manifests.
+    """Return the digest of an epoch's source offsets, as the checkpoint has it; else those of its manifests.
 
-    What is given up may be damaged, and Spark purges what it has planned.
+    Empty for none: what is given up may be damaged, and Spark purges what it has planned.
     """
     if (planned := query.checkpoint.planned_digest(seen.epoch)) is not None:
         return {planned}
-    here = {
-        each.offsets_digest for each in read_manifests(query.log, seen.attempts).manifests.values()
-    }
-    return here or {seen.begun.offsets_digest if seen.begun else ""}
+    found = read_manifests(query.log, seen.attempts).manifests
+    return {manifest.offsets_digest for manifest in found.values()}
 
 
-def _offsets_digest(query: Query, seen: Situation, manifests: tuple[Manifest, ...]) -> str:
+def _offsets_digest(query: Query, seen: Situation) -> str:
     """Return the digest of the source offsets as ledger, checkpoint or manifests know it; empty for none."""
     if seen.begun is not None:
         return seen.begun.offsets_digest
-    if (digest := query.checkpoint.planned_digest(seen.epoch)) is not None:
-        return digest
-    digests = {manifest.offsets_digest for manifest in manifests}
-    return digests.pop() if len(digests) == 1 else ""
+    found = _offsets_digests(query, seen)
+    return found.pop() if len(found) == 1 else ""
 
 
 def _rows(seen: Situation, manifests: tuple[Manifest, ...]) -> int:

@@ -425,7 +425,9 @@ def _read(
     ahead = left or _not_owned(log, checkpoint, in_reset=in_reset) or damaged
     published = max([flushed, *(attempt.epoch for attempt in attempts)])
     report = log.last_report()
-    watch = ({} if watches is None else watches).setdefault(log.target, FlusherWatch())
+    watch = FlusherWatch()
+    if watches is not None:
+        watch = watches.setdefault(log.target, watch)
     now = now_us()
     error = report.error if report else None
     over = error is not None and is_over(error, newest, backlog.epochs)
