@@ -86,7 +86,7 @@ class Folders:
             if each not in made and (each == self._root or each in self._root.parents):
                 return
 
-    def settle(self, folders: Iterable[Path]) -> None:
+    def sync_or_remove(self, folders: Iterable[Path]) -> None:
         """Remove those of `folders` that are empty, and sync the others."""
         open_ones = set(folders)
         while open_ones:
@@ -418,7 +418,7 @@ class LocalBackend(StateBackend):
             except (IsADirectoryError, NotADirectoryError):
                 continue  # a folder, or below a file: there is no such object
             touched.add(path.rpartition("/")[0])
-        self._folders.settle(self._root / folder for folder in touched)
+        self._folders.sync_or_remove(self._root / folder for folder in touched)
 
     def unfinished_bytes(self, folder: str = "") -> int:
         """See `StateBackend.unfinished_bytes`."""
@@ -439,7 +439,7 @@ class LocalBackend(StateBackend):
                 if _written_before(file := self._root / place / name, youngest):
                     file.unlink(missing_ok=True)
                     swept.append(file.parent)
-        self._folders.settle([*swept, *empty])
+        self._folders.sync_or_remove([*swept, *empty])
         return len(swept)
 
     def free_bytes(self) -> int:

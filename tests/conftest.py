@@ -144,7 +144,7 @@ def kafka() -> Iterator[Broker]:
 @pytest.fixture
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each epoch be a window of its own, for what a test wants to see between two of them."""
-    monkeypatch.setattr(windows, "MOST_EPOCHS", 1)
+    monkeypatch.setattr(windows, "WINDOW_EPOCHS", 1)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-MOST_ROWS = 65_536
-MOST_BYTES = 8 * 1024 * 1024
+BATCH_ROWS = 65_536
+BATCH_BYTES = 8 * 1024 * 1024
 """What a batch of the log may have, unless Spark hands over a larger one: it is held in memory, in the task
 and in the flush."""
 
@@ -26,15 +26,15 @@ def coalesced(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         if not batch.num_rows:
             continue
-        if held and (rows + batch.num_rows > MOST_ROWS or size + batch.nbytes > MOST_BYTES):
-            yield from joined(held)
+        if held and (rows + batch.num_rows > BATCH_ROWS or size + batch.nbytes > BATCH_BYTES):
+            yield from concatenated(held)
             held, rows, size = [], 0, 0
         held.append(batch)
         rows, size = rows + batch.num_rows, size + batch.nbytes
-    yield from joined(held)
+    yield from concatenated(held)
 
 
-def joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+def concatenated(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     """Return the same rows in one batch, or in as few as Arrow can make of them; none for none."""
     if len(batches) < 2:
         return batches

@@ -193,10 +193,10 @@ def test_a_statement_that_the_server_has_forgotten_is_prepared_again(
 def warnings(writer: Writer, plan: Plan, rows: Slice) -> set[str]:
     """Send each request by itself, and return what the server says about it."""
     said: set[str] = set()
-    planned = writer.prepare(plan)
-    planned.buffer.add(rows)
-    (stamped,) = planned.buffer.take()
-    for request in writer._requests(planned.tables[0], stamped):
+    prepared = writer.prepare(plan)
+    prepared.buffer.add(rows)
+    (stamped,) = prepared.buffer.take()
+    for request in writer._requests(prepared.tables[0], stamped):
         future = writer._session.execute_async(writer._bound(request))
         future.result()
         said.update(future.warnings or ())

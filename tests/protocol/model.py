@@ -58,7 +58,7 @@ from wal_sink.protocol.next_step import (
     Trim,
     next_step,
 )
-from wal_sink.protocol.windows import Choice, following, joined
+from wal_sink.protocol.windows import Choice, following, merged
 
 OWNER = Owner("query", "log", "checkpoint")
 NOW = 100
@@ -912,10 +912,10 @@ def _finish(rules: Rules, s: State, f: int, window: Window) -> Next:
             became = after_finish(window, ledger, applied=applied, atomic=rules.atomic)
         except LedgerShadowed:
             assert s.hidden or s.rewind is not None, "also where it stood still over a rewind"
-            became = "overtaken"
+            became = "superseded"
             if applied and not rules.reads_back:
                 raise BrokenError("recorded, and the ledger does not say so") from None
-        assert s.hidden or became == ("finished" if ledger.last == window else "overtaken")
+        assert s.hidden or became == ("finished" if ledger.last == window else "superseded")
     done = s._replace(ledger=ledger, fls=(*s.fls[:f], Fl(), *s.fls[f + 1 :]))
     _see_list(rules, done)
     yield label, done
@@ -1080,7 +1080,7 @@ def decide(
     if not isinstance(step, Choose):
         return step
     steps = islice(following(step, com), rules.window)
-    return joined(_chosen(rules, each, told, gens) for each in steps)
+    return merged(_chosen(rules, each, told, gens) for each in steps)
 
 
 def _identity(first: int) -> LogIdentity:

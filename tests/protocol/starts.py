@@ -32,6 +32,6 @@ def starts(world: World, number: int) -> None:
         run_id = f"start-{generation}"
         ticket = Ticket(run_id=run_id, generation=generation - 1)
         world.log.create(paths.TICKET, run_id, ticket)
-        world.log.settle(
+        world.log.create_or_read(
             paths.CLAIM, generation, Claim(run_id=run_id, options={}, early=False, epoch=0)
         )

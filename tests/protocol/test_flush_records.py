@@ -86,12 +86,12 @@ def test_rule_17_what_a_flusher_records_late_after_a_rewind_hides_nothing_newer(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It stood still between `finish` and its records, and the epochs were flushed again in other windows."""
-    monkeypatch.setattr(windows, "MOST_EPOCHS", 4)
+    monkeypatch.setattr(windows, "WINDOW_EPOCHS", 4)
     world.retention_s = 3_600.0
     fill(world)  # windows: 0 to 3, and 4 to 5
     late = [record for record in world.log.flushed_since(-1) if record.epoch in (1, 2, 3)]
     rewind(world, 0)
-    monkeypatch.setattr(windows, "MOST_EPOCHS", 3)
+    monkeypatch.setattr(windows, "WINDOW_EPOCHS", 3)
     world.flush()  # windows: 1 to 3, and 4 to 5
     world.log.delete(world.log_backend.list(paths.RETAINED_RECORD.folder))
     current = world.log.flushed_since(-1)

@@ -303,7 +303,7 @@ def test_rule_5_the_batch_time_is_not_part_of_the_source_offsets(world: World) -
     world.checkpoint.create("offsets/1", b'v1\n{"batchTimestampMs":2}\n{"offset":5}')
     world.checkpoint.create("offsets/2", b'v1\n{"batchTimestampMs":1}\n{"offset":6}')
     first, second, third = (
-        Checkpoint(world.checkpoint).offsets(epoch).digest for epoch in range(3)
+        Checkpoint(world.checkpoint).committing_offsets(epoch).digest for epoch in range(3)
     )
     assert first == second != third
 
@@ -334,7 +334,9 @@ def test_rule_7_overtaken_while_publishing_is_fenced(world: World) -> None:
     create = run.log.create_manifest
 
     def claim_first(manifest: object) -> object:
-        world.log.settle(paths.CLAIM, 2, Claim(run_id="newer", options={}, early=False, epoch=0))
+        world.log.create_or_read(
+            paths.CLAIM, 2, Claim(run_id="newer", options={}, early=False, epoch=0)
+        )
         return create(manifest)  # type: ignore[arg-type]
 
     run.log.create_manifest = claim_first  # type: ignore[method-assign,assignment]
@@ -663,7 +665,7 @@ def test_rule_10_windows_follow_each_other_without_gaps(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At most so many epochs each, begun at the mark plus one."""
-    monkeypatch.setattr(windows, "MOST_EPOCHS", 2)
+    monkeypatch.setattr(windows, "WINDOW_EPOCHS", 2)
     backlog(world, 5)
     assert begun(world.flush()) == [[0, 1], [2, 3], [4]]
     assert world.table() == world.expected()
@@ -674,7 +676,7 @@ def test_rule_10_a_window_is_bounded_in_bytes(
 ) -> None:
     """An epoch above the bound is a window of its own."""
     backlog(world, 3)
-    monkeypatch.setattr(windows, "MOST_BYTES", 1)
+    monkeypatch.setattr(windows, "WINDOW_BYTES", 1)
     flusher = world.flusher()
     marks = []
     while not isinstance(flusher.run_once(), Idle):
@@ -1384,7 +1386,7 @@ def test_rule_17_a_quick_flusher_between_two_reads_is_no_corruption(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Records are read, then connecting takes a while, in which another flusher does several windows."""
-    monkeypatch.setattr(windows, "MOST_EPOCHS", 2)
+    monkeypatch.setattr(windows, "WINDOW_EPOCHS", 2)
     world.run().batches(*([(f"k{epoch}", epoch)] for epoch in range(4)))
     connect = world.store.connect
 

@@ -172,7 +172,7 @@ def test_rule_22_what_is_retained_late_does_not_hide_what_is_flushed_since(
     run = world.run()
     run.batch([("b", 1)], offset="71")
     run.batch([("c", 2)], offset="72")
-    monkeypatch.setattr("wal_sink.protocol.windows.MOST_EPOCHS", 1)
+    monkeypatch.setattr("wal_sink.protocol.windows.WINDOW_EPOCHS", 1)
     world.flush()
     assert world.log.flushed_epochs() == [2]
     restore_target()
@@ -530,7 +530,9 @@ def test_rule_9_an_epoch_that_was_given_up_since_the_look_is_not_missed(
     world.run().flushed_batches([("a", 0)])
     world.run().batches([("poison", 1)], [("b", 2)])
     slow, given_up, looks = world.flusher(), list[int](), iter(range(1, 10))
-    place, name = (slow._target, "begin") if stalled == "begin" else (slow._chooser, "_manifests")
+    place, name = (
+        (slow._connection, "begin") if stalled == "begin" else (slow._chooser, "_manifests")
+    )
     real = getattr(place, name)
 
     def late(*arguments: object) -> object:
@@ -588,9 +590,9 @@ def test_rule_9_a_flusher_that_stood_still_sees_that_the_target_was_restored(
     run = world.run().batches([("b", 1)])
     slow, restored = world.flusher(), list[str]()
     place, name = {
-        "ledger": (slow._target, "read_ledger"),
+        "ledger": (slow._connection, "read_ledger"),
         "manifests": (slow._chooser, "window"),
-        "begin": (slow._target, "begin"),
+        "begin": (slow._connection, "begin"),
     }[stalled]
     real = getattr(place, name)
 

@@ -129,7 +129,7 @@ def test_rule_27_a_flusher_that_stood_still_takes_nothing_back() -> None:
     stale.run_once()
     with pytest.raises(errors.TargetUnavailable):
         stale.run_once()
-    session = stale._target._session  # as it is when the process wakes
+    session = stale._connection._session  # as it is when the process wakes
     assert session is not None
     run.flushed_batches([("a", 2)])
     session.drain()

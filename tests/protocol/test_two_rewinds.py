@@ -59,7 +59,7 @@ def test_rule_22_a_rewind_that_stood_still_takes_back_nothing(
 ) -> None:
     """It wakes before its look at the row, after another one has ended, and some epochs are flushed again."""
     # The ledger knows the last window alone.
-    monkeypatch.setattr("wal_sink.protocol.windows.MOST_EPOCHS", together)
+    monkeypatch.setattr("wal_sink.protocol.windows.WINDOW_EPOCHS", together)
     whole, _ = rewinding(set_up_rewind())
     whole.turn()
     stops = range(1, len(whole.turns.operations))
@@ -115,7 +115,7 @@ def test_rule_22_a_rewind_that_was_killed_holds_up_no_other_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its host has no process of that name, so nothing is waited for; the next one goes on where it died."""
-    monkeypatch.setattr("wal_sink.protocol.windows.MOST_EPOCHS", 1)  # each record is of its own
+    monkeypatch.setattr("wal_sink.protocol.windows.WINDOW_EPOCHS", 1)  # each record is of its own
     world = set_up_rewind()
     first, _ = rewinding(world, 3)
     first.turn()  # one record is gone, and it acts no more
@@ -195,7 +195,7 @@ def test_rule_22_a_rewind_that_wakes_between_its_look_and_a_deletion_loses_no_ro
     monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
     """Another one has ended since, and a flusher has flushed again: one record of later goes, no more."""
-    monkeypatch.setattr("wal_sink.protocol.windows.MOST_EPOCHS", 1)
+    monkeypatch.setattr("wal_sink.protocol.windows.WINDOW_EPOCHS", 1)
     world = set_up_rewind()
     silent(world, 0)
     world.retention_s = 0.0

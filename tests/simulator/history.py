@@ -103,7 +103,7 @@ def _heard(world: World) -> Iterator[None]:
 @contextlib.contextmanager
 def _limits(world: World) -> Iterator[None]:
     """Let some histories have few records and small windows: then a thousand epochs are soon over."""
-    records, epochs, void = trim.RECORDS_KEPT, windows.MOST_EPOCHS, wal_runs.VOID_KEPT
+    records, epochs, void = trim.RECORDS_KEPT, windows.WINDOW_EPOCHS, wal_runs.VOID_KEPT
     runs = wal_runs.RUNS_KEPT, wal_runs._FORGOTTEN_TOGETHER
     seen = run_history._RUNS_KEPT
     if "few records" in world.swarm:
@@ -113,11 +113,11 @@ def _limits(world: World) -> Iterator[None]:
         trim.RECORDS_KEPT = world.chance.choice((2, 4))
         wal_runs.RUNS_KEPT, wal_runs._FORGOTTEN_TOGETHER = world.chance.choice(((2, 1), (3, 2)))
     if "small windows" in world.swarm:
-        windows.MOST_EPOCHS = world.chance.choice((1, 2, 3))
+        windows.WINDOW_EPOCHS = world.chance.choice((1, 2, 3))
     try:
         yield
     finally:
-        trim.RECORDS_KEPT, windows.MOST_EPOCHS, wal_runs.VOID_KEPT = records, epochs, void
+        trim.RECORDS_KEPT, windows.WINDOW_EPOCHS, wal_runs.VOID_KEPT = records, epochs, void
         run_history._RUNS_KEPT = seen
         wal_runs.RUNS_KEPT, wal_runs._FORGOTTEN_TOGETHER = runs
 

@@ -62,7 +62,7 @@ def log_of(checkpoint: str) -> Log:
 def waits(checkpoint: str, epoch: int) -> bool:
     """Whether an epoch is planned and not published, and the one before is checkpointed."""
     opened = locate(checkpoint).open_checkpoint()
-    if opened.last_commit() != epoch - 1 or opened.planned(epoch) is None:
+    if opened.last_commit() != epoch - 1 or opened.offsets(epoch) is None:
         return False
     return epoch not in {attempt.epoch for attempt in log_of(checkpoint).attempts()}
 

@@ -21,7 +21,7 @@ from wal_sink.targets.cassandra.fitness import notices
 from wal_sink.targets.cassandra.row_plan import CassandraRowPlan
 from wal_sink.targets.cassandra.write.batches import (
     Limits,
-    Prepared,
+    PreparedTable,
     Replicas,
     conditional_requests,
 )
@@ -96,7 +96,7 @@ def test_the_statement_has_a_condition_and_no_timestamp(*, with_lives: bool) -> 
     statements = Statements(PLAN, prepared)
     assert statements.are_conditional
     lives = np.array([9, 8, 7, 6, 5, 4, 0]) if with_lives else None
-    table = Prepared(PLAN, statements, Limits(), Replicas(None, "shop", "dc"))
+    table = PreparedTable(PLAN, statements, Limits(), Replicas(None, "shop", "dc"))
     found = [*conditional_requests(table, rows(*KEYS), lives)]
     using = " USING TTL ?" if with_lives else ""
     query = f'INSERT INTO "shop"."orders" ("v", "n", "k") VALUES (?, ?, ?) IF NOT EXISTS{using}'

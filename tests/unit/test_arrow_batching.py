@@ -149,8 +149,8 @@ def test_the_same_rows_in_the_same_order(sizes: list[int], most_rows: int, most_
         given_batches.append(numbers(first, size))
         first += size
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arrow_batches, "MOST_ROWS", most_rows)
-        patch.setattr(arrow_batches, "MOST_BYTES", most_bytes)
+        patch.setattr(arrow_batches, "BATCH_ROWS", most_rows)
+        patch.setattr(arrow_batches, "BATCH_BYTES", most_bytes)
         found = list(coalesced(given_batches))
     assert [v for batch in found for v in batch.column("v").to_pylist()] == list(range(first))
     texts = [t for batch in found for t in batch.column("t").to_pylist()]

@@ -59,15 +59,15 @@ def test_what_is_enough_is_due() -> None:
     waiting = SliceBuffer(clock)
     waiting.add(part(1))
     assert not waiting.is_due()
-    waiting.add(part(2, batches.MOST_ROWS - ROWS))
+    waiting.add(part(2, batches.BUFFER_ROWS - ROWS))
     assert waiting.is_due(), "rows"
     waiting.take()
-    waiting.add(Slice(1, pa.record_batch({"v": ["x" * batches.MOST_BYTES]}), 1))
+    waiting.add(Slice(1, pa.record_batch({"v": ["x" * batches.BUFFER_BYTES]}), 1))
     assert waiting.is_due(), "bytes"
     waiting.take()
     waiting.add(part(1))
-    clock.now += batches.MOST_S / 2
+    clock.now += batches.BUFFER_S / 2
     waiting.add(part(2))
     assert not waiting.is_due()
-    clock.now += batches.MOST_S / 2
+    clock.now += batches.BUFFER_S / 2
     assert waiting.is_due(), "time"

@@ -120,7 +120,7 @@ def test_more_bytes_than_offsets_of_32_bits_can_tell(monkeypatch: pytest.MonkeyP
     rows, keys = rows_of(encode(batch, plan, US, HEAD)), routing_keys(batch, plan, [0, 1])
     six = Varying(pa.py_buffer(b"123456"), np.array([0, 6]))
     assert varying(joined([six, six], 1), 1).offsets.dtype == np.int32
-    monkeypatch.setattr("wal_sink.targets.cassandra.encode.MOST_BYTES", 11)
+    monkeypatch.setattr("wal_sink.targets.cassandra.encode.INT32_MAX", 11)
     assert varying(joined([six, six], 1), 1).offsets.dtype == np.int64
     assert rows_of(encode(batch, plan, US, HEAD)) == rows
     large = routing_keys(batch, plan, [0, 1])

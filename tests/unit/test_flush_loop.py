@@ -519,7 +519,7 @@ def test_a_backlog_drains_while_new_epochs_come(
     world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The query goes on through the outage and after it: windows are bounded, and all is flushed in order."""
-    monkeypatch.setattr("wal_sink.protocol.windows.MOST_EPOCHS", 8)
+    monkeypatch.setattr("wal_sink.protocol.windows.WINDOW_EPOCHS", 8)
     run = world.run()
     outage = Outage("connect")
     it = flushing(outage).start()
@@ -546,7 +546,7 @@ def test_each_step_counts_its_own_tries(
     world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Under an overloaded target every window may fail once: a drain would end with the longest pauses."""
-    monkeypatch.setattr("wal_sink.protocol.windows.MOST_EPOCHS", 1)
+    monkeypatch.setattr("wal_sink.protocol.windows.WINDOW_EPOCHS", 1)
     world.run().batches(*([("k", epoch)] for epoch in range(6)))
 
     class Shaky(Outage):

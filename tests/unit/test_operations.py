@@ -23,7 +23,7 @@ from wal_sink.targets.cassandra.check import check
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.encode import encode, one_after_the_other
 from wal_sink.targets.cassandra.feature import Stamped
-from wal_sink.targets.cassandra.write.batches import Limits, Prepared, Replicas, requests
+from wal_sink.targets.cassandra.write.batches import Limits, PreparedTable, Replicas, requests
 from wal_sink.targets.cassandra.write.statements import Part, Statements, places
 from wal_sink.targets.operations import read_words
 
@@ -298,7 +298,7 @@ def test_a_request_has_rows_of_its_partition_in_the_order_of_the_slice() -> None
     rows = Stamped(check(CHANGES, PLAN), np.arange(US, US + CHANGES.num_rows))
     replicas = Replicas(Metadata(), "ks", "dc1")
     by_second = functools.partial(prepared, key=[1])
-    table = Prepared(PLAN, Statements(PLAN, by_second), Limits(shared_bytes=0), replicas)
+    table = PreparedTable(PLAN, Statements(PLAN, by_second), Limits(shared_bytes=0), replicas)
     found = {each.routing_key: rows_of(each) for each in requests(table, rows, None)}
     assert found == {
         b"x": [

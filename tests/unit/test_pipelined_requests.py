@@ -37,7 +37,7 @@ from wal_sink.observer import Observer
 from wal_sink.targets.cassandra.driver.errors import was_not_sent
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.driver.internals import OverloadedErrorMessage
-from wal_sink.targets.cassandra.driver.pipeline import MOST_BYTES, Ended, PipelinedRequests
+from wal_sink.targets.cassandra.driver.pipeline import GROUP_BYTES, Ended, PipelinedRequests
 from wal_sink.targets.cassandra.write.in_flight import MOST_REQUESTS, PARTS, Concurrency, grouped
 from wal_sink.targets.cassandra.write.sender import Sender
 
@@ -81,7 +81,7 @@ def test_a_group_is_one_push_and_ends_once(version: int, *, compresses: bool) ->
 @pytest.mark.parametrize("size", [60_000, 200_000])
 def test_large_requests(size: int) -> None:
     """Two that make one segment; and one of several segments, which is alone."""
-    requests = [request(size=size) for _ in range(2 if size * 2 < MOST_BYTES else 1)]
+    requests = [request(size=size) for _ in range(2 if size * 2 < GROUP_BYTES else 1)]
     with nodes() as to:
         (ended,) = sent(pipelined(to), requests)
         assert ended.acknowledged == len(requests)

@@ -139,7 +139,7 @@ def evidence(epoch: int, *attempts: Attempt, **changes: Any) -> Evidence:
             for attempt in attempts
             if attempt.epoch == epoch
         ),
-        planned=PLANNED,
+        offsets=PLANNED,
     )
     return dataclasses.replace(plain, **changes)
 
@@ -432,7 +432,7 @@ def test_what_spark_went_back_behind_is_not_taken() -> None:
     other = Contender(THREE, "run 3", "other offsets")
     one = Contender(ONE, "run 1", PLANNED.digest)
     assert choose(evidence(5, ONE, THREE, contenders=(one, other))) == Begin((ONE,))
-    assert choose(evidence(5, THREE, contenders=(other,), planned=None)) == Begin((THREE,))
+    assert choose(evidence(5, THREE, contenders=(other,), offsets=None)) == Begin((THREE,))
     with pytest.raises(Diverged, match="Epoch 5"):
         choose(evidence(5, THREE, contenders=(other,)))
 
@@ -444,11 +444,11 @@ BEFORE, EARLIER = offsets("4", 4), offsets("3", 3)
     ("known", "expected"),
     [
         # the batch is a copy of the one before, with other partitions
-        ({"before": (BEFORE, EARLIER), "planned": offsets("4", 4, 8)}, True),
+        ({"before": (BEFORE, EARLIER), "offsets": offsets("4", 4, 8)}, True),
         (
             {
                 "before": (BEFORE, EARLIER),
-                "planned": offsets("4", 4, 8),
+                "offsets": offsets("4", 4, 8),
                 "after": offsets("6", 6, 8),
             },
             True,
@@ -456,25 +456,25 @@ BEFORE, EARLIER = offsets("4", 4), offsets("3", 3)
         (
             {
                 "before": (BEFORE, EARLIER),
-                "planned": offsets("4", 4, 8),
+                "offsets": offsets("4", 4, 8),
                 "after": offsets("4", 4, 9),
             },
             True,
         ),
         # it is a copy of the one before that: the one in between was passed over
-        ({"before": (BEFORE, EARLIER), "planned": offsets("3", 3, 8)}, True),
+        ({"before": (BEFORE, EARLIER), "offsets": offsets("3", 3, 8)}, True),
         # the next batch is: this one was passed over
         ({"before": (BEFORE, EARLIER), "after": offsets("4", 4, 8)}, True),
         # the next batch copies this one
         ({"before": (BEFORE, EARLIER), "after": offsets("5", 5, 8)}, False),
         # other sources, another time, the same partitions, or none told
-        ({"before": (BEFORE, EARLIER), "planned": offsets("5", 4, 8)}, False),
-        ({"before": (BEFORE, EARLIER), "planned": offsets("4", 5, 8)}, False),
-        ({"before": (BEFORE, EARLIER), "planned": offsets("4", 4, 2)}, False),
-        ({"before": (BEFORE, EARLIER), "planned": offsets("4", 4, None)}, False),
+        ({"before": (BEFORE, EARLIER), "offsets": offsets("5", 4, 8)}, False),
+        ({"before": (BEFORE, EARLIER), "offsets": offsets("4", 5, 8)}, False),
+        ({"before": (BEFORE, EARLIER), "offsets": offsets("4", 4, 2)}, False),
+        ({"before": (BEFORE, EARLIER), "offsets": offsets("4", 4, None)}, False),
         # purged
-        ({"planned": offsets("4", 4, 8)}, False),
-        ({"before": (BEFORE, EARLIER), "planned": None}, False),
+        ({"offsets": offsets("4", 4, 8)}, False),
+        ({"before": (BEFORE, EARLIER), "offsets": None}, False),
     ],
 )
 def test_batches_that_spark_makes_without_a_sink(known: dict[str, Any], *, expected: bool) -> None:
@@ -483,9 +483,9 @@ def test_batches_that_spark_makes_without_a_sink(known: dict[str, Any], *, expec
     if not expected:
         assert step == ManifestMissing(5)
     else:
-        planned = known.get("planned", PLANNED)
-        assert step == PassOver(5, 0, planned.digest)
-        assert choose(evidence(5, ONE, TWO, **known)) == PassOver(5, 2, planned.digest)
+        current = known.get("offsets", PLANNED)
+        assert step == PassOver(5, 0, current.digest)
+        assert choose(evidence(5, ONE, TWO, **known)) == PassOver(5, 2, current.digest)
 
 
 @pytest.mark.parametrize(("now", "last", "base"), [(200, 0, 200), (200, 199, 200), (200, 500, 501)])
@@ -664,7 +664,7 @@ def test_whose_begin_it_was(outcome: Outcome, read_back: LedgerState | None, *, 
 def test_finished_by_whomever(ledger: LedgerState, *, named: bool, applied: bool) -> None:
     """The mark has reached the window's last epoch: but perhaps after a rewind, by another log."""
     became = after_finish(window(5, 6), ledger, applied=applied)
-    assert became == ("finished" if applied or named else "overtaken")
+    assert became == ("finished" if applied or named else "superseded")
 
 
 def test_not_finished_yet() -> None:
@@ -684,7 +684,7 @@ def test_not_finished_yet() -> None:
 )
 def test_the_ledger_was_rewound_meanwhile(ledger: LedgerState, *, applied: bool) -> None:
     """The row is neither as it was before the window, nor as after it: the flusher looks again."""
-    assert after_finish(window(5, 6), ledger, applied=applied) == "overtaken"
+    assert after_finish(window(5, 6), ledger, applied=applied) == "superseded"
 
 
 @pytest.mark.parametrize(
@@ -704,8 +704,8 @@ def test_a_shadowed_ledger(ledger: LedgerState, *, applied: bool) -> None:
 @pytest.mark.parametrize(
     ("ledger", "became"),
     [
-        (row(4, last=window(4, nonce="theirs")), "overtaken"),
-        (row(4), "overtaken"),
+        (row(4, last=window(4, nonce="theirs")), "superseded"),
+        (row(4), "superseded"),
         (row(4, last=window(4)), "shadowed"),
         (row(4, last=window(5, 6)), "shadowed"),
     ],
@@ -717,7 +717,7 @@ def test_another_log_has_come_to_the_same_epoch(ledger: LedgerState, became: str
     def look() -> str:
         return after_finish(window(5, 6), ledger, applied=False, before=before)
 
-    if became == "overtaken":
+    if became == "superseded":
         assert look() == became
     else:
         with pytest.raises(LedgerShadowed):
@@ -730,7 +730,7 @@ def test_a_row_that_a_rewind_made_is_not_the_one_before(last_us: int) -> None:
     before = row(4, last_us=7, begun=window(5, 6))
     if last_us > before.last_us:
         rewound = row(4, last_us=last_us)
-        assert after_finish(window(5, 6), rewound, applied=False, before=before) == "overtaken"
+        assert after_finish(window(5, 6), rewound, applied=False, before=before) == "superseded"
     else:
         with pytest.raises(LedgerShadowed):
             after_finish(window(5, 6), row(4, last_us=7), applied=False, before=before)

@@ -39,8 +39,8 @@ from wal_sink.targets.cassandra.features.lives import (
 from wal_sink.targets.cassandra.row_plan import MOST_TTL_S, CassandraPlan, Lives
 from wal_sink.targets.cassandra.write.batches import (
     Limits,
-    Planned,
-    Prepared,
+    PreparedPlan,
+    PreparedTable,
     Replicas,
     SliceBuffer,
 )
@@ -447,22 +447,24 @@ def test_an_event_time_does_not_tell_which_row_is_refused() -> None:
     """Nor does a timestamp of a plan beside it: both may have prepared the same statement."""
     plain = plan_of(COLUMNS[0])
     timed = plan_of(COLUMNS[0], event_column="at")
-    planned = [
-        Planned(of, (Prepared(of, Statements(of, prepared), Limits(), ANYWHERE),), SliceBuffer())
+    plans = [
+        PreparedPlan(
+            of, (PreparedTable(of, Statements(of, prepared), Limits(), ANYWHERE),), SliceBuffer()
+        )
         for of in (plain, timed)
     ]
-    (table,) = planned[0].tables
+    (table,) = plans[0].tables
     upsert = table.statements.upsert
     batch = pa.record_batch({"k": ["x"]})
     rows = encode(batch, upsert.plan, NOW_S * S_US, upsert.head)
     lone = EncodedBatch(1, bytes(rows.data), "ks", b"x")
-    assert ledger_us(lone, planned[:1]) == NOW_S * S_US
-    assert ledger_us(lone, planned) is None
+    assert ledger_us(lone, plans[:1]) == NOW_S * S_US
+    assert ledger_us(lone, plans) is None
     assert ledger_us(lone, []) is None
     ordered = WriteDemands(one_session=True)
     absent = plan_of(COLUMNS[0], demands=ordered, if_not_exists=True)
     statements = Statements(absent, prepared)
-    table = Prepared(absent, statements, Limits(), ANYWHERE)
+    table = PreparedTable(absent, statements, Limits(), ANYWHERE)
     data = statements.upsert.head + b"\0\0\0\1x"  # the server dates such a row
     conditional = EncodedBatch(1, data, "ks", b"x", is_conditional=True)
-    assert ledger_us(conditional, [Planned(absent, (table,), SliceBuffer())]) is None
+    assert ledger_us(conditional, [PreparedPlan(absent, (table,), SliceBuffer())]) is None

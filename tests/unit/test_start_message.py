@@ -225,7 +225,7 @@ def test_another_table_is_warned_of_until_a_run_has_published(
 
     def claim(generation: int, table: str, *, early: bool = False) -> None:
         options = configure(GIVEN | {"table": table}).public
-        log.settle(
+        log.create_or_read(
             paths.CLAIM,
             generation,
             Claim(run_id=f"run-{generation}", options=options, early=early, epoch=0),

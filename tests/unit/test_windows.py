@@ -10,12 +10,12 @@ from wal_sink.errors import CorruptLog, WalSinkError
 from wal_sink.model.manifest import Attempt, attempts_at
 from wal_sink.protocol.next_step import Begin, Choose, Idle, ManifestMissing, PassOver
 from wal_sink.protocol.windows import (
-    MOST_BYTES,
-    MOST_EPOCHS,
+    WINDOW_BYTES,
+    WINDOW_EPOCHS,
     Choice,
     fits,
     following,
-    joined,
+    merged,
     to_sync,
 )
 
@@ -36,7 +36,7 @@ BROKEN = CorruptLog("a manifest is torn", "restore it")
 
 def test_final_choices_share_a_window() -> None:
     """One attempt for each epoch, in their order."""
-    assert joined(choices(taken(5), taken(6), taken(7))) == Begin(
+    assert merged(choices(taken(5), taken(6), taken(7))) == Begin(
         (Attempt(5, 1), Attempt(6, 1), Attempt(7, 1))
     )
 
@@ -48,7 +48,7 @@ def test_final_choices_share_a_window() -> None:
 )
 def test_whatever_else_ends_the_window(ends: Choice | WalSinkError) -> None:
     """It is left for the next one, with all that follows."""
-    assert joined(choices(taken(5), ends, taken(7))) == taken(5)
+    assert merged(choices(taken(5), ends, taken(7))) == taken(5)
 
 
 @pytest.mark.parametrize(
@@ -56,13 +56,13 @@ def test_whatever_else_ends_the_window(ends: Choice | WalSinkError) -> None:
 )
 def test_first_in_line_it_stands_alone(alone: Choice) -> None:
     """What follows it is not even looked at."""
-    assert joined(choices(alone, BROKEN)) == alone
+    assert merged(choices(alone, BROKEN)) == alone
 
 
 def test_first_in_line_an_error_is_raised() -> None:
     """The flush stops there."""
     with pytest.raises(CorruptLog):
-        joined(choices(BROKEN, taken(6)))
+        merged(choices(BROKEN, taken(6)))
 
 
 def test_only_what_is_checkpointed_is_asked_for() -> None:
@@ -70,15 +70,15 @@ def test_only_what_is_checkpointed_is_asked_for() -> None:
     attempts = (Attempt(5, 1),)
     assert [each.epoch for each in following(Choose(5, attempts), 7)] == [5, 6, 7]
     many = list(following(Choose(5, attempts), 10_000))
-    assert len(many) == MOST_EPOCHS
+    assert len(many) == WINDOW_EPOCHS
     assert {each.attempts for each in many} == {attempts}
 
 
 def test_an_epoch_fits_alone_whatever_its_size() -> None:
     """Others only below the bound."""
-    assert fits(0, 10 * MOST_BYTES)
-    assert fits(1, MOST_BYTES - 1)
-    assert not fits(1, MOST_BYTES)
+    assert fits(0, 10 * WINDOW_BYTES)
+    assert fits(1, WINDOW_BYTES - 1)
+    assert not fits(1, WINDOW_BYTES)
 
 
 @pytest.mark.parametrize(

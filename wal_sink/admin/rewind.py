@@ -38,7 +38,7 @@ from wal_sink.protocol.repair import (
     refuse_unsaid,
     rewound,
 )
-from wal_sink.protocol.windows import MOST_EPOCHS, fits
+from wal_sink.protocol.windows import WINDOW_EPOCHS, fits
 from wal_sink.targets.base import Delivery, Target
 from wal_sink.text import counted
 from wal_sink.wal.aside import bring_back, set_aside
@@ -102,7 +102,7 @@ def needed_attempts(query: Query, past: Past, again: range) -> Iterator[Manifest
         found = query.log.manifest(kept) if kept is not None else None
         if found is not None:
             yield found.manifest.without_data()
-    window = range(past.floor + 1, past.floor + MOST_EPOCHS + 1)
+    window = range(past.floor + 1, past.floor + WINDOW_EPOCHS + 1)
     begun = set(window).difference(flushed)
     attempts = [attempt for attempt in query.log.attempts() if attempt.epoch in begun]
     size = 0

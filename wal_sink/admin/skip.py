@@ -287,8 +287,8 @@ def _offsets_digests(query: Query, seen: Situation) -> set[str]:
 
     Empty for none: what is given up may be damaged, and Spark purges what it has planned.
     """
-    if (planned := query.checkpoint.planned_digest(seen.epoch)) is not None:
-        return {planned}
+    if (digest := query.checkpoint.offsets_digest(seen.epoch)) is not None:
+        return {digest}
     found = read_manifests(query.log, seen.attempts).manifests
     return {manifest.offsets_digest for manifest in found.values()}
 

@@ -249,13 +249,13 @@ class Checkpoint:
         planned = max(_epochs(self._backend.list_fresh("offsets/")), default=-1)
         return max(planned, self.last_commit(fresh=True) + 1)
 
-    def offsets(self, epoch: int) -> Offsets:
+    def committing_offsets(self, epoch: int) -> Offsets:
         """Read `offsets/<epoch>` of an epoch that Spark is committing.
 
         :raises CheckpointNotVisible: the file is not there.
         :raises UnknownOffsetsFormat: it is of a version that `parse_offsets` does not know.
         """
-        found = self.planned(epoch)
+        found = self.offsets(epoch)
         if found is None:
             raise CheckpointNotVisible(
                 f"{self.url}/offsets/{epoch} is not there although Spark is committing epoch {epoch}",
@@ -263,15 +263,15 @@ class Checkpoint:
             )
         return found
 
-    def planned_digest(self, epoch: int) -> str | None:
-        """Return the digest of what `planned` reads; None also where its version is not known."""
+    def offsets_digest(self, epoch: int) -> str | None:
+        """Return the digest of what `offsets` reads; None also where its version is not known."""
         try:
-            planned = self.planned(epoch)
+            found = self.offsets(epoch)
         except UnknownOffsetsFormat:
             return None
-        return planned.digest if planned else None
+        return found.digest if found else None
 
-    def planned(self, epoch: int) -> Offsets | None:
+    def offsets(self, epoch: int) -> Offsets | None:
         """Read `offsets/<epoch>`; None when the epoch is not planned yet, or its file is purged.
 
         :raises UnknownOffsetsFormat: it is of a version that `parse_offsets` does not know.

@@ -75,7 +75,7 @@ def window_hit(folder: Path, query: Query, epoch: int, stores: Stores) -> KillWi
         return "while an epoch is being flushed" if begun else "none of them"
     if log.attempts_at(epoch):
         return "between manifest and commits/N"
-    return "none of them" if checkpoint.planned(epoch) is None else "while a task writes"
+    return "none of them" if checkpoint.offsets(epoch) is None else "while a task writes"
 
 
 def discarded_rows(folder: Path, query: Query) -> int:

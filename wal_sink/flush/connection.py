@@ -390,11 +390,11 @@ class Takeovers:
 
     def __init__(
         self,
-        target: TargetConnection,
+        connection: TargetConnection,
         now_us: Callable[[], int],
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._target = target
+        self._connection = connection
         self._now_us = now_us
         self._clock_s = clock_s
         self._mine: Window | None = None
@@ -441,7 +441,7 @@ class Takeovers:
         if self._mine is None or self._mine.first != window.first:
             self._others, self._times = "", 0
         self._mine = again  # also if the answer is lost, and the update takes effect
-        if (taken := self._target.begin(again, row)) is None:
+        if (taken := self._connection.begin(again, row)) is None:
             return None
         logger.info(
             "began sending %s of epochs %d to %d, with new timestamps",

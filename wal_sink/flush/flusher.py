@@ -130,14 +130,14 @@ class Flusher:
         self._write_rows = write_rows
         self._ledger_key = ledger_key(pipeline.query_id, pipeline.log.target)
         owner = Owner(self._ledger_key, "", pipeline.checkpoint.url)
-        self._target = TargetConnection(pipeline.target, owner, self.reporter, clock_us)
-        clocks = Clocks(self._target, clock_us)
+        self._connection = TargetConnection(pipeline.target, owner, self.reporter, clock_us)
+        clocks = Clocks(self._connection, clock_us)
         self._clocks = clocks
         self._chooser = WindowChooser(
             pipeline.log, pipeline.checkpoint, pipeline.query_id, run_history
         )
         self._lineage = LineageCheck(pipeline.log, self._chooser)
-        self._takeovers = Takeovers(self._target, clocks.now_us)
+        self._takeovers = Takeovers(self._connection, clocks.now_us)
         self.trimmer = Trimmer(pipeline.log, pipeline.retention_s, clock_us)
         self._looked_s, self._started = 0.0, False
         self._doubts = False
@@ -189,7 +189,7 @@ class Flusher:
 
     def _pass(self) -> Step:
         observed = self._look()
-        step = next_step(observed, self._target.owner)
+        step = next_step(observed, self._connection.owner)
         if isinstance(step, Stale):
             return step
         if not observed.absent:
@@ -204,12 +204,12 @@ class Flusher:
 
     def interrupt(self) -> None:
         """Stop before the next slice; called from another thread. What is begun stays begun."""
-        self._target.interrupt()
+        self._connection.interrupt()
 
     def close(self) -> None:
         """Release the connection to the target; raises nothing. The flusher can go on; it connects again."""
         try:
-            self._target.close()
+            self._connection.close()
         except Exception:
             logger.warning(
                 "the connection to the target could not be closed cleanly", exc_info=True
@@ -238,16 +238,18 @@ class Flusher:
         )
         row, asked, known = None, False, False
         if identity is not None:
-            self._target.owner = Owner(self._ledger_key, identity.log_id, identity.checkpoint)
+            self._connection.owner = Owner(self._ledger_key, identity.log_id, identity.checkpoint)
             # At start-up the ledger may be ahead of the records (rule 17), once there is an epoch to flush.
             at_start = not self._started and checkpointed >= identity.first_epoch
             asked = at_start or not resting(checkpointed, recorded, identity)
             if asked:
                 self.sync.start(checkpointed)
-                row, known = self._target.row(mark_of_log(recorded, identity) if recorded else None)
+                row, known = self._connection.row(
+                    mark_of_log(recorded, identity) if recorded else None
+                )
         attempts = self._log.attempts(fresh=asked)
         # After the manifests: a flusher makes the record before it deletes the manifest.
-        overtaken = asked and self._log.mark(fresh=True) > self._mark
+        stale = asked and self._log.mark(fresh=True) > self._mark
         fresh = asked and row is None and recorded is None
         rewound = fresh and bool(self._log.interventions("rewind"))
         trimmable = self.trimmer.trimmable(recorded, attempts)
@@ -261,7 +263,7 @@ class Flusher:
             rewound,
             trimmable,
             retained=self.trimmer.due(trimmable),
-            overtaken=overtaken,
+            stale=stale,
             known=known,
         )
 
@@ -272,7 +274,7 @@ class Flusher:
             case Idle():
                 self._rest(step, observed)
             case CreateLedger(flushed):
-                self._target.create(flushed)
+                self._connection.create(flushed)
             case RecordFlushed(window):
                 self._lineage.refuse_other_log(step, observed)
                 self._record(window, given_up_since_begun(self._log, window))
@@ -333,9 +335,9 @@ class Flusher:
         manifests = {each.manifest.epoch: each.manifest for each in chosen}
         write = self._window_write(window, window.epochs, manifests)
         self.sync.make_durable(to_sync(window.first, window.last, observed.checkpointed))  # rule 8
-        if not self._chooser.settle(step, chosen):
+        if not self._chooser.record(step, chosen):
             return
-        if (begun := self._target.begin(window, observed.row, write.ahead())) is not None:
+        if (begun := self._connection.begin(window, observed.row, write.ahead())) is not None:
             self._flush(begun, write)
 
     def _flush(
@@ -354,11 +356,11 @@ class Flusher:
         window = row.begun
         assert window is not None
         try:
-            self._target.start(window)
+            self._connection.start(window)
             if not self._write(window, write, given_up):
-                self._target.give_up_rows()
+                self._connection.give_up_rows()
                 return
-            if not self._target.finish(row):
+            if not self._connection.finish(row):
                 return
         except TargetRefused as error:
             passes_over = self.pipeline.target.delivery is not Delivery.STAGED
@@ -380,7 +382,7 @@ class Flusher:
                 pieces = [piece for begun in write.epochs for piece in write.pieces(begun)]
                 passed = [PassedRow(piece.epoch, us) for piece in pieces for us in piece.passed]
                 refused = RowsRefused(self._log, pieces) if write.quarantine else None
-                self._target.pass_over(refused, passed)
+                self._connection.pass_over(refused, passed)
             return self._write_rows(write)
         except FileGoneError as gone:
             missing = MissingSegment(
@@ -411,14 +413,14 @@ class Flusher:
         passed: Collection[int] = (),
     ) -> WindowWrite:
         return WindowWrite(
-            *(self._log, self._target, self.reporter, window, epochs, manifests, passed),
+            *(self._log, self._connection, self.reporter, window, epochs, manifests, passed),
             quarantine=self.pipeline.quarantine and not window.sent_once,
             checked=self._chooser.checked,
         )
 
     def _record(self, window: Window, given_up: frozenset[int]) -> None:
         """Write the `flushed/` records: from here on the log says that the epochs are done (rule 17)."""
-        if self._target.may_count(window):
+        if self._connection.may_count(window):
             delivered = [
                 Delivered(epoch.epoch, epoch.rows, epoch.bytes, epoch.published_us)
                 for epoch in window.epochs

@@ -40,7 +40,7 @@ from wal_sink.protocol.ledger import (
     refuse_dated_early,
 )
 from wal_sink.protocol.next_step import Begin, Choose, ManifestMissing, Observation, PassOver
-from wal_sink.protocol.windows import Choice, fits, following, is_final, joined
+from wal_sink.protocol.windows import Choice, fits, following, is_final, merged
 from wal_sink.wal.log import Log
 from wal_sink.wal.segment import CheckedSegments
 
@@ -78,7 +78,7 @@ class WindowChooser:
         self.checked.clear()
         self._noted = None
         first = first._replace(checkpointed=observed.checkpointed)
-        choice = joined(self._choices(first, observed.checkpointed))
+        choice = merged(self._choices(first, observed.checkpointed))
         if isinstance(choice, PassOver):
             logger.warning("epoch %d is flushed without rows: %s", choice.epoch, choice.why)
         if isinstance(choice, Begin):
@@ -109,7 +109,7 @@ class WindowChooser:
             return choice
         return replace(choice, manifests=tuple(read[attempt] for attempt in choice.attempts))
 
-    def settle(self, step: Begin | PassOver, published: Sequence[Published]) -> bool:
+    def record(self, step: Begin | PassOver, published: Sequence[Published]) -> bool:
         """Have a choice stand for every target of the log before any of them begins it (rule 11).
 
         With one target the ledger row does that. A decision of an operator is about one target.
@@ -137,7 +137,7 @@ class WindowChooser:
                     offsets_digest=step.offsets_digest,
                 )
             )
-        return self._log.settle_choices(chosen)
+        return self._log.create_choices(chosen)
 
     def since_decided(self, step: Choose) -> tuple[Decision | None, Choose]:
         """Return the decision that gives the epoch up; or the step with what was published after it.
@@ -191,22 +191,22 @@ class WindowChooser:
 
     def _evidence(self, step: Choose, read: Mapping[Attempt, Published]) -> Evidence | None:
         """Read offsets and notes of the epoch, as far as they can matter; None: others have deleted some."""
-        epoch, planned = step.epoch, self._checkpoint.planned
+        epoch, offsets = step.epoch, self._checkpoint.offsets
         if len(read) < len(attempts_at(step.attempts, epoch)):
             return None  # the one that is gone may be the one that counts
         # A batch of the state repartition has no manifest.
         has_next = bool(attempts_at(step.attempts, epoch + 1))
-        after = None if has_next else planned(epoch + 1)
-        now = planned(epoch)
+        after = None if has_next else offsets(epoch + 1)
+        now = offsets(epoch)
         # If none was, Spark has planned the epoch anew since it was published, perhaps without a sink.
-        as_planned = any(now is None or one.manifest.offsets == now.text for one in read.values())
+        unchanged = any(now is None or one.manifest.offsets == now.text for one in read.values())
         before = (
-            planned(epoch - 1) if after is not None or not as_planned else None,
-            planned(epoch - 2) if not as_planned else None,
+            offsets(epoch - 1) if after is not None or not unchanged else None,
+            offsets(epoch - 2) if not unchanged else None,
         )
         # Where Spark has purged one of these, what it made without a sink is noted in the log.
         has_next = has_next or step.checkpointed == epoch
-        is_unclear = now is None or not as_planned or (not has_next and None in (after, before[0]))
+        is_unclear = now is None or not unchanged or (not has_next and None in (after, before[0]))
         without_notes = Evidence(
             epoch=epoch,
             attempts=step.attempts,
@@ -215,7 +215,7 @@ class WindowChooser:
                 for attempt, one in read.items()
             ),
             before=before,
-            planned=now,
+            offsets=now,
             after=after,
             without_sink=self._without_sink(epoch) if is_unclear else None,
         )
@@ -335,11 +335,11 @@ class Clocks:
 
     def __init__(
         self,
-        target: TargetConnection,
+        connection: TargetConnection,
         clock_us: Callable[[], int],
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._target = target
+        self._connection = connection
         self._clock_us = clock_us
         self._clock_s = clock_s
         self._told_us: list[int] = []
@@ -370,7 +370,7 @@ class Clocks:
             reckoned_us = [told_us + int(elapsed_s * 1_000_000) for told_us in self._told_us]
             if not clocks_differ(self._clock_us(), reckoned_us):
                 return reckoned_us
-        self._told_us = ask_for_time(self._target.now_us, self._clock_us)
+        self._told_us = ask_for_time(self._connection.now_us, self._clock_us)
         self._told_s = self._clock_s()
         return self._told_us
 

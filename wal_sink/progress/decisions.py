@@ -27,7 +27,7 @@ def in_force(
     published += _generations_of_segments(log, decision.epoch)
     published += _generations_of_claims(log, decision)
     # Nothing of an epoch that is given up has to be readable.
-    digest = checkpoint.planned_digest(decision.epoch)
+    digest = checkpoint.offsets_digest(decision.epoch)
     covers = still_covers(decision.highest, decision.offsets_digest, published, digest)
     return decision if covers else None
 

@@ -48,11 +48,11 @@ class Evidence:
     contenders: tuple[Contender, ...] = ()
     """Those of the epoch itself."""
     before: tuple[Offsets | None, Offsets | None] = (None, None)
-    """From what the two epochs before were planned, nearest first; None: purged, or cannot matter."""
-    planned: Offsets | None = None
+    """The source offsets of the two epochs before, nearest first; None: purged, or cannot matter."""
+    offsets: Offsets | None = None
     after: Offsets | None = None
     without_sink: WithoutSink | None = None
-    """That Spark made the epoch, or left it out, without a sink; looked at only where `before`, `planned`
+    """That Spark made the epoch, or left it out, without a sink; looked at only where `before`, `offsets`
     and `after` cannot tell, as Spark has purged them."""
     proofs: tuple[CommitProof, ...] = ()
     """What fenced runs have left about the epoch."""
@@ -69,16 +69,16 @@ class Evidence:
 
 
 def still_covers(
-    highest: int, digest: str, generations: Iterable[int], planned: str | None
+    highest: int, digest: str, generations: Iterable[int], current: str | None
 ) -> bool:
     """Whether a record about an epoch holds for what is under its number now.
 
     :param highest: the highest generation claimed when the record was written.
     :param digest: of the source offsets that the record is about; empty: it does not say.
     :param generations: those that have published the epoch.
-    :param planned: digest of the source offsets from which Spark has planned the epoch; None: purged.
+    :param current: digest of the source offsets that Spark's checkpoint has for the epoch; None: purged.
     """
-    if planned is not None and digest and planned != digest:
+    if current is not None and digest and current != digest:
         return False
     return all(generation <= highest for generation in generations)
 
@@ -92,7 +92,7 @@ def choose(evidence: Evidence) -> Begin | PassOver | ManifestMissing | Idle:
         return passed
     if not evidence.contenders:
         return ManifestMissing(evidence.epoch)  # rule 12
-    candidates = [c for c in evidence.contenders if _covers_the_plan(c, evidence)]
+    candidates = [c for c in evidence.contenders if _has_the_offsets(c, evidence)]
     if not candidates:
         raise Diverged(
             f"Epoch {evidence.epoch} is checkpointed with other source offsets than any of its"
@@ -185,9 +185,9 @@ def doubts(step: Begin, recorded: FlushedEpoch | None) -> list[str]:
     return said
 
 
-def _covers_the_plan(contender: Contender, evidence: Evidence) -> bool:
+def _has_the_offsets(contender: Contender, evidence: Evidence) -> bool:
     """Whether Spark has not gone back behind it; not known when `offsets/N` is purged."""
-    return evidence.planned is None or contender.offsets_digest == evidence.planned.digest
+    return evidence.offsets is None or contender.offsets_digest == evidence.offsets.digest
 
 
 def _passed_over(evidence: Evidence) -> PassOver | None:
@@ -196,27 +196,27 @@ def _passed_over(evidence: Evidence) -> PassOver | None:
         return PassOver(
             evidence.epoch, decided.generation, decided.offsets_digest, why, decided=True
         )
-    if (planned := without_rows(evidence)) is not None:
+    if (digest := without_rows(evidence)) is not None:
         published = [contender.attempt.generation for contender in evidence.contenders]
-        return PassOver(evidence.epoch, max(published, default=0), planned)
+        return PassOver(evidence.epoch, max(published, default=0), digest)
     return None
 
 
 def without_rows(evidence: Evidence) -> str | None:
     """Return the digest of the source offsets of a batch that Spark has made without a sink (rule 12)."""
-    planned, note = evidence.planned, evidence.without_sink
+    offsets, note = evidence.offsets, evidence.without_sink
     if note is not None:
         generations = [contender.attempt.generation for contender in evidence.contenders]
-        now = planned.digest if planned else None
+        now = offsets.digest if offsets else None
         if still_covers(note.highest, note.offsets_digest, generations, now):
             return note.offsets_digest
-    if planned is None:
+    if offsets is None:
         return None
     # The batch of a repartition copies the one before it, or the one before a batch that it left out.
-    copies = any(other is not None and planned.repartitions(other) for other in evidence.before)
+    copies = any(other is not None and offsets.repartitions(other) for other in evidence.before)
     before, after = evidence.before[0], evidence.after
     skipped = before is not None and after is not None and after.repartitions(before)
-    return planned.digest if copies or skipped else None
+    return offsets.digest if copies or skipped else None
 
 
 Fate = Literal["open", "fenced", "void"]

@@ -205,10 +205,10 @@ def after_finish(
     applied: bool,
     atomic: bool = False,
     before: LedgerState | None = None,
-) -> Literal["finished", "again", "overtaken"]:
+) -> Literal["finished", "again", "superseded"]:
     """Decide what became of `finish`, from its answers and the ledger read after it (rule 16).
 
-    "overtaken" says nothing about the window: the row has moved on without naming it, by a flusher that
+    "superseded" says nothing about the window: the row has moved on without naming it, by a flusher that
     finished it and a later one, or after a rewind by another log. The flusher looks again, and records
     nothing: a flusher that moves the row past a window has recorded that window first (rule 17).
 
@@ -227,16 +227,16 @@ def after_finish(
             f"Restore the ledger table, or make the row anew: {errors.rewind(window.first - 1)}.",
         )
     if row.flushed >= window.last:
-        return "finished" if applied or row.last == window else "overtaken"
+        return "finished" if applied or row.last == window else "superseded"
     if row.begun == window and (atomic or not applied):
         return "again"
     if atomic:
-        return "overtaken"
+        return "superseded"
     if row.flushed != window.first - 1 or row.begun not in (None, window):
-        return "overtaken"  # neither as before `begin` nor as after it: it was rewound meanwhile
+        return "superseded"  # neither as before `begin` nor as after it: it was rewound meanwhile
     moved = before is not None and (row.last, row.last_us) != (before.last, before.last_us)
     if moved and row.last != window:
-        return "overtaken"  # a rewind, or another log, has brought it to the same epoch
+        return "superseded"  # a rewind, or another log, has brought it to the same epoch
     raise LedgerShadowed(
         f"The ledger acknowledged an update for epoch {window.last}, but its row still says that"
         f" epoch {row.flushed} is flushed",

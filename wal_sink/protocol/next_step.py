@@ -42,7 +42,7 @@ class Observation:
     """The highest epoch that `wal.retention`, and each of several targets, lets be trimmed by now."""
     retained: tuple[int, ...] = ()
     """Flushed epochs that were kept for `wal.retention`, and whose time is over."""
-    overtaken: bool = False
+    stale: bool = False
     """Whether there are newer records than `recorded`, looked for after `attempts` were listed: of what they
     are about, the manifests may be gone already."""
     known: bool = False
@@ -206,7 +206,7 @@ def next_step(observed: Observation, owner: Owner) -> Step:
     """
     if observed.absent:
         return Idle(observed.absent)
-    if observed.overtaken:  # rule 9
+    if observed.stale:  # rule 9
         return Stale()
     return (
         (_ledger_step(observed, owner) if observed.asked else None)

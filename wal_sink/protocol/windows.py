@@ -24,23 +24,23 @@ from wal_sink.model.plan import Plan
 from wal_sink.protocol.next_step import Begin, Choose, Idle, ManifestMissing, PassOver
 
 Choice = Begin | PassOver | ManifestMissing | Idle
-"""What `attempts.choose` says of one epoch, and `joined` of several."""
+"""What `attempts.choose` says of one epoch, and `merged` of several."""
 
-MOST_EPOCHS = 64
+WINDOW_EPOCHS = 64
 """The ledger's row names each epoch of a window in about 500 bytes."""
 
-MOST_BYTES = 64 * 1024 * 1024
+WINDOW_BYTES = 64 * 1024 * 1024
 """Most bytes of segments that the epochs of a window have together; a larger epoch shares its window with no
 other rows. A window that is interrupted is written again from its beginning."""
 
 
 def following(first: Choose, checkpointed: int) -> Iterator[Choose]:
     """Yield the epochs that one window may have, to be chosen one after the other."""
-    for epoch in range(first.epoch, min(checkpointed, first.epoch + MOST_EPOCHS - 1) + 1):
+    for epoch in range(first.epoch, min(checkpointed, first.epoch + WINDOW_EPOCHS - 1) + 1):
         yield first._replace(epoch=epoch)
 
 
-def joined(choices: Iterator[Choice]) -> Choice:
+def merged(choices: Iterator[Choice]) -> Choice:
     """Join the choices about contiguous epochs, as far as they may share a window.
 
     :param choices: made when they are asked for; at least one.
@@ -65,7 +65,7 @@ def joined(choices: Iterator[Choice]) -> Choice:
 
 def fits(taken: int, more: int) -> bool:
     """Whether a window of `taken` bytes takes an epoch of `more`; alone, an epoch of any size fits."""
-    return taken == 0 or taken + more <= MOST_BYTES
+    return taken == 0 or taken + more <= WINDOW_BYTES
 
 
 def to_sync(first: int, last: int, checkpointed: int) -> set[int]:

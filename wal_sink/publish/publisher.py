@@ -143,7 +143,7 @@ class Publisher:
             raise
         if is_new:
             sweep_orphans(self._log, batch.run_id, checkpointed=batch.epoch - 1)
-        offsets = self._checkpoint.offsets(batch.epoch)
+        offsets = self._checkpoint.committing_offsets(batch.epoch)
         first_epoch = self._first_epoch(identity, batch.epoch)
         flushed = self._flushed_before(batch.epoch, offsets)
         attempt = Attempt(batch.epoch, generation)

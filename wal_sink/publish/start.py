@@ -139,15 +139,15 @@ def _without_rows(
     for epoch in range(checkpointed, flushed, -1):
         if epoch not in missing and epoch + 1 not in found | missing:
             continue
-        planned = checkpoint.planned(epoch)
-        if planned is None:
+        offsets = checkpoint.offsets(epoch)
+        if offsets is None:
             return
         evidence = Evidence(
             epoch,
             (),
-            before=(checkpoint.planned(epoch - 1), checkpoint.planned(epoch - 2)),
-            planned=planned,
-            after=checkpoint.planned(epoch + 1),
+            before=(checkpoint.offsets(epoch - 1), checkpoint.offsets(epoch - 2)),
+            offsets=offsets,
+            after=checkpoint.offsets(epoch + 1),
         )
         if (digest := without_rows(evidence)) is not None:
             found.add(epoch)

@@ -57,7 +57,7 @@ def blob(value: bytes) -> pa.Scalar:
     return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(value)])[0]
 
 
-def cast_values(values: pa.Array, target: pa.DataType) -> pa.Array:
+def cast_values(values: pa.Array, to: pa.DataType) -> pa.Array:
     """Cast values, each of which fits or is refused, and is never altered.
 
     Arrow casts an integer only to a decimal that has space for every one of its type. So a wider one is
@@ -65,26 +65,26 @@ def cast_values(values: pa.Array, target: pa.DataType) -> pa.Array:
 
     :raises ArrowInvalid: one does not fit.
     """
-    if values.type.num_fields and values.type != target:
+    if values.type.num_fields and values.type != to:
         values = pa.concat_arrays([values])  # of a slice Arrow casts its neighbours' elements, too
-    between = _between(values.type, target)
-    return (values if between is None else values.cast(between)).cast(target)
+    between = _between(values.type, to)
+    return (values if between is None else values.cast(between)).cast(to)
 
 
-def _between(source: pa.DataType, target: pa.DataType) -> pa.DataType | None:
-    if is_array(source) and is_array(target):
-        element = _between(source.value_type, target.value_type)
+def _between(source: pa.DataType, to: pa.DataType) -> pa.DataType | None:
+    if is_array(source) and is_array(to):
+        element = _between(source.value_type, to.value_type)
         return None if element is None else pa.list_(element)
-    if pt.is_struct(source) and pt.is_struct(target):
-        found = [_between(each.type, into.type) for each, into in zip(source, target, strict=True)]
+    if pt.is_struct(source) and pt.is_struct(to):
+        found = [_between(each.type, into.type) for each, into in zip(source, to, strict=True)]
         if all(type_ is None for type_ in found):
             return None
         parts = zip(source, found, strict=True)
         return pa.struct(
             [each if type_ is None else each.with_type(type_) for each, type_ in parts]
         )
-    if pt.is_integer(source) and pt.is_decimal(target):
-        return pa.decimal256(76, target.scale)
+    if pt.is_integer(source) and pt.is_decimal(to):
+        return pa.decimal256(76, to.scale)
     return None
 
 

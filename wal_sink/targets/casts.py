@@ -214,16 +214,16 @@ def stored_by(arrow_type: ArrowType, fits: Fits = lambda *_: None) -> Stored:
     return stored
 
 
-def cast_or_refuse(values: pa.Array, target: pa.DataType, words: str) -> pa.Array:
+def cast_or_refuse(values: pa.Array, to: pa.DataType, words: str) -> pa.Array:
     """Cast values to the type that holds a column's.
 
     :param words: the column's type, in the database's words.
     :raises InvalidValueError: one does not fit.
     """
     try:
-        return cast_values(values, target)
+        return cast_values(values, to)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        row = _first(values, target)
+        row = _first(values, to)
         raise InvalidValueError(
             f"does not fit into {words}",
             f"Filter or round it, or widen the column. Arrow says: {error}",
@@ -231,13 +231,13 @@ def cast_or_refuse(values: pa.Array, target: pa.DataType, words: str) -> pa.Arra
         ) from error
 
 
-def _first(values: pa.Array, target: pa.DataType) -> int:
+def _first(values: pa.Array, to: pa.DataType) -> int:
     """Return the first value that a cast refuses; there is one."""
     begin, end = 0, len(values)
     while end - begin > 1:
         middle = (begin + end) // 2
         try:
-            cast_values(values.slice(begin, middle - begin), target)
+            cast_values(values.slice(begin, middle - begin), to)
         except pa.ArrowInvalid:
             end = middle
         else:

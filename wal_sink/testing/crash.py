@@ -174,7 +174,7 @@ class PausingMicroBatch(MicroBatch):
 
     def append(self, batches: Iterable[pa.RecordBatch], task: Task) -> Appended:
         """Take half of the rows of each batch, and after the pause the others."""
-        arrow_batches.MOST_ROWS = 1  # else nothing is written before the task ends
+        arrow_batches.BATCH_ROWS = 1  # else nothing is written before the task ends
 
         def in_parts() -> Iterator[pa.RecordBatch]:
             for batch in batches:

@@ -246,7 +246,7 @@ def tie(log: Log, checkpoint: Checkpoint) -> LogIdentity:
     if identity is None:
         first = checkpoint.last_commit(fresh=True) + 1
         made = LogIdentity(log_id=uuid.uuid4().hex, checkpoint=checkpoint.url, first_epoch=first)
-        identity = log.settle(paths.IDENTITY, (), made)
+        identity = log.create_or_read(paths.IDENTITY, (), made)
         _refuse_other_checkpoint(identity, log, checkpoint)
     checkpoint.create_log_url(log.url)
     _refuse_other_log(log, checkpoint)

@@ -138,7 +138,7 @@ class Log:
         """Create a record; the first content stays, which callers read back where it matters to them."""
         self._create(kind.path(key), record.to_json())
 
-    def settle(self, kind: Kind[R, K], key: K, record: R) -> R:
+    def create_or_read(self, kind: Kind[R, K], key: K, record: R) -> R:
         """Create a record unless there is one; return the one that stands."""
         present = self.read(kind, key)
         if present is None:
@@ -312,7 +312,7 @@ class Log:
 
     # --- what every target gets (rule 11) ---
 
-    def settle_choices(self, chosen: Sequence[Chosen]) -> bool:
+    def create_choices(self, chosen: Sequence[Chosen]) -> bool:
         """Make choices about epochs for all targets, unless that was done; whether these stand."""
         kind = paths.CHOICE
         self.backend.create_missing({kind.path(each.epoch): each.to_json() for each in chosen})
@@ -344,7 +344,7 @@ class Log:
 
         :param number: how many decisions about the epoch there are, none of them in force.
         """
-        return self.settle(paths.DECISION, DecisionName(decision.epoch, number), decision)
+        return self.create_or_read(paths.DECISION, DecisionName(decision.epoch, number), decision)
 
     def record_intervention(self, intervention: Intervention) -> str:
         """Record what an operator is about to do; return the record's path."""

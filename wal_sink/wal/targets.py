@@ -276,7 +276,7 @@ def is_lacked(log: Log, epoch: int) -> bool:
 
 def _add(log: Log, seen: int, state: TargetState) -> TargetState | None:
     """Add a state behind those that were seen: what was decided from them holds only then."""
-    stands = log.settle(paths.TARGET_STATE, StateName(log.target, seen), state)
+    stands = log.create_or_read(paths.TARGET_STATE, StateName(log.target, seen), state)
     return state if stands == state else None
 
 

@@ -53,7 +53,7 @@ def check_for_one(batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
     found = dict(zip(stored.schema.names, stored.columns, strict=True)) | rows.controls
     batch = in_order(found, plan)
     for feature in features:
-        batch = feature.settle(batch, plan)
+        batch = feature.resolve_ties(batch, plan)
     return batch
 
 

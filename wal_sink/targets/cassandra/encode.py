@@ -37,7 +37,7 @@ from wal_sink.targets.cassandra.casts import (
 from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan
 from wal_sink.targets.cassandra.types import CqlType, column_types
 
-MOST_BYTES = 2**31 - 1
+INT32_MAX = 2**31 - 1
 """The most that offsets of 32 bits can count; for more, joining takes offsets of 64 bits."""
 
 
@@ -107,7 +107,7 @@ def _merged(run: list[Fixed], rows: int) -> Fixed:
 
 def _joined(pieces: Sequence[Varying]) -> Varying:
     narrow = (
-        sum(int(each.offsets[-1]) for each in pieces) <= MOST_BYTES
+        sum(int(each.offsets[-1]) for each in pieces) <= INT32_MAX
     )  # no joined array has more bytes
     arrays = [piece_binaries(each, narrow=narrow) for each in pieces]
     between = blob(b"").cast(arrays[0].type)
@@ -120,7 +120,7 @@ def piece_binaries(piece: Varying, *, narrow: bool | None = None) -> pa.Array:
     :param narrow: whether with offsets of 32 bits, or as large binaries; None: if they fit.
     """
     if narrow is None:
-        narrow = bool(piece.offsets[-1] <= MOST_BYTES)
+        narrow = bool(piece.offsets[-1] <= INT32_MAX)
     offsets = piece.offsets.astype(np.int32 if narrow else np.int64, copy=False)
     return binaries(piece.data, offsets)
 

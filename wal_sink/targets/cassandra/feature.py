@@ -153,7 +153,7 @@ class Feature:
         :raises InvalidRow: one of them is invalid.
         """
 
-    def settle(self, batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
+    def resolve_ties(self, batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
         """Return the rows that go into the log; in the tasks."""
         return batch
 

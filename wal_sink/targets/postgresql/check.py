@@ -193,15 +193,15 @@ def _is_bytes(type_: pa.DataType) -> bool:
 
 def _stored(column: Column, values: pa.Array) -> pa.Array:
     """Cast one column, and refuse what the server would refuse of it."""
-    type_, target = parse(column.type), log_type(column.type, values.type)
+    type_, to = parse(column.type), log_type(column.type, values.type)
     assert type_ is not None
-    assert target is not None, "the plan has only types that fit"
+    assert to is not None, "the plan has only types that fit"
     if not type_.is_array:
-        return _stored_scalar(type_, column.type, target, values)
+        return _stored_scalar(type_, column.type, to, values)
     if not pt.is_list(values.type):
         values = values.cast(pa.list_(values.type.value_type))
     try:
-        return _cast_elements(type_, column.type, target, values)
+        return _cast_elements(type_, column.type, to, values)
     except InvalidValueError as bad:
         row = pc.list_parent_indices(values)[bad.row].as_py()
         # The flags are of elements: `publish.append.split_invalid` finds the rows.
@@ -209,23 +209,23 @@ def _stored(column: Column, values: pa.Array) -> pa.Array:
         raise InvalidValueError(problem, bad.remedy, row) from bad.__cause__
 
 
-def _cast_elements(type_: PgType, words: str, target: pa.DataType, values: pa.Array) -> pa.Array:
-    elements = _stored_scalar(type_.element, words, target.value_type, values.flatten())
+def _cast_elements(type_: PgType, words: str, to: pa.DataType, values: pa.Array) -> pa.Array:
+    elements = _stored_scalar(type_.element, words, to.value_type, values.flatten())
     lengths = pc.list_value_length(values).fill_null(long(0).cast(pa.int32()))
     ends = pc.cumulative_sum(lengths.cast(pa.int64()))
     offsets = pa.concat_arrays([pa.repeat(long(0), 1), ends]).cast(pa.int32())
     return pa.ListArray.from_arrays(offsets, elements, mask=values.is_null())
 
 
-def _stored_scalar(type_: PgType, words: str, target: pa.DataType, values: pa.Array) -> pa.Array:
+def _stored_scalar(type_: PgType, words: str, to: pa.DataType, values: pa.Array) -> pa.Array:
     if type_.base in ("json", "jsonb"):
         return _as_json(values)
     if is_text(values.type):
         values = values.cast(pa.string())
         _refuse_text(type_, values)
-        return arrow_values.as_uuid(values) if pt.is_fixed_size_binary(target) else values
+        return arrow_values.as_uuid(values) if pt.is_fixed_size_binary(to) else values
     _refuse_time(values)
-    return cast_or_refuse(values, target, words)
+    return cast_or_refuse(values, to, words)
 
 
 def _refuse_text(type_: PgType, values: pa.Array) -> None:

@@ -26,7 +26,7 @@ _RACERS = 6
 _CLOCKS_DIFFER_US = 60_000_000
 _WAITS_S = 0.3
 """How long an update may be on its way before the one that it waits for takes effect."""
-MOST_EPOCHS = 64
+WINDOW_EPOCHS = 64
 """Of a window; their JSON has 32 kB at most."""
 
 
@@ -88,7 +88,7 @@ class LedgerContract(SessionFixtures):
 
     def test_the_longest_windows_are_kept_whole(self, session: Session) -> None:
         """Both that the row holds, `begun` and `last`, at once; and they are compared whole."""
-        windows = [_long_window(0), _long_window(MOST_EPOCHS)]
+        windows = [_long_window(0), _long_window(WINDOW_EPOCHS)]
         for window in windows:
             assert begin(session, window) is Outcome.APPLIED
             seen = row_of(session)
@@ -300,7 +300,7 @@ def begun_window(epoch: int, rows: int = 1) -> Window:
 def _long_window(first: int) -> Window:
     """Make a window of as many epochs as there may be, with long names: some 500 bytes for each."""
     epochs = []
-    for epoch in range(first, first + MOST_EPOCHS):
+    for epoch in range(first, first + WINDOW_EPOCHS):
         (short,) = begun_window(epoch).epochs
         digest = uuid.uuid4().hex * 2
         name = f"manifests/{epoch:020}-{uuid.uuid4().hex}-{'x' * 140}.json"

@@ -41,7 +41,7 @@ from wal_sink.targets.cassandra.driver.internals import (
 
 log = line_logger(__name__)
 
-MOST_BYTES = 128 * 1024 - 1
+GROUP_BYTES = 128 * 1024 - 1
 """Of a group: the payload of one segment (native protocol 5, section 2.2); a frame above it goes alone."""
 
 
@@ -207,7 +207,7 @@ class PipelinedRequests:
     ) -> bool:
         """Send requests to a node; whether they went this way, and `on_done` is called when they have ended.
 
-        :param requests: at least one, of one keyspace; of more than one the frames have `MOST_BYTES` at most.
+        :param requests: at least one, of one keyspace; several have `GROUP_BYTES` together at most.
         :param node: the driver's host; None: any of the datacenter.
         """
         if not is_tested():

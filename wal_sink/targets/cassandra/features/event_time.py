@@ -76,9 +76,9 @@ class EventTime(Feature):
         is_number = pa.types.is_integer(as_is(rows.given.column(name)).type)
         rows.refuse(EVENT_COLUMN, name, _of_events(values, now_us(), is_number=is_number))
 
-    def settle(self, batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
+    def resolve_ties(self, batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
         """Leave each cell of a key and a time once."""
-        return settled(batch, plan)
+        return without_ties(batch, plan)
 
 
 def event_times(batch: pa.RecordBatch) -> Ints:
@@ -109,7 +109,7 @@ def _of_events(values: pa.Array, now_us: int, *, is_number: bool) -> list[Reason
     ]
 
 
-def settled(batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
+def without_ties(batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
     """Return the batch with each cell once, and at most one delete, of each key and time.
 
     A null that leaves a cell as it is, is no cell. A delete that an upsert of its key follows moves a

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from cassandra.metadata import Murmur3Token
 
-from wal_sink.arrow_batches import joined
+from wal_sink.arrow_batches import concatenated
 from wal_sink.targets import arrow_values
 from wal_sink.targets.base import Slice
 from wal_sink.targets.cassandra.casts import indices
@@ -42,12 +42,12 @@ from wal_sink.targets.cassandra.row_plan import CassandraPlan, columns_of
 from wal_sink.targets.cassandra.types import column_types, has_lists
 from wal_sink.targets.cassandra.write.statements import Part, Statements, places, table_rows
 
-MOST_ROWS = 8_192
+BUFFER_ROWS = 8_192
 """A call itself costs as much as encoding 600 rows: with so many rows, less than a tenth."""
-MOST_BYTES = 4 * 1024 * 1024
+BUFFER_BYTES = 4 * 1024 * 1024
 _SMALL = 256 * 1024
 """Most bytes of buffers that count whole, whatever part of them a slice is: adding up columns takes 9 us."""
-MOST_S = 0.05
+BUFFER_S = 0.05
 """Seconds that a row waits for the next slice at most, so that the pace of a limited rate stays even."""
 
 
@@ -62,9 +62,9 @@ class SliceBuffer:
         self,
         clock: Callable[[], float] = time.monotonic,
         *,
-        most_rows: int = MOST_ROWS,
-        most_bytes: int = MOST_BYTES,
-        most_s: float = MOST_S,
+        most_rows: int = BUFFER_ROWS,
+        most_bytes: int = BUFFER_BYTES,
+        most_s: float = BUFFER_S,
     ) -> None:
         self._clock = clock
         self._most_rows, self._most_bytes, self._most_s = most_rows, most_bytes, most_s
@@ -95,7 +95,7 @@ class SliceBuffer:
         self._rows = self._bytes = 0
         if not slices:
             return []
-        batches = joined([each.batch for each in slices])
+        batches = concatenated([each.batch for each in slices])
         stamps = np.concatenate([_stamps(each) for each in slices])
         bounds = np.cumsum([batch.num_rows for batch in batches])[:-1]
         return [Stamped(*each) for each in zip(batches, np.split(stamps, bounds), strict=True)]
@@ -352,7 +352,7 @@ class Replicas:
         )
 
 
-class Prepared(NamedTuple):
+class PreparedTable(NamedTuple):
     """A plan of one table, and what is prepared once to write by it."""
 
     plan: CassandraPlan
@@ -361,11 +361,11 @@ class Prepared(NamedTuple):
     replicas: Replicas
 
 
-class Planned(NamedTuple):
+class PreparedPlan(NamedTuple):
     """A plan of the log, its tables, and the rows that wait to be written by it."""
 
     plan: CassandraPlan
-    tables: tuple[Prepared, ...]
+    tables: tuple[PreparedTable, ...]
     buffer: SliceBuffer
 
 
@@ -384,25 +384,25 @@ def in_batches(keys: pa.Array, sizes: Ints, limit: Limits, replicas: Replicas) -
     return batches._replace(coordinators=coordinators[partitions[batches.first_rows()]])
 
 
-def requests(prepared: Prepared, rows: Stamped, lives: Ints | None) -> Iterator[EncodedBatch]:
+def requests(table: PreparedTable, rows: Stamped, lives: Ints | None) -> Iterator[EncodedBatch]:
     """Make requests of rows of a table. Their bytes are parts of one buffer: what outlives it is `detached`.
 
     :param lives: seconds that are left to each row, 0 or less for none; None: they live for ever.
     """
-    parts = prepared.statements.divide(rows, lives)
+    parts = table.statements.divide(rows, lives)
     found = one_after_the_other([_encoded(part) for part in parts])
     sizes, where = np.diff(found.offsets), places(parts)
     sizes = sizes if where is None else sizes[where]
-    of = prepared.statements.upsert
+    of = table.statements.upsert
     before = of.columns.start or 0
     indexes = [index - before for index in of.prepared.routing_key_indexes]
     keys = routing_keys(table_rows(rows.batch, of.plan), of.plan, indexes)
-    batches = in_batches(keys, sizes, prepared.limits, prepared.replicas)
+    batches = in_batches(keys, sizes, table.limits, table.replicas)
     order = batches.order
     if where is not None:
         order = where if order is None else where[order]
     found = found if order is None else taken(found, order)
-    keyspace, nodes = prepared.plan.details.keyspace, prepared.replicas.nodes
+    keyspace, nodes = table.plan.details.keyspace, table.replicas.nodes
     data = memoryview(found.data)
     bounds = itertools.pairwise(found.offsets[batches.starts].tolist())
     counts = np.diff(batches.starts).tolist()
@@ -417,10 +417,10 @@ def requests(prepared: Prepared, rows: Stamped, lives: Ints | None) -> Iterator[
 
 
 def conditional_requests(
-    prepared: Prepared, rows: Stamped, lives: Ints | None
+    table: PreparedTable, rows: Stamped, lives: Ints | None
 ) -> Iterator[list[EncodedBatch]]:
     """Yield requests for the first living row of each key, in rounds: see `features.if_not_exists`."""
-    plan, statements = prepared.plan, prepared.statements
+    plan, statements = table.plan, table.statements
     for these in rounds(rows, plan, first_of_each_key(rows, plan, lives)):
         some = Stamped(rows.batch.take(indices(these)), rows.stamps[these])
         (part,) = statements.divide(some, None if lives is None else lives[these])

@@ -40,7 +40,7 @@ from wal_sink.observer import Observer
 from wal_sink.targets.cassandra.driver.connection import ROWS
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.driver.internals import can_send
-from wal_sink.targets.cassandra.driver.pipeline import MOST_BYTES, Ended, Failed, PipelinedRequests
+from wal_sink.targets.cassandra.driver.pipeline import GROUP_BYTES, Ended, Failed, PipelinedRequests
 
 FIRST = 4
 LEAST = 2
@@ -182,7 +182,7 @@ class Group:
         return not self.requests or (
             len(self.requests) < MOST_REQUESTS
             and self.parts + parts <= most_parts
-            and self._bytes + size <= MOST_BYTES
+            and self._bytes + size <= GROUP_BYTES
         )
 
 

@@ -12,7 +12,7 @@ from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.fitness import OLD_ROWS, is_too_old
 from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan
 from wal_sink.targets.cassandra.rules import key_text
-from wal_sink.targets.cassandra.write.batches import Planned
+from wal_sink.targets.cassandra.write.batches import PreparedPlan
 from wal_sink.targets.cassandra.write.statements import Statement
 
 log = line_logger(__name__)
@@ -151,18 +151,18 @@ class FirstRow(NamedTuple):
     statement: Statement
 
 
-def row_of(request: EncodedBatch, plans: Iterable[Planned]) -> FirstRow | None:
+def row_of(request: EncodedBatch, plans: Iterable[PreparedPlan]) -> FirstRow | None:
     """Return the first row of a request; None when none of the plans has its statement."""
     query_id, values = next(request.statements())
-    for planned in plans:
-        for table in planned.tables:
+    for prepared in plans:
+        for table in prepared.tables:
             for statement in table.statements.known():
                 if statement.prepared.query_id == query_id:
                     return FirstRow(values, table.plan, statement)
     return None
 
 
-def ledger_us(request: EncodedBatch, plans: Collection[Planned]) -> int | None:
+def ledger_us(request: EncodedBatch, plans: Collection[PreparedPlan]) -> int | None:
     """Return the write timestamp that the ledger has for the row of a request; None: that is not known.
 
     Where a plan has event times, a request has these instead; and two plans may share a statement. A total is

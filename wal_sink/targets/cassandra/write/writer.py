@@ -27,8 +27,8 @@ from wal_sink.targets.cassandra.row_plan import CassandraPlan, Lives
 from wal_sink.targets.cassandra.write.batches import (
     BYTES,
     ROWS,
-    Planned,
-    Prepared,
+    PreparedPlan,
+    PreparedTable,
     Replicas,
     SliceBuffer,
     by_table,
@@ -72,8 +72,8 @@ class Writer:
         self._drift = DriftWatch(connection.session, options.data)
         self._totals = TotalsReader(connection.session, options)
         self._clock = WriteClock(lambda: server_now_us(connection.session))
-        self._plans: dict[str, Planned] = {}
-        self._last: Planned | None = None
+        self._plans: dict[str, PreparedPlan] = {}
+        self._last: PreparedPlan | None = None
         self._reported = False
         self._on_refused: OnRefused | None = None
 
@@ -119,20 +119,20 @@ class Writer:
         :raises Exception: of the driver, when trying again cannot help.
         """
         self._drift.check(now=False)
-        planned = self.prepare(plan)
-        first_us = _lowest_us(planned, rows)
-        for table in planned.tables:
+        prepared = self.prepare(plan)
+        first_us = _lowest_us(prepared, rows)
+        for table in prepared.tables:
             if (
                 not plan.demands.target_dated
             ):  # the server dates those, later than any change of the table
                 self._drift.expect_rows(table.plan, first_us)
         if not rows.batch.num_rows:
             return
-        self._settle_others(planned)
-        planned.buffer.add(rows)
-        if planned.buffer.is_due():
+        self._drain_others(prepared)
+        prepared.buffer.add(rows)
+        if prepared.buffer.is_due():
             with self._explaining_drift():
-                self._send(planned)
+                self._send(prepared)
 
     def drain(self) -> None:
         """Wait until all rows are acknowledged, by each of their tables.
@@ -140,8 +140,8 @@ class Writer:
         :raises Exception: what `write` raises.
         """
         with self._explaining_drift():
-            for planned in self._plans.values():
-                self._send(planned)
+            for prepared in self._plans.values():
+                self._send(prepared)
             self._sender.drain()
         if present := self._sender.take_present():
             log.info(
@@ -164,53 +164,55 @@ class Writer:
 
     def abandon(self) -> None:
         """Forget the rows that are not acknowledged yet."""
-        for planned in self._plans.values():
-            planned.buffer.take()
+        for prepared in self._plans.values():
+            prepared.buffer.take()
         self._sender.abandon()
         self._drift.forget_rows()
 
-    def _settle_others(self, planned: Planned) -> None:
+    def _drain_others(self, prepared: PreparedPlan) -> None:
         """Let the rows of all other plans be acknowledged, where what is there decides about those of one."""
-        last, self._last = self._last, planned
-        if last not in (None, planned) and (
-            last.plan.demands.one_session or planned.plan.demands.one_session
+        last, self._last = self._last, prepared
+        if last not in (None, prepared) and (
+            last.plan.demands.one_session or prepared.plan.demands.one_session
         ):
             with self._explaining_drift():
                 for other in self._plans.values():
                     self._send(other)
                 self._sender.drain()
 
-    def _send(self, planned: Planned) -> None:
-        for waiting in planned.buffer.take():
-            if planned.plan.demands.one_session:
+    def _send(self, prepared: PreparedPlan) -> None:
+        for waiting in prepared.buffer.take():
+            if prepared.plan.demands.one_session:
                 self._sender.drain()  # what earlier rows have left decides
-            added = planned.plan.details.added
-            rows = self._totals.complete(planned.plan, waiting) if added else waiting
-            for table, part in self._by_table(planned, rows):
+            added = prepared.plan.details.added
+            rows = self._totals.complete(prepared.plan, waiting) if added else waiting
+            for table, part in self._by_table(prepared, rows):
                 if table.statements.are_conditional:
                     self._send_in_rounds(table, part)
                 else:
                     self._sender.send(self._requests(table, part))
 
-    def _send_in_rounds(self, prepared: Prepared, rows: Stamped) -> None:
+    def _send_in_rounds(self, table: PreparedTable, rows: Stamped) -> None:
         """Write rows on a condition; return when all of them are acknowledged."""
-        lives = self._lives(prepared.plan, rows)
-        for each in conditional_requests(prepared, rows, lives):
+        lives = self._lives(table.plan, rows)
+        for each in conditional_requests(table, rows, lives):
             self._sender.send(each)
             self._sender.drain()
 
-    def _by_table(self, planned: Planned, rows: Stamped) -> Iterator[tuple[Prepared, Stamped]]:
+    def _by_table(
+        self, prepared: PreparedPlan, rows: Stamped
+    ) -> Iterator[tuple[PreparedTable, Stamped]]:
         """Yield the rows of each table; a row that goes to several has the same timestamp in each."""
-        for table, part in zip(planned.tables, by_table(rows, planned.plan), strict=True):
+        for table, part in zip(prepared.tables, by_table(rows, prepared.plan), strict=True):
             if part.batch.num_rows:
                 yield table, part
 
-    def _requests(self, prepared: Prepared, rows: Stamped) -> Iterator[EncodedBatch]:
-        return requests(prepared, rows, self._lives(prepared.plan, rows))
+    def _requests(self, table: PreparedTable, rows: Stamped) -> Iterator[EncodedBatch]:
+        return requests(table, rows, self._lives(table.plan, rows))
 
     def _bound(self, request: EncodedBatch) -> Any:
         """Return a request as the driver takes it."""
-        tables = (table for planned in self._plans.values() for table in planned.tables)
+        tables = (table for prepared in self._plans.values() for table in prepared.tables)
         return bound(request, (each.prepared for of in tables for each in of.statements.known()))
 
     def _lives(self, plan: CassandraPlan, rows: Stamped) -> Ints | None:
@@ -221,7 +223,7 @@ class Writer:
         now_s = self._clock.now_s()
         return seconds_left(rows.batch, rows.stamps, lives or Lives(), now_s, default_ttl_s)
 
-    def prepare(self, plan: Plan) -> Planned:
+    def prepare(self, plan: Plan) -> PreparedPlan:
         """Compare a plan with its tables, once, as `write` does before the first rows."""
         if plan.key not in self._plans:
             typed = CassandraPlan.of(plan)
@@ -229,14 +231,14 @@ class Writer:
                 self._sender.repeats = False
             tables = tuple(map(self._prepare_table, typed.tables))
             buffer = self._totals.buffer() if typed.details.added else SliceBuffer()
-            self._plans[plan.key] = Planned(typed, tables, buffer)
+            self._plans[plan.key] = PreparedPlan(typed, tables, buffer)
         return self._plans[plan.key]
 
-    def _prepare_table(self, plan: CassandraPlan) -> Prepared:
+    def _prepare_table(self, plan: CassandraPlan) -> PreparedTable:
         written = with_added_column(plan)
         table = written.of_table()
         self._drift.add(table)
-        return Prepared(
+        return PreparedTable(
             plan,
             Statements(written, self._session.prepare),
             limits(table, self._batch_bytes, self._batch_rows),
@@ -267,8 +269,8 @@ class Writer:
         return described(row, self._session.cluster.protocol_version)
 
 
-def _lowest_us(planned: Planned, rows: Slice) -> int:
+def _lowest_us(prepared: PreparedPlan, rows: Slice) -> int:
     """Return the lowest write timestamp of a slice."""
-    if not rows.batch.num_rows or not planned.plan.details.event_column:
+    if not rows.batch.num_rows or not prepared.plan.details.event_column:
         return rows.first_us
     return int(event_times(rows.batch).min())
