@@ -9,6 +9,7 @@ import logging
 import multiprocessing
 import queue
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from multiprocessing.queues import Queue
@@ -125,12 +126,20 @@ def _play(
         over = campaign.histories is not None and each >= campaign.histories
         if over or stop.is_set() or time.monotonic() > until_s:
             break
-        outcomes.append(play(campaign.seed + each, among=campaign.among))
+        outcomes.append(_played(campaign.seed + each, campaign.among))
         if len(outcomes) == _AT_ONCE or outcomes[-1].violations:
             reports.put(outcomes)
             outcomes = []
     reports.put(outcomes)
     reports.put(_Took(time.monotonic() - began_s, time.process_time() - cpu_began_s))
+
+
+def _played(seed: int, among: tuple[str, ...]) -> Outcome:
+    """Play one history; an error of the simulator is a failure of its seed, and the others are played."""
+    try:
+        return play(seed, among=among)
+    except Exception:  # noqa: BLE001 - whatever it is, the seed shows it again
+        return Outcome(seed, (traceback.format_exc(),), Counter(), frozenset())
 
 
 def prepare() -> None:

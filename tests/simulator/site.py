@@ -138,7 +138,8 @@ class Site:
     def put_marks_back(self) -> None:
         """Do as the error says at which the flush stops over `marks_gone`."""
         for path, data in self.marks_gone.items():
-            self.log.put(path, data)
+            if not self.log.has(path):  # a flusher has written it again meanwhile
+                self.log.put(path, data)
         self.marks_gone.clear()
 
     def move_away(self) -> None:

@@ -194,6 +194,7 @@ class InJob(Victim):
     options: ClassVar[dict[str, Any]] = {"flush.distributedAboveBytes": 0}
 
     def look(self, number: int) -> None:
+        """See also that a task stood still, and not the driver, which sends no row of the window."""
         super().look(number)
         assert len(self.table.ids()) > 0
 
