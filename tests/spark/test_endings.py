@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.spark.remains import none_left, remains
 from tests.spark.tables import Table, stream
 from tests.support.waiting import until
 from wal_sink import status
+from wal_sink.spark.internals import spark_session, streaming_query
 from wal_sink.testing.servers.cassandra import EmbeddedCassandra
 from wal_sink.wal.location import locate
 from wal_sink.wal.log import Log
@@ -191,6 +193,20 @@ def test_ctrl_c_flushes_and_a_second_one_leaves(application: Application) -> Non
     assert application.pending() == EPOCHS
     assert application.remains("block") == []
     assert none_left(driver.process.pid)
+
+
+def test_an_interrupt_in_a_call_of_the_jvm_is_never_taken_for_a_jvm_that_is_gone(
+    spark: SparkSession,
+) -> None:
+    """Spark's handler uses the connection that it interrupts, and py4j may raise an OSError in its place."""
+    for each in range(20):
+        end, ctrl_c = time.monotonic() + 5, [os.getpid(), signal.SIGINT]
+        with pytest.raises(KeyboardInterrupt):
+            threading.Timer(0.005 + each * 0.0003, os.kill, ctrl_c).start()
+            while time.monotonic() < end:
+                streaming_query.running_queries(spark)
+        spark_session.drop_interrupted_call(spark)
+        assert not spark_session.is_stopped(spark)
 
 
 @pytest.mark.test_all

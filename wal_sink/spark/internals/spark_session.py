@@ -7,10 +7,13 @@ refuses a Spark that has changed, and no query fails for it later. Tested with t
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from py4j.clientserver import ClientServer
 from py4j.protocol import Py4JError
@@ -37,6 +40,41 @@ LISTENER_WRAPPER = "org.apache.spark.sql.streaming.PythonStreamingQueryListenerW
 DATASET = ("org.apache.spark.sql.classic.Dataset",)
 PYTHON_TABLE = "org.apache.spark.sql.execution.datasources.v2.python.PythonTable"
 FOREACH_BATCH_SINK = "org.apache.spark.sql.execution.streaming.sources.ForeachBatchSink"
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+V = TypeVar("V")
+
+
+def without_jvm(value: V) -> Callable[[Callable[P, T]], Callable[P, T | V]]:
+    """Decorate a call that returns `value` where the session is stopped, or its JVM does not answer.
+
+    An interrupt goes on. Spark's handler of SIGINT calls the JVM on the connection that it interrupts; where
+    that closes it, py4j, which cleans up after an interrupt, raises an OSError in its place (0.10.9.9).
+    """
+
+    def decorated(call: Callable[P, T]) -> Callable[P, T | V]:
+        @functools.wraps(call)
+        def answered(*args: P.args, **kwargs: P.kwargs) -> T | V:
+            before = sys.exception()  # the block ends by it, and is the context of each error below
+            try:
+                return call(*args, **kwargs)
+            except (
+                Py4JError,
+                OSError,
+                AttributeError,
+            ) as error:  # a stopped context has lost its objects
+                cause: BaseException | None = error
+                while cause is not None and cause is not before:
+                    if isinstance(cause, KeyboardInterrupt):
+                        raise KeyboardInterrupt from error
+                    cause = cause.__context__
+                return value
+
+        return answered
+
+    return decorated
 
 
 def find_class(jvm: Any, names: tuple[str, ...]) -> Any:
@@ -133,29 +171,25 @@ def session_id(spark: SparkSession) -> str:
     return str(spark._jsparkSession.sessionUUID())
 
 
+@without_jvm(True)
 def is_stopped(spark: SparkSession) -> bool:
     """Whether the session's context is stopped, or its JVM gone."""
     context = spark.sparkContext._jsc
-    try:
-        return context is None or bool(context.sc().isStopped())
-    except (Py4JError, OSError):
-        return True  # the JVM does not answer
+    return context is None or bool(context.sc().isStopped())
 
 
+@without_jvm(0)
 def slots(spark: SparkSession) -> int:
     """Return how many tasks the present executors can run at the same time; 0 without a context."""
-    try:
-        context = spark.sparkContext._jsc.sc()
-        profile = context.resourceProfileManager().defaultResourceProfile()
-        return int(context.maxNumConcurrentTasks(profile))
-    except (Py4JError, OSError, AttributeError):
-        return 0  # stopped, or just being stopped
+    context = spark.sparkContext._jsc.sc()
+    profile = context.resourceProfileManager().defaultResourceProfile()
+    return int(context.maxNumConcurrentTasks(profile))
 
 
+@without_jvm(None)
 def cancel_jobs(spark: SparkSession, group: str) -> None:
     """Cancel the jobs that a group has now; does nothing in a session that is stopped or stopping."""
-    with contextlib.suppress(Py4JError, OSError, AttributeError):
-        spark.sparkContext.cancelJobGroup(group)
+    spark.sparkContext.cancelJobGroup(group)
 
 
 def drop_interrupted_call(spark: SparkSession) -> None:
@@ -233,21 +267,17 @@ class OwnSession:
     def __init__(self, conf: Any) -> None:
         self._conf = conf
 
+    @without_jvm(True)
     def contains(self, key: str) -> bool:
         """Whether the application has set a key, in the session or before it was made; True if unknown."""
-        try:
-            return bool(self._conf.contains(key))
-        except (Py4JError, OSError):
-            return True
+        return bool(self._conf.contains(key))
 
     def get(self, key: str) -> str:
         """Return a value, the default where none is set."""
         return str(self._conf.get(key))
 
+    @without_jvm(False)
     def set(self, key: str, value: object) -> bool:
         """Set a value for the micro-batches that are planned from now on; whether that could be done."""
-        try:
-            self._conf.set(key, str(value))
-        except (Py4JError, OSError):
-            return False
+        self._conf.set(key, str(value))
         return True

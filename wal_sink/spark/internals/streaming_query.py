@@ -25,6 +25,7 @@ from wal_sink.spark.internals.spark_session import (
     folder_of,
     is_stopped,
     java,
+    without_jvm,
 )
 from wal_sink.spark.modes import refuse_mode
 
@@ -99,11 +100,11 @@ def _pass_on(listener: CheckpointListener, event: Any) -> None:
     listener.checkpointed(progress.id().toString(), progress.runId().toString(), progress.batchId())
 
 
+@without_jvm(None)
 def remove_listener(spark: SparkSession, listener: StreamingQueryListener) -> None:
     """Remove a listener; does nothing where the session is stopped, or its JVM gone."""
     if not is_stopped(spark):
-        with contextlib.suppress(Py4JError, OSError):
-            spark.streams.removeListener(listener)
+        spark.streams.removeListener(listener)
 
 
 class Source(NamedTuple):
@@ -182,12 +183,10 @@ def _write_options(execution: Any) -> Mapping[str, str]:
     return {entries.apply(i)._1(): entries.apply(i)._2() for i in range(entries.length())}
 
 
+@without_jvm(None)
 def active_query(spark: SparkSession, query_id: str) -> StreamingQuery | None:
     """Return a query that runs in a session; None when it has no such query."""
-    try:
-        return spark.streams.get(query_id)
-    except (Py4JError, OSError):
-        return None
+    return spark.streams.get(query_id)
 
 
 def checkpoint_root(query: StreamingQuery) -> str:
@@ -200,12 +199,10 @@ def output_mode(query: StreamingQuery) -> str:
     return str(query._jsq.streamingQuery().outputMode().toString()).lower()
 
 
+@without_jvm(None)
 def own_session(query: StreamingQuery) -> OwnSession | None:
     """Return a query's own session; None for a Spark that does not tell which that is."""
-    try:
-        return OwnSession(query._jsq.streamingQuery().sparkSessionForStream().conf())
-    except (Py4JError, OSError):
-        return None
+    return OwnSession(query._jsq.streamingQuery().sparkSessionForStream().conf())
 
 
 def stop(query: StreamingQuery) -> None:
@@ -225,42 +222,34 @@ def stop(query: StreamingQuery) -> None:
         query.stop()
 
 
+@without_jvm(None)
 def last_commit(query: StreamingQuery) -> int | None:
     """Return the last epoch that a run has checkpointed, or had found checkpointed; None: Spark tells none.
 
     Spark keeps the progress of the last trigger; in an idle query it is about the epoch that comes next.
     """
-    try:
-        progress = query._jsq.lastProgress()
-        if progress is None:
-            return None
-        wrote = progress.durationMs().containsKey("commitOffsets")
-        return int(progress.batchId()) - (0 if wrote else 1)
-    except (Py4JError, OSError):
+    progress = query._jsq.lastProgress()
+    if progress is None:
         return None
+    wrote = progress.durationMs().containsKey("commitOffsets")
+    return int(progress.batchId()) - (0 if wrote else 1)
 
 
+@without_jvm(True)
 def has_ended(query: StreamingQuery) -> bool:
     """Whether a run can write nothing any more: its thread has ended, or the JVM does not answer."""
-    try:
-        return not query._jsq.streamingQuery().queryExecutionThread().isAlive()
-    except (Py4JError, OSError):
-        return True
+    return not query._jsq.streamingQuery().queryExecutionThread().isAlive()
 
 
+@without_jvm(())
 def running_queries(spark: SparkSession) -> list[StreamingQuery]:
     """Return the session's active queries; none when the session is stopped or its JVM is gone."""
     if is_stopped(spark):
         return []
-    try:
-        return list(spark.streams.active)
-    except (Py4JError, OSError):
-        return []
+    return list(spark.streams.active)
 
 
+@without_jvm(None)
 def is_active(query: StreamingQuery) -> bool | None:
     """Whether a query was neither told to stop nor has failed; None when the JVM no longer answers."""
-    try:
-        return bool(query.isActive)
-    except (Py4JError, OSError):
-        return None
+    return bool(query.isActive)
