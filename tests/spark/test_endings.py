@@ -199,14 +199,20 @@ def test_an_interrupt_in_a_call_of_the_jvm_is_never_taken_for_a_jvm_that_is_gone
     spark: SparkSession,
 ) -> None:
     """Spark's handler uses the connection that it interrupts, and py4j may raise an OSError in its place."""
+
+    def call_until_interrupted(after_s: float) -> None:
+        end = time.monotonic() + 5
+        threading.Timer(after_s, os.kill, [os.getpid(), signal.SIGINT]).start()
+        while time.monotonic() < end:
+            streaming_query.running_queries(spark)
+
     for each in range(20):
-        end, ctrl_c = time.monotonic() + 5, [os.getpid(), signal.SIGINT]
         with pytest.raises(KeyboardInterrupt):
-            threading.Timer(0.005 + each * 0.0003, os.kill, ctrl_c).start()
-            while time.monotonic() < end:
-                streaming_query.running_queries(spark)
+            call_until_interrupted(0.005 + each * 0.0003)
         spark_session.drop_interrupted_call(spark)
         assert not spark_session.is_stopped(spark)
+    # Java has a thread for each connection, and the new one has no session yet.
+    spark_session.java(spark).SparkSession.setActiveSession(spark._jsparkSession)
 
 
 @pytest.mark.test_all
