@@ -61,16 +61,16 @@ PACKAGES = {
     "spark": "publish flush metrics progress configuration wal checkpoint protocol model targets",
     "wal_sink": "spark publish progress",
     # What production does not install: each needs an extra. The command `demo` imports the demo when it runs.
-    "testing": "spark publish targets targets.cassandra targets.sql targets.kafka"
-    " targets.postgresql protocol model state_backends",
+    "testing": "spark publish flush wal checkpoint targets targets.cassandra targets.sql"
+    " targets.kafka targets.postgresql protocol model state_backends",
     "demo": "wal_sink testing targets targets.sqlalchemy targets.delta targets.iceberg wal model",
     "cli": "demo admin publish metrics progress wal model targets state_backends",
 }
 
 OUTSIDE = {
-    "pyspark": "spark testing demo",
+    "pyspark": "spark testing.crash testing.local_spark demo",
     "py4j": "spark.internals",  # undocumented names of Spark have one place
-    "cassandra": "targets.cassandra testing demo",
+    "cassandra": "targets.cassandra testing.servers demo",
     "prometheus_client": "metrics",
     "psycopg": "targets.postgresql testing demo",
     "pgpq": "targets.postgresql",
@@ -332,6 +332,13 @@ def test_importing_the_package_loads_next_to_nothing() -> None:
     assert "wal_sink.errors" in loaded
     assert tops(loaded) & {"pyspark", "pandas", "cassandra", "pytest"} == set()
     assert "wal_sink.testing" not in loaded
+
+
+def test_a_query_is_played_without_spark() -> None:
+    """An author of a target needs neither a JVM nor the driver of another database."""
+    loaded = loaded_by("import wal_sink.testing.micro_batches")
+    assert "wal_sink.flush.flusher" in loaded
+    assert tops(loaded) & {"pyspark", "cassandra", "pytest"} == set()
 
 
 def test_importing_the_data_source_loads_no_driver() -> None:

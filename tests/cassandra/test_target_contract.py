@@ -43,6 +43,8 @@ def new_table(node: Node, keyspace: str, columns: str = "v bigint, t text") -> s
 class TestCassandra(TargetContract):
     """The real one; `test_target_outage` restarts it."""
 
+    most_kills = 12
+
     @pytest.fixture
     def target(self, cassandra: Node, keyspace: str) -> CassandraTarget:
         table = new_table(cassandra, keyspace, "v bigint, t text, d double")

@@ -15,7 +15,7 @@ def test_refused_rows_are_listed_and_exported(world: World, tmp_path: Path) -> N
     """By epoch and reason; the rows as JSON lines, and in Parquet."""
     world.on_invalid_row = "quarantine"
     query = world.run().batches([("a", 1)])
-    query.batch([("b", 2), (None, 7)], [(None, 8)])  # type: ignore[list-item]
+    query.batch([("b", 2), (None, 7)], [(None, 8)])
     empty = run(tmp_path, "quarantine", "checkpoint")
     assert (empty.code, empty.out.strip()) == (0, "No rows are in quarantine.")
     world.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from wal_sink.targets import LedgerState, Outcome
 from wal_sink.targets.base import Target
 from wal_sink.testing.contracts.rows import WITH_DOUBLE, Record
 from wal_sink.testing.contracts.staged import StagedContract
+
+PAGE = Path(__file__).parents[2] / "docs" / "targets.md"
 
 
 class TestFolder(StagedContract):
@@ -48,6 +51,17 @@ class TestFolder(StagedContract):
             raise BlockingIOError("the lock is held")
 
         patch.setattr(FolderSession, "commit", commit)
+
+
+def test_the_kill_that_the_page_shows(tmp_path: Path) -> None:
+    """What docs/targets.md tells an author to begin with."""
+    (shown,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (tmp_path / "schema.arrow").write_bytes(WITH_DOUBLE.serialize())
+    target = FolderTarget(FolderOptions(path=str(tmp_path)))
+    exec(compile(shown, str(PAGE), "exec"), names := dict[str, Any]())
+    names["test_a_flusher_dies_between_two_slices"](
+        target, lambda: [(row["k"], row["n"]) for row in read(target)]
+    )
 
 
 def read(target: Target) -> list[dict[str, Any]]:

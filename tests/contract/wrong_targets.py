@@ -371,7 +371,7 @@ _SQLITE: dict[str, tuple[type[Target], str]] = {
     "an answer comes before what it says is durable": (NotDurable, "test_a_restart_of_the_server"),
     "rows, then the ledger row": (
         with_session(Sqlite, TwoCommitsSession),
-        "test_a_window_has_one_commit",
+        "test_a_flusher_may_die_anywhere",
     ),
     "an insert commits by itself": (
         CommittingInsert,

@@ -167,7 +167,8 @@ class Stream:
             return self.world.expected()
         total: Counter[str] = Counter()
         for rows in self.world.committed.values():
-            total.update({key: value or 0 for key, value in rows.items()})
+            for key, value in rows:
+                total[key] += value or 0
         return dict(total)
 
     def found(self) -> dict[str, int]:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.neighbours import Counted, Row
-from tests.postgresql.world import PostgresqlWorld, RetryingTarget
+from tests.postgresql.world import PostgresqlWorld
 from tests.protocol.engine import World, flush, in_memory
 from tests.protocol.operators import query
 from tests.small_disk import mounted
@@ -61,7 +61,7 @@ class FailoverWorld(World):
         uri = primary.uri.replace(f"{primary.host}:{primary.port}", hosts)
         uri += f"{'&' if '?' in uri else '?'}target_session_attrs=read-write"
         options = PostgresqlOptions(uri=uri, table="rows", lock_timeout=0.5, request_timeout=3)
-        super().__init__(*in_memory(), RetryingTarget(options))
+        super().__init__(*in_memory(), PostgresqlTarget(options))
 
     def visible(self) -> list[tuple[str, int]]:
         return self.standby.execute("SELECT k, v FROM rows")

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.long
 class TestIceberg(StagedContract):
     """A table without partitions."""
 
+    most_kills = 6
     partition_by: tuple[tuple[str, Any], ...] = ()
 
     @pytest.fixture

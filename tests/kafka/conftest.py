@@ -19,14 +19,13 @@ from tests.protocol.engine import World, in_memory
 from wal_sink.model.ledger import LedgerState, Owner
 from wal_sink.model.plan import Plan
 from wal_sink.options import parse
-from wal_sink.targets.base import Kind
 from wal_sink.targets.kafka import KafkaTarget
 from wal_sink.targets.kafka.options import KafkaOptions
 from wal_sink.testing.servers.kafka import Broker
 
 
 class PairsTarget(KafkaTarget):
-    """Writes the engine's pairs (k, v) as key and value, and takes injected connection errors for passing."""
+    """Writes the engine's pairs (k, v) as key and value."""
 
     def plan(self, schema: pa.Schema, key: str) -> Plan:
         return super().plan(pa.schema([("key", pa.string()), ("value", pa.string())]), key)
@@ -34,9 +33,6 @@ class PairsTarget(KafkaTarget):
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
         renamed = [batch["k"], batch["v"].cast(pa.string())]
         return super().check(pa.record_batch(renamed, names=["key", "value"]), plan)
-
-    def classify(self, error: Exception) -> Kind:
-        return "retry" if isinstance(error, ConnectionError) else super().classify(error)
 
 
 class TopicWorld(World):

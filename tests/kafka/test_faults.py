@@ -30,10 +30,6 @@ from wal_sink.testing.servers.kafka import Broker
 ROWS = [(f"k{n}", n) for n in range(100)]
 
 
-class Unanswered(AnswerLost, ConnectionError):
-    """The operation took effect and its answer did not arrive; the process lives on."""
-
-
 @pytest.mark.parametrize(
     ("operation", "when"),
     [("begin", "before")]
@@ -61,7 +57,7 @@ def test_a_lost_answer_to_commit_is_read_back(make_world: Callable[[], TopicWorl
     """The records are there; they are not written again."""
     world = make_world()
     world.run().batch(ROWS)
-    flush(world.flusher(Faults(0, "after", Unanswered, matching="finish")))
+    flush(world.flusher(Faults(0, "after", AnswerLost, matching="finish")))
     raw.complete(world, 1, "")
 
 

@@ -53,10 +53,6 @@ def bytes_in(world: World) -> int:
     return sum(world.log_backend.size(path) for _, path in world.log.segments())
 
 
-class Lost(AnswerLost, ConnectionError):
-    """Whatever it is that fails, it may pass."""
-
-
 # --- what is done ---------------------------------------------------------------------------------
 
 
@@ -83,7 +79,7 @@ def test_whatever_is_tried_again_counts_once(when: Literal["before", "after"]) -
     while True:
         world = new_world()
         batches(world)
-        faults = Faults(at, when, Lost)
+        faults = Faults(at, when, AnswerLost)
         it = Watched(world, faults)
         failed = it.flush()
         assert world.table() == world.expected()

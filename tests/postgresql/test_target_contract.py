@@ -17,6 +17,8 @@ from wal_sink.testing.servers.postgresql import Server
 class TestAppend(RefusalsContract, SqlContract, RestartContract):
     """A table without a key; rows are copied into it."""
 
+    most_kills = 12
+
     table = "k text, n bigint, v bigint, t text, d double precision"
 
     @pytest.fixture

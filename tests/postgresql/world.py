@@ -6,16 +6,8 @@ import psycopg
 
 from tests.protocol.engine import World, in_memory
 from wal_sink.model.ledger import LedgerState, Owner
-from wal_sink.targets.base import Kind
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.testing.servers.postgresql import Server
-
-
-class RetryingTarget(PostgresqlTarget):
-    """Takes the connection errors that tests inject for ones that pass."""
-
-    def classify(self, error: Exception) -> Kind:
-        return "retry" if isinstance(error, ConnectionError) else super().classify(error)
 
 
 class PostgresqlWorld(World):
@@ -32,7 +24,7 @@ class PostgresqlWorld(World):
         server.execute(f"CREATE TABLE {self._table} (k text, v bigint)")
         uri = server.uri.replace(f":{server.port}/", f":{port or server.port}/")
         options = PostgresqlOptions(uri=uri, table=self._table, lock_timeout=0.3, request_timeout=2)
-        super().__init__(*in_memory(), RetryingTarget(options))
+        super().__init__(*in_memory(), PostgresqlTarget(options))
 
     def visible(self) -> list[tuple[str, int]]:
         """Read the table as another client does."""

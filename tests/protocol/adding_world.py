@@ -9,19 +9,15 @@ from pathlib import Path
 from sqlite_target import SqliteOptions, SqliteTarget
 from tests.protocol.engine import World, in_memory
 from wal_sink.model.ledger import LedgerState, Owner
-from wal_sink.targets.base import Kind
 
 
-class RetryingTarget(SqliteTarget):
-    """Takes the connection errors that tests inject for ones that pass. Its host never loses power."""
+class RefusingTarget(SqliteTarget):
+    """Takes a row that breaks a constraint for wrong. Its host never loses power."""
 
     def open(self) -> sqlite3.Connection:
         connection = super().open()
         connection.execute("PRAGMA synchronous = OFF")
         return connection
-
-    def classify(self, error: Exception) -> Kind:
-        return "retry" if isinstance(error, ConnectionError) else super().classify(error)
 
     def refuses(self, error: Exception) -> bool:
         return isinstance(error, sqlite3.IntegrityError)
@@ -40,7 +36,7 @@ class AddingWorld(World):
         with sqlite3.connect(self.path) as connection:
             connection.execute("CREATE TABLE t (k TEXT, v INTEGER)")
         connection.close()
-        target = RetryingTarget(SqliteOptions(path=str(self.path), table="t"))
+        target = RefusingTarget(SqliteOptions(path=str(self.path), table="t"))
         super().__init__(*in_memory(), target)
 
     def visible(self) -> list[tuple[str, int]]:

@@ -14,16 +14,11 @@ import pytest
 
 from tests.protocol import raw
 from tests.protocol.engine import Rows, World, flush, in_memory
-from tests.protocol.operations import different_faults
 from wal_sink.errors import WalSinkError
-from wal_sink.testing.faults import AnswerLost, Crash, Faults
+from wal_sink.testing.faults import AnswerLost, Crash, Faults, different_faults
 
 EPOCHS = 4
 """Epoch 2 has no rows; every other one updates a key of the epoch before, and adds one of its own."""
-
-
-class Unanswered(AnswerLost, ConnectionError):
-    """The operation took effect and its answer did not arrive; the process lives on."""
 
 
 def new_world() -> World:
@@ -123,7 +118,7 @@ def every_fault(
 
 def fault(k: int, when: When) -> Faults:
     """Return the fault at the k-th operation."""
-    error = Unanswered if when == "answer lost" else Crash
+    error = AnswerLost if when == "answer lost" else Crash
     return Faults(at=k, when="before" if when == "before" else "after", error=error)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from typing import Generic, NamedTuple, TypeVar
 
-from tests.protocol.operations import TOLD, changes
+from wal_sink.testing.faults import TOLD, changes
 
 End = TypeVar("End")
 

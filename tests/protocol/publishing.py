@@ -41,7 +41,7 @@ class Driver:
         def sleep(seconds: float) -> None:
             self.pauses += 1
             self.now_s += 20 * seconds
-            self.run.world.clock.us += int(20 * seconds * 1_000_000)
+            self.run.query.clock.us += int(20 * seconds * 1_000_000)
             assert self.pauses < 200, "it waits for ever"
             meanwhile(self.pauses)
 
@@ -51,7 +51,7 @@ class Driver:
             self.budget,
             checkpoint,
             self.run.log,
-            clock_us=self.run.world.clock,
+            clock_us=self.run.query.clock,
             now_s=lambda: self.now_s,
             sleep=sleep,
             backlogs=self.backlogs,
@@ -61,7 +61,7 @@ class Driver:
             checkpoint,
             plan=self.run.plan.key,
             options={},
-            clock_us=self.run.world.clock,
+            clock_us=self.run.query.clock,
             backpressure=room,
         )
         return publisher.publish(self.run.execution, self.run.tasks(rows))

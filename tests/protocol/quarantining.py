@@ -25,7 +25,7 @@ class QuarantiningWorld(World):
 
     def frame(self, rows: Rows) -> pa.RecordBatch:
         """Return rows as the DataFrame has them."""
-        return super().frame([(None if k == REFUSED else k, v) for k, v in rows])  # type: ignore[misc]
+        return super().frame([(None if k == REFUSED else k, v) for k, v in rows])
 
     def forget(self) -> None:
         """Judge the quarantine, too, before it goes: one row of each kept attempt but epoch 2."""
@@ -65,7 +65,7 @@ class RefusingWorld(QuarantiningWorld):
         refused = [
             (epoch, key)
             for epoch in sorted(whose)
-            for key, value in self.computed[epoch, whose[epoch]].items()
+            for key, value in self.computed[epoch, whose[epoch]]
             if value is None and key.startswith("777")
         ]
         found = [(epoch, row["k"]) for epoch, _, row in listed(self)]  # type: ignore[index]

@@ -90,7 +90,7 @@ def newest(epochs: Iterable[int], world: World) -> dict[str, int]:
     table: dict[str, int | None] = {}
     whose = kept(world)
     for epoch in sorted(epochs):
-        table.update(world.computed.get((epoch, whose[epoch]), {}))
+        table.update(world.computed.get((epoch, whose[epoch]), ()))
     return {key: value for key, value in table.items() if value is not None}
 
 
@@ -99,7 +99,7 @@ def expected(epochs: int, world: World) -> list[tuple[str, int]]:
     if not world.adds:
         return list(newest(range(epochs), world).items())
     whose = kept(world)
-    rows = (row for n in range(epochs) for row in world.computed.get((n, whose[n]), {}).items())
+    rows = (row for n in range(epochs) for row in world.computed.get((n, whose[n]), ()))
     return [(key, value) for key, value in rows if value is not None]
 
 
@@ -108,7 +108,7 @@ def safe(world: World, why: object) -> None:
     whose = kept(world)
     wrote: dict[int, set[str]] = {}
     for key, value in world.visible():
-        found = {a for a, rows in world.computed.items() if rows.get(key) == value}
+        found = {a for a, rows in world.computed.items() if (key, value) in rows}
         assert found, f"{key} was never computed ({why})"
         for epoch, run in found:
             wrote.setdefault(epoch, set()).add(run)
@@ -153,7 +153,7 @@ def complete(world: World, epochs: int, why: object) -> None:
         assert newer["base_us"] > last_us(older), why
     for (key,), row in world.store.table.items() if world.dates else ():
         (epoch,) = {
-            e for (e, _), rows in world.computed.items() if rows.get(key) == row.cells["v"].value
+            e for (e, _), rows in world.computed.items() if (key, row.cells["v"].value) in rows
         }
         record = flushed[epoch]
         assert 0 <= row.cells["v"].us - record["base_us"] < record["rows"], f"{key} ({why})"

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlite_target import SqliteOptions
 from tests.protocol import raw
-from tests.protocol.adding_world import RetryingTarget
+from tests.protocol.adding_world import RefusingTarget
 from tests.protocol.engine import World, flush, in_memory
 from wal_sink.model.ledger import LedgerState, Owner, ledger_key
 from wal_sink.targets.base import Target
@@ -30,7 +30,7 @@ class SeveralWorld(World):
         self._path = folder / f"{uuid.uuid4().hex}.db"
         self._create_table()
         super().__init__(*in_memory())
-        added = RetryingTarget(SqliteOptions(path=str(self._path), table="t"))
+        added = RefusingTarget(SqliteOptions(path=str(self._path), table="t"))
         both: dict[str, Target] = {CELLS: self.store, ADDED: added}
         self.named = {each: both[each] for each in names or both}
 
@@ -105,7 +105,7 @@ def safe(world: SeveralWorld, why: object) -> None:
     whose = raw.kept(world)
     for name in world.targets:
         for key, value in world.rows(name):
-            found = {a for a, rows in world.computed.items() if rows.get(key) == value}
+            found = {a for a, rows in world.computed.items() if (key, value) in rows}
             assert found, f"{key} was never computed ({why})"
             assert {run for _, run in found} <= {whose.get(epoch) for epoch, _ in found}, why
         _needed_is_there(world, name, whose, why)
@@ -131,7 +131,7 @@ def complete(world: SeveralWorld, epochs: int, why: object) -> None:
     safe(world, why)
     whose = raw.kept(world)
     assert sorted(whose) == list(range(epochs)), why
-    each = [row for n in whose for row in world.computed.get((n, whose[n]), {}).items()]
+    each = [row for n in whose for row in world.computed.get((n, whose[n]), ())]
     histories = []
     for name in world.targets:
         expected = list(raw.newest(range(epochs), world).items()) if name == CELLS else each

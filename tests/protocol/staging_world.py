@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from sqlite_target import SqliteOptions
-from tests.protocol.adding_world import AddingWorld, RetryingTarget
+from tests.protocol.adding_world import AddingWorld, RefusingTarget
 from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
@@ -17,7 +17,7 @@ from wal_sink.targets.base import Delivery, Session, Slice, StagedSession
 from wal_sink.targets.sql.session import SqlSession
 
 
-class StagingTarget(RetryingTarget):
+class StagingTarget(RefusingTarget):
     """SQLite, with a folder of staged files beside the table's file."""
 
     delivery = Delivery.STAGED

@@ -36,7 +36,7 @@ def pass_over(world: World, *, published: bool) -> None:
 def batch(run: Run, retained: int, *partitions: Rows, offset: str | None = None) -> int:
     """Run one micro-batch; while it is planned, Spark purges what lies `minBatchesToRetain` before it."""
     run.write_offsets(offset)
-    checkpoint = run.world.checkpoint
+    checkpoint = run.query.checkpoint
     for folder in ("offsets/", "commits/"):
         checkpoint.delete(
             path

@@ -34,7 +34,7 @@ def query(tmp_path: Path) -> World:
 
 def micro_batch(run: Run, tmp_path: Path) -> MicroBatch:
     """Return what tasks and publisher of a run's micro-batch know."""
-    only = Destination("", "memory", MemoryOptions(keys="k"), run.world.store)
+    only = Destination("", "memory", MemoryOptions(keys="k"), run.query.store)
     sink = SinkOptions(checkpoint=str(tmp_path))
     return MicroBatch(Configuration(sink, (only,), locate(str(tmp_path))), run.plans)
 
@@ -58,7 +58,7 @@ def append(
         task_attempt=attempt,
         call=call,
     )
-    return batch.append([run.world.frame(rows)], task)
+    return batch.append([run.query.frame(rows)], task)
 
 
 def test_rule_24_a_refused_row_keeps_the_epoch_that_it_came_with(
@@ -69,9 +69,9 @@ def test_rule_24_a_refused_row_keeps_the_epoch_that_it_came_with(
     batch = micro_batch(run, tmp_path)
     sink = SinkOptions(checkpoint=str(tmp_path), epoch_column="epoch", on_invalid_row="quarantine")
     batch = batch._replace(configuration=batch.configuration._replace(sink=sink))
-    schema = run.world.frame([]).schema.append(pa.field("epoch", pa.int64(), nullable=False))
-    batch = batch._replace(plans={"": run.world.store.plan(schema, "k")})
-    appended = append(batch, run, [("a", 1), (None, 2)])  # type: ignore[list-item]
+    schema = run.query.frame([]).schema.append(pa.field("epoch", pa.int64(), nullable=False))
+    batch = batch._replace(plans={"": run.query.store.plan(schema, "k")})
+    appended = append(batch, run, [("a", 1), (None, 2)])
     for segments in (appended.segments, appended.refused):
         (segment,) = segments
         (found,) = read_segment(query.log_backend, segment)
@@ -156,7 +156,7 @@ def test_rule_25_a_call_that_failed_leaves_nothing_and_takes_nothing(
     append(batch, run, [("b", 1)], partition=1)
     with pytest.raises(InvalidRow):
         batch.append(
-            [pa.record_batch({"k": [None], "v": [1]}, run.world.frame([]).schema)], _task(run)
+            [pa.record_batch({"k": [None], "v": [1]}, run.query.frame([]).schema)], _task(run)
         )
     batch.discard_call(run.execution, CALL)
     assert set(paths_of(query)) == others

@@ -750,7 +750,7 @@ def test_who_waits_for_a_target_that_is_not_attached_is_told(world: SeveralWorld
 def test_rows_in_quarantine_of_a_detached_target_count(world: SeveralWorld) -> None:
     """They are nowhere else: the log is not safe to delete, and the list has them."""
     world.on_invalid_row = "quarantine"
-    world.run().batch([("1", 1), (None, 7)])  # type: ignore[list-item]
+    world.run().batch([("1", 1), (None, 7)])
     world.flush_all()
     world.log_backend.delete(world.log_backend.list("quarantine/cells/"))
     plan_detach(query(world).of(ADDED)).carry_out(NOW_US)

@@ -13,13 +13,12 @@ import pytest
 import wal_sink
 from state_backends import StorageOptions, open_backend
 from tests.protocol.engine import World
-from tests.protocol.operations import different_faults
 from tests.s3 import S3
 from wal_sink.admin.adopt import Sight, look_for_checkpoint
 from wal_sink.admin.query import Query, find_query
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import LogUnavailable, OptionError
-from wal_sink.testing.faults import Crash, Faults
+from wal_sink.testing.faults import Crash, Faults, different_faults
 from wal_sink.wal.location import locate
 from wal_sink.wal.log import Log
 
@@ -64,7 +63,7 @@ def dies_and_recovers(s3: S3, seam: Literal["run", "flusher"], faults: Faults) -
     run_faults, flush_faults = (faults, Faults()) if seam == "run" else (Faults(), faults)
     with contextlib.suppress(Crash):
         script(world, 1, run_faults, flush_faults)
-    assert set(world.table()) <= {key for rows in world.committed.values() for key in rows}
+    assert set(world.table()) <= {key for rows in world.committed.values() for key, _ in rows}
     script(world, 2, Faults(), Faults())
     assert world.flushed() == world.expected(), faults.injected
     assert world.log_backend.list("segments/") == world.log_backend.list("manifests/") == []

@@ -225,7 +225,7 @@ def test_rule_24_what_one_of_several_targets_refuses_goes_to_none(tmp_path: Path
     world.on_invalid_row = "quarantine"
     frame = world.frame
     world.frame = lambda rows: frame(  # type: ignore[method-assign]
-        [(None if k == REFUSED else k, v) for k, v in rows]  # type: ignore[misc]
+        [(None if k == REFUSED else k, v) for k, v in rows]
     )
     world.run().batch([("a", 1), (REFUSED, 2)])
     world.flush_all()

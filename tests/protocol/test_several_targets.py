@@ -17,7 +17,6 @@ from tests.protocol.cases import covered
 from tests.protocol.engine import NOW_US, Rows, World, a_decision, flush, in_memory
 from tests.protocol.every_fault import fault, injected_as_meant, partitions
 from tests.protocol.interleave import Process, Turns
-from tests.protocol.operations import different_faults
 from tests.protocol.several_world import ADDED, CELLS, SeveralWorld
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import Diverged, Fenced, WalSinkError
@@ -28,7 +27,7 @@ from wal_sink.model.manifest import Attempt
 from wal_sink.progress.backlog import read_backlog
 from wal_sink.protocol.next_step import Idle
 from wal_sink.targets.base import Slice, Target
-from wal_sink.testing.faults import Crash, Faults
+from wal_sink.testing.faults import Crash, Faults, different_faults
 from wal_sink.testing.memory_target import MemoryOptions, MemoryTarget
 from wal_sink.wal.log import Log
 from wal_sink.wal.targets import announce, attach_targets, flushed_epoch

@@ -90,8 +90,8 @@ def test_rule_7_abort_after_an_effective_commit_deletes_nothing(
     writer.commit(messages, 0)
     writer.abort(messages, 0)
     run.write_commit([[("a", 1)], [("b", 2)]])
-    run.world.flush()
-    assert run.world.table() == run.world.expected() == {"a": 1, "b": 2}
+    run.query.flush()
+    assert run.query.table() == run.query.expected() == {"a": 1, "b": 2}
 
 
 def test_a_lost_message_is_not_passed_over(started: tuple[Run, WalSinkStreamWriter]) -> None:
@@ -100,7 +100,7 @@ def test_a_lost_message_is_not_passed_over(started: tuple[Run, WalSinkStreamWrit
     (appended,) = run.tasks([("a", 1)])
     with pytest.raises(WalSinkError, match="2 messages, 1 of them"):
         writer.commit([Message(appended), None], 0)
-    assert run.world.log.attempts() == ()
+    assert run.query.log.attempts() == ()
 
 
 def test_rule_7_a_batch_of_which_a_task_failed_leaves_nothing(
@@ -113,16 +113,16 @@ def test_rule_7_a_batch_of_which_a_task_failed_leaves_nothing(
     run, writer = started
     run.batch([("a", 1)])
     for _ in range(101):
-        again = run.world.run()
+        again = run.query.run()
         again.write_offsets()
         (fine,) = again.tasks([("b", 2)])
         writer.abort([Message(fine), None], 1)
         again.end()
-    segments = run.world.log.segments()
+    segments = run.query.log.segments()
     assert [epoch for epoch, _ in segments] == [0]
-    run.world.run().batches([("b", 2)])
-    run.world.flush()
-    assert run.world.table() == run.world.expected() == {"a": 1, "b": 2}
+    run.query.run().batches([("b", 2)])
+    run.query.flush()
+    assert run.query.table() == run.query.expected() == {"a": 1, "b": 2}
 
 
 def test_rule_7_abort_without_any_message_does_nothing(
@@ -132,7 +132,7 @@ def test_rule_7_abort_without_any_message_does_nothing(
     run, writer = started
     run.tasks([("a", 1)])
     writer.abort([None, None], 0)
-    assert len(run.world.log.segments()) == 1
+    assert len(run.query.log.segments()) == 1
 
 
 def test_rule_7_a_store_that_fails_does_not_hide_why_spark_aborts(
@@ -141,7 +141,7 @@ def test_rule_7_a_store_that_fails_does_not_hide_why_spark_aborts(
     """Spark would report the error of `abort` in place of the one that made it abort."""
     run, writer = started
     (appended,) = run.tasks([("a", 1)])
-    run.world.log_backend.delete([paths.TICKET.path(run.run_id)])
-    run.world.log_backend.create(paths.TICKET.path(run.run_id), b"no ticket")
+    run.query.log_backend.delete([paths.TICKET.path(run.run_id)])
+    run.query.log_backend.create(paths.TICKET.path(run.run_id), b"no ticket")
     writer.abort([Message(appended), None], 0)
     assert "segments of a failed attempt at epoch 0 could not be deleted" in caplog.text

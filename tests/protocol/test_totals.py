@@ -106,7 +106,7 @@ def test_rule_27_a_row_is_not_taken_out_nor_added_afterwards() -> None:
     """What the flush meets stops it; what the tasks have refused is exported, not sent again."""
     world = TotalsWorld()
     world.on_invalid_row = "quarantine"
-    run = world.run().batches([("a", 1), (None, 2)])  # type: ignore[list-item]
+    run = world.run().batches([("a", 1), (None, 2)])
     world.flush()
     with pytest.raises(errors.OptionError, match="added to totals"):
         plan_retry(query(world), world.target).carry_out(NOW_US)

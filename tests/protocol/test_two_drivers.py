@@ -26,11 +26,10 @@ from tests.protocol.interleave import (
     open_operations,
     take_turns,
 )
-from tests.protocol.operations import changes
 from tests.protocol.pairs_of_stops import History, pairs_of_stops
 from wal_sink.errors import Fenced
 from wal_sink.flush.run_history import RunHistory
-from wal_sink.testing.faults import Faults
+from wal_sink.testing.faults import Faults, changes
 
 EPOCHS = 2
 StopWatcher = tuple[int, ...]

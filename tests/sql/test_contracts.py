@@ -153,6 +153,8 @@ class TestSqliteDeletes(OnSqlite, KeyedContract):
 class TestDuckDbAppend(OnDuckDb, AppendContract):
     """DuckDB."""
 
+    most_kills = 4
+
 
 class TestDuckDbDeletes(OnDuckDb, KeyedContract):
     """DuckDB."""
@@ -160,6 +162,8 @@ class TestDuckDbDeletes(OnDuckDb, KeyedContract):
 
 class TestMariaDbAppend(OnMariaDb, AppendContract, RestartContract):
     """MariaDB, whose server is killed."""
+
+    most_kills = 12
 
     def restart(self, target: Target) -> None:
         assert isinstance(self.store, Maria)

@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import gc
+import sys
+from abc import ABC
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import BinaryIO, Generic, Literal, TypeVar
+from types import FrameType, ModuleType
+from typing import Any, BinaryIO, Generic, Literal, TypeVar
 
 import pyarrow as pa
 
@@ -31,12 +35,17 @@ from wal_sink.targets.base import (
 
 T = TypeVar("T")
 
+LOOKS = ("read ", "list ", "size ", "input ")
+"""In checkpoint, log and ledger."""
+TOLD = "event "
+"""What Spark tells this process, and only its memory has."""
+
 
 class Crash(BaseException):
     """The process dies here."""
 
 
-class AnswerLost(Exception):
+class AnswerLost(ConnectionError):
     """The operation may have taken effect; a conditional update then has an unknown outcome."""
 
 
@@ -93,6 +102,76 @@ class Faults:
         """Run one operation."""
         with self.around(name):
             return operation()
+
+
+class CallFaults(Faults):
+    """Counts also the calls from a target's code to that of others, above all to its driver.
+
+    Its `commit` may do in two steps what has to be one, and a process dies between them, too. Calls by
+    operators and `with` are left out, and those of other threads.
+
+    :param target: its code lies in the packages of its class and of those that this derives.
+    :param inside: how the names of the operations begin in which calls are counted.
+    """
+
+    def __init__(self, target: Target, inside: str, at: int | None = None) -> None:
+        super().__init__(at)
+        derived = [c.__module__ for c in type(target).__mro__ if c not in (Target, ABC, object)]
+        self._packages = tuple(f"{name.rpartition('.')[0] or name}." for name in derived)
+        self._inside = inside
+
+    @contextlib.contextmanager
+    def around(self, name: str) -> Iterator[None]:
+        """Surround one operation, in place of a profiler."""
+        with super().around(name):
+            before, collects = sys.getprofile(), gc.isenabled()
+            if name.startswith(self._inside):
+                gc.disable()  # what it would close is not of this operation
+                sys.setprofile(self._profile)
+            try:
+                yield
+            finally:
+                sys.setprofile(before)
+                if collects:
+                    gc.enable()
+
+    def _profile(self, frame: FrameType, event: str, called: Any) -> None:
+        name = ""
+        if event == "c_call" and self._is_own(frame) and not _is_builtin(called):
+            name = called.__qualname__
+        elif event == "call" and self._is_own(frame.f_back) and not self._is_own(frame):
+            name = frame.f_code.co_qualname
+        if name and not name.endswith("__"):
+            with super().around(f"call {name}"):
+                pass
+
+    def _is_own(self, frame: FrameType | None) -> bool:
+        name = str(frame.f_globals.get("__name__", "")) if frame else ""
+        return name != __name__ and f"{name}.".startswith(self._packages)
+
+
+def _is_builtin(function: Any) -> bool:
+    """Whether it belongs to Python's own types, or to the module `builtins`."""
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, ModuleType):
+        return owner is builtins
+    return (owner if isinstance(owner, type) else type(owner)) in vars(builtins).values()
+
+
+def changes(operation: str) -> bool:
+    """Whether something may lie in the stores that did not before: else dying now is dying earlier."""
+    return not operation.startswith((*LOOKS, TOLD))
+
+
+def different_faults(operations: Sequence[str], when: str) -> list[int]:
+    """Return the operations at which a fault may leave what none at an earlier one leaves.
+
+    :param when: `before` or `after`: the process dies; `answer lost`: it lives on, and each is different.
+    """
+    if when == "answer lost":
+        return list(range(len(operations)))
+    last_done = operations if when == "after" else ["", *operations]
+    return [k for k in range(len(operations)) if k == 0 or changes(last_done[k])]
 
 
 def halves(rows: Slice) -> tuple[Slice, Slice]:
@@ -210,7 +289,8 @@ class FaultyTarget(Target):
         return session
 
     def classify(self, error: Exception) -> Kind:
-        return self.inner.classify(error)
+        """Take a connection error for an injected one, which passes by itself."""
+        return "retry" if isinstance(error, ConnectionError) else self.inner.classify(error)
 
 
 S = TypeVar("S", bound=Session)

@@ -23,6 +23,7 @@ suite                                     for                                   
 `staged.StagedContract`                   `Delivery.STAGED` with `parallel_writes`        1, 2, 9 to 11
 ========================================  ==============================================  ==============
 
+Each of them kills flushers at each step (`wal_sink.testing.contracts.kills`).
 `wal_sink.testing.contracts.restart` is for any whose server a test can kill, derived together with it.
 
 No test of a suite passes without having checked something: what a target does not promise is in another one,
@@ -39,12 +40,12 @@ from wal_sink.errors import InvalidRow
 from wal_sink.model.ledger import Outcome, Owner
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Delivery, Session, Slice, Target
+from wal_sink.testing.contracts.kills import KillsContract
 from wal_sink.testing.contracts.ledger import begin, begun_window, finish
 from wal_sink.testing.contracts.rows import (
     BASE_US,
     SCHEMA,
     Record,
-    RowsContract,
     Table,
     deliver,
 )
@@ -52,7 +53,7 @@ from wal_sink.testing.contracts.rows import (
 __all__ = ["SCHEMA", "Record", "SequentialContract", "Table", "TargetContract"]
 
 
-class SequentialContract(RowsContract):
+class SequentialContract(KillsContract):
     """Subclass as `Test…` with a fixture `target` and `rows`: rows are cells, one session writes them."""
 
     parallel = False
