@@ -264,6 +264,21 @@ def test_progress_never_connects() -> None:
     assert not {name for name in reach if name == "flush" or name.startswith("targets")}
 
 
+def test_a_row_feature_of_cassandra_is_asked_by_hooks() -> None:
+    """All that lies outside asks `FEATURES`; `write.totals`, by which one reads the table, belongs to it."""
+    cassandra = "wal_sink.targets.cassandra"
+    found = {
+        (module, feature)
+        for module in MODULES
+        for feature in imports(module)
+        if feature.startswith(f"{cassandra}.features.")
+    }
+    table = f"{cassandra}.features"
+    assert (table, f"{table}.totals") in found
+    of_others = {(module, feature) for module, feature in found if module != table}
+    assert of_others == {(f"{cassandra}.write.totals", f"{table}.totals")}
+
+
 def test_there_are_no_circles_among_modules() -> None:
     """Every module can be read after those that it imports; the lazy `__init__` aside."""
     graph = {

@@ -20,6 +20,7 @@ from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.driver import pipeline
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.feature import Stamped
+from wal_sink.targets.cassandra.write.batches import requests
 from wal_sink.targets.cassandra.write.writer import Writer
 from wal_sink.testing.servers.cassandra import Node
 
@@ -157,10 +158,9 @@ def test_a_delete_is_named_by_as_much_of_its_key_as_it_has(cassandra: Node, tabl
     batch = target.check(frame(deletes), plan)
     with connect(target.options) as connection:
         of = Writer(connection, target.options)
-        requests = of._requests(of.prepare(plan).tables[0], Stamped(batch, np.arange(US, US + 2)))
-        named = [
-            of._describe(part) for request in requests for part in request.halves() or [request]
-        ]
+        rows = Stamped(batch, np.arange(US, US + 2))
+        found = requests(of.prepare(plan).tables[0], rows, None)
+        named = [of._describe(part) for request in found for part in request.halves() or [request]]
     for text, key in zip(
         named,
         (["k2=5", IDS[1]], ["k2=6", IDS[2], "a=", f"{(DAY - dt.date(1970, 1, 1)).days}"]),

@@ -307,23 +307,23 @@ def test_a_table_that_another_node_has_is_there(
     """The node that is asked lags behind, or another start has just made the table."""
     given = {"username": role, "password": "first", "ledgerTable": "wal_sink_lagging"}
     target = CassandraTarget(options(node, **given))
-    schema, nodes = pa.schema({"k": pa.string(), "v": pa.int64()}), table_module.nodes
-    plan = target.plan(schema, "k")
+    plan = target.plan(pa.schema({"k": pa.string(), "v": pa.int64()}), "k")
+    where_it_is = table_module._where_it_is
     again = {
         "t": "CREATE TABLE ks.t (k text PRIMARY KEY, v bigint)",
         "wal_sink_lagging": create_ledger(TableName("ks", "wal_sink_lagging")),
     }[name]
 
-    def other_nodes(session: Any) -> list[Any]:
+    def where_it_is_by_now(session: Any, name: TableName) -> Any:
         admin.execute(again)
-        return nodes(session)
+        return where_it_is(session, name)
 
     with target.connect(Owner(f"{role} {name}", "log", "checkpoint")) as session:
         admin.execute(f"DROP TABLE ks.{name}")
         if name != "t":  # its first statement
             with pytest.raises(TargetUnavailable, match="lacks what the schema of the cluster has"):
                 session.read_ledger()
-        monkeypatch.setattr(table_module, "nodes", other_nodes)
+        monkeypatch.setattr(table_module, "_where_it_is", where_it_is_by_now)
         owner = Owner(f"{role} {name}", "log", "checkpoint")
         look = {"t": partial(session.compare, plan)}.get(name, partial(target.connect, owner))
         look()

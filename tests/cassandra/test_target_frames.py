@@ -23,7 +23,7 @@ from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.driver import pipeline
 from wal_sink.targets.cassandra.driver.connection import Connection, _profiles
 from wal_sink.targets.cassandra.driver.internals import WideConnection
-from wal_sink.targets.cassandra.write.batches import Batches
+from wal_sink.targets.cassandra.write.batches import Batches, requests
 from wal_sink.targets.cassandra.write.writer import Writer
 from wal_sink.testing.servers.cassandra import Node
 
@@ -196,7 +196,7 @@ def warnings(writer: Writer, plan: Plan, rows: Slice) -> set[str]:
     prepared = writer.prepare(plan)
     prepared.buffer.add(rows)
     (stamped,) = prepared.buffer.take()
-    for request in writer._requests(prepared.tables[0], stamped):
+    for request in requests(prepared.tables[0], stamped, None):
         future = writer._session.execute_async(writer._bound(request))
         future.result()
         said.update(future.warnings or ())

@@ -19,9 +19,10 @@ from wal_sink.model.plan import Column, Plan, plan_key
 from wal_sink.options import parse
 from wal_sink.targets.cassandra import CassandraOptions
 from wal_sink.targets.cassandra.check import check
-from wal_sink.targets.cassandra.compare import Wanted, refuse_changed
+from wal_sink.targets.cassandra.compare import Wanted, match_tables, refuse_changed
 from wal_sink.targets.cassandra.feature import Stamped
-from wal_sink.targets.cassandra.features.tables import SeveralTables, match_tables, of_several
+from wal_sink.targets.cassandra.features.tables import SeveralTables
+from wal_sink.targets.cassandra.plan import of_several
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
 from wal_sink.targets.cassandra.table import ColumnMetadata, TableMetadata
 from wal_sink.targets.cassandra.write.batches import by_table

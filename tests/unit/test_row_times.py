@@ -28,10 +28,8 @@ from wal_sink.targets.cassandra.feature import Form, Stamped
 from wal_sink.targets.cassandra.features import FEATURES
 from wal_sink.targets.cassandra.features.event_time import EVENT_US
 from wal_sink.targets.cassandra.features.lives import (
-    ASK_EVERY_S,
     EXPIRES_US,
     LIFE_S,
-    WriteClock,
     for_server,
     latest_expiry_s,
     seconds_left,
@@ -46,6 +44,7 @@ from wal_sink.targets.cassandra.write.batches import (
 )
 from wal_sink.targets.cassandra.write.refusals import ledger_us
 from wal_sink.targets.cassandra.write.statements import Statements, upsert
+from wal_sink.targets.cassandra.write.writer import ASK_EVERY_S, WriteClock
 
 ANYWHERE = Replicas(None, "ks", "dc")
 NOW_S = 1_790_000_000

@@ -29,11 +29,10 @@ from wal_sink.targets.cassandra.features.totals import (
     Sums,
     refuse_no_totals,
     totals,
-    with_added_column,
 )
 from wal_sink.targets.cassandra.row_plan import ADDED_COLUMN, CassandraPlan, TableName
 from wal_sink.targets.cassandra.table import ColumnMetadata, TableMetadata
-from wal_sink.targets.cassandra.write.totals import requests, select
+from wal_sink.targets.cassandra.write.totals import requests, select, with_added_column
 
 GIVEN = {
     "checkpointLocation": "file:///data/checkpoint",

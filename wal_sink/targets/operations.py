@@ -13,19 +13,20 @@ from typing import Annotated
 
 import msgspec
 import pyarrow as pa
-import pyarrow.types as pt
 
 from wal_sink.errors import OptionError, SchemaMismatch
-from wal_sink.model import plan
-from wal_sink.model.plan import Column, Operation
+from wal_sink.model.plan import Column, Operation, spark_type
 from wal_sink.options import SHAPES, Options, about
 from wal_sink.targets.create_table import TableOptions
 
 
-def named_column(schema: pa.Schema, option: str, column: str) -> pa.DataType:
-    """Return the type of the column that an option names.
+def refuse_type(
+    schema: pa.Schema, option: str, column: str, taken: tuple[str, ...], remedy: str
+) -> None:
+    """Refuse a column, which an option names, of another type than some.
 
-    :raises SchemaMismatch: the DataFrame lacks it, or has several of that name.
+    :param taken: types, by Spark's names without parameters.
+    :raises SchemaMismatch: it is of another type; or the DataFrame lacks it, or has several of that name.
     """
     count = schema.names.count(column)
     if count != 1:
@@ -34,7 +35,11 @@ def named_column(schema: pa.Schema, option: str, column: str) -> pa.DataType:
             f" column{'s' * (count > 1)}; it has {', '.join(schema.names)}.",
             f"Add it, .withColumn({column!r}, …), or correct {option}.",
         )
-    return schema.field(column).type
+    kind = schema.field(column).type
+    if spark_type(kind) not in taken:
+        raise SchemaMismatch(
+            f"Column {column}, which {option} names, is {kind} in the DataFrame.", remedy
+        )
 
 
 def refuse_written(
@@ -69,21 +74,10 @@ def without_words(
     """
     if not column:
         return schema
-    kind = named_column(schema, option, column)
+    remedy = f'Make it a string of {words}: .cast("string").'
+    refuse_type(schema, option, column, ("string",), remedy)
     refuse_written(option, column, known, place)
-    if not is_text(kind):
-        raise SchemaMismatch(
-            f"Column {column}, which {option} names, is {kind} in the DataFrame.",
-            f'Make it a string of {words}: .cast("string").',
-        )
     return schema.remove(schema.names.index(column))
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """Whether values of an Arrow type can be words."""
-    if pt.is_dictionary(kind):
-        return is_text(kind.value_type)
-    return plan.is_text(kind)
 
 
 UPSERT: Operation = "upsert"

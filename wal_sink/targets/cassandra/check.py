@@ -13,10 +13,9 @@ import pyarrow.compute as pc
 
 from wal_sink.targets.arrow_values import long, not_deleted, refuse_other_schema
 from wal_sink.targets.cassandra.casts import sizes
-from wal_sink.targets.cassandra.feature import TaskRows
+from wal_sink.targets.cassandra.feature import Check, TaskRows
 from wal_sink.targets.cassandra.features import used
-from wal_sink.targets.cassandra.features.tables import check_for_every, check_for_named, in_order
-from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan
+from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, in_order
 from wal_sink.targets.cassandra.rules import InvalidValue, invalid_values, refuse_invalid, refused
 from wal_sink.targets.cassandra.types import cast_column, column_types
 
@@ -32,20 +31,18 @@ def check(batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
     :raises SchemaMismatch: the columns are not those of the plan.
     :raises InvalidRow: a row cannot be written to one of its tables, or names no table.
     """
-    if not plan.details.tables:
-        return check_for_one(batch, plan)
     refuse_other_schema(batch.schema, plan)
-    of_tables = check_for_named if plan.details.table_column else check_for_every
-    return of_tables(batch, plan, check_for_one)
+    whole: Check = check_for_one
+    for feature in used(plan):
+        whole = feature.wrap_check(whole, plan)
+    return whole(batch, plan)
 
 
 def check_for_one(batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
     """Cast `batch` to what the log holds for one table.
 
-    :raises SchemaMismatch: the columns are not those of the plan.
     :raises InvalidRow: a row cannot be written; names the column and the first such row.
     """
-    refuse_other_schema(batch.schema, plan)
     features, rows = tuple(used(plan)), TaskRows(batch, plan)
     for feature in features:
         feature.read(rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -16,10 +17,12 @@ from wal_sink.targets.cassandra.row_options import COLLECTIONS, COLUMNS_OPTION
 from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, Change
 from wal_sink.targets.cassandra.table import ColumnMetadata, TableMetadata
 from wal_sink.targets.cassandra.types import CqlType, mismatches, parse, taken, user_type_names
-from wal_sink.targets.columns import TableColumn, TableRules
+from wal_sink.targets.columns import TableColumn, TableRules, does_not_fit
 from wal_sink.targets.columns import match_columns as compare
 from wal_sink.targets.create_table import CREATE_TABLE, KEY_COLUMNS
 from wal_sink.targets.names import did_you_mean, quote
+
+log = logging.getLogger(__name__)
 
 
 class Wanted(NamedTuple):
@@ -51,9 +54,7 @@ def writes_static_alone(live: TableMetadata, written: Collection[str]) -> bool:
 
 
 def match_columns(
-    schema: pa.Schema,
-    live: TableMetadata,
-    wanted: Wanted = AS_IT_IS,
+    schema: pa.Schema, live: TableMetadata, wanted: Wanted = AS_IT_IS
 ) -> tuple[Column, ...]:
     """Match the DataFrame's columns with the table's; return them in the DataFrame's order.
 
@@ -63,6 +64,72 @@ def match_columns(
     rules = CassandraRules(schema, live, wanted.among(schema.names))
     others = about_other_names(schema, wanted.names)
     return compare(schema, rules.columns, str(live.name), rules, others, wanted.names)
+
+
+def match_tables(
+    schema: pa.Schema, tables: Sequence[TableMetadata], wanted: Wanted = AS_IT_IS
+) -> list[tuple[Column, ...]]:
+    """Match the DataFrame's columns with those of each table, which may lack some.
+
+    :returns: for each table the columns that it has, in the DataFrame's order.
+    :raises SchemaMismatch: no table has a column; a table does not fit; or two have a column in two types.
+    """
+    matched, names = [], wanted.names
+    for live in tables:
+        has = {column.name for column in live.columns}
+        # Where there is no table, its own error says so, with all columns.
+        own = [f for f in schema if names.get(f.name, f.name) in has or not has]
+        mine = {name: column for name, column in names.items() if column in has or not has}
+        matched.append(match_columns(pa.schema(own), live, wanted._replace(names=mine)))
+    problems = [
+        *about_other_names(schema, names),
+        *_about_no_table(schema, tables, names),
+        *_about_two_types(tables, matched),
+    ]
+    if problems:
+        raise does_not_fit(", ".join(str(live.name) for live in tables), problems)
+    for live, columns in zip(tables, matched, strict=True):
+        if lacking := [name for name in schema.names if name not in {c.name for c in columns}]:
+            log.info(
+                "table %s lacks the column %s, which is not written there",
+                live.name,
+                ", ".join(lacking),
+            )
+    return matched
+
+
+def _about_no_table(
+    schema: pa.Schema, tables: Sequence[TableMetadata], names: Mapping[str, str]
+) -> Iterator[str]:
+    known = {column.name for live in tables for column in live.columns}
+    written = {names.get(name, name) for name in schema.names}
+    for name in schema.names:
+        if (column := names.get(name, name)) not in known:
+            near = did_you_mean(column, known - written)
+            yield f"{name}: none of the tables has a column {column}. {near}".rstrip() + (
+                " Rename or drop it."
+            )
+
+
+def _about_two_types(
+    tables: Sequence[TableMetadata], matched: Sequence[tuple[Column, ...]]
+) -> Iterator[str]:
+    first: dict[str, tuple[TableMetadata, Column]] = {}
+    for live, columns in zip(tables, matched, strict=True):
+        for column in columns:
+            other, noted = first.setdefault(column.name, (live, column))
+            if _bare(parse(column.type, live.types)) != _bare(parse(noted.type, other.types)):
+                yield (
+                    f"{column.name}: it is {noted.type} in {other.name} and {column.type} in {live.name}, and"
+                    " the log has each value once. Give it one type in both, or add a copy of the column"
+                    " under another name."
+                )
+
+
+def _bare(tree: CqlType) -> CqlType:
+    """Return the type without what does not change its values: whether it is frozen, how it is printed."""
+    parts = tuple(_bare(part) for part in tree.parts)
+    return tree._replace(frozen=False, label="", parts=parts)
 
 
 class CassandraRules(TableRules):

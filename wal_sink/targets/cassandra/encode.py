@@ -530,10 +530,7 @@ class Keys(NamedTuple):
 
 
 def distinct_keys(
-    batch: pa.RecordBatch,
-    table: CassandraPlan,
-    *before: Segment,
-    roles: Collection[str] = KEY,
+    batch: pa.RecordBatch, table: CassandraPlan, *before: Segment, roles: Collection[str] = KEY
 ) -> Keys:
     """Return the keys of rows that `check` returned.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -22,6 +22,9 @@ from wal_sink.targets.cassandra.rules import InvalidValue, Reason, refuse_invali
 from wal_sink.targets.cassandra.table import TableMetadata
 
 Ints = npt.NDArray[np.int64]
+
+Check = Callable[[pa.RecordBatch, CassandraPlan], pa.RecordBatch]
+"""Casts rows to the types that the log holds, or raises InvalidRow."""
 
 EXPIRED, UPSERT = -2, -1
 """The kinds of rows that are upserts: a row whose life is over is written as it is afterwards. The kind of a
@@ -128,6 +131,14 @@ class Feature:
         """
         return schema
 
+    def wanted(self, wanted: Wanted, options: CassandraOptions, names: Sequence[str]) -> Wanted:
+        """Return how the columns of a DataFrame are to be written.
+
+        :param names: of the columns that are.
+        :raises SchemaMismatch: an option names none of them.
+        """
+        return wanted
+
     def refuse_server(self, server: Server, options: CassandraOptions) -> None:
         """Refuse a server that cannot do what the options ask for; also at each connection.
 
@@ -141,20 +152,24 @@ class Feature:
         """
         return rows
 
-    # --- with a plan ---
+    # --- in the tasks, and at each connection ---
 
     def used(self, plan: CassandraPlan) -> bool:
         """Whether rows are written with the feature. The hooks below are for such plans."""
         return bool(getattr(plan.details, self.noted))
 
+    def wrap_check(self, check: Check, plan: CassandraPlan) -> Check:
+        """Return the check of rows, around the one for rows of one table."""
+        return check
+
     def read(self, rows: TaskRows) -> None:
-        """Read the columns that say what becomes of a row; in the tasks.
+        """Read the columns that say what becomes of a row.
 
         :raises InvalidRow: one of them is invalid.
         """
 
     def resolve_ties(self, batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
-        """Return the rows that go into the log; in the tasks."""
+        """Return the rows that go into the log."""
         return batch
 
     def refuse_drift(self, plan: CassandraPlan, live: TableMetadata) -> None:
@@ -162,3 +177,32 @@ class Feature:
 
         :raises SchemaMismatch: it was.
         """
+
+    # --- in the flush ---
+
+    def dated(self, rows: Stamped) -> Stamped:
+        """Return rows of the log with the write timestamps that they are to have."""
+        return rows
+
+    def seconds_left(
+        self, rows: Stamped, plan: CassandraPlan, now_s: Callable[[], int], default_ttl_s: int
+    ) -> Ints | None:
+        """Return the seconds that are left to each row, 0 or less for none; None: it does not say.
+
+        Asked of every feature, since the table alone can say it.
+
+        :param now_s: asks for the second from which lives are counted.
+        :param default_ttl_s: of the table, for rows of which no option says anything; 0: for ever.
+        """
+        return None
+
+    def kinds(self, batch: pa.RecordBatch, plan: CassandraPlan, kinds: Ints) -> Ints:
+        """Return the kinds of the rows' statements, of those that they have so far."""
+        return kinds
+
+    def rounds(self, rows: Stamped, plan: CassandraPlan, lives: Ints | None) -> Iterable[Ints]:
+        """Yield the places of rows that are sent at once on the condition of its `form`, round by round.
+
+        :param lives: see `seconds_left`; None: the rows live for ever.
+        """
+        return ()

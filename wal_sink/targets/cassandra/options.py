@@ -130,10 +130,7 @@ class CassandraOptions(RowOptions, frozen=True, kw_only=True):
         return TableName(keyspace if dot else self.keyspace, table or LEDGER_TABLE)
 
     def _refuse_beside_a_bundle(self) -> None:
-        for name in (
-            *self._begin_with("cassandra.contactPoints"),
-            *self._begin_with("cassandra.ssl."),
-        ):
+        for name in self._begin_with("cassandra.contactPoints", "cassandra.ssl."):
             raise OptionError(
                 f"Option {name} is given beside cassandra.secureConnectBundle, which says where the"
                 " cluster is and how to connect by TLS.",
@@ -154,9 +151,9 @@ class CassandraOptions(RowOptions, frozen=True, kw_only=True):
                     "Give both, or neither for a cluster that asks for no client certificate.",
                 )
 
-    def _begin_with(self, prefix: str) -> list[str]:
-        """Return the names of given options that begin with `prefix`."""
-        return [name for name in self.given if name.startswith(prefix)]
+    def _begin_with(self, *prefixes: str) -> list[str]:
+        """Return the names of given options that begin with one of `prefixes`."""
+        return [name for name in self.given if name.startswith(prefixes)]
 
 
 def _refuse_bad_contact_points(given: str, hosts: tuple[str, ...]) -> None:

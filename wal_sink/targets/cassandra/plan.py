@@ -11,18 +11,16 @@ import pyarrow as pa
 from cassandra import AlreadyExists
 
 from wal_sink.model.plan import Column, Plan, Role, canonical
-from wal_sink.targets.cassandra.compare import Wanted, match_columns, used_types
+from wal_sink.targets.cassandra.compare import Wanted, match_columns, match_tables, used_types
 from wal_sink.targets.cassandra.ddl import create_statement, new_table
 from wal_sink.targets.cassandra.driver.connection import connect, explained
 from wal_sink.targets.cassandra.driver.errors import create_table
 from wal_sink.targets.cassandra.feature import Agreement
 from wal_sink.targets.cassandra.features import FEATURES, demands, refuse_server, used
-from wal_sink.targets.cassandra.features.tables import match_tables, of_several
-from wal_sink.targets.cassandra.features.updates import found_changes
 from wal_sink.targets.cassandra.fitness import Server, inspect_server
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_options import primary_key
-from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, CassandraRowPlan
+from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, CassandraRowPlan, OneOfSeveral
 from wal_sink.targets.cassandra.session import ensure_ledger_table
 from wal_sink.targets.cassandra.table import TableMetadata, index_rules, read_table, term_limits
 from wal_sink.targets.create_table import refuse_other_key
@@ -97,8 +95,9 @@ def _agree(
     """Compare the DataFrame with the tables."""
     known = {column.name for live in tables for column in live.columns}
     written = _written(options, schema, known, ", ".join(str(live.name) for live in tables))
-    changes = found_changes(options.changes, written.names)
-    wanted = Wanted(options.column_names, options.write_mode == "update", changes)
+    wanted = Wanted(options.column_names)
+    for feature in FEATURES:
+        wanted = feature.wanted(wanted, options, written.names)
     if options.tables:
         matched = match_tables(written, tables, wanted)
     else:
@@ -106,13 +105,7 @@ def _agree(
         key_names = [column.name for column in matched[0] if column.role in KEY]
         refuse_other_key(tables[0].name, options.layout, key_names)
     agreed = [
-        Agreement(
-            options,
-            server,
-            live,
-            columns,
-            wanted.among([column.name for column in columns]),
-        )
+        Agreement(options, server, live, columns, wanted.among([each.name for each in columns]))
         for live, columns in zip(tables, matched, strict=True)
     ]
     plans = [_plan(each, schema, key) for each in agreed]
@@ -154,6 +147,31 @@ def _plan(agreed: Agreement, schema: pa.Schema, key: str) -> CassandraPlan:
     for feature in used(plan):
         feature.refuse_drift(plan, live)
     return plan
+
+
+def of_several(plans: Sequence[CassandraPlan], schema: pa.Schema, naming: str) -> CassandraPlan:
+    """Return the plan that the log has, of the plans of the tables.
+
+    A column that several tables have is noted as the first one of them has it.
+
+    :param schema: of the DataFrame.
+    :param naming: the column that names the table of a row; empty: each row goes to every one.
+    """
+    found: dict[str, Column] = {}
+    for plan in plans:
+        for column in plan.columns:
+            if column.name not in found or found[column.name].role == "control":
+                found[column.name] = column
+    if naming:
+        text = str(pa.string())
+        found[naming] = Column(name=naming, source=text, type="control", role="control")
+    among = ",".join(plan.details.table for plan in plans)
+    tables = tuple(OneOfSeveral(plan.columns, plan.noting(among=among).details) for plan in plans)
+    columns = tuple(found[name] for name in schema.names)
+    whole = msgspec.structs.replace(
+        plans[0], table=", ".join(plan.table for plan in plans), columns=columns
+    )
+    return whole.noting(table=among, tables=tables, table_column=naming)
 
 
 def _control(field: pa.Field, operation: str) -> Column:

@@ -200,3 +200,10 @@ def columns_of(batch: pa.RecordBatch, plan: Plan, table: Plan) -> pa.RecordBatch
     if not lacking:
         return batch
     return batch.select([name for name in batch.schema.names if name not in lacking])
+
+
+def in_order(found: dict[str, pa.Array], plan: CassandraPlan) -> pa.RecordBatch:
+    """Return columns in the plan's order, and behind them those that only the log has."""
+    names = [column.name for column in plan.columns if column.name in found]
+    names += [name for name in found if name not in names]
+    return pa.RecordBatch.from_arrays([found[name] for name in names], names=names)

@@ -354,9 +354,8 @@ def refuse_other_ledger(live: TableMetadata) -> None:
             f"{create_ledger(live.name)};",
         )
     columns = {column.name: column.type for column in live.columns}
-    if [column.name for column in live.key] != [
-        "query_id"
-    ] or not LEDGER_COLUMNS.items() <= columns.items():
+    key = [column.name for column in live.key]
+    if key != ["query_id"] or not LEDGER_COLUMNS.items() <= columns.items():
         raise SchemaMismatch(
             f"{live.name} is not a ledger of wal_sink: it has the columns "
             f"{', '.join(f'{name} {cql}' for name, cql in columns.items())}.",

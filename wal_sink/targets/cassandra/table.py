@@ -153,13 +153,6 @@ def _unquoted(name: str) -> str:
 
 Role = Literal["partition", "clustering", "static", "regular"]
 
-_ROLES: dict[str, Role] = {
-    "partition_key": "partition",
-    "clustering": "clustering",
-    "static": "static",
-    "regular": "regular",
-}
-
 
 class ColumnMetadata(NamedTuple):
     """A column of a table."""
@@ -253,7 +246,9 @@ def _read(session: Any, name: TableName, node: Any) -> TableMetadata:
         tables=tuple(sorted(tables)),
         views=tuple(sorted(row.view_name for row in views)),
         columns=tuple(
-            ColumnMetadata(row.column_name, cast("str", row.type), _ROLES[row.kind])
+            ColumnMetadata(
+                row.column_name, cast("str", row.type), cast("Role", row.kind.removesuffix("_key"))
+            )
             for row in sorted(columns, key=lambda row: (row.kind, row.position, row.column_name))
         ),
         default_ttl=(table.default_time_to_live or 0) if table else 0,
@@ -271,11 +266,6 @@ def _read(session: Any, name: TableName, node: Any) -> TableMetadata:
     )
 
 
-def nodes(session: Any) -> list[Any]:
-    """Return the driver's hosts with an open connection, at most `_MOST_ASKED`."""
-    return [pool.host for pool in itertools.islice(session.get_pools(), _MOST_ASKED)]
-
-
 _MOST_ASKED = 3
 """Nodes that are asked for a table that one of them lacks: few lag behind at the same time."""
 
@@ -285,10 +275,10 @@ def _where_it_is(session: Any, name: TableName) -> Any:
     from wal_sink.targets.cassandra.driver.errors import classify  # noqa: PLC0415 -- not in tasks
 
     query = "SELECT id FROM system_schema.tables WHERE keyspace_name = %s AND table_name = %s"
-    for node in nodes(session):
+    for pool in itertools.islice(session.get_pools(), _MOST_ASKED):
         try:
-            if session.execute(query, name, host=node).one():
-                return node
+            if session.execute(query, name, host=pool.host).one():
+                return pool.host
         except Exception as error:
             if classify(error) == "fatal":
                 raise

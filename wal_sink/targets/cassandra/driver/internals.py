@@ -291,9 +291,6 @@ class WritingConnection:
 
 
 __all__ = [
-    "CAS_WRITE_UNKNOWN",
-    "NO_TLS",
-    "TESTED",
     "ConfigurationException",
     "ConnectionBusy",
     "ConnectionException",
@@ -306,15 +303,7 @@ __all__ = [
     "ProtocolException",
     "ProtocolVersionUnsupported",
     "ServerError",
-    "Streams",
     "SyntaxException",
-    "WideConnection",
-    "borrow",
-    "can_send",
-    "is_asyncio",
-    "is_result",
-    "is_tested",
-    "pools",
 ]
 
 NO_TLS = (

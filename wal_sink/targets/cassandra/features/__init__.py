@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from wal_sink.model.plan import WriteDemands
-from wal_sink.targets.cassandra.feature import Feature, Form
+from wal_sink.targets.cassandra.feature import Feature
 from wal_sink.targets.cassandra.features.deletes import Deletes
 from wal_sink.targets.cassandra.features.event_time import EventTime
 from wal_sink.targets.cassandra.features.if_not_exists import IfNotExists
@@ -38,14 +38,6 @@ FEATURES: tuple[Feature, ...] = (
 def used(plan: CassandraPlan) -> Iterator[Feature]:
     """Yield the features by which a plan's rows are written."""
     return (feature for feature in FEATURES if feature.used(plan))
-
-
-def form(plan: CassandraPlan) -> Form:
-    """Return the form of the statement that writes a row of a plan which is no delete."""
-    found = Form()
-    for feature in used(plan):
-        found = found._replace(**feature.form)
-    return found
 
 
 def demands(plans: Iterable[CassandraPlan]) -> WriteDemands:

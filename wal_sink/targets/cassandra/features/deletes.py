@@ -71,20 +71,16 @@ class Deletes(Feature):
         rows.rows = keys_of_deletes(rows.rows, rows.deletes, keys)
         _refuse_gaps(rows.rows, rows.table)
 
-
-def with_deletes(batch: pa.RecordBatch, plan: CassandraPlan, kinds: Ints) -> Ints:
-    """Return the kinds of the rows' statements, that of a delete as the number of clustering columns it has.
-
-    `Deletes.read` has seen that nulls come last.
-    """
-    names = plan.details.clustering
-    given = np.full(batch.num_rows, len(names), np.int64)
-    for name in names:
-        column = batch.column(name)
-        if column.null_count:
-            given -= column.is_null().to_numpy(zero_copy_only=False)
-    deletes = are_deletes(batch.column(plan.operation)).to_numpy(zero_copy_only=False)
-    return np.where(deletes, given, kinds)
+    def kinds(self, batch: pa.RecordBatch, plan: CassandraPlan, kinds: Ints) -> Ints:
+        """Count the clustering columns that a delete has; `read` has seen that nulls come last."""
+        names = plan.details.clustering
+        given = np.full(batch.num_rows, len(names), np.int64)
+        for name in names:
+            column = batch.column(name)
+            if column.null_count:
+                given -= column.is_null().to_numpy(zero_copy_only=False)
+        deletes = are_deletes(batch.column(plan.operation)).to_numpy(zero_copy_only=False)
+        return np.where(deletes, given, kinds)
 
 
 def _refuse_gaps(batch: pa.RecordBatch, plan: CassandraPlan) -> None:

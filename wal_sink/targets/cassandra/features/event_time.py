@@ -21,12 +21,12 @@ from wal_sink.clock import now_us
 from wal_sink.targets.arrow_values import are_deletes, long, null
 from wal_sink.targets.cassandra.casts import Array, as_is, booleans, elements, flags, indices
 from wal_sink.targets.cassandra.encode import distinct_keys, fixed
-from wal_sink.targets.cassandra.feature import Agreement, Feature, Ints, TaskRows, are_bad
-from wal_sink.targets.cassandra.features.lives import refuse_type
+from wal_sink.targets.cassandra.feature import Agreement, Feature, Ints, Stamped, TaskRows, are_bad
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_options import EVENT_COLUMN
 from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, CassandraRowPlan
 from wal_sink.targets.cassandra.rules import Reason
+from wal_sink.targets.operations import refuse_type
 
 EVENT_US = "wal_sink:timestamp_us"
 """The log's column of a row's write timestamp, microseconds since 1970. What a table has of an event time is
@@ -79,6 +79,10 @@ class EventTime(Feature):
     def resolve_ties(self, batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
         """Leave each cell of a key and a time once."""
         return without_ties(batch, plan)
+
+    def dated(self, rows: Stamped) -> Stamped:
+        """Take the timestamps that the rows bring along."""
+        return rows._replace(stamps=event_times(rows.batch))
 
 
 def event_times(batch: pa.RecordBatch) -> Ints:

@@ -58,6 +58,10 @@ class IfNotExists(Feature):
         _refuse_no_condition(agreed)
         return msgspec.structs.replace(rows, if_not_exists=True)
 
+    def rounds(self, rows: Stamped, plan: CassandraPlan, lives: Ints | None) -> list[Ints]:
+        """Send the first living row of each key, one of a partition at once."""
+        return rounds(rows, plan, first_of_each_key(rows, plan, lives))
+
 
 def _refuse_no_condition(agreed: Agreement) -> None:
     """Refuse a table of which the first row of a key cannot be told, where that one stays.

@@ -16,16 +16,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal_sink.clock import now_us
-from wal_sink.errors import OptionError, SchemaMismatch
-from wal_sink.model.plan import spark_type
+from wal_sink.errors import OptionError
 from wal_sink.targets.arrow_values import long, not_deleted, null
 from wal_sink.targets.cassandra.casts import elements
-from wal_sink.targets.cassandra.feature import Agreement, Feature, Ints, TaskRows, are_bad
+from wal_sink.targets.cassandra.feature import Agreement, Feature, Ints, Stamped, TaskRows, are_bad
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_options import EXPIRES_COLUMN, TTL, TTL_COLUMN
-from wal_sink.targets.cassandra.row_plan import MOST_TTL_S, CassandraRowPlan, Lives
+from wal_sink.targets.cassandra.row_plan import MOST_TTL_S, CassandraPlan, CassandraRowPlan, Lives
 from wal_sink.targets.cassandra.rules import Reason
-from wal_sink.targets.operations import named_column, refuse_written
+from wal_sink.targets.operations import refuse_type, refuse_written
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +33,6 @@ LIFE_S = "wal_sink:ttl_s"
 EXPIRES_US = "wal_sink:expires_us"
 """The log's column of when a row expires, microseconds since 1970; null for a delete."""
 
-ASK_EVERY_S = 30.0
-"""Seconds after which a node is asked for its time again."""
 _SECOND_US = 1_000_000
 
 
@@ -108,19 +105,14 @@ class RowLives(Feature):
             rows.controls[EXPIRES_US] = _alive(values, deletes)
             rows.refuse(EXPIRES_COLUMN, name, _of_expiry(values, deletes, lives, now_us()))
 
-
-def refuse_type(
-    schema: pa.Schema, option: str, column: str, taken: tuple[str, ...], remedy: str
-) -> None:
-    """Refuse a column of another type than some.
-
-    :raises SchemaMismatch: the DataFrame lacks it, or it is of another type.
-    """
-    kind = named_column(schema, option, column)
-    if spark_type(kind) not in taken:
-        raise SchemaMismatch(
-            f"Column {column}, which {option} names, is {kind} in the DataFrame.", remedy
-        )
+    def seconds_left(
+        self, rows: Stamped, plan: CassandraPlan, now_s: Callable[[], int], default_ttl_s: int
+    ) -> Ints | None:
+        """Count to the end of each row's life."""
+        lives = plan.details.lives
+        if lives is None and not default_ttl_s:
+            return None
+        return seconds_left(rows.batch, rows.stamps, lives or Lives(), now_s(), default_ttl_s)
 
 
 def latest_expiry_s(compatibility: str | None) -> int:
@@ -222,38 +214,3 @@ def seconds_left(
     # Where timestamps lie ahead of the clock, a life is not longer for that.
     left: Ints = np.minimum(ends - now_s, most)
     return left
-
-
-class WriteClock:
-    """The second from which lives are counted: the earlier one of this host's and of a node's.
-
-    A life that ends too early is a loss, and stays one: so one clock that is ahead does not end any.
-
-    :param ask: returns a node's time, microseconds since 1970; None: the server has no such function.
-    :param clock_us: this host's, microseconds since 1970.
-    """
-
-    def __init__(
-        self,
-        ask: Callable[[], int | None],
-        clock_us: Callable[[], int] = now_us,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._ask = ask
-        self._clock_us = clock_us
-        self._monotonic = monotonic
-        self._asked_s = float("-inf")
-        self._answer_us: int | None = None
-
-    def now_s(self) -> int:
-        """Return the second, since 1970.
-
-        :raises Exception: of the driver, when no node answers.
-        """
-        since_s = self._monotonic() - self._asked_s
-        if since_s > ASK_EVERY_S:
-            self._answer_us, self._asked_s, since_s = self._ask(), self._monotonic(), 0.0
-        times_us = [self._clock_us()]
-        if self._answer_us is not None:
-            times_us.append(self._answer_us + int(since_s * _SECOND_US))
-        return min(times_us) // _SECOND_US

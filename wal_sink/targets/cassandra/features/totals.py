@@ -73,14 +73,6 @@ class Totals(Feature):
             )
 
 
-def with_added_column(plan: CassandraPlan) -> CassandraPlan:
-    """Return the plan of a table with the column that says what is in its totals, where it has some."""
-    if not plan.details.added:
-        return plan
-    column = Column(name=ADDED_COLUMN, source="string", type="text", role="regular")
-    return msgspec.structs.replace(plan, columns=(*plan.columns, column))
-
-
 NUMBERS = ("tinyint", "smallint", "int", "bigint", "varint", "decimal", "float", "double")
 
 

@@ -16,7 +16,7 @@ import msgspec
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Column, WriteDemands
-from wal_sink.targets.cassandra.compare import option_of
+from wal_sink.targets.cassandra.compare import Wanted, option_of
 from wal_sink.targets.cassandra.feature import Agreement, Feature
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_options import (
@@ -46,6 +46,11 @@ class Updates(Feature):
         return {
             "write": f"by UPDATE: a row exists as long as one of its values does ({WRITE_MODE})"
         }
+
+    def wanted(self, wanted: Wanted, options: CassandraOptions, names: Sequence[str]) -> Wanted:
+        """Say whether by UPDATE, and find the columns that options name."""
+        changes = found_changes(options.changes, names)
+        return wanted._replace(update=options.write_mode == "update", changes=changes)
 
     def agree(self, rows: CassandraRowPlan, agreed: Agreement) -> CassandraRowPlan:
         """Note it, for what an UPDATE can write."""

@@ -37,7 +37,7 @@ from wal_sink.targets.cassandra.encode import (
     taken,
 )
 from wal_sink.targets.cassandra.feature import Ints, Stamped
-from wal_sink.targets.cassandra.features.if_not_exists import first_of_each_key, rounds
+from wal_sink.targets.cassandra.features import used
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, columns_of
 from wal_sink.targets.cassandra.types import column_types, has_lists
 from wal_sink.targets.cassandra.write.statements import Part, Statements, places, table_rows
@@ -419,9 +419,10 @@ def requests(table: PreparedTable, rows: Stamped, lives: Ints | None) -> Iterato
 def conditional_requests(
     table: PreparedTable, rows: Stamped, lives: Ints | None
 ) -> Iterator[list[EncodedBatch]]:
-    """Yield requests for the first living row of each key, in rounds: see `features.if_not_exists`."""
+    """Yield requests in rounds, for rows that are written on a condition: see `Feature.rounds`."""
     plan, statements = table.plan, table.statements
-    for these in rounds(rows, plan, first_of_each_key(rows, plan, lives)):
+    found = (feature.rounds(rows, plan, lives) for feature in used(plan))
+    for these in itertools.chain.from_iterable(found):
         some = Stamped(rows.batch.take(indices(these)), rows.stamps[these])
         (part,) = statements.divide(some, None if lives is None else lives[these])
         encoded = _encoded(part)

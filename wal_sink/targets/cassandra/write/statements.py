@@ -20,9 +20,7 @@ from cassandra.query import BatchStatement, BatchType, BoundStatement
 from wal_sink.targets.cassandra.casts import flags, unnest
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, statement_head
 from wal_sink.targets.cassandra.feature import EXPIRED, UPSERT, Form, Ints, Stamped
-from wal_sink.targets.cassandra.features import form
-from wal_sink.targets.cassandra.features.deletes import with_deletes
-from wal_sink.targets.cassandra.features.event_time import event_times
+from wal_sink.targets.cassandra.features import used
 from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan
 from wal_sink.targets.names import quote
 
@@ -74,7 +72,10 @@ class Statements:
     def __init__(self, plan: CassandraPlan, prepare: Callable[[str], Any]) -> None:
         self._plan = plan
         self._prepare = prepare
-        self._form = form(plan)
+        self._features = tuple(used(plan))
+        self._form = Form()
+        for feature in self._features:
+            self._form = self._form._replace(**feature.form)
         table = plan.of_table()
         self.upsert = self._upsert(_values_first(table) if self._form.update else table)
         self._by_kind = {(UPSERT, False): self.upsert}
@@ -88,22 +89,26 @@ class Statements:
         """Yield what is prepared so far."""
         yield from self._by_kind.values()
 
+    def dated(self, rows: Stamped) -> Stamped:
+        """Return rows of the log with the write timestamps that they are to have."""
+        for feature in self._features:
+            rows = feature.dated(rows)
+        return rows
+
     def divide(self, rows: Stamped, lives: Ints | None = None) -> list[Part]:
         """Divide the rows of a slice by the statement that writes them; at least one part.
 
         :param lives: seconds that are left to each row, 0 or less for none; None: they live for ever.
         :raises Exception: of the driver, when it cannot prepare one.
         """
-        deletes = self._plan.operation is not None
-        if self._plan.details.event_column:
-            rows = Stamped(rows.batch, event_times(rows.batch))
-        if not deletes and lives is None:
+        rows = self.dated(rows)
+        if self._plan.operation is None and lives is None:
             return [_part(self.upsert, None, rows, None)]
         kinds = np.full(rows.batch.num_rows, UPSERT, np.int64)
         if lives is not None:
             kinds[lives < 1] = EXPIRED
-        if deletes:
-            kinds = with_deletes(rows.batch, self._plan, kinds)
+        for feature in self._features:
+            kinds = feature.kinds(rows.batch, self._plan, kinds)
         found = (np.flatnonzero(np.bincount(kinds - EXPIRED)) + EXPIRED).tolist() or [UPSERT]
         return [
             _part(

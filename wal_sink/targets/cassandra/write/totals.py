@@ -8,10 +8,12 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import msgspec
 from cassandra.query import BoundStatement
 
 from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import Window
+from wal_sink.model.plan import Column
 from wal_sink.targets.cassandra.driver.connection import TOTALS
 from wal_sink.targets.cassandra.driver.errors import classify, execute, longest_s, result, retrying
 from wal_sink.targets.cassandra.encode import distinct_keys
@@ -130,6 +132,14 @@ class TotalsReader:
                 raise
         send = {"profile": TOTALS, "timeout_s": self._timeout_s}
         return retrying()(execute, self._session, bound, None, **send)
+
+
+def with_added_column(plan: CassandraPlan) -> CassandraPlan:
+    """Return the plan of a table with the column that says what is in its totals, where it has some."""
+    if not plan.details.added:
+        return plan
+    column = Column(name=ADDED_COLUMN, source="string", type="text", role="regular")
+    return msgspec.structs.replace(plan, columns=(*plan.columns, column))
 
 
 def listed_at(plan: CassandraPlan) -> int | None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 from cassandra import InvalidRequest
 
+from wal_sink.clock import now_us
 from wal_sink.errors import TargetRefused
 from wal_sink.log_context import line_logger
 from wal_sink.model.ledger import Window
@@ -19,11 +22,9 @@ from wal_sink.targets.cassandra.driver.errors import longest_s, server_now_us
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.driver.pipeline import PipelinedRequests
 from wal_sink.targets.cassandra.feature import Ints, Stamped
-from wal_sink.targets.cassandra.features.event_time import event_times
-from wal_sink.targets.cassandra.features.lives import WriteClock, seconds_left
-from wal_sink.targets.cassandra.features.totals import with_added_column
+from wal_sink.targets.cassandra.features import FEATURES
 from wal_sink.targets.cassandra.options import CassandraOptions
-from wal_sink.targets.cassandra.row_plan import CassandraPlan, Lives
+from wal_sink.targets.cassandra.row_plan import CassandraPlan
 from wal_sink.targets.cassandra.write.batches import (
     BYTES,
     ROWS,
@@ -41,9 +42,12 @@ from wal_sink.targets.cassandra.write.in_flight import MOST, Concurrency
 from wal_sink.targets.cassandra.write.refusals import described, ledger_us, row_of
 from wal_sink.targets.cassandra.write.sender import Sender
 from wal_sink.targets.cassandra.write.statements import Statements, bound
-from wal_sink.targets.cassandra.write.totals import TotalsReader
+from wal_sink.targets.cassandra.write.totals import TotalsReader, with_added_column
 
 log = line_logger(__name__)
+
+ASK_EVERY_S = 30.0
+"""Seconds after which a node is asked for its time again."""
 
 
 class Writer:
@@ -187,17 +191,13 @@ class Writer:
             added = prepared.plan.details.added
             rows = self._totals.complete(prepared.plan, waiting) if added else waiting
             for table, part in self._by_table(prepared, rows):
-                if table.statements.are_conditional:
-                    self._send_in_rounds(table, part)
-                else:
-                    self._sender.send(self._requests(table, part))
-
-    def _send_in_rounds(self, table: PreparedTable, rows: Stamped) -> None:
-        """Write rows on a condition; return when all of them are acknowledged."""
-        lives = self._lives(table.plan, rows)
-        for each in conditional_requests(table, rows, lives):
-            self._sender.send(each)
-            self._sender.drain()
+                lives = self._lives(table.plan, part)
+                if not table.statements.are_conditional:
+                    self._sender.send(requests(table, part, lives))
+                    continue
+                for each in conditional_requests(table, part, lives):
+                    self._sender.send(each)
+                    self._sender.drain()
 
     def _by_table(
         self, prepared: PreparedPlan, rows: Stamped
@@ -207,9 +207,6 @@ class Writer:
             if part.batch.num_rows:
                 yield table, part
 
-    def _requests(self, table: PreparedTable, rows: Stamped) -> Iterator[EncodedBatch]:
-        return requests(table, rows, self._lives(table.plan, rows))
-
     def _bound(self, request: EncodedBatch) -> Any:
         """Return a request as the driver takes it."""
         tables = (table for prepared in self._plans.values() for table in prepared.tables)
@@ -217,11 +214,9 @@ class Writer:
 
     def _lives(self, plan: CassandraPlan, rows: Stamped) -> Ints | None:
         """Return the seconds that are left of the rows' lives now; None: they live for ever."""
-        default_ttl_s, lives = self._drift.default_ttl_s(plan), plan.details.lives
-        if lives is None and not default_ttl_s:
-            return None
-        now_s = self._clock.now_s()
-        return seconds_left(rows.batch, rows.stamps, lives or Lives(), now_s, default_ttl_s)
+        default_ttl_s, now_s = self._drift.default_ttl_s(plan), self._clock.now_s
+        found = (each.seconds_left(rows, plan, now_s, default_ttl_s) for each in FEATURES)
+        return next((lives for lives in found if lives is not None), None)
 
     def prepare(self, plan: Plan) -> PreparedPlan:
         """Compare a plan with its tables, once, as `write` does before the first rows."""
@@ -271,6 +266,42 @@ class Writer:
 
 def _lowest_us(prepared: PreparedPlan, rows: Slice) -> int:
     """Return the lowest write timestamp of a slice."""
-    if not rows.batch.num_rows or not prepared.plan.details.event_column:
+    if not rows.batch.num_rows:
         return rows.first_us
-    return int(event_times(rows.batch).min())
+    stamps = np.full(rows.batch.num_rows, rows.first_us)
+    return int(prepared.tables[0].statements.dated(Stamped(rows.batch, stamps)).stamps.min())
+
+
+class WriteClock:
+    """The second from which lives are counted: the earlier one of this host's and of a node's.
+
+    A life that ends too early is a loss, and stays one: so one clock that is ahead does not end any.
+
+    :param ask: returns a node's time, microseconds since 1970; None: the server has no such function.
+    :param clock_us: this host's, microseconds since 1970.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[], int | None],
+        clock_us: Callable[[], int] = now_us,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ask = ask
+        self._clock_us = clock_us
+        self._monotonic = monotonic
+        self._asked_s = float("-inf")
+        self._answer_us: int | None = None
+
+    def now_s(self) -> int:
+        """Return the second, since 1970.
+
+        :raises Exception: of the driver, when no node answers.
+        """
+        since_s = self._monotonic() - self._asked_s
+        if since_s > ASK_EVERY_S:
+            self._answer_us, self._asked_s, since_s = self._ask(), self._monotonic(), 0.0
+        times_us = [self._clock_us()]
+        if self._answer_us is not None:
+            times_us.append(self._answer_us + int(since_s * 1_000_000))
+        return min(times_us) // 1_000_000
