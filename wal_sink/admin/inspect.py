@@ -379,7 +379,7 @@ def _nothing_there(query: Query, epoch: int, checkpointed: int) -> None:
     flushed = query.log.flushed_epochs()
     newest = max(flushed, default=-1)
     identity = query.log.identity()
-    if identity is not None and max(newest, identity.first_epoch - 1) < epoch <= checkpointed:
+    if identity is not None and identity.mark(newest) < epoch <= checkpointed:
         raise missing_manifest(epoch)
     raise OptionError(
         f"Nothing is known of epoch {epoch} in {query.log.url}",

@@ -257,7 +257,7 @@ def _look(query: Query, ledger: LedgerAccess, epoch: int, *, begun: bool) -> Sit
     """
     checkpointed = query.checkpoint.last_commit()
     identity = query.identity()
-    recorded = max(identity.first_epoch - 1, query.log.mark())
+    recorded = identity.mark(query.log.mark())
     row = ledger.read()
     seen = Situation(
         epoch=epoch,

@@ -367,7 +367,7 @@ class _Verification:
         self._check_flushed_manifests(flushed, attempts)
         floor = max(flushed, row.flushed if row else -1)
         if identity is not None:
-            floor = max(floor, identity.first_epoch - 1)
+            floor = identity.mark(floor)
         needed = range(floor + 1, checkpointed + 1 if identity else 0)
         epochs = sorted(
             {*needed, *(attempt.epoch for attempt in attempts if attempt.epoch > floor)}

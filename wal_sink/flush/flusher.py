@@ -65,7 +65,6 @@ from wal_sink.protocol.next_step import (
     Stale,
     Step,
     Trim,
-    mark_of_log,
     next_step,
     resting,
 )
@@ -244,9 +243,7 @@ class Flusher:
             asked = at_start or not resting(checkpointed, recorded, identity)
             if asked:
                 self.sync.start(checkpointed)
-                row, known = self._connection.row(
-                    mark_of_log(recorded, identity) if recorded else None
-                )
+                row, known = self._connection.row(identity.mark(self._mark) if recorded else None)
         attempts = self._log.attempts(fresh=asked)
         # After the manifests: a flusher makes the record before it deletes the manifest.
         stale = asked and self._log.mark(fresh=True) > self._mark

@@ -22,6 +22,13 @@ class LogIdentity(Record, frozen=True, kw_only=True):
     first_epoch: int
     """The first epoch that was not checkpointed then; every epoch from it on has a manifest (rule 12)."""
 
+    def mark(self, flushed: int) -> int:
+        """Return the last epoch that is flushed, or else what lies before the first one.
+
+        :param flushed: the epoch of the newest record; of a target that is attached anew it may be older.
+        """
+        return max(flushed, self.first_epoch - 1)
+
 
 class LogUrl(Record, frozen=True, kw_only=True):
     """`wal_sink/location.json` in the checkpoint: where the query's log is (rule 1)."""

@@ -182,19 +182,11 @@ def resting(
             " it was set back. Nothing is flushed until it has caught up",
             odd=True,
         )
-    if checkpointed > mark_of_log(recorded, identity):
+    if checkpointed > identity.mark(recorded.epoch if recorded else -1):
         return None
     if recorded is None:
         return Idle("nothing is checkpointed yet")
     return Idle("everything checkpointed is flushed")
-
-
-def mark_of_log(recorded: FlushedEpoch | None, identity: LogIdentity) -> int:
-    """Return the last epoch that the log says is flushed: the newest record, or what lies before the first.
-
-    One of several targets may be attached again behind epochs that it lacks: then its newest record is older.
-    """
-    return max(recorded.epoch if recorded else -1, identity.first_epoch - 1)
 
 
 def next_step(observed: Observation, owner: Owner) -> Step:
@@ -243,7 +235,7 @@ def _ledger_step(
     """Bring ledger and `flushed/` records together before anything else is done."""
     assert observed.identity is not None
     row, recorded, first = observed.row, observed.recorded, observed.identity.first_epoch
-    floor = mark_of_log(recorded, observed.identity)
+    floor = observed.identity.mark(recorded.epoch if recorded else -1)
     if row is None:
         if recorded is None and not observed.rewound:  # rule 13
             return CreateLedger(floor)
@@ -354,7 +346,7 @@ def refuse_foreign(foreign: int | None, observed: Observation) -> None:
     """
     if foreign is not None:
         assert observed.identity is not None
-        mark = mark_of_log(observed.recorded, observed.identity)
+        mark = observed.identity.mark(observed.recorded.epoch if observed.recorded else -1)
         raise Diverged(
             f"The ledger row follows another log: what it says of epoch {foreign} is not in this one, or"
             f" Spark has computed it here from other source offsets; this log is flushed up to {mark}",
@@ -374,7 +366,7 @@ def refuse_missing_records(
     :raises CorruptLog: records are missing.
     """
     assert observed.identity is not None
-    newest = mark_of_log(recorded, observed.identity)
+    newest = observed.identity.mark(recorded.epoch if recorded else -1)
     if newest >= last.first - 1:
         return
     refuse_foreign(foreign, observed)

@@ -146,7 +146,7 @@ class Past(NamedTuple):
     @property
     def floor(self) -> int:
         """The log's mark."""
-        return max([self.identity.first_epoch - 1, *self.records])
+        return self.identity.mark(max(self.records, default=-1))
 
     @property
     def upper(self) -> int:

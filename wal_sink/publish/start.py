@@ -85,7 +85,7 @@ def note_without_sink(log: Log, checkpoint: Checkpoint) -> None:
     checkpointed = checkpoint.last_commit()
     published = {attempt.epoch for attempt in log.attempts()}
     # Listed after the manifests: a flusher creates the record before it deletes the manifest.
-    flushed = max(flushed_epoch(log), identity.first_epoch - 1)
+    flushed = identity.mark(flushed_epoch(log))
     missing = set(range(flushed + 1, checkpointed + 1)) - published
     highest = log.highest_generation()
     try:
