@@ -17,8 +17,10 @@ from wal_sink.options import (
     lowered,
     marked,
     names,
+    options_of,
     parse,
     public,
+    qualified,
     refuse_unknown,
 )
 from wal_sink.targets.base import Target
@@ -56,11 +58,7 @@ class Destination(NamedTuple):
         found = {"target": self.kind, "onFull": self.on_full, **public(self.options)}
         if not self.name:
             del found["onFull"]
-        return (
-            {f"{self.name}.{option}": value for option, value in found.items()}
-            if self.name
-            else found
-        )
+        return {qualified(self.name, option): value for option, value in found.items()}
 
 
 class Configuration(NamedTuple):
@@ -125,7 +123,7 @@ class Configuration(NamedTuple):
     def _descriptions(self) -> dict[str, str]:
         """Return what each target says of itself, under its name where there are several."""
         return {
-            f"{each.name}.{heading}" if each.name else heading: text
+            qualified(each.name, heading): text
             for each in self.destinations
             for heading, text in each.target.description.items()
         }
@@ -201,14 +199,6 @@ def target_names(raw: Mapping[str, str]) -> tuple[str, ...]:
                 f"Option targets names {name} twice.", "Give each target its own name."
             )
     return found
-
-
-def options_of(name: str, raw: Mapping[str, str]) -> dict[str, str]:
-    """Return the options of one of several targets, without its name; all of them for the only one."""
-    if not name:
-        return dict(raw)
-    first = f"{name}."
-    return {key[len(first) :]: value for key, value in raw.items() if key.lower().startswith(first)}
 
 
 def several(raw: Mapping[str, str]) -> tuple[Destination, ...]:

@@ -489,6 +489,19 @@ def lowered(raw: Mapping[str, str]) -> dict[str, str]:
     return {name.lower(): value for name, value in raw.items()}
 
 
+def options_of(name: str, raw: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of one of several targets, without its name; all of them for the only one."""
+    if not name:
+        return dict(raw)
+    first = f"{name}."
+    return {key[len(first) :]: value for key, value in raw.items() if key.lower().startswith(first)}
+
+
+def qualified(name: str, option: str) -> str:
+    """Return an option, or a heading, behind the name of the target, which the only one has not."""
+    return f"{name}.{option}" if name else option
+
+
 def as_texts(options: Mapping[str, object]) -> dict[str, str]:
     """Return options that were given as Python values as Spark would pass them; None is not given."""
     return {

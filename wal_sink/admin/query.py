@@ -22,13 +22,13 @@ import msgspec
 from state_backends import StateBackend, StorageOptions
 from wal_sink.admin.flusher_at_work import PATIENCE, Patience
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.configuration import configure, options_of, storage_options
+from wal_sink.configuration import configure, storage_options
 from wal_sink.errors import OptionError
 from wal_sink.flush.window import WindowChooser
 from wal_sink.model import paths
 from wal_sink.model.ledger import Owner, ledger_key
 from wal_sink.model.records import LogIdentity
-from wal_sink.options import Options, SinkOptions, fields, lowered, marked, parse
+from wal_sink.options import Options, SinkOptions, fields, lowered, marked, options_of, parse
 from wal_sink.targets.base import Target
 from wal_sink.targets.registry import is_installed, target_type
 from wal_sink.text import printable

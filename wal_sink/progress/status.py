@@ -18,7 +18,7 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import iso, now_us
 from wal_sink.errors import CorruptLog, WalSinkError, WrongOwner
 from wal_sink.model.records import FlushedEpoch, FlusherReport
-from wal_sink.options import lowered
+from wal_sink.options import lowered, options_of
 from wal_sink.progress.backlog import BacklogReader, unnamed_segments
 from wal_sink.progress.decisions import outdated
 from wal_sink.progress.heartbeat import ENDED, FlusherWatch, age_s, is_over
@@ -476,10 +476,7 @@ def _read(
 
 def _writes_to(target: str, options: Mapping[str, str]) -> str:
     """Say where a run writes, by its options."""
-    first = f"{target}." if target else ""
-    mine = {
-        name.removeprefix(first): value for name, value in options.items() if name.startswith(first)
-    }
+    mine = options_of(target, options)
     names = ("tables", "table", "topic", "delta.path")
     place = next((mine[name] for name in names if mine.get(name)), "")
     place = ".".join(filter(None, (mine.get("keyspace"), place)))

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from wal_sink.configuration import configure
 from wal_sink.model.plan import several_plans_key, spark_ddl
+from wal_sink.options import qualified
 from wal_sink.publish.micro_batch import refuse_quarantine, with_epoch_field
 
 
@@ -38,7 +39,7 @@ class CheckedColumn(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def heading(self) -> str:
         """Say which column it is."""
-        return f"{self.target}.{self.name}" if self.target else self.name
+        return qualified(self.target, self.name)
 
     @property
     def fits(self) -> str:
@@ -91,9 +92,7 @@ def preflight(
     plans = {each.name: each.target.dry_plan(columns, key) for each in configuration.destinations}
     refuse_quarantine(plans.values(), configuration.sink.on_invalid_row)
     creates = {
-        f"{name}.creates" if name else "creates": plan.creates
-        for name, plan in plans.items()
-        if plan.creates
+        qualified(name, "creates"): plan.creates for name, plan in plans.items() if plan.creates
     }
     return Checked(
         in_force=configuration.in_force(f"{configuration.location.logs}/<query id>") | creates,

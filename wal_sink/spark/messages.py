@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 
 from wal_sink import errors
 from wal_sink.clock import now_us
-from wal_sink.configuration import Configuration, Destination, options_of
+from wal_sink.configuration import Configuration, Destination
 from wal_sink.errors import OptionError, WalSinkError
 from wal_sink.log_context import query_name
-from wal_sink.options import lowered, parse
+from wal_sink.options import lowered, options_of, parse
 from wal_sink.progress.backlog import pending_epochs
 from wal_sink.progress.heartbeat import said_ago, seems_alive, this_process
 from wal_sink.spark.internals.streaming_query import Source
