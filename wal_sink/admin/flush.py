@@ -127,16 +127,14 @@ class FlushDone(msgspec.Struct, frozen=True, kw_only=True):
     """Why it ended."""
 
 
-def preview(query: Query, retention_s: float, progress: Progress = untold) -> FlushDone:
+def preview(query: Query, retention_s: float) -> FlushDone:
     """Tell what `flush` would do now. Changes nothing, and never connects.
 
-    :param progress: called with how many objects the size is known.
     :raises Diverged: a manifest of a flushed epoch has another history; nothing would go.
     """
     started_s = time.monotonic()
     found = read_status(query.checkpoint, query.log)
     files = _trimmable_files(query.log, retention_s)
-    progress(len(files), len(files))
     return FlushDone(
         query_id=query.query_id,
         target=query.log.target,

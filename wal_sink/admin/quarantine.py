@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -337,25 +338,14 @@ def list_quarantine(query: Query) -> Quarantined:
 
     :raises CorruptLog: an entry cannot be read.
     """
-    groups: dict[tuple[int, tuple[str, ...]], int] = {}
-    for row in read_quarantine(query):
-        key = row.entry.name.epoch, row.texts
-        groups[key] = groups.get(key, 0) + 1
+    groups = Counter((row.entry.name.epoch, row.texts) for row in read_quarantine(query))
     return Quarantined(
         query_id=query.query_id,
         target=query.log.target,
         log=query.log.url,
-        rows=sum(groups.values()),
+        rows=groups.total(),
         groups=tuple(
-            RefusedGroup(
-                epoch=epoch,
-                rows=rows,
-                kind=texts[0],
-                refused_by=texts[1],
-                column=texts[2],
-                reason=texts[3],
-                remedy=texts[4],
-            )
+            RefusedGroup(epoch=epoch, rows=rows, **_reason(texts))
             for (epoch, texts), rows in groups.items()
         ),
     )
@@ -404,27 +394,29 @@ def export(queries: Sequence[Query], file: str) -> Exported:
     return Exported(query_id=queries[0].query_id, file=str(path.absolute()), rows=len(lines))
 
 
+def _reason(texts: tuple[str, ...]) -> dict[str, str]:
+    return dict(zip(_REASON, texts, strict=True))
+
+
 def _line(query: Query, row: RefusedRow) -> dict[str, Any]:
-    kind, refused_by, column, reason, remedy = row.texts
     return {
         "epoch": row.entry.name.epoch,
         "target": query.log.target,
         "timestamp_us": row.entry.name.us + row.number,
-        "kind": kind,
-        "refused_by": refused_by,
-        "column": column,
-        "reason": reason,
-        "remedy": remedy,
+        **_reason(row.texts),
         "row": json_value(row.row),
     }
 
+
+_REASON = ("kind", "refused_by", "column", "reason", "remedy")
+"""What the documents call the texts of a row, in the order of `wal.segment.TEXTS`."""
 
 _SCHEMA = pa.schema(
     [
         ("epoch", pa.int64()),
         ("target", pa.string()),
         ("timestamp_us", pa.int64()),
-        *((name, pa.string()) for name in ("kind", "refused_by", "column", "reason", "remedy")),
+        *((name, pa.string()) for name in _REASON),
         ("row", pa.string()),
     ]
 )

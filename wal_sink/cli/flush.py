@@ -17,7 +17,7 @@ from rich.table import Table
 from wal_sink.admin.flush import FlushCommand, FlushDone, preview
 from wal_sink.admin.query import Query, sink_options, target_of
 from wal_sink.cli.arguments import Given, command, whole_number
-from wal_sink.cli.terminal import LateBar, documents, output
+from wal_sink.cli.terminal import LateBar, output
 from wal_sink.errors import OptionError
 from wal_sink.metrics.server import LOOPBACK, Exposition, expose
 from wal_sink.progress.status import byte_count, epoch_id
@@ -82,10 +82,7 @@ def flush(
             retention_s, quarantine = sink.retention, sink.on_invalid_row == "quarantine"
             each = query.each(given.target)
             if dry_run:
-                with LateBar(
-                    "looking at sizes", MofNCompleteColumn(), as_json=given.as_json
-                ) as bar:
-                    done = [preview(one, retention_s, bar.update) for one in each]
+                done = [preview(one, retention_s) for one in each]
             else:
                 flushers = [
                     _flusher(
@@ -95,10 +92,8 @@ def flush(
                 ]
                 with _signals(flushers):
                     done = _flush_all(flushers, console, follow=follow, as_json=given.as_json)
-        if given.as_json:
-            documents(done, several=query.log.several and not given.target)
-        for found in () if given.as_json else done:
-            (_print_preview if dry_run else _print)(console, found)
+        show = _print_preview if dry_run else _print
+        console.show_each(done, show, several=query.log.several and not given.target)
 
 
 def _flusher(

@@ -27,7 +27,6 @@ from wal_sink.cli.terminal import (
     LateBar,
     Lines,
     document_line,
-    documents,
     output,
     reddened,
 )
@@ -289,11 +288,7 @@ def verify(
                 )
                 for one in query.each(given.target)
             ]
-        if given.as_json:
-            documents(each, several=query.log.several and not given.target)
-        else:
-            for found in each:
-                _print(console, found)
+        console.show_each(each, _print, several=query.log.several and not given.target)
         codes = [finding.exit_code for found in each for finding in found.findings]
         if codes:
             raise typer.Exit(codes[0])

@@ -6,7 +6,7 @@ They are `skip`, `rewind`, `adopt`, `attach`, `detach`, `quarantine` and `reset`
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Annotated, Protocol, TypeVar
 
 import msgspec
@@ -25,7 +25,7 @@ from wal_sink.admin.reset import plan_reset
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.skip import Skipped, plan_skip
 from wal_sink.cli.arguments import Given, command, whole_number
-from wal_sink.cli.terminal import SafeConsole, documents, output
+from wal_sink.cli.terminal import SafeConsole, output
 from wal_sink.clock import now_us
 from wal_sink.errors import OptionError
 from wal_sink.progress.status import epoch_id
@@ -364,10 +364,7 @@ def quarantine(
             console.show(written, said)
             return
         found = [list_quarantine(one) for one in each]
-        if given.as_json:
-            documents(found, several=query.log.several and not given.target)
-        else:
-            _print(console, found)
+        console.show_each(found, _print, several=query.log.several and not given.target)
 
 
 def _retry_summary(done: Retried) -> str:
@@ -381,19 +378,18 @@ def _retry_summary(done: Retried) -> str:
     return text
 
 
-def _print(console: Console, found: Sequence[Quarantined]) -> None:
-    for each in found:
-        of = f" of target {each.target}" if each.target else ""
-        rows = counted(each.rows, "row") if each.rows else "No rows"
-        console.print(f"{rows}{of} {'is' if each.rows == 1 else 'are'} in quarantine.")
-        if not each.rows:
-            continue
-        table = Table()
-        for name in ("epoch", "rows"):
-            table.add_column(name, justify="right")
-        for name in ("column", "reason", "what to do"):
-            table.add_column(name, overflow="fold")
-        for group in each.groups:
-            texts = (group.column, group.reason, group.remedy)
-            table.add_row(str(group.epoch), f"{group.rows:,}", *(Text(printable(t)) for t in texts))
-        console.print(table)
+def _print(console: Console, found: Quarantined) -> None:
+    of = f" of target {found.target}" if found.target else ""
+    rows = counted(found.rows, "row") if found.rows else "No rows"
+    console.print(f"{rows}{of} {'is' if found.rows == 1 else 'are'} in quarantine.")
+    if not found.rows:
+        return
+    table = Table()
+    for name in ("epoch", "rows"):
+        table.add_column(name, justify="right")
+    for name in ("column", "reason", "what to do"):
+        table.add_column(name, overflow="fold")
+    for group in found.groups:
+        texts = (group.column, group.reason, group.remedy)
+        table.add_row(str(group.epoch), f"{group.rows:,}", *(Text(printable(t)) for t in texts))
+    console.print(table)

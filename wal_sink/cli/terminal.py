@@ -12,8 +12,8 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 import typer
@@ -46,6 +46,9 @@ class OfTargets(msgspec.Struct, frozen=True, kw_only=True):
     """In the order of their names."""
 
 
+Found = TypeVar("Found", bound=msgspec.Struct)
+
+
 class SafeConsole(Console):
     """Prints texts as they are, without characters that steer a terminal: much was read in a log or a table.
 
@@ -65,6 +68,19 @@ class SafeConsole(Console):
             return
         for line in lines:
             self.print(line, soft_wrap=isinstance(line, str))
+
+    def show_each(
+        self, found: Sequence[Found], show: Callable[[Console, Found], None], *, several: bool
+    ) -> None:
+        """Print what a command has found of each target: as one document, or each for people.
+
+        :param several: whether each of several targets was asked for.
+        """
+        if self._as_json:
+            document(OfTargets(targets=tuple(found)) if several else found[0])
+            return
+        for each in found:
+            show(self, each)
 
     def render_str(self, text: str, **how: Any) -> Text:
         """Render a text."""
@@ -116,14 +132,6 @@ def reddened(red: str, text: str = "") -> Text:
 def document(value: msgspec.Struct) -> None:
     """Print a value as the command's JSON document."""
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(value)).decode() + "\n")
-
-
-def documents(values: Sequence[msgspec.Struct], *, several: bool) -> None:
-    """Print what a command says of each target: one document, that of the only one or all together.
-
-    :param several: whether each of several targets was asked for.
-    """
-    document(OfTargets(targets=tuple(values)) if several else values[0])
 
 
 def document_line(value: msgspec.Struct) -> None:

@@ -121,7 +121,7 @@ def _serve(port: int, host: str) -> _Server:
     try:
         from prometheus_client import make_wsgi_app  # noqa: PLC0415 - only where it is wanted
 
-        from wal_sink.metrics.prometheus import Metrics  # noqa: PLC0415 - it imports prometheus_client
+        from wal_sink.metrics.prometheus import BoundedServer, Metrics  # noqa: PLC0415 - it imports these
     except ModuleNotFoundError as error:
         if error.name != "prometheus_client":
             raise
@@ -129,8 +129,6 @@ def _serve(port: int, host: str) -> _Server:
             "Metrics need the package prometheus_client, which is not installed.",
             "Run `pip install prometheus_client` here, or leave the port for metrics out.",
         ) from error
-    from wal_sink.metrics.prometheus import BoundedServer  # noqa: PLC0415 - http.server, only where it is wanted
-
     metrics = Metrics()
     try:
         server = BoundedServer(host, port, make_wsgi_app(metrics.registry))
