@@ -40,7 +40,7 @@ SPARK_FOLDERS = ("offsets", "commits", "state", "sources", "sinks")
 """What Spark has in a checkpoint, beside `metadata`."""
 
 
-class Reset(msgspec.Struct, frozen=True, kw_only=True):
+class Deleted(msgspec.Struct, frozen=True, kw_only=True):
     """What was deleted: the command's JSON document."""
 
     query_id: str
@@ -51,8 +51,8 @@ class Reset(msgspec.Struct, frozen=True, kw_only=True):
     discarded_rows: int
 
 
-class ResetPlan(NamedTuple):
-    """A reset that may be carried out."""
+class Reset(NamedTuple):
+    """The change that `reset` makes."""
 
     query: Query
     found: Status
@@ -76,7 +76,7 @@ class ResetPlan(NamedTuple):
             " beginning."
         )
 
-    def carry_out(self, now_us: int, why: str = "") -> Reset:  # noqa: ARG002 -- the log that would keep it goes
+    def carry_out(self, now_us: int, why: str = "") -> Deleted:  # noqa: ARG002 -- the log that would keep it goes
         """Delete both.
 
         :raises FlusherAtWork, NotDrained, WrongOwner: as for `plan_reset`; or more would be lost than the
@@ -102,7 +102,7 @@ class ResetPlan(NamedTuple):
         checkpoint.delete([Checkpoint.LOG_URL])
         if folder is not None:
             _remove_empty(folder / LOG_FOLDER, folder)
-        return Reset(
+        return Deleted(
             query_id=self.query.query_id,
             checkpoint=checkpoint.url,
             log=log.url,
@@ -124,7 +124,7 @@ class ResetPlan(NamedTuple):
             )
 
 
-def plan_reset(query: Query, now_us: int, *, discard_unflushed: bool = False) -> ResetPlan:
+def plan_reset(query: Query, now_us: int, *, discard_unflushed: bool = False) -> Reset:
     """Plan the reset of a query that is stopped.
 
     :param query: as `find_query` returns it with `in_reset`, if an earlier reset may have died.
@@ -136,7 +136,7 @@ def plan_reset(query: Query, now_us: int, *, discard_unflushed: bool = False) ->
     :raises WrongOwner: log and checkpoint do not belong together.
     """
     found = _look(query, now_us, discard_unflushed=discard_unflushed)
-    return ResetPlan(query, found, discard_unflushed=discard_unflushed)
+    return Reset(query, found, discard_unflushed=discard_unflushed)
 
 
 def _look(query: Query, now_us: int, *, discard_unflushed: bool) -> Status:
