@@ -210,7 +210,7 @@ def test_a_type_that_python_does_not_get_as_it_is(spark_type: DataType) -> None:
 )
 def test_what_is_no_schema_is_refused(text: str) -> None:
     """With the way to give one."""
-    with pytest.raises(errors.OptionError, match="schema|not hand to Python"):
+    with pytest.raises(errors.OptionError, match=r"schema|not hand to Python"):
         json_schema(text)
 
 

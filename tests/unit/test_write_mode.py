@@ -115,7 +115,7 @@ def test_what_no_update_can_write_is_refused(
 
     def agree() -> CassandraRowPlan:
         return reduce(
-            lambda rows, feature: feature.agree(rows, agreed), FEATURES, plan_of().details
+            lambda details, feature: feature.agree(details, agreed), FEATURES, plan_of().details
         )
 
     if not words:

@@ -145,12 +145,12 @@ class Feature:
         :raises SchemaMismatch: it cannot.
         """
 
-    def agree(self, rows: CassandraRowPlan, agreed: Agreement) -> CassandraRowPlan:
+    def agree(self, details: CassandraRowPlan, agreed: Agreement) -> CassandraRowPlan:
         """Return the details of a table's plan with those of the feature.
 
         :raises SchemaMismatch, OptionError: table, DataFrame and options do not fit together.
         """
-        return rows
+        return details
 
     # --- in the tasks, and at each connection ---
 

@@ -119,14 +119,14 @@ def _plan(agreed: Agreement, schema: pa.Schema, key: str) -> CassandraPlan:
     :param schema: of the DataFrame.
     """
     options, live, columns = agreed.options, agreed.live, agreed.columns
-    rows = CassandraRowPlan(
+    details = CassandraRowPlan(
         keyspace=options.keyspace,
         table=live.name.table,
         nulls=options.nulls,
         types=used_types(columns, live),
     )
     for feature in FEATURES:
-        rows = feature.agree(rows, agreed)
+        details = feature.agree(details, agreed)
     by_name = {column.name: column for column in columns}
     controls = {*options.controls.values()} - {options.table_column}
     plan = CassandraPlan(
@@ -139,7 +139,7 @@ def _plan(agreed: Agreement, schema: pa.Schema, key: str) -> CassandraPlan:
             if field.name in by_name or field.name in controls
         ),
         operations=dict(options.words) if options.operation_column else {},
-        details=rows,
+        details=details,
     )
     limits = term_limits(agreed.server.settings)
     indexes = index_rules(live.indexes, plan.indexed_columns, live.types, limits)

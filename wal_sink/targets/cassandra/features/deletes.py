@@ -38,11 +38,11 @@ class Deletes(Feature):
         """Leave out the column of words."""
         return without_operation(schema, options.operation_column, known, place)
 
-    def agree(self, rows: CassandraRowPlan, agreed: Agreement) -> CassandraRowPlan:
+    def agree(self, details: CassandraRowPlan, agreed: Agreement) -> CassandraRowPlan:
         """Note the order of the clustering columns: by a prefix of them a delete takes a range of rows."""
         live = agreed.live
         if not agreed.options.operation_column:
-            return rows
+            return details
         if live.gc_grace_s < SHORT_GC_GRACE_S:
             log.warning(
                 "%s has gc_grace_seconds = %d. A replica that misses a delete and is not repaired"
@@ -52,7 +52,7 @@ class Deletes(Feature):
             )
         in_dataframe = {column.in_table: column.name for column in agreed.columns}
         names = [in_dataframe[each.name] for each in live.key if each.role == "clustering"]
-        return msgspec.structs.replace(rows, clustering=tuple(names))
+        return msgspec.structs.replace(details, clustering=tuple(names))
 
     def used(self, plan: CassandraPlan) -> bool:
         """Whether a column says which rows are deletes."""

@@ -65,9 +65,9 @@ class EventTime(Feature):
         refuse_type(schema, EVENT_COLUMN, column, ("timestamp", "bigint"), remedy)
         return schema if column in known else schema.remove(schema.names.index(column))
 
-    def agree(self, rows: CassandraRowPlan, agreed: Agreement) -> CassandraRowPlan:
+    def agree(self, details: CassandraRowPlan, agreed: Agreement) -> CassandraRowPlan:
         """Note the column."""
-        return msgspec.structs.replace(rows, event_column=agreed.options.event_column)
+        return msgspec.structs.replace(details, event_column=agreed.options.event_column)
 
     def read(self, rows: TaskRows) -> None:
         """Read the column, as microseconds."""

@@ -51,12 +51,12 @@ class IfNotExists(Feature):
                 f"Leave out {IF_NOT_EXISTS}, or write to a keyspace without tablets.",
             )
 
-    def agree(self, rows: CassandraRowPlan, agreed: Agreement) -> CassandraRowPlan:
+    def agree(self, details: CassandraRowPlan, agreed: Agreement) -> CassandraRowPlan:
         """Note it, for a table of which the first row of a key can be told."""
         if not agreed.options.if_not_exists:
-            return rows
+            return details
         _refuse_no_condition(agreed)
-        return msgspec.structs.replace(rows, if_not_exists=True)
+        return msgspec.structs.replace(details, if_not_exists=True)
 
     def rounds(self, rows: Stamped, plan: CassandraPlan, lives: Ints | None) -> list[Ints]:
         """Send the first living row of each key, one of a partition at once."""

@@ -70,7 +70,7 @@ class RowLives(Feature):
         lacking = {options.ttl_column, options.expires_column} - known
         return pa.schema([field for field in schema if field.name not in lacking])
 
-    def agree(self, rows: CassandraRowPlan, agreed: Agreement) -> CassandraRowPlan:
+    def agree(self, details: CassandraRowPlan, agreed: Agreement) -> CassandraRowPlan:
         """Note what the server takes.
 
         :raises OptionError: a life as long as the option says ends after that.
@@ -87,10 +87,10 @@ class RowLives(Feature):
                     live.name,
                     live.default_ttl,
                 )
-            return rows
+            return details
         settings = agreed.server.settings or {}
         latest_s = latest_expiry_s(settings.get("storage_compatibility_mode"))
-        return msgspec.structs.replace(rows, lives=for_server(lives, latest_s, int(time.time())))
+        return msgspec.structs.replace(details, lives=for_server(lives, latest_s, int(time.time())))
 
     def read(self, rows: TaskRows) -> None:
         """Read the column, as whole numbers; a delete has no life."""

@@ -57,11 +57,11 @@ class Totals(Feature):
                 f" {ADD_COLUMNS}.",
             )
 
-    def agree(self, rows: CassandraRowPlan, agreed: Agreement) -> CassandraRowPlan:
+    def agree(self, details: CassandraRowPlan, agreed: Agreement) -> CassandraRowPlan:
         """Note the columns, for a table that can hold totals."""
         added = agreed.options.added
         refuse_no_totals(agreed.live, agreed.columns, added)
-        return msgspec.structs.replace(rows, added=added)
+        return msgspec.structs.replace(details, added=added)
 
     def refuse_drift(self, plan: CassandraPlan, live: TableMetadata) -> None:
         """Refuse a table whose totals would expire since it was altered."""

@@ -52,12 +52,12 @@ class Updates(Feature):
         changes = found_changes(options.changes, names)
         return wanted._replace(update=options.write_mode == "update", changes=changes)
 
-    def agree(self, rows: CassandraRowPlan, agreed: Agreement) -> CassandraRowPlan:
+    def agree(self, details: CassandraRowPlan, agreed: Agreement) -> CassandraRowPlan:
         """Note it, for what an UPDATE can write."""
         if not agreed.wanted.update:
-            return rows
+            return details
         refuse_no_update(agreed.live, agreed.columns, agreed.options.operation_column)
-        return msgspec.structs.replace(rows, update=True)
+        return msgspec.structs.replace(details, update=True)
 
 
 def refuse_no_update(live: TableMetadata, columns: Sequence[Column], operation: str) -> None:
@@ -100,9 +100,9 @@ class Collections(Feature):
         changed = ", ".join(f"{option_of(name)}={changes[name]}" for name in sorted(changes))
         return {"collections": f"{changed}; by UPDATE"} if changed else {}
 
-    def agree(self, rows: CassandraRowPlan, agreed: Agreement) -> CassandraRowPlan:
+    def agree(self, details: CassandraRowPlan, agreed: Agreement) -> CassandraRowPlan:
         """Note the changes of the table's columns."""
-        return msgspec.structs.replace(rows, changes=dict(agreed.wanted.changes))
+        return msgspec.structs.replace(details, changes=dict(agreed.wanted.changes))
 
 
 def found_changes(modes: Mapping[str, Change], columns: Sequence[str]) -> dict[str, Change]:
