@@ -22,44 +22,75 @@ from wal_sink.errors import OptionError
 from wal_sink.units import EXAMPLES, plain_number, with_unit
 
 
-def description(field: msgspec.structs.FieldInfo) -> str:
-    """Return an option's description, with the values it can have where they are few."""
-    text = _said(field) or field.encode_name
-    match _types(field):
-        case [msgspec.inspect.LiteralType(values)]:
-            text += f". One of {', '.join(map(str, filter(None, values)))}"
-    return text
+class Declared(NamedTuple):
+    """An option, as a struct declares it."""
+
+    field: str
+    """Name of the field."""
+    name: str
+    """As a user writes it."""
+    default: object
+    """`msgspec.NODEFAULT` where it has to be given."""
+    types: tuple[msgspec.inspect.Type, ...]
+    """Those that its value may have."""
+    words: Mapping[str, str]
+    """The words that it takes, by these in lower case."""
+    text: str
+    """Its description."""
+    extra: Mapping[str, object]
+    """Its marks, such as `SECRET`."""
+    unit: str
+    """What it counts, a key of `UNITS`; empty for no such thing."""
+
+    @property
+    def required(self) -> bool:
+        """Whether it has to be given."""
+        return self.default is msgspec.NODEFAULT
+
+    @property
+    def description(self) -> str:
+        """Its description, with the values it can have where they are few."""
+        text = self.text or self.name
+        match self.types:
+            case (msgspec.inspect.LiteralType(values),):
+                text += f". One of {', '.join(map(str, filter(None, values)))}"
+        return text
+
+    @property
+    def takes(self) -> str:
+        """Which numbers it takes; empty for what its description says, such as words."""
+        if self.unit:
+            return f" takes {EXAMPLES[self.unit]}"
+        match self.types:
+            case (msgspec.inspect.BoolType(), *_):
+                return " takes true or false"
+            case (msgspec.inspect.IntType(), *_):
+                return " takes a whole number"
+            case (msgspec.inspect.FloatType(), *_):
+                return " takes a number"
+        return ""
 
 
-def _said(field: msgspec.structs.FieldInfo) -> str:
-    info = msgspec.inspect.type_info(field.type)
-    schema = getattr(info, "extra_json_schema", None) or {}
-    return str(schema.get("description", ""))
-
-
-def takes(field: msgspec.structs.FieldInfo) -> str:
-    """Return which numbers an option takes; empty for what its description says, such as words."""
-    if unit := _unit(field):
-        return f" takes {EXAMPLES[unit]}"
-    match _types(field):
-        case [msgspec.inspect.BoolType(), *_]:
-            return " takes true or false"
-        case [msgspec.inspect.IntType(), *_]:
-            return " takes a whole number"
-        case [msgspec.inspect.FloatType(), *_]:
-            return " takes a number"
-    return ""
-
-
-def _types(field: msgspec.structs.FieldInfo) -> list[msgspec.inspect.Type]:
-    """Return the types that an option's value may have."""
-
+def _declared(field: msgspec.structs.FieldInfo) -> Declared:
     def bare(type_: msgspec.inspect.Type) -> msgspec.inspect.Type:
         return type_.type if isinstance(type_, msgspec.inspect.Metadata) else type_
 
-    found = bare(msgspec.inspect.type_info(field.type))
+    info = msgspec.inspect.type_info(field.type)
+    found = bare(info)
     several = found.types if isinstance(found, msgspec.inspect.UnionType) else (found,)
-    return [bare(each) for each in several]
+    types = tuple(map(bare, several))
+    literals = [kind.values for kind in types if isinstance(kind, msgspec.inspect.LiteralType)]
+    extra = getattr(info, "extra", None) or {}
+    return Declared(
+        field.name,
+        field.encode_name,
+        field.default_factory() if callable(field.default_factory) else field.default,
+        types,
+        {str(word).lower(): str(word) for values in literals for word in values},
+        str((getattr(info, "extra_json_schema", None) or {}).get("description", "")),
+        extra,
+        extra.get("unit", ""),
+    )
 
 
 SPARK_OPTIONS = ("checkpointLocation", "queryName", "path")
@@ -97,10 +128,13 @@ def secret_parameter(url: str) -> str:
 
 def connecting(struct: type[Options]) -> list[str]:
     """Return the options that say where a connection goes, and who connects, as a user writes them."""
-    named = marked(struct, "connects") | marked(struct, "environment")
     return [
         f"{each.name} (or {each.environment})" if each.environment else each.name
-        for each in map(_entry, (field for field in fields(struct) if field.name in named))
+        for each in (
+            _entry(option)
+            for option in fields(struct)
+            if option.extra.keys() & {"connects", "environment"}
+        )
     ]
 
 
@@ -239,17 +273,18 @@ S = TypeVar("S", bound=Options)
 
 
 @functools.cache
-def fields(struct: type[Options]) -> tuple[msgspec.structs.FieldInfo, ...]:
+def fields(struct: type[Options]) -> tuple[Declared, ...]:
     """Return the options that a struct declares, those that have to be given first.
 
     Cached: to find them takes milliseconds, and a worker asks for them every epoch.
     """
-    return tuple(sorted(msgspec.structs.fields(struct), key=lambda field: not field.required))
+    found = map(_declared, msgspec.structs.fields(struct))
+    return tuple(sorted(found, key=lambda option: not option.required))
 
 
 def names(*declared: type[Options]) -> list[str]:
     """Return the names of all options that structs declare, as a user writes them."""
-    return [field.encode_name for struct in declared for field in fields(struct)]
+    return [option.name for struct in declared for option in fields(struct)]
 
 
 class Named(NamedTuple):
@@ -300,15 +335,15 @@ def parse(raw: Mapping[str, str], struct: type[S]) -> S:
             columns[found.column] = value
         else:
             mine[found.option] = value
-    for field, unit, words in _forms(struct):
-        given = mine.get(field.encode_name)
+    for option in fields(struct):
+        given = mine.get(option.name)
         if isinstance(given, str):
-            word = words.get(given.strip().lower(), given)
-            mine[field.encode_name] = plain_number(given, unit) if unit else word
-        if field.required and not str(mine.get(field.encode_name, "")).strip():
+            word = option.words.get(given.strip().lower(), given)
+            mine[option.name] = plain_number(given, option.unit) if option.unit else word
+        if option.required and not str(mine.get(option.name, "")).strip():
             raise OptionError(
-                f"Option {field.encode_name} is missing.",
-                f'Add .option("{field.encode_name}", …): {description(field)}.',
+                f"Option {option.name} is missing.",
+                f'Add .option("{option.name}", …): {option.description}.',
             )
     try:
         with _LEARNING:
@@ -317,30 +352,6 @@ def parse(raw: Mapping[str, str], struct: type[S]) -> S:
         _, _, place = str(error).rstrip("`").partition(" - at `$.")
         written = next((raw[key] for key in raw if key.lower() == place.lower()), mine.get(place))
         raise _unfit(place, written, struct) from error
-
-
-@functools.cache
-def _forms(
-    struct: type[Options],
-) -> tuple[tuple[msgspec.structs.FieldInfo, str, Mapping[str, str]], ...]:
-    """Return each option with its unit, and with the words that it takes by these in lower case.
-
-    Cached, as `fields` is.
-    """
-    literals = {
-        field.name: [
-            kind for kind in _types(field) if isinstance(kind, msgspec.inspect.LiteralType)
-        ]
-        for field in fields(struct)
-    }
-    return tuple(
-        (
-            field,
-            _unit(field),
-            {str(word).lower(): str(word) for kind in literals[field.name] for word in kind.values},
-        )
-        for field in fields(struct)
-    )
 
 
 def refuse_unknown(
@@ -430,49 +441,46 @@ _VALUE_FIRST = re.compile(r"\w+: ")
 
 def reference(struct: type[Options]) -> list[Entry]:
     """Return what a struct declares, in its order."""
-    return [_entry(field) for field in fields(struct)]
+    return [_entry(option) for option in fields(struct)]
 
 
-def _entry(field: msgspec.structs.FieldInfo) -> Entry:
-    text = _said(field)
-    default = _written(field)
+def _entry(option: Declared) -> Entry:
+    text, default = option.text, _written(option)
     if said := _DEFAULT.search(text):
         text, default = text[: said.start()], said["default"]
     return Entry(
-        name=field.encode_name,
-        takes=_takes(field),
+        name=option.name,
+        takes=_takes(option),
         default=default,
         text=f"{text}." if _VALUE_FIRST.match(text) else f"{text[:1].upper()}{text[1:]}.",
-        environment=str(_extra(field).get("environment", "")),
-        secret=_is_secret(field),
+        environment=str(option.extra.get("environment", "")),
+        secret="secret" in option.extra,
     )
 
 
-def _written(field: msgspec.structs.FieldInfo) -> str:
+def _written(option: Declared) -> str:
     """Return a default as a user would write it."""
-    if field.required:
+    if option.required:
         return "required"
-    default = field.default
+    default = option.default
     if isinstance(default, bool):
         return str(default).lower()
-    if not isinstance(default, str | int | float):
-        return ""
-    if (unit := _unit(field)) and not isinstance(default, str):
-        return with_unit(default, unit)
-    return str(default)
+    if option.unit and isinstance(default, int | float):
+        return with_unit(default, option.unit)
+    return str(default) if isinstance(default, str | int | float) else ""
 
 
-def _takes(field: msgspec.structs.FieldInfo) -> str:
+def _takes(option: Declared) -> str:
     """Return which values an option takes, in words."""
     words = []
-    for type_ in _types(field):
+    for type_ in option.types:
         match type_:
             case msgspec.inspect.LiteralType(values):
-                words += sorted(map(str, filter(None, values)), key=lambda v: v != field.default)
+                words += sorted(map(str, filter(None, values)), key=lambda v: v != option.default)
             case msgspec.inspect.BoolType():
                 words += ["true", "false"]
-            case msgspec.inspect.IntType() | msgspec.inspect.FloatType() if unit := _unit(field):
-                words.append("size" if unit == "bytes" else "duration")
+            case msgspec.inspect.IntType() | msgspec.inspect.FloatType() if option.unit:
+                words.append("size" if option.unit == "bytes" else "duration")
             case msgspec.inspect.IntType():
                 words.append("whole number")
             case msgspec.inspect.FloatType():
@@ -513,7 +521,7 @@ def as_texts(options: Mapping[str, object]) -> dict[str, str]:
 
 def public(options: Options) -> dict[str, str]:
     """Return options as strings by name, without the secret ones and without those not given."""
-    return _texts(options, _public_fields(type(options)))
+    return _texts(options, (each for each in fields(type(options)) if "secret" not in each.extra))
 
 
 def shape(options: Options) -> dict[str, str]:
@@ -522,66 +530,36 @@ def shape(options: Options) -> dict[str, str]:
     Those that have their default are left out, so that the key of a plan does not change for an option that
     is new.
     """
-    given = [
-        field
-        for field in _shaping_fields(type(options))
-        if getattr(options, field.name) != _default(field)
-    ]
+    given = (
+        option
+        for option in fields(type(options))
+        if "shapes" in option.extra and getattr(options, option.field) != option.default
+    )
     return _texts(options, given)
 
 
-def _texts(options: Options, which: Iterable[msgspec.structs.FieldInfo]) -> dict[str, str]:
+def _texts(options: Options, which: Iterable[Declared]) -> dict[str, str]:
     found: dict[str, str] = {}
-    for field in which:
-        value = getattr(options, field.name)
+    for option in which:
+        value = getattr(options, option.field)
         if isinstance(value, dict):
-            found |= {of_column(field.encode_name, column): each for column, each in value.items()}
+            found |= {of_column(option.name, column): each for column, each in value.items()}
         elif value not in (None, ""):
-            found[field.encode_name] = str(value)
+            found[option.name] = str(value)
     return found
-
-
-@functools.cache
-def _public_fields(struct: type[Options]) -> list[msgspec.structs.FieldInfo]:
-    return [field for field in fields(struct) if not _is_secret(field)]
-
-
-@functools.cache
-def _shaping_fields(struct: type[Options]) -> list[msgspec.structs.FieldInfo]:
-    return [field for field in fields(struct) if _extra(field).get("shapes")]
 
 
 def marked(struct: type[Options], mark: str) -> dict[str, object]:
     """Return what the options that have this key in their `extra` have there, by field."""
-    extras = {field.name: _extra(field) for field in fields(struct)}
-    return {name: extra[mark] for name, extra in extras.items() if mark in extra}
-
-
-def _unit(field: msgspec.structs.FieldInfo) -> str:
-    return str(_extra(field).get("unit", ""))
-
-
-def _default(field: msgspec.structs.FieldInfo) -> object:
-    """Return an option's default; `msgspec.NODEFAULT` where it is required."""
-    if callable(field.default_factory):
-        return field.default_factory()
-    return field.default
-
-
-def _is_secret(field: msgspec.structs.FieldInfo) -> bool:
-    return bool(_extra(field).get("secret"))
-
-
-def _extra(field: msgspec.structs.FieldInfo) -> Mapping[str, object]:
-    return getattr(msgspec.inspect.type_info(field.type), "extra", None) or {}
+    return {each.field: each.extra[mark] for each in fields(struct) if mark in each.extra}
 
 
 def _unfit(name: str, given: object, struct: type[Options]) -> OptionError:
     """Say which value an option cannot have, and what it takes; of a secret not the value."""
-    field = next((each for each in fields(struct) if each.encode_name == name), None)
-    if field is None:
+    option = next((each for each in fields(struct) if each.name == name), None)
+    if option is None:
         return OptionError(f"Option {name} has a value that does not fit.", "Correct the value.")
-    value = "have this value" if _is_secret(field) else f"be {given!r:.200}"
+    value = "have this value" if "secret" in option.extra else f"be {given!r:.200}"
     return OptionError(
-        f"Option {name} cannot {value}.", f"{name}{takes(field)}: {description(field)}."
+        f"Option {name} cannot {value}.", f"{name}{option.takes}: {option.description}."
     )

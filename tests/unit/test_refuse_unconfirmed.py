@@ -50,14 +50,14 @@ def refused(
 def test_every_option_that_decides_about_a_connection_is_marked() -> None:
     """A new one of cassandra.ssl.* that is forgotten would let a secret out."""
     found = marked(CassandraOptions, "connects")
-    assert {f.encode_name for f in fields(CassandraOptions) if f.name in found} == CONNECTS
+    assert {each.name for each in fields(CassandraOptions) if each.field in found} == CONNECTS
     secrets = marked(CassandraOptions, "secret")
     tls = {f for f in names_of("cassandra.ssl.") if f not in secrets}
     assert tls == {name for name in found if name.startswith("ssl_")}
 
 
 def names_of(prefix: str) -> set[str]:
-    return {f.name for f in fields(CassandraOptions) if f.encode_name.startswith(prefix)}
+    return {each.field for each in fields(CassandraOptions) if each.name.startswith(prefix)}
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-import msgspec
-
 from state_backends import StateBackend, StorageOptions
 from wal_sink.admin.flusher_at_work import PATIENCE, Patience
 from wal_sink.checkpoint.checkpoint import Checkpoint
@@ -28,7 +26,7 @@ from wal_sink.flush.window import WindowChooser
 from wal_sink.model import paths
 from wal_sink.model.ledger import Owner, ledger_key
 from wal_sink.model.records import LogIdentity
-from wal_sink.options import Options, SinkOptions, fields, lowered, marked, options_of, parse
+from wal_sink.options import Options, SinkOptions, fields, lowered, options_of, parse
 from wal_sink.targets.base import Target
 from wal_sink.targets.registry import is_installed, target_type
 from wal_sink.text import printable
@@ -91,26 +89,25 @@ def refuse_unregistered(logged: str, given: str | None, first: str = "") -> None
 
 def _decided_by(kind: type[Options], logged: Mapping[str, str]) -> Iterator[str]:
     """Yield the options that decide about connections and that the log has other than by default."""
-    connects = marked(kind, "connects")
-    for field in fields(kind):
-        found = logged.get(field.encode_name.lower(), "")
-        default = "" if field.default is msgspec.NODEFAULT else str(field.default)
-        if field.name in connects and found.lower() not in {"", default.lower()}:
-            yield field.encode_name
+    for option in fields(kind):
+        found = logged.get(option.name.lower(), "")
+        default = "" if option.required else str(option.default)
+        if "connects" in option.extra and found.lower() not in {"", default.lower()}:
+            yield option.name
 
 
 def _secrets(
     kind: type[Options], given: Mapping[str, str], environment: Mapping[str, str]
 ) -> Iterator[str]:
     """Name the secrets that a connection would get: options of the operator, and variables."""
-    secret, variables = marked(kind, "secret"), marked(kind, "environment")
-    for field in fields(kind):
-        if field.name not in secret:
+    for option in fields(kind):
+        variable = str(option.extra.get("environment", ""))
+        if "secret" not in option.extra:
             continue
-        if given.get(field.encode_name.lower()):
-            yield field.encode_name
-        elif environment.get(str(variables.get(field.name, ""))):
-            yield str(variables[field.name])
+        if given.get(option.name.lower()):
+            yield option.name
+        elif environment.get(variable):
+            yield variable
 
 
 logger = logging.getLogger(__name__)

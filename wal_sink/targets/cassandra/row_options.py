@@ -303,9 +303,9 @@ class RowOptions(OperationOptions, frozen=True, kw_only=True):
     def given(self) -> dict[str, str]:
         """The options that have another value than their default, as a user writes them, by their names."""
         found = {
-            field.encode_name: field.encode_name
-            for field in fields(type(self))
-            if getattr(self, field.name) not in (field.default, "", {})
+            option.name: option.name
+            for option in fields(type(self))
+            if getattr(self, option.field) not in (option.default, "", {})
         }
         found.pop(COLLECTIONS, None)
         if changed := next(iter(self.changes), None):

@@ -132,9 +132,9 @@ class KafkaOptions(Options, frozen=True, kw_only=True):
             "ledger_topic",
         }
         given = {
-            field.encode_name.removeprefix("kafka."): getattr(self, field.name)
-            for field in fields(type(self))
-            if field.name not in own
+            option.name.removeprefix("kafka."): getattr(self, option.field)
+            for option in fields(type(self))
+            if option.field not in own
         }
         given["sasl.password"] = self.password or os.environ.get(PASSWORD, "")
         return {name: value for name, value in given.items() if value != ""}
