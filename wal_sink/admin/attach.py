@@ -132,7 +132,7 @@ class Attachment(NamedTuple):
         """
         log, by = self.query.log, user_and_host()
         why = why or "by an operator"
-        self.query.see_afresh()
+        self.query.list_afresh()
         states = log.states()
         seen = len(states)
         standing = self._look(now_us)

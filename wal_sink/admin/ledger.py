@@ -67,7 +67,7 @@ class LedgerAccess:
         raise _moved(found)
 
     def refuse_moved(self, mine: LedgerState) -> None:
-        """See that the row still is what this command has made it.
+        """Check that the row still is what this command has made it.
 
         :raises FlusherAtWork: another process has moved it since.
         """

@@ -244,7 +244,7 @@ def _by_row(plan: Plan) -> Plan:
 
 
 def plan_retry(query: Query, target: Target) -> Retry:
-    """See that refused rows can be sent again.
+    """Check that refused rows can be sent again.
 
     :raises OptionError: the target adds rows, so that one that is sent twice would be there twice.
     """

@@ -184,7 +184,7 @@ class Query(NamedTuple):
         found = (self.of(name) for name in target_names(self.log))
         return [query for query in found if detached or is_attached(query.log)]
 
-    def see_afresh(self) -> None:
+    def list_afresh(self) -> None:
         """Ask for what this host may have listed long ago (rule 9), before a command decides from it.
 
         :raises StateBackendError: it answers with an old listing still.

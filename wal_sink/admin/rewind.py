@@ -389,7 +389,7 @@ def plan_rewind(
     with open_ledger(target, owner) as ledger:
         row = ledger.read()
         reset_us = ledger.present_us(now_us) if reset_timestamps else None
-    query.see_afresh()  # the row is older: if others act since, it cannot be replaced
+    query.list_afresh()  # the row is older: if others act since, it cannot be replaced
     checkpointed = query.checkpoint.last_commit()
     past = read_past(query, row, checkpointed)
     past = past._replace(foreign=restored or is_foreign(query, row, checkpointed))

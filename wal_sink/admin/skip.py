@@ -225,7 +225,7 @@ def plan_skip(
     :raises FlusherAtWork: a flusher is alive and has not stopped at an error.
     :raises WrongOwner, LedgerBehindLog, TargetUnavailable, Diverged: see `_look`.
     """
-    query.see_afresh()
+    query.list_afresh()
     with open_ledger(target, query.owner(query.identity())) as ledger:
         seen = _look(query, ledger, epoch, begun=begun or not _counts_in_part(target))
     decisions, present = query.log.decisions(epoch), None

@@ -455,7 +455,7 @@ class _Verification:
         identity: LogIdentity,
         plans: Sequence[tuple[int, Plan]],
     ) -> None:
-        """See that the tables are what the plans of waiting epochs say, if the session compares them.
+        """Check that the tables are what the plans of waiting epochs say, if the session compares them.
 
         Another connection than that of the ledger: to read every segment in between may take hours.
         """
@@ -483,7 +483,7 @@ class _Verification:
             self._findings.add(TargetRefused(error.what, error.remedy), epoch)
 
     def _agreement(self, observed: Observation) -> None:
-        """See that checkpoint, records and ledger fit together, as a flusher does."""
+        """Check that checkpoint, records and ledger fit together, as a flusher does."""
         identity = observed.identity
         owner = Owner(self._query.query_id, "", "")
         if identity is not None:
@@ -502,7 +502,7 @@ class _Verification:
         return self._query.checkpoint.last_commit() < recorded
 
     def _check_flushed_manifests(self, flushed: int, attempts: tuple[Attempt, ...]) -> None:
-        """See that manifests of flushed epochs, which a flusher trims first, may go."""
+        """Check that manifests of flushed epochs, which a flusher trims first, may go."""
         for attempt in attempts:
             if attempt.epoch <= flushed:
                 file = f"{self._log.url}/{paths.MANIFEST.path(attempt)}"

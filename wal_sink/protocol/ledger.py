@@ -271,7 +271,7 @@ def flushed_record(
 
 
 def refuse_shadowed(row: LedgerState, written_us: int | None, now_us: int) -> None:
-    """See that the row can still be updated, before an update is lost.
+    """Check that the row can still be updated, before an update is lost.
 
     :param written_us: when the target says that the row's newest cell was written.
     :raises LedgerShadowed: further in the future than clocks differ.

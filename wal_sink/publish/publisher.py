@@ -113,17 +113,17 @@ class Publisher:
         return manifest
 
     def _admit(self, batch: Appended) -> _Seen:
-        """See that the epoch may be published, as soon as there is space for it."""
+        """Check that the epoch may be published, as soon as there is space for it."""
         seen = self._look(batch)
         while seen.flushed_anywhere < batch.epoch and not self._has_space(batch, seen):
             seen = self._look_again(batch)  # nothing seen before a wait is used
         if seen.flushed_anywhere < batch.epoch:
-            self._see_files(batch.files, seen.attempt)
+            self._refuse_missing_files(batch.files, seen.attempt)
         return seen
 
     def _look(self, batch: Appended) -> _Seen:
-        """See that this run may publish the epoch, but for space in the log."""
-        self._see_checkpoint(batch.query_id)
+        """Check that this run may publish the epoch, but for space in the log."""
+        self._refuse_other_checkpoint(batch.query_id)
         # Before the claim: a copy must not fence the original.
         identity = owned(self._log, self._checkpoint) or refuse_vanished(
             self._log, self._checkpoint
@@ -203,8 +203,8 @@ class Publisher:
             raise fenced(f"Epoch {batch.epoch} was flushed from another attempt meanwhile")
         return manifest
 
-    def _see_checkpoint(self, query_id: str) -> None:
-        """Rule 0: the checkpoint read here is the one that Spark runs from."""
+    def _refuse_other_checkpoint(self, query_id: str) -> None:
+        """Refuse a checkpoint that is not the one from which Spark runs (rule 0)."""
         found = self._checkpoint.query_id()
         if found != query_id:
             raise CheckpointNotVisible(
@@ -250,8 +250,8 @@ class Publisher:
         )
         return flushed
 
-    def _see_files(self, files: Sequence[SegmentRef], attempt: Attempt) -> None:
-        """See that what the tasks wrote is there (rule 4), unless a newer run has deleted it (rule 18)."""
+    def _refuse_missing_files(self, files: Sequence[SegmentRef], attempt: Attempt) -> None:
+        """Refuse an epoch of which a file is missing (rule 4), or deleted by a newer run (rule 18)."""
         many = self._log.backend.billed and len(files) > _LISTED_FROM
         listed = self._log.backend.sizes(paths.segment_folder(attempt.epoch)) if many else {}
         for segment in files:

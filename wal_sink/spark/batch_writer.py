@@ -162,7 +162,7 @@ class BatchWriter:
                 " id that the function gets.",
             )
         if execution.run_id != self._seen:
-            self._see_query(execution)
+            self._refuse_other_query(execution)
             self._seen = execution.run_id
         if self._run is None or self._run.run_id != execution.run_id:
             raise NotRegistered(
@@ -179,8 +179,8 @@ class BatchWriter:
             )
         return execution
 
-    def _see_query(self, execution: Execution) -> None:
-        """See that the running query is one that this writer is for."""
+    def _refuse_other_query(self, execution: Execution) -> None:
+        """Refuse a query that this writer is not for."""
         query = streaming_query.active_query(self._spark, execution.query_id)
         if query is None:
             raise NotRegistered(

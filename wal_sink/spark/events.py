@@ -156,7 +156,7 @@ class RunWatcher(threading.Thread):
         self._ended = threading.Event()
 
     def watch(self, query_id: str, run_id: str, query: StreamingQuery, log: Log) -> None:
-        """Watch a run until its end is heard of."""
+        """Watch a run until `forget`."""
         with self._lock:
             self._runs[run_id] = _Run(query_id, query, log)
             if self.ident is None and not self._ended.is_set():

@@ -241,7 +241,7 @@ class StagedFileSession(StagedSession, Generic[T, R]):
         return self._looked
 
     def _refuse_gone(self, staged: Sequence[R], new: LedgerState) -> None:
-        """See that the staged files are there.
+        """Check that the staged files are there.
 
         :raises TargetUnavailable: one is not.
         """

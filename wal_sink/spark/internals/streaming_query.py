@@ -63,7 +63,7 @@ def _execution(local_property: Callable[[str], str | None]) -> Execution | None:
 
 
 class CheckpointListener(StreamingQueryListener):
-    """Hears of each epoch only that it is checkpointed, without Spark's figures on its progress."""
+    """A listener for the epochs that are checkpointed, without Spark's figures on their progress."""
 
     def checkpointed(self, query_id: str, run_id: str, epoch: int) -> None:
         """Handle that a run has written `commits/<epoch>`."""

@@ -117,7 +117,7 @@ def _plan(
 
 
 def _refuse_keys(keys: Sequence[str], schema: pa.Schema, fields: Sequence[dict[str, Any]]) -> None:
-    """See that rows are found by the columns of the key.
+    """Check that rows are found by the columns of the key.
 
     :raises SchemaMismatch: the DataFrame lacks one, or no two of its values are compared.
     """
@@ -133,7 +133,7 @@ def _refuse_keys(keys: Sequence[str], schema: pa.Schema, fields: Sequence[dict[s
 
 
 def _refuse_event(column: str, schema: pa.Schema, fields: Sequence[dict[str, Any]]) -> None:
-    """See that a column says which of two rows is the later one, in the DataFrame and in the table.
+    """Check that a column says which of two rows is the later one, in the DataFrame and in the table.
 
     :raises SchemaMismatch: one of them lacks it, or it is no time and no whole number.
     """

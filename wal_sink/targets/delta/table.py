@@ -61,7 +61,7 @@ def refuse_unfit(
     *,
     replaces: bool = False,
 ) -> None:
-    """See that files may be added by a writer that knows columns and partitions only.
+    """Check that files may be added by a writer that knows columns and partitions only.
 
     :param fields: as Delta's log has them.
     :param features: what the table asks of its writers.
@@ -446,7 +446,7 @@ class Table:
         return hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:32]
 
     def refuse_unfit(self, *, replaces: bool) -> None:
-        """See that files may be added; and that rows may be replaced, if that is asked.
+        """Check that files may be added; and that rows may be replaced, if that is asked.
 
         :raises SchemaMismatch: names what is in the way.
         """

@@ -99,7 +99,7 @@ def agree_on(options: IcebergOptions, schema: pa.Schema, key: str, *, changes: b
 
 
 def refuse_unfit(table: Table, name: str) -> None:
-    """See that files of the table can be written, and a ledger kept in it.
+    """Check that files of the table can be written, and a ledger kept in it.
 
     :raises SchemaMismatch: names what is in the way.
     """

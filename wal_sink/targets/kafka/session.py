@@ -242,7 +242,7 @@ class KafkaSession(TransactionalSession):
         return topics.limits(self._ledger.admin, self._options.topics, self._ledger.topic)
 
     def _refuse_old_limits(self) -> None:
-        """See that the topics take what they took when this session began, before a record is called wrong.
+        """Check that the topics take what they took when this session began, before a record is called wrong.
 
         :raises TargetUnavailable: they do not; the window is written again by what they take now.
         """

@@ -366,7 +366,7 @@ class SqlSession(TransactionalSession):
             logger.info("nothing to roll back: %r", error)
 
     def _compare(self, plan: Plan) -> None:
-        """See that the table is still what the plan says.
+        """Check that the table is still what the plan says.
 
         :raises SchemaMismatch: it is not.
         :raises OptionError: the plan is for another table.

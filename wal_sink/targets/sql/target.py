@@ -204,7 +204,7 @@ class SqlTarget(Target, Database):
         return True
 
     def _try_ledger(self, connection: Any) -> None:
-        """See that a change of the ledger is rolled back, and that an update finds the row that it names.
+        """Check that a change of the ledger is rolled back, and that an update finds the row that it names.
 
         The row that is tried belongs to no query.
 
