@@ -43,7 +43,7 @@ def new_table(node: Node, keyspace: str, columns: str = "v bigint, t text") -> s
 class TestCassandra(TargetContract):
     """The real one; `test_target_outage` restarts it."""
 
-    most_kills = 12
+    most_kills = 8
 
     @pytest.fixture
     def target(self, cassandra: Node, keyspace: str) -> CassandraTarget:

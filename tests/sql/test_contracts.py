@@ -163,7 +163,7 @@ class TestDuckDbDeletes(OnDuckDb, KeyedContract):
 class TestMariaDbAppend(OnMariaDb, AppendContract, RestartContract):
     """MariaDB, whose server is killed."""
 
-    most_kills = 12
+    most_kills = 8
 
     def restart(self, target: Target) -> None:
         assert isinstance(self.store, Maria)
