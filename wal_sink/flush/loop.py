@@ -47,8 +47,8 @@ class FlushLoop(threading.Thread):
     ) -> None:
         self._pipeline = flusher.pipeline
         super().__init__(name=f"wal_sink-flush-{self._pipeline.query_id}", daemon=True)
-        self.target = self._pipeline.log.target
-        """By its name; empty where the query has one target."""
+        self.target_name = self._pipeline.log.target
+        """Empty where the query has one target."""
         self._flusher = flusher
         self._reporter = flusher.reporter
         self._poll_s = POLL_BILLED_S if self._pipeline.billed else POLL_S

@@ -47,7 +47,7 @@ class QueryFlush:
 
     def has_tried(self, target: str) -> bool:
         """Whether the thread for a target has tried a step since it was told to `hurry`."""
-        return all(loop.has_tried() for loop in self.loops if loop.target == target)
+        return all(loop.has_tried() for loop in self.loops if loop.target_name == target)
 
     @property
     def is_alive(self) -> bool:
