@@ -42,6 +42,8 @@ UNPLAYED = {
     "types": "it is about columns and types",
     "spark": "it is about Spark's jobs, threads or sources",
     "command": "no history gives that command",
+    "look": "another look, of the same pass or the next, comes to the same",
+    "limit": "docs/limits.md rules out what it takes",
 }
 """Why no history of the simulator can show a bug, by the word behind its name in `bugs.txt`.
 

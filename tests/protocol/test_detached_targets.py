@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from state_backends import open_backend
+from state_backends import LocalBackend, open_backend
 from tests.protocol.aged_log import recorded_in
 from tests.protocol.caching_mount import CachingMount
 from tests.protocol.engine import NOW_US, flush, in_memory
@@ -306,6 +306,32 @@ def test_what_has_no_plan_of_a_target_is_missing_there(world: SeveralWorld) -> N
     done = attach(world)
     assert (done.missing, done.missing_rows, done.state.epoch) == ((1, 2), 2, 3)
     everything(world, done)
+
+
+def test_rule_9_a_start_does_not_miss_the_targets_in_an_old_listing(tmp_path: Path) -> None:
+    """The log was begun with them, from another host."""
+    world = SeveralWorld(tmp_path)
+    world.log_backend = LocalBackend(tmp_path / "log")
+    mount = CachingMount(tmp_path / "log", asks_again=True)
+    mount.cache("targets/")
+    world.run().batch([("0", 0)])
+    refuse_other_targets(Log(mount, several=True), [CELLS, ADDED])
+
+
+def test_rule_9_attach_does_not_miss_the_newest_run_in_an_old_listing(tmp_path: Path) -> None:
+    """It does not name the target: what it publishes has no plan of it."""
+    world = SeveralWorld(tmp_path)
+    world.log_backend = LocalBackend(tmp_path / "log")
+    world.run().batch([("0", 0)])
+    mount = CachingMount(tmp_path / "log", asks_again=True)
+    mount.cache("runs/")
+    plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
+    both, world.named = world.named, {CELLS: world.named[CELLS]}
+    epochs(world, 1)
+    world.named = both
+    view = Query(world.query_id, Checkpoint(world.checkpoint), Log(mount, ADDED))
+    with pytest.raises(OptionError, match="does not name target added"):
+        plan_attach(view, world.targets[ADDED])
 
 
 def test_a_target_is_not_attached_before_a_run_that_names_it_has_claimed(tmp_path: Path) -> None:

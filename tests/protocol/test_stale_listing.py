@@ -246,6 +246,19 @@ def test_rule_13_a_listing_without_the_records_lets_no_ledger_row_be_made(world:
     assert world.table() == {"a": 1}
 
 
+def test_rule_9_a_first_look_at_old_records_does_not_count_as_the_one_that_asks_the_target(
+    world: World,
+) -> None:
+    """Nothing is pending, and the target was restored: its ledger row lies behind."""
+    run = world.run().flushed_batches([("a", 0)])
+    row, mount = world.state, mounted(world, asks_again=True)
+    mount.cache(paths.FLUSHED.folder)
+    run.flushed_batches([("b", 1)])
+    world.store.ledger[world.query_id] = row
+    with pytest.raises(LedgerBehindLog):
+        until_rest(flusher_over(world, mount))
+
+
 def test_rule_18_a_listing_without_what_is_retained_lets_nothing_of_it_be_swept(
     world: World,
 ) -> None:

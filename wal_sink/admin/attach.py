@@ -302,6 +302,7 @@ def plan_attach(query: Query, target: Target, *, restored: bool = False) -> Atta
             f"Target {name} is attached, from epoch {state.epoch} on.",
             "See how far it is: `wal-sink status CHECKPOINT`.",
         )
+    query.list_afresh()
     # What a run publishes can be written to the targets that it names: it has a plan of each.
     if name not in target_names(options_of_newest_run(query.log)):
         raise OptionError(

@@ -138,7 +138,14 @@ def adding_up(progress: Progress, total: int) -> Callable[[int], None]:
 
 
 _DECISIVE = tuple(
-    kind.folder for kind in (paths.FLUSHED, paths.RETAINED_RECORD, paths.MANIFEST, paths.DECISION)
+    kind.folder
+    for kind in (
+        paths.FLUSHED,
+        paths.RETAINED_RECORD,
+        paths.MANIFEST,
+        paths.DECISION,
+        paths.CLAIM,
+    )
 )
 """Folders of the log whose listings decide what a command may do."""
 

@@ -183,7 +183,7 @@ class Flusher:
                 self.close()
                 self._doubts, self._started = True, False
             else:
-                self._started = True
+                self._started |= not isinstance(step, Stale)
                 return step
 
     def _pass(self) -> Step:

@@ -182,7 +182,7 @@ def refuse_other_targets(log: Log, names: Collection[str]) -> None:
             f"{log.url} has the targets {', '.join(known)}, and option targets is not given.",
             f'Add .option("targets", "{",".join(known)}") again, and the options of each.',
         )
-    if names and not known and log.identity() is not None:
+    if names and not known and log.identity() is not None and not target_names(log, fresh=True):
         raise OptionError(
             f"Option targets is {', '.join(names)}, but {log.url} was begun for one target without a name.",
             "Leave targets out, and give its options without a name; or start with a new checkpoint. A query"
