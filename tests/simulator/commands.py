@@ -27,8 +27,8 @@ class Commands:
         """Return what may be done."""
         return (
             Operation("any command", "operators", 12, self._operate),
-            Operation("rewind", "operators", 4, self._rewind),
-            Operation("give up what is begun", "operators", 3, self._give_up),
+            Operation("rewind", "operators", 4, self.rewind),
+            Operation("give up what is begun", "operators", 5, self._give_up),
             Operation(
                 "detach or attach", "detached targets", 10, self._detach_or_attach, lambda: several
             ),
@@ -49,11 +49,12 @@ class Commands:
         operator = self._operator()
         row = self.world.row(operator.name)
         upto = max(site.kept, default=0)
+        marks = site.recorded(operator.name) if chance.random() < 0.7 else []
         act = chance.choice(
             (
                 operator.status,
                 operator.verify,
-                lambda: operator.rewind(chance.randint(-1, upto)),
+                lambda: operator.rewind(chance.choice(marks or range(-1, upto + 1))),
                 lambda: operator.skip(
                     (row.flushed if row else -1) + 1, begun=chance.random() < 0.5, copied=True
                 ),
@@ -68,7 +69,12 @@ class Commands:
     def _detach_or_attach(self) -> None:
         """Detach a target, or bring it back: what it is decides what is not refused."""
         operator = self._operator()
+        drivers = self.history.drivers
         attached = self.world.site.state(operator.name) == "attached"
+        published = {a.run_id for a in self.world.judge.attempts.values() if a.published}
+        starting = [d.run for d in drivers if d.run is not None and d.run.run_id not in published]
+        if not attached and any(operator.name not in run.names for run in starting):
+            return  # a known gap: what such a run publishes then cannot be written to the target
         act = operator.detach if attached else operator.attach
         self.history.turn(operator.process, act, calls=_CALLS)
 
@@ -91,12 +97,14 @@ class Commands:
         self.history.turn(operator.process, operator.retry, calls=_CALLS)
 
     def _rule(self) -> None:
-        """Give a table a rule that refuses rows, or drop it."""
+        """Give a table a rule that refuses rows, or drop it; at a total that would stop the flush."""
+        if self.world.mode == "totals":
+            return
         database = self.world.chance.choice([*self.world.databases.values()])
         database.refuses = not database.refuses
         self.world.happened("rule of the table" if database.refuses else "rule dropped")
 
-    def _rewind(self) -> None:
+    def rewind(self) -> None:
         """Stop all that does not stand still, as an operator should, and have flushed again what is there."""
         chance, site = self.world.chance, self.world.site
         operator = self._alone()
@@ -104,6 +112,8 @@ class Commands:
             to = chance.choice([min(recorded) - 1, *recorded])
             reset = "clock jumps" in self.world.swarm and chance.random() < 0.5
             to = max(recorded) if reset else to
+            if reset and self.world.future and chance.random() < 0.7:
+                self.history.set_clocks(0)
             self.history.turn(
                 operator.process, lambda: operator.rewind(to, reset=reset), calls=_CALLS
             )
@@ -121,10 +131,18 @@ class Commands:
             )
 
     def _alone(self) -> Operator:
-        """Stop all that does not stand still, and let somebody give a command."""
-        for process in {thread.process for thread in self._moving()}:
+        """Stop all that does not stand still, or merely the target's flushers, before a command."""
+        operator = self._operator()
+        processes = {thread.process for thread in self._moving()}
+        if self.world.chance.random() < 0.5:
+            processes = {
+                each.process
+                for each in self.world.flushing
+                if each.target == operator.name and each.reports
+            }
+        for process in processes:
             self.history.end_process(process)
-        return self._operator()
+        return operator
 
     def _moving(self) -> list[Thread]:
         """Return the threads of drivers and flushers that do not stand still."""

@@ -57,6 +57,13 @@ class Disasters:
                 self._restore_target,
                 lambda: bool(self.snapshots),
             ),
+            Operation(
+                "restore the target from before a rewind",
+                "restored targets",
+                3,
+                self._restore_from_before_rewind,
+                lambda: "operators" in self.world.swarm,
+            ),
             Operation("lose the ledger", "ledgers", 3, self._lose_ledger),
             Operation("shadow the ledger", "ledgers", 3, self._shadow_ledger),
         )
@@ -152,17 +159,22 @@ class Disasters:
         world, site = self.world, self.world.site
         commits = site.checkpoint.numbers("commits")
         gone = commits[-world.chance.randint(1, 3) :]
+        given_up = [epoch for _, epoch in site.given_up if epoch in commits[-4:]]
+        if given_up and world.chance.random() < 0.6:
+            gone = commits[commits.index(max(given_up)) :]
         made = any(
             site.kept.get(epoch) is None for epoch in gone
         )  # by the repartition, from a copied plan
         if len(gone) == len(commits) or world.judge.cloned or made:
             return  # purged further: no Spark could start from that
         again = commits[-len(gone) - 1] + 1  # Spark may have passed over it before
-        if again < min(site.recorded(), default=0) and not site.log.has(
-            paths.RETAINED_RECORD.path(again)
-        ):
+        oldest = max(min(site.recorded(target), default=0) for target in world.targets)
+        if again < oldest and not site.log.has(paths.RETAINED_RECORD.path(again)):
             return  # its record is forgotten, so that no run can publish: a newer one is to be restored
-        self.history.stop_all()
+        if world.chance.random() < 0.5:
+            self.history.stop_drivers()
+        else:
+            self.history.stop_all()
         world.happened("checkpoint set back", f"to {gone[0] - 1}")
         planned = world.chance.random() < 0.5
         for epoch in gone:
@@ -172,7 +184,7 @@ class Disasters:
                 site.checkpoint.remove(f"offsets/{epoch}")
         if any(epoch >= gone[0] and site.record(epoch) is None for _, epoch in site.given_up):
             # Passed over, perhaps, by a flusher that died before its record; Spark computes it anew.
-            world.documented |= {"Diverged"}
+            world.documented_once_started |= {"Diverged"}
         site.forget()
         self.history.new_driver(site)
 
@@ -185,7 +197,7 @@ class Disasters:
             return
         if site.log.away or site.log.full or world.judge.cloned:
             return
-        if world.database.away:
+        if any(database.away for database in world.databases.values()):
             return  # a run whose options have no plan in the log yet asks the target for one, and ends there
         first = commits[-back]
         if commits[-back - 1] != first - 1:
@@ -217,16 +229,24 @@ class Disasters:
         self.world.happened("backup of the target")
         self.snapshots.append(self.world.database.snapshot())
 
-    def _restore_target(self) -> None:
+    def _restore_target(self, snapshot: Snapshot | None = None) -> None:
         self.history.stop_flushers("")
         self.world.happened("target restored")
-        self.world.database.restore(self.world.chance.choice(self.snapshots))
+        self.world.database.restore(snapshot or self.world.chance.choice(self.snapshots))
         self.world.documented |= {"LedgerBehindLog", "LedgerShadowed"}
         row = self.world.row("")
         if row is not None and row.flushed > max(self.world.site.recorded(), default=-1):
             self.world.documented |= {"CorruptLog"}  # the log was rewound since that backup
             recorded = max(self.world.site.recorded(), default=-1)
             self.world.judge.restored_before_rewind("", range(recorded + 1, row.flushed + 1))
+
+    def _restore_from_before_rewind(self) -> None:
+        """Restore a backup of the target that was made before a rewind, once that is flushed again."""
+        self._backup_target()
+        self.history.commands.rewind()
+        for _ in range(2):
+            self.history.flush()
+        self._restore_target(self.snapshots[-1])
 
     def _lose_ledger(self) -> None:
         """Truncate the ledger's table; the rows are there."""

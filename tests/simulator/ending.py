@@ -43,7 +43,7 @@ def end(history: History) -> None:
         world.judge.row_is_back(name)
     for host in world.hosts:
         host.ahead_us = 0
-    world.swarm = replace(world.swarm, io_fault=0.0)
+    world.swarm, world.is_over = replace(world.swarm, io_fault=0.0), True
     zombies = history.standing()
     late = [each for each in zombies if world.chance.random() < world.chance.choice((0.0, 0.5))]
     for thread in zombies:
@@ -76,13 +76,9 @@ class _Last:
         world.time_passes(_QUIET_S)
         self._verify_unflushed()
         driver = Driver(world, self.site)
-        driver.batch(3)
-        for _ in self.site.kept:
-            if driver.run is None or driver.run.next > max(self.site.kept):
-                break
-            if driver.main.stands_still:
-                break  # it waits for room
-            driver.batch(3)  # the checkpoint was set back: on, to what is new
+        self._compute(driver)
+        if world.judge.violations:
+            return
         attached = self._attached()
         for target in (
             *attached,
@@ -100,13 +96,25 @@ class _Last:
         # One of those may have been about to detach a target, or to attach one. If that was refused in the
         # middle, as its database was replaced, nothing is trimmed until the command is run again.
         for target in world.targets:
-            if self.site.state(target) == "announced":
+            if self.site.state(target) == "announced" and self.site.is_named(target):
                 self._command(target, "attach")
         attached = [name for name in world.targets if self.site.state(name) == "attached"]
         self.site.move_away()
         if attached and not world.judge.violations:
             self._garbage(driver, attached)
             self._judge(attached)
+
+    def _compute(self, driver: Driver) -> None:
+        """Let the last driver compute what is new."""
+        driver.batch(3)
+        for _ in self.site.kept:
+            if driver.run is None or driver.run.next > max(self.site.kept):
+                break
+            if driver.main.stands_still:
+                break  # it waits for room
+            driver.batch(3)  # the checkpoint was set back: on, to what is new
+        if not self.site.kept and not driver.main.stands_still:
+            self.world.judge.violate("the last driver completes nothing")
 
     def _verify_unflushed(self) -> None:
         """Let `verify` find nothing in what is still to be flushed, if nothing was done from outside."""
@@ -138,7 +146,10 @@ class _Last:
             if world.quarantine:
                 self._command(target, "list_quarantine")
                 database.refuses = database.checks = False
-                self._command(target, "retry")
+                if world.judge.totals:  # it is refused, or finds nothing
+                    Operator(world, self.site, target).retry()
+                else:
+                    self._command(target, "retry")
             world.judge.complete(target, self.site, database.values(), world.mode)
 
     def _reports(self, attached: list[str]) -> None:
@@ -173,6 +184,8 @@ class _Last:
     def _attach(self, target: str) -> None:
         """Attach a target that is not; one that is detached may stay so."""
         state = self.site.state(target)
+        if not target or not self.site.is_named(target):
+            return  # the last run waits for room, and has claimed nothing
         if state == "announced" or (state == "detached" and self.world.chance.random() < 0.7):
             self._command(target, "attach")
 

@@ -45,6 +45,8 @@ class Flushing:
         """Kinds of errors at which it may stop, beside those of the whole history."""
         self.rests = ""
         """Why the last pass rested."""
+        self.rested = False
+        """Whether one ever has."""
         self._run_history = run_history
         self._heartbeats: HeartbeatHistory | None = None
         self._flusher: Flusher | None = None
@@ -124,10 +126,26 @@ class Flushing:
             if not isinstance(step, Idle):
                 continue
             if self._heartbeats is None or not self._heartbeats.undecided:
-                self.rests = step.why
+                if not self.rested or flusher._doubts:
+                    self._agrees(step)
+                self.rests, self.rested = step.why, True
                 return
             self.process.nap(1.0)  # as `wal-sink flush` does
         self.world.judge.violate("a flusher never rests")
+
+    def _agrees(self, step: Idle) -> None:
+        """Look whether a flusher has asked the ledger that rests for the first time, or after an error.
+
+        See rules 9 and 17.
+        """
+        site, judge, looked_us = self.site, self.world.judge, self.thread.looked["commits"]
+        known_us = [judge.begun_lost_us(self.target), site.rewound_us, self.process.stalled_us]
+        records = [us for path, us in judge.steps.recorded_us.items() if site.log.has(path)]
+        if self.target or judge.cloned or step.odd or looked_us <= max([*known_us, *records]):
+            return
+        row, mark = self.world.row(self.target), max(site.recorded(self.target), default=-1)
+        if mark >= 0 and (row is None or row.flushed < mark):
+            judge.violate(f"a flusher rests, and the ledger row lies behind {mark}: {step.why}")
 
     def _stopped(self, error: WalSinkError) -> None:
         self.error = error

@@ -59,6 +59,22 @@ _MAY_STAND_STILL = (
 )
 _RARE_FIRST = 0.5
 """How probable it is that those who overtake begin with any operation, a rare one as soon as another."""
+_TELLING = {
+    "operators",
+    "detached targets",
+    "ledgers",
+    "restored targets",
+    "restored backups",
+    "checkpoints set back",
+    "refused rows",
+}
+"""What changes what is to be flushed: where others do it, one that stands still is wrong."""
+_THE_SAME = 0.2
+"""How probable it is that the first of them does what the one that stands still does."""
+_GOES_ON = 0.4
+"""How probable it is that the query goes on meanwhile, with some micro-batches and their flush."""
+_LATER = 0.4
+"""How probable it is that some time has passed as it goes on."""
 _RACES = 0.5
 """How probable it is that a newer driver comes to the epoch at which one stands still."""
 _OF_CALLS = {"crashes", "lost answers", "late calls"}
@@ -150,6 +166,7 @@ class History:
         if "migrated queries" in world.swarm:
             world.site.migrate(world.query_id, world.chance.randint(1, 3))
         self._is_over = False
+        self.commands, self.disasters = Commands(self), Disasters(self)
         swarm = world.swarm
         self._table = [o for o in self._operations() if o.fault is None or o.fault in swarm]
 
@@ -173,7 +190,7 @@ class History:
         several = self.world.several
         return (
             Operation("a micro-batch", None, 40, self._batch),
-            Operation("flush", None, 40, self._flush),
+            Operation("flush", None, 40, self.flush),
             Operation("wake a thread", None, 20, self._wake, lambda: bool(self.standing())),
             Operation("time passes", None, 6, self._time),
             Operation("overtaken", "zombies", 20, self._overtaken),
@@ -189,14 +206,15 @@ class History:
             ),
             Operation("told to stop", "stopped queries", 10, self._tell_to_stop),
             Operation("a driver beside others", "standing drivers", 10, self._stand_by),
+            Operation("two attempts", "standing drivers", 8, self._two_attempts),
             Operation("kill", "crashes", 6, self._kill),
             Operation("a flusher of its own", "other flushers", 6, self._other_flusher),
             Operation("outage", "outages", 5, self._outage),
             Operation("full disk", "full disks", 4, self._full_disk),
             Operation("clock jump", "clock jumps", 6, self._clock),
             Operation("repartition", "repartitions", 6, self._repartition),
-            *Commands(self).operations(several=several),
-            *Disasters(self).operations(),
+            *self.commands.operations(several=several),
+            *self.disasters.operations(),
         )
 
     # --- turns ------------------------------------------------------------------------------------
@@ -231,18 +249,34 @@ class History:
             self.new_driver(self._driver().site)
             self._stand_still_in(act)
         standing = [thread for thread in self.standing() if id(thread) not in before]
-        others = [o for o in self._table if o.name not in ("overtaken", "wake a thread")]
-        weights = [operation.weight for operation in others]
-        then = chance.choices(others, weights, k=chance.randint(1, 5))
-        if chance.random() < _RARE_FIRST:
-            then[0] = chance.choice(others)
-        for operation in then:
+        for operation in self._meanwhile(act):
             if operation.is_possible() and not self.world.judge.violations:
                 operation.act()
+        if chance.random() < _LATER:
+            self.world.time_passes(chance.choice((2, 40, 130, 4_000)))
         chance.shuffle(standing)
         for thread in standing:
             if thread.stands_still and not self.world.judge.violations:
                 self.turn(thread.process, thread.go_on)
+
+    def _meanwhile(self, act: Operation) -> list[Operation]:
+        """Draw what others do while somebody stands still in something: anything, or the query goes on.
+
+        :param act: in what; others may do the same.
+        """
+        chance = self.world.chance
+        others = [o for o in self._table if o.name not in ("overtaken", "wake a thread")]
+        weights = [operation.weight for operation in others]
+        drawn = chance.choices(others, weights, k=chance.randint(1, 5))
+        if chance.random() < _RARE_FIRST:
+            telling = [o for o in others if o.fault in _TELLING]
+            drawn[0] = chance.choice(telling if telling and chance.random() < 0.6 else others)
+        if chance.random() < _THE_SAME:
+            drawn[0] = act
+        if chance.random() < _GOES_ON:
+            batch, flush = self._table[0], self._table[1]
+            drawn[1:] = [batch, flush] * chance.randint(1, 4) + drawn[1:2]
+        return drawn
 
     def _stand_still_in(self, act: Operation) -> None:
         """Let whoever does something stand still at one of its calls."""
@@ -310,6 +344,7 @@ class History:
         world.documented |= {"MissingManifest", "NotRegistered"}
         driver = self._driver()
         driver.pass_by()
+        first = driver.run.next - 1 if driver.run is not None else -1
         passed = driver.run is not None and driver.run.next > 0
         passed &= not world.site.log.paths(paths.CLAIM.folder)  # else the flush alone stops there
         self.end_process(driver.process)  # a run that goes on publishes, and the flush stops
@@ -320,6 +355,9 @@ class History:
             driver.flushing.flush()
         if passed and world.site.log.paths(paths.MANIFEST.folder):
             world.judge.violate("a run publishes behind a batch that passed the sink by")
+        rows = [world.row(target) for target in world.targets]
+        if first >= 0 and any(row is not None and row.flushed >= first for row in rows):
+            world.judge.violate(f"epoch {first} counts as flushed, which passed the sink by")
         self._is_over = True
 
     def _tell_to_stop(self) -> None:
@@ -343,6 +381,24 @@ class History:
         self.world.happened("driver beside others")
         self.new_driver(self._driver().site)
 
+    def _two_attempts(self) -> None:
+        """Let two runs publish one epoch; either one may complete it, and either one may die."""
+        chance = self.world.chance
+        self.world.happened("two attempts")
+        older = self._driver()
+        for driver in (older, self.new_driver(older.site)):
+            driver.process.arm(
+                chance.choice((Fault.STALL_BEFORE, Fault.STALL_BEFORE, Fault.CRASH_BEFORE)),
+                1,
+                lambda verb, what: verb == "create" and what.startswith("commits/"),
+            )
+            driver.batch(chance.choice((1, 2, 3)), heard=chance.random() < 0.5)
+            driver.process.disarm()
+            if not driver.process.alive:
+                self._bury(driver.process)
+        if older.main.stands_still and chance.random() < 0.7:
+            self.turn(older.process, older.main.go_on)
+
     def _kill(self) -> None:
         processes = [driver.process for driver in self.drivers]
         processes += [flusher.process for flusher in self.flushers]
@@ -363,7 +419,7 @@ class History:
 
     # --- the flush --------------------------------------------------------------------------------
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         flushers = [each for driver in self.drivers for each in driver.flushings.values()]
         flushers += self.flushers
         free = [each for each in flushers if not each.thread.stands_still and each.has_query]
@@ -399,6 +455,11 @@ class History:
 
     def _clock(self) -> None:
         chance, world = self.world.chance, self.world
+        world.judge.clocks_set_us = MACHINE.true_us
+        if world.future and chance.random() < 0.4:
+            world.happened("all clocks jump")
+            self.set_clocks(chance.choice((0, _DAY_S)))
+            return
         if world.future and chance.random() < 0.3:
             world.happened("clocks of a target jump")
             world.databases[chance.choice(world.targets)].ahead_us = chance.choice(
@@ -409,6 +470,14 @@ class History:
         host.ahead_us = 1_000_000 * chance.choice((0, -5, 5, -_DAY_S, _DAY_S))
         world.happened("clock jump", f"{host.name} {host.ahead_us // 1_000_000} s")
 
+    def set_clocks(self, ahead_s: int) -> None:
+        """Set the clocks of all hosts and targets."""
+        self.world.judge.clocks_set_us = MACHINE.true_us
+        for host in self.world.hosts:
+            host.ahead_us = ahead_s * 1_000_000
+        for database in self.world.databases.values():
+            database.ahead_us = ahead_s * 1_000_000
+
     def _repartition(self) -> None:
         """Run Spark's offline state repartition: no query runs, no flusher either."""
         site = self.world.site
@@ -418,7 +487,7 @@ class History:
         last, batch = commits[-1], max(*commits, *offsets) + 1
         if batch > last + 2 or last < site.settled():
             return  # it was set back: what the tool does with several plans, or behind the mark, is not known
-        if any(
+        if self.world.batches_retained is not None and any(
             name.startswith(f"{paths.MANIFEST.folder}{batch:020}-")
             for name in site.log.paths(paths.MANIFEST.folder)
         ):
@@ -452,6 +521,16 @@ class History:
         for process in MACHINE.processes.values():
             if any(each.name == "command" and each.stands_still for each in process.threads):
                 process.sever()
+
+    def stop_drivers(self) -> None:
+        """Stop every driver, and what operators do; flushers of their own live on."""
+        flushers = {each.process for each in self.flushers}
+        for process in MACHINE.processes.values():
+            if process not in flushers:
+                process.sever()
+        self.drivers = []
+        for host in self.world.hosts:
+            host.listings.clear()
 
     def stop_all(self) -> None:
         """Stop everything, as an operator does before touching files."""

@@ -135,6 +135,10 @@ class Judge(logging.Handler):
         self.attempts: dict[tuple[int, str], Computed] = {}
         self.clocks_agree = True
         """Whether no clock jumps in this history."""
+        self.clocks_set_us = 0
+        """When a clock has jumped last."""
+        self.totals = False
+        """Whether rows are added to totals, in their order alone: quarantine keeps what it has (rule 27)."""
         self.old_listings = False
         """Whether hosts may have answered listings from a cache."""
         self.steps = Steps(self)
@@ -268,6 +272,8 @@ class Judge(logging.Handler):
         """Look at a row that the target has taken, with its timestamp."""
         attempt = self._by_value[value]
         looked_us = MACHINE.looked_us
+        if self.totals and not looked_us:
+            self.violate(f"row {key} of {attempt.name} is added to totals out of its order")
         dated = (key, value)
         # What was begun in a row that is lost has the timestamps of that row, in quarantine, too.
         made_us = max(
@@ -297,6 +303,7 @@ class Judge(logging.Handler):
 
     def ledger_created(self, target: str) -> None:
         """Look at a ledger row that is new: a flusher makes it once there is something to flush."""
+        self.steps.nothing_recorded(target, 0, "makes the ledger row")
         if MACHINE.looked_us and not any(site.kept for site in self.sites):
             self.violate(
                 f"the ledger row of {target or 'the query'} is made, and nothing is to be flushed"
@@ -383,12 +390,15 @@ class Judge(logging.Handler):
 
     def finished(self, target: str, window: Window, table: Table) -> None:
         """Look at a window that was finished: all of its rows are there, and the newest epoch wins."""
+        self.steps.finished(target, window)
         for begun in window.epochs:
             attempt = self._by_digest.get(begun.digest) if begun.manifest else None
             if attempt is None:
                 continue
             arrival = attempt.at(target)
             arrival.flushed, arrival.flushed_us = True, MACHINE.true_us
+            if self.totals:  # what is in quarantine stays there
+                arrival.gone |= {key for key in attempt.rows if key.startswith(INVALID)}
             if any((target, begun.epoch) in site.given_up for site in self.sites):
                 # Flushed all the same in a log that is restored from before the decision.
                 arrival.gone |= attempt.rows.keys() - arrival.keys
@@ -454,6 +464,7 @@ class Judge(logging.Handler):
     def reset(self, target: str) -> None:
         """Learn that the timestamps of a target went back from the future to the present."""
         self.set_back.add(target)
+        self.steps.reset_us[target] = MACHINE.true_us
         self._begun_last.pop(target, None)
 
     def _vouched(self, target: str, site: Site, upto: int) -> None:
@@ -602,6 +613,9 @@ class Judge(logging.Handler):
 
     def rewind_deletes(self, epochs: range) -> None:
         """See whether the first of two rewinds is about to delete a record, or what is retained."""
+        for site in self.sites:
+            if MACHINE.thread is not None and MACHINE.thread.rewind is not None:
+                site.rewound_us = MACHINE.true_us
         if self.row_was_moved():
             self.two_rewinds.update(epochs)
 
@@ -611,6 +625,9 @@ class Judge(logging.Handler):
             attempt = self._by_value[value]
             arrival = attempt.at(target)
             given_up = (target, attempt.epoch) in site.given_up
+            rewinds = MACHINE.thread is not None and MACHINE.thread.rewind is not None
+            if given_up and rewinds and key not in arrival.keys:
+                self.violate(f"a rewind deletes row {key} of {attempt.name}, which stays given up")
             # Of a history that was left, Spark computes it again.
             left = given_up or attempt.lost or key in arrival.gone
             if arrival.flushed and key not in arrival.keys and not left:

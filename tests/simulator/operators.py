@@ -22,7 +22,7 @@ from wal_sink.admin.query import Query
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.skip import plan_skip
 from wal_sink.admin.verify import verify
-from wal_sink.errors import WalSinkError
+from wal_sink.errors import OptionError, WalSinkError
 from wal_sink.progress.status import read_status
 
 _MOST_LOOKS = 1_000
@@ -110,14 +110,20 @@ class Operator:
         target = SimulatedTarget(self.world.databases[self.name], self.process, replaced)
 
         def act() -> None:
-            plan = plan_rewind(
-                self.query,
-                target,
-                to,
-                clock.now_us(),
-                restored=restored,
-                reset_timestamps=reset,
-            )
+            possible = not (restored or reset) and judge.steps.may_rewind(self.site, self.name, to)
+            try:
+                plan = plan_rewind(
+                    self.query,
+                    target,
+                    to,
+                    clock.now_us(),
+                    restored=restored,
+                    reset_timestamps=reset,
+                )
+            except OptionError as error:
+                if possible and judge.steps.may_rewind(self.site, self.name, to):
+                    judge.violate(f"a rewind to {to} is refused: {error.summary}")
+                raise
             self.thread.rewind = rewind
             plan.carry_out(clock.now_us())
             judge.rewind_ended(self.site, self.name, to)
@@ -154,8 +160,14 @@ class Operator:
         """Give `wal-sink quarantine --retry`."""
         self._command(
             f"retry {self.name}".rstrip(),
-            lambda: plan_retry(self.query, self.target).carry_out(clock.now_us()),
+            lambda: plan_retry(self.query, self._as_now()).carry_out(clock.now_us()),
         )
+
+    def _as_now(self) -> SimulatedTarget:
+        """Return the target; the options of today may lack the totals that the query had."""
+        plain = self.world.mode == "totals" and self.world.chance.random() < 0.5
+        database = self.world.databases[self.name]
+        return SimulatedTarget(database, self.process, plain=plain)
 
     def list_quarantine(self) -> None:
         """Give `wal-sink quarantine`; it has to name every row that is not in the table."""

@@ -30,8 +30,8 @@ _READS = frozenset(
 )
 """Calls that change nothing."""
 
-_LOOKS = _READS - {"now", "plan", "connect"}
-"""Calls that leave no trace at all."""
+_LOOKS = _READS - {"now", "plan", "connect", "list fresh"}
+"""Calls that leave no trace at all; a fresh listing makes a name, and the judge demands some."""
 
 VERBS = (
     "create",
@@ -261,8 +261,8 @@ class Rewinding:
     """Whether it has reported itself, as a flusher does."""
     row: LedgerState | None = None
     """The ledger row that it has made."""
-    looked: bool = False
-    """Whether it has read the row since."""
+    looked_us: int = 0
+    """When it has read the row last."""
 
 
 class Thread:
@@ -279,8 +279,12 @@ class Thread:
         """Whether its process is dead, and a call of it on its way."""
         self.listed: dict[str, int] = {}
         """When it has listed each folder freshly last."""
+        self.looked: dict[str, int] = {}
+        """When it has listed each folder last, be it from a cache."""
         self.run_id = ""
         """The run of Spark that it is at work for."""
+        self.next_epoch = 0
+        """Which epoch Spark would compute next as the run began to start."""
         self.rewind: Rewinding | None = None
         """What it carries out; None: no rewind."""
         self._greenlet: Any = None

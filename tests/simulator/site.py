@@ -47,7 +47,7 @@ class Site:
         self.since_us: dict[tuple[str, int], int] = {}
         """When a target was announced last, epoch -1, and when an epoch of it was given up."""
         self.bounds: dict[str, int] = {}
-        """The newest epoch that was flushed to any target when a target was announced last."""
+        """The newest epoch that any target had ever a record of when a target was announced last."""
         self.claims: dict[str, int] = {}
         """When each claim was made, by its path."""
         self.committed_us: dict[int, int] = {}
@@ -75,6 +75,25 @@ class Site:
     def open_log(self, process: Process, target: str = "") -> Log:
         """Open the log in a process, as a target sees it."""
         return Log(Mount(self.log, process), target, several=self._judge.targets != ("",))
+
+    def is_named(self, target: str) -> bool:
+        """Whether the newest run that has published, or is about to, names a target in its options."""
+        published = max((each.generation for each in self._judge.attempts.values()), default=0)
+        for path in reversed(self.log.paths(paths.CLAIM.folder)):
+            claim = json.loads(self.log.get(path))
+            if not claim.get("early") or int(re.findall(r"[0-9]+", path)[0]) <= published:
+                return target in claim["options"]["targets"].split(",")
+        return False
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch that Spark computes next: the last one that is planned, or the one after the last one."""
+        commits, offsets = self.checkpoint.numbers("commits"), self.checkpoint.numbers("offsets")
+        return max([*offsets, *(epoch + 1 for epoch in commits)], default=0)
+
+    def bytes_left(self, epoch: int) -> int:
+        """Return how large the segments of an epoch are, named by a manifest or not."""
+        return sum(len(self.log.get(path)) for path in self.log.paths(paths.segment_folder(epoch)))
 
     @property
     def claimant(self) -> str:
@@ -172,9 +191,8 @@ class Site:
 
     def forget(self) -> None:
         """Forget what Spark had completed and will compute again, after its checkpoint was set back."""
-        commits, offsets = self.checkpoint.numbers("commits"), self.checkpoint.numbers("offsets")
         # Spark runs the last epoch again that is planned, and takes those before it for completed.
-        again = max([*offsets, *(epoch + 1 for epoch in commits)], default=0)
+        again = self.next_epoch
         settled = self.settled()
         for epoch in [epoch for epoch in self.kept if epoch >= again and epoch > settled]:
             self.leave(epoch)
@@ -196,7 +214,7 @@ class Site:
         attempt, newer = self.kept[epoch], self.completed.get(epoch)
         if attempt is None or newer is None or newer is attempt:
             return
-        if not self.log.has(newer.manifest):
+        if not self.log.has(newer.manifest) or self.log.has(paths.CHOICE.path(epoch)):
             return
         self.leave(epoch)
         self.kept[epoch] = newer
@@ -226,7 +244,10 @@ class Site:
         )
 
     def settled(self) -> int:
-        """Return the last epoch that the log records, or the ledger row names as begun from it; -1: none."""
+        """Return the last epoch that the log records, or the ledger row names as begun from it; -1: none.
+
+        What is chosen for all of several targets counts as begun.
+        """
         marks = [(target, self._judge.read_ledger(target)) for target in self._judge.targets]
         windows = [
             (target, window)
@@ -245,7 +266,8 @@ class Site:
             if begun.digest in manifests or self.without_rows(target, begun.epoch)
         )
         recorded = (max(self.recorded(target), default=-1) for target in self._judge.targets)
-        return max([*recorded, *begun], default=-1)
+        chosen = (int(re.findall(r"[0-9]+", p)[0]) for p in self.log.paths(paths.CHOICE.folder))
+        return max([*recorded, *begun, *chosen], default=-1)
 
     def record(self, epoch: int) -> dict[str, Any] | None:
         """Return what the log records of a flushed epoch, for any target."""
@@ -331,7 +353,11 @@ class Site:
 
     def _checkpointed(self, path: str, data: bytes) -> None:
         if path.startswith("commits/"):
-            self._judge.committed(self, int(path.rpartition("/")[2]), body_run(data))
+            epoch, run = int(path.rpartition("/")[2]), body_run(data)
+            attempt = self._judge.attempts.get((epoch, run or ""))
+            if attempt is not None and not attempt.published:
+                self._judge.steps.replayed(attempt)
+            self._judge.committed(self, epoch, run)
 
     def _logged(self, path: str, data: bytes) -> None:
         self._judge.steps.created(self, path, data)
@@ -355,8 +381,7 @@ class Site:
             self.states.setdefault(target, []).append(state)
             if state["verb"] == "announced":
                 self.since_us[target, -1] = MACHINE.true_us
-                marks = [max(self.recorded(name), default=-1) for name in self._judge.targets]
-                self.bounds[target] = max(marks)
+                self.bounds[target] = self._judge.steps.newest_recorded
             if state["verb"] == "attached":
                 self._judge.attached(self, target, state["epoch"])
 

@@ -24,6 +24,7 @@ _FRESH = {
     "publishes": ("runs", "commits"),
     "completes an epoch": ("runs",),
     "begins the log": ("commits",),
+    "starts where no run has published": ("commits",),
     "claims as it starts": ("commits",),
     "begins a window": ("manifests", "decisions"),
     "decides": ("manifests", "flushed"),
@@ -31,6 +32,12 @@ _FRESH = {
 }
 """The folders that a process has to list freshly before a step (rules 3, 5, 7, 9)."""
 
+
+_CLOCKS_DIFFER_US = 60_000_000
+"""How far two clocks may lie apart before one of them is taken to be wrong (rule 14)."""
+
+_PATIENCE_US = 30_000_000
+"""How long a flusher leaves a window to the one that has taken it, at least (rule 26)."""
 
 MANIFEST = re.compile(
     rf"(?:^|/)(?:{paths.MANIFEST.folder}|{paths.RETAINED_RECORD.folder})[0-9]+-[0-9]+\.json$"
@@ -49,6 +56,20 @@ class Steps:
         """When each run has waited for space last."""
         self.recorded_us: dict[str, int] = {}
         """When each record of flushed epochs, or its copy, was made, by its path."""
+        self.reset_us: dict[str, int] = {}
+        """When the timestamps of a target went back to the present last."""
+        self._finished: set[tuple[str, int, int]] = set()
+        """Target, epoch and base timestamp of all that a ledger row has said to be flushed."""
+        self._ever: set[str] = set()
+        """The manifests of all these."""
+        self._sent: dict[str, list[tuple[str, int]]] = {}
+        """By target, which processes have begun the sendings of its window, and when (rule 26)."""
+
+    @property
+    def newest_recorded(self) -> int:
+        """The newest epoch that was ever recorded as flushed; -1: none."""
+        there = (_number(p) for p in self.recorded_us if p.startswith(paths.FLUSHED.folder))
+        return max(there, default=-1)
 
     def _listed(self, step: str, since_us: int) -> None:
         """Demand that the thread that is at work has listed folders freshly since a moment."""
@@ -82,7 +103,8 @@ class Steps:
         old listing; what was checkpointed after it had looked does not count.
         """
         moved = any(us >= since_us or self._judge.old_listings for us in site.since_us.values())
-        if not self._judge.max_bytes or site.rewound_us or moved:
+        moved |= site.rewound_us >= (1 if self._judge.old_listings else since_us)
+        if not self._judge.max_bytes or moved:
             return
         if self._judge.disasters or self._judge.cloned:
             return
@@ -95,7 +117,12 @@ class Steps:
         waiting = [
             attempt.manifest
             for attempt in site.kept.values()
-            if attempt is not None and attempt.epoch <= upto and site.lacking(attempt)
+            if attempt is not None and attempt.epoch <= upto
+            # A rewind that is under way, or was given up, has not brought it back yet.
+            if any(
+                attempt.epoch > max(site.recorded(target), default=-1)
+                for target in site.lacking(attempt)
+            )
         ]
         stored = sum(
             segment["bytes"]
@@ -116,6 +143,14 @@ class Steps:
         if not attempt.published and mine is not None and site.claimed(mine, thread.since_us):
             self._judge.violate(f"{attempt.name} is replayed by a run that was overtaken before")
 
+    def replayed(self, attempt: Computed) -> None:
+        """Look at a run that completes what is flushed already: it has looked for a higher claim last."""
+        listed = MACHINE.thread.listed if MACHINE.thread is not None else {}
+        if listed.get("runs", 0) < max(listed.values(), default=0):
+            self._judge.violate(
+                f"{attempt.name} is replayed without a last look for a higher claim"
+            )
+
     def _generation(self, site: Site, run_id: str) -> int | None:
         """Return the generation that a run has claimed; None: none, or its claim is gone."""
         for path in site.log.paths(paths.CLAIM.folder):
@@ -129,6 +164,8 @@ class Steps:
         """Look at an object of the log that is made."""
         if path.startswith((paths.FLUSHED.folder, paths.RETAINED_RECORD.folder)):
             self.recorded_us[path] = MACHINE.true_us
+        if path.startswith(paths.FLUSHED.folder):
+            self._records(path, json.loads(data))
         thread = MACHINE.thread
         if thread is None:
             return
@@ -136,29 +173,56 @@ class Steps:
             self._noted_us[path] = MACHINE.true_us
         elif thread.rewind is not None and path.startswith("flusher"):
             thread.rewind.reported |= json.loads(data)["doing"].startswith("rewind")
-        step = ""
-        if path == "log.json":
-            step = "begins the log"
-        elif path.startswith(paths.CLAIM.folder):
-            step = self._claimed(site, path, json.loads(data))
-        elif path.startswith("interventions/rewind") or (
-            thread.name == "command" and path.startswith(paths.DECISION.folder)
-        ):
-            step = "decides"
-        elif thread.name == "command" and path.startswith(paths.TARGET_STATE.folder):
-            step = "decides" if json.loads(data)["verb"] == "announced" else ""
-        if step:
+        if step := self._step(site, path, data):
             self._listed(step, thread.since_us)
+
+    def _step(self, site: Site, path: str, data: bytes) -> str:
+        """Return which step it is to make an object of the log, before which folders are listed freshly."""
+        if path == "log.json":
+            return "begins the log"
+        if path.startswith(paths.CLAIM.folder):
+            return self._claimed(site, path, json.loads(data))
+        if path.startswith(paths.TICKET.folder):
+            return "" if site.log.paths(paths.CLAIM.folder) else "starts where no run has published"
+        if path.startswith("interventions/rewind"):
+            return "decides"
+        if MACHINE.thread is None or MACHINE.thread.name != "command":
+            return ""
+        announced = (
+            path.startswith(paths.TARGET_STATE.folder) and json.loads(data)["verb"] == "announced"
+        )
+        return "decides" if announced or path.startswith(paths.DECISION.folder) else ""
+
+    def _records(self, path: str, window: dict[str, Any]) -> None:
+        """A record says what a ledger row has said, of the target itself (rule 17)."""
+        target = path.split("/")[1] if path.count("/") > 1 else ""
+        rewind = MACHINE.thread.rewind if MACHINE.thread is not None else None
+        if rewind is not None and rewind.row is None:
+            self._judge.violate(f"a rewind makes {path}, and has not moved its row")
+        for each in window["epochs"]:
+            if (target, each["epoch"], each["base_us"]) not in self._finished:
+                self._judge.violate(
+                    f"{path} is made, and epoch {each['epoch']} was not finished so"
+                )
+
+    def finished(self, target: str, window: Window) -> None:
+        """Learn that a ledger row says of a window that it is flushed."""
+        self._finished |= {(target, each.epoch, each.base_us) for each in window.epochs}
+        self._ever |= {each.manifest for each in window.epochs}
 
     def _claimed(self, site: Site, path: str, claim: dict[str, Any]) -> str:
         """A run that finds its epoch completed claims nothing, so that the quicker one goes on (rule 3).
 
         :return: the step that it is, where a run claims as it starts.
         """
-        if claim.get("early"):
-            return "claims as it starts"
         thread, epoch = MACHINE.thread, claim["epoch"]
         assert thread is not None
+        if claim.get("early"):
+            if epoch < thread.next_epoch and not self._judge.old_listings:
+                self._judge.violate(
+                    f"{path} says epoch {epoch}, and Spark goes on with {thread.next_epoch}"
+                )
+            return "claims as it starts"
         there = site.checkpoint.has(f"commits/{epoch}") and not self._judge.old_listings
         if there and site.committed_us.get(epoch, thread.since_us) < thread.since_us:
             self._judge.violate(f"{path} is claimed for epoch {epoch}, which was completed before")
@@ -200,6 +264,8 @@ class Steps:
             self._orphan_goes(site, path)
         elif path.startswith((paths.SEGMENT.folder, paths.MANIFEST.folder)) and MACHINE.looked_us:
             self._garbage_goes(site, path)
+        elif path.startswith(paths.RETAINED_RECORD.folder) and MACHINE.looked_us:
+            self._copy_goes(site, path)
         elif path.startswith(paths.ASIDE):
             self._second_name_goes(site, path)
         elif thread.rewind is not None:
@@ -212,27 +278,16 @@ class Steps:
         looked before, or where the rewind went back behind what the targets get since they were attached.
         """
         generation = json.loads(site.log.get(path))["generation"] + 1
+        attached = [each for each in self._judge.targets if site.state(each) == "attached"]
         pending = [
             name
             for name in site.log.paths(paths.MANIFEST.folder)
             if _number(name) > site.settled() and _number(name, 1) <= generation
-            if not (self._was_flushed(name) and self._comes_again(site, _number(name)))
+            if not (site.looked_before_rewind and name in self._ever)
+            if any(_number(name) >= site.first(each) for each in attached)
         ]
         if pending:
             self._judge.violate(f"{path} goes, and {pending} may need a proof of its run")
-
-    def _comes_again(self, site: Site, epoch: int) -> bool:
-        attached = [each for each in self._judge.targets if site.state(each) == "attached"]
-        return site.looked_before_rewind or all(epoch < site.first(each) for each in attached)
-
-    def _was_flushed(self, manifest: str) -> bool:
-        """Whether an attempt was flushed to any target, at any time."""
-        return any(
-            arrival.flushed_us
-            for attempt in self._judge.attempts.values()
-            if attempt.manifest == manifest
-            for arrival in attempt.by_target.values()
-        )
 
     def choice_goes(self, site: Site, path: str) -> None:
         """Rules 11, 18: several targets share a choice, which stays until all have the epoch."""
@@ -261,6 +316,7 @@ class Steps:
         run_id, epoch = found[1], _number(path)
         if run_id == thread.run_id:
             return
+        self._is_swept(site, path, run_id)
         attempt = self._judge.attempts.get((epoch, run_id))
         if attempt is not None and attempt.published_us:
             seen = attempt.published_us < thread.listed.get("manifests", 0)
@@ -280,6 +336,21 @@ class Steps:
         ):
             self._judge.violate(f"{path} goes, of a checkpointed epoch without a manifest")
 
+    def _is_swept(self, site: Site, path: str, run_id: str) -> None:
+        """Rule 18: an orphan is of a run that Spark keeps no more, and of an epoch that is not flushed."""
+        thread, ticket = MACHINE.thread, paths.TICKET.path(run_id)
+        assert thread is not None
+        if site.log.has(ticket):
+            mine = json.loads(site.log.get(ticket))["generation"] + 1
+            claims = {_number(each): each for each in site.log.paths(paths.CLAIM.folder)}
+            owner = json.loads(site.log.get(claims[mine]))["run_id"] if mine in claims else run_id
+            if owner == run_id and max(claims, default=0) <= mine:
+                self._judge.violate(f"{path} goes, which its run may publish")
+        for record, us in self.recorded_us.items() if not self._judge.old_listings else ():
+            flushed = record.startswith(paths.FLUSHED.folder) and _number(record) >= _number(path)
+            if flushed and us < thread.looked.get("flushed", 0) and site.log.has(record):
+                self._judge.violate(f"{path} goes as an orphan, and {record} was there")
+
     def _garbage_goes(self, site: Site, path: str) -> None:
         """Rules 17, 18: a flusher deletes nothing of an epoch that any target lacks; copies are true ones."""
         epoch = _number(path)
@@ -296,6 +367,14 @@ class Steps:
     def _was_seen(self, site: Site, target: str) -> bool:
         """Whether a target was announced before the flusher's step that is under way."""
         return site.since_us.get((target, -1), 0) < MACHINE.looked_us
+
+    def _copy_goes(self, site: Site, path: str) -> None:
+        """Rule 18: a record has a copy as long as its manifest is retained; segments go before both."""
+        there = [n for n in site.log.paths(paths.RETAINED_RECORD.folder) if MANIFEST.search(n)]
+        attempt = site.kept.get(_number(path))
+        left = attempt is not None and any(site.log.has(each) for each in attempt.segments)
+        if left and not MANIFEST.search(path) and any(_number(n) == _number(path) for n in there):
+            self._judge.violate(f"{path} goes, and the manifest of its epoch is retained")
 
     def _second_name_goes(self, site: Site, path: str) -> None:
         """It stays until its epoch is flushed again (`docs/protocol/operators.md`)."""
@@ -327,7 +406,8 @@ class Steps:
         assert MACHINE.thread is not None
         rewind = MACHINE.thread.rewind
         records = (paths.FLUSHED.folder, paths.RETAINED_RECORD.folder)
-        if path.startswith(records) and rewind and rewind.row and not rewind.looked:
+        listed_us = MACHINE.thread.listed.get("flushed", 0)
+        if path.startswith(records) and rewind and rewind.row and rewind.looked_us < listed_us:
             self._judge.violate(f"a rewind deletes {path}, and has not looked at its row again")
         if not MANIFEST.search(path) or self._judge.row_was_moved():  # see `two_rewinds`
             return
@@ -338,6 +418,15 @@ class Steps:
             return  # `skip` has copied it, and its segments are gone
         if not any(other.endswith(f"/{name}") for other in site.log.paths(paths.ASIDE)):
             self._judge.violate(f"a rewind deletes {path}, which has no second name")
+
+    def may_rewind(self, site: Site, target: str, to: int) -> bool:
+        """Whether a rewind means something: ledger and log agree, and all above has a record of its own."""
+        row, recorded = self._judge.read_ledger(target), site.recorded(target)
+        if self._judge.disasters or self._judge.cloned or self._judge.old_listings:
+            return False
+        if row is None or row.begun is not None or to not in recorded:
+            return False
+        return to < max(recorded) == row.flushed and {*range(to, row.flushed)} <= {*recorded}
 
     def rewound(self, site: Site, target: str, to: int) -> None:
         """Look at a log as a rewind sets the ledger row back: what comes again has second names."""
@@ -387,6 +476,54 @@ class Steps:
 
     # --- the ledger -------------------------------------------------------------------------------
 
+    def begins_from(
+        self, target: str, seen: LedgerState | None, window: Window, ahead_us: int
+    ) -> None:
+        """Look at the row from which a window is begun, and at the clocks (rules 10, 14, 16 and 26).
+
+        :param ahead_us: by how much the target's clock is ahead.
+        """
+        thread, last = MACHINE.thread, seen.last if seen is not None else None
+        if thread is None or not thread.looked_us or seen is None:
+            return
+        if last is not None and last.last != seen.flushed:
+            self._judge.violate(f"epoch {window.first} is begun, and the row was updated in part")
+        if window.sending > 1:
+            self._takes(target, thread.process.name)
+            return
+        self._sent[target] = [(thread.process.name, MACHINE.true_us)]
+        self.nothing_recorded(target, window.first, "begins a window")
+        host_us = thread.process.host.ahead_us
+        agree = abs(host_us - ahead_us) < _CLOCKS_DIFFER_US
+        agree &= self._judge.clocks_set_us < thread.looked_us
+        right = (
+            not (host_us or ahead_us) and self.reset_us.get(target, 0) > self._judge.clocks_set_us
+        )
+        if right and window.last_us > MACHINE.true_us + 2 * _CLOCKS_DIFFER_US:
+            self._judge.violate(
+                f"epoch {window.first} is begun as of the future that was left behind"
+            )
+        if agree and window.begun_us < thread.looked_us + host_us:
+            self._judge.violate(f"epoch {window.first} is begun as of long ago")
+
+    def _takes(self, target: str, name: str) -> None:
+        """A flusher from which a window was taken waits before it takes it back (rule 26)."""
+        sent = self._sent.setdefault(target, [])
+        taken = sent and sent[-1][0] != name and name in {each for each, _ in sent}
+        if taken and MACHINE.true_us < sent[-1][1] + _PATIENCE_US:
+            self._judge.violate(f"{name} takes a window back at once")
+        sent.append((name, MACHINE.true_us))
+
+    def nothing_recorded(self, target: str, first: int, step: str) -> None:
+        """Demand that a flusher's last fresh listing had no record from an epoch on (rules 9 and 13)."""
+        thread, site = MACHINE.thread, self._judge.sites[0]
+        if thread is None or not thread.looked_us or target or len(self._judge.sites) > 1:
+            return
+        for path, us in self.recorded_us.items():
+            newer = path.startswith(paths.FLUSHED.folder) and _number(path) >= first
+            if newer and us < thread.listed.get("flushed", 0) and site.log.has(path):
+                self._judge.violate(f"{thread.process.name} {step}, and {path} was there")
+
     def begins(self, target: str, window: Window) -> None:
         """Look at a window that is begun: what was listed before, and what is chosen (rules 9, 11, 26)."""
         site = self._judge.sites[0]
@@ -408,6 +545,8 @@ class Steps:
                     self._judge.violate(
                         f"{begun.manifest} is begun for {target}: {choice} says {chosen}"
                     )
+            if window.sending <= 1 and not target:
+                self._is_proven(site, begun.epoch)
             note = paths.TOMBSTONE.path(Attempt(begun.epoch, begun.generation))
             beside = [n for n in site.log.paths(paths.MANIFEST.folder) if _number(n) == begun.epoch]
             here = site.log.has(begun.manifest)  # a clone has its own of this name
@@ -416,6 +555,24 @@ class Steps:
                 self._judge.violate(f"{begun.manifest} is begun, and {note} is there")
             if window.sending and self._judge.clocks_agree and begun.base_us < MACHINE.looked_us:
                 self._judge.violate(f"epoch {begun.epoch} is sent with timestamps before now")
+
+    def _is_proven(self, site: Site, epoch: int) -> None:
+        """Of several attempts none is begun without a fresh listing of what proves one (rules 9 and 11)."""
+        rivals = [
+            each
+            for each in self._judge.attempts.values()
+            if each.epoch == epoch and 0 < each.published_us < MACHINE.looked_us
+            if site.log.has(each.manifest)
+        ]
+        names = {each.manifest for each in rivals}  # a clone has its own of one name
+        decided = any(_number(each) == epoch for each in site.log.paths(paths.DECISION.folder))
+        thread = MACHINE.thread
+        assert thread is not None
+        late = thread.listed.get("proofs", 0) < MACHINE.looked_us
+        if len(names) > 1 and late and not decided and len(self._judge.sites) == 1:
+            self._judge.violate(
+                f"one of {sorted(names)} is begun, and proofs/ was not listed freshly"
+            )
 
     def _alike(self, site: Site, target: str, window: Window) -> None:
         """Epochs that share a window are written in the same way, and chosen for good (rule 10)."""

@@ -95,6 +95,16 @@ _THEMES = (
     {"clock jumps", "operators", "zombies"},
     {"clock jumps", "operators", "trim delay", "crashes"},
     {"operators", "crashes", "other flushers", "outages"},
+    {"several targets", "detached targets", "migrated queries", "crashes"},
+    {"several targets", "checkpoints set back", "operators", "crashes"},
+    {"several targets", "detached targets", "operators", "trim delay", "zombies"},
+    {"checkpoints set back", "budget", "operators", "crashes"},
+    {"lists", "zombies", "other flushers", "standing drivers"},
+    {"refused rows", "operators", "trim delay", "zombies"},
+    {"refused rows", "operators", "trim delay", "crashes"},
+    {"stale listings", "few records", "crashes", "restarts"},
+    {"budget", "trim delay", "operators", "other flushers"},
+    {"standing drivers", "other flushers", "operators", "zombies"},
 )
 """Faults that show more together than by chance: some histories have all of one line."""
 
@@ -106,7 +116,6 @@ _EXCLUDES = {
     "several targets": {
         *_OTHER_LOGS,
         "restored targets",
-        "checkpoints set back",
         "ledgers",
         "copies",
     },
@@ -117,7 +126,6 @@ _EXCLUDES = {
         "lists",
         "restored targets",
         "ledgers",
-        "refused rows",
         "checkpoints set back",
     },
     # A list is doubled where nothing says that it was sent: the ledger row is lost, or shadowed.
@@ -140,6 +148,8 @@ class Operation(NamedTuple):
     """Whether it may be done now."""
 
 
+_RETAINED = 0.5
+"""How probable it is that the log keeps what operators may have flushed again."""
 _DETACHED = 0.7
 """How probable it is that some of several targets are detached."""
 
@@ -167,6 +177,8 @@ class Swarm:
             )
         if "several targets" in faults and chance.random() < _DETACHED:
             faults |= {"detached targets"}
+        if "operators" in faults and chance.random() < _RETAINED:
+            faults |= {"trim delay"} & frozenset(among)
         for fault in [fault for fault in _EXCLUDES if fault in faults]:
             faults -= _EXCLUDES[fault] if fault in faults else set()
         if not faults & set(_IO_FAULTS):

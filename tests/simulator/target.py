@@ -238,7 +238,7 @@ class Connection(ReadsOffers, IdempotentSession):
         """Read the row."""
         rewind = MACHINE.thread.rewind if MACHINE.thread is not None else None
         if rewind is not None and not MACHINE.only_looks:
-            rewind.looked = rewind.row is not None
+            rewind.looked_us = MACHINE.true_us
         return self._io("read ledger", "", self._ledger.read_ledger)
 
     def write(self, plan: Plan, rows: Slice) -> None:
@@ -277,6 +277,7 @@ class Connection(ReadsOffers, IdempotentSession):
             if seen is None:
                 judge.ledger_created(database.target)
             if new.begun is not None and (seen is None or new.begun != seen.begun):
+                judge.steps.begins_from(database.target, seen, new.begun, database.ahead_us)
                 judge.begun(database.target, new.begun)
                 database.lose_shadowed_timestamps()
             elif verb == "finish" and new.last is not None:

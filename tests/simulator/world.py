@@ -34,6 +34,7 @@ class World:
         """Names of the targets; the only one has none."""
         self.mode = next((mode for mode in ("totals", "lists") if mode in swarm), "cells")
         self.judge.targets = self.targets
+        self.judge.totals = self.mode == "totals"
         self.databases = {name: Database(self.judge, name, self.mode) for name in self.targets}
         self.query_id = str(chance.getrandbits(64))
         self.judge.read_ledger = self.row
@@ -60,6 +61,10 @@ class World:
         """`wal.maxBytes`; None: no budget."""
         self.documented: set[str] = set()
         """Kinds of errors at which the flush may stop, after what was done to this history."""
+        self.is_over = False
+        """Whether the history has come to its end, in which every run names all targets."""
+        self.documented_once_started: set[str] = set()
+        """Those that are once a run has started anew."""
         self.replaced: set[str] = set()
         """Targets whose database was replaced by an empty one, while they were detached: a flusher that lists
         the states as they were finds no ledger row."""
