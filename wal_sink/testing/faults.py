@@ -107,8 +107,9 @@ class Faults:
 class CallFaults(Faults):
     """Counts also the calls from a target's code to that of others, above all to its driver.
 
-    Its `commit` may do in two steps what has to be one, and a process dies between them, too. Calls by
-    operators and `with` are left out, and those of other threads.
+    Its `commit` may do in two steps what has to be one, and a process dies between them, too. Left out are
+    other threads, private functions, and those of `weakref`: Python calls such when it frees an object, and
+    then loses the exception.
 
     :param target: its code lies in the packages of its class and of those that this derives.
     :param inside: how the names of the operations begin in which calls are counted.
@@ -140,14 +141,18 @@ class CallFaults(Faults):
         if event == "c_call" and self._is_own(frame) and not _is_builtin(called):
             name = called.__qualname__
         elif event == "call" and self._is_own(frame.f_back) and not self._is_own(frame):
-            name = frame.f_code.co_qualname
-        if name and not name.endswith("__"):
+            name = frame.f_code.co_qualname * (_module(frame) != "weakref")
+        if name and not name.rpartition(".")[2].startswith("_"):
             with super().around(f"call {name}"):
                 pass
 
     def _is_own(self, frame: FrameType | None) -> bool:
-        name = str(frame.f_globals.get("__name__", "")) if frame else ""
+        name = _module(frame)
         return name != __name__ and f"{name}.".startswith(self._packages)
+
+
+def _module(frame: FrameType | None) -> str:
+    return str(frame.f_globals.get("__name__", "")) if frame else ""
 
 
 def _is_builtin(function: Any) -> bool:
