@@ -318,6 +318,37 @@ def test_rule_9_a_start_does_not_miss_the_targets_in_an_old_listing(tmp_path: Pa
     refuse_other_targets(Log(mount, several=True), [CELLS, ADDED])
 
 
+def test_rule_9_a_start_does_not_miss_that_a_target_is_attached_in_an_old_listing(
+    tmp_path: Path,
+) -> None:
+    """The query leaves the target out: what it publishes would have no plan of it."""
+    world = SeveralWorld(tmp_path)
+    world.log_backend = LocalBackend(tmp_path / "log")
+    world.run().batch([("0", 0)])
+    plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
+    mount = CachingMount(tmp_path / "log", asks_again=True)
+    mount.cache(paths.target_states(ADDED))
+    attach(world)
+    with pytest.raises(OptionError, match="does not name any more"):
+        refuse_other_targets(Log(mount, several=True), [CELLS])
+
+
+def test_rule_9_attach_does_not_miss_a_rewind_in_an_old_listing(tmp_path: Path) -> None:
+    """What it took back, a flusher may trim that has not seen the target announced."""
+    world = SeveralWorld(tmp_path)
+    world.log_backend = LocalBackend(tmp_path / "log")
+    world.run().batch([("0", 0)])
+    world.flush_all()
+    plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
+    world.retention_s = 86_400.0
+    epochs(world, 1, 2)
+    flush(world.flusher(name=CELLS))
+    mount = CachingMount(tmp_path / "log", asks_again=True)
+    mount.cache(paths.of_target(CELLS, paths.INTERVENTION.folder))
+    plan_rewind(query(world).of(CELLS), world.targets[CELLS], 0, NOW_US).carry_out(NOW_US)
+    assert trimmable_unseen(Log(mount, ADDED)) == (0, 2)
+
+
 def test_rule_9_attach_does_not_miss_the_newest_run_in_an_old_listing(tmp_path: Path) -> None:
     """It does not name the target: what it publishes has no plan of it."""
     world = SeveralWorld(tmp_path)

@@ -9,6 +9,7 @@ import pytest
 from state_backends import LocalBackend, StateBackend, StateBackendError
 from tests.protocol.caching_mount import CachingMount
 from tests.protocol.engine import World, a_decision, until_rest
+from tests.protocol.operators import query
 from tests.protocol.starts import starts
 from tests.protocol.state_repartition import go_on, repartition
 from wal_sink.admin.query import Query
@@ -180,6 +181,26 @@ def test_rule_5_a_listing_from_before_the_commit_lets_no_run_publish(world: Worl
         late.commit(appended)
 
 
+def test_rule_5_a_listing_from_before_a_rewind_takes_no_epoch_for_one_that_was_flushed_long_ago(
+    world: World,
+) -> None:
+    """Its host lists the record that the rewind has deleted, and the checkpoint was set back."""
+    world.retention_s = 3_600.0
+    world.run().flushed_batches([("a", 1)], [("b", 2)])
+    mount = mounted(world, asks_again=True)
+    mount.cache(paths.FLUSHED.folder)
+    plan_rewind(query(world), world.target, 0, world.clock.us).carry_out(world.clock.us)
+    world.checkpoint.delete(["commits/1"])
+    run = world.run()
+    run.log = Log(mount)
+    run.batch([("c", 3)])
+    assert (1, run.run_id) in [
+        (attempt.epoch, found.manifest.run_id)
+        for attempt in world.log.attempts()
+        if (found := world.log.manifest(attempt))
+    ]
+
+
 def test_rule_22_a_listing_from_before_the_commit_lets_no_run_claim_from_that_epoch(
     world: World,
 ) -> None:
@@ -313,6 +334,31 @@ def test_rule_9_a_rewind_misses_no_record_in_an_old_listing(world: World) -> Non
     mount.forget()
     plan_rewind(elsewhere, world.target, 0, world.clock.us).carry_out(world.clock.us)
     assert world.flushed() == world.expected() == {"a": 2}
+
+
+def test_rule_14_a_rewind_misses_no_earlier_one_in_an_old_listing(world: World) -> None:
+    """Its record alone tells which timestamps were used: the ledger row is lost."""
+    world.retention_s = 3_600.0
+    world.run().flushed_batches([("a", 1)], [("b", 2)])
+    mount = mounted(world, asks_again=True)
+    mount.cache(paths.INTERVENTION.folder)
+    plan_rewind(query(world), world.target, 0, world.clock.us).carry_out(world.clock.us)
+    used_us = world.state.last_us
+    world.store.ledger.clear()
+    elsewhere = Query(world.query_id, Checkpoint(world.checkpoint), Log(mount))
+    assert plan_rewind(elsewhere, world.target, 0, world.clock.us).new.last_us == used_us
+
+
+def test_rule_13_a_listing_without_a_rewind_lets_no_ledger_row_be_made(world: World) -> None:
+    """It took back all that was flushed, and the ledger row is lost: nothing else tells of the timestamps."""
+    world.retention_s = 3_600.0
+    world.run().flushed_batches([("a", 1)])
+    mount = mounted(world, asks_again=True)
+    mount.cache(paths.INTERVENTION.folder)
+    plan_rewind(query(world), world.target, -1, world.clock.us).carry_out(world.clock.us)
+    world.store.ledger.clear()
+    with pytest.raises(LedgerBehindLog):
+        until_rest(flusher_over(world, mount))
 
 
 def test_a_fresh_listing_has_what_a_listing_has(world: World) -> None:

@@ -145,6 +145,7 @@ _DECISIVE = tuple(
         paths.MANIFEST,
         paths.DECISION,
         paths.CLAIM,
+        paths.INTERVENTION,
     )
 )
 """Folders of the log whose listings decide what a command may do."""

@@ -248,7 +248,7 @@ class Flusher:
         # After the manifests: a flusher makes the record before it deletes the manifest.
         stale = asked and self._log.mark(fresh=True) > self._mark
         fresh = asked and row is None and recorded is None
-        rewound = fresh and bool(self._log.interventions("rewind"))
+        rewound = fresh and bool(self._log.interventions("rewind", fresh=True))
         trimmable = self.trimmer.trimmable(recorded, attempts)
         return Observation(
             checkpointed,

@@ -233,6 +233,8 @@ class Publisher:
         if epoch > flushed:
             return flushed
         record = record_anywhere(self._log, epoch)
+        if record is None and (fresh := mark_anywhere(self._log, fresh=True)) < epoch:
+            return fresh  # a rewind has deleted the record, which an old listing has
         if record is None or record.offsets_digest != offsets.digest:
             raise Diverged(
                 f"Epoch {epoch} was flushed"

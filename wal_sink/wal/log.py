@@ -352,9 +352,12 @@ class Log:
         self.create(paths.INTERVENTION, name, intervention)
         return paths.INTERVENTION.path(name)
 
-    def interventions(self, verb: str) -> list[Intervention]:
-        """Read what operators were about to do, by one of the verbs, oldest first."""
-        named = [name for name in self.keys(paths.INTERVENTION) if name.verb == verb]
+    def interventions(self, verb: str, *, fresh: bool = False) -> list[Intervention]:
+        """Read what operators were about to do, by one of the verbs, oldest first.
+
+        :param fresh: to conclude from one that is missing, see `keys`.
+        """
+        named = [each for each in self.keys(paths.INTERVENTION, fresh=fresh) if each.verb == verb]
         found = (self.read(paths.INTERVENTION, name) for name in named)
         return [record for record in found if record is not None]
 

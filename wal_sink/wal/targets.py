@@ -90,11 +90,14 @@ def why_absent(log: Log, *, fresh: bool = False) -> NoFlusher | None:
     )
 
 
-def is_attached(log: Log) -> bool:
-    """Whether the target whose view this is holds back what is trimmed; a target without a name does."""
+def is_attached(log: Log, *, fresh: bool = False) -> bool:
+    """Whether the target whose view this is holds back what is trimmed; a target without a name does.
+
+    :param fresh: see `target_names`.
+    """
     if not log.target:
         return True
-    state = state_of(log)
+    state = state_of(log, fresh=fresh)
     return state is not None and state.verb != "detached"
 
 
@@ -143,7 +146,7 @@ def trimmable_unseen(log: Log) -> Trimmable:
     flushed, back = -1, [-1]
     for view in views(log.of(""), fresh=True):
         flushed = max(flushed, view.mark(fresh=True))
-        before = (done.before.get("flushed") for done in view.interventions("rewind"))
+        before = (done.before.get("flushed") for done in view.interventions("rewind", fresh=True))
         back += [int(epoch) for epoch in before if epoch]
         back += [state.epoch for state in view.states(fresh=True) if state.verb != "attached"]
     return Trimmable(flushed, max(flushed, *back))
@@ -157,9 +160,12 @@ def slowest_view(log: Log) -> Log:
     return slowest[0] if slowest else log
 
 
-def mark_anywhere(log: Log) -> int:
-    """Return the last epoch that has a record of any target, -1 for none: it is history (rules 5 and 18)."""
-    return max((view.mark() for view in views(log)), default=-1)
+def mark_anywhere(log: Log, *, fresh: bool = False) -> int:
+    """Return the last epoch that has a record of any target, -1 for none: it is history (rules 5 and 18).
+
+    :param fresh: see `target_names`.
+    """
+    return max((view.mark(fresh=fresh) for view in views(log, fresh=fresh)), default=-1)
 
 
 def record_anywhere(log: Log, epoch: int) -> FlushedEpoch | None:
@@ -188,7 +194,7 @@ def refuse_other_targets(log: Log, names: Collection[str]) -> None:
             "Leave targets out, and give its options without a name; or start with a new checkpoint. A query"
             " that may get further targets later begins with targets and one name.",
         )
-    left = [name for name in known if name not in names and is_attached(log.of(name))]
+    left = [each for each in known if each not in names and is_attached(log.of(each), fresh=True)]
     if names and left:
         raise OptionError(
             f"{log.url} keeps epochs for {', '.join(left)}, which option targets does not name any more.",
