@@ -28,6 +28,14 @@ class Commands:
         return (
             Operation("any command", "operators", 12, self._operate),
             Operation("rewind", "operators", 4, self.rewind),
+            Operation("a rewind beside flushers", "operators", 4, self._beside_flushers),
+            Operation(
+                "timestamps go back from the future",
+                "operators",
+                4,
+                self._from_the_future,
+                lambda: self.world.future,
+            ),
             Operation("give up what is begun", "operators", 5, self._give_up),
             Operation(
                 "detach or attach", "detached targets", 10, self._detach_or_attach, lambda: several
@@ -117,6 +125,23 @@ class Commands:
             self.history.turn(
                 operator.process, lambda: operator.rewind(to, reset=reset), calls=_CALLS
             )
+
+    def _beside_flushers(self) -> None:
+        """Give the command while flushers live: it is refused, or they die meanwhile."""
+        operator = self._operator()
+        if recorded := self.world.site.recorded(operator.name):
+            to = self.world.chance.choice(recorded)
+            self.history.turn(operator.process, lambda: operator.rewind(to), calls=_CALLS)
+
+    def _from_the_future(self) -> None:
+        """Flush while all clocks are a day ahead; set them right, and leave those timestamps behind."""
+        self.history.set_clocks(86_400)
+        self.history.batch()
+        self.history.flush()
+        self.history.set_clocks(0)
+        operator = self._alone()
+        if recorded := self.world.site.recorded(operator.name):
+            operator.rewind(max(recorded), reset=True)
 
     def _give_up(self) -> None:
         """Give up an epoch that a flusher has begun which died."""

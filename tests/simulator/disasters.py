@@ -182,11 +182,23 @@ class Disasters:
         for epoch in site.checkpoint.numbers("offsets"):
             if epoch >= gone[0] and not planned:
                 site.checkpoint.remove(f"offsets/{epoch}")
-        if any(epoch >= gone[0] and site.record(epoch) is None for _, epoch in site.given_up):
+        if not planned and world.chance.random() < 0.4:
+            self._plan_anew(gone)
+        if any(e >= gone[0] and e not in site.records(target) for target, e in site.given_up):
             # Passed over, perhaps, by a flusher that died before its record; Spark computes it anew.
             world.documented_once_started |= {"Diverged"}
         site.forget()
         self.history.new_driver(site)
+
+    def _plan_anew(self, gone: list[int]) -> None:
+        """Let Spark plan other data for epochs that are not recorded; where one is begun, the flush stops."""
+        world, site = self.world, self.world.site
+        for epoch in gone:
+            if epoch > max(max(site.recorded(name), default=-1) for name in world.targets):
+                world.offsets.pop(epoch, None)
+                if epoch <= site.settled():
+                    world.documented |= _OTHER_LOG
+                    world.judge.disasters.add("log")
 
     def _other_data(self) -> None:
         """Restore an older checkpoint, from which Spark plans other data: that is refused, and undone."""

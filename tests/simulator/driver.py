@@ -165,13 +165,11 @@ class Driver:
         documented = self.world.documented | self.documented
         if kind in documented or error.transient or self._is_zombie():
             return True
-        run, judge = self.run, self.world.judge
+        run = self.run
         of_kind = {
             "CorruptLog": any(map(self.site.lacks_records, self.world.targets)),
             # See `World.copied`.
             "WrongOwner": self.world.copied and self.world.max_bytes is not None,
-            # An old listing may have a record that a rewind has deleted.
-            "Diverged": judge.old_listings and self.site.rewound_us > 0,
             # A target was attached meanwhile that its options do not name.
             "OptionError": run is not None and run.names != self.world.targets,
             # Its ticket could not be written, or went as newer runs have claimed.

@@ -43,6 +43,7 @@ def end(history: History) -> None:
         world.judge.row_is_back(name)
     for host in world.hosts:
         host.ahead_us = 0
+    world.judge.clocks_set_us = MACHINE.true_us
     world.swarm, world.is_over = replace(world.swarm, io_fault=0.0), True
     zombies = history.standing()
     late = [each for each in zombies if world.chance.random() < world.chance.choice((0.0, 0.5))]

@@ -47,12 +47,15 @@ _FEW = 3
 _KINDS = (
     *(of_kind(frozenset((verb,)), frozenset()) for verb in VERBS),
     *(of_kind(frozenset(), frozenset((folder,))) for folder in FOLDERS),
+    *[lambda verb, _what: verb == "delete"] * 3,
+    *[lambda verb, what: verb == "read" and what.startswith("flusher")] * 3,
 )
 """Kinds of calls: by what they do, or with what. So a rare one is hit as often as one of many."""
 _MAY_STAND_STILL = (
     "a micro-batch",
     "flush",
     "rewind",
+    "a rewind beside flushers",
     "any command",
     "retry the quarantine",
     "detach or attach",
@@ -73,6 +76,10 @@ _THE_SAME = 0.2
 """How probable it is that the first of them does what the one that stands still does."""
 _GOES_ON = 0.4
 """How probable it is that the query goes on meanwhile, with some micro-batches and their flush."""
+_GOES_BACK = 0.3
+"""How probable it is that a query that came from another sink goes back to it at first."""
+_AGAIN = (0, 0, 0, 1, 3)
+"""How often one that goes on may stand still once more."""
 _LATER = 0.4
 """How probable it is that some time has passed as it goes on."""
 _RACES = 0.5
@@ -174,6 +181,8 @@ class History:
         """Play the steps, then the end; stop at the first violation."""
         chance, judge = self.world.chance, self.world.judge
         self.new_driver(self.world.site)
+        if "migrated queries" in self.world.swarm and chance.random() < _GOES_BACK:
+            self._go_back_to_another_sink()
         weights = [operation.weight for operation in self._table]
         for operation in chance.choices(self._table, weights, k=self.world.swarm.steps):
             if operation.is_possible():
@@ -185,11 +194,22 @@ class History:
         for process in list(MACHINE.processes.values()):
             process.kill()
 
+    def _go_back_to_another_sink(self) -> None:
+        """Let the first start die before it has begun the log, and another sink go on for some epochs."""
+        driver = self.drivers[-1]
+        driver.process.arm(
+            Fault.CRASH_BEFORE, 1, lambda verb, what: (verb, what) == ("create", "log.json")
+        )
+        driver.batch(1)
+        self.end_process(driver.process)
+        self.world.site.migrate(self.world.query_id, self.world.chance.randint(1, 2))
+        self.new_driver(self.world.site)
+
     def _operations(self) -> tuple[Operation, ...]:
         """Return what may be the next step of a history."""
         several = self.world.several
         return (
-            Operation("a micro-batch", None, 40, self._batch),
+            Operation("a micro-batch", None, 40, self.batch),
             Operation("flush", None, 40, self.flush),
             Operation("wake a thread", None, 20, self._wake, lambda: bool(self.standing())),
             Operation("time passes", None, 6, self._time),
@@ -244,7 +264,7 @@ class History:
         before = {id(thread) for thread in self.standing()}
         act = chance.choice([o for o in self._table if o.name in _MAY_STAND_STILL])
         self._stand_still_in(act)
-        if act.act == self._batch and chance.random() < _RACES:
+        if act.act == self.batch and chance.random() < _RACES:
             self.world.happened("two drivers at one epoch")
             self.new_driver(self._driver().site)
             self._stand_still_in(act)
@@ -256,8 +276,21 @@ class History:
             self.world.time_passes(chance.choice((2, 40, 130, 4_000)))
         chance.shuffle(standing)
         for thread in standing:
+            for _ in range(chance.choice(_AGAIN)):
+                self._stand_still_again(thread)
             if thread.stands_still and not self.world.judge.violations:
                 self.turn(thread.process, thread.go_on)
+
+    def _stand_still_again(self, thread: Thread) -> None:
+        """Let a thread go on, and stand still once more, while the query goes on."""
+        if not thread.stands_still or self.world.judge.violations:
+            return
+        self._arm(thread.process, (Fault.STALL_BEFORE, Fault.STALL_AFTER), 30)
+        thread.go_on()
+        thread.process.disarm()
+        if thread.stands_still:
+            self.batch()
+            self.flush()
 
     def _meanwhile(self, act: Operation) -> list[Operation]:
         """Draw what others do while somebody stands still in something: anything, or the query goes on.
@@ -324,7 +357,7 @@ class History:
             return self.new_driver(self.world.chance.choice(self.world.judge.sites))
         return free[-1] if self.world.chance.random() < 0.8 else self.world.chance.choice(free)
 
-    def _batch(self) -> None:
+    def batch(self) -> None:
         driver, chance = self._driver(), self.world.chance
         heard = "lost events" not in self.world.swarm or chance.random() < 0.6
         count = chance.choice((0, 1, 2, 3, 3))

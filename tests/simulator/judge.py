@@ -337,7 +337,7 @@ class Judge(logging.Handler):
         """Look at a ledger row that an operator has made."""
         last = self._begun_last.get(target)
         records = self.sites[0].records(target).values() if self.clocks_agree else ()
-        used_us = [last_us(each) for each in records]
+        used_us = [last_us(each) for each in records] + self.steps.used_since_reset(target)
         if self._knows_dates:
             self.steps.row_made(target, row, max([last.last_us if last else 0, *used_us]))
 

@@ -102,9 +102,10 @@ class Site:
         return str(json.loads(self.log.get(claims[-1]))["run_id"]) if claims else ""
 
     def migrate(self, query_id: str, epochs: int) -> None:
-        """Let another sink have had the first epochs."""
-        self.checkpoint.put("metadata", json.dumps({"id": query_id}).encode())
-        for epoch in range(epochs):
+        """Let another sink have had the first epochs, or some more, before the log was begun."""
+        self.checkpoint.put("metadata", json.dumps({"id": query_id}).encode(), exclusive=False)
+        first = self.next_epoch
+        for epoch in range(first, first + epochs):
             metadata = {"batchTimestampMs": 0, "conf": {"spark.sql.shuffle.partitions": "2"}}
             plan = f'v1\n{json.dumps(metadata)}\n{{"offset":{epoch * 10}}}'
             self.checkpoint.put(f"offsets/{epoch}", plan.encode())

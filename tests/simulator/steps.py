@@ -614,6 +614,15 @@ class Steps:
         chosen = site.log.has(paths.CHOICE.path(epoch))
         return len(rivals) > 1 and len(offsets) == 1 and not proven and not chosen
 
+    def used_since_reset(self, target: str) -> list[int]:
+        """Return the timestamps of what was recorded since those of the future were left behind."""
+        site, since_us = self._judge.sites[0], self.reset_us.get(target, 0)
+        paths_of = [path for path, us in self.recorded_us.items() if us > since_us > 0]
+        made = site.log.paths(paths.of_target(target, paths.FLUSHED.folder))
+        windows = [json.loads(site.log.get(path)) for path in made if path in paths_of]
+        used_us = [last_us(each) for window in windows for each in window["epochs"]]
+        return [us for us in used_us if us <= MACHINE.true_us]
+
     def row_made(self, target: str, row: LedgerState, used_us: int) -> None:
         """Look at a ledger row that an operator has made: its timestamps go on (rule 14)."""
         if row.last_us < used_us:
