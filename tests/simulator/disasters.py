@@ -186,7 +186,9 @@ class Disasters:
             self._plan_anew(gone)
         if any(e >= gone[0] and e not in site.records(target) for target, e in site.given_up):
             # Passed over, perhaps, by a flusher that died before its record; Spark computes it anew.
-            world.documented_once_started |= {"Diverged"}
+            # Where another target has it, the run publishes nothing (rule 5).
+            lost = {"MissingManifest"} if world.several else set()
+            world.documented_once_started |= {"Diverged"} | lost
         site.forget()
         self.history.new_driver(site)
 
