@@ -38,9 +38,11 @@ class CachingMount(LocalBackend):
         return super().read(path)
 
     def delete(self, paths: Iterable[str]) -> None:
-        super().delete(paths)
+        deleted = list(paths)
+        super().delete(deleted)
         if self.asks_again:
-            self.forget()
+            for folder in {path.rpartition("/")[0] for path in deleted}:
+                self._cached.pop(folder, None)
 
     def cache(self, prefix: str) -> None:
         """Answer a listing of this folder from now on with what is there at this moment."""

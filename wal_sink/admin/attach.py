@@ -275,6 +275,7 @@ def plan_detach(query: Query) -> Detachment:
     :raises OptionError: it is detached, or the only one that is attached, or has no name.
     """
     _refuse_unnamed(query)
+    query.list_afresh()
     states = query.log.states()
     if states and (state := states[-1]).verb == "detached":
         raise OptionError(
@@ -296,13 +297,13 @@ def plan_attach(query: Query, target: Target, *, restored: bool = False) -> Atta
     :raises OptionError: it is attached, or has no name, or the newest run does not name it.
     """
     _refuse_unnamed(query)
+    query.list_afresh()
     name, state = query.log.target, state_of(query.log)
     if state is not None and state.verb == "attached":
         raise OptionError(
             f"Target {name} is attached, from epoch {state.epoch} on.",
             "See how far it is: `wal-sink status CHECKPOINT`.",
         )
-    query.list_afresh()
     # What a run publishes can be written to the targets that it names: it has a plan of each.
     if name not in target_names(options_of_newest_run(query.log)):
         raise OptionError(

@@ -32,7 +32,7 @@ from wal_sink.targets.registry import is_installed, target_type
 from wal_sink.text import printable
 from wal_sink.wal.location import find_by_checkpoint, open_place, owned, refuse_unused
 from wal_sink.wal.log import Log
-from wal_sink.wal.targets import is_attached, options_of_newest_run, target_names, view_of
+from wal_sink.wal.targets import is_attached, options_of_newest_run, target_names, view_of, views
 
 OPTIONS_VARIABLE = "WAL_SINK_OPTIONS"
 """The variable that holds options of the operator for every command."""
@@ -137,20 +137,6 @@ def adding_up(progress: Progress, total: int) -> Callable[[int], None]:
     return add
 
 
-_DECISIVE = tuple(
-    kind.folder
-    for kind in (
-        paths.FLUSHED,
-        paths.RETAINED_RECORD,
-        paths.MANIFEST,
-        paths.DECISION,
-        paths.CLAIM,
-        paths.INTERVENTION,
-    )
-)
-"""Folders of the log whose listings decide what a command may do."""
-
-
 class Query(NamedTuple):
     """One query, as an operator sees it."""
 
@@ -197,11 +183,13 @@ class Query(NamedTuple):
 
         :raises StateBackendError: it answers with an old listing still.
         """
-        for folder in _DECISIVE:
-            self.log.names(folder, fresh=True)
-        if self.log.target:
-            self.log.names(paths.target_states(self.log.target), fresh=True)
-        self.checkpoint.last_commit(fresh=True)
+        self.checkpoint.next_epoch()
+        shown = views(self.log.of(""), fresh=True)
+        for folder in paths.FOLDERS:
+            for own in {view.own(folder) for view in shown}:
+                self.log.backend.list_fresh(own)
+        for view in shown:
+            view.state_names(fresh=True)
 
     def identity(self) -> LogIdentity:
         """Read to which checkpoint the log belongs.

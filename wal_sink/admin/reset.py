@@ -141,6 +141,7 @@ def plan_reset(query: Query, now_us: int, *, discard_unflushed: bool = False) ->
 
 def _look(query: Query, now_us: int, *, discard_unflushed: bool) -> Status:
     """Return how far the query is, unless that forbids the reset, see `plan_reset`."""
+    query.list_afresh()
     owned(query.log, query.checkpoint)
     for each in [query] if not query.log.several else query.each("", detached=True):
         refuse_flusher(each.log, now_us, unless_stopped=False, patience=query.patience)

@@ -183,7 +183,6 @@ class Flusher:
                 self.close()
                 self._doubts, self._started = True, False
             else:
-                self._started |= not isinstance(step, Stale)
                 return step
 
     def _pass(self) -> Step:
@@ -199,6 +198,7 @@ class Flusher:
         elif isinstance(step, Resume):
             step = self._takeovers.due(step)
         self._do(step, observed)
+        self._started |= observed.asked  # else it looked at an old listing, or was detached
         return step
 
     def interrupt(self) -> None:

@@ -222,6 +222,18 @@ QUARANTINED = Name("quarantine/<epoch>-<us>-<rows>-<segment>.arrow", EntryName)
 SEGMENT = Name("segments/<epoch>/<partition>-<task>-<run>-<nonce>.arrow", SegmentName)
 _IN_SEGMENTS = Name("segments/<epoch>/<file>.arrow", lambda epoch, _: cast(int, epoch))
 
+FOLDERS = tuple(
+    dict.fromkeys(
+        kind.folder
+        for kind in (
+            *(CLAIM, TICKET, SEGMENT, MANIFEST, PROOF, TOMBSTONE, WITHOUT_SINK, CHOICE, DECISION),
+            *(INTERVENTION, QUARANTINED, RETAINED_RECORD, FLUSHED),
+        )
+    )
+)
+"""Those whose listings decide something, but for the targets' states. What a flusher deletes comes before the
+record that says so."""
+
 ASIDE = "aside/"
 _LOST = "not_flushed/"
 

@@ -60,7 +60,11 @@ def begin_log(log: Log, checkpoint: Checkpoint) -> bool:
     published = {attempt.epoch for attempt in log.attempts(fresh=True)}  # where the claims are lost
     # After the manifests: a flusher creates the record before it deletes the manifest.
     missing = range(max(first, flushed_epoch(log) + 1), last + 1)
-    gone = set(missing) - {*published, *log.keys(paths.WITHOUT_SINK, fresh=True), *log.decided()}
+    gone = set(missing) - {
+        *published,
+        *log.keys(paths.WITHOUT_SINK, fresh=True),
+        *log.decided(fresh=True),
+    }
     with contextlib.suppress(UnknownOffsetsFormat):  # `commit` raises it
         gone -= {epoch for epoch, _ in _without_rows(checkpoint, gone, first - 1, last)}
     if gone:

@@ -122,7 +122,7 @@ def flushed_limits(log: Log, *, fresh: bool = False, before: str = "") -> Iterat
     :param before: the target that comes before the others; each costs a listing when it is asked for.
     """
     for view in sorted(views(log.of(""), fresh=fresh), key=lambda each: each.target != before):
-        state = state_of(view)
+        state = state_of(view, fresh=fresh)
         if state is not None and state.verb != "detached":
             attached = state.verb == "attached"
             yield view, max(state.epoch - 1, view.mark()) if attached else -1
@@ -182,13 +182,13 @@ def refuse_other_targets(log: Log, names: Collection[str]) -> None:
     :param names: of the option `targets`; empty: the query has one target, without a name.
     :raises OptionError: they do not.
     """
-    known = target_names(log)
+    known = target_names(log, fresh=True)
     if known and not names:
         raise OptionError(
             f"{log.url} has the targets {', '.join(known)}, and option targets is not given.",
             f'Add .option("targets", "{",".join(known)}") again, and the options of each.',
         )
-    if names and not known and log.identity() is not None and not target_names(log, fresh=True):
+    if names and not known and log.identity() is not None:
         raise OptionError(
             f"Option targets is {', '.join(names)}, but {log.url} was begun for one target without a name.",
             "Leave targets out, and give its options without a name; or start with a new checkpoint. A query"

@@ -47,11 +47,13 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 
-def without_jvm(value: V) -> Callable[[Callable[P, T]], Callable[P, T | V]]:
+def without_jvm(value: V, *also: type[Exception]) -> Callable[[Callable[P, T]], Callable[P, T | V]]:
     """Decorate a call that returns `value` where the session is stopped, or its JVM does not answer.
 
     An interrupt goes on. Spark's handler of SIGINT calls the JVM on the connection that it interrupts; where
     that closes it, py4j, which cleans up after an interrupt, raises an OSError in its place (0.10.9.9).
+
+    :param also: what a stopped context raises, whose Java object is gone.
     """
 
     def decorated(call: Callable[P, T]) -> Callable[P, T | V]:
@@ -178,7 +180,7 @@ def is_stopped(spark: SparkSession) -> bool:
     return context is None or bool(context.sc().isStopped())
 
 
-@without_jvm(0)
+@without_jvm(0, AttributeError)
 def slots(spark: SparkSession) -> int:
     """Return how many tasks the present executors can run at the same time; 0 without a context."""
     context = spark.sparkContext._jsc.sc()
@@ -186,7 +188,7 @@ def slots(spark: SparkSession) -> int:
     return int(context.maxNumConcurrentTasks(profile))
 
 
-@without_jvm(None)
+@without_jvm(None, AttributeError)
 def cancel_jobs(spark: SparkSession, group: str) -> None:
     """Cancel the jobs that a group has now; does nothing in a session that is stopped or stopping."""
     spark.sparkContext.cancelJobGroup(group)

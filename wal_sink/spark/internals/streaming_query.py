@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
 from typing import Any, NamedTuple
 
@@ -242,7 +242,7 @@ def has_ended(query: StreamingQuery) -> bool:
 
 
 @without_jvm(())
-def running_queries(spark: SparkSession) -> list[StreamingQuery]:
+def running_queries(spark: SparkSession) -> Sequence[StreamingQuery]:
     """Return the session's active queries; none when the session is stopped or its JVM is gone."""
     if is_stopped(spark):
         return []
