@@ -64,7 +64,7 @@ PACKAGES = {
     "testing": "spark publish flush wal checkpoint targets targets.cassandra targets.sql"
     " targets.kafka targets.postgresql protocol model state_backends",
     "demo": "wal_sink testing targets targets.sqlalchemy targets.delta targets.iceberg wal model",
-    "cli": "demo admin spark publish metrics progress wal model targets state_backends",
+    "cli": "demo admin publish metrics progress wal model targets state_backends",
 }
 
 OUTSIDE = {

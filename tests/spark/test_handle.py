@@ -30,6 +30,7 @@ from tests.spark.ending import BARRIER, CLOSED_TARGET
 from tests.spark.remains import remains
 from tests.spark.tables import Table, start, stream
 from tests.support.waiting import until
+from wal_sink.admin.spark_schema import parquet_schema
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import FlushTimeout, NotDrained, OptionError, TargetRefused, UnsupportedSpark
 from wal_sink.flush.flusher import Flusher, Pipeline
@@ -39,7 +40,6 @@ from wal_sink.spark.api import WORKER_PATH
 from wal_sink.spark.arrow_batching import ArrowBatching
 from wal_sink.spark.internals import dataframe, spark_session
 from wal_sink.spark.query import QueryFlush
-from wal_sink.spark.schema import parquet_schema
 from wal_sink.testing.faults import Faults, FaultyTarget
 from wal_sink.testing.servers.cassandra import Node
 

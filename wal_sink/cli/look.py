@@ -251,7 +251,7 @@ def check(
 
     wal-sink check CHECKPOINT --parquet FILE --option target=delta --option delta.path=/data/orders
     """
-    from wal_sink.spark.schema import json_schema, parquet_schema  # noqa: PLC0415 -- other commands need no pyspark
+    from wal_sink.admin.spark_schema import json_schema, parquet_schema  # noqa: PLC0415 -- Parquet takes time to load
 
     with output(as_json=given.as_json) as console:
         if (schema is None) == (parquet is None):

@@ -1,4 +1,4 @@
-"""Reads a schema without a Spark session: from the JSON that Spark writes of it, or from a Parquet file.
+"""Reads a DataFrame's schema without Spark: from the JSON that Spark writes of it, or from a Parquet file.
 
 It gives the Arrow types in which Spark hands rows to tasks: timestamps in UTC, in microseconds.
 """
@@ -6,18 +6,39 @@ It gives the Arrow types in which Spark hands rows to tasks: timestamps in UTC, 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql.types import StructType
 
-from wal_sink.errors import OptionError, SchemaMismatch
-from wal_sink.spark.internals.dataframe import arrow_schema
+from wal_sink.errors import OptionError
+
+_PLAIN: Mapping[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "varchar": pa.string(),
+    "char": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+"""By Spark's names of types, without what stands in brackets."""
 
 _SPARKS_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 """The key under which Spark keeps its own schema in a Parquet file: INT96 has no time zone in Parquet's."""
+
+_DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
+_DAY_TIME = re.compile(r"interval (day|hour|minute|second)\b")
 
 
 def json_schema(given: str) -> pa.Schema:
@@ -33,13 +54,14 @@ def json_schema(given: str) -> pa.Schema:
         except (OSError, ValueError) as error:
             raise _refused(f"{given!r:.200} is neither JSON nor a file") from error
     try:
-        return arrow_schema(StructType.fromJson(json.loads(text)))
+        found = json.loads(text)
+        if found["type"] != "struct":
+            raise _refused("it is not a struct")
+        return pa.schema([_field(field) for field in found["fields"]])
     except KeyError as error:
         raise _refused(f"{error} is missing") from error
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError) as error:
         raise _refused(f"{error!s:.200}") from error
-    except SchemaMismatch as error:
-        raise OptionError(error.what, error.remedy) from error
 
 
 def parquet_schema(path: str) -> pa.Schema:
@@ -59,6 +81,31 @@ def parquet_schema(path: str) -> pa.Schema:
         return json_schema(text.decode())
     return pa.schema(
         [pa.field(field.name, _as_spark(field.type), field.nullable) for field in found]
+    )
+
+
+def _field(field: Mapping[str, Any]) -> pa.Field:
+    return pa.field(field["name"], _type(field["type"]), nullable=bool(field["nullable"]))
+
+
+def _type(kind: Any) -> pa.DataType:
+    match kind:
+        case {"type": "array", "elementType": element, "containsNull": nullable}:
+            return pa.list_(pa.field("element", _type(element), nullable=bool(nullable)))
+        case {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": nullable}:
+            item = pa.field("value", _type(value), nullable=bool(nullable))
+            return pa.map_(pa.field("key", _type(key), nullable=False), item)
+        case {"type": "struct", "fields": fields}:
+            return pa.struct([_field(each) for each in fields])
+        case str() if found := _DECIMAL.fullmatch(kind):
+            return pa.decimal128(int(found[1]), int(found[2]))
+        case str() if _DAY_TIME.match(kind):
+            return pa.duration("us")
+        case str() if (name := kind.partition("(")[0].partition(" ")[0]) in _PLAIN:
+            return _PLAIN[name]
+    raise OptionError(
+        f"The schema has the type {kind}, which Spark does not hand to Python.",
+        "Cast the column in the query, or leave it out.",
     )
 
 
