@@ -38,6 +38,8 @@ from wal_sink.errors import (
     WalSinkError,
     WrongOwner,
 )
+from wal_sink.flush.flusher import Flusher, Pipeline
+from wal_sink.flush.run_history import RunHistory
 from wal_sink.flush.trimmer import Trimmer
 from wal_sink.model import paths
 from wal_sink.model.records import CommitProof, Gap
@@ -347,6 +349,52 @@ def test_rule_9_attach_does_not_miss_a_rewind_in_an_old_listing(tmp_path: Path) 
     mount.cache(paths.of_target(CELLS, paths.INTERVENTION.folder))
     plan_rewind(query(world).of(CELLS), world.targets[CELLS], 0, NOW_US).carry_out(NOW_US)
     assert trimmable_unseen(Log(mount, ADDED)) == (0, 2)
+
+
+@pytest.mark.parametrize("named", [[], [CELLS]])
+def test_rule_9_a_start_keeps_the_targets_that_an_old_listing_lacks(
+    tmp_path: Path, named: list[str]
+) -> None:
+    """The log keeps epochs for a target that the options do not name."""
+    world = SeveralWorld(tmp_path)
+    world.log_backend = LocalBackend(tmp_path / "log")
+    mount = CachingMount(tmp_path / "log", asks_again=True)
+    mount.cache("targets/")
+    world.run().batch([("0", 0)])
+    with pytest.raises(OptionError, match="option targets"):
+        refuse_other_targets(Log(mount, several=bool(named)), named)
+
+
+def test_rule_18_a_flusher_that_lists_a_target_as_detached_trims_nothing_of_it(
+    tmp_path: Path,
+) -> None:
+    """It was attached since, from another host."""
+    world = SeveralWorld(tmp_path)
+    world.log_backend = LocalBackend(tmp_path / "log")
+    epochs(world, 1)
+    plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
+    mount = CachingMount(tmp_path / "log", asks_again=True)
+    mount.cache(paths.target_states(ADDED))
+    plan_attach(query(world).of(ADDED), world.targets[ADDED]).carry_out(NOW_US)
+    world.run().batch([("1", 1)])
+    checkpoint, log = Checkpoint(world.checkpoint), Log(mount, CELLS)
+    pipeline = Pipeline(world.query_id, log, checkpoint, world.targets[CELLS], 0.0)
+    flush(Flusher(pipeline, clock_us=world.clock, run_history=RunHistory()))
+    assert world.log.attempts()[-1].epoch == 1
+    world.flush_all()
+
+
+def test_rule_9_the_last_attached_target_is_not_detached_by_an_old_listing(tmp_path: Path) -> None:
+    """The other one was detached since, from another host."""
+    world = SeveralWorld(tmp_path)
+    world.log_backend = LocalBackend(tmp_path / "log")
+    epochs(world, 1)
+    mount = CachingMount(tmp_path / "log", asks_again=True)
+    mount.cache(paths.target_states(CELLS))
+    plan_detach(query(world).of(CELLS)).carry_out(NOW_US)
+    view = Query(world.query_id, Checkpoint(world.checkpoint), Log(mount, ADDED))
+    with pytest.raises(OptionError, match="the only one"):
+        plan_detach(view)
 
 
 def test_rule_9_attach_does_not_miss_the_newest_run_in_an_old_listing(tmp_path: Path) -> None:

@@ -13,10 +13,12 @@ from tests.protocol.operators import query
 from tests.protocol.starts import starts
 from tests.protocol.state_repartition import go_on, repartition
 from wal_sink.admin.query import Query
+from wal_sink.admin.reset import plan_reset
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.verify import verify
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.errors import Fenced, LedgerBehindLog, LogUnavailable, MissingManifest
+from wal_sink.clock import now_us
+from wal_sink.errors import Fenced, LedgerBehindLog, LogUnavailable, MissingManifest, NotDrained
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.run_history import RunHistory
 from wal_sink.model import paths
@@ -278,6 +280,74 @@ def test_rule_9_a_first_look_at_old_records_does_not_count_as_the_one_that_asks_
     world.store.ledger[world.query_id] = row
     with pytest.raises(LedgerBehindLog):
         until_rest(flusher_over(world, mount))
+
+
+def test_rule_9_a_first_look_at_old_commits_does_not_count_as_the_one_that_asks_the_target(
+    world: World,
+) -> None:
+    """Nothing seems to be checkpointed, so it asked nothing."""
+    commits = CachingMount(Path(world.checkpoint.url.removeprefix("file://")), asks_again=True)
+    commits.cache("commits/")
+    run = world.run().flushed_batches([("a", 0)])
+    row = world.state
+    run.flushed_batches([("b", 1)])
+    world.store.ledger[world.query_id] = row
+    pipeline = Pipeline(world.query_id, world.log, Checkpoint(commits), world.target, 0.0)
+    flusher = Flusher(pipeline, clock_us=world.clock, run_history=RunHistory())
+    flusher.run_once()
+    commits.forget()
+    with pytest.raises(LedgerBehindLog):
+        until_rest(flusher)
+
+
+def test_rule_13_a_rewind_that_an_old_listing_lacks_lets_no_ledger_row_be_made(
+    world: World,
+) -> None:
+    mount = mounted(world, asks_again=True)
+    mount.cache(paths.INTERVENTION.folder)
+    world.retention_s = 3_600
+    world.run().flushed_batches([("a", 0)])
+    rewound(world, world.log)
+    world.store.ledger.clear()
+    with pytest.raises(LedgerBehindLog, match="rewound"):
+        until_rest(flusher_over(world, mount))
+
+
+def test_rule_14_a_rewind_finds_the_timestamps_of_one_that_an_old_listing_lacks(
+    world: World,
+) -> None:
+    """The ledger row is lost: the new one goes on above every timestamp that was used."""
+    mount = mounted(world, asks_again=True)
+    mount.cache(paths.INTERVENTION.folder)
+    world.retention_s = 3_600
+    world.run().flushed_batches([("a", 0)])
+    rewound(world, world.log)
+    used_us = world.state.last_us
+    world.store.ledger.clear()
+    rewound(world, Log(mount))
+    assert world.state.last_us >= used_us > 0
+
+
+def rewound(world: World, log: Log) -> None:
+    """Rewind to before the first epoch."""
+    view = Query(world.query_id, Checkpoint(world.checkpoint), log)
+    plan_rewind(view, world.target, -1, world.clock()).carry_out(world.clock())
+
+
+def test_a_reset_deletes_no_epoch_that_an_old_listing_lacks(world: World, tmp_path: Path) -> None:
+    """It was checkpointed since, from another host, and is not flushed."""
+    world.log_backend = LocalBackend(tmp_path / "checkpoint" / "wal_sink" / world.query_id)
+    world.checkpoint = LocalBackend(tmp_path / "checkpoint")
+    world.run().flushed_batches([("a", 0)])
+    log = mounted(world, asks_again=True)
+    for folder in (paths.MANIFEST.folder, paths.FLUSHED.folder, paths.SEGMENT.folder):
+        log.cache(folder)
+    checkpoint = CachingMount(tmp_path / "checkpoint", asks_again=True)
+    checkpoint.cache("commits/")
+    checkpoint.cache("offsets/")
+    world.run().batch([("b", 1)])
+    with pytest.raises(NotDrained):
+        plan_reset(Query(world.query_id, Checkpoint(checkpoint), Log(log)), now_us())
 
 
 def test_rule_18_a_listing_without_what_is_retained_lets_nothing_of_it_be_swept(

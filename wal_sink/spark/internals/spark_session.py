@@ -62,11 +62,7 @@ def without_jvm(value: V, *also: type[Exception]) -> Callable[[Callable[P, T]], 
             before = sys.exception()  # the block ends by it, and is the context of each error below
             try:
                 return call(*args, **kwargs)
-            except (
-                Py4JError,
-                OSError,
-                AttributeError,
-            ) as error:  # a stopped context has lost its objects
+            except (Py4JError, OSError, *also) as error:
                 cause: BaseException | None = error
                 while cause is not None and cause is not before:
                     if isinstance(cause, KeyboardInterrupt):
