@@ -97,7 +97,7 @@ class Resume(NamedTuple):
 class Choose(NamedTuple):
     """Begin an epoch: `attempts.choose` says from which of its attempts.
 
-    Those that follow it may share its window: `windows.joined`.
+    Those that follow it may share its window: `windows.merged`.
     """
 
     epoch: int

@@ -108,8 +108,9 @@ class CallFaults(Faults):
     """Counts also the calls from a target's code to that of others, above all to its driver.
 
     Its `commit` may do in two steps what has to be one, and a process dies between them, too. Left out are
-    other threads, private functions, and those of `weakref`: Python calls such when it frees an object, and
-    then loses the exception.
+    other threads, private functions, and what Python does not show to a profiler: above all methods of
+    compiled drivers (Cython, pybind11). Python loses an exception in a callback that it calls when it frees
+    an object; then the operation ends with it.
 
     :param target: its code lies in the packages of its class and of those that this derives.
     :param inside: how the names of the operations begin in which calls are counted.
@@ -129,19 +130,22 @@ class CallFaults(Faults):
             if name.startswith(self._inside):
                 gc.disable()  # what it would close is not of this operation
                 sys.setprofile(self._profile)
+            had = self.injected
             try:
                 yield
             finally:
                 sys.setprofile(before)
                 if collects:
                     gc.enable()
+            if self.injected != had:
+                raise self._error()
 
     def _profile(self, frame: FrameType, event: str, called: Any) -> None:
         name = ""
         if event == "c_call" and self._is_own(frame) and not _is_builtin(called):
             name = called.__qualname__
         elif event == "call" and self._is_own(frame.f_back) and not self._is_own(frame):
-            name = frame.f_code.co_qualname * (_module(frame) != "weakref")
+            name = frame.f_code.co_qualname
         if name and not name.rpartition(".")[2].startswith("_"):
             with super().around(f"call {name}"):
                 pass

@@ -170,13 +170,16 @@ class PlayedQuery:
     ) -> list[Step]:
         """Flush until there is nothing to do; return the steps.
 
-        :raises BaseException: what the faults inject. A dead flusher's sessions are left to `end_sessions`.
+        :raises Crash: the faults inject it. A dead flusher closes nothing: see `end_sessions`.
         """
         flusher = self.flusher(faults, run_history)
         try:
-            return until_rest(flusher)
-        finally:
+            steps = until_rest(flusher)
+        except Exception:
             flusher.close()
+            raise
+        flusher.close()
+        return steps
 
     def end_sessions(self) -> None:
         """Let the target notice that its clients are gone, as a server does when a process dies."""

@@ -275,7 +275,7 @@ def _where_it_is(session: Any, name: TableName) -> Any:
     from wal_sink.targets.cassandra.driver.errors import classify  # noqa: PLC0415 -- not in tasks
 
     query = "SELECT id FROM system_schema.tables WHERE keyspace_name = %s AND table_name = %s"
-    for pool in itertools.islice(session.get_pools(), _MOST_ASKED):
+    for pool in itertools.islice(tuple(session.get_pools()), _MOST_ASKED):
         try:
             if session.execute(query, name, host=pool.host).one():
                 return pool.host

@@ -20,6 +20,7 @@ rows are in one transaction of the database.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any
@@ -272,6 +273,33 @@ class SqlContract(TransactionalContract):
         write_window(session, window, plan, self.slice(target, plan, ROWS))
         assert finish(session, window) is Outcome.APPLIED
 
+    @pytest.mark.usefixtures("session")
+    def test_a_window_has_one_commit(
+        self, target: Target, plan: Plan, owner: Owner, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The connection is lost before the first COMMIT since `start`, or the second, and so on."""
+        assert isinstance(target, SqlTarget)
+        rows = self.slice(target, plan, ROWS)
+        commits, open_ = _Commits(), target.open
+        monkeypatch.setattr(target, "open", lambda: _Connection(open_(), commits))
+        for before in itertools.count():
+            with target.connect(owner) as session:
+                row = row_of(session)
+                if (window := row.begun) is None:
+                    window = begun_window(row.flushed + 1, rows=len(ROWS))
+                    assert begin(session, window) is Outcome.APPLIED
+                commits.left = before
+                with contextlib.suppress(_ConnectionLost):
+                    write_window(session, window, plan, rows)
+                    finish(session, window)
+                lost, commits.left = commits.left < 0, None
+            with target.connect(owner) as other:
+                flushed = row_of(other).flushed
+            assert len(self.records(target)) == len(ROWS) * (flushed + 1)
+            if not lost:
+                break
+        assert before > 0, "sessions commit over other connections than those of `open`"
+
     def test_what_the_database_refuses_is_raised(
         self, target: Target, plan: Plan, connection: Any
     ) -> None:
@@ -307,3 +335,41 @@ class SqlContract(TransactionalContract):
         assert not ledger.replace(row, protocol.finish(row), "1" + PROOF)
         connection.rollback()
         assert not ledger.replace(row, protocol.finish(row), PROOF)
+
+
+class _ConnectionLost(Exception):
+    """The connection is lost before a COMMIT."""
+
+
+class _Commits:
+    """Counts COMMITs down to the one that does not come."""
+
+    left: int | None = None
+    """How many come before it; -1: it is over; None: all of them come."""
+
+
+class _Connection:
+    """A connection of a target that may be lost before a COMMIT."""
+
+    def __init__(self, inner: Any, commits: _Commits) -> None:
+        self._inner = inner
+        self._commits = commits
+        self._closed = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def commit(self) -> None:
+        """Commit, or close the connection in place of it."""
+        if self._commits.left is not None:
+            self._commits.left -= 1
+            if self._commits.left < 0:
+                self.close()
+                raise _ConnectionLost
+        self._inner.commit()
+
+    def close(self) -> None:
+        """Close it once: a driver may raise the second time."""
+        if not self._closed:
+            self._closed = True
+            self._inner.close()
