@@ -300,40 +300,6 @@ def test_rule_9_a_first_look_at_old_commits_does_not_count_as_the_one_that_asks_
         until_rest(flusher)
 
 
-def test_rule_13_a_rewind_that_an_old_listing_lacks_lets_no_ledger_row_be_made(
-    world: World,
-) -> None:
-    mount = mounted(world, asks_again=True)
-    mount.cache(paths.INTERVENTION.folder)
-    world.retention_s = 3_600
-    world.run().flushed_batches([("a", 0)])
-    rewound(world, world.log)
-    world.store.ledger.clear()
-    with pytest.raises(LedgerBehindLog, match="rewound"):
-        until_rest(flusher_over(world, mount))
-
-
-def test_rule_14_a_rewind_finds_the_timestamps_of_one_that_an_old_listing_lacks(
-    world: World,
-) -> None:
-    """The ledger row is lost: the new one goes on above every timestamp that was used."""
-    mount = mounted(world, asks_again=True)
-    mount.cache(paths.INTERVENTION.folder)
-    world.retention_s = 3_600
-    world.run().flushed_batches([("a", 0)])
-    rewound(world, world.log)
-    used_us = world.state.last_us
-    world.store.ledger.clear()
-    rewound(world, Log(mount))
-    assert world.state.last_us >= used_us > 0
-
-
-def rewound(world: World, log: Log) -> None:
-    """Rewind to before the first epoch."""
-    view = Query(world.query_id, Checkpoint(world.checkpoint), log)
-    plan_rewind(view, world.target, -1, world.clock()).carry_out(world.clock())
-
-
 def test_a_reset_deletes_no_epoch_that_an_old_listing_lacks(world: World, tmp_path: Path) -> None:
     """It was checkpointed since, from another host, and is not flushed."""
     world.log_backend = LocalBackend(tmp_path / "checkpoint" / "wal_sink" / world.query_id)
