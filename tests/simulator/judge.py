@@ -723,6 +723,9 @@ class Judge(logging.Handler):
             for value in values:
                 found = self._by_value[value]
                 fine = found.lost or (target, found.epoch) in site.given_up or self.cloned
+                # Begun in a row that was shadowed: only a proof keeps all to one attempt (rule 16).
+                hidden_us = self.timestamps_lost_us if "shadow" in self.disasters else 0
+                fine |= 0 < found.at(target).begun_us <= hidden_us
                 if id(found) not in allowed and not fine:
                     self.violate(f"row {key} of {found.name} is there, which Spark did not keep")
         for key in SHARED_KEYS:

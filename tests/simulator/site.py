@@ -135,6 +135,7 @@ class Site:
         for attempt in self.kept.values():
             if attempt is not None:
                 attempt.committed = True  # the checkpoint may have been set back since
+                attempt.fenced_us = None  # the backup may lack its proof
         self.given_up = set(backup.given_up)
         self.states = {name: list(states) for name, states in backup.states.items()}
         self.take_newer_unsettled()  # the ledger row may have been lost since
