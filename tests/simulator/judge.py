@@ -385,6 +385,8 @@ class Judge(logging.Handler):
                 f"{attempt.name} was begun unproven, although {kept.name if kept else ''} is proven"
             )
         self.counts["choices unproven and wrong"] += 1
+        if kept is not None and "log" in self.disasters:
+            kept.lost = kept.was_begun  # what the table has of another history stays (rule 23)
         attempt.excused = True
         site.kept[attempt.epoch] = attempt
 
