@@ -111,6 +111,7 @@ class Operator:
 
         def act() -> None:
             possible = not (restored or reset) and judge.steps.may_rewind(self.site, self.name, to)
+            row = self.world.row(self.name)
             try:
                 plan = plan_rewind(
                     self.query,
@@ -121,6 +122,8 @@ class Operator:
                     reset_timestamps=reset,
                 )
             except OptionError as error:
+                # Another rewind, and a flusher after it, may have left nothing to do in between.
+                possible &= row == self.world.row(self.name)
                 if possible and judge.steps.may_rewind(self.site, self.name, to):
                     judge.violate(f"a rewind to {to} is refused: {error.summary}")
                 raise
