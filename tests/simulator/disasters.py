@@ -176,6 +176,7 @@ class Disasters:
         else:
             self.history.stop_all()
         world.happened("checkpoint set back", f"to {gone[0] - 1}")
+        begun = {e: site.batch(e) for e in gone if e <= site.settled()}
         planned = world.chance.random() < 0.5
         for epoch in gone:
             site.checkpoint.remove(f"commits/{epoch}")
@@ -184,6 +185,7 @@ class Disasters:
                 site.checkpoint.remove(f"offsets/{epoch}")
         if not planned and world.chance.random() < 0.4:
             self._plan_anew(gone)
+            site.set_back |= begun
         if any(e >= gone[0] and e not in site.records(target) for target, e in site.given_up):
             # Passed over, perhaps, by a flusher that died before its record; Spark computes it anew.
             # Where another target has it, the run publishes nothing (rule 5).

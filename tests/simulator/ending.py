@@ -105,15 +105,22 @@ class _Last:
             self._garbage(driver, attached)
             self._judge(attached)
 
+    def _batch(self, driver: Driver) -> None:
+        """Run a micro-batch; where it is refused, as its epoch was flushed from other data, do as told."""
+        driver.error = ""
+        driver.batch(3)
+        if driver.error == "Diverged":
+            self.site.put_checkpoint_back()
+
     def _compute(self, driver: Driver) -> None:
         """Let the last driver compute what is new."""
-        driver.batch(3)
+        self._batch(driver)
         for _ in self.site.kept:
             if driver.run is None or driver.run.next > max(self.site.kept):
                 break
             if driver.main.stands_still:
                 break  # it waits for room
-            driver.batch(3)  # the checkpoint was set back: on, to what is new
+            self._batch(driver)  # the checkpoint was set back: on, to what is new
         if not self.site.kept and not driver.main.stands_still:
             self.world.judge.violate("the last driver completes nothing")
 
@@ -241,7 +248,7 @@ class _Last:
             if driver.main.stands_still:
                 driver.main.go_on()
             else:
-                driver.batch(3)
+                self._batch(driver)
             if self.world.judge.violations:
                 break
         return None
@@ -309,7 +316,7 @@ class _Last:
             self.world.time_passes(wait_s)
             for _ in range(_MOST_ROUNDS):
                 if max(self.site.kept) < goal and not driver.main.stands_still:
-                    driver.batch(3)  # the last run may give way to one that was late
+                    self._batch(driver)  # the last run may give way to one that was late
             for target in (*attached, *attached[:-1]):
                 driver = self._reach_the_end(driver, target)
                 if self.world.judge.violations:

@@ -31,6 +31,13 @@ class Backup(NamedTuple):
     states: dict[str, list[dict[str, Any]]]
 
 
+class Batch(NamedTuple):
+    """An epoch of a checkpoint."""
+
+    kept: Computed | None
+    files: dict[str, bytes]
+
+
 class Site:
     """One query's checkpoint and log."""
 
@@ -59,6 +66,8 @@ class Site:
         documented limit, docs/protocol/operators.md."""
         self.put_back_late: set[str] = set()
         """Manifests that a rewind put back whose records had been deleted meanwhile: the same limit."""
+        self.set_back: dict[int, Batch] = {}
+        """Of begun epochs behind which the checkpoint was set back, for other data: the newer checkpoint."""
         self.rewound_us = 0
         """When a rewind has set a ledger row back last."""
         self.is_copy = False
@@ -162,6 +171,23 @@ class Site:
             if not self.log.has(path):  # a flusher has written it again meanwhile
                 self.log.put(path, data)
         self.marks_gone.clear()
+
+    def batch(self, epoch: int) -> Batch:
+        """Copy what the checkpoint has of an epoch."""
+        names = (f"offsets/{epoch}", f"commits/{epoch}")
+        files = {path: self.checkpoint.get(path) for path in names if self.checkpoint.has(path)}
+        return Batch(self.kept.get(epoch), files)
+
+    def put_checkpoint_back(self) -> None:
+        """Do as the error says at which a run stops over an epoch that was flushed from other data."""
+        epoch = self.next_epoch
+        flushed, is_planned = self.kept.get(epoch), self.checkpoint.has(f"offsets/{epoch}")
+        if flushed is None or not is_planned or flushed.offsets == self.planned(epoch):
+            return  # no run is to be refused over the same data
+        while (batch := self.set_back.get(epoch)) and batch.kept is self.kept.get(epoch):
+            for path, data in batch.files.items():
+                self.checkpoint.put(path, data, exclusive=False)
+            epoch += 1
 
     def move_away(self) -> None:
         """Do as the warning says about `put_back_late`."""
