@@ -17,6 +17,7 @@ from tests.protocol.cases import covered
 from tests.protocol.engine import NOW_US, Rows, World, a_decision, flush, in_memory
 from tests.protocol.every_fault import fault, injected_as_meant, partitions
 from tests.protocol.interleave import Process, Turns
+from tests.protocol.operators import files, restore
 from tests.protocol.several_world import ADDED, CELLS, SeveralWorld
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import Diverged, Fenced, WalSinkError
@@ -395,3 +396,32 @@ def test_of_several_targets_one_deletes_and_another_keeps_the_change() -> None:
     assert world.table() == {"b": 4, "c": 5}
     upserts = {(key, "upsert", value) for key, value in zip("abcbc", (1, 2, 3, 4, 5), strict=True)}
     assert set(world.audit.rows()) == {*upserts, ("a", "delete", 0), ("c", "delete", 0)}
+
+
+@pytest.mark.parametrize("right", ["the manifest's", "the choice's"])
+def test_rule_12_a_choice_behind_which_spark_went_back_is_not_flushed(
+    world: SeveralWorld, right: str
+) -> None:
+    """A flusher dies between choice and begin. Spark goes back, and computes the epoch from other data."""
+    world.run().batch([("chosen", 1)])
+    with pytest.raises(Crash):
+        flush(world.flusher(Faults(0, "after", matching="create choices/"), name=CELLS))
+    checkpoint = files(world.checkpoint)
+    world.checkpoint.delete(["commits/0", "offsets/0"])
+    world.run().batch([("other", 2)], offset="9")
+    for name in world.targets:
+        with pytest.raises(Diverged, match="to every target as epoch 0"):
+            flush(world.flusher(name=name))
+        assert world.rows(name) == []
+    if right == "the manifest's":
+        world.log_backend.delete([paths.CHOICE.path(0)])
+    else:
+        restore(world.checkpoint, checkpoint)
+        world.log_backend.delete([paths.MANIFEST.path(Attempt(0, 2))])
+    world.flush_all()
+    assert (
+        world.rows(CELLS)
+        == world.rows(ADDED)
+        == [("other", 2) if "man" in right else ("chosen", 1)]
+    )
+    assert not world.log.attempts()

@@ -24,6 +24,7 @@ from typing import Literal, NamedTuple
 
 from wal_sink import errors
 from wal_sink.errors import Diverged, MissingManifest
+from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt, Offsets, Published
 from wal_sink.model.records import Chosen, CommitProof, Decision, FlushedEpoch, WithoutSink
 from wal_sink.protocol.next_step import Begin, Idle, ManifestMissing, PassOver
@@ -121,7 +122,18 @@ def as_chosen(
     """Return the choice about an epoch that was made for all targets of a log.
 
     :param read: the manifests of the epoch that are there.
+    :raises Diverged: Spark has gone back behind it (rule 12).
     """
+    for attempt, one in read.items():
+        other = one.manifest.offsets_digest != chosen.offsets_digest
+        if other and attempt.generation > chosen.generation:
+            raise Diverged(
+                f"{paths.MANIFEST.path(attempt)} covers other source offsets than what is to be flushed to"
+                f" every target as epoch {chosen.epoch}",
+                "Two histories exist under one epoch: the checkpoint was set back. Stop all flushers and"
+                " decide which is right: if it is the manifest's, move"
+                f" {paths.CHOICE.path(chosen.epoch)} away, else the manifest.",
+            )
     if not chosen.digest:
         return PassOver(chosen.epoch, chosen.generation, chosen.offsets_digest)
     attempt = Attempt(chosen.epoch, chosen.generation)
