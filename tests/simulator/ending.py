@@ -208,6 +208,8 @@ class _Last:
             flusher.process.kill()
             if type(error).__name__ == "CorruptLog" and self.site.marks_gone:
                 self.site.put_marks_back()
+            elif chosen := re.search(r"choices/[0-9]+\.json", error.remedy):
+                self.site.drop_choice(chosen[0])
             else:
                 self._mend(error, target)
             if self.world.judge.violations:

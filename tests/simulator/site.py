@@ -189,6 +189,13 @@ class Site:
                 self.checkpoint.put(path, data, exclusive=False)
             epoch += 1
 
+    def drop_choice(self, path: str) -> None:
+        """Do as the error says about a choice behind which Spark went back: what it computed is right."""
+        log = self.log.snapshot()
+        del log[path.partition("/")[0]][path]
+        self.log.restore(log)
+        self.take_newer(int(re.findall(r"[0-9]+", path)[0]))
+
     def move_away(self) -> None:
         """Do as the warning says about `put_back_late`."""
         for path in self.put_back_late:
