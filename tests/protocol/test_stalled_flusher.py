@@ -26,6 +26,7 @@ from wal_sink.errors import (
     WalSinkError,
 )
 from wal_sink.flush.flusher import Flusher
+from wal_sink.flush.run_history import RunHistory
 from wal_sink.flush.trimmer import Trimmer
 from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerState, Window
@@ -35,6 +36,7 @@ from wal_sink.protocol.attempts import missing_manifest
 from wal_sink.protocol.ledger import flushed_records
 from wal_sink.protocol.next_step import Choose
 from wal_sink.testing.faults import Faults
+from wal_sink.testing.micro_batches import until_rest
 from wal_sink.wal import trim
 from wal_sink.wal.aside import names_aside, needless_aside
 from wal_sink.wal.retention import Retention, all_records, retained_paths
@@ -414,6 +416,57 @@ def test_rule_22_attempts_that_were_not_flushed_are_set_aside_before_they_go(wor
     listed = world.log_backend.list(paths.ASIDE)
     assert [path for path in listed if "not_flushed" in path and paths.MANIFEST.path(lost) in path]
     assert paths.MANIFEST.path(lost) not in names_aside(world.log)
+    assert world.flushed() == {"b": 1}
+
+
+def flushed_behind_a_rewind(world: World) -> Flusher:
+    """Rewind behind an epoch that has two attempts, and is not flushed yet; then flush the older one.
+
+    The rewind has kept both, as any may be begun. The next one knows which was flushed.
+    """
+    world.retention_s = 3_600
+    world.run().batch([("a", 0)])
+    run_history = RunHistory()
+    flusher = world.flusher(run_history=run_history)  # it sweeps aside/ once in an hour
+    until_rest(flusher)
+    older = world.run(run_history=run_history)
+    older.publish([("b", 1)])
+    world.run().publish([("lost", 1)])
+    older.write_commit([[("b", 1)]])
+    rewind(world, -1)
+    until_rest(flusher)
+    assert world.table() == {"a": 0, "b": 1}
+    return flusher
+
+
+def test_rule_22_a_rewind_that_is_run_once_more_brings_back_no_attempt_that_was_not_flushed(
+    world: World,
+) -> None:
+    """A late record has stopped the flush, and those of the rewind are gone: what is left has to tell."""
+    slow = flushed_behind_a_rewind(world)
+    world.run().batch([("c", 2)])
+    real = slow._log.record_flushed
+
+    def late(records: Iterable[FlushedEpoch]) -> None:
+        assert rewind(world, 0).again == 2
+        real(records)
+
+    slow._log.record_flushed = late  # type: ignore[method-assign]
+    slow.run_once()
+    with pytest.raises(LedgerBehindLog):
+        world.flush()
+    assert rewind(world, 0).again == 2
+    world.store.table.clear()
+    assert world.flushed() == {"b": 1, "c": 2}
+
+
+def test_rule_22_a_flusher_brings_back_no_attempt_that_was_not_flushed(world: World) -> None:
+    """One that stood still in a trim has deleted the other; no process that has seen a proof is left."""
+    flushed_behind_a_rewind(world)
+    rewind(world, 0)
+    world.log.delete(world.log_backend.list(paths.segment_folder(1)))
+    world.log.delete(world.log_backend.list(paths.MANIFEST.folder))
+    world.store.table.clear()
     assert world.flushed() == {"b": 1}
 
 

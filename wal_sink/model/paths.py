@@ -324,8 +324,10 @@ class AsideName(NamedTuple):
     us: int
     """The highest write timestamp used before the rewind."""
     epoch: int
-    path: str | None
-    """The first name, if it can be brought back."""
+    path: str
+    """The first name."""
+    lost: bool
+    """Whether it is the manifest of an attempt that was not flushed."""
 
 
 _ASIDE = re.compile(
@@ -339,4 +341,4 @@ def parse_aside(path: str) -> AsideName | None:
     if match is None:
         return None
     us, lost, first_name, epoch = match.groups()
-    return AsideName(int(us), int(epoch), None if lost else first_name)
+    return AsideName(int(us), int(epoch), first_name, bool(lost))

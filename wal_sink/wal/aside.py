@@ -80,6 +80,10 @@ def needless_aside(log: Log) -> list[str]:
 
 
 def _parsed(names: Iterable[str]) -> list[tuple[int, int, str]]:
-    """Return time, epoch and first name of what can be brought back."""
+    """Return time, epoch and first name of what can be brought back.
+
+    A rewind before the epoch was flushed has kept every attempt at it; a later one knows which were lost.
+    """
     found = [aside for aside in map(paths.parse_aside, names) if aside is not None]
-    return [(aside.us, aside.epoch, aside.path) for aside in found if aside.path is not None]
+    lost = {aside.path for aside in found if aside.lost}
+    return [(aside.us, aside.epoch, aside.path) for aside in found if aside.path not in lost]
