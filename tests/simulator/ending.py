@@ -75,6 +75,8 @@ class _Last:
         """Flush everything to each target; an error that is documented for this history gets its remedy."""
         world = self.world
         world.time_passes(_QUIET_S)
+        world.judge.ends = True
+        self.site.move_away()
         self._verify_unflushed()
         driver = Driver(world, self.site)
         self._compute(driver)

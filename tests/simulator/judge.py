@@ -144,6 +144,8 @@ class Judge(logging.Handler):
         self.steps = Steps(self)
         self._said: set[tuple[str, int]] = set()
         """Targets, each with an epoch that an operator was told it lacks, or has vouched for."""
+        self.ends = False
+        """Whether all that is left is to do as errors say: the first remedy has to work."""
         self.retention_s = 0.0
         """For how long what is flushed has to stay in the log; 0: not at all, or clocks are wrong."""
         self.max_bytes = 0
@@ -427,6 +429,7 @@ class Judge(logging.Handler):
         for epoch, attempt in list(site.kept.items()):
             if attempt is None or epoch <= flushed:
                 continue
+            site.put_back_late.discard(attempt.manifest)
             arrival = attempt.at(target)
             arrival.flushed = arrival.flushed and self.cloned
             # What was begun, and given up then, stays passed over, also where Spark has computed it again: as
@@ -479,6 +482,8 @@ class Judge(logging.Handler):
             if target and (missing or not arrival.begun_us):
                 continue  # what one of several lacks since it was detached, `reported` looks at
             arrival.flushed = True
+            if not self.ends:
+                site.vouch_for(attempt)
             if never := missing - arrival.taken - arrival.gone:
                 self.violate(f"{attempt.name} counts as flushed, and {sorted(never)} never came")
             if missing:
@@ -587,6 +592,7 @@ class Judge(logging.Handler):
         if (
             since_us
             and not (self.disasters or attempt.epoch in self.two_rewinds)
+            and path not in site.put_back_late  # the operator moves it away
             and MACHINE.true_us < since_us + self.retention_s * 1_000_000
             # A limit that is documented: docs/protocol/operators.md.
             and not (site.looked_before_rewind and since_us > MACHINE.looked_us)
@@ -618,6 +624,7 @@ class Judge(logging.Handler):
         for site in self.sites:
             if MACHINE.thread is not None and MACHINE.thread.rewind is not None:
                 site.rewound_us = MACHINE.true_us
+                site.taken_back.update(epochs)
         if self.row_was_moved():
             self.two_rewinds.update(epochs)
 

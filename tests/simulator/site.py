@@ -68,6 +68,8 @@ class Site:
         """Manifests that a rewind put back whose records had been deleted meanwhile: the same limit."""
         self.set_back: dict[int, Batch] = {}
         """Of begun epochs behind which the checkpoint was set back, for other data: the newer checkpoint."""
+        self.taken_back: set[int] = set()
+        """Epochs whose records a rewind has deleted, and that were not recorded again since."""
         self.rewound_us = 0
         """When a rewind has set a ledger row back last."""
         self.is_copy = False
@@ -198,9 +200,18 @@ class Site:
 
     def move_away(self) -> None:
         """Do as the warning says about `put_back_late`."""
-        for path in self.put_back_late:
+        for path in filter(self.log.has, self.put_back_late):
             self.log.remove(path)
         self.put_back_late.clear()
+
+    def vouch_for(self, attempt: Computed) -> None:
+        """Note a manifest that stays without a record (rule 18), as an operator vouches for its rows.
+
+        A flusher that stood still recorded late what it had finished, and the operator has gone on from there,
+        in place of running the rewind once more.
+        """
+        if attempt.epoch in self.taken_back and self.record(attempt.epoch) is None:
+            self.put_back_late.add(attempt.manifest)
 
     def with_copied_checkpoint(self) -> Site:
         """Return a site that has a copy of the checkpoint elsewhere, and this log."""
@@ -406,6 +417,8 @@ class Site:
             self._put_back(path)
         elif path.startswith(paths.CLAIM.folder):
             self.claims[path] = MACHINE.true_us
+        elif path.startswith(paths.FLUSHED.folder):
+            self.taken_back -= {*_epochs_of(path)}
         elif path.startswith(paths.DECISION.folder):
             target = target_of(path)
             epoch = int(path.rpartition("/")[2][:20])
