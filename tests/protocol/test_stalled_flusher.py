@@ -447,7 +447,7 @@ def test_rule_22_a_rewind_that_is_run_once_more_brings_back_no_attempt_that_was_
     world.run().batch([("c", 2)])
     real = slow._log.record_flushed
 
-    def late(records: Iterable[FlushedEpoch]) -> None:
+    def late(records: Sequence[FlushedEpoch]) -> None:
         assert rewind(world, 0).again == 2
         real(records)
 

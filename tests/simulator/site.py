@@ -207,7 +207,7 @@ class Site:
     def vouch_for(self, attempt: Computed) -> None:
         """Note a manifest that stays without a record (rule 18), as an operator vouches for its rows.
 
-        A flusher that stood still recorded late what it had finished, and the operator has gone on from there,
+        A flusher that stood still recorded late what it had finished, and the operator has gone on from there
         in place of running the rewind once more.
         """
         if attempt.epoch in self.taken_back and self.record(attempt.epoch) is None:
