@@ -286,7 +286,7 @@ def test_rule_22_records_that_come_late_stop_the_flush_until_the_next_rewind(wor
     slow = world.flusher()
     real = slow._log.record_flushed
 
-    def late(records: Iterable[FlushedEpoch]) -> None:
+    def late(records: Sequence[FlushedEpoch]) -> None:
         first, *others = records
         real([first])
         outage.restore()
