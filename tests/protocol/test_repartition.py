@@ -154,3 +154,32 @@ def test_rule_12_a_log_of_another_checkpoint_gets_no_note(world: World) -> None:
     with pytest.raises(WrongOwner):
         world.run()
     assert world.log_backend.list(paths.WITHOUT_SINK.folder) == []
+
+
+@pytest.mark.parametrize("planned", [True, False])
+@pytest.mark.parametrize("started", [True, False])
+@pytest.mark.parametrize("retained", [1, 2, 5])
+def test_rule_12_a_batch_left_out_stays_so_though_both_numbers_were_published_before(
+    world: World, retained: int, *, started: bool, planned: bool
+) -> None:
+    """Spark went back behind two epochs, and a run failed there, which the repartition passes over.
+
+    :param planned: the first of them was planned still.
+
+    What it makes has a manifest, too: that of the attempt from before. Epoch 3 has the data again.
+    """
+    world.run().batch([("a", 1)])
+    checkpoint = files(world.checkpoint)
+    world.run().batches([("b", 2)], [("c", 3)])
+    plan = world.checkpoint.read("offsets/1")
+    restore(world.checkpoint, checkpoint)
+    if planned:
+        world.checkpoint.create("offsets/1", plan)
+    world.run().write_offsets()
+    world.checkpoint.create("commits/1", b'v1\n{"nextBatchWatermarkMs":0}')
+    repartition(world, last_kept=0, batch=2, partitions=8)
+    if not started:
+        assert world.flushed() == {"a": 1}
+    run = world.run()
+    batch(run, retained, [("again", 2)], offset="1")
+    assert world.flushed() == {"a": 1, "again": 2}

@@ -385,6 +385,21 @@ def test_rule_23_a_log_in_which_spark_made_the_epoch_is_another_one(world: World
     assert world.flushed() == {"a": 0, "lost": 3, "b": 4}
 
 
+def test_rule_23_other_data_that_passed_a_restored_log_by_is_not_taken_for_flushed(
+    world: World,
+) -> None:
+    """A function of foreachBatch kept the error to itself: neither a manifest nor a record tells."""
+    world.run().end()
+    backup = Backup(world)
+    world.run().flushed_batches([("a", 1)])
+    backup.restore()
+    world.run().write_offsets("7")
+    world.checkpoint.create("commits/0", b'v1\n{"nextBatchWatermarkMs":0}')
+    with pytest.raises(Diverged):
+        world.flush()
+    assert world.log.mark() == -1
+
+
 @pytest.mark.parametrize("torn", [True, False])
 def test_rule_23_a_manifest_that_the_backup_lacks_does_not_bar_the_way_back(
     world: World, *, torn: bool

@@ -93,8 +93,8 @@ class LineageCheck:
         says that it was flushed, or a decision that is in force that it was given up. Without any of them, an
         epoch that Spark has not reached here is not. One that is checkpointed and has no attempt left was
         flushed and trimmed here (rule 12), though its record is lost; but not if it has a manifest in the
-        ledger, and would be passed over here. Beside attempts, an epoch without manifest is of this log only
-        if it would be passed over here, too.
+        ledger, and was planned here from other source offsets, or would be passed over. Beside attempts, an
+        epoch without manifest is of this log only if it would be passed over here, too.
         """
         if begun.manifest:
             published = self._log.manifest(Attempt(begun.epoch, begun.generation))
@@ -111,7 +111,9 @@ class LineageCheck:
             return True
         choice = self._chooser.epoch(Choose(begun.epoch, tuple(attempts)))
         if begun.manifest:
-            return not isinstance(choice, PassOver)
+            planned = self._chooser.checkpoint.offsets_digest(begun.epoch)
+            same = planned in (None, begun.offsets_digest)  # None: Spark has purged them
+            return same and not isinstance(choice, PassOver)
         return isinstance(choice, PassOver) and choice.offsets_digest == begun.offsets_digest
 
     def _is_recorded(self, begun: BegunEpoch) -> bool:

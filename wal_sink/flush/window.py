@@ -61,7 +61,7 @@ class WindowChooser:
         run_history: RunHistory | None = None,
     ) -> None:
         self._log = log
-        self._checkpoint = checkpoint
+        self.checkpoint = checkpoint
         self._query_id = query_id
         self._run_history = run_history or RunHistory()
         self._outdated: set[int] = set()
@@ -145,7 +145,7 @@ class WindowChooser:
         What was published before a decision stays given up, although Spark computed the epoch again.
         """
         decision = self._log.decision(step.epoch)
-        if decision is None or in_force(self._log, decision, step.attempts, self._checkpoint):
+        if decision is None or in_force(self._log, decision, step.attempts, self.checkpoint):
             return decision, step
         if step.epoch not in self._outdated:
             self._outdated.add(step.epoch)
@@ -191,13 +191,11 @@ class WindowChooser:
 
     def _evidence(self, step: Choose, read: Mapping[Attempt, Published]) -> Evidence | None:
         """Read offsets and notes of the epoch, as far as they can matter; None: others have deleted some."""
-        epoch, offsets = step.epoch, self._checkpoint.offsets
+        epoch, offsets = step.epoch, self.checkpoint.offsets
         if len(read) < len(attempts_at(step.attempts, epoch)):
             return None  # the one that is gone may be the one that counts
-        # A batch of the state repartition has no manifest.
-        has_next = bool(attempts_at(step.attempts, epoch + 1))
-        after = None if has_next else offsets(epoch + 1)
-        now = offsets(epoch)
+        # One of the state repartition's has no manifest but that of an attempt from before Spark went back.
+        now, after = offsets(epoch), offsets(epoch + 1)
         # If none was, Spark has planned the epoch anew since it was published, perhaps without a sink.
         unchanged = any(now is None or one.manifest.offsets == now.text for one in read.values())
         before = (
@@ -205,8 +203,8 @@ class WindowChooser:
             offsets(epoch - 2) if not unchanged else None,
         )
         # Where Spark has purged one of these, what it made without a sink is noted in the log.
-        has_next = has_next or step.checkpointed == epoch
-        is_unclear = now is None or not unchanged or (not has_next and None in (after, before[0]))
+        is_last = step.checkpointed == epoch
+        is_unclear = now is None or not unchanged or (not is_last and None in (after, before[0]))
         without_notes = Evidence(
             epoch=epoch,
             attempts=step.attempts,
