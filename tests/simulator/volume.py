@@ -163,10 +163,13 @@ class Mount(StateBackend):
 
     def list(self, prefix: str = "") -> builtins.list[str]:
         """See `StateBackend.list`; from the cache of this host, where the volume has one."""
-        if MACHINE.thread is not None and not MACHINE.only_looks:
-            MACHINE.thread.looked[prefix.partition("/")[0]] = MACHINE.true_us
         found = self._io("list", prefix, lambda: self._cached(prefix))
         assert isinstance(found, builtins.list)
+        if MACHINE.thread is not None and not MACHINE.only_looks:
+            cached_us = self._process.host.listings.get((self.url, prefix), (MACHINE.true_us, []))[
+                0
+            ]
+            MACHINE.thread.looked[prefix.partition("/")[0]] = cached_us
         return found
 
     def list_fresh(self, prefix: str = "") -> builtins.list[str]:
