@@ -146,7 +146,7 @@ def test_beside_a_flusher_that_lives(job: Job) -> None:
 
 def test_what_is_begun_only_the_ledger_knows(job: Job) -> None:
     """`inspect --ledger` tells it; without, the target may be down."""
-    with pytest.raises(errors.TargetRefused):
+    with pytest.raises(errors.TargetUnavailable):
         job.world.flush(Faults(at=0, error=ConnectionError, matching="write"))
     found = job.command("inspect", "--json").document
     assert [line["state"] for line in found["epochs"]] == ["flushed"] * 2 + ["waiting"] * 3
