@@ -166,9 +166,8 @@ class Mount(StateBackend):
         found = self._io("list", prefix, lambda: self._cached(prefix))
         assert isinstance(found, builtins.list)
         if MACHINE.thread is not None and not MACHINE.only_looks:
-            cached_us = self._process.host.listings.get((self.url, prefix), (MACHINE.true_us, []))[
-                0
-            ]
+            cached = self._process.host.listings.get((self.url, prefix))
+            cached_us = cached[0] if cached else MACHINE.true_us
             MACHINE.thread.looked[prefix.partition("/")[0]] = cached_us
         return found
 

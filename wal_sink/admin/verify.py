@@ -498,8 +498,7 @@ class _Verification:
 
     def _still_behind(self, observed: Observation) -> bool:
         """Whether the checkpoint is behind for good: a query that runs commits and flushes meanwhile."""
-        recorded = observed.recorded.epoch if observed.recorded else -1
-        return self._query.checkpoint.last_commit() < recorded
+        return self._query.checkpoint.last_commit() < observed.flushed
 
     def _check_flushed_manifests(self, flushed: int, attempts: tuple[Attempt, ...]) -> None:
         """Check that manifests of flushed epochs, which a flusher trims first, may go."""

@@ -51,6 +51,11 @@ class Observation:
     """Why nothing is flushed for this target of several; then nothing else was looked at."""
 
     @property
+    def flushed(self) -> int:
+        """The epoch of the newest record, -1 for none."""
+        return self.recorded.epoch if self.recorded else -1
+
+    @property
     def agreed(self) -> bool:
         """Whether ledger and records were read, and say that the same epoch is flushed."""
         if self.row is None or self.known or self.recorded is None:
@@ -210,8 +215,7 @@ def next_step(observed: Observation, owner: Owner) -> Step:
 
 def _trim_step(observed: Observation) -> Trim | None:
     """Rule 18: what is flushed goes when its time is over, late manifests of zombies too."""
-    recorded = observed.recorded.epoch if observed.recorded else -1
-    upto = min(observed.trimmable, recorded)
+    upto = min(observed.trimmable, observed.flushed)
     left = {attempt.epoch for attempt in observed.attempts if attempt.epoch <= upto}.union(
         observed.retained
     )
@@ -235,7 +239,7 @@ def _ledger_step(
     """Bring ledger and `flushed/` records together before anything else is done."""
     assert observed.identity is not None
     row, recorded, first = observed.row, observed.recorded, observed.identity.first_epoch
-    floor = observed.identity.mark(recorded.epoch if recorded else -1)
+    floor = observed.identity.mark(observed.flushed)
     if row is None:
         if recorded is None and not observed.rewound:  # rule 13
             return CreateLedger(floor)
@@ -346,7 +350,7 @@ def refuse_foreign(foreign: int | None, observed: Observation) -> None:
     """
     if foreign is not None:
         assert observed.identity is not None
-        mark = observed.identity.mark(observed.recorded.epoch if observed.recorded else -1)
+        mark = observed.identity.mark(observed.flushed)
         raise Diverged(
             f"The ledger row follows another log: what it says of epoch {foreign} is not in this one, or"
             f" Spark has computed it here from other source offsets; this log is flushed up to {mark}",

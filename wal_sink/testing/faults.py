@@ -334,9 +334,8 @@ class FaultySession(Session, Generic[S]):
         self.faults.call(f"start {window.first}", lambda: self.inner.start(window))
 
     def write(self, plan: Plan, rows: Slice) -> None:
-        if (
-            not rows.batch.num_rows
-        ):  # of the driver, before a job: it names the table, and sends nothing
+        # Of the driver, before a job: it names the table, and sends nothing.
+        if not rows.batch.num_rows:
             self.inner.write(plan, rows)
             return
         first, second = halves(rows)

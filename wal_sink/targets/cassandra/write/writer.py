@@ -126,9 +126,8 @@ class Writer:
         prepared = self.prepare(plan)
         first_us = _lowest_us(prepared, rows)
         for table in prepared.tables:
-            if (
-                not plan.demands.target_dated
-            ):  # the server dates those, later than any change of the table
+            # What the server dates is later than any change of the table.
+            if not plan.demands.target_dated:
                 self._drift.expect_rows(table.plan, first_us)
         if not rows.batch.num_rows:
             return
@@ -268,8 +267,10 @@ def _lowest_us(prepared: PreparedPlan, rows: Slice) -> int:
     """Return the lowest write timestamp of a slice."""
     if not rows.batch.num_rows:
         return rows.first_us
-    stamps = np.full(rows.batch.num_rows, rows.first_us)
-    return int(prepared.tables[0].statements.dated(Stamped(rows.batch, stamps)).stamps.min())
+    # One number for all rows: those behind the first have higher ones, and most slices keep these.
+    stamps = np.broadcast_to(np.int64(rows.first_us), rows.batch.num_rows)
+    dated = prepared.tables[0].statements.dated(Stamped(rows.batch, stamps)).stamps
+    return rows.first_us if dated is stamps else int(dated.min())
 
 
 class WriteClock:
