@@ -385,6 +385,20 @@ def test_rule_23_a_log_in_which_spark_made_the_epoch_is_another_one(world: World
     assert world.flushed() == {"a": 0, "lost": 3, "b": 4}
 
 
+def test_rule_23_a_log_in_which_spark_left_the_epoch_out_is_another_one(world: World) -> None:
+    """The lost log flushed it, from the same offsets; here a run failed in it, and the repartition went on."""
+    run = world.run().flushed_batches([("a", 0)])
+    backup = Backup(world)
+    run.flushed_batches([("lost", 1)])
+    run.end()
+    backup.restore()
+    world.run().write_offsets()
+    world.checkpoint.create("commits/1", b'v1\n{"nextBatchWatermarkMs":0}')
+    repartition(world, last_kept=0, batch=2, partitions=8)
+    assert isinstance(stops(world), Diverged)
+    assert world.log.mark() == 0
+
+
 def test_rule_23_other_data_that_passed_a_restored_log_by_is_not_taken_for_flushed(
     world: World,
 ) -> None:
