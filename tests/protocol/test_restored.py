@@ -386,7 +386,7 @@ def test_rule_23_a_log_in_which_spark_made_the_epoch_is_another_one(world: World
 
 
 def test_rule_23_a_log_in_which_spark_left_the_epoch_out_is_another_one(world: World) -> None:
-    """The lost log flushed it, from the same offsets; here a run failed in it, and the repartition went on."""
+    """The lost log flushed it, from the same offsets; here a run failed, and the repartition went on."""
     run = world.run().flushed_batches([("a", 0)])
     backup = Backup(world)
     run.flushed_batches([("lost", 1)])
