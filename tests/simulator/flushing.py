@@ -38,7 +38,7 @@ class Flushing:
         self.target = world.targets[0] if target is None else target
         self.site = site
         self.process = process
-        self.thread = Thread(process, f"flush {self.target}".rstrip())
+        self.thread = Thread(process, f"flush {self.target}".rstrip(), site)
         self.error: WalSinkError | None = None
         """With which the last pass ended."""
         self.documented: set[str] = set()

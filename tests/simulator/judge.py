@@ -330,10 +330,16 @@ class Judge(logging.Handler):
             if begun.manifest and attempt is None:
                 self.violate(f"{begun.manifest} was begun, which no run has published")
             elif attempt is None:
-                if not any(site.without_rows(target, begun.epoch) for site in self.sites):
+                if not any(site.without_rows(target, begun.epoch) for site in self._acting):
                     self.violate(f"epoch {begun.epoch} was begun without rows, and has some")
-            elif not any(site.kept.get(begun.epoch) is attempt for site in self.sites):
+            elif not any(site.kept.get(begun.epoch) is attempt for site in self._acting):
                 self._begun_of_another(target, attempt)
+
+    @property
+    def _acting(self) -> list[Site]:
+        """The site of whoever writes now: a clone goes by its own log."""
+        site = MACHINE.thread.site if MACHINE.thread is not None else None
+        return [site] if site in self.sites else self.sites
 
     def row_made(self, target: str, row: LedgerState) -> None:
         """Look at a ledger row that an operator has made."""
@@ -361,7 +367,7 @@ class Judge(logging.Handler):
 
     def _begun_of_another(self, target: str, attempt: Computed) -> None:
         """An attempt was begun that Spark has not kept: allowed only where nothing could tell."""
-        site = next((site for site in self.sites if attempt.epoch in site.kept), None)
+        site = next((site for site in self._acting if attempt.epoch in site.kept), None)
         if site is None:
             self.violate(f"{attempt.name} was begun before Spark has completed the epoch")
             return
@@ -381,7 +387,9 @@ class Judge(logging.Handler):
             return
         if kept is not None and kept.manifest > attempt.manifest and site.log.has(kept.manifest):
             self.violate(f"{attempt.name} was begun unproven, and {kept.name} is a later attempt")
-        proven_us = kept.fenced_us if kept is not None else None
+        # What was proven in the log of the other clone, this flusher cannot see.
+        proven = kept is not None and (not self.cloned or site.has_proof(kept))
+        proven_us = kept.fenced_us if kept is not None and proven else None
         if proven_us is not None and proven_us < self.doubted[attempt.epoch]:
             self.violate(
                 f"{attempt.name} was begun unproven, although {kept.name if kept else ''} is proven"

@@ -39,7 +39,7 @@ class Operator:
         self.world = world
         self.site = site
         self.process: Process = world.process("operator")
-        self.thread = Thread(self.process, "command")
+        self.thread = Thread(self.process, "command", site)
         self.found: Any = None
         """What the command has returned."""
         self.error: WalSinkError | None = None

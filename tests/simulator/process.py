@@ -17,6 +17,7 @@ from tests.simulator.machine import MACHINE, ActsError
 from wal_sink.testing.faults import Crash
 
 if TYPE_CHECKING:
+    from tests.simulator.site import Site
     from tests.simulator.trace import Trace
     from wal_sink.model.ledger import LedgerState
 
@@ -266,11 +267,15 @@ class Rewinding:
 
 
 class Thread:
-    """A thread of a process: does one task at a time, and may stand still in the middle of it."""
+    """A thread of a process: does one task at a time, and may stand still in the middle of it.
 
-    def __init__(self, process: Process, name: str) -> None:
+    :param site: the checkpoint and log that it works on, where it writes to the target.
+    """
+
+    def __init__(self, process: Process, name: str, site: Site | None = None) -> None:
         self.process = process
         self.name = name
+        self.site = site
         self.since_us = 0
         """When the task under way began."""
         self.looked_us = 0

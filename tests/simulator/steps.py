@@ -241,10 +241,9 @@ class Steps:
         ]
         if attempt not in rivals or any(each.published_us >= waited_us for each in rivals):
             return
-        proof = paths.PROOF.path(Attempt(attempt.epoch, attempt.generation))
         there = site.log.has(paths.TICKET.path(attempt.run_id)) and not self._judge.old_listings
         names = {each.manifest for each in rivals}  # a clone has its own of one name
-        if len(names) > 1 and there and not site.log.has(proof):
+        if len(names) > 1 and there and not site.has_proof(attempt):
             self._judge.violate(f"a run waits for space, and {attempt.name} has no proof")
 
     # --- what is deleted --------------------------------------------------------------------------
