@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from wal_sink.errors import InvalidRow
-from wal_sink.targets.arrow_values import beyond_python, refuse_text
+from wal_sink.targets.arrow_values import beyond_python, refuse_invalid_utf8
 
 BAD = b"\xff\xfe"
 
@@ -62,13 +62,13 @@ def test_what_is_not_utf8(case: str, begin: int) -> None:
     column, path, bad = CASES[case]
     batch = pa.record_batch([IDS, column], names=["id", "c"]).slice(begin)
     with pytest.raises(InvalidRow, match=r"\(b'.xff.xfe'\) is not UTF-8") as caught:
-        refuse_text(batch)
+        refuse_invalid_utf8(batch)
     first = begin + bad[begin:].index(True) + 1
     assert f"Column {path} " in caught.value.what
     assert f"the row with id={first}, c=" in caught.value.what
     assert "make_valid_utf8" in caught.value.remedy
     assert (caught.value.column, caught.value.rows.to_pylist()) == (path, bad[begin:])
-    refuse_text(batch.filter(pa.array([not each for each in bad[begin:]])))
+    refuse_invalid_utf8(batch.filter(pa.array([not each for each in bad[begin:]])))
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_what_is_not_utf8(case: str, begin: int) -> None:
 )
 def test_what_is_no_value_is_not_looked_at(column: pa.Array) -> None:
     """Arrow validates bytes under a null and behind a slice, too: they are no value of a row."""
-    refuse_text(pa.record_batch([IDS, column], names=["id", "c"]))
+    refuse_invalid_utf8(pa.record_batch([IDS, column], names=["id", "c"]))
 
 
 def test_years_of_python() -> None:

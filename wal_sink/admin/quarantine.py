@@ -23,7 +23,7 @@ from wal_sink.admin.query import Query, user_and_host
 from wal_sink.errors import CorruptLog, InvalidRow, OptionError, TargetRefused
 from wal_sink.flush.connection import drained, target_errors
 from wal_sink.model.plan import Plan, several_plans_key
-from wal_sink.targets.arrow_values import refuse_text
+from wal_sink.targets.arrow_values import refuse_invalid_utf8
 from wal_sink.targets.base import Delivery, Session, Slice, Target, TransactionalSession
 from wal_sink.text import counted
 from wal_sink.wal.quarantine import Entry, entries, read_entry, release, runs
@@ -211,7 +211,7 @@ def _checked(
     :param refused: gets why others are refused, as keys.
     """
     try:
-        refuse_text(rows)
+        refuse_invalid_utf8(rows)
         yield _Part(first, rows.num_rows, target.check(rows, plan))
     except InvalidRow as error:
         if rows.num_rows == 1:

@@ -28,7 +28,7 @@ from wal_sink.errors import InvalidRow
 from wal_sink.model import paths
 from wal_sink.model.manifest import Appended, SegmentRef, Task
 from wal_sink.model.paths import SegmentName
-from wal_sink.targets.arrow_values import refuse_text
+from wal_sink.targets.arrow_values import refuse_invalid_utf8
 from wal_sink.wal.location import log_errors
 from wal_sink.wal.segment import Compression, SegmentWriter, with_reasons
 
@@ -136,7 +136,7 @@ def append(
         )
 
         def check_all(batch: pa.RecordBatch) -> pa.RecordBatch:
-            refuse_text(batch)
+            refuse_invalid_utf8(batch)
             return check(batch)
 
         def checked() -> Iterator[pa.RecordBatch]:

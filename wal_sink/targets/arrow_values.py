@@ -1,9 +1,8 @@
-"""Values in Arrow columns that every target checks or converts, by kernels of Arrow: no Python objects.
+"""Checks and converts values in Arrow columns for every target, by kernels of Arrow: no Python objects.
 
-Here are the words of an operation column; literals for `pyarrow.compute`, made of buffers, since
-`pyarrow.scalar` imports pandas where it is installed (half a second in each Python worker); UUIDs (RFC
-9562) as texts and as 16 bytes; numbers written as text; values as errors show them; and values that no
-target accepts.
+First come scalars for `pyarrow.compute`. They are made of buffers, since `pyarrow.scalar` and `pyarrow.array`
+import pandas where it is installed: half a second in each Python worker. Then come UUIDs (RFC 9562), numbers
+written as text, values as errors show them, the operation column, and values that no target accepts.
 
 Spark's strings hold any bytes. A text that is not UTF-8 is refused for every target, before its own check.
 Dates outside of the years 1 to 9999 are refused by those targets for which they have to be Python's.
@@ -29,12 +28,12 @@ TRUE = pa.nulls(1).is_null()[0]
 FALSE = pa.nulls(1).is_valid()[0]
 
 
-def long(value: int) -> pa.Scalar:
+def int64(value: int) -> pa.Scalar:
     """Return an int64."""
     return pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer(struct.pack("=q", value))])[0]
 
 
-def real(value: float) -> pa.Scalar:
+def float32(value: float) -> pa.Scalar:
     """Return a float of 32 bits, the nearest."""
     return pa.Array.from_buffers(pa.float32(), 1, [None, pa.py_buffer(struct.pack("=f", value))])[0]
 
@@ -89,29 +88,29 @@ def _between(source: pa.DataType, to: pa.DataType) -> pa.DataType | None:
 
 
 _HEX = "[0-9a-fA-F]"
-PATTERN = rf"\A{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}\z"
-"""What a text has to match."""
-_PATTERN_1 = rf"\A{_HEX}{{8}}-{_HEX}{{4}}-1{_HEX}{{3}}-{_HEX}{{4}}-{_HEX}{{12}}\z"
-_BYTES = r"(?s)\A.{16}\z"
-_BYTES_1 = r"(?s)\A.{6}[\x10-\x1f].{9}\z"
+UUID_PATTERN = rf"\A{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}\z"
+"""Of a UUID written as text."""
+_VERSION_1_PATTERN = rf"\A{_HEX}{{8}}-{_HEX}{{4}}-1{_HEX}{{3}}-{_HEX}{{4}}-{_HEX}{{12}}\z"
+_UUID_BYTES = r"(?s)\A.{16}\z"
+_VERSION_1_BYTES = r"(?s)\A.{6}[\x10-\x1f].{9}\z"
 """The upper half of the seventh byte is the version."""
 
 _UUID = pa.binary(16)
 _NO_UUID = text("00000000-0000-0000-0000-000000000000")
 
 
-def are_none(column: pa.Array) -> pa.Array:
+def are_no_uuids(column: pa.Array) -> pa.Array:
     """Return which texts or bytes are no uuids; null for nulls."""
-    return _unlike(column, PATTERN, _BYTES)
+    return _unlike(column, UUID_PATTERN, _UUID_BYTES)
 
 
-def are_not_of_version_1(column: pa.Array) -> pa.Array:
-    """Return which are no uuids of version 1, that of a time and a node; null for nulls."""
-    return _unlike(column, _PATTERN_1, _BYTES_1)
+def are_no_version_1_uuids(column: pa.Array) -> pa.Array:
+    """Return which are no uuids of version 1 (a time and a node); null for nulls."""
+    return _unlike(column, _VERSION_1_PATTERN, _VERSION_1_BYTES)
 
 
 def as_uuid(column: pa.Array) -> pa.Array:
-    """Parse texts, and take bytes as they are, none of which `are_none`; nulls stay null."""
+    """Parse texts, and take bytes as they are. All are UUIDs, see `are_no_uuids`; nulls stay null."""
     if _in_bytes(column):
         return column.cast(pa.binary()).cast(_UUID)
     texts = column.cast(pa.string())
@@ -138,17 +137,17 @@ def _in_bytes(column: pa.Array) -> bool:
     return any(each(kind) for each in is_bytes)
 
 
-MOST = 4_000
-"""Characters of such a text: Python takes an integer of at most 4,300 digits from one."""
+MOST_CHARACTERS = 4_000
+"""Of a number written as text: Python parses an integer of at most 4,300 digits."""
 
 WHOLE = r"\A[+-]?[0-9]+\z"
 """A whole number."""
 WHOLE_ONCE = r"\A(0|-?[1-9][0-9]*)\z"
-"""The only way to write it: no plus sign, no zeros in front."""
+"""A whole number in its only form: no plus sign, no zeros in front."""
 DECIMAL = r"\A[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?\z"
 """A number with or without a fraction, and with or without an exponent."""
 DECIMAL_ONCE = r"\A(0|-?([1-9][0-9]*|(0|[1-9][0-9]*)\.[0-9]*[1-9]))\z"
-"""The only way to write it: no exponent, no zeros in front or at the end of a fraction."""
+"""A number in its only form: no exponent, no zeros in front or at the end of a fraction."""
 
 
 class Scaled(NamedTuple):
@@ -169,7 +168,7 @@ def scaled(text: str) -> Scaled:
     return Scaled(-unscaled if sign else unscaled, -exponent)
 
 
-def plain(value: pa.Scalar) -> Any:
+def as_python(value: pa.Scalar) -> Any:
     """Return a value as a Python object; one that Python cannot hold as bytes or as a count of units."""
     try:
         return value.as_py()
@@ -225,7 +224,7 @@ class BadWord(NamedTuple):
     """All such rows, as flags."""
 
 
-class Read(NamedTuple):
+class ReadOperations(NamedTuple):
     """An operation column, understood."""
 
     operations: pa.Array
@@ -233,7 +232,7 @@ class Read(NamedTuple):
     bad: BadWord | None
 
 
-def read_operations(words: pa.Array, known: Mapping[str, Operation]) -> Read:
+def read_operations(words: pa.Array, known: Mapping[str, Operation]) -> ReadOperations:
     """Translate the words of a DataFrame's column.
 
     :param known: what each word means.
@@ -244,10 +243,10 @@ def read_operations(words: pa.Array, known: Mapping[str, Operation]) -> Read:
     texts = [null(pa.string()) if m is None else text(m) for m in distinct]
     operations = _array(texts).take(encoded.indices)
     if not operations.null_count:
-        return Read(operations, None)
+        return ReadOperations(operations, None)
     row = pc.index(operations.is_null(), TRUE).as_py()
     listed = ", ".join(f"{word!r} ({meaning})" for word, meaning in known.items())
-    return Read(
+    return ReadOperations(
         operations,
         BadWord(
             row,
@@ -272,7 +271,7 @@ def planned_operations(
     operations, bad = read_operations(values, plan.operations)
     if bad:
         raise InvalidRow(
-            f"Column {plan.operation} ({shorten(plain(values[bad.row]))}) {bad.problem}, in"
+            f"Column {plan.operation} ({shorten(as_python(values[bad.row]))}) {bad.problem}, in"
             f" {row_text(bad.row)}.",
             bad.remedy,
             column=plan.operation,
@@ -313,12 +312,12 @@ def keys_of_deletes(
 def _positions(deletes: pa.Array) -> pa.Array:
     """Return each row's own position, null for a delete."""
     ends = pc.cumulative_sum(pc.is_valid(deletes).cast(pa.int64()))
-    own = pc.subtract(ends, long(1))
+    own = pc.subtract(ends, int64(1))
     return pc.if_else(deletes, null(pa.int64()), own)
 
 
 def _array(scalars: list[pa.Scalar]) -> pa.Array:
-    """Return strings in one array; `pyarrow.array` would import pandas, see `literals`."""
+    """Return strings in one array."""
     if not scalars:
         return pa.nulls(0, pa.string())
     return pa.concat_arrays([pa.repeat(each, 1) for each in scalars])
@@ -346,7 +345,7 @@ class _Part(NamedTuple):
     """The row of each value."""
 
 
-def refuse_text(batch: pa.RecordBatch) -> None:
+def refuse_invalid_utf8(batch: pa.RecordBatch) -> None:
     """Refuse texts that are not UTF-8, in columns, their structs, lists and maps.
 
     Arrow validates a whole column in some nanoseconds a row; only where it finds something are values looked
@@ -388,7 +387,8 @@ def _refuse_part(batch: pa.RecordBatch, part: _Part) -> None:
     rows = part.rows.take(pa.array(bad, pa.int64()))
     row = rows[0].as_py()
     shown = ", ".join(
-        f"{name}={shorten(plain(batch.column(name)[row]))}" for name in batch.schema.names[:_SHOWN]
+        f"{name}={shorten(as_python(batch.column(name)[row]))}"
+        for name in batch.schema.names[:_SHOWN]
     )
     raise InvalidRow(
         f"Column {part.path} ({shorten(encoded[bad[0]])}) is not UTF-8, in the row with {shown}.",
@@ -419,7 +419,7 @@ def outside(values: pa.Array, first: int, last: int) -> pa.Array:
     else:
         numbers = values.cast(pa.date32()).cast(pa.int32()).cast(pa.int64())
     first, last = max(first, -(2**63)), min(last, 2**63 - 1)
-    found = pc.or_(pc.less(numbers, long(first)), pc.greater(numbers, long(last)))
+    found = pc.or_(pc.less(numbers, int64(first)), pc.greater(numbers, int64(last)))
     return found.fill_null(fill_value=False)
 
 

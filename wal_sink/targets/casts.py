@@ -20,11 +20,11 @@ from wal_sink.model.plan import Column, Plan, is_array, is_blob, is_text, spark_
 from wal_sink.targets.arrow_values import (
     TRUE,
     are_deletes,
+    as_python,
     beyond_python,
     cast_values,
     keys_of_deletes,
     not_deleted,
-    plain,
     planned_operations,
     refuse_other_schema,
     shorten,
@@ -162,7 +162,7 @@ def cast(batch: pa.RecordBatch, plan: Plan, stored: Stored) -> pa.RecordBatch:
             _refuse_null(column, array, deletes, key=column.name in key_of(plan))
             arrays.append(stored(column, array))
         except InvalidValueError as bad:
-            shown = shorten(plain(values[bad.row]))
+            shown = shorten(as_python(values[bad.row]))
             raise InvalidRow(
                 f"Column {column.name} of {plan.table} ({shown}) {bad.problem}, in"
                 f" {row_text(batch, plan, bad.row)}.",
@@ -273,5 +273,5 @@ def as_new_rows(plan: Plan, batch: pa.RecordBatch) -> tuple[Plan, pa.RecordBatch
 def row_text(batch: pa.RecordBatch, plan: Plan, row: int) -> str:
     """Name a row by its key, or by the beginning of its values where the table has none."""
     shown = key_of(plan) or [each.name for each in plan.of_table().columns][:3]
-    values = ", ".join(f"{name}={shorten(plain(batch.column(name)[row]))}" for name in shown)
+    values = ", ".join(f"{name}={shorten(as_python(batch.column(name)[row]))}" for name in shown)
     return f"the row with {values}"

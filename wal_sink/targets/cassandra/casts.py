@@ -18,11 +18,11 @@ import pyarrow.compute as pc
 
 from wal_sink.model import plan
 from wal_sink.targets import arrow_values
-from wal_sink.targets.arrow_values import FALSE, long
+from wal_sink.targets.arrow_values import FALSE, int64
 
 _DAY_0 = arrow_values.text("1970-01-01T")
 _NO_TEXT = arrow_values.text("")
-_THOUSAND = arrow_values.long(1_000)
+_THOUSAND = arrow_values.int64(1_000)
 
 
 def as_is(column: pa.Array) -> pa.Array:
@@ -82,7 +82,7 @@ def sub_milliseconds(column: pa.Array) -> pa.Array:
 
 
 ZERO = pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer(bytes(8))])
-_NONE = long(0).cast(pa.int32())
+_NONE = int64(0).cast(pa.int32())
 
 
 class Unnested(NamedTuple):
@@ -119,7 +119,7 @@ def count_in(offsets: pa.Array, flags: pa.Array) -> pa.Array:
 
 def lists_with(offsets: pa.Array, flags: pa.Array) -> pa.Array:
     """Return which lists have an element that is flagged."""
-    return pc.greater(count_in(offsets, flags), long(0))
+    return pc.greater(count_in(offsets, flags), int64(0))
 
 
 def _entries(column: pa.Array) -> pa.Array:
@@ -135,10 +135,10 @@ def _entries(column: pa.Array) -> pa.Array:
 
 
 TIME_PATTERN = r"\A([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?\z"
-_DAY = long(86_400 * 10**9)
+_DAY = int64(86_400 * 10**9)
 _NO_VALUES = pa.nulls(0, pa.bool_())
 """No value is bad."""
-_MOST_MICROS = long((2**63 - 1) // 1_000)
+_MOST_MICROS = int64((2**63 - 1) // 1_000)
 
 
 class Constraint(NamedTuple):
@@ -167,7 +167,7 @@ def _no_digits(pattern: str) -> Callable[[pa.Array], pa.Array]:
         if not plan.is_text(as_is(column).type):
             return _NO_VALUES
         length = pc.binary_length(as_text(column)).cast(pa.int64())
-        return pc.or_(unlike(column), pc.greater(length, long(arrow_values.MOST)))
+        return pc.or_(unlike(column), pc.greater(length, int64(arrow_values.MOST_CHARACTERS)))
 
     return bad
 
@@ -181,7 +181,7 @@ def _no_time(column: pa.Array) -> pa.Array:
     if not pa.types.is_time64(column.type):
         return _unlike(TIME_PATTERN)(column)
     nanos = column.cast(pa.int64())
-    return pc.or_(pc.less(nanos, long(0)), pc.greater_equal(nanos, _DAY))
+    return pc.or_(pc.less(nanos, int64(0)), pc.greater_equal(nanos, _DAY))
 
 
 def _too_long(column: pa.Array) -> pa.Array:
@@ -220,13 +220,13 @@ ASCII = _refusing(
     "Replace them, or make the table's type text.",
 )
 UUID = _refusing(
-    arrow_values.are_none,
+    arrow_values.are_no_uuids,
     "is not a uuid",
     "Write it as 8-4-4-4-12 hexadecimal digits, 123e4567-e89b-12d3-a456-426614174000, or as 16 bytes, "
     "or make the table's type text.",
 )
 TIMEUUID = _refusing(
-    arrow_values.are_not_of_version_1,
+    arrow_values.are_no_version_1_uuids,
     "is not a uuid of version 1",
     "A timeuuid is written as 8-4-4-4-12 hexadecimal digits, the third group of which begins "
     "with 1, or as its 16 bytes. For other uuids make the table's type uuid.",
@@ -255,13 +255,13 @@ MILLISECONDS = _refusing(
 WHOLE = _refusing(
     _no_digits(arrow_values.WHOLE),
     "is not a whole number",
-    f"Write it as digits, -12 or 12, at most {arrow_values.MOST:,} of them, or make the"
+    f"Write it as digits, -12 or 12, at most {arrow_values.MOST_CHARACTERS:,} of them, or make the"
     " table's type text.",
 )
 DECIMAL = _refusing(
     _no_digits(arrow_values.DECIMAL),
     "is not a decimal number",
-    f"Write it as -12.50 or 1.25e-30, in at most {arrow_values.MOST:,} characters and with at most"
+    f"Write it as -12.50 or 1.25e-30, in at most {arrow_values.MOST_CHARACTERS:,} characters and with at most"
     " four digits behind the e, or make the table's type text.",
 )
 WHOLE_KEY = _refusing(
@@ -282,7 +282,7 @@ NO_NULLS = _refusing(
 )
 
 
-_NOTHING = long(0)
+_NOTHING = int64(0)
 _LENGTH = 4
 """Bytes before a collection, and before each element and each field of a struct."""
 
@@ -297,14 +297,14 @@ def sizes(stored: pa.Array) -> pa.Array:
     elif pa.types.is_list(kind) or pa.types.is_map(kind):
         of_each = _of_list(stored)
     elif pa.types.is_decimal(kind):
-        of_each = long(4 + kind.bit_width // 8 + 1)  # scale, then the unscaled number
+        of_each = int64(4 + kind.bit_width // 8 + 1)  # scale, then the unscaled number
     else:
-        of_each = long(max(kind.bit_width // 8, 1) if kind != pa.null() else 0)
+        of_each = int64(max(kind.bit_width // 8, 1) if kind != pa.null() else 0)
     return pc.if_else(stored.is_valid(), of_each, _NOTHING)
 
 
 def _of_struct(stored: pa.Array) -> pa.Array:
-    total = long(_LENGTH * stored.type.num_fields)
+    total = int64(_LENGTH * stored.type.num_fields)
     for field in stored.flatten():
         total = pc.add(total, sizes(field))
     return total
@@ -314,10 +314,10 @@ def _of_list(stored: pa.Array) -> pa.Array:
     offsets, values = unnest(stored)
     of_each = sizes(values)
     if not pa.types.is_map(stored.type):  # a map's entry is a struct, which has them counted
-        of_each = pc.add(of_each, long(_LENGTH))
+        of_each = pc.add(of_each, int64(_LENGTH))
     before = pa.concat_arrays([ZERO, pc.cumulative_sum(of_each)])
     ends, begins = before.take(offsets[1:]), before.take(offsets[:-1])
-    return pc.add(pc.subtract(ends, begins), long(_LENGTH))
+    return pc.add(pc.subtract(ends, begins), int64(_LENGTH))
 
 
 Array = npt.NDArray[Any]
@@ -361,6 +361,6 @@ def binaries(data: pa.Buffer, bounds: Array) -> pa.Array:
 
 
 def indices(positions: Array) -> pa.Array:
-    """Return positions as Arrow's int64; `pyarrow.array` would import pandas, see `arrow_values.literals`."""
+    """Return positions as Arrow's int64; `pyarrow.array` would import pandas, see `arrow_values`."""
     whole = np.ascontiguousarray(positions, np.int64)
     return pa.Array.from_buffers(pa.int64(), len(whole), [None, pa.py_buffer(whole)])

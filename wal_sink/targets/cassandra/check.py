@@ -11,7 +11,7 @@ import functools
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wal_sink.targets.arrow_values import long, not_deleted, refuse_other_schema
+from wal_sink.targets.arrow_values import int64, not_deleted, refuse_other_schema
 from wal_sink.targets.cassandra.casts import sizes
 from wal_sink.targets.cassandra.feature import Check, TaskRows
 from wal_sink.targets.cassandra.features import used
@@ -98,7 +98,7 @@ def _refuse_sizes(batch: pa.RecordBatch, plan: CassandraPlan, stored: pa.RecordB
 
     if len(partition) == 1:
         refuse(
-            pc.equal(bytes_of[partition[0]], long(0)),
+            pc.equal(bytes_of[partition[0]], int64(0)),
             partition[0],
             "is empty, and it is the whole partition key",
             "Drop such rows, or fill them in.",
@@ -112,13 +112,13 @@ def _refuse_sizes(batch: pa.RecordBatch, plan: CassandraPlan, stored: pa.RecordB
         if names:
             total = functools.reduce(pc.add, [bytes_of[name] for name in names])
             refuse(
-                pc.greater(total, long(MAX_KEY_BYTES - extra)),
+                pc.greater(total, int64(MAX_KEY_BYTES - extra)),
                 ", ".join(names),
                 f"is longer than the {MAX_KEY_BYTES:,} bytes that a {what} may have",
                 "Use a digest of the value as the key: sha2(col, 256).",
             )
     refuse(
-        pc.greater(functools.reduce(pc.add, bytes_of.values()), long(MAX_ROW_BYTES)),
+        pc.greater(functools.reduce(pc.add, bytes_of.values()), int64(MAX_ROW_BYTES)),
         max(bytes_of, key=lambda name: pc.max(bytes_of[name]).as_py() or 0),
         f"makes a row of more than {MAX_ROW_BYTES:,} bytes, too near to what a server takes as one "
         "write",

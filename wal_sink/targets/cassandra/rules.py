@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Plan
-from wal_sink.targets.arrow_values import TRUE, long, plain, real, shorten
+from wal_sink.targets.arrow_values import TRUE, as_python, float32, int64, shorten
 from wal_sink.targets.cassandra.casts import Constraint, count_in, lists_with, sizes, unnest
 from wal_sink.targets.cassandra.row_plan import KEY, IndexRule
 from wal_sink.targets.cassandra.types import NESTED, TYPES, CqlType
@@ -76,15 +76,15 @@ def _reasons(rule: IndexRule, stored: pa.Array) -> Iterator[Reason]:
     if rule.vector:
         offsets, elements = unnest(stored)
         amounts = pc.abs(elements)
-        beyond = pc.invert(pc.less_equal(amounts, real(MOST)))  # NaN is not less
+        beyond = pc.invert(pc.less_equal(amounts, float32(MOST)))  # NaN is not less
         yield (
             lists_with(offsets, beyond),
             f"has an element that is NaN, infinite or beyond {MOST:g}, which the index {rule.index} refuses",
             "Repair or drop such rows, or write null in place of the vector.",
         )
         if rule.vector == "cosine":
-            large = pc.greater_equal(amounts, real(LEAST))
-            bad = pc.and_(pc.equal(count_in(offsets, large), long(0)), stored.is_valid())
+            large = pc.greater_equal(amounts, float32(LEAST))
+            bad = pc.and_(pc.equal(count_in(offsets, large), int64(0)), stored.is_valid())
             problem = (
                 f"has zeros alone, or nothing of {LEAST:g} or more: it points nowhere, and the index"
                 f" {rule.index} compares directions (similarity_function cosine)"
@@ -106,16 +106,16 @@ def _reasons(rule: IndexRule, stored: pa.Array) -> Iterator[Reason]:
 
 def _too_long(rule: IndexRule, stored: pa.Array) -> pa.Array:
     if rule.part == "value":
-        return pc.greater(sizes(stored), long(rule.most_bytes))
+        return pc.greater(sizes(stored), int64(rule.most_bytes))
     offsets, values = unnest(stored)
     if rule.part == "entries":
         keys, items = values.flatten()
-        of_each = pc.add(pc.add(sizes(keys), sizes(items)), long(_ENTRY))
+        of_each = pc.add(pc.add(sizes(keys), sizes(items)), int64(_ENTRY))
     elif rule.part == "elements":
         of_each = sizes(values)
     else:
         of_each = sizes(values.flatten()[0 if rule.part == "keys" else 1])
-    return lists_with(offsets, pc.greater(of_each, long(rule.most_bytes)))
+    return lists_with(offsets, pc.greater(of_each, int64(rule.most_bytes)))
 
 
 def invalid_values(
@@ -140,7 +140,7 @@ def invalid_values(
         for invalid in _of_elements(path, values, tree, key):
             # The row is the last list that begins at or before the element; others that begin there
             # are empty.
-            begins = pc.less_equal(offsets[:-1], long(invalid.row))
+            begins = pc.less_equal(offsets[:-1], int64(invalid.row))
             yield invalid._replace(
                 row=pc.sum(begins).as_py() - 1, rows=lists_with(offsets, invalid.rows)
             )
@@ -170,7 +170,7 @@ def _wrong_lengths(
     path: str, column: pa.Array, offsets: pa.Array, length: int
 ) -> Iterator[InvalidValue]:
     lengths = pc.subtract(offsets[1:], offsets[:-1])
-    bad = pc.and_(column.is_valid(), pc.not_equal(lengths, long(length)))
+    bad = pc.and_(column.is_valid(), pc.not_equal(lengths, int64(length)))
     remedy = "Drop such rows, or pad or cut the arrays: slice(c, 1, n)."
     if found := InvalidValue.first(bad, path, column, "", remedy):
         has = f"has {lengths[found.row].as_py()} elements"
@@ -183,7 +183,7 @@ def refuse_invalid(batch: pa.RecordBatch, plan: Plan, invalid: InvalidValue | No
     :raises InvalidRow: names its row by the key.
     """
     if invalid:
-        value = "" if invalid.value is None else f" ({shorten(plain(invalid.value))})"
+        value = "" if invalid.value is None else f" ({shorten(as_python(invalid.value))})"
         raise InvalidRow(
             f"Column {invalid.path} of {plan.table}{value} {invalid.problem}, in"
             f" {row_text(batch, plan, invalid.row)}.",
@@ -196,7 +196,7 @@ def refuse_invalid(batch: pa.RecordBatch, plan: Plan, invalid: InvalidValue | No
 
 def row_text(batch: pa.RecordBatch, plan: Plan, row: int) -> str:
     """Name a row by its key."""
-    return key_text(plan, [plain(values[row]) for values in batch.columns])
+    return key_text(plan, [as_python(values[row]) for values in batch.columns])
 
 
 def key_text(plan: Plan, values: Sequence[Any]) -> str:

@@ -20,7 +20,7 @@ import pyarrow.types as pt
 from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Column, Plan, is_array, is_text
 from wal_sink.targets import arrow_values
-from wal_sink.targets.arrow_values import TRUE, long
+from wal_sink.targets.arrow_values import TRUE, int64
 from wal_sink.targets.casts import InvalidValueError, cast, cast_or_refuse, key_of, refuse, row_text
 from wal_sink.targets.postgresql.types import (
     INCLUDED,
@@ -150,9 +150,9 @@ def _refuse_long_key(batch: pa.RecordBatch, plan: Plan, stored: pa.RecordBatch) 
         functools.reduce(
             pc.add, (_index_bytes(column.type, stored.column(column.name)) for column in columns)
         ),
-        long(8 + 7 * (len(columns) - 1)),  # head, and gaps that align values
+        int64(8 + 7 * (len(columns) - 1)),  # head, and gaps that align values
     )
-    too_long = pc.greater(total, long(MAX_INDEX_BYTES))
+    too_long = pc.greater(total, int64(MAX_INDEX_BYTES))
     row = pc.index(too_long, TRUE).as_py()
     if row >= 0:
         words = f"Key ({', '.join(key)}) of {plan.table} may be longer than its index takes"
@@ -178,13 +178,13 @@ def _index_bytes(words: str, values: pa.Array) -> pa.Array:
         sizes = [24 + sum(_ELEMENT + widest * len(e or b"") for e in each or ()) for each in lists]
         return pa.array(sizes, pa.int64())
     if pt.is_list(values.type):
-        counts = pc.list_value_length(values).cast(pa.int64()).fill_null(long(0))
-        return pc.add(pc.multiply(counts, long(_ELEMENT + _FIXED)), long(24))
+        counts = pc.list_value_length(values).cast(pa.int64()).fill_null(int64(0))
+        return pc.add(pc.multiply(counts, int64(_ELEMENT + _FIXED)), int64(24))
     if not _is_bytes(values.type):
-        return pa.repeat(long(_FIXED), len(values))
-    lengths = pc.binary_length(values).cast(pa.int64()).fill_null(long(0))
+        return pa.repeat(int64(_FIXED), len(values))
+    lengths = pc.binary_length(values).cast(pa.int64()).fill_null(int64(0))
     padding = (type_.first or 1) if type_.base == "character" else 0  # blanks
-    return pc.add(pc.multiply(lengths, long(widest)), long(4 + padding))
+    return pc.add(pc.multiply(lengths, int64(widest)), int64(4 + padding))
 
 
 def _is_bytes(type_: pa.DataType) -> bool:
@@ -211,9 +211,9 @@ def _stored(column: Column, values: pa.Array) -> pa.Array:
 
 def _cast_elements(type_: PgType, words: str, to: pa.DataType, values: pa.Array) -> pa.Array:
     elements = _stored_scalar(type_.element, words, to.value_type, values.flatten())
-    lengths = pc.list_value_length(values).fill_null(long(0).cast(pa.int32()))
+    lengths = pc.list_value_length(values).fill_null(int64(0).cast(pa.int32()))
     ends = pc.cumulative_sum(lengths.cast(pa.int64()))
-    offsets = pa.concat_arrays([pa.repeat(long(0), 1), ends]).cast(pa.int32())
+    offsets = pa.concat_arrays([pa.repeat(int64(0), 1), ends]).cast(pa.int32())
     return pa.ListArray.from_arrays(offsets, elements, mask=values.is_null())
 
 
@@ -231,7 +231,7 @@ def _stored_scalar(type_: PgType, words: str, to: pa.DataType, values: pa.Array)
 def _refuse_text(type_: PgType, values: pa.Array) -> None:
     if type_.base == "uuid":
         refuse(
-            pc.invert(pc.match_substring_regex(values, arrow_values.PATTERN)),
+            pc.invert(pc.match_substring_regex(values, arrow_values.UUID_PATTERN)),
             "is not a uuid",
             "Write it as 8-4-4-4-12 hexadecimal digits, or make the table's type text.",
         )
@@ -243,7 +243,7 @@ def _refuse_text(type_: PgType, values: pa.Array) -> None:
     )
     if type_.first is not None:
         refuse(
-            pc.greater(pc.utf8_length(values).cast(pa.int64()), long(type_.first)),
+            pc.greater(pc.utf8_length(values).cast(pa.int64()), int64(type_.first)),
             f"is longer than the {type_.first} characters of the table's type",
             f"Cut it, left({{name}}, {type_.first}), or make the table's type text.",
         )

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from wal_sink.model.plan import is_array, is_blob, is_text
-from wal_sink.targets.arrow_values import PATTERN, long
+from wal_sink.targets.arrow_values import UUID_PATTERN, int64
 from wal_sink.targets.casts import CastRules, is_castable
 
 
@@ -259,7 +259,7 @@ def _text_fits(backend: str, type_: SqlType, values: pa.Array) -> pa.BooleanArra
     if not pt.is_string(values.type):
         return None
     if type_.base in _UUIDS:
-        return pc.match_substring_regex(values, PATTERN)
+        return pc.match_substring_regex(values, UUID_PATTERN)
     if backend in ("mysql", "mariadb") and type_.base in _BYTES:
         return _at_most(pc.binary_length(values), _BYTES[type_.base])
     if backend == "oracle":  # keeps no empty text, and may count bytes
@@ -278,7 +278,7 @@ def _blanks_fit(backend: str, type_: SqlType, values: pa.Array) -> pa.BooleanArr
     if type_.base in ("char", "nchar") and backend != "sqlite":
         return pc.invert(pc.ends_with(values, " "))
     if type_.base == "binary":
-        return pc.equal(pc.binary_length(values).cast(pa.int64()), long(type_.first or 1))
+        return pc.equal(pc.binary_length(values).cast(pa.int64()), int64(type_.first or 1))
     return None
 
 
@@ -320,11 +320,11 @@ _RULES = (_text_fits, _blanks_fit, _bytes_fit, _nul_fits, _number_fits, _time_fi
 
 
 def _at_most(lengths: pa.Array, most: int) -> pa.BooleanArray:
-    return pc.less_equal(lengths.cast(pa.int64()), long(most))
+    return pc.less_equal(lengths.cast(pa.int64()), int64(most))
 
 
 def _between(values: pa.Array, first: int, last: int) -> pa.BooleanArray:
-    return pc.and_(pc.greater_equal(values, long(first)), pc.less_equal(values, long(last)))
+    return pc.and_(pc.greater_equal(values, int64(first)), pc.less_equal(values, int64(last)))
 
 
 def driver_values(backend: str, values: pa.Array) -> list[object]:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal_sink.clock import now_us
-from wal_sink.targets.arrow_values import are_deletes, long, null
+from wal_sink.targets.arrow_values import are_deletes, int64, null
 from wal_sink.targets.cassandra.casts import Array, as_is, booleans, elements, flags, indices
 from wal_sink.targets.cassandra.encode import distinct_keys, fixed
 from wal_sink.targets.cassandra.feature import Agreement, Feature, Ints, Stamped, TaskRows, are_bad
@@ -101,12 +101,12 @@ def _of_events(values: pa.Array, now_us: int, *, is_number: bool) -> list[Reason
             'Drop such rows, .na.drop(subset=["{name}"]), or fill them in.',
         ),
         (
-            are_bad(pc.less(values, long(_LEAST_US if is_number else 1))),
+            are_bad(pc.less(values, int64(_LEAST_US if is_number else 1))),
             early,
             'Milliseconds become an instant by timestamp_millis("{name}"), seconds by timestamp_seconds.',
         ),
         (
-            are_bad(pc.greater(values, long(ahead_us))),
+            are_bad(pc.greater(values, int64(ahead_us))),
             f"is more than {AHEAD_S} seconds ahead of the clock, and would hide what comes until then",
             'Correct its clock or time zone; or bound it: least("{name}", current_timestamp()).',
         ),

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from wal_sink.clock import now_us
 from wal_sink.errors import OptionError
-from wal_sink.targets.arrow_values import long, not_deleted, null
+from wal_sink.targets.arrow_values import int64, not_deleted, null
 from wal_sink.targets.cassandra.casts import elements
 from wal_sink.targets.cassandra.feature import Agreement, Feature, Ints, Stamped, TaskRows, are_bad
 from wal_sink.targets.cassandra.options import CassandraOptions
@@ -153,12 +153,12 @@ def _of_seconds(values: pa.Array, deletes: pa.Array | None, lives: Lives) -> lis
     return [
         (not_deleted(values.is_null(), deletes), "is null, and not seconds to live", keep),
         (
-            are_bad(pc.less(values, long(1)), deletes),
+            are_bad(pc.less(values, int64(1)), deletes),
             "is not one second to live or more",
             "Drop such rows; or write a delete, by operationColumn, for those that shall go.",
         ),
         (
-            are_bad(pc.greater(values, long(most_s)), deletes),
+            are_bad(pc.greater(values, int64(most_s)), deletes),
             f"is more than the {most_s} seconds that the server takes",
             f'Take the smaller of the two: least("{{name}}", lit({most_s})).',
         ),
@@ -178,7 +178,7 @@ def _of_expiry(
             "Fill it in, or write rows that live for ever by a query of their own.",
         ),
         (
-            are_bad(pc.greater(values, long(latest_us)), deletes),
+            are_bad(pc.greater(values, int64(latest_us)), deletes),
             "is later than the server can keep as a time of expiry",
             f'Take an earlier one: least("{{name}}", timestamp_seconds(lit({latest_us // _SECOND_US}))).',
         ),
