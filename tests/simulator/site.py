@@ -475,7 +475,7 @@ class Site:
                 self.marks_gone[path] = self.log.get(path)
         elif path.startswith((paths.CHOICE.folder, paths.PROOF.folder)):
             attempt = self.kept.get(int(path.partition("/")[2][:20]))
-            # An old listing may lack a manifest that a rewind has put back; the record tells the attempt then.
+            # An old listing may lack a manifest that a rewind has put back: the record says which attempt.
             missed = self._judge.old_listings and attempt and self.record(attempt.epoch) is not None
             if attempt is not None and self.log.has(attempt.manifest) and not missed:
                 self._judge.violate(f"{path} is deleted before {attempt.manifest}")
