@@ -297,24 +297,21 @@ class Site:
     def settled(self) -> int:
         """Return the last epoch that the log records, or the ledger row names as begun from it; -1: none.
 
-        What is chosen for all of several targets counts as begun.
+        What is chosen for all of several targets counts as begun; what one of them lacks for good, no other
+        one has to lack.
         """
-        marks = [(target, self._judge.read_ledger(target)) for target in self._judge.targets]
-        windows = [
-            (target, window)
-            for target, row in marks
-            if row is not None
-            for window in (row.begun, row.last)
-        ]
+        rows = filter(None, map(self._judge.read_ledger, self._judge.targets))
+        windows = [window for row in rows for window in (row.begun, row.last)]
         manifests = {
             manifest_digest(self.log.get(path)) for path in self.log.paths(paths.MANIFEST.folder)
         }
         begun = (
             begun.epoch
-            for target, window in windows
+            for window in windows
             if window is not None
             for begun in window.epochs
-            if begun.digest in manifests or self.without_rows(target, begun.epoch)
+            if begun.digest in manifests
+            or all(self.without_rows(each, begun.epoch) for each in self._judge.targets)
         )
         recorded = (max(self.recorded(target), default=-1) for target in self._judge.targets)
         chosen = (int(re.findall(r"[0-9]+", p)[0]) for p in self.log.paths(paths.CHOICE.folder))

@@ -56,10 +56,12 @@ class Steps:
         """When each run has waited for space last."""
         self.recorded_us: dict[str, int] = {}
         """When each record of flushed epochs, or its copy, was made, by its path."""
+        self._put_back_us: dict[str, int] = {}
+        """When a flusher has put a manifest back from `aside/`, by its path."""
         self.reset_us: dict[str, int] = {}
         """When the timestamps of a target went back to the present last."""
-        self._finished: set[tuple[str, int, int]] = set()
-        """Target, epoch and base timestamp of all that a ledger row has said to be flushed."""
+        self._finished_us: dict[tuple[str, int, int], int] = {}
+        """When a ledger row has said first that an epoch is flushed, by target, epoch and base timestamp."""
         self._ever: set[str] = set()
         """The manifests of all these."""
         self._sent: dict[str, list[tuple[str, int]]] = {}
@@ -94,13 +96,14 @@ class Steps:
             newer = path.startswith(paths.FLUSHED.folder) and _number(path) >= epoch
             if newer and us < thread.since_us and site.log.has(path):
                 self._judge.violate(f"epoch {epoch} is published, and {path} was there")
-        self._fits(site, epoch, thread.since_us)
+        self._fits(site, epoch, thread.since_us, claimed_us)
 
-    def _fits(self, site: Site, epoch: int, since_us: int) -> None:
+    def _fits(self, site: Site, epoch: int, since_us: int, claimed_us: int) -> None:
         """An epoch is published while what is checkpointed and waits has less than `wal.maxBytes`.
 
         What a rewind or an attach brings back while a run publishes it may have missed, and a target in an
-        old listing; what was checkpointed after it had looked does not count.
+        old listing; what was checkpointed after it had looked does not count. What a flusher puts back after a
+        rewind that was cut short the run misses, too: it reads the log as it claims (docs/limits.md).
         """
         moved = any(us >= since_us or self._judge.old_listings for us in site.since_us.values())
         moved |= site.rewound_us >= (1 if self._judge.old_listings else since_us)
@@ -127,7 +130,7 @@ class Steps:
         stored = sum(
             segment["bytes"]
             for path in waiting
-            if site.log.has(path)
+            if site.log.has(path) and self._put_back_us.get(path, 0) < claimed_us
             for segment in parsed(site.log.get(path))["segments"]
         )
         if stored >= self._judge.max_bytes:
@@ -171,6 +174,8 @@ class Steps:
             return
         if path.startswith(paths.TOMBSTONE.folder):
             self._noted_us[path] = MACHINE.true_us
+        elif path.startswith(paths.MANIFEST.folder) and MACHINE.looked_us:
+            self._put_back_us[path] = MACHINE.true_us
         elif thread.rewind is not None and path.startswith("flusher"):
             thread.rewind.reported |= json.loads(data)["doing"].startswith("rewind")
         if step := self._step(site, path, data):
@@ -200,14 +205,15 @@ class Steps:
         if rewind is not None and rewind.row is None:
             self._judge.violate(f"a rewind makes {path}, and has not moved its row")
         for each in window["epochs"]:
-            if (target, each["epoch"], each["base_us"]) not in self._finished:
+            if (target, each["epoch"], each["base_us"]) not in self._finished_us:
                 self._judge.violate(
                     f"{path} is made, and epoch {each['epoch']} was not finished so"
                 )
 
     def finished(self, target: str, window: Window) -> None:
         """Learn that a ledger row says of a window that it is flushed."""
-        self._finished |= {(target, each.epoch, each.base_us) for each in window.epochs}
+        for each in window.epochs:
+            self._finished_us.setdefault((target, each.epoch, each.base_us), MACHINE.true_us)
         self._ever |= {each.manifest for each in window.epochs}
 
     def _claimed(self, site: Site, path: str, claim: dict[str, Any]) -> str:
@@ -614,12 +620,13 @@ class Steps:
         return len(rivals) > 1 and len(offsets) == 1 and not proven and not chosen
 
     def used_since_reset(self, target: str) -> list[int]:
-        """Return the timestamps of what was recorded since those of the future were left behind."""
-        site, since_us = self._judge.sites[0], self.reset_us.get(target, 0)
-        paths_of = [path for path, us in self.recorded_us.items() if us > since_us > 0]
-        made = site.log.paths(paths.of_target(target, paths.FLUSHED.folder))
-        windows = [json.loads(site.log.get(path)) for path in made if path in paths_of]
-        used_us = [last_us(each) for window in windows for each in window["epochs"]]
+        """Return the recorded timestamps of what was flushed since those of the future were left behind."""
+        since_us = self.reset_us.get(target, 0)
+        used_us = [
+            last_us(record)
+            for epoch, record in self._judge.sites[0].records(target).items()
+            if self._finished_us.get((target, epoch, record["base_us"]), 0) > since_us > 0
+        ]
         return [us for us in used_us if us <= MACHINE.true_us]
 
     def row_made(self, target: str, row: LedgerState, used_us: int) -> None:
