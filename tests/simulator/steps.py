@@ -102,8 +102,8 @@ class Steps:
         """An epoch is published while what is checkpointed and waits has less than `wal.maxBytes`.
 
         What a rewind or an attach brings back while a run publishes it may have missed, and a target in an
-        old listing; what was checkpointed after it had looked does not count. What a flusher puts back after a
-        rewind that was cut short the run misses, too: it reads the log as it claims (docs/limits.md).
+        old listing; what was checkpointed after it had looked does not count. Nor does what a flusher puts
+        back for a rewind that was cut short: the run reads the log as it claims (docs/limits.md).
         """
         moved = any(us >= since_us or self._judge.old_listings for us in site.since_us.values())
         moved |= site.rewound_us >= (1 if self._judge.old_listings else since_us)
