@@ -27,6 +27,7 @@ from wal_sink.model.records import Ticket
 from wal_sink.progress.backlog import BacklogReader
 from wal_sink.protocol.budget import Budget
 from wal_sink.publish.fencing import claim_generation
+from wal_sink.publish.orphans import sweep_orphans
 from wal_sink.publish.start import begin_log, claim_early
 from wal_sink.testing.faults import Crash, Faults
 from wal_sink.wal.log import Log
@@ -441,3 +442,16 @@ def test_rule_3_a_claim_that_this_host_does_not_see_is_fenced(
     assert claim_generation(there, "theirs", {}, 0).generation == 1
     with pytest.raises(Fenced):
         claim_generation(Log(mount), "mine", {}, 0)
+
+
+def test_rule_18_what_an_old_listing_takes_for_unflushed_gets_no_tombstone(world: World) -> None:
+    """It lies in retained/; a rewind brings it back, and a tombstone beside it would speak against it."""
+    world.retention_s = 3_600
+    world.run().batch([("a", 0)])
+    mount = mounted(world, asks_again=True)
+    mount.cache(paths.FLUSHED.folder)
+    world.flush()
+    newer = world.run()
+    newer.publish([("b", 1)])
+    sweep_orphans(Log(mount), newer.run_id, checkpointed=-1)
+    assert world.log_backend.list(paths.TOMBSTONE.folder) == []

@@ -99,7 +99,7 @@ def _sweep(log: Log, run_id: str, checkpointed: int) -> None:
         published = frozenset(log.attempts(fresh=True))
     # After the manifests: the one of an epoch that is flushed meanwhile may have moved, and a rewind moves it
     # back. Who looks for it then may find it under neither name.
-    mark = mark_anywhere(log)
+    mark = mark_anywhere(log, fresh=True)
     waiting = [left for left in doomed if left.epoch > mark]
     gone = [path for left in waiting for path in _unnamed(log, left, published)]
     if gone:
@@ -108,8 +108,11 @@ def _sweep(log: Log, run_id: str, checkpointed: int) -> None:
 
 
 def _written(log: Log, upto: int) -> dict[tuple[int, str], tuple[str, ...]]:
-    """List the segments of unflushed epochs by epoch and run, where their paths tell the run."""
-    first = mark_anywhere(log) + 1
+    """List the segments of unflushed epochs by epoch and run, where their paths tell the run.
+
+    With an old listing of records, what is flushed and kept would get a tombstone (rule 9).
+    """
+    first = mark_anywhere(log, fresh=True) + 1
     if upto - first < _FOLDERS:
         folders = map(paths.segment_folder, range(first, upto + 1))
         listed: Iterable[str] = (path for each in folders for path in log.backend.list(each))
