@@ -34,6 +34,13 @@ from wal_sink.targets import (
 PLAIN = (pa.string(), pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float64())
 LOST = (redis.ConnectionError, redis.TimeoutError)
 DURABLE = {"appendonly": "yes", "appendfsync": "always", "maxmemory-policy": "noeviction"}
+COMMIT = r"""
+if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 end
+for slice = 3, #ARGV do
+  for row in ARGV[slice]:gmatch('[^\n]+') do redis.call('RPUSH', KEYS[2], row) end
+end
+redis.call('SET', KEYS[1], ARGV[2])
+return 1"""  # where Redis refuses the rows, it ends there
 
 
 class RedisOptions(Options, frozen=True, kw_only=True):
@@ -93,7 +100,9 @@ class RedisSession(TransactionalSession):
         self.client, self.list = target.client(), target.options.key
         self.ledger = f"{self.list}:ledger:{owner.query_id}"
         self.window: Window | None = None
-        self.rows: list[str] = []  # of the window: they leave with its commit
+        self.rows: list[
+            str
+        ] = []  # of the window, a text for each slice: they leave with its commit
 
     def read_ledger(self) -> LedgerState | None:
         found = self.client.get(self.ledger)
@@ -108,7 +117,7 @@ class RedisSession(TransactionalSession):
             raise OptionError(
                 f"These rows are for {plan.table}, not {self.list}", "Set redis.key back."
             )
-        self.rows += map(json.dumps, rows.batch.to_pylist())
+        self.rows.append("\n".join(map(json.dumps, rows.batch.to_pylist())))
         self.window = window
 
     def commit(self, seen: LedgerState, new: LedgerState) -> Outcome:
@@ -119,19 +128,12 @@ class RedisSession(TransactionalSession):
     def compare_and_set(
         self, seen: LedgerState | None, new: LedgerState, rows: Sequence[str] = ()
     ) -> Outcome:
+        before = seen.to_json() if seen else ""
         try:
-            with self.client.pipeline() as transaction:
-                transaction.watch(self.ledger)  # what comes between this and EXEC undoes it
-                if transaction.get(self.ledger) != (seen and seen.to_json()):
-                    return Outcome.CONFLICT
-                transaction.multi()
-                if rows:
-                    transaction.rpush(self.list, *rows)
-                transaction.set(self.ledger, new.to_json())
-                transaction.execute()
-        except (redis.WatchError, *LOST):  # a lost answer to EXEC is a WatchError, too
+            done = self.client.eval(COMMIT, 2, self.ledger, self.list, before, new.to_json(), *rows)
+        except LOST:
             return Outcome.UNKNOWN
-        return Outcome.APPLIED
+        return Outcome.APPLIED if done else Outcome.CONFLICT
 
     def close(self) -> None:
         self.window, self.rows = None, []

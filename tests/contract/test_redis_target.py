@@ -14,18 +14,27 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError as NoConnection
+from redis.exceptions import ResponseError
 
 from redis_target import DURABLE, RedisOptions, RedisSession, RedisTarget
 from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.model.ledger import Outcome, Owner
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Session, Slice, Target
-from wal_sink.testing.contracts.ledger import begin, begun_window, row_of
+from wal_sink.testing.contracts.ledger import begin, begun_window, commit, row_of
 from wal_sink.testing.contracts.restart import RestartContract
-from wal_sink.testing.contracts.rows import ROWS, SCHEMA, Record
+from wal_sink.testing.contracts.rows import (
+    BASE_US,
+    ROWS,
+    SCHEMA,
+    Record,
+    deliver,
+    write_window,
+)
 from wal_sink.testing.contracts.transactional import TransactionalContract
 
 
@@ -110,7 +119,7 @@ class TestRedis(TransactionalContract, RestartContract):
     def test_an_answer_that_is_lost(
         self, target: RedisTarget, plan: Plan, session: Session, owner: Owner
     ) -> None:
-        """redis-py says that a watched key has changed; that is no refusal."""
+        """The rows are there, and no one knows yet."""
         assert isinstance(session, RedisSession)
         begin(session, window := begun_window(0, rows=len(ROWS)))
         session.start(window)
@@ -120,7 +129,7 @@ class TestRedis(TransactionalContract, RestartContract):
 
         def lost(self: Any, *arguments: Any, **named: Any) -> Any:
             answer = real(self, *arguments, **named)
-            if isinstance(answer, list):  # EXEC's
+            if answer == 1:  # of the script
                 raise NoConnection("lost")
             return answer
 
@@ -128,6 +137,29 @@ class TestRedis(TransactionalContract, RestartContract):
             patch.setattr(session.client.connection_pool.connection_class, "read_response", lost)
             assert session.commit(seen, seen) is Outcome.UNKNOWN
         assert len(self.records(target)) == len(ROWS)
+
+    def test_rows_that_redis_refuses_move_no_mark(
+        self, target: RedisTarget, plan: Plan, session: Session
+    ) -> None:
+        """In a transaction of Redis the command behind a refused one takes effect."""
+        self.server.client().set("orders", "the key is taken")
+        with pytest.raises(ResponseError, match="WRONGTYPE"):
+            deliver(session, plan, self.slice(target, plan, ROWS))
+        window = row_of(session).begun
+        assert window is not None
+        self.server.client().delete("orders")
+        write_window(session, window, plan, self.slice(target, plan, ROWS))
+        assert commit(session, row_of(session)) is Outcome.APPLIED
+        assert len(self.records(target)) == len(ROWS)
+
+    def test_more_rows_than_redis_takes_arguments(
+        self, target: RedisTarget, plan: Plan, session: Session
+    ) -> None:
+        """It takes 1,048,576, and closes the connection upon more."""
+        number = 2**20 + 1
+        rows = pa.record_batch([pa.nulls(number, pa.string())], ["k"])
+        deliver(session, plan, Slice(0, rows, BASE_US))
+        assert self.server.client().llen("orders") == number
 
 
 def test_a_server_that_forgets_is_refused(server: Server) -> None:
