@@ -107,7 +107,7 @@ class UnprovenSession(SqlSession):
     """Commits whichever transaction is open."""
 
     def start(self, window: Window) -> None:
-        self._forget()
+        self._roll_back()
         self._window = window
 
     def commit(self, seen: LedgerState, new: LedgerState) -> Outcome:
@@ -134,7 +134,7 @@ class TwoCommitsSession(SqlSession):
 class KeepingSession(SqlSession):
     """Commits what is open with each update of the ledger row."""
 
-    def _forget(self) -> None:
+    def _roll_back(self) -> None:
         self._window = None
 
 

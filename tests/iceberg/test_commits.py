@@ -18,7 +18,7 @@ from tests.iceberg.conftest import Query, catalog_options, load, make_table, que
 from wal_sink.errors import SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import Outcome, Owner
 from wal_sink.protocol import ledger
-from wal_sink.targets.iceberg.ledger import Row, Seen, are_rows_gone, met, tag
+from wal_sink.targets.iceberg.ledger import Row, Seen, are_rows_gone, conflict_outcome, tag
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
 
@@ -273,14 +273,14 @@ def test_what_became_of_a_commit_that_met_another() -> None:
     def there(snapshot: int, *before: int) -> Seen:
         return Seen(snapshot, Row(state=STATE, before=before))
 
-    assert met(seen, 2, there(2, 1)) is Outcome.APPLIED
-    assert met(seen, 2, there(3, 2, 1)) is Outcome.APPLIED
-    assert met(seen, 2, there(3, 1)) is Outcome.CONFLICT
-    assert met(seen, 2, there(1)) is None
-    assert met(seen, 2, Seen(None, None)) is Outcome.UNKNOWN
-    assert met(Seen(None, None), 2, Seen(None, None)) is None
-    assert met(Seen(None, None), 2, there(3)) is Outcome.CONFLICT
-    assert met(seen, 2, there(99, *range(50, 82))) is Outcome.UNKNOWN
+    assert conflict_outcome(seen, 2, there(2, 1)) is Outcome.APPLIED
+    assert conflict_outcome(seen, 2, there(3, 2, 1)) is Outcome.APPLIED
+    assert conflict_outcome(seen, 2, there(3, 1)) is Outcome.CONFLICT
+    assert conflict_outcome(seen, 2, there(1)) is None
+    assert conflict_outcome(seen, 2, Seen(None, None)) is Outcome.UNKNOWN
+    assert conflict_outcome(Seen(None, None), 2, Seen(None, None)) is None
+    assert conflict_outcome(Seen(None, None), 2, there(3)) is Outcome.CONFLICT
+    assert conflict_outcome(seen, 2, there(99, *range(50, 82))) is Outcome.UNKNOWN
 
 
 def test_a_row_names_those_before_it() -> None:

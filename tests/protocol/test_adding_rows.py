@@ -98,7 +98,7 @@ def test_rule_16_an_answer_to_commit_that_is_lost_is_read_back(
         if when == "after":
             real(self, update)  # type: ignore[arg-type]
         else:
-            self._forget()
+            self._roll_back()
         return Outcome.UNKNOWN
 
     monkeypatch.setattr(SqlSession, "_conditional", lossy)
@@ -121,7 +121,7 @@ def test_rule_16_a_transaction_that_the_database_lost_is_written_again(
         if lost:
             return real(self, seen, new)
         lost.append(new)
-        self._forget()
+        self._roll_back()
         return Outcome.APPLIED
 
     monkeypatch.setattr(SqlSession, "commit", commit)

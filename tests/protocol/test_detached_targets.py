@@ -54,9 +54,9 @@ from wal_sink.wal.targets import (
     attach_targets,
     flushed_limits,
     lacking,
+    not_attached,
     refuse_other_targets,
     trimmable_unseen,
-    why_absent,
 )
 
 STORES = ("memory",)
@@ -207,7 +207,7 @@ def test_rule_1_a_ledger_row_that_names_another_place_is_not_moved(world: Severa
     with pytest.raises(WrongOwner):
         attach(world)
     assert world.row(ADDED) == before
-    assert "detached" in str(why_absent(world.log.of(ADDED)))
+    assert "detached" in str(not_attached(world.log.of(ADDED)))
     plan_adopt(query(world).of(ADDED), world.targets[ADDED], NOW_US).carry_out(NOW_US)
     everything(world, attach(world))
 
@@ -782,7 +782,7 @@ def test_attaching_that_is_interrupted_is_taken_up(tmp_path: Path) -> None:
         else:
             break
         view = world.log.of(ADDED)
-        if (left := why_absent(view)) is not None:
+        if (left := not_attached(view)) is not None:
             assert "wal-sink attach CHECKPOINT --target added" in left.remedy
             shown = read_status(Checkpoint(world.checkpoint), view)
             assert shown.last_error == left.summary
@@ -898,12 +898,12 @@ def test_the_log_is_full_of_what_one_target_lacks(world: SeveralWorld) -> None:
     with pytest.raises(LogFull):
         driver(world, {ADDED: "fail", CELLS: "block"}).batch([("2", 2)])
     driver(world, {ADDED: "detach", CELLS: "block"}).batch([("2", 2)])
-    assert "onFull is detach" in str(why_absent(world.log.of(ADDED)))
+    assert "onFull is detach" in str(not_attached(world.log.of(ADDED)))
     flush(world.flusher(name=CELLS))
     epochs(world, 3)
     with pytest.raises(NoFlusher):
         driver(world, {CELLS: "detach"}).batch([("4", 4)])
-    assert why_absent(world.log.of(CELLS)) is None
+    assert not_attached(world.log.of(CELLS)) is None
 
 
 def driver(world: SeveralWorld, on_full: dict[str, str]) -> Driver:

@@ -10,12 +10,12 @@ from wal_sink.targets.cassandra import CassandraTarget
 IMPATIENT_TARGET = "tests.spark.impatient:ImpatientTarget"
 """For option `target`."""
 
-ALONE_S = 2.0
+NO_FLUSHER_S = 2.0
 
 
 class ImpatientTarget(CassandraTarget):
     """The target; where it arrives, in Spark's Python workers and nowhere else, the wait is short."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        budget.ALONE_S = ALONE_S
+        budget.NO_FLUSHER_S = NO_FLUSHER_S
         self.__dict__.update(state)

@@ -371,12 +371,12 @@ def test_an_interrupt_at_any_line_of_close_leaves_nothing_behind(
         interrupted: list[int] = []
         while True:
             sink = wal_sink.register(spark)  # it adopts the query, which goes on
-            assert sink.knows(str(query.id))
+            assert sink.has_seen(str(query.id))
             line = close_with_an_interrupt(sink, after=interrupted)
             if line is None:
                 break
             interrupted.append(line)
-            if not sink.forgotten():
+            if not sink.is_finished():
                 sink.close()
             # A thread that was in a request ends after it, which may take longer than the interrupted wait.
             until(lambda: remains(cassandra.port) <= before, seconds=30)

@@ -33,7 +33,7 @@ def test_a_run_is_asked_when_its_event_was_missed(
         first.awaitTermination()
     for name in ("1", ".1.crc"):
         Path(checkpoint, "commits", name).unlink()  # as if it had died before it wrote that
-    RUN_HISTORY.forget(str(first.id))
+    RUN_HISTORY.unwatch(str(first.id))
     with wal_sink.register(spark) as sink:
         writer = stream(spark, source).writeStream.format("wal_sink").options(**options(table))
         query = writer.option("checkpointLocation", checkpoint).start()
@@ -79,7 +79,7 @@ def test_a_query_that_goes_on_under_a_new_handle_is_known_to_run(
     try:
         until(lambda: sink.status(query).flushed == 0)
         sink.close()
-        RUN_HISTORY.forget(str(query.id))
+        RUN_HISTORY.unwatch(str(query.id))
         with wal_sink.register(spark):
             assert RUN_HISTORY.running(str(query.id)) == str(query.runId)
     finally:
@@ -137,7 +137,7 @@ def test_what_waits_for_another_process_is_not_let_go(
     query = start(rows, table, checkpoint)
     query.awaitTermination()
     until(lambda: sink._queries.flushes()[0].terminated)
-    sink._queries.forget_done()
+    sink._queries.drop_done()
     assert len(sink._queries.flushes()) == 1
     sink.close()
     assert f"1 epoch of query {query.id} waits" in caplog.text
@@ -146,7 +146,7 @@ def test_what_waits_for_another_process_is_not_let_go(
         pytest.raises(OptionError, match="writes neither to format"),
     ):
         flushing.status(start_noop(spark, tmp_path))
-    sink._queries.forget_done()
+    sink._queries.drop_done()
     assert len(sink._queries.flushes()) == 1, "nothing has flushed it"
 
 

@@ -8,8 +8,8 @@ from wal_sink.errors import NoFlusher, TargetRefused, WalSinkError
 from wal_sink.model.records import Backlog, ErrorReport, FlusherReport
 from wal_sink.progress.heartbeat import stopping_error
 from wal_sink.protocol.budget import (
-    ALONE_S,
-    SILENT_PATIENCE_S,
+    NO_FLUSHER_S,
+    SILENT_FLUSHER_S,
     Budget,
     Flushing,
     has_space,
@@ -77,14 +77,14 @@ def test_a_flusher_that_is_not_there_is_waited_for_a_while() -> None:
     assert "within 60 s, the query fails with NoFlusher" in said
     assert "wal-sink flush" in said
     with pytest.raises(NoFlusher) as caught:
-        refuse_full(7, FULL, BLOCK, ALONE._replace(alone_s=ALONE_S), "file:///c")
+        refuse_full(7, FULL, BLOCK, ALONE._replace(no_flusher_s=NO_FLUSHER_S), "file:///c")
     assert "`wal-sink flush file:///c --follow`" in str(caught.value)
     assert caught.value.exit_code == 4
-    silent = ALONE._replace(alone_s=SILENT_PATIENCE_S - 1, silent=True)
+    silent = ALONE._replace(no_flusher_s=SILENT_FLUSHER_S - 1, process_runs=True)
     refuse_full(7, FULL, BLOCK, silent, "file:///c")
     assert "within 900 s" in waiting(7, FULL, BLOCK, silent)
     with pytest.raises(NoFlusher):
-        refuse_full(7, FULL, BLOCK, silent._replace(alone_s=SILENT_PATIENCE_S), "file:///c")
+        refuse_full(7, FULL, BLOCK, silent._replace(no_flusher_s=SILENT_FLUSHER_S), "file:///c")
 
 
 def test_the_error_that_stopped_the_flush_is_raised() -> None:

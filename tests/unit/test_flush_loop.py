@@ -361,7 +361,7 @@ def test_who_waits_for_one_target_does_not_wait_for_a_try_at_another(
     checkpoint, log = Checkpoint(world.checkpoint), world.log
     batching = ArrowBatching(None, log, wanted=False)
     flush = QueryFlush(world.query_id, "run", checkpoint, log, loops, batching)
-    flush.tell(FlushLoop.hurry)
+    flush.for_each_loop(FlushLoop.hurry)
     assert wait_until_flushed(checkpoint, log, SECONDS, flush.has_tried).seconds < SECONDS / 2
     assert not flush.has_tried("other")
     stands_still.over.set()

@@ -20,7 +20,7 @@ from wal_sink.progress.heartbeat import (
     ENDED,
     SILENT_S,
     FlusherWatch,
-    said_ago,
+    reported_ago,
     seems_alive,
     this_process,
 )
@@ -115,8 +115,8 @@ def test_one_look_guesses() -> None:
         assert seems_alive(report(), NOW_US + age_s * 1_000_000) is alive
     assert not seems_alive(report(doing=ENDED), NOW_US)
     assert not seems_alive(None, NOW_US)
-    assert said_ago(report(), NOW_US + 5_000_000) == "5 s ago by its host's clock"
-    assert "3,600 s ahead" in said_ago(report(), NOW_US - 3_600_000_000)
+    assert reported_ago(report(), NOW_US + 5_000_000) == "5 s ago by its host's clock"
+    assert "3,600 s ahead" in reported_ago(report(), NOW_US - 3_600_000_000)
 
 
 # --- the flusher's side ---------------------------------------------------------------------------

@@ -218,7 +218,7 @@ def test_a_query_that_is_done_is_forgotten(listener: Listener, run_history: RunH
     """A process may run any number of them."""
     start(listener, FIRST)
     progress(listener, FIRST, 4)
-    run_history.forget(QUERY)
+    run_history.unwatch(QUERY)
     assert run_history.running(QUERY) is None
     assert run_history.committed(QUERY, 4, [FIRST]) is None
     end(listener, FIRST)

@@ -108,7 +108,7 @@ class Attachment(NamedTuple):
         first = self._first(standing.has, trimmable_unseen(log), None)
         text = f"Target {log.target} gets epochs from {first} on."
         if missing := _missing(standing.has, first):
-            said = said_missing(*missing, self._rows(missing))
+            said = missing_epochs_text(*missing, self._rows(missing))
             text += f" It lacks these epochs, which the log does not hold for it: {said}."
         if self.restored and standing.past.foreign:
             text += (
@@ -352,7 +352,7 @@ def _missing(has: int, first: int) -> tuple[int, int] | tuple[()]:
     return (has + 1, first - 1) if first > has + 1 else ()
 
 
-def said_missing(first: int, last: int | None, rows: int) -> str:
+def missing_epochs_text(first: int, last: int | None, rows: int) -> str:
     """Say which epochs a target lacks."""
     if last is None:
         return f"all from {first} on"

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import msgspec
 from tenacity import RetryCallState
 
-from wal_sink.admin.query import Progress, Query, untold
+from wal_sink.admin.query import Progress, Query, no_progress
 from wal_sink.clock import now_us
 from wal_sink.errors import NotDrained, WalSinkError
 from wal_sink.flush.flusher import Flusher, Pipeline
@@ -34,7 +34,7 @@ from wal_sink.text import counted
 from wal_sink.wal.location import owned, store_errors
 from wal_sink.wal.log import Log
 from wal_sink.wal.retention import Retention
-from wal_sink.wal.targets import why_absent
+from wal_sink.wal.targets import not_attached
 from wal_sink.wal.trim import list_trimmable
 
 logger = logging.getLogger(__name__)
@@ -192,7 +192,7 @@ class FlushCommand:
         self._stopping = True
         self._flusher.interrupt()
 
-    def drain(self, progress: Progress = untold) -> FlushDone:
+    def drain(self, progress: Progress = no_progress) -> FlushDone:
         """Trim what is left of flushed epochs, and flush what is checkpointed now.
 
         :raises NotDrained: it was stopped before.
@@ -226,11 +226,11 @@ class FlushCommand:
                 f"Interrupted after {counted(self._tally.epochs, 'epoch')}; {self._pending()} wait",
                 "Nothing is lost: run it again.",
             )
-        if (left := why_absent(self._query.log)) is not None:
-            raise left  # no flusher has failed, so none reports it
+        if (error := not_attached(self._query.log)) is not None:
+            raise error  # no flusher has failed, so none reports it
         return self._done(why)
 
-    def follow(self, progress: Progress = untold) -> FlushDone:
+    def follow(self, progress: Progress = no_progress) -> FlushDone:
         """Flush until `stop`. An error is reported, and its step is tried again (rule 21)."""
 
         def tell(_: Step) -> bool:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from wal_sink.errors import FlusherAtWork
 from wal_sink.model.records import FlusherReport
-from wal_sink.progress.heartbeat import SILENT_S, FlusherWatch, said_ago
+from wal_sink.progress.heartbeat import SILENT_S, FlusherWatch, reported_ago
 from wal_sink.wal.log import Log
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ def refuse_flusher(
     waits = False
     while True:
         report = log.last_report()
-        if report is None or (unless_stopped and _stands(report)):
+        if report is None or (unless_stopped and _has_stopped(report)):
             return
         alive = watch.look(report)
         if alive is False:
@@ -73,13 +73,13 @@ def refuse_flusher(
         if not waits:
             waits = True
             patience.say(
-                f"{report.flusher} reported {said_ago(report, now_us)} that it flushes this query:"
+                f"{report.flusher} reported {reported_ago(report, now_us)} that it flushes this query:"
                 f" {report.doing!r}. Looking for up to {SILENT_S:.0f} s whether it still does."
             )
         patience.sleep(_LOOK_S)
 
 
-def _stands(report: FlusherReport) -> bool:
+def _has_stopped(report: FlusherReport) -> bool:
     """Whether a flusher stands at an error that does not pass by itself; a rewind only repeats one."""
     rewinds = report.doing.startswith(REWINDING)
     return report.error is not None and not report.error.transient and not rewinds

@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from wal_sink.admin.ledger import open_ledger
-from wal_sink.admin.query import Progress, Query, adding_up, untold
+from wal_sink.admin.query import Progress, Query, no_progress, summing_progress
 from wal_sink.clock import iso
 from wal_sink.errors import MissingSegment, OptionError, WalSinkError, lost
 from wal_sink.flush.rows import plan_of
@@ -322,7 +322,7 @@ def inspect_epoch(
     epoch: int,
     begun: Window | None,
     rows: int,
-    progress: Progress = untold,
+    progress: Progress = no_progress,
 ) -> InspectedEpoch:
     """Look at one epoch.
 
@@ -444,7 +444,7 @@ def _sample(
     :raises MissingSegment, CorruptLog: a segment that holds them is gone, or damaged.
     """
     found: list[dict[str, str | None]] = []
-    read = adding_up(progress, manifest.bytes)
+    read = summing_progress(progress, manifest.bytes)
     for ref in manifest.segments:
         if len(found) >= rows:
             break

@@ -118,15 +118,15 @@ _PLACES = ("checkpointlocation", "wal.location", "wal.storageoptions", "checkpoi
 NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 
 Progress = Callable[[int, int], None]
-"""Told how far a command is: (done, total)."""
+"""Called with how far a command is: (done, total)."""
 
 
-def untold(_done: int, _total: int) -> None:
-    """Nobody is told how far a command is."""
+def no_progress(_done: int, _total: int) -> None:
+    """Report nothing."""
 
 
-def adding_up(progress: Progress, total: int) -> Callable[[int], None]:
-    """Return what is told each part that is done, and tells their sum."""
+def summing_progress(progress: Progress, total: int) -> Callable[[int], None]:
+    """Return a function that takes the size of each part that is done, and reports their sum."""
     done = 0
 
     def add(part: int) -> None:

@@ -35,7 +35,7 @@ from wal_sink.protocol.repair import (
     left_behind,
     refuse_lost,
     refuse_rewind,
-    refuse_unsaid,
+    refuse_unless_restored,
     rewound,
 )
 from wal_sink.protocol.windows import WINDOW_EPOCHS, fits
@@ -394,7 +394,7 @@ def plan_rewind(
     past = read_past(query, row, checkpointed)
     past = past._replace(foreign=restored or is_foreign(query, row, checkpointed))
     refuse_rewind(past, to, owner, reset_us=reset_us)
-    refuse_unsaid(past, to, restored=restored)
+    refuse_unless_restored(past, to, restored=restored)
     above = range(to + 1, past.upper + 1)
     # What a flusher has deleted since an earlier rewind; not of epochs whose records are forgotten: those are
     # trimmed, and a manifest that came back would have nothing to be compared with.

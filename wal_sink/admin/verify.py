@@ -14,8 +14,8 @@ from types import TracebackType
 import msgspec
 
 from wal_sink import errors
-from wal_sink.admin.attach import said_missing
-from wal_sink.admin.query import Progress, Query, adding_up, untold
+from wal_sink.admin.attach import missing_epochs_text
+from wal_sink.admin.query import Progress, Query, no_progress, summing_progress
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import (
     LogUnavailable,
@@ -36,7 +36,7 @@ from wal_sink.model.plan import Plan
 from wal_sink.model.records import ErrorReport, FlushedEpoch, FlusherReport, LogIdentity
 from wal_sink.progress.backlog import read_manifests, unnamed_segments
 from wal_sink.progress.decisions import given_up_since_begun, in_force, outdated
-from wal_sink.progress.heartbeat import said_ago
+from wal_sink.progress.heartbeat import reported_ago
 from wal_sink.protocol.attempts import missing_manifest
 from wal_sink.protocol.ledger import refuse_shadowed
 from wal_sink.protocol.next_step import (
@@ -56,7 +56,7 @@ from wal_sink.wal.aside import names_aside
 from wal_sink.wal.location import owned, refuse_vanished
 from wal_sink.wal.quarantine import runs
 from wal_sink.wal.segment import check_segment
-from wal_sink.wal.targets import lacking, state_of, views, why_absent
+from wal_sink.wal.targets import lacking, not_attached, state_of, views
 from wal_sink.wal.trim import refuse_diverged
 
 
@@ -104,14 +104,14 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Findings:
-    """Collects findings: an error that passes `noting` becomes one, and `verify` goes on."""
+    """Collects findings: an error inside `catching` becomes one, and `verify` goes on."""
 
     def __init__(self) -> None:
         self.found: list[Finding] = []
 
-    def noting(self, epoch: int | None = None, file: str | None = None) -> _Noting:
-        """Turn an error about an epoch, or a file, into a finding."""
-        return _Noting(self, epoch, file)
+    def catching(self, epoch: int | None = None, file: str | None = None) -> _Catching:
+        """Turn an error of the block into a finding about an epoch, or a file."""
+        return _Catching(self, epoch, file)
 
     def add(self, error: WalSinkError, epoch: int | None = None, file: str | None = None) -> None:
         """Add a finding."""
@@ -127,7 +127,7 @@ class Findings:
         )
 
 
-class _Noting:
+class _Catching:
     """A context manager that swallows errors of ours; a class, so that type checkers know that."""
 
     def __init__(self, findings: Findings, epoch: int | None, file: str | None) -> None:
@@ -204,7 +204,7 @@ class EpochCheck:
 
     def _is_given_up(self, epoch: int, begun: Window | None) -> bool:
         """Whether a decision about an epoch is in force; else what was published before it does not count."""
-        with self._findings.noting(
+        with self._findings.catching(
             epoch, self._log.where(paths.DECISION.path(paths.DecisionName(epoch, 0)))
         ):
             if begun is not None and begun.first <= epoch <= begun.last:
@@ -217,7 +217,7 @@ class EpochCheck:
 
     def _begun(self, begun: BegunEpoch) -> list[Manifest]:
         self._readable(begun.epoch)
-        with self._findings.noting(begun.epoch, f"{self._log.url}/{begun.manifest}"):
+        with self._findings.catching(begun.epoch, f"{self._log.url}/{begun.manifest}"):
             try:
                 return [begun_manifest(self._log, begun)] if begun.manifest else []
             except FileGoneError as gone:
@@ -240,7 +240,7 @@ class EpochCheck:
         if missing is None:
             swept = self._log.tombstones({each.attempt: each.run_id for each in readable})
             return [each for each in readable if each.attempt not in swept]
-        with self._findings.noting(epoch):
+        with self._findings.catching(epoch):
             match self._chooser.epoch(Choose(epoch, self._attempts)):
                 case Begin(attempts):
                     return [found for found in readable if found.attempt in attempts]
@@ -260,7 +260,7 @@ class EpochCheck:
                 continue
             read = None
             before = len(self._findings.found)
-            with self._findings.noting(epoch, f"{self._log.url}/{paths.MANIFEST.path(attempt)}"):
+            with self._findings.catching(epoch, f"{self._log.url}/{paths.MANIFEST.path(attempt)}"):
                 read = self._log.manifest(attempt)
             whole = whole and len(self._findings.found) == before
             if read is not None:  # else it was trimmed meanwhile
@@ -271,7 +271,7 @@ class EpochCheck:
         """Report epochs without a manifest; a whole folder that is lost is one finding."""
         for first, number in runs(epochs):
             file = f"{self._log.url}/{paths.MANIFEST.folder}"
-            with self._findings.noting(first, file):
+            with self._findings.catching(first, file):
                 if number > 1:
                     last = first + number - 1
                     raise MissingManifest(
@@ -293,13 +293,13 @@ class EpochCheck:
 
     def _read(self, needed: list[tuple[Manifest, bool]]) -> None:
         total = sum(segment.bytes for manifest, _ in needed for segment in manifest.files)
-        read = adding_up(self._progress, total)
+        read = summing_progress(self._progress, total)
         plans: set[str] = set()
         for manifest, begun in needed:
             if manifest.plan not in plans:
                 plans.add(manifest.plan)
                 file = self._log.where(paths.PLAN.path(manifest.plan))
-                with self._findings.noting(manifest.epoch, file):
+                with self._findings.catching(manifest.epoch, file):
                     self.plans.append((manifest.epoch, plan_of(self._log, manifest)))
             for segment in manifest.files:
                 self._segment(manifest, segment, read, begun=begun)
@@ -309,7 +309,7 @@ class EpochCheck:
     ) -> None:
         epoch = manifest.epoch
         file = segment.path if segment.is_file else paths.MANIFEST.path(manifest.attempt)
-        with self._findings.noting(epoch, f"{self._log.url}/{file}"):
+        with self._findings.catching(epoch, f"{self._log.url}/{file}"):
             try:
                 check_segment(self._log.backend, segment, read)
             except FileNotFoundError as error:
@@ -327,7 +327,7 @@ def verify(
     query: Query,
     target: Callable[[], Target] | None,
     now_us: int,
-    progress: Progress = untold,
+    progress: Progress = no_progress,
 ) -> Verified:
     """Look at checkpoint, log and ledger.
 
@@ -375,9 +375,9 @@ class _Verification:
         state = state_of(self._log) if self._log.target else None
         if state is not None and state.verb != "attached":
             epochs = []  # which of them it gets is decided when it is attached
-            with self._findings.noting():
-                if (left := why_absent(self._log)) and state.verb == "announced":
-                    raise left
+            with self._findings.catching():
+                if (error := not_attached(self._log)) and state.verb == "announced":
+                    raise error
         epoch_check = EpochCheck(self._query, attempts, self._findings, self._progress)
         epoch_check.check(epochs, checkpointed, row.begun if row and row.flushed == floor else None)
         if target is not None and identity is not None and asked:
@@ -403,7 +403,7 @@ class _Verification:
         )
 
     def _checkpointed(self) -> int:
-        with self._findings.noting(file=f"{self._query.checkpoint.url}/commits"):
+        with self._findings.catching(file=f"{self._query.checkpoint.url}/commits"):
             return self._query.checkpoint.last_commit()
         return -1
 
@@ -412,7 +412,7 @@ class _Verification:
         mark, newest = -1, None
         for name in self._log.keys(paths.FLUSHED):
             found: tuple[FlushedEpoch, ...] = ()
-            with self._findings.noting(name.last, self._log.where(paths.FLUSHED.path(name))):
+            with self._findings.catching(name.last, self._log.where(paths.FLUSHED.path(name))):
                 found = self._log.records(name)
             mark, newest = name.last, found[-1] if found else None
         return mark, newest
@@ -421,16 +421,16 @@ class _Verification:
         """Read to which checkpoint the log belongs; `verify` goes on although it is another one."""
         location = f"{self._query.checkpoint.url}/{Checkpoint.LOG_URL}"
         noted: str | None = None
-        with self._findings.noting(file=location):
+        with self._findings.catching(file=location):
             noted = self._query.checkpoint.log_url()
             moved = noted not in (None, self._log.url)
             file = location if moved else f"{self._log.url}/{paths.LOG}"
-            with self._findings.noting(file=file):
+            with self._findings.catching(file=file):
                 found = owned(self._log, self._query.checkpoint)
                 if found is not None or self._log.keys(paths.CLAIM):
                     return found  # where claims are left without it, `resting` finds it lost
                 return refuse_vanished(self._log, self._query.checkpoint)
-        with Findings().noting():  # what is unreadable is a finding already
+        with Findings().catching():  # what is unreadable is a finding already
             return self._log.identity()
         return None
 
@@ -438,13 +438,13 @@ class _Verification:
         self, target: Callable[[], Target], identity: LogIdentity
     ) -> tuple[bool, LedgerState | None]:
         """Read the ledger row, if the target can be asked. That it cannot is reported last."""
-        with self._unreached.noting():
+        with self._unreached.catching():
             made = target()
             with target_errors(made), made.connect(self._query.owner(identity)) as session:
                 row = session.read_ledger()
                 written = session.written_us() if row else None
             if row is not None:
-                with self._findings.noting():
+                with self._findings.catching():
                     refuse_shadowed(row, written, self._now_us)
             return True, row
         return False, None
@@ -461,11 +461,11 @@ class _Verification:
         """
         if not plans:
             return
-        with self._unreached.noting():
+        with self._unreached.catching():
             made = target()
             with target_errors(made), made.connect(self._query.owner(identity)) as session:
                 for epoch, plan in plans:
-                    with self._findings.noting(epoch), target_errors(made):
+                    with self._findings.catching(epoch), target_errors(made):
                         session.compare(plan)
 
     def _refused_row(
@@ -488,7 +488,7 @@ class _Verification:
         owner = Owner(self._query.query_id, "", "")
         if identity is not None:
             owner = self._query.owner(identity)
-        with self._findings.noting():
+        with self._findings.catching():
             step = next_step(observed, owner) if observed.asked else None
             if isinstance(step, RecordFlushed | RecordsBehind):
                 LineageCheck(self._log, self._query.chooser()).refuse_other_log(step, observed)
@@ -505,7 +505,7 @@ class _Verification:
         for attempt in attempts:
             if attempt.epoch <= flushed:
                 file = f"{self._log.url}/{paths.MANIFEST.path(attempt)}"
-                with self._findings.noting(attempt.epoch, file):
+                with self._findings.catching(attempt.epoch, file):
                     refuse_diverged(self._log, attempt.epoch, [attempt])
 
     def _still_true(self, flushed: int) -> list[Finding]:
@@ -548,7 +548,7 @@ class _Verification:
                 " of a batch under way; such go when a newer run publishes, or with their epoch"
             )
         if report is not None:
-            ago = said_ago(report, self._now_us)
+            ago = reported_ago(report, self._now_us)
             error = f"; its error: {report.error.summary}" if report.error else ""
             notes.append(
                 f"{report.flusher} flushed last, {ago}; it last said: {report.doing}{error}"
@@ -558,7 +558,7 @@ class _Verification:
     def _say_missing(self) -> list[str]:
         """Say what targets lack since they were detached."""
         return [
-            f"target {view.target} was detached, and lacks these epochs: {said_missing(*gap)}"
+            f"target {view.target} was detached, and lacks these epochs: {missing_epochs_text(*gap)}"
             for view in views(self._log.of(""))
             for gap in lacking(view)
         ]

@@ -88,7 +88,7 @@ class Synced:
 _State: TypeAlias = tuple[int, int, int, int, int]
 
 
-def _told(found: os.stat_result) -> _State:
+def _state_of(found: os.stat_result) -> _State:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
@@ -103,7 +103,7 @@ def _sync(path: Path, known: _State | None = None) -> _State | None:
         return None
     try:
         found = os.fstat(descriptor)
-        state, written = _told(found), (found.st_dev, found.st_ino, found.st_mtime_ns)
+        state, written = _state_of(found), (found.st_dev, found.st_ino, found.st_mtime_ns)
         try:
             if state != known:
                 os.fsync(descriptor)

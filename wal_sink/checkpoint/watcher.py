@@ -62,7 +62,7 @@ class FolderEvents:
         if self._events.fd not in ready:
             return False
         if any(event.mask & _GONE for event in self._events.read(timeout=0)):
-            self._forget_folder()
+            self._close_folder()
         return True
 
     def interrupt(self) -> None:
@@ -73,13 +73,13 @@ class FolderEvents:
 
     def close(self) -> None:
         """Watch no more. Idempotent; another `wait` begins anew."""
-        self._forget_folder()
+        self._close_folder()
         with self._lock:
             interrupts, self._interrupts = self._interrupts, None
             if interrupts is not None:
                 os.close(interrupts)
 
-    def _forget_folder(self) -> None:
+    def _close_folder(self) -> None:
         events, self._events = self._events, None
         if events is not None:
             events.close()

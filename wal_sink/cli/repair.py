@@ -17,7 +17,7 @@ from rich.text import Text
 
 from state_backends import StateBackend, StateBackendError, child_url
 from wal_sink.admin.adopt import plan_adopt
-from wal_sink.admin.attach import Attached, plan_attach, plan_detach, said_missing
+from wal_sink.admin.attach import Attached, missing_epochs_text, plan_attach, plan_detach
 from wal_sink.admin.flusher_at_work import Patience
 from wal_sink.admin.quarantine import Quarantined, Retried, export, list_quarantine, plan_retry
 from wal_sink.admin.query import Query, target_of
@@ -292,7 +292,7 @@ def attach(
 def _attach_summary(done: Attached) -> str:
     text = f"Target {done.target} gets epochs from {done.state.epoch} on."
     if done.missing:
-        text += f" It lacks these epochs: {said_missing(*done.missing, done.missing_rows)}."
+        text += f" It lacks these epochs: {missing_epochs_text(*done.missing, done.missing_rows)}."
     return text
 
 

@@ -23,7 +23,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
 from rich.text import Text
 
 from wal_sink.errors import WalSinkError
-from wal_sink.progress.status import Line, Mood
+from wal_sink.progress.status import Level, Line
 from wal_sink.text import printable
 from wal_sink.wal.location import store_errors
 
@@ -152,7 +152,7 @@ _GAP = 2
 """Columns between a name and its value."""
 
 
-_STYLES: dict[Mood, str] = {"plain": "", "good": "green", "waiting": "yellow", "bad": "red"}
+_STYLES: dict[Level, str] = {"plain": "", "good": "green", "waiting": "yellow", "bad": "red"}
 
 
 class Lines:
@@ -168,11 +168,11 @@ class Lines:
         """Render it."""
         indent = max((len(line.name) for line in self._lines), default=0) + _GAP
         width = max(options.max_width - indent, 20)
-        for name, value, mood in self._lines:
+        for name, value, level in self._lines:
             text = Text(no_wrap=True, overflow="ignore", end="\n")
             text.append(name.ljust(indent), "bold")
             broken = [part for line in value.splitlines() or [""] for part in fold(line, width)]
-            text.append(("\n" + " " * indent).join(broken), _STYLES[mood])
+            text.append(("\n" + " " * indent).join(broken), _STYLES[level])
             yield text
 
 

@@ -74,7 +74,7 @@ from wal_sink.wal.aside import bring_back
 from wal_sink.wal.location import owned, refuse_vanished, unflushed
 from wal_sink.wal.log import Log
 from wal_sink.wal.quarantine import passed_us
-from wal_sink.wal.targets import why_absent
+from wal_sink.wal.targets import not_attached
 
 logger = line_logger(__name__)
 
@@ -226,7 +226,7 @@ class Flusher:
                 "The checkpoint was deleted and made anew, and its new query has a log of its own. "
                 + errors.abandoned_log(self._log.url, unflushed(self._log)),
             )
-        if (why := why_absent(self._log, fresh=self._doubts)) is not None:
+        if (why := not_attached(self._log, fresh=self._doubts)) is not None:
             return Observation(
                 checkpointed, None, None, asked=False, row=None, attempts=(), absent=why.what
             )

@@ -78,7 +78,7 @@ class FlushLoop(threading.Thread):
     def hurry(self) -> None:
         """Try now, even if the last try failed a moment ago: a caller waits for the outcome."""
         if self.is_alive():  # one that has ended does not report over another flusher
-            self._reporter.forget_error()
+            self._reporter.clear_error()
         self._tried.clear()
         self._hurried.set()
         self.wake()

@@ -106,7 +106,7 @@ class Reporter:
         log_epoch(None)
         self.observer.succeeded()
         if self._error is not None:
-            self.forget_error()
+            self.clear_error()
         self._failures.over()
 
     def failed(self, error: BaseException, *, tried: int = 1, wait_s: float | None = None) -> None:
@@ -145,7 +145,7 @@ class Reporter:
         if error is not None and error.epoch is not None and error.epoch > behind:
             self._error = error
 
-    def forget_error(self) -> None:
+    def clear_error(self) -> None:
         """Report no error any more."""
         self._error, self._waits = None, ""
         self._write()

@@ -65,7 +65,7 @@ class RunHistory:
         with self._lock:
             self._queries.setdefault(query_id, _Seen())
 
-    def forget(self, query_id: str) -> None:
+    def unwatch(self, query_id: str) -> None:
         """Remember nothing of this query any more: it has ended, and all of it is flushed."""
         with self._lock:
             self._queries.pop(query_id, None)

@@ -314,14 +314,14 @@ def ask_for_time(ask: Callable[[], int | None], clock_us: Callable[[], int]) -> 
 
     :param ask: returns None if the target has no clock; then nothing is told.
     """
-    told_us: list[int] = []
+    answers_us: list[int] = []
     for _ in range(1 + _ASK_AGAIN):
         if (target_us := ask()) is None:
             return []
-        told_us.append(target_us)
-        if not clocks_differ(clock_us(), told_us):
+        answers_us.append(target_us)
+        if not clocks_differ(clock_us(), answers_us):
             break
-    return told_us
+    return answers_us
 
 
 class Clocks:
@@ -340,8 +340,8 @@ class Clocks:
         self._connection = connection
         self._clock_us = clock_us
         self._clock_s = clock_s
-        self._told_us: list[int] = []
-        self._told_s = float("-inf")
+        self._answers_us: list[int] = []
+        self._answered_s = float("-inf")
         self._seldom = Seldom()
 
     def now_us(self) -> int:
@@ -349,36 +349,36 @@ class Clocks:
 
         :raises TargetUnavailable, TargetRefused: the target does not say.
         """
-        told_us = self._told()
+        answers_us = self._target_times()
         now_us = self._clock_us()
-        if clocks_differ(now_us, told_us):
+        if clocks_differ(now_us, answers_us):
             self._say(
                 "differ",
                 "clocks differ: this host says %s, the target %s. Rows are written as of the earlier one;"
                 " set the wrong clock right (NTP)",
                 iso(now_us),
-                ", ".join(map(iso, told_us)),
+                ", ".join(map(iso, answers_us)),
             )
-        return bounded_now(now_us, told_us)
+        return bounded_now(now_us, answers_us)
 
-    def _told(self) -> list[int]:
+    def _target_times(self) -> list[int]:
         """Return the target's time, reckoned on from an answer that agreed with this host; else ask."""
-        elapsed_s = self._clock_s() - self._told_s
+        elapsed_s = self._clock_s() - self._answered_s
         if elapsed_s < _RECKON_S:
-            reckoned_us = [told_us + int(elapsed_s * 1_000_000) for told_us in self._told_us]
+            reckoned_us = [answer_us + int(elapsed_s * 1_000_000) for answer_us in self._answers_us]
             if not clocks_differ(self._clock_us(), reckoned_us):
                 return reckoned_us
-        self._told_us = ask_for_time(self._connection.now_us, self._clock_us)
-        self._told_s = self._clock_s()
-        return self._told_us
+        self._answers_us = ask_for_time(self._connection.now_us, self._clock_us)
+        self._answered_s = self._clock_s()
+        return self._answers_us
 
     def target_us(self) -> int:
         """Return what the target's clock says, by which it dates rows itself; this host's where it has none.
 
         :raises TargetUnavailable, TargetRefused: the target does not say.
         """
-        told_us = self._told()
-        return median_low(told_us) if told_us else self._clock_us()
+        answers_us = self._target_times()
+        return median_low(answers_us) if answers_us else self._clock_us()
 
     def look_ahead(self, window: Window, now_us: int) -> None:
         """Warn of a window whose timestamps lie in the future, since those before them did.

@@ -160,7 +160,7 @@ class Metrics(Collector):
         with self._lock:
             observers = list(self._queries.values())
         looks = [(observer, observer.backlog.look()) for observer in observers]
-        looks = [(each, seen) for each, seen in looks if not self._forget(each, seen, now_s)]
+        looks = [(each, seen) for each, seen in looks if not self._drop_if_over(each, seen, now_s)]
         info = _gauge(INFO, "1; which checkpoint and table a query id is.", "checkpoint", "table")
         for observer, _ in looks:
             info.add_metric([*observer.labels, observer.checkpoint_url, observer.table], 1)
@@ -191,9 +191,9 @@ class Metrics(Collector):
             for observer in looks:
                 self._queries[observer.labels] = self._queries.pop(observer.labels)
         for observer in looks:
-            self._forget(observer, observer.backlog.look(), self._clock_s())
+            self._drop_if_over(observer, observer.backlog.look(), self._clock_s())
 
-    def _forget(self, observer: QueryObserver, seen: Backlog | None, now_s: float) -> bool:
+    def _drop_if_over(self, observer: QueryObserver, seen: Backlog | None, now_s: float) -> bool:
         """Drop the series of a query that is over; whether it is."""
         with self._lock:
             if not observer.is_over(seen, now_s):

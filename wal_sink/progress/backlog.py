@@ -80,8 +80,8 @@ def unnamed_segments(segments: Iterable[tuple[int, str]], found: Scan) -> list[s
         its epoch is returned.
     """
     named = {ref.path for manifest in found.manifests.values() for ref in manifest.files}
-    untold = {attempt.epoch for attempt in found.damaged}
-    return [path for epoch, path in segments if path not in named and epoch not in untold]
+    unreadable = {attempt.epoch for attempt in found.damaged}
+    return [path for epoch, path in segments if path not in named and epoch not in unreadable]
 
 
 FRESH_S, FRESH_BILLED_S = 0.5, 10.0

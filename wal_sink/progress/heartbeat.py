@@ -100,7 +100,7 @@ def age_s(report: FlusherReport, now_us: int) -> float:
     return (now_us - report.heartbeat_us) / 1_000_000
 
 
-def said_ago(report: FlusherReport, now_us: int) -> str:
+def reported_ago(report: FlusherReport, now_us: int) -> str:
     """Say in words when a flusher reported last.
 
     :param now_us: microseconds since 1970.

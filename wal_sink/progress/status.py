@@ -29,9 +29,9 @@ from wal_sink.wal.quarantine import quarantined_rows
 from wal_sink.wal.targets import (
     flushed_epoch,
     flushed_limits,
+    not_attached,
     options_of_newest_run,
     target_names,
-    why_absent,
 )
 
 _SIZES = ("kB", "MB", "GB", "TB", "PB")
@@ -63,7 +63,7 @@ def ago(seconds: float) -> str:
     return f"{max(0.0, seconds):.0f} s ago"
 
 
-Mood = Literal["plain", "good", "waiting", "bad"]
+Level = Literal["plain", "good", "waiting", "bad"]
 
 _AHEAD_S = 60.0
 """Timestamps that are less far ahead are of clocks that differ a little."""
@@ -74,7 +74,7 @@ class Line(NamedTuple):
 
     name: str
     value: str
-    mood: Mood = "plain"
+    level: Level = "plain"
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,7 +190,9 @@ def status_lines(found: Status) -> list[Line]:
     ]
     if found.rows_per_second is not None:
         lines.append(Line("rate", _rate(found)))
-    lines += [Line(f"target {each.target}", _in_short(each), _mood(each)) for each in found.targets]
+    lines += [
+        Line(f"target {each.target}", _in_short(each), _level(each)) for each in found.targets
+    ]
     lines += [Line(f"target {name}", "detached: it gets nothing", "bad") for name in found.detached]
     if found.orphan_segments:
         lines.append(
@@ -256,7 +258,7 @@ def _life(found: Status) -> str:
     return "has ended" if found.doing == ENDED else "is gone, as it seems"
 
 
-def _mood(found: Status) -> Mood:
+def _level(found: Status) -> Level:
     if found.last_error:
         return "bad"
     return "waiting" if found.pending_epochs else "good"
@@ -421,8 +423,8 @@ def _read(
     attempts = log.attempts()
     backlog, found = BacklogReader(checkpoint, log).count(checkpointed, flushed, attempts)
     damaged = next((e for a, e in found.damaged.items() if a.epoch <= checkpointed), None)
-    left = why_absent(log)
-    ahead = left or _not_owned(log, checkpoint, in_reset=in_reset) or damaged
+    unattached = not_attached(log)
+    ahead = unattached or _not_owned(log, checkpoint, in_reset=in_reset) or damaged
     published = max([flushed, *(attempt.epoch for attempt in attempts)])
     report = log.last_report()
     watch = FlusherWatch()
@@ -431,9 +433,9 @@ def _read(
     now = now_us()
     error = report.error if report else None
     over = error is not None and is_over(error, newest, backlog.epochs)
-    last_error, remedy = _last_error_and_remedy(None if over or left else report, ahead)
+    last_error, remedy = _last_error_and_remedy(None if over or unattached else report, ahead)
     lives = watch.guess(report, now)
-    if backlog.epochs and not lives and not left:  # where `left`, the remedy says how to attach it
+    if backlog.epochs and not lives and not unattached:
         remedy = " ".join(
             filter(None, (remedy, _NOBODY_FLUSHES.format(shlex.quote(checkpoint.url))))
         )

@@ -17,7 +17,7 @@ from wal_sink.progress.heartbeat import FlusherWatch, is_over, stopping_error
 from wal_sink.text import counted
 from wal_sink.wal.location import store_errors
 from wal_sink.wal.log import Log
-from wal_sink.wal.targets import flushed_epoch, flushed_limits, why_absent
+from wal_sink.wal.targets import flushed_epoch, flushed_limits, not_attached
 
 _POLL_S, _POLL_BILLED_S = 0.05, 0.5
 
@@ -97,8 +97,8 @@ def _wait(
     while True:
         tried = has_tried(log.target)  # before its report is read
         waiting = count_epochs(log, goal, newest.epoch if newest else -1)
-        if waiting and (left := why_absent(log)) is not None:
-            raise left
+        if waiting and (unattached := not_attached(log)) is not None:
+            raise unattached
         report = log.last_report()
         error = report.error if report else None
         stopped = stopping_error(report, now_us(), alive=watch.look(report))

@@ -14,13 +14,12 @@ from wal_sink.errors import LogFull, NoFlusher, WalSinkError
 from wal_sink.model.records import Backlog, FlusherReport
 from wal_sink.text import counted
 
-ALONE_S = 60.0
-"""How long an epoch waits while no flusher is alive: an operator, or what supervises the process that
-flushes, may start it again."""
+NO_FLUSHER_S = 60.0
+"""How long an epoch waits while no flusher is alive: an operator or a supervisor may start one again."""
 
-SILENT_PATIENCE_S = 900.0
-"""The same while the process that flushed last is there, on this host, and says nothing: where the target is
-slow, it may be in the middle of a slice."""
+SILENT_FLUSHER_S = 900.0
+"""The same while the process that flushed last runs on this host, but does not report: a slow target may
+keep it in the middle of a slice."""
 
 
 class Budget(NamedTuple):
@@ -34,23 +33,23 @@ class Budget(NamedTuple):
 
 
 class Flushing(NamedTuple):
-    """What a run that waits sees of the flush."""
+    """The state of the flush, as a run that waits for space reads it."""
 
     report: FlusherReport | None
-    """What a flusher said last."""
+    """The last one."""
     stopped: WalSinkError | None
     """The error at which a living flusher has stopped."""
-    alone_s: float
+    no_flusher_s: float
     """Seconds of this wait since a living flusher was seen, or the mark moved."""
     age_s: float
     """Since the report, seconds."""
-    silent: bool = False
-    """Whether the process of the flusher is there, on this host."""
+    process_runs: bool = False
+    """Whether the flusher's process is on this host, and has not ended."""
 
     @property
-    def patience_s(self) -> float:
-        """How long to be alone."""
-        return SILENT_PATIENCE_S if self.silent else ALONE_S
+    def limit_s(self) -> float:
+        """How long to wait without a flusher."""
+        return SILENT_FLUSHER_S if self.process_runs else NO_FLUSHER_S
 
 
 def has_space(backlog: Backlog, budget: Budget) -> bool:
@@ -87,10 +86,10 @@ def refuse_full(
         )
     if flushing.stopped is not None:
         raise flushing.stopped
-    if flushing.alone_s >= flushing.patience_s:
+    if flushing.no_flusher_s >= flushing.limit_s:
         raise NoFlusher(
             f"Epoch {epoch} is not published: {_full(backlog, budget)}, and no process has flushed for"
-            f" {flushing.alone_s:.0f} s. {_flusher(flushing)}",
+            f" {flushing.no_flusher_s:.0f} s. {_flusher(flushing)}",
             "Nothing is lost. Start the query again under wal_sink.register(spark), which flushes; or, if"
             f" another process is to flush, start that first: `wal-sink flush {checkpoint} --follow`.",
         )
@@ -99,8 +98,8 @@ def refuse_full(
 def waiting(epoch: int, backlog: Backlog, budget: Budget, flushing: Flushing) -> str:
     """Say that an epoch waits, for which flusher, and what becomes of it."""
     said = f"epoch {epoch} waits: {_full(backlog, budget)}. {_flusher(flushing)}"
-    if flushing.alone_s:
-        said += f" If none does within {flushing.patience_s:.0f} s, the query fails with NoFlusher."
+    if flushing.no_flusher_s:
+        said += f" If none does within {flushing.limit_s:.0f} s, the query fails with NoFlusher."
     return said
 
 

@@ -249,7 +249,7 @@ def refuse_rewind(past: Past, to: int, owner: Owner, *, reset_us: int | None = N
         )
 
 
-def refuse_unsaid(past: Past, to: int, *, restored: bool) -> None:
+def refuse_unless_restored(past: Past, to: int, *, restored: bool) -> None:
     """Refuse to follow this log where a table takes rows of the other one for rows of this one.
 
     :param restored: the operator knows of both.

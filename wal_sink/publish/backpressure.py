@@ -131,7 +131,7 @@ class Backpressure:
             stopping_error(report, now_us, alive=live),
             0.0 if live else max(now_s - self._seen_s, 0.001),
             max(0.0, age_s(report, now_us)) if report else 0.0,
-            silent=runs_on_this_host(report),
+            process_runs=runs_on_this_host(report),
         )
         fails = self._budget.of_targets.get(slowest.target, self._budget.on_full) == "fail"
         budget = self._budget._replace(on_full="fail" if fails else "block")

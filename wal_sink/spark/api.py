@@ -98,7 +98,7 @@ def register(  # noqa: PLR0913 -- each a keyword, with a default that most leave
     }
     spark_session.check_session(spark)
     with _lock:
-        for key in [key for key, (sink, _) in _registered.items() if sink.forgotten()]:
+        for key in [key for key, (sink, _) in _registered.items() if sink.is_finished()]:
             _registered.pop(key)[0].retire()
         key = spark_session.session_id(spark)
         sink, made_with = _registered.get(key, (None, {}))
@@ -137,7 +137,7 @@ def register(  # noqa: PLR0913 -- each a keyword, with a default that most leave
 def sink_of(query_id: str) -> Sink | None:
     """Return the handle of this process that has seen a query; None when none has."""
     with _lock:
-        return next((sink for sink, _ in _registered.values() if sink.knows(query_id)), None)
+        return next((sink for sink, _ in _registered.values() if sink.has_seen(query_id)), None)
 
 
 def _check(

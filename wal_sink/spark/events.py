@@ -122,7 +122,7 @@ _MISSED_LOOKS = 10
 
 
 class Missed(Protocol):
-    """Is told what no event has told; `Queries` is."""
+    """Handles what no event has reported; `Queries` does."""
 
     def catch_up(self, query_id: str, run_id: str, query: StreamingQuery) -> None:
         """Handle a run that may have gone on."""
@@ -130,8 +130,8 @@ class Missed(Protocol):
     def end_missed(self, query_id: str, run_id: str) -> None:
         """Handle the end of a run."""
 
-    def forget_done(self) -> None:
-        """Forget queries of which nothing more can come."""
+    def drop_done(self) -> None:
+        """Drop queries that have ended and are flushed."""
 
 
 class _Run(NamedTuple):
@@ -156,7 +156,7 @@ class RunWatcher(threading.Thread):
         self._ended = threading.Event()
 
     def watch(self, query_id: str, run_id: str, query: StreamingQuery, log: Log) -> None:
-        """Watch a run until `forget`."""
+        """Watch a run until `unwatch`."""
         with self._lock:
             self._runs[run_id] = _Run(query_id, query, log)
             if self.ident is None and not self._ended.is_set():
@@ -168,7 +168,7 @@ class RunWatcher(threading.Thread):
             run = self._runs.get(run_id)
         return run and run.query
 
-    def forget(self, run_id: str) -> None:
+    def unwatch(self, run_id: str) -> None:
         """Stop watching a run: it has ended."""
         with self._lock:
             self._runs.pop(run_id, None)
@@ -194,7 +194,7 @@ class RunWatcher(threading.Thread):
                     self._look(run_id, run)
             if look % _MISSED_LOOKS == 0:
                 with _noted("what has ended cannot be looked at"):
-                    self._missed.forget_done()
+                    self._missed.drop_done()
 
     def _look(self, run_id: str, run: _Run) -> None:
         looks = run.looks + 1
@@ -203,7 +203,7 @@ class RunWatcher(threading.Thread):
         noted = run.noted or (stopping >= _LOOKS and not ended and _note_stop(run.log, run_id))
         if stopping >= _MISSED_LOOKS and ended:
             self._missed.end_missed(run.query_id, run_id)
-            self.forget(run_id)
+            self.unwatch(run_id)
             return
         if looks % _MISSED_LOOKS == 0:
             self._missed.catch_up(run.query_id, run_id, run.query)

@@ -16,7 +16,7 @@ from wal_sink.errors import OptionError, WalSinkError
 from wal_sink.log_context import query_name
 from wal_sink.options import lowered, options_of, parse
 from wal_sink.progress.backlog import pending_epochs
-from wal_sink.progress.heartbeat import said_ago, seems_alive, this_process
+from wal_sink.progress.heartbeat import reported_ago, seems_alive, this_process
 from wal_sink.spark.internals.streaming_query import Source
 from wal_sink.spark.query import QueryFlush
 from wal_sink.text import counted
@@ -255,7 +255,8 @@ def say_pending(flush: QueryFlush, *, flushes_here: bool) -> None:
             f" the flush, or run `wal-sink flush {checkpoint}`."
         )
     elif (report := flush.log.last_report()) and seems_alive(report, now_us()):
-        how = f" for the process that flushes: {report.flusher} does, as it said {said_ago(report, now_us())}"
+        ago = reported_ago(report, now_us())
+        how = f" for the process that flushes: {report.flusher} does, as it said {ago}"
     else:
         how = " for the process that flushes: no process does now;"
         how += f" run `wal-sink flush {checkpoint} --follow`"

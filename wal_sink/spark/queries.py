@@ -147,7 +147,7 @@ class Queries:
     def progressed(self, query_id: str) -> None:
         """Wake the flush: an epoch is checkpointed."""
         if flush := self.find(query_id):
-            flush.tell(FlushLoop.wake)
+            flush.for_each_loop(FlushLoop.wake)
 
     def catch_up(self, query_id: str, run_id: str, query: StreamingQuery) -> None:
         """Wake the flush if a run has checkpointed what no event has told; called every ten seconds."""
@@ -167,18 +167,18 @@ class Queries:
 
     def terminated(self, query_id: str, run_id: str) -> None:
         """Let the flush finish. A late event of an earlier run is ignored."""
-        self.run_watcher.forget(run_id)
+        self.run_watcher.unwatch(run_id)
         flush = self.find(query_id)
         if flush is not None and flush.run_id == run_id:
             flush.terminated = True
-            flush.tell(FlushLoop.end)
+            flush.for_each_loop(FlushLoop.end)
 
     def end_missed(self, query_id: str, run_id: str) -> None:
         """Let the flush finish: the run has ended, although no event has told so."""
         RUN_HISTORY.terminated(query_id, run_id)
         self.terminated(query_id, run_id)
 
-    def forget_done(self) -> None:
+    def drop_done(self) -> None:
         """Let go of queries that are done: `find` and `flushes` have them no more, `place` for a while.
 
         Looks at a few that have ended, the next ones at the next call.
@@ -195,7 +195,7 @@ class Queries:
                     self._flushes.move_to_end(flush.query_id)
                     continue
                 del self._flushes[flush.query_id]
-                RUN_HISTORY.forget(flush.query_id)
+                RUN_HISTORY.unwatch(flush.query_id)
                 self._done[flush.query_id] = flush.checkpoint, flush.log
                 while len(self._done) > _DONE_KEPT:
                     self._done.popitem(last=False)
@@ -281,10 +281,12 @@ class Queries:
             self._done.pop(flush.query_id, None)
             RUN_HISTORY.watch(flush.query_id)  # an earlier run may just have been forgotten
             self.refused.pop(flush.query_id, None)
-            flush.tell(FlushLoop.start)
+            flush.for_each_loop(FlushLoop.start)
         self.run_watcher.watch(flush.query_id, run_id, query, log)
         if earlier is not None:
-            earlier.tell(FlushLoop.stop)  # its options may be old; two that overlap do no harm
+            earlier.for_each_loop(
+                FlushLoop.stop
+            )  # its options may be old; two that overlap do no harm
         logger.info("query %s starts with %s", flush.query_id, configuration.public)
         say_in_force(
             *(flush.query_id, configuration, log, started.sources, str(arrow_batching)),
@@ -330,5 +332,5 @@ class Queries:
         reporter = Reporter(pipeline.log, observer=observer)
         by_job = WriteByJob(self._spark, sink.distributed_above_bytes, sink.max_rows_per_second)
         flusher = Flusher(pipeline, reporter, write_rows=by_job)  # an error here: nothing flushes
-        reporter.forget_error()  # of an earlier process; this one has not tried yet
+        reporter.clear_error()  # of an earlier process; this one has not tried yet
         return FlushLoop(flusher)

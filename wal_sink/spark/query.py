@@ -40,8 +40,8 @@ class QueryFlush:
     terminated: bool = False
     """Whether the run has ended."""
 
-    def tell(self, act: Callable[[FlushLoop], object]) -> None:
-        """Tell every thread the same, such as `FlushLoop.wake`; none waits for another."""
+    def for_each_loop(self, act: Callable[[FlushLoop], object]) -> None:
+        """Call a method of every loop, such as `FlushLoop.wake`; none waits for another."""
         for loop in self.loops:
             act(loop)
 
@@ -108,5 +108,5 @@ def take_over(query_id: str) -> bool:
         _offered[:] = [flush for flush in _offered if flush.query_id != query_id]
     for flush in found:
         flush.taken_over = True
-        flush.tell(FlushLoop.stop)
+        flush.for_each_loop(FlushLoop.stop)
     return bool(found)

@@ -89,7 +89,7 @@ class Sink:
         flush = self._queries.find(str(query.id))
         if flush is None:
             return wait_until_flushed(checkpoint, view_of(log, target), timeout)
-        flush.tell(FlushLoop.hurry)  # an error that was repaired since is found to be over
+        flush.for_each_loop(FlushLoop.hurry)  # an error that was repaired since is found to be over
         return wait_until_flushed(checkpoint, view_of(log, target), timeout, flush.has_tried)
 
     def status(self, query: StreamingQuery, *, target: str = "") -> Status:
@@ -148,12 +148,12 @@ class Sink:
         if refused:
             raise type(refused[0])("\n".join(error.what for error in refused), refused[0].remedy)
 
-    def knows(self, query_id: str) -> bool:
-        """Whether this handle has seen the query, and has not let go of it."""
+    def has_seen(self, query_id: str) -> bool:
+        """Whether this handle has seen the query, and still has it."""
         refused = query_id in self._queries.refused
         return refused or self._queries.place(query_id) is not None
 
-    def forgotten(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether nothing more can come from this handle, so that the session may get a new one."""
         return self._queries.closed or spark_session.is_stopped(self._spark)
 
@@ -168,7 +168,7 @@ class Sink:
             return
         self._queries.run_watcher.end(_JOIN_S)
         for flush in self._queries.flushes():
-            flush.tell(FlushLoop.end)
+            flush.for_each_loop(FlushLoop.end)
         offer(self._queries.flushes())
 
     def __enter__(self) -> Self:
@@ -206,7 +206,7 @@ class Sink:
         """Wait for every query; return a line for each that failed."""
         flushes = self._queries.flushes()
         for flush in flushes:
-            flush.tell(FlushLoop.hurry)
+            flush.for_each_loop(FlushLoop.hurry)
         deadline = time.monotonic() + timeout
         failures = []
         for flush in flushes:
@@ -221,13 +221,13 @@ class Sink:
         """End every thread; wait for `join_s` seconds at most, however many queries there are."""
         flushes = self._queries.flushes()
         for flush in flushes:
-            flush.tell(FlushLoop.stop)
+            flush.for_each_loop(FlushLoop.stop)
         running = {str(query.id) for query in streaming_query.running_queries(self._spark)}
         streaming_query.remove_listener(self._spark, self._listener)
         deadline = time.monotonic() + join_s
         self._queries.run_watcher.end(join_s)
         for flush in flushes:
-            flush.tell(lambda loop: loop.join(max(0.0, deadline - time.monotonic())))
+            flush.for_each_loop(lambda loop: loop.join(max(0.0, deadline - time.monotonic())))
             if say and flush.is_alive:
                 logger.warning(
                     "the flush of query %s still waits for an answer to a request. It ends after"

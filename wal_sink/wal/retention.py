@@ -48,7 +48,7 @@ class RetainedEpochs:
         """Return the objects of epochs."""
         return [path for epoch in epochs for path in self._known().get(epoch, ())]
 
-    def forget(self, epochs: Iterable[int]) -> None:
+    def note_deleted(self, epochs: Iterable[int]) -> None:
         """Note that epochs are deleted."""
         for epoch in epochs:
             self._known().pop(epoch, None)

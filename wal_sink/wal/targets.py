@@ -67,8 +67,8 @@ def state_of(log: Log, *, fresh: bool = False) -> TargetState | None:
     return log.read_once(paths.TARGET_STATE, names[-1]) if names else None
 
 
-def why_absent(log: Log, *, fresh: bool = False) -> NoFlusher | None:
-    """Return the error for those who want a target flushed that is not attached; None if it is.
+def not_attached(log: Log, *, fresh: bool = False) -> NoFlusher | None:
+    """Return the error that a target is not attached; None if it is.
 
     :param fresh: see `target_names`.
     """
@@ -225,8 +225,8 @@ def attach_targets(
                     name,
                     first,
                 )
-        elif (left := why_absent(view)) is not None:
-            logger.warning("%s", left.one_line)
+        elif (error := not_attached(view)) is not None:
+            logger.warning("%s", error.one_line)
 
 
 def first_for_new(log: Log, checkpoint: Checkpoint) -> int:

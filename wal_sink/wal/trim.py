@@ -59,7 +59,7 @@ def trim(
         log.delete(_notes(log, max(trimmed), paths.PROOF, but=stays))
         log.delete(_choices(log, max(trimmed), stays))
     log.delete(retained.paths_of(trimmed))
-    retained.forget(trimmed)
+    retained.note_deleted(trimmed)
     for view in views(log.of("")):
         view.delete(old_records(view, remaining, max(trimmed, default=-1)))
     if refused is not None:

@@ -167,7 +167,9 @@ class DeltaSession(StagedFileSession[Table, DeltaReceipt]):
             since = self._table().version  # a merge moves it on, whatever becomes of its commit
             request()
 
-        outcome = self._try_commit(staged, ask, lambda: self._met(there, number, since))
+        outcome = self._try_commit(
+            staged, ask, lambda: self._conflict_outcome(there, number, since)
+        )
         if outcome is Outcome.CONFLICT:
             self._ledger.delete(number)
         if outcome is Outcome.APPLIED:
@@ -194,7 +196,7 @@ class DeltaSession(StagedFileSession[Table, DeltaReceipt]):
         event = options.timestamp_column
         return lambda: self._table().merge(rows, options.keys, transactions, said, event)
 
-    def _met(self, seen: RowFile, number: int, since: int) -> Outcome | None:
+    def _conflict_outcome(self, seen: RowFile, number: int, since: int) -> Outcome | None:
         """Say what became of a commit that delta-rs calls a conflict; None: it may be tried again.
 
         delta-rs repeats a request whose answer was lost, and then meets its own commit; meanwhile another

@@ -87,7 +87,7 @@ def decode(text: str, table: str) -> Row:
         ) from error
 
 
-def met(seen: Seen, new: int, there: Seen) -> Outcome | None:
+def conflict_outcome(seen: Seen, new: int, there: Seen) -> Outcome | None:
     """Say what became of a commit that the catalog calls a conflict; None: it may be tried again.
 
     A client or a proxy may have repeated a request whose answer was lost, and the second one meets the first.

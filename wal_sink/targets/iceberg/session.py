@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from wal_sink.model.ledger import LedgerState, Outcome, Owner
 from wal_sink.model.plan import Plan
 from wal_sink.targets.columns import refuse_changed
-from wal_sink.targets.iceberg.ledger import epochs, met, tag
+from wal_sink.targets.iceberg.ledger import conflict_outcome, epochs, tag
 from wal_sink.targets.iceberg.options import IcebergOptions
 from wal_sink.targets.iceberg.plan import refuse_unfit, table_columns
 from wal_sink.targets.iceberg.stage import IcebergReceipt, IcebergStage
@@ -56,7 +56,7 @@ class IcebergSession(StagedFileSession[IcebergTable, IcebergReceipt]):
         def became() -> Outcome | None:
             nonlocal there
             before, there = there, self._refreshed().seen(self._tag)
-            outcome = met(before, snapshot, there)
+            outcome = conflict_outcome(before, snapshot, there)
             if outcome is None and there.state != seen:  # the table was rolled back meanwhile
                 return Outcome.UNKNOWN
             return outcome

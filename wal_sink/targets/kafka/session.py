@@ -99,11 +99,11 @@ class KafkaSession(TransactionalSession):
             if query_id != self._owner.query_id:
                 raise
             logger.info("%s. That transaction is ended now", error.what)
-            return self._alone(_RESENDS if of_row else "")
+            return self._take_over(_RESENDS if of_row else "")
 
     def start(self, window: Window) -> None:
         """Open the window's transaction."""
-        self._alone()
+        self._take_over()
         self._begin()
         self._window, self._refusals = window, WindowRefusals()
 
@@ -145,7 +145,7 @@ class KafkaSession(TransactionalSession):
                 confirm = self._refuse_old_limits
                 self._refusals.find(plan, rows, self._window, self._send_taken, confirm)
         except BaseException:
-            self._forget()  # a part of the rows must not be committed
+            self._abort()  # a part of the rows must not be committed
             raise
 
     def drain(self) -> None:
@@ -160,7 +160,7 @@ class KafkaSession(TransactionalSession):
                 left = self._producer.flush(TIMEOUT_S)
             self._raise_failed()
         except BaseException:
-            self._forget()
+            self._abort()
             raise
         if left:
             raise TargetUnavailable(
@@ -171,7 +171,7 @@ class KafkaSession(TransactionalSession):
     def commit(self, seen: LedgerState, new: LedgerState) -> Outcome:
         """Add the ledger record to the window's transaction, with a note of each row left out; commit it."""
         if self._window is None or self._window != seen.begun or self.read_ledger() != seen:
-            self._forget()
+            self._abort()
             return Outcome.CONFLICT
         owner = self._owner
         notes = {_note_key(owner, row): row.note(owner) for row in self._refusals.passed}
@@ -184,7 +184,7 @@ class KafkaSession(TransactionalSession):
         :raises TargetUnavailable: another command sends rows; or the answer is lost.
         """
         row = PassedRow(rows.epoch, rows.first_us)
-        ledger_row = self._alone(_RESENDS)
+        ledger_row = self._take_over(_RESENDS)
         key, sent = _note_key(self._owner, row), row.note(self._owner, sent=True)
         if is_sent(row, ledger_row, self._ledger.last(key), sent, noted=noted):
             return
@@ -194,7 +194,7 @@ class KafkaSession(TransactionalSession):
             if (error := self._send_taken(rows)) is not None:
                 raise refusal(plan, rows, None, error) from error
         except BaseException:
-            self._forget()
+            self._abort()
             raise
         if self._commit({key: sent}) is not Outcome.APPLIED:
             raise TargetUnavailable(
@@ -206,27 +206,25 @@ class KafkaSession(TransactionalSession):
         """Write a ledger record, in a transaction of its own, after the one that was seen."""
         if seen is None and not topics.is_there(self._ledger.admin, self._ledger.topic):
             topics.create_ledger(self._ledger.admin, self._ledger.topic)
-        if self._alone() != seen:
+        if self._take_over() != seen:
             return Outcome.CONFLICT
         self._begin()
         return self._commit({self._owner.query_id: new})
 
     def close(self) -> None:
         """Abort what is open, and disconnect. Idempotent."""
-        self._forget()
+        self._abort()
         self._producer = None
         self._ledger.close()
 
     # --- transactions ---
 
-    def _alone(self, suffix: str = "") -> LedgerState | None:
-        """Become the only one that writes for this query, with nothing open; return its ledger row.
-
-        Producers of the same name before it are fenced, and what they had open is aborted.
+    def _take_over(self, suffix: str = "") -> LedgerState | None:
+        """Fence earlier producers of this name, and abort what they had open; return the ledger row.
 
         :param suffix: of the producer's name.
         """
-        self._forget()
+        self._abort()
         if self._producer is None or self._suffix != suffix:
             name, limits = f"{self._owner.query_id}{suffix}", self._topic_limits()
             self._producer = transactional(self._options, name, limits, TIMEOUT_S)
@@ -248,7 +246,7 @@ class KafkaSession(TransactionalSession):
         """
         if self._asked_limits() == self._limits:
             return
-        self._forget()
+        self._abort()
         self._limits = self._producer = None  # which is made by the limits
         raise TargetUnavailable(
             f"The topic {self._options.topic} was altered while its records were written",
@@ -300,7 +298,7 @@ class KafkaSession(TransactionalSession):
             except KafkaException as reason:
                 raise reason from error
 
-    def _forget(self) -> None:
+    def _abort(self) -> None:
         """Abort what is open."""
         if not self._open:
             return
@@ -373,7 +371,7 @@ class KafkaSession(TransactionalSession):
         if not self._failed:
             return
         error, record = self._failed[0]
-        self._forget()
+        self._abort()
         if error.code() not in _REFUSED:
             raise KafkaException(error)
         self._refuse_old_limits()

@@ -88,7 +88,7 @@ class SqlSession(TransactionalSession):
 
         A session that cannot have the row gets no rows either: `commit` will be refused.
         """
-        self._forget()
+        self._roll_back()
         self._refusals, self._again = WindowRefusals(), []
         self._written.clear()
         self._lock_id = uuid.uuid4().hex
@@ -138,7 +138,7 @@ class SqlSession(TransactionalSession):
     def commit(self, seen: LedgerState, new: LedgerState) -> Outcome:
         """Update the row, and commit it with the rows; refused where the transaction of `start` is lost."""
         if self._window is None or self._window != seen.begun:
-            self._forget()
+            self._roll_back()
             return Outcome.CONFLICT
         self.drain()
         with self._transaction():
@@ -167,7 +167,7 @@ class SqlSession(TransactionalSession):
             lost.
         """
         row = PassedRow(rows.epoch, rows.first_us)
-        self._forget()
+        self._roll_back()
         with self._transaction() as end:
             seen = self._ledger.read()
             # It holds the row: no other command moves it meanwhile.
@@ -192,7 +192,7 @@ class SqlSession(TransactionalSession):
 
     def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
         """Update the row, or insert it; in a transaction of its own."""
-        self._forget()
+        self._roll_back()
         if seen is not None:
             return self._conditional(lambda: self._ledger.replace(seen, new))
         if self.read_ledger() is not None:
@@ -336,7 +336,7 @@ class SqlSession(TransactionalSession):
                 if self._database.classify(error) == "fatal":
                     raise
                 logger.warning("the answer to COMMIT is lost: %r", error)
-                self._forget()  # SQLite leaves it open, and what is read in it is not what is there
+                self._roll_back()  # SQLite leaves it open, and what is read in it is not what is there
                 return Outcome.UNKNOWN
         return Outcome.APPLIED
 
@@ -354,10 +354,10 @@ class SqlSession(TransactionalSession):
         try:
             yield end
         except BaseException:
-            self._forget()
+            self._roll_back()
             raise
 
-    def _forget(self) -> None:
+    def _roll_back(self) -> None:
         """Roll back what is open."""
         self._window = None
         try:

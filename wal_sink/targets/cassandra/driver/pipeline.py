@@ -109,14 +109,14 @@ class Sent:
         except Exception as error:  # noqa: BLE001 -- the caller judges it
             if self._end_all(error):
                 self._streams.unsent()
-                self._tell()
+                self._report()
 
     def expire(self, timeout_s: float) -> None:
         """End what has no answer yet."""
         late = self._end_all(OperationTimedOut(f"no answer within {timeout_s:g} s"))
         if late:
             self._streams.returned(self._streams.abandoned(late))
-            self._tell()
+            self._report()
 
     def _answered(self, response: Any) -> None:
         """Take answers; called by the driver's threads.
@@ -131,7 +131,7 @@ class Sent:
         else:
             if self._end_all(response):
                 self._streams.returned(0)
-                self._tell()
+                self._report()
             return
         with self._lock:
             waiting = self._waiting
@@ -146,7 +146,7 @@ class Sent:
             if waiting:
                 return
         self._streams.returned(0)
-        self._tell()
+        self._report()
 
     def _end_all(self, error: Exception) -> list[int]:
         """End each request that has no answer with an error, and return their streams."""
@@ -160,7 +160,7 @@ class Sent:
         assert self._frames is not None, "not all had ended"
         self._failed += [Failed(self._frames.request(place), error) for place in places]
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         frames, self._frames = self._frames, None  # `expire` may find this late
         assert frames is not None, "told once"
         last = functools.partial(frames.request, self._written) if self._written >= 0 else None

@@ -91,8 +91,8 @@ class DriftWatch:
         """
         return self._plans[_which(plan)].live.default_ttl
 
-    def forget_rows(self) -> None:
-        """Forget the rows that went out: they are acknowledged, or not wanted any more."""
+    def clear_rows(self) -> None:
+        """Drop the rows that were sent: they are acknowledged, or not wanted any more."""
         for watched in self._plans.values():
             watched.first_us = None
 

@@ -51,8 +51,8 @@ class Refusals:
         """A row that fails by itself, where no other row was taken to compare."""
         self._alone = False
 
-    def forget(self) -> None:
-        """Forget what the rows of a window have shown."""
+    def clear(self) -> None:
+        """Start anew with the next window."""
         self.suspect, self._alone = "", False
 
     def look(self, request: EncodedBatch, error: Exception) -> int | None:

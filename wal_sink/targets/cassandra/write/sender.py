@@ -94,7 +94,7 @@ class Sender:
         :raises Exception: of the driver, at once, when trying again cannot help.
         """
         for group in grouped(requests, self._concurrency):
-            self._await_room(group.parts)
+            self._await_capacity(group.parts)
             if self._failures:
                 self._recover()
             self.in_flight.start_group(group)
@@ -109,7 +109,7 @@ class Sender:
             self._recover()
             self._finish()
         self._taken = None
-        self.refusals.forget()
+        self.refusals.clear()
 
     def take_present(self) -> int:
         """Return how many rows with a condition have found one of their key, since the last call."""
@@ -117,14 +117,14 @@ class Sender:
         return present
 
     def abandon(self) -> None:
-        """Wait until nothing is in flight, and forget what failed: its rows are no longer wanted.
+        """Wait until nothing is in flight, and drop what failed: its rows are no longer wanted.
 
         :raises TargetUnavailable: the driver does not end what is in flight.
         """
         self._await_all()
-        self._forget()
+        self._clear()
 
-    def _await_room(self, parts: int = PARTS) -> None:
+    def _await_capacity(self, parts: int = PARTS) -> None:
         """Wait until requests of so many parts may be in flight; those that the socket refused go first."""
         while True:
             while self.in_flight.have_ended or self.in_flight.is_full(parts):
@@ -142,14 +142,14 @@ class Sender:
     def _finish(self) -> None:
         """Send what the socket refused, and wait until nothing is in flight."""
         while self.in_flight or self._unsent:
-            self._await_room()
+            self._await_capacity()
             self._await_all()
 
-    def _forget(self) -> None:
+    def _clear(self) -> None:
         self._failures.clear()
         self._unsent.clear()
         self._taken = None
-        self.refusals.forget()
+        self.refusals.clear()
 
     def _take(self) -> None:
         """Wait until one request or more have ended, and count them; what has failed is kept.
@@ -180,7 +180,7 @@ class Sender:
                 pass  # some were acknowledged: patience begins anew
         except Exception as error:
             left, suspect = len(self._failures), self.refusals.suspect
-            self._forget()  # the caller writes everything again
+            self._clear()  # the caller writes everything again
             if isinstance(error, WalSinkError) or classify(error) == "fatal":
                 raise
             waited = f" for {self._patience:.0f} s" if self.repeats else ""
@@ -272,6 +272,6 @@ class Sender:
             failed = waiting.popleft()
             self.in_flight.observer.retried(classify(failed.error))
             self.in_flight.start(failed.request)
-            self._await_room()
+            self._await_capacity()
         self._finish()
         self._failures.extend(waiting)

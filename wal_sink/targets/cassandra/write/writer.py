@@ -153,7 +153,7 @@ class Writer:
                 present,
             )
         self._drift.check(now=True)
-        self._drift.forget_rows()
+        self._drift.clear_rows()
         if self._plans and not self._reported:
             self._reported = True
             log.info(
@@ -170,7 +170,7 @@ class Writer:
         for prepared in self._plans.values():
             prepared.buffer.take()
         self._sender.abandon()
-        self._drift.forget_rows()
+        self._drift.clear_rows()
 
     def _drain_others(self, prepared: PreparedPlan) -> None:
         """Let the rows of all other plans be acknowledged, where what is there decides about those of one."""
