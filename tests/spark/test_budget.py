@@ -25,6 +25,7 @@ from wal_sink.admin.flush import FlushCommand
 from wal_sink.admin.query import Query
 from wal_sink.configuration import configure
 from wal_sink.errors import FlushTimeout, OptionError
+from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
 from wal_sink.spark.arrow_batching import MAX_BYTES, MAX_RECORDS, UNMEASURED
 from wal_sink.spark.internals.streaming_query import own_session
@@ -92,6 +93,7 @@ def test_the_next_epoch_waits_or_the_query_fails(
         query.stop()
         assert time.monotonic() - before < 60, "it took as long as the wait, once"
         assert log_of(checkpoint).attempts() == (Attempt(0, 1),), "it knew that it was stopped"
+        assert log_of(checkpoint).read(paths.TICKET, query.runId) is not None, "rule 2"
 
         failing = start(
             rows, table, checkpoint, target=GATED_TARGET, **SMALL, **{"wal.onFull": "fail"}
