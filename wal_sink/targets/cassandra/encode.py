@@ -1,11 +1,10 @@
 """Encodes the log's columns as bytes of CQL's native protocol, without a Python object for each row. Pure.
 
-A column becomes a few **segments**: arrays with a piece of each row's bytes. Joining the segments of all
-columns, row by row, gives the rows one after the other in one buffer, and a request takes a part of it. The
-same join makes tuples, user-defined types and the entries of maps, so nested types take no loop over rows
-either.
+A column becomes a few arrays of **pieces**, one piece for each row. Joining the pieces of all columns, row by
+row, gives the rows one after the other in one buffer, and a request takes a part of it. The same join makes
+tuples, user-defined types and the entries of maps, so nested types take no loop over rows either.
 
-All are kernels of numpy, but for texts that no kernel parses: each distinct one is a Python object once.
+All are kernels of numpy, except for texts that no kernel parses: each distinct one is a Python object once.
 
 The formats are those of section 6 of the native protocol's specification, version 4 and 5:
 https://github.com/apache/cassandra/blob/trunk/doc/native_protocol_v5.spec. The tests decode
@@ -58,7 +57,7 @@ class Varying(NamedTuple):
     """One more than there are rows: where each piece begins and ends."""
 
 
-Segment = Fixed | Varying
+Pieces = Fixed | Varying
 
 
 def fixed(values: Array | int, wire: str) -> Fixed:
@@ -72,28 +71,27 @@ def constant(value: bytes) -> Fixed:
     return Fixed(whole.reshape(()), whole.dtype)
 
 
-def lengths(segments: Iterable[Segment]) -> Array:
+def lengths(columns: Iterable[Pieces]) -> Array:
     """Return the bytes of each row's pieces together; without dimensions when all rows have the same."""
     total = np.asarray(0)
-    for segment in segments:
-        width = segment.wire.itemsize if isinstance(segment, Fixed) else np.diff(segment.offsets)
-        total = total + width
+    for each in columns:
+        total = total + (each.wire.itemsize if isinstance(each, Fixed) else np.diff(each.offsets))
     return total
 
 
-def joined(segments: Iterable[Segment], rows: int) -> Segment:
+def joined(columns: Iterable[Pieces], rows: int) -> Pieces:
     """Concatenate the pieces of each row, at least one; fixed when all of them are.
 
     Neighbours of fixed width are first merged into one array by numpy, so that few pieces are left for
     Arrow's join, whose cost grows with their number.
     """
-    pieces: list[Segment] = []
-    for run in [[*run] for _, run in itertools.groupby(segments, type)]:
+    merged: list[Pieces] = []
+    for run in [[*run] for _, run in itertools.groupby(columns, type)]:
         neighbours = [each for each in run if isinstance(each, Fixed)]
-        pieces += [_merged(neighbours, rows)] if neighbours else run
-    if len(pieces) == 1:
-        return pieces[0]
-    return _joined([varying(each, rows) for each in pieces])
+        merged += [_merged(neighbours, rows)] if neighbours else run
+    if len(merged) == 1:
+        return merged[0]
+    return _joined([varying(each, rows) for each in merged])
 
 
 def _merged(run: list[Fixed], rows: int) -> Fixed:
@@ -125,28 +123,28 @@ def piece_binaries(piece: Varying, *, narrow: bool | None = None) -> pa.Array:
     return binaries(piece.data, offsets)
 
 
-def varying(segment: Segment, rows: int) -> Varying:
+def varying(pieces: Pieces, rows: int) -> Varying:
     """Return the same pieces with offsets."""
-    if isinstance(segment, Varying):
-        return segment
-    whole = np.ascontiguousarray(np.broadcast_to(segment.values, rows), segment.wire)
-    offsets = np.arange(rows + 1, dtype=np.int64) * segment.wire.itemsize
+    if isinstance(pieces, Varying):
+        return pieces
+    whole = np.ascontiguousarray(np.broadcast_to(pieces.values, rows), pieces.wire)
+    offsets = np.arange(rows + 1, dtype=np.int64) * pieces.wire.itemsize
     return Varying(pa.py_buffer(whole), offsets)
 
 
-def emptied(segment: Segment, valid: Array) -> Varying:
+def emptied(pieces: Pieces, valid: Array) -> Varying:
     """Drop the bytes of rows that are not valid.
 
     :param valid: booleans, one for each row.
     """
-    if isinstance(segment, Fixed):
-        segment = Fixed(np.broadcast_to(segment.values, len(valid))[valid], segment.wire)
-        kept = varying(segment, len(segment.values)).data
-        return Varying(kept, ends(valid * np.int64(segment.wire.itemsize)))
-    widths = np.diff(segment.offsets)
+    if isinstance(pieces, Fixed):
+        pieces = Fixed(np.broadcast_to(pieces.values, len(valid))[valid], pieces.wire)
+        kept = varying(pieces, len(pieces.values)).data
+        return Varying(kept, ends(valid * np.int64(pieces.wire.itemsize)))
+    widths = np.diff(pieces.offsets)
     if not widths[~valid].any():
-        return segment
-    kept, _ = texts(binaries(*segment).take(indices(np.flatnonzero(valid))))
+        return pieces
+    kept, _ = texts(binaries(*pieces).take(indices(np.flatnonzero(valid))))
     return Varying(kept, ends(np.where(valid, widths, 0)))
 
 
@@ -169,7 +167,7 @@ def ends(widths: Array) -> Array:
     return offsets
 
 
-def distinct(column: pa.Array, encode: Callable[[str], bytes]) -> tuple[Segment, ...]:
+def distinct(column: pa.Array, encode: Callable[[str], bytes]) -> tuple[Pieces, ...]:
     """Encode a column of strings by a function of one; anything beneath nulls."""
     encoded = column.dictionary_encode()
     values = [encode(text) for text in encoded.dictionary.to_pylist()]
@@ -186,7 +184,7 @@ _HEADS = np.array([0xFF << (8 - extra) & 0xFF for extra in range(9)], np.uint8)
 """A vint's first byte has as many leading ones as bytes come after it."""
 
 
-def varint(column: pa.Array) -> tuple[Segment, ...]:
+def varint(column: pa.Array) -> tuple[Pieces, ...]:
     """Encode whole numbers as `varint`: two's complement, the highest byte first, in the fewest bytes."""
     if pa.types.is_string(column.type):
         return distinct(column, lambda text: _twos_complement(int(text)))
@@ -215,7 +213,7 @@ def _widths(words: Array) -> Array:
     return widths
 
 
-def decimal(column: pa.Array) -> tuple[Segment, ...]:
+def decimal(column: pa.Array) -> tuple[Pieces, ...]:
     """Encode numbers as `decimal`: the scale in four bytes, then the unscaled number as `varint`."""
     if pa.types.is_string(column.type):
         return distinct(column, _scaled)
@@ -227,7 +225,7 @@ def _scaled(text: str) -> bytes:
     return scale.to_bytes(4, "big", signed=True) + _twos_complement(unscaled)
 
 
-def duration(column: pa.Array) -> tuple[Segment, ...]:
+def duration(column: pa.Array) -> tuple[Pieces, ...]:
     """Encode nanoseconds as `duration`: no months, no days, each number a zigzag vint."""
     nanoseconds = elements(column, "i8")
     return fixed(0, ">u2"), _vint((nanoseconds << 1) ^ (nanoseconds >> 63))
@@ -242,40 +240,40 @@ def _vint(zigzag: Array) -> Varying:
     return tails(block, extra + 1)
 
 
-Kernel = Callable[[pa.Array], tuple[Segment, ...]]
+Kernel = Callable[[pa.Array], tuple[Pieces, ...]]
 """Encodes a column; what lies beneath nulls may become bytes, too, which the caller drops."""
 
 _MAPPED = bytes(10) + b"\xff\xff"
 """The first bytes of an IPv6 address that stands for an IPv4 one."""
 
 
-def _raw(column: pa.Array) -> tuple[Segment, ...]:
+def _raw(column: pa.Array) -> tuple[Pieces, ...]:
     return (Varying(*texts(column)),)
 
 
 def _number(width: int) -> Kernel:
     """Make a kernel for integers and floats: a float's bits are copied as an integer's, NaNs too."""
 
-    def kernel(column: pa.Array) -> tuple[Segment, ...]:
+    def kernel(column: pa.Array) -> tuple[Pieces, ...]:
         return (fixed(elements(column, f"u{width}"), f">u{width}"),)
 
     return kernel
 
 
-def _boolean(column: pa.Array) -> tuple[Segment, ...]:
+def _boolean(column: pa.Array) -> tuple[Pieces, ...]:
     return (fixed(booleans(column), "?"),)
 
 
-def _date(column: pa.Array) -> tuple[Segment, ...]:
+def _date(column: pa.Array) -> tuple[Pieces, ...]:
     """Encode days, where day 2^31 is 1970-01-01: the sign bit is flipped."""
     return (fixed(elements(column, "u4") ^ np.uint32(2**31), ">u4"),)
 
 
-def _uuid(column: pa.Array) -> tuple[Segment, ...]:
+def _uuid(column: pa.Array) -> tuple[Pieces, ...]:
     return (fixed(elements(column, "V16"), "V16"),)
 
 
-def _inet(column: pa.Array) -> tuple[Segment, ...]:
+def _inet(column: pa.Array) -> tuple[Pieces, ...]:
     return distinct(column, _packed)
 
 
@@ -319,8 +317,8 @@ UNSET = -2
 class Values(NamedTuple):
     """The encoded values of a column, without their lengths."""
 
-    segments: tuple[Segment, ...]
-    """Pieces of each value; without bytes for a null."""
+    pieces: tuple[Pieces, ...]
+    """Of each value; without bytes for a null."""
     valid: Array | None
     """Booleans, False for null; None when there are no nulls."""
 
@@ -329,24 +327,24 @@ def values(column: pa.Array, tree: CqlType) -> Values:
     """Encode a column that `cast_column` returned."""
     if column.type == pa.null():
         return Values((), np.zeros(len(column), np.bool_))
-    segments = _segments(column, tree)
+    pieces = _pieces(column, tree)
     if not column.null_count:
-        return Values(segments, None)
+        return Values(pieces, None)
     valid = booleans(column.is_valid())
-    return Values((emptied(joined(segments, len(column)), valid),), valid)
+    return Values((emptied(joined(pieces, len(column)), valid),), valid)
 
 
-def prefixed(column: pa.Array, tree: CqlType, absent: int = NULL) -> tuple[Segment, ...]:
+def prefixed(column: pa.Array, tree: CqlType, absent: int = NULL) -> tuple[Pieces, ...]:
     """Encode a column with the length before each value.
 
     :param absent: the length of a null.
     """
-    segments, valid = values(column, tree)
-    widths = lengths(segments)
-    return fixed(widths if valid is None else np.where(valid, widths, absent), ">i4"), *segments
+    pieces, valid = values(column, tree)
+    widths = lengths(pieces)
+    return fixed(widths if valid is None else np.where(valid, widths, absent), ">i4"), *pieces
 
 
-def _segments(column: pa.Array, tree: CqlType) -> tuple[Segment, ...]:
+def _pieces(column: pa.Array, tree: CqlType) -> tuple[Pieces, ...]:
     if tree.kind in SCALARS:
         return SCALARS[tree.kind](column)
     if tree.kind in ("tuple", "udt"):
@@ -356,14 +354,14 @@ def _segments(column: pa.Array, tree: CqlType) -> tuple[Segment, ...]:
     return _collection(column, tree)
 
 
-def _fields(columns: list[pa.Array], tree: CqlType) -> tuple[Segment, ...]:
+def _fields(columns: list[pa.Array], tree: CqlType) -> tuple[Pieces, ...]:
     """Encode the fields one after the other; those that the type got since are null."""
     known, later = tree.parts[: len(columns)], tree.parts[len(columns) :]
     given = [prefixed(each, part) for each, part in zip(columns, known, strict=True)]
     return *_flat(given), *(fixed(NULL, ">i4") for _ in later)
 
 
-def _collection(column: pa.Array, tree: CqlType) -> tuple[Segment, ...]:
+def _collection(column: pa.Array, tree: CqlType) -> tuple[Pieces, ...]:
     """Encode the number of elements, then the elements: those of a row lie together, so offsets suffice."""
     offsets, inner = unnest(column)
     parts = inner.flatten() if tree.kind == "map" else [inner]
@@ -373,20 +371,20 @@ def _collection(column: pa.Array, tree: CqlType) -> tuple[Segment, ...]:
     return fixed(np.diff(bounds), ">i4"), _grouped(pieces, len(inner), bounds)
 
 
-def _vector(column: pa.Array, tree: CqlType) -> tuple[Segment, ...]:
+def _vector(column: pa.Array, tree: CqlType) -> tuple[Pieces, ...]:
     """Encode the elements without lengths, as they are of one width; `check` has counted them."""
     offsets, inner = unnest(column)
-    pieces = values(inner, tree.parts[0]).segments
+    pieces = values(inner, tree.parts[0]).pieces
     return (_grouped(pieces, len(inner), elements(offsets, "i4")),)
 
 
-def _grouped(pieces: Iterable[Segment], elements: int, bounds: Array) -> Varying:
+def _grouped(pieces: Iterable[Pieces], elements: int, bounds: Array) -> Varying:
     data, offsets = varying(joined(pieces, elements), elements)
     return Varying(data, offsets[bounds])
 
 
-def _flat(columns: Iterable[tuple[Segment, ...]]) -> tuple[Segment, ...]:
-    return tuple(segment for segments in columns for segment in segments)
+def _flat(columns: Iterable[tuple[Pieces, ...]]) -> tuple[Pieces, ...]:
+    return tuple(each for pieces in columns for each in pieces)
 
 
 _PART_BYTES = 65_535
@@ -429,8 +427,8 @@ def encode(
     rows = batch.num_rows
     changes = plan.details.changes
     other = UNSET if plan.details.nulls == "unset" else NULL
-    segments: list[Segment] = [constant(head)] if head else []
-    columns: list[Segment] = []
+    pieces: list[Pieces] = [constant(head)] if head else []
+    columns: list[Pieces] = []
     for of, tree, column in zip(plan.columns, column_types(plan), batch.columns, strict=True):
         absent = UNSET if of.name in changes else other
         if cleared and of.role not in KEY and of.name not in changes:
@@ -439,17 +437,17 @@ def encode(
             columns += prefixed(column, tree, absent)
     if isinstance(stamps, int):
         stamps = np.arange(stamps, stamps + rows, dtype=np.int64)
-    stamped: list[Segment] = []
+    stamped: list[Pieces] = []
     if stamps is not None:
         stamped += [fixed(stamps.itemsize, ">i4"), fixed(stamps, ">i8")]
     if ttls is not None:
         stamped += [fixed(_TTL_BYTES, ">i4"), fixed(ttls, ">i4")]
-    segments += [*stamped, *columns] if stamp_first else [*columns, *stamped]
-    data, offsets = varying(joined(segments, rows), rows)
+    pieces += [*stamped, *columns] if stamp_first else [*columns, *stamped]
+    data, offsets = varying(joined(pieces, rows), rows)
     return Encoded(data, offsets.astype(np.int64, copy=False))
 
 
-def _as_null(column: pa.Array, absent: int) -> Segment:
+def _as_null(column: pa.Array, absent: int) -> Pieces:
     if not column.null_count:
         return fixed(NULL, ">i4")
     return fixed(np.where(booleans(column.is_valid()), NULL, absent), ">i4")
@@ -489,19 +487,19 @@ def routing_keys(batch: pa.RecordBatch, plan: CassandraPlan, indexes: Sequence[i
     :raises ValueError: a part is null, or too long; `check` refuses such rows.
     """
     trees = column_types(plan)
-    parts: list[Segment] = []
+    parts: list[Pieces] = []
     for index in indexes:
-        segments, valid = values(batch.column(index), trees[index])
+        pieces, valid = values(batch.column(index), trees[index])
         if valid is not None:
             raise ValueError(f"Column {plan.columns[index].name} of the partition key is null")
         if len(indexes) > 1:
-            segments = (_part_length(segments), *segments, constant(b"\0"))
-        parts += segments
+            pieces = (_part_length(pieces), *pieces, constant(b"\0"))
+        parts += pieces
     return piece_binaries(varying(joined(parts, batch.num_rows), batch.num_rows))
 
 
-def _part_length(segments: tuple[Segment, ...]) -> Segment:
-    widths = lengths(segments)
+def _part_length(pieces: tuple[Pieces, ...]) -> Pieces:
+    widths = lengths(pieces)
     if widths.max(initial=0) > _PART_BYTES:
         raise ValueError(f"A part of the partition key has more than {_PART_BYTES} bytes")
     return fixed(widths, ">u2")
@@ -530,7 +528,7 @@ class Keys(NamedTuple):
 
 
 def distinct_keys(
-    batch: pa.RecordBatch, table: CassandraPlan, *before: Segment, roles: Collection[str] = KEY
+    batch: pa.RecordBatch, table: CassandraPlan, *before: Pieces, roles: Collection[str] = KEY
 ) -> Keys:
     """Return the keys of rows that `check` returned.
 
