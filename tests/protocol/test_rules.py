@@ -1413,7 +1413,7 @@ def test_rule_17_at_start_up_the_ledger_is_read_in_any_case(world: World) -> Non
     steps = world.flush()
     assert isinstance(steps[0], RecordFlushed)
     assert isinstance(steps[-1], Idle)
-    assert steps[-1].odd
+    assert steps[-1].warn
     assert world.run().publish([("ghost", 9)]) is None
 
 
@@ -1575,7 +1575,7 @@ def test_rule_19_a_checkpoint_set_back_flushes_nothing_and_says_so(
     edit(world.checkpoint, "commits/1", None)
     (step,) = world.flush()
     assert isinstance(step, Idle)
-    assert step.odd
+    assert step.warn
     assert "set back" in caplog.text
 
 

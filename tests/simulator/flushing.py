@@ -141,7 +141,7 @@ class Flushing:
         site, judge, looked_us = self.site, self.world.judge, self.thread.looked["commits"]
         known_us = [judge.begun_lost_us(self.target), site.rewound_us, self.process.stalled_us]
         records = [us for path, us in judge.steps.recorded_us.items() if site.log.has(path)]
-        if self.target or judge.cloned or step.odd or looked_us <= max([*known_us, *records]):
+        if self.target or judge.cloned or step.warn or looked_us <= max([*known_us, *records]):
             return
         row, mark = self.world.row(self.target), max(site.recorded(self.target), default=-1)
         if mark >= 0 and (row is None or row.flushed < mark):

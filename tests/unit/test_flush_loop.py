@@ -487,7 +487,7 @@ def test_that_it_has_ended_by_a_bug_is_logged(
     def rest() -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(it.loop, "_rest", rest)
+    monkeypatch.setattr(it.loop, "_wait", rest)
     it.start()
     assert it.ended()
     (record,) = [each for each in caplog.records if "Report this as a bug" in each.message]

@@ -44,9 +44,9 @@ from wal_sink.protocol.next_step import (
     Resume,
     Step,
     Trim,
+    idle_step,
     next_step,
     refuse_missing_records,
-    resting,
 )
 
 OWNER = Owner("query", "log", "file:///checkpoint")
@@ -119,7 +119,7 @@ def view(
     first: int | None = 0,
 ) -> Observation:
     seen = tuple(Attempt(*attempt) for attempt in attempts)
-    asked = resting(checkpointed, recorded(record), identity(first)) is None
+    asked = idle_step(checkpointed, recorded(record), identity(first)) is None
     return Observation(
         *(checkpointed, recorded(record), identity(first)),
         asked=asked,
@@ -144,7 +144,7 @@ def evidence(epoch: int, *attempts: Attempt, **changes: Any) -> Evidence:
     return dataclasses.replace(plain, **changes)
 
 
-# --- resting --------------------------------------------------------------------------------------
+# --- idle_step ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -162,10 +162,10 @@ def test_there_is_nothing_to_flush(
     checkpointed: int, record: int | None, first: int | None, why: str
 ) -> None:
     """Before the first publish, before the first commit of ours, and when all is flushed."""
-    rest = resting(checkpointed, recorded(record), identity(first))
-    assert rest is not None
-    assert why in rest.why
-    assert not rest.odd
+    idle = idle_step(checkpointed, recorded(record), identity(first))
+    assert idle is not None
+    assert why in idle.why
+    assert not idle.warn
 
 
 @pytest.mark.parametrize(
@@ -173,22 +173,22 @@ def test_there_is_nothing_to_flush(
 )
 def test_there_is_something_to_flush(checkpointed: int, record: int | None, first: int) -> None:
     """Something of ours is checkpointed that no record covers; only then the target is asked."""
-    assert resting(checkpointed, recorded(record), identity(first)) is None
+    assert idle_step(checkpointed, recorded(record), identity(first)) is None
 
 
 @pytest.mark.parametrize(("checkpointed", "first"), [(4, 0), (0, 0), (3, 3), (-1, 0), (2, 3)])
-def test_a_checkpoint_that_was_set_back_is_odd(checkpointed: int, first: int) -> None:
+def test_a_checkpoint_that_was_set_back_is_warned_of(checkpointed: int, first: int) -> None:
     """Rule 19: what is flushed is more than what is checkpointed, and an operator should know."""
-    rest = resting(checkpointed, recorded(5), identity(first))
-    assert rest is not None
-    assert rest.odd
-    assert "set back" in rest.why
+    idle = idle_step(checkpointed, recorded(5), identity(first))
+    assert idle is not None
+    assert idle.warn
+    assert "set back" in idle.why
 
 
 def test_records_without_an_owner_are_refused() -> None:
     """A log that lost log.json is not taken for a new one."""
     with pytest.raises(CorruptLog, match=r"log\.json is gone while flushed/ records epoch 5"):
-        resting(9, recorded(5), None)
+        idle_step(9, recorded(5), None)
 
 
 # --- next_step ------------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ def test_the_remedy_for_a_log_that_was_made_anew_can_be_carried_out() -> None:
 
 
 @pytest.mark.parametrize("checkpointed", [4, 3, -1])
-def test_what_is_flushed_is_trimmed_also_while_resting(checkpointed: int) -> None:
+def test_what_is_flushed_is_trimmed_also_while_idle(checkpointed: int) -> None:
     """The target is not asked for it: no ledger was read."""
     assert step(checkpointed, 4, None, [(3, 1), (4, 2)]) == Trim((3, 4))
     assert isinstance(step(checkpointed, 4, None, []), Idle)

@@ -47,8 +47,8 @@ from wal_sink.protocol.next_step import (
     PassOver,
     RecordFlushed,
     RecordsBehind,
+    idle_step,
     next_step,
-    resting,
 )
 from wal_sink.targets.base import Target
 from wal_sink.text import counted
@@ -428,7 +428,7 @@ class _Verification:
             with self._findings.catching(file=file):
                 found = owned(self._log, self._query.checkpoint)
                 if found is not None or self._log.keys(paths.CLAIM):
-                    return found  # where claims are left without it, `resting` finds it lost
+                    return found  # where claims are left without it, `idle_step` finds it lost
                 return refuse_vanished(self._log, self._query.checkpoint)
         with Findings().catching():  # what is unreadable is a finding already
             return self._log.identity()
@@ -492,9 +492,9 @@ class _Verification:
             step = next_step(observed, owner) if observed.asked else None
             if isinstance(step, RecordFlushed | RecordsBehind):
                 LineageCheck(self._log, self._query.chooser()).refuse_other_log(step, observed)
-            rest = resting(observed.checkpointed, observed.recorded, identity, observed.attempts)
-            if rest is not None and rest.odd and self._still_behind(observed):
-                self._set_back = rest.why
+            idle = idle_step(observed.checkpointed, observed.recorded, identity, observed.attempts)
+            if idle is not None and idle.warn and self._still_behind(observed):
+                self._set_back = idle.why
 
     def _still_behind(self, observed: Observation) -> bool:
         """Whether the checkpoint is behind for good: a query that runs commits and flushes meanwhile."""

@@ -65,8 +65,8 @@ from wal_sink.protocol.next_step import (
     Stale,
     Step,
     Trim,
+    idle_step,
     next_step,
-    resting,
 )
 from wal_sink.protocol.windows import to_sync
 from wal_sink.targets.base import Delivery, Target
@@ -240,7 +240,7 @@ class Flusher:
             self._connection.owner = Owner(self._ledger_key, identity.log_id, identity.checkpoint)
             # At start-up the ledger may be ahead of the records (rule 17), once there is an epoch to flush.
             at_start = not self._started and checkpointed >= identity.first_epoch
-            asked = at_start or not resting(checkpointed, recorded, identity)
+            asked = at_start or not idle_step(checkpointed, recorded, identity)
             if asked:
                 self.sync.start(checkpointed)
                 row, known = self._connection.row(identity.mark(self._mark) if recorded else None)
@@ -269,7 +269,7 @@ class Flusher:
     def _do(self, step: Step, observed: Observation) -> None:
         match step:
             case Idle():
-                self._rest(step, observed)
+                self._idle(step, observed)
             case CreateLedger(flushed):
                 self._connection.create(flushed)
             case RecordFlushed(window):
@@ -310,12 +310,12 @@ class Flusher:
             )
         return bool(back)
 
-    def _rest(self, rest: Idle, observed: Observation) -> None:
-        if rest.odd and self._checkpoint.last_commit() > observed.checkpointed:
+    def _idle(self, idle: Idle, observed: Observation) -> None:
+        if idle.warn and self._checkpoint.last_commit() > observed.checkpointed:
             return  # another flusher was quick since the look: nothing is odd
-        self.reporter.say(rest.why, None)
-        if rest.odd:
-            logger.warning("%s: %s", self._checkpoint.url, rest.why)
+        self.reporter.say(idle.why, None)
+        if idle.warn:
+            logger.warning("%s: %s", self._checkpoint.url, idle.why)
 
     def _begin(self, step: Begin | PassOver, observed: Observation) -> None:
         """Begin a window from the row that was seen; if the ledger has moved on, nothing is begun."""

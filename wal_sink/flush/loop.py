@@ -123,11 +123,11 @@ class FlushLoop(threading.Thread):
         while not self._stopping.is_set():
             self._woken.clear()
             ending = self._ending  # before looking: what came later is not seen by this look
-            if self._flush_until_rest() or ending:
+            if self._flush_until_idle() or ending:
                 return
-            self._rest()
+            self._wait()
 
-    def _rest(self) -> None:
+    def _wait(self) -> None:
         """Wait until there may be something to do."""
         if not self._commit_watcher.can_watch:
             self._woken.wait(self._poll_s)
@@ -139,7 +139,7 @@ class FlushLoop(threading.Thread):
             if self._commit_watcher.stirs:
                 self._flusher.sync.ahead()
 
-    def _flush_until_rest(self) -> bool:
+    def _flush_until_idle(self) -> bool:
         """Flush while there is something to flush; whether a step was the last one."""
         while (step := self._tries(self._step)) is not None:
             self._reporter.succeeded()

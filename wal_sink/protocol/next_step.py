@@ -23,7 +23,7 @@ from wal_sink.model.records import FlushedEpoch, LogIdentity
 
 @dataclass(frozen=True)
 class Observation:
-    """What a flusher saw in one pass, in the order in which it looked (rule 9)."""
+    """What a flusher has read in one pass, in the order in which it read (rule 9)."""
 
     checkpointed: int
     """The highest epoch that `commits/` covers, -1 for none."""
@@ -31,7 +31,7 @@ class Observation:
     """The newest `flushed/` record; read before the ledger, which may only be ahead of it."""
     identity: LogIdentity | None = None
     asked: bool = False
-    """Whether the pass needed the ledger row, see `resting`. Then the row was read, or is `known`."""
+    """Whether the pass needed the ledger row, see `idle_step`. Then the row was read, or is `known`."""
     row: LedgerState | None = None
     """The ledger row; None when there is none, or when it was not needed."""
     attempts: tuple[Attempt, ...] = ()
@@ -41,10 +41,10 @@ class Observation:
     trimmable: int = -1
     """The highest epoch that `wal.retention`, and each of several targets, lets be trimmed by now."""
     retained: tuple[int, ...] = ()
-    """Flushed epochs that were kept for `wal.retention`, and whose time is over."""
+    """Flushed epochs that `wal.retention` keeps no longer."""
     stale: bool = False
-    """Whether there are newer records than `recorded`, looked for after `attempts` were listed: of what they
-    are about, the manifests may be gone already."""
+    """Whether newer records than `recorded` were there once `attempts` were listed: the manifests of their
+    epochs may be gone already."""
     known: bool = False
     """Whether `row` is what this flusher saw last, and was not read in this pass (rule 14)."""
     absent: str = ""
@@ -67,16 +67,16 @@ class Idle(NamedTuple):
     """There is nothing to do."""
 
     why: str
-    odd: bool = False
-    """True when an operator should know."""
+    warn: bool = False
+    """Whether to warn an operator."""
 
 
 class Stale(NamedTuple):
-    """What was seen is of several moments: nothing follows from it."""
+    """The parts of the observation are of different times: look again."""
 
 
 class CreateLedger(NamedTuple):
-    """The target does not know the query yet: create its row."""
+    """Create the ledger row: the target has none of this query yet."""
 
     flushed: int
 
@@ -163,15 +163,15 @@ Step: TypeAlias = (
 )
 
 
-def resting(
+def idle_step(
     checkpointed: int,
     recorded: FlushedEpoch | None,
     identity: LogIdentity | None,
     attempts: tuple[Attempt, ...] = (),
 ) -> Idle | None:
-    """Tell from checkpoint and log alone that there is nothing to flush; then the target is not asked.
+    """Decide from checkpoint and log alone whether there is nothing to flush: then the target is not read.
 
-    :raises CorruptLog: the log says what was flushed, or is to be, but no longer whose it is.
+    :raises CorruptLog: `log.json` is gone, although epochs are flushed or published.
     """
     if identity is None:
         waiting = [attempt.epoch for attempt in attempts if attempt.epoch <= checkpointed]
@@ -185,7 +185,7 @@ def resting(
         return Idle(
             f"epoch {recorded.epoch} is flushed, but the checkpoint says {checkpointed}:"
             " it was set back. Nothing is flushed until it has caught up",
-            odd=True,
+            warn=True,
         )
     if checkpointed > identity.mark(recorded.epoch if recorded else -1):
         return None
@@ -208,7 +208,7 @@ def next_step(observed: Observation, owner: Owner) -> Step:
     return (
         (_ledger_step(observed, owner) if observed.asked else None)
         or _trim_step(observed)
-        or resting(observed.checkpointed, observed.recorded, observed.identity, observed.attempts)
+        or idle_step(observed.checkpointed, observed.recorded, observed.identity, observed.attempts)
         or _flush_step(observed)
     )
 
@@ -227,7 +227,7 @@ def _flush_step(observed: Observation) -> Resume | Choose | Idle:
     if observed.row.begun is not None:  # rule 10
         return Resume(observed.row.begun)
     following = observed.row.flushed + 1
-    # Implied by `resting`; checked again, so that no change there can break it.
+    # Implied by `idle_step`; checked again, so that no change there can break it.
     if following > observed.checkpointed:
         return Idle("everything checkpointed is flushed")
     return Choose(following, observed.attempts)  # rules 11 and 12
