@@ -21,8 +21,9 @@ from wal_sink.model.plan import Plan
 from wal_sink.protocol import ledger
 from wal_sink.targets.base import Slice
 from wal_sink.targets.delta import DeltaTarget
+from wal_sink.targets.delta.files import Files
 from wal_sink.targets.delta.session import LedgerFiles
-from wal_sink.targets.delta.table import Files, Table
+from wal_sink.targets.delta.table import Table
 from wal_sink.testing.contracts.ledger import begin, begun_window, finish, row_of
 from wal_sink.testing.contracts.rows import drained
 from wal_sink.testing.contracts.storage import together

@@ -9,7 +9,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from wal_sink.targets.delta.table import Files
+from wal_sink.targets.delta.files import Files
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
 

@@ -31,8 +31,9 @@ from wal_sink.targets.delta.columns import (
     table_columns,
     to_sql,
 )
+from wal_sink.targets.delta.files import Files
 from wal_sink.targets.delta.options import EVENT_COLUMN, DeltaOptions
-from wal_sink.targets.delta.table import Files, Table, bounds_of_key
+from wal_sink.targets.delta.table import Table, bounds_of_key
 from wal_sink.targets.operations import with_operation, without_operation
 
 logger = logging.getLogger(__name__)

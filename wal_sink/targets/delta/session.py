@@ -30,9 +30,10 @@ from wal_sink.targets.casts import key_of
 from wal_sink.targets.client import shortly
 from wal_sink.targets.columns import refuse_changed
 from wal_sink.targets.delta.columns import EVENT, about_moved, table_columns, words
+from wal_sink.targets.delta.files import Files
 from wal_sink.targets.delta.options import EVENT_COLUMN, DeltaOptions
 from wal_sink.targets.delta.stage import DeltaReceipt, DeltaStage, last_rows
-from wal_sink.targets.delta.table import Files, Table, classify, is_conflict
+from wal_sink.targets.delta.table import Table, classify, is_conflict
 from wal_sink.targets.registry import published_elsewhere
 from wal_sink.targets.staged_files import StagedFileSession
 
@@ -187,14 +188,14 @@ class DeltaSession(StagedFileSession[Table, DeltaReceipt]):
         transactions = {self._ledger.app_id: number}
         if _finished(seen, new):
             transactions[self._owner.query_id] = new.flushed
-        said, options = _reason(seen, new), self._options
+        reason, options = _reason(seen, new), self._options
         if not any(receipt.merged for receipt in staged):
             files = [_action(receipt) for receipt in staged]
-            return lambda: self._table().commit(files, transactions, said)
+            return lambda: self._table().commit(files, transactions, reason)
         paths, types = (receipt.path for receipt in staged), self._table().arrow_schema
         rows = last_rows(self._files, paths, options.keys, types, options.timestamp_column)
         event = options.timestamp_column
-        return lambda: self._table().merge(rows, options.keys, transactions, said, event)
+        return lambda: self._table().merge(rows, options.keys, transactions, reason, event)
 
     def _conflict_outcome(self, seen: RowFile, number: int, since: int) -> Outcome | None:
         """Say what became of a commit that delta-rs calls a conflict; None: it may be tried again.

@@ -21,7 +21,8 @@ from wal_sink.targets.arrow_values import are_deletes
 from wal_sink.targets.base import Slice
 from wal_sink.targets.casts import key_of
 from wal_sink.targets.delta.columns import PARTITIONS, folder, split
-from wal_sink.targets.delta.table import DELETED, MERGED, Files, Table
+from wal_sink.targets.delta.files import Files
+from wal_sink.targets.delta.table import DELETED, MERGED, Table
 from wal_sink.targets.staged_files import Receipt, Stage
 
 

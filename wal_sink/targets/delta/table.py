@@ -1,4 +1,4 @@
-"""A Delta table at one version: its files, schema and log, and whether it can be written exactly once.
+"""A Delta table at one version: its schema and log, and whether it can be written exactly once.
 
 A commit is about exactly the version that was read. The undocumented names of deltalake that are used here
 each have a reason, and a canary in `tests/delta/test_delta_rs.py`.
@@ -6,46 +6,37 @@ each have a reason, and a canary in `tests/delta/test_delta_rs.py`.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field, Transaction
-from deltalake.exceptions import CommitFailedError, TableNotFoundError
-from deltalake.fs import DeltaStorageHandler
+from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
-from pyarrow.fs import FileType
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.base import Kind
-from wal_sink.targets.delta.columns import (
-    DECLARED,
-    declared,
-    to_arrow,
-)
+from wal_sink.targets.delta.columns import DECLARED, declared, to_arrow
+from wal_sink.targets.delta.files import Files, table_is_there
 from wal_sink.targets.names import quote
-from wal_sink.targets.staged_files import sync
 
 _KNOWN_FEATURES = {
     *("appendOnly", "changeDataFeed", "checkConstraints", "columnMapping", "deletionVectors"),
     *("generatedColumns", "invariants", "timestampNtz", "v2Checkpoint"),
     *("variantType", "variantType-preview"),
 }
-"""With which delta-rs commits, and that ask nothing of a writer that appends files, or what they ask shows in
-columns and properties. `test_a_feature_is_known_if_a_commit_succeeds` makes a commit with each."""
+"""Features with which delta-rs commits. They require nothing of a writer that appends files, or columns and
+properties show what. `test_a_feature_is_known_if_a_commit_succeeds` makes a commit with each."""
 
-_OF_VERSION: dict[int, Collection[str]] = {6: ("identityColumns",)}
-"""What a version of the protocol asks of writers beside those; its newer ones name their features."""
+_FEATURES_OF_VERSION: dict[int, Collection[str]] = {6: ("identityColumns",)}
+"""Further features that a version of the protocol requires of writers; newer versions name their features."""
 
-_FORGETS = "delta.setTransactionRetentionDuration"
+_TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"
 
-_OF_COLUMNS = {
+_UNWRITABLE_COLUMNS = {
     "delta.generationExpression": "is generated",
     "delta.identity.start": "is an identity",
     "delta.invariants": "has an invariant",
@@ -77,7 +68,7 @@ def refuse_unfit(
             f"ALTER TABLE … SET TBLPROPERTIES ('{_APPEND_ONLY}' = 'false'), or set delta.mode to append.",
         )
     in_files = [field for field in fields if field["name"] not in partitioned_by]
-    bounded = _bounded(in_files, properties) if replaces else []
+    bounded = _columns_with_bounds(in_files, properties) if replaces else []
     if inexact := [field for field in bounded if has_inexact_bounds(field["type"])]:
         raise SchemaMismatch(
             f"The Delta table {path} takes no rows by key: delta-rs, which writes them, rounds the bounds of"
@@ -106,7 +97,7 @@ def has_inexact_bounds(type_: Any) -> bool:
     return found is not None and int(found[1]) > _EXACT_DIGITS
 
 
-def _bounded(
+def _columns_with_bounds(
     fields: Sequence[Mapping[str, Any]], properties: Mapping[str, str]
 ) -> list[Mapping[str, Any]]:
     """Return the columns of whose values delta-rs may write bounds.
@@ -151,10 +142,10 @@ def _obstacles(
                 f"it has the constraint {short}, which files that are added are not checked for",
                 f"ALTER TABLE … DROP CONSTRAINT {short}, and filter in the DataFrame: .where('{rule}').",
             )
-    if _FORGETS in properties:
+    if _TRANSACTION_RETENTION in properties:
         yield (
-            f"it forgets by {_FORGETS} which transactions were committed, and with them the ledger",
-            f"ALTER TABLE … UNSET TBLPROPERTIES ('{_FORGETS}').",
+            f"{_TRANSACTION_RETENTION} drops its old transactions, and with them the ledger",
+            f"ALTER TABLE … UNSET TBLPROPERTIES ('{_TRANSACTION_RETENTION}').",
         )
     for field in fields:
         if DECLARED in field["metadata"] and not isinstance(field["type"], str):
@@ -163,7 +154,7 @@ def _obstacles(
                 f"its column {field['name']} is {inner}, and lengths inside of values are not checked",
                 "Write to a table that has string there.",
             )
-        for key, what in _OF_COLUMNS.items():
+        for key, what in _UNWRITABLE_COLUMNS.items():
             if key in field["metadata"]:
                 yield f"its column {field['name']} {what}", another
     if unknown := sorted(set(features) - _KNOWN_FEATURES):
@@ -173,123 +164,10 @@ def _obstacles(
         )
 
 
-@contextlib.contextmanager
-def _table_is_there(path: str) -> Iterator[None]:
-    try:
-        yield
-    except TableNotFoundError as error:
-        raise SchemaMismatch(
-            f"There is no Delta table at {path}.", "Create it, or correct option delta.path."
-        ) from error
-
-
-class Files:
-    """Writes, reads and deletes whole files; paths are below the table's folder.
-
-    By delta-rs' own access, with its storage options. Its public API, `DeltaStorageHandler`, hands a stream
-    to Arrow that refuses what Arrow writes (1.6.6 with pyarrow 26: 'Buffer' object is not an instance of
-    'bytes'). What lies below it takes bytes.
-
-    :raises SchemaMismatch: the path is a local folder that is not there.
-    """
-
-    def __init__(self, path: str, options: dict[str, str] | None) -> None:
-        with _table_is_there(path):
-            self._storage: Any = DeltaStorageHandler(path, options)._handler  # noqa: SLF001
-        self._folder = _local(path)
-
-    def open_output(self, path: str) -> Output:
-        """Open a new file; it is there when it is closed."""
-        return Output(self._storage.open_output_stream(path, None))
-
-    def write(self, path: str, data: bytes) -> None:
-        """Create a file, durable when this returns."""
-        output = self.open_output(path)
-        output.write(data)
-        output.close()
-        self.sync([path])
-
-    def read(self, path: str) -> bytes:
-        """Return a file's content.
-
-        :raises FileNotFoundError: it is not there.
-        """
-        found = self._storage.open_input_file(path)
-        return bytes(found.read(found.size()))
-
-    def delete(self, path: str) -> None:
-        """Delete a file that may be gone already."""
-        try:
-            self._storage.delete_file(path)
-        except FileNotFoundError:
-            return
-
-    def missing(self, paths: Iterable[str]) -> list[str]:
-        """Return those of the files that are not there."""
-        asked = list(paths)
-        found = self._storage.get_file_info(asked)
-        return [
-            path for path, info in zip(asked, found, strict=True) if info.type == FileType.NotFound
-        ]
-
-    def sync(self, paths: Iterable[str]) -> None:
-        """Make files survive a power loss, where they lie in a folder: delta-rs does not sync them.
-
-        A store of objects acknowledges what is durable.
-        """
-        if self._folder is None:
-            return
-        folders = set()
-        for path in paths:
-            file = self._folder / path
-            with contextlib.suppress(FileNotFoundError):  # old commits are deleted
-                sync(file)
-            folders |= {file.parent, *(p for p in file.parents if self._folder in p.parents)}
-        for folder in folders | {self._folder}:
-            sync(folder)
-
-
-class Output:
-    """A new file, as Arrow writes into it."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-        self.size = 0
-        self.closed = False
-
-    def write(self, data: Any) -> int:
-        """Append bytes, or a buffer of them."""
-        taken = bytes(data)
-        self._stream.write(taken)
-        self.size += len(taken)
-        return len(taken)
-
-    def tell(self) -> int:
-        """Return how many bytes are written."""
-        return self.size
-
-    def flush(self) -> None:
-        """Do nothing: the file is there when it is closed."""
-
-    def close(self) -> None:
-        """End the file. Idempotent."""
-        if not self.closed:
-            self.closed = True
-            self._stream.close()
-
-
-def _local(path: str) -> Path | None:
-    """Return the folder of a path or a URL `file:`; None for another store."""
-    if "://" not in path:
-        return Path(path)
-    parts = urlsplit(path)
-    return Path(unquote(parts.path)) if parts.scheme == "file" else None
-
-
 _SYNCED_AT_ONCE = 20
 
 MERGED, DELETED = "wal_sink:merged", "wal_sink:deleted"
-"""Columns of rows for `Table.merge`: whether a row is for those of its key, and takes them away."""
+"""Columns of rows for `Table.merge`: whether a row replaces the one of its key, and whether it deletes it."""
 
 
 class Table:
@@ -316,11 +194,11 @@ class Table:
             self._table, self._synced = self._opened(), None
 
     def transaction_version(self, app_id: str) -> int | None:
-        """Return the newest version that a writer has noted with its commits; None for none."""
+        """Return the newest version of a writer's transactions; None for none."""
         return self._table.transaction_version(app_id)
 
     def has_noted(self, app_id: str, version: int, since: int) -> bool | None:
-        """Whether a commit has noted a transaction; None: the log was cleaned up meanwhile.
+        """Whether a commit has a transaction; None: the table's log was cleaned up meanwhile.
 
         :param since: a version of the table; commits after it are looked at.
         """
@@ -334,13 +212,12 @@ class Table:
                 return True
         return False
 
-    def commit(self, files: Sequence[AddAction], transactions: dict[str, int], said: str) -> None:
-        """Add files in one commit, unless one since this look has noted any of the transactions.
+    def commit(self, files: Sequence[AddAction], transactions: dict[str, int], reason: str) -> None:
+        """Add files in one commit, unless a commit since `refresh` has any of the transactions.
 
-        delta-rs tells that from the commits that lie between this look and its own; commits of other writers
-        that do not touch this one's it ignores.
+        delta-rs compares the commits between the two; those of other writers it ignores.
 
-        :param said: what the table's history says of the commit.
+        :param reason: what the table's history says of the commit.
         :raises CommitFailedError: for `is_conflict`, or delta-rs does not write such a table.
         """
         self._table.create_write_transaction(
@@ -349,7 +226,7 @@ class Table:
             self._table.schema(),
             partition_by=self.partitioned_by,
             commit_properties=CommitProperties(
-                custom_metadata={"userMetadata": f"wal_sink: {said}", "isBlindAppend": True},
+                custom_metadata={"userMetadata": f"wal_sink: {reason}", "isBlindAppend": True},
                 app_transactions=[Transaction(app, v) for app, v in transactions.items()],
             ),
         )
@@ -359,16 +236,15 @@ class Table:
         rows: pa.Table,
         keys: Sequence[str],
         transactions: dict[str, int],
-        said: str,
+        reason: str,
         event: str = "",
     ) -> None:
         """Replace or delete the rows of keys, and add those of other keys, in one commit, as `commit` does.
 
-        A commit of others that adds or removes rows of the partitions that this one reads is a conflict.
+        Commits of others that change the partitions that this one reads are conflicts.
 
-        :param rows: all columns of the table; `MERGED`: whether a row is for those of its key, one for each
-            key; and `DELETED`: whether it takes them away.
-        :param event: the column that says when a row changed: one of the table that is later stays.
+        :param rows: all columns of the table, `MERGED` (at most one row of a key), and `DELETED`.
+        :param event: the column that says when a row changed: a later row of the table stays.
         :raises CommitFailedError: for `is_conflict`, or delta-rs does not write such a table.
         """
         names = [quote(field["name"]) for field in self.fields]
@@ -380,7 +256,7 @@ class Table:
             target_alias="t",
             streamed_exec=False,  # by the bounds of the rows it skips files
             commit_properties=CommitProperties(
-                custom_metadata={"userMetadata": f"wal_sink: {said}"},
+                custom_metadata={"userMetadata": f"wal_sink: {reason}"},
                 app_transactions=[Transaction(app, v) for app, v in transactions.items()],
             ),
         )
@@ -392,7 +268,7 @@ class Table:
         read = self.version
         merger.when_not_matched_insert(values, f"NOT {deleted}").execute()
         if self.version == read:  # of deletes that meet no row delta-rs makes no commit
-            self.commit([], transactions, said)
+            self.commit([], transactions, reason)
 
     def add_columns(self, fields: Sequence[Mapping[str, Any]]) -> None:
         """Add columns, as the log has them, in one commit."""
@@ -453,7 +329,7 @@ class Table:
         protocol = self._table.protocol()
         named, of_version = (
             protocol.writer_features,
-            _OF_VERSION.get(protocol.min_writer_version, ()),
+            _FEATURES_OF_VERSION.get(protocol.min_writer_version, ()),
         )
         refuse_unfit(
             self.path,
@@ -465,7 +341,7 @@ class Table:
         )
 
     def _opened(self) -> DeltaTable:
-        with _table_is_there(self.path):
+        with table_is_there(self.path):
             return DeltaTable(self.path, storage_options=self._options)
 
 
@@ -473,7 +349,7 @@ def _commit_file(version: int) -> str:
     return f"_delta_log/{version:020}.json"
 
 
-_FOR_GOOD = (
+_PERMANENT = (
     "permission denied",
     "permissiondenied",
     "accessdenied",
@@ -483,19 +359,19 @@ _FOR_GOOD = (
 
 
 _CONFLICT = "Failed to commit transaction"
-"""So delta-rs begins what it says of a commit that met others; what else it refuses, it refuses for good."""
+"""So delta-rs begins the error of a commit in conflict with others; its other errors do not pass."""
 
 
 def is_conflict(error: Exception) -> bool:
-    """Whether a commit met others in the table's log. It may be its own, whose answer was lost on the way."""
+    """Whether a commit is in conflict with another. That may be itself, repeated after a lost answer."""
     return isinstance(error, CommitFailedError) and str(error).startswith(_CONFLICT)
 
 
 def classify(error: Exception) -> Kind:
-    """Take a store that does not answer, and a commit that met another one, for errors that pass."""
+    """Retry where a store does not answer, and where a commit is in conflict with another."""
     if is_conflict(error):
         return "retry"
     if not isinstance(error, OSError) or isinstance(error, PermissionError):
         return "fatal"
     text = str(error).lower()
-    return "fatal" if any(words in text for words in _FOR_GOOD) else "retry"
+    return "fatal" if any(words in text for words in _PERMANENT) else "retry"
