@@ -53,6 +53,36 @@ class TestFolder(StagedContract):
         patch.setattr(FolderSession, "commit", commit)
 
 
+class RowsFirstSession(FolderSession):
+    """Names rows, then replaces the ledger row; its package is not the target's."""
+
+    def commit(
+        self, seen: LedgerState | None, new: LedgerState, receipts: Sequence[bytes]
+    ) -> Outcome:
+        if not receipts or self.read_ledger() != seen:
+            return super().commit(seen, new, receipts)
+        there = self._catalogue()
+        there.files += [receipt.decode() for receipt in receipts]
+        (self._folder / "catalogue.json").write_bytes(msgspec.json.encode(there))
+        there.ledger[self._query_id] = new
+        (self._folder / "catalogue.json").write_bytes(msgspec.json.encode(there))
+        return Outcome.APPLIED
+
+
+def test_a_session_in_another_package_is_killed_in_its_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the class of the target tells nothing of its code."""
+    (tmp_path / "schema.arrow").write_bytes(WITH_DOUBLE.serialize())
+    monkeypatch.setattr(
+        FolderTarget, "connect", lambda self, owner: RowsFirstSession(tmp_path, owner)
+    )
+    with pytest.raises(AssertionError, match="a fault at call"):
+        TestFolder().test_a_flusher_may_die_anywhere(
+            FolderTarget(FolderOptions(path=str(tmp_path)))
+        )
+
+
 def test_the_kill_that_the_page_shows(tmp_path: Path) -> None:
     """What docs/targets.md tells an author to begin with."""
     (shown,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)

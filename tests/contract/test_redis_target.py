@@ -106,7 +106,7 @@ class TestRedis(TransactionalContract, RestartContract):
         return [(row["k"], row["n"], row["v"], row["t"]) for row in self._read()]
 
     def doubles(self, target: Target) -> list[float | None]:
-        return [row["d"] for row in self._read()]
+        return [row.get("d") for row in self._read()]
 
     def unwritable(self, target: Target, plan: Plan) -> tuple[Plan, Slice]:
         """Rows for another list: a list has no column that could get lost."""

@@ -37,7 +37,7 @@ class TestMemory(SequentialContract):
 
     def doubles(self, target: Target) -> list[float | None]:
         assert isinstance(target, MemoryTarget)
-        return [row["d"] for row in target.rows().values()]
+        return [row.get("d") for row in target.rows().values()]
 
 
 class TestMemoryDeletes(CellDeletesContract):

@@ -17,18 +17,23 @@ import pyarrow as pa
 
 from tests.contract import test_sqlite_target, test_staging_target, test_targets
 from tests.protocol.staging_world import StagingSession
+from tests.sql.test_contracts import TestSqliteDeletes
 from wal_sink.errors import TargetRefused
 from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
+from wal_sink.targets.arrow_values import are_deletes
 from wal_sink.targets.base import Session, Slice, Target
 from wal_sink.targets.sql.ledger import Ledger
 from wal_sink.targets.sql.session import SqlSession
-from wal_sink.testing.contracts.rows import RACERS, RowsContract
+from wal_sink.targets.sqlalchemy import SqlAlchemyTarget
+from wal_sink.testing.contracts.ledger import SessionFixtures
+from wal_sink.testing.contracts.rows import RACERS
 from wal_sink.testing.memory_target import MemorySession, MemoryTarget
 
 SQL = test_sqlite_target.TestSqlite
 STAGED = test_staging_target.TestStaging
 CELLS = test_targets.TestMemory
+DELETES = TestSqliteDeletes
 
 Sqlite = test_sqlite_target.Served
 Staging = test_staging_target.ServedStaging
@@ -39,7 +44,7 @@ class Wrong(NamedTuple):
 
     what: str
     """What is wrong with it."""
-    suite: type[RowsContract]
+    suite: type[SessionFixtures]
     """The suite of its delivery, as it is run over the right target."""
     kind: type[Target]
     caught_by: str
@@ -154,6 +159,17 @@ class SwallowingInsert(Sqlite):
             super().insert(connection, plan, batch)
 
 
+class PreparedInsert(Sqlite):
+    """Its statement is that of the first plan."""
+
+    prepared: Plan | None = None
+
+    def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> None:
+        plan = self.prepared = self.prepared or plan
+        names = [column.name for column in plan.columns]
+        super().insert(connection, plan, batch.select(names))
+
+
 class CuttingLedger(Ledger):
     """Its texts have 4,000 characters at most."""
 
@@ -226,6 +242,16 @@ class UnconditionalRetry(Sqlite):
         connection = super().open()
         connection.execute("PRAGMA busy_timeout = 20")
         return connection
+
+
+class CommittingDelete(SqlAlchemyTarget):
+    """As a command that deletes rows in bulk may do."""
+
+    def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> int | None:
+        added = super().insert(connection, plan, batch)
+        if pa.compute.any(are_deletes(batch.column(plan.operation))).as_py():
+            connection.commit()
+        return added
 
 
 # --- rows that are staged -----------------------------------------------------------------------------------
@@ -389,6 +415,10 @@ _SQLITE: dict[str, tuple[type[Target], str]] = {
         SwallowingInsert,
         "test_what_the_database_refuses_is_raised",
     ),
+    "columns of a second plan are left out": (
+        PreparedInsert,
+        "test_rows_of_two_plans_share_a_window",
+    ),
     "an update that met a lock is tried again without its condition": (
         UnconditionalRetry,
         "test_an_update_that_waits_is_compared_with_what_it_waited_for",
@@ -444,13 +474,17 @@ WRONG: tuple[Wrong, ...] = (
         "finish answers, then commits what is staged",
         *(STAGED, LateStaging, "test_a_flusher_is_killed[finished]"),
     ),
+    Wrong(
+        "a delete commits by itself",
+        *(DELETES, CommittingDelete, "test_a_delete_counts_with_its_window"),
+    ),
     *(
         Wrong(what, CELLS, with_session(Cells, session), test)
         for what, (session, test) in _CELLS.items()
     ),
 )
 
-SUITES = {"SQL": SQL, "STAGED": STAGED, "CELLS": CELLS}
+SUITES = {"SQL": SQL, "STAGED": STAGED, "CELLS": CELLS, "DELETES": DELETES}
 
 
 def named(wrong: Wrong) -> str:

@@ -52,11 +52,12 @@ class KeyedContract(DeletesContract):
     """A table with a key, which is not the DataFrame's order."""
 
     store: Store
+    kind = SqlAlchemyTarget
 
     def made(self, store: Store) -> SqlAlchemyTarget:
         self.store = store
         store.execute(KEYED)
-        return SqlAlchemyTarget(
+        return self.kind(
             SqlAlchemyOptions(
                 url=store.url,
                 table="t",

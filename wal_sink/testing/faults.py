@@ -112,13 +112,14 @@ class CallFaults(Faults):
     compiled drivers (Cython, pybind11). Python loses an exception in a callback that it calls when it frees
     an object; then the operation ends with it.
 
-    :param target: its code lies in the packages of its class and of those that this derives.
+    :param kinds: of target and session: their code lies in the packages of these and of what they derive.
     :param inside: how the names of the operations begin in which calls are counted.
     """
 
-    def __init__(self, target: Target, inside: str, at: int | None = None) -> None:
+    def __init__(self, kinds: Iterable[type], inside: str, at: int | None = None) -> None:
         super().__init__(at)
-        derived = [c.__module__ for c in type(target).__mro__ if c not in (Target, ABC, object)]
+        derived = {each.__module__ for kind in kinds for each in kind.__mro__}
+        derived -= {each.__module__ for each in (Target, ABC, Generic, object)}
         self._packages = tuple(f"{name.rpartition('.')[0] or name}." for name in derived)
         self._inside = inside
 

@@ -30,11 +30,18 @@ import pyarrow as pa
 import pytest
 
 from wal_sink.errors import InvalidRow, SchemaMismatch
-from wal_sink.model.ledger import Owner
+from wal_sink.model.ledger import Outcome, Owner
 from wal_sink.model.plan import Plan, plan_key
-from wal_sink.targets.base import Session, Slice, Target
-from wal_sink.testing.contracts.ledger import SessionFixtures
-from wal_sink.testing.contracts.rows import BASE_US, SCHEMA, Table, deliver
+from wal_sink.targets.base import Delivery, Session, Slice, Target
+from wal_sink.testing.contracts.ledger import SessionFixtures, begin, begun_window, finish
+from wal_sink.testing.contracts.rows import (
+    BASE_US,
+    SCHEMA,
+    Table,
+    deliver,
+    refused,
+    write_window,
+)
 
 COLUMN = "op"
 OPERATIONS = '{"c": "upsert", "u": "upsert", "d": "delete"}'
@@ -112,6 +119,28 @@ class DeletesContract(SessionFixtures, ABC):
                 deliver(session, plan, each)
         assert 0 < len(expected) < 25
         assert self.rows(target) == expected
+
+    def test_a_delete_counts_with_its_window(
+        self, target: Target, plan: Plan, session: Session, owner: Owner
+    ) -> None:
+        """A flusher that died before takes no row away, and one that comes late none that is newer."""
+        deliver(session, plan, self.slice(target, plan, [("c", "a", 1, 1, "x")]))
+        begin(session, window := begun_window(1))
+        deletes = self.slice(target, plan, [("d", "a", 1, None, None)], us=BASE_US + 100)
+        with target.connect(owner) as dies:
+            write_window(dies, window, plan, deletes)
+        if target.delivery is not Delivery.IDEMPOTENT:
+            assert self.rows(target) == {("a", 1): (1, "x")}
+        with target.connect(owner) as other:
+            receipts = write_window(other, window, plan, deletes)
+            assert finish(other, window, receipts) is Outcome.APPLIED
+            assert self.rows(target) == {}
+            again = self.slice(target, plan, [("c", "a", 1, 2, "again")], us=BASE_US + 200)
+            deliver(other, plan, again)
+        with target.connect(owner) as late, refused(target):
+            receipts = write_window(late, window, plan, deletes)
+            assert finish(late, window, receipts) is Outcome.CONFLICT
+        assert self.rows(target) == {("a", 1): (2, "again")}
 
     @pytest.mark.parametrize("word", ["x", "D", "delete", "", None])
     def test_an_unknown_word_is_refused_before_anything_is_published(

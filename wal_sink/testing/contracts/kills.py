@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from wal_sink.model.ledger import Owner
 from wal_sink.targets.base import Delivery, Target
+from wal_sink.testing.contracts.ledger import new_owner
 from wal_sink.testing.contracts.rows import Record, RowsContract, Table
 from wal_sink.testing.faults import AnswerLost, CallFaults, Crash, Faults, changes, different_faults
 from wal_sink.testing.micro_batches import PlayedQuery, Rows, flush
@@ -36,9 +37,11 @@ class KillsContract(RowsContract):
 
     def test_a_flusher_may_die_anywhere(self, target: Target) -> None:
         """Before each operation, that is behind the one before; and between the steps of `commit`."""
+        with target.connect(new_owner()) as session:
+            kinds = type(target), type(session)
         self._play_all(
             target,
-            lambda at: CallFaults(target, "finish", at),
+            lambda at: CallFaults(kinds, "finish", at),
             lambda operations: different_faults(operations, "before"),
         )
 

@@ -158,6 +158,25 @@ class RowsContract(LedgerContract, ABC):
             (f"k{n}", 50 * i + n): (i, str(i)) for i in range(30) for n in range(50)
         }
 
+    def test_rows_of_two_plans_share_a_window(self, target: Target, session: Session) -> None:
+        """The query got another column while epochs were pending, and lost it again."""
+        frames = [
+            self.frame([("a", 1, 1, "x")]),
+            self.frame([("b", 2, 2, "y", 0.5)]),
+            self.frame([("c", 3, 3, "z")]),
+        ]
+        slices = []
+        for us, rows in enumerate(frames):
+            plan = _agreed(target, rows.schema)
+            slices.append((plan, Slice(0, target.check(rows, plan), BASE_US + us)))
+        begin(session, window := begun_window(0, rows=3))
+        session.start(window)
+        for each in slices:
+            session.write(*each)
+        assert finish(session, window, drained(session)) is Outcome.APPLIED
+        assert self.rows(target) == {("a", 1): (1, "x"), ("b", 2): (2, "y"), ("c", 3): (3, "z")}
+        assert [value for value in self.doubles(target) if value is not None] == [0.5]
+
     def test_there_may_be_nothing_to_drain(self, target: Target, session: Session) -> None:
         """A window without rows, and a second `drain`."""
         begin(session, window := begun_window(0, rows=0))
