@@ -36,11 +36,11 @@ class Declared(NamedTuple):
     words: Mapping[str, str]
     """The words that it takes, by these in lower case."""
     text: str
-    """Its description."""
+    """Its description, as declared."""
     extra: Mapping[str, object]
     """Its marks, such as `SECRET`."""
     unit: str
-    """What it counts, a key of `UNITS`; empty for no such thing."""
+    """Of its number, a key of `UNITS`; empty for none."""
 
     @property
     def required(self) -> bool:
@@ -58,7 +58,7 @@ class Declared(NamedTuple):
 
     @property
     def takes(self) -> str:
-        """Which numbers it takes; empty for what its description says, such as words."""
+        """How an error says which numbers it takes; empty where the description says what it takes."""
         if self.unit:
             return f" takes {EXAMPLES[self.unit]}"
         match self.types:
@@ -113,15 +113,15 @@ _CENTURY = {"seconds": 100 * 365 * 86_400, "milliseconds": 100 * 365 * 86_400_00
 
 
 COLUMN = "<column>"
-"""How the name of an option ends that is given by columns: of `a.b.<column>` a user writes `a.b.price`. Its
-field is a dict of texts by column. Spark passes names in lower case, so a column's is in lower case, too."""
+"""Ends the name of an option that is given by columns: for `a.b.<column>` a user writes `a.b.price`. The
+field is a dict of texts by column, in lower case as Spark passes them."""
 
 
 _SECRET_PARAMETER = re.compile(r"pass(word|wd)?$|pwd$|secret|token|odbc_connect", re.IGNORECASE)
 
 
 def secret_parameter(url: str) -> str:
-    """Return the name of a parameter of a URL that would bring a secret into the log; empty: none."""
+    """Return the name of a parameter with a secret in a URL, which the log would hold; empty: none."""
     names = (name for name, _ in parse_qsl(url.partition("?")[2], keep_blank_values=True))
     return next(filter(_SECRET_PARAMETER.search, names), "")
 
@@ -147,15 +147,15 @@ VARIABLE_IS_READ = (
     "A start takes a variable as it was when the Spark session was made; a flusher reads it at each"
     " try."
 )
-"""How the remedy of a refused login ends."""
+"""The end of the remedy for a refused login."""
 
 
 def about(description: str, *extras: Mapping[str, object], **bounds: Any) -> Meta:
-    """Return what stands beside an option's type.
+    """Return the metadata of an option, for the annotation of its type.
 
     :param extras: `SECRET`, `SHAPES` and the like.
-    :param bounds: of its value, by the names of `msgspec.Meta`. A duration with a lower one is at most a
-        century, too: drivers cannot wait for `inf`.
+    :param bounds: of its value, by the names of `msgspec.Meta`. A duration that has one is at most a century:
+        drivers cannot wait for `inf`.
     """
     extra = {k: v for e in extras for k, v in e.items()}
     if bounds and (century := _CENTURY.get(str(extra.get("unit")))) is not None:
@@ -315,8 +315,7 @@ def of_column(option: str, column: str) -> str:
 
 
 _LEARNING = threading.Lock()
-"""msgspec learns a type as it is first converted to, which two threads must not do at once: see
-`model.codec.learn`."""
+"""The first conversion to a type is not thread-safe in msgspec: see `model.codec.learn`."""
 
 
 def parse(raw: Mapping[str, str], struct: type[S]) -> S:
@@ -393,14 +392,14 @@ _OF_JDBC = {
     "driver": ("sql.url",),
     "dbtable": ("table",),
 }
-"""Where Spark's JDBC writer has a name that is not near to ours."""
+"""Our names for options of Spark's JDBC writer that `difflib` would not find."""
 
 
 def _nearest(typed: str, known: Collection[str]) -> list[str]:
-    """Return what a misspelt name may mean: a name whose last part it is or is nearly, or the nearest name.
+    """Return the names that a misspelt one may mean: those with the same last part, or else the nearest.
 
-    Who comes from another sink knows the last part, such as `ttl` of `cassandra.ttl`. A short word is near to
-    many, and a wrong guess would mislead: it needs more letters in common.
+    Users of another sink know the last part, such as `ttl` of `cassandra.ttl`. Many names are near to a short
+    word, so it needs more letters in common.
     """
     last: dict[str, list[str]] = {}
     for name in known:
@@ -432,15 +431,15 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _DEFAULT = re.compile(r"[;.] [Dd]efault: (?P<default>.*)$")
-"""How a description says what holds where the option is not given."""
+"""The end of a description that names the default."""
 
 
 _VALUE_FIRST = re.compile(r"\w+: ")
-"""How a description begins with one of the values."""
+"""The beginning of a description whose first word is a value."""
 
 
 def reference(struct: type[Options]) -> list[Entry]:
-    """Return what a struct declares, in its order."""
+    """Return the options that a struct declares, in the order of `fields`."""
     return [_entry(option) for option in fields(struct)]
 
 
@@ -493,12 +492,12 @@ def _takes(option: Declared) -> str:
 
 
 def lowered(raw: Mapping[str, str]) -> dict[str, str]:
-    """Return options by their names in lower case: users write them in any."""
+    """Return options with their names in lower case."""
     return {name.lower(): value for name, value in raw.items()}
 
 
 def options_of(name: str, raw: Mapping[str, str]) -> dict[str, str]:
-    """Return the options of one of several targets, without its name; all of them for the only one."""
+    """Return the options of a target, without its name; an only target has no name, and all options."""
     if not name:
         return dict(raw)
     first = f"{name}."
@@ -506,7 +505,7 @@ def options_of(name: str, raw: Mapping[str, str]) -> dict[str, str]:
 
 
 def qualified(name: str, option: str) -> str:
-    """Return an option, or a heading, behind the name of the target, which the only one has not."""
+    """Put the name of the target before an option or a heading; an only target has none."""
     return f"{name}.{option}" if name else option
 
 
@@ -550,12 +549,12 @@ def _texts(options: Options, which: Iterable[Declared]) -> dict[str, str]:
 
 
 def marked(struct: type[Options], mark: str) -> dict[str, object]:
-    """Return what the options that have this key in their `extra` have there, by field."""
+    """Return the values under a key of the options' `extra`, by field."""
     return {each.field: each.extra[mark] for each in fields(struct) if mark in each.extra}
 
 
 def _unfit(name: str, given: object, struct: type[Options]) -> OptionError:
-    """Say which value an option cannot have, and what it takes; of a secret not the value."""
+    """Return the error that a value does not fit an option; it does not show the value of a secret."""
     option = next((each for each in fields(struct) if each.name == name), None)
     if option is None:
         return OptionError(f"Option {name} has a value that does not fit.", "Correct the value.")

@@ -133,7 +133,7 @@ def test_damaged_records_of_a_window_are_found_and_named(world: World) -> None:
     data = world.log_backend.read(window)
     edit(world.log_backend, window, b"{")
     found = verify(query(world), None, world.clock()).findings
-    assert ("CorruptLog", world.log.where(window)) in [(each.kind, each.file) for each in found]
+    assert ("CorruptLog", world.log.url_of(window)) in [(each.kind, each.file) for each in found]
     edit(world.log_backend, window, None)
     renamed = paths.FLUSHED.path(paths.WindowName(EPOCHS, 1, 7))
     world.log_backend.create(renamed, data)

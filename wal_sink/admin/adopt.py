@@ -217,7 +217,7 @@ class Adoption(NamedTuple):
             query.checkpoint.replace_log_url(query.log.url)
         return Adopted(
             query_id=query.query_id,
-            record=query.log.where(record),
+            record=query.log.url_of(record),
             before=self.before,
             after=self.after,
         )

@@ -300,7 +300,7 @@ class Rewind(NamedTuple):
     @property
     def _aside(self) -> str:
         """URL of the folder with the second names."""
-        return self.query.log.where(paths.aside(self.new.last_us, ""))
+        return self.query.log.url_of(paths.aside(self.new.last_us, ""))
 
     def carry_out(self, now_us: int, why: str = "") -> Rewound:
         """Set ledger and log back; can be repeated at any point. Reports itself as a flusher does meanwhile.
@@ -357,7 +357,7 @@ class Rewind(NamedTuple):
         query.log.delete(refused)  # the flush keeps them again, with newer timestamps
         return Rewound(
             query_id=query.query_id,
-            record=query.log.where(record),
+            record=query.log.url_of(record),
             to=self.to,
             again=len(self.again),
             aside=self._aside if self.needed else "",

@@ -154,7 +154,7 @@ class Skip(NamedTuple):
         with open_ledger(self.target, self.query.owner(self.query.identity())) as ledger:
             return Skipped(
                 query_id=self.query.query_id,
-                record=self.query.log.where(
+                record=self.query.log.url_of(
                     paths.DECISION.path(paths.DecisionName(decision.epoch, self.outdated))
                 ),
                 decision=decision,

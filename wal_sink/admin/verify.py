@@ -1,9 +1,8 @@
 """`verify`: looks for everything that would stop the flush, and changes nothing.
 
-It looks as a flusher does, in the same order (rule 9) and with the same decisions, but at every epoch that is
-not flushed instead of the next one, and at every byte of it. The query may run meanwhile: what a flusher has
-flushed and trimmed since is no finding, so `verify` drops it at the end. A row that the target refuses shows
-only when it is sent: of such a row, `verify` repeats what the flusher has reported.
+It reads as a flusher does, in the same order (rule 9) and with the same decisions, but every byte of every
+epoch that is not flushed. The query may run meanwhile: at the end, `verify` drops findings about epochs that
+were flushed since. A row that the target refuses is found only by a flusher: `verify` repeats its report.
 """
 
 from __future__ import annotations
@@ -93,14 +92,14 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
     """How many segments were read to the last byte."""
     bytes: int
     set_back: bool
-    """Whether the checkpoint lies behind what is flushed (rule 19). A state, no damage, and no finding: it
-    ends when the query has caught up. Until then nothing is flushed; a note says so in words."""
+    """Whether the checkpoint is behind the flushed epochs (rule 19). No finding: until the query has caught
+    up nothing is flushed, and a note says so."""
     flusher_error: str | None = None
-    """Kind of the error at which the flusher that reported last has stopped; it may be repaired by now."""
+    """Kind of the error in the flusher's last report; it may be repaired by now."""
     findings: tuple[Finding, ...]
     """In the order in which a flusher meets them; a target that does not answer comes last."""
     notes: tuple[str, ...]
-    """What an operator may want to know, and what is no damage."""
+    """For the operator, and no damage."""
 
 
 class Findings:
@@ -156,9 +155,9 @@ class _Catching:
 
 
 class EpochCheck:
-    """Checks what a flusher would read.
+    """Checks the manifests, segments and plans that a flusher would read.
 
-    :param attempts: the manifests there are.
+    :param attempts: those with a manifest.
     :param progress: called with how many bytes of how many are read.
     """
 
@@ -179,12 +178,12 @@ class EpochCheck:
         self.segments = 0
         self.bytes = 0
         self.plans: list[tuple[int, Plan]] = []
-        """The plans of the epochs that are needed, each with the first of them."""
+        """The plans of these epochs, each with its first epoch."""
 
     def check(self, epochs: Sequence[int], checkpointed: int, begun: Window | None) -> None:
         """Check epochs, ascending.
 
-        :param begun: what the ledger says is begun: then only that attempt counts (rule 10).
+        :param begun: the window that is begun: of its epochs only those attempts count (rule 10).
         """
         begun_epochs = {epoch.epoch: epoch for epoch in begun.epochs} if begun else {}
         needed: list[tuple[Manifest, bool]] = []
@@ -203,9 +202,9 @@ class EpochCheck:
         self._read(needed)
 
     def _is_given_up(self, epoch: int, begun: Window | None) -> bool:
-        """Whether a decision about an epoch is in force; else what was published before it does not count."""
+        """Whether a decision about an epoch is in force; if not, attempts from before it do not count."""
         with self._findings.catching(
-            epoch, self._log.where(paths.DECISION.path(paths.DecisionName(epoch, 0)))
+            epoch, self._log.url_of(paths.DECISION.path(paths.DecisionName(epoch, 0)))
         ):
             if begun is not None and begun.first <= epoch <= begun.last:
                 given_up = given_up_since_begun(self._log, begun)
@@ -230,9 +229,9 @@ class EpochCheck:
         return []
 
     def _manifests(self, epoch: int, missing: list[int] | None) -> list[Manifest]:
-        """Return what may be flushed as an epoch.
+        """Return the manifests that may be flushed as an epoch.
 
-        :param missing: where to put an epoch that has nothing; None when it is not checkpointed.
+        :param missing: takes an epoch without any; None when it is not checkpointed.
         """
         readable = self._readable(epoch)
         if readable is None:
@@ -284,7 +283,7 @@ class EpochCheck:
     def _check_inline_segments(
         self, manifests: list[Manifest], *, begun: bool
     ) -> list[tuple[Manifest, bool]]:
-        """Check the rows that manifests hold, and let them go: thousands may wait."""
+        """Check the rows inside of manifests; return these without them, since there may be thousands."""
         for manifest in manifests:
             for segment in manifest.all_segments:
                 if not segment.is_file:
@@ -298,7 +297,7 @@ class EpochCheck:
         for manifest, begun in needed:
             if manifest.plan not in plans:
                 plans.add(manifest.plan)
-                file = self._log.where(paths.PLAN.path(manifest.plan))
+                file = self._log.url_of(paths.PLAN.path(manifest.plan))
                 with self._findings.catching(manifest.epoch, file):
                     self.plans.append((manifest.epoch, plan_of(self._log, manifest)))
             for segment in manifest.files:
@@ -338,7 +337,7 @@ def verify(
 
 
 class _Verification:
-    """Collects the findings of one call, and drops those of epochs that are flushed meanwhile."""
+    """Collects the findings of one call, and drops those about epochs that are flushed meanwhile."""
 
     def __init__(self, query: Query, now_us: int, progress: Progress) -> None:
         self._query = query
@@ -412,7 +411,7 @@ class _Verification:
         mark, newest = -1, None
         for name in self._log.keys(paths.FLUSHED):
             found: tuple[FlushedEpoch, ...] = ()
-            with self._findings.catching(name.last, self._log.where(paths.FLUSHED.path(name))):
+            with self._findings.catching(name.last, self._log.url_of(paths.FLUSHED.path(name))):
                 found = self._log.records(name)
             mark, newest = name.last, found[-1] if found else None
         return mark, newest
@@ -430,14 +429,14 @@ class _Verification:
                 if found is not None or self._log.keys(paths.CLAIM):
                     return found  # where claims are left without it, `idle_step` finds it lost
                 return refuse_vanished(self._log, self._query.checkpoint)
-        with Findings().catching():  # what is unreadable is a finding already
+        with Findings().catching():  # an error is a finding already
             return self._log.identity()
         return None
 
     def _ledger(
         self, target: Callable[[], Target], identity: LogIdentity
     ) -> tuple[bool, LedgerState | None]:
-        """Read the ledger row, if the target can be asked. That it cannot is reported last."""
+        """Read the ledger row. That the target does not answer is reported last."""
         with self._unreached.catching():
             made = target()
             with target_errors(made), made.connect(self._query.owner(identity)) as session:
@@ -455,9 +454,9 @@ class _Verification:
         identity: LogIdentity,
         plans: Sequence[tuple[int, Plan]],
     ) -> None:
-        """Check that the tables are what the plans of waiting epochs say, if the session compares them.
+        """Compare the tables with the plans of pending epochs, if the session does that.
 
-        Another connection than that of the ledger: to read every segment in between may take hours.
+        By another connection than that of the ledger: to read every segment in between may take hours.
         """
         if not plans:
             return
@@ -471,7 +470,7 @@ class _Verification:
     def _refused_row(
         self, error: ErrorReport, pending: range, attempts: tuple[Attempt, ...]
     ) -> None:
-        """See whether the flusher stands at a row that the target refuses: nothing else shows that.
+        """Find whether the flusher has stopped at a row that the target refuses: only its report shows that.
 
         :param pending: the epochs that are checkpointed and not flushed.
         """
@@ -501,7 +500,7 @@ class _Verification:
         return self._query.checkpoint.last_commit() < observed.flushed
 
     def _check_flushed_manifests(self, flushed: int, attempts: tuple[Attempt, ...]) -> None:
-        """Check that manifests of flushed epochs, which a flusher trims first, may go."""
+        """Check that manifests of flushed epochs may be trimmed, which a flusher does first."""
         for attempt in attempts:
             if attempt.epoch <= flushed:
                 file = f"{self._log.url}/{paths.MANIFEST.path(attempt)}"
@@ -509,7 +508,7 @@ class _Verification:
                     refuse_diverged(self._log, attempt.epoch, [attempt])
 
     def _still_true(self, flushed: int) -> list[Finding]:
-        """Drop what a flusher has settled since; sort by epoch, the order in which it meets the rest."""
+        """Drop findings about epochs that are flushed by now; sort by epoch, as a flusher meets them."""
         done = self._log.mark()
         stay = [
             finding

@@ -306,7 +306,7 @@ class Flusher:
                 len(back),
                 min(epochs),
                 max(epochs),
-                self._log.where(paths.ASIDE),
+                self._log.url_of(paths.ASIDE),
             )
         return bool(back)
 

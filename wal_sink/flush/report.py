@@ -203,7 +203,7 @@ class Reporter:
             logger.warning(
                 "the flusher's report %s cannot be written, so `wal-sink"
                 " status` shows an old one. Cause: %r",
-                self._log.where(paths.FLUSHER),
+                self._log.url_of(paths.FLUSHER),
                 error,
             )
 

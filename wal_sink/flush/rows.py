@@ -133,7 +133,7 @@ def plan_of(log: Log, manifest: Manifest) -> Plan:
     if plan is None:
         raise CorruptLog(
             f"Epoch {manifest.epoch} was checked against the plan {manifest.plan}, which is gone",
-            f"Restore {log.where(paths.PLAN.path(manifest.plan))} from a copy of the log, or start the query"
+            f"Restore {log.url_of(paths.PLAN.path(manifest.plan))} from a copy of the log, or start the query"
             f" with the same schema and options again, which makes it anew. {errors.VERIFY}",
         )
     return plan

@@ -1,7 +1,6 @@
-"""How far a query's flush is, read from log and checkpoint, and its words. Never connects.
+"""Reads how far a query's flush is from log and checkpoint, and writes it as lines. Never connects.
 
-The rates, at which epochs are published and flushed, come from the log's records of the last flushed
-epochs.
+Rates come from the log's records of the last flushed epochs.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ def ago(seconds: float) -> str:
 Level = Literal["plain", "good", "waiting", "bad"]
 
 _AHEAD_S = 60.0
-"""Timestamps that are less far ahead are of clocks that differ a little."""
+"""Clocks may differ by so much without a line about it."""
 
 
 class Line(NamedTuple):
@@ -84,8 +83,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     target: str = ""
     """Name of the target, if it is one of several."""
     targets: tuple[Status, ...] = ()
-    """Of each target, if there are several and none was asked for: then the rest is about the one that is
-    flushed least far."""
+    """Of each target, if there are several and none was asked for; the other fields are of the slowest."""
     detached: tuple[str, ...] = ()
     """Names of targets that get nothing any more: `wal-sink verify` says what they lack."""
     writes_to: str = ""
@@ -129,17 +127,17 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     flusher: str | None
     """`<host>:<pid>` of the process that flushes, or flushed last."""
     flusher_alive: bool
-    """Whether that reports, has not ended and, on this host, still has its process. One look takes a report
-    for a living one if its time is within two minutes of now; `status --watch` sees whether it changes."""
+    """Whether that reports, has not ended and, on this host, still has its process. A single look goes by the
+    report's time, within two minutes of now; `status --watch` by whether the report changes."""
     heartbeat_seconds: float | None
     """Since it has reported, by the clock of its host; negative if that runs ahead of this one."""
     doing: str | None
     """What the flusher does, or did last."""
     last_error: str | None
-    """What the flusher met, or will meet: that log and checkpoint do not belong together, that the target is
-    not attached, or a damaged manifest, whose rows and bytes are not counted."""
+    """The error of the flusher, or one that will stop it: log and checkpoint do not belong together, the
+    target is not attached, or a manifest is damaged. Its rows and bytes are not counted."""
     remedy: str | None
-    """What to do about that, or where epochs wait and no flusher is alive."""
+    """What to do about that, or about epochs that wait while no flusher is alive."""
 
     @property
     def headline(self) -> str:
@@ -175,7 +173,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def status_lines(found: Status) -> list[Line]:
-    r"""Return what a status says, the query first. Values have printable characters and `\n` alone."""
+    r"""Return the lines of a status, the query first. Values have printable characters and `\n` alone."""
     since = "" if found.flushed_seconds_ago is None else f", {ago(found.flushed_seconds_ago)}"
     lines = [Line("query", found.query_id)]
     if found.writes_to and not found.targets:
@@ -301,7 +299,7 @@ def _flusher(found: Status) -> str:
 
 
 _READ, _READ_BILLED = 10, 3
-"""How many records are read: fewer where each costs a request."""
+"""How many records are read, and how many where each costs a request."""
 
 
 class Rate(NamedTuple):
@@ -313,9 +311,7 @@ class Rate(NamedTuple):
     """Of all the time, from publish to publish."""
 
     def catches_up_s(self, rows: int) -> float | None:
-        """Return the seconds after which nothing waits, while rows go on coming as they do.
-
-        None: that is not known, or they come faster than they are flushed.
+        """Return the seconds until rows that wait are flushed; None: not known, or rows come faster.
 
         :param rows: how many wait.
         """
@@ -335,7 +331,7 @@ def read_rate(log: Log) -> Rate:
 def rate_of(records: Sequence[FlushedEpoch]) -> Rate:
     """Return the rate of epochs that were flushed one after the other, some of them together.
 
-    What is begun together has one `begun_us`, and is recorded at nearly one time, so times are counted once.
+    Epochs of one window have the same `begun_us` and nearly the same `recorded_us`, so time is counted once.
 
     :param records: ascending.
     """
@@ -365,7 +361,7 @@ def read_status(
 ) -> Status:
     """Read how far the flush is; of several targets, that of each.
 
-    :param watches: by target, of one who asks again and again: they see whether a flusher is alive.
+    :param watches: by target, kept by a caller that asks repeatedly, to observe whether a flusher is alive.
     :param in_reset: see `Checkpoint.query_id`.
     :raises CheckpointNotVisible: no query's checkpoint is there.
     :raises LogUnavailable: the store of log or checkpoint does not answer, or refuses.
@@ -387,7 +383,7 @@ def read_status(
 def _together(each: Sequence[Status], detached: Mapping[str, int]) -> Status:
     """Return the status of all targets.
 
-    :param detached: how many rows each of these has in quarantine: they are nowhere else.
+    :param detached: for each detached target, how many rows it has in quarantine alone.
     """
     slowest = min(each, key=lambda found: found.flushed)
     stopped = next((found for found in each if found.last_error), slowest)
@@ -486,7 +482,7 @@ def _writes_to(target: str, options: Mapping[str, str]) -> str:
 
 
 def _unsafe(waiting: int, published: int, flushed: int, quarantined: int) -> str | None:
-    """Say what would be lost with checkpoint and log; None for nothing."""
+    """Return what would be lost with checkpoint and log; None for nothing."""
     if waiting:
         return f"{counted(waiting, 'checkpointed epoch is', 'checkpointed epochs are')} not flushed"
     if published > flushed:
@@ -512,7 +508,7 @@ def _not_owned(log: Log, checkpoint: Checkpoint, *, in_reset: bool) -> WalSinkEr
 def _last_error_and_remedy(
     report: FlusherReport | None, ahead: WalSinkError | None
 ) -> tuple[str | None, str | None]:
-    """Return what the flusher met, or else what it will meet, and the remedy."""
+    """Return the flusher's error, or else the one that it will meet, and the remedy."""
     if report and report.error:
         return report.error.summary, report.error.remedy or None
     if ahead:

@@ -57,10 +57,10 @@ def blob(value: bytes) -> pa.Scalar:
 
 
 def cast_values(values: pa.Array, to: pa.DataType) -> pa.Array:
-    """Cast values, each of which fits or is refused, and is never altered.
+    """Cast values unaltered, or refuse one that does not fit.
 
-    Arrow casts an integer only to a decimal that has space for every one of its type. So a wider one is
-    between the two, that refuses single values.
+    Arrow casts integers only to a decimal that fits every value of their type. So they are first cast to a
+    wider decimal: the cast from there refuses single values.
 
     :raises ArrowInvalid: one does not fit.
     """
@@ -158,10 +158,7 @@ class Scaled(NamedTuple):
 
 
 def scaled(text: str) -> Scaled:
-    """Take a text that matches `DECIMAL` apart; it keeps its scale: 1.50 is not 1.5.
-
-    The same as Java's `new BigDecimal(text)`, but that a zero has no sign.
-    """
+    """Parse a text that matches `DECIMAL`, as Java's `new BigDecimal(text)` does: 1.50 is not 1.5."""
     sign, digits, exponent = decimal.Decimal(text).as_tuple()
     assert isinstance(exponent, int), "neither infinite nor NaN"
     unscaled = int("".join(map(str, digits)))
@@ -169,7 +166,7 @@ def scaled(text: str) -> Scaled:
 
 
 def as_python(value: pa.Scalar) -> Any:
-    """Return a value as a Python object; one that Python cannot hold as bytes or as a count of units."""
+    """Return a value as a Python object; one that has none as bytes, or as a number of units."""
     try:
         return value.as_py()
     except (ValueError, OverflowError) as error:
@@ -225,7 +222,7 @@ class BadWord(NamedTuple):
 
 
 class ReadOperations(NamedTuple):
-    """An operation column, understood."""
+    """A parsed operation column."""
 
     operations: pa.Array
     """Strings, `upsert` or `delete`; null for a word that is not known."""
@@ -292,9 +289,9 @@ def are_deletes(operations: pa.Array) -> pa.Array:
 def keys_of_deletes(
     batch: pa.RecordBatch, deletes: pa.Array, keys: Collection[str]
 ) -> pa.RecordBatch:
-    """Return the batch with nulls in place of what deletes have beside the key: that has no meaning.
+    """Return the batch with nulls for the values of deletes outside of the key.
 
-    So no row is refused for a value that nobody writes, and the log does not hold it.
+    Nobody writes these values: no row is refused for one, and the log does not hold them.
     """
     if not pc.any(deletes).as_py():
         return batch
@@ -324,7 +321,7 @@ def _array(scalars: list[pa.Scalar]) -> pa.Array:
 
 
 def not_deleted(flags: pa.Array, deletes: pa.Array | None) -> pa.Array:
-    """Return flags of rows without those of deletes; None: no row is one."""
+    """Return flags of rows, False for deletes; None: no row is a delete."""
     return flags if deletes is None else pc.if_else(deletes, FALSE, flags)
 
 
@@ -336,7 +333,7 @@ _SHOWN = 3
 
 
 class _Part(NamedTuple):
-    """Values of a column that lie at one place of its type."""
+    """The values of a column, or of one field inside of its values."""
 
     path: str
     values: pa.Array
@@ -348,8 +345,7 @@ class _Part(NamedTuple):
 def refuse_invalid_utf8(batch: pa.RecordBatch) -> None:
     """Refuse texts that are not UTF-8, in columns, their structs, lists and maps.
 
-    Arrow validates a whole column in some nanoseconds a row; only where it finds something are values looked
-    at one by one.
+    Arrow validates a whole column in some nanoseconds a row; it goes on by value where that fails.
 
     :raises InvalidRow: there is one; names the column, and flags its rows.
     """

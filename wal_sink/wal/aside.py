@@ -27,7 +27,7 @@ def set_aside(log: Log, us: int, objects: Iterable[str], *, lost: bool = False) 
     """
     for path in objects:
         with contextlib.suppress(FileExistsError):
-            log.backend.copy(path, log.own(paths.aside(us, path, lost=lost)))
+            log.backend.copy(path, log.stored_path(paths.aside(us, path, lost=lost)))
 
 
 def bring_back(log: Log, epochs: Collection[int]) -> list[str]:
@@ -42,7 +42,7 @@ def bring_back(log: Log, epochs: Collection[int]) -> list[str]:
     back = []
     for us, _, path in found:
         with contextlib.suppress(FileExistsError, FileNotFoundError):
-            log.backend.copy(log.own(paths.aside(us, path)), path)
+            log.backend.copy(log.stored_path(paths.aside(us, path)), path)
             back.append(path)
     return back
 

@@ -1,12 +1,11 @@
-"""Reads and writes the objects of one query's log: each once, whole, in its own place.
+"""Reads and writes the objects of one query's log, each whole.
 
 `Log` has a path and a type for each kind of object; `publish`, `flush` and `trim` decide when it is written.
-An object that is created twice keeps its first content. Many objects are read side by side where each read is
-a request over a network.
+An object that is created twice keeps its first content. Where each read is a request over a network, many
+objects are read at a time.
 
-The epochs of a window are recorded together, in one object (rule 17): in a backlog of small epochs it costs
-one sync, or one request, where a record for each cost up to 64. The newest epoch that has a record is the
-log's mark.
+The epochs of a window are recorded together, in one object (rule 17): one sync, or one request, and not up to
+64. The newest epoch that has a record is the log's mark.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from operator import attrgetter
 from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
@@ -46,15 +46,15 @@ R = TypeVar("R", bound=Record)
 
 
 class Log:
-    """The folder `<wal.location>/<query id>`, as one of the log's targets sees it.
+    """The folder `<wal.location>/<query id>`, seen for one of the log's targets: a view.
 
-    What all targets share is the same for each of them. Every path is given as in a log of one target; of
-    what each target has for itself, `own` says where it lies.
+    Callers give every path as in a log of one target. Some objects exist once for each target: `stored_path`
+    puts them into the target's folder. All others are shared.
 
     :param backend: a state backend whose root is the log's folder.
     :param target: the target's name where the log has several; empty where it has one.
-    :param several: whether the log has targets with names, be it one. It is for ever so, or not.
-    :param read: what this process has read by `read_once`, by path; all views of a log have the same.
+    :param several: whether the log has targets with names, be it one. That never changes.
+    :param read: what `read_once` has read in this process, by path; all views of a log share it.
     """
 
     def __init__(
@@ -71,11 +71,11 @@ class Log:
         self._read_once = {} if read is None else read
 
     def __reduce__(self) -> tuple[object, ...]:
-        # It travels to tasks, without what it remembers.
+        # It travels to tasks, without what it has read.
         return partial(type(self), several=self.several), (self.backend, self.target)
 
     def of(self, target: str) -> Log:
-        """Return the same log as one of its targets sees it; empty: as the publisher does."""
+        """Return the view for one of the targets; empty: the publisher's."""
         if target == self.target:
             return self
         return type(self)(self.backend, target, several=self.several, read=self._read_once)
@@ -84,35 +84,35 @@ class Log:
 
     @property
     def url(self) -> str:
-        """Where the log is, for messages."""
+        """The log's URL, for messages."""
         return self.backend.url
 
-    def own(self, path: str) -> str:
-        """Return where an object lies: one that each target has for itself, in the place of this target."""
+    def stored_path(self, path: str) -> str:
+        """Return the path at which an object is stored: in this target's folder, if each target has one."""
         return paths.of_target(self.target, path)
 
-    def where(self, path: str) -> str:
+    def url_of(self, path: str) -> str:
         """Return an object's URL, for messages."""
-        return f"{self.url}/{self.own(path)}"
+        return f"{self.url}/{self.stored_path(path)}"
 
     def names(self, folder: str, *, fresh: bool = False) -> list[str]:
         """List the objects of a folder, by their paths in a log of one target.
 
         :param fresh: see `StateBackend.list_fresh`.
         """
-        mine = self.own(folder)
+        mine = self.stored_path(folder)
         found = self.backend.list_fresh(mine) if fresh else self.backend.list(mine)
         return found if mine == folder else [folder + path.removeprefix(mine) for path in found]
 
     def delete(self, objects: Iterable[str]) -> None:
         """Delete objects; those that are gone already are no error."""
-        self.backend.delete(map(self.own, objects))
+        self.backend.delete(map(self.stored_path, objects))
 
     def read_bytes(self, *places: str) -> bytes | None:
-        """Read the first of several objects that is there; None when none is."""
+        """Read the first of several objects that exists; None for none."""
         for path in places:
             with contextlib.suppress(FileNotFoundError):
-                return self.backend.read(self.own(path))
+                return self.backend.read(self.stored_path(path))
         return None
 
     # --- records, by their kind ---
@@ -124,7 +124,9 @@ class Log:
         """
         path = kind.path(key)
         try:
-            return kind.record.from_json(self.backend.read(self.own(path)), self.where(path))
+            return kind.record.from_json(
+                self.backend.read(self.stored_path(path)), self.url_of(path)
+            )
         except FileNotFoundError:
             return None
 
@@ -135,18 +137,18 @@ class Log:
         return None
 
     def create(self, kind: Kind[R, K], key: K, record: R) -> None:
-        """Create a record; the first content stays, which callers read back where it matters to them."""
+        """Create a record; an earlier content stays, and callers read it back where it matters to them."""
         self._create(kind.path(key), record.to_json())
 
     def create_or_read(self, kind: Kind[R, K], key: K, record: R) -> R:
-        """Create a record unless there is one; return the one that stands."""
+        """Create a record unless there is one; return the one that is there."""
         present = self.read(kind, key)
         if present is None:
             self.create(kind, key, record)
             present = self.read(kind, key)
         if present is None:
             raise CorruptLog(
-                f"{self.where(kind.path(key))} vanished", "Do not edit the log by hand."
+                f"{self.url_of(kind.path(key))} vanished", "Do not edit the log by hand."
             )
         return present
 
@@ -164,7 +166,7 @@ class Log:
 
     def read_once(self, kind: Kind[R, K], key: K) -> R | None:
         """Read a record; one that this process has read already is not read again."""
-        place = self.own(kind.path(key))
+        place = self.stored_path(kind.path(key))
         record = cast("R | None", self._read_once.get(place)) or self.read(kind, key)
         if record is not None:
             self._read_once[place] = record
@@ -172,7 +174,7 @@ class Log:
 
     def _create(self, path: str, data: bytes) -> None:
         with contextlib.suppress(FileExistsError):
-            self.backend.create(self.own(path), data)
+            self.backend.create(self.stored_path(path), data)
 
     # --- whose log it is (rule 1) ---
 
@@ -243,16 +245,16 @@ class Log:
         data = self.read_bytes(path, paths.RETAINED_MANIFEST.path(attempt))
         if data is None:
             return None
-        found = Manifest.from_file(data, self.where(path))
+        found = Manifest.from_file(data, self.url_of(path))
         manifest = found.manifest
         if manifest.attempt != attempt:
             raise CorruptLog(
-                f"{self.where(path)} holds the manifest of {manifest.attempt}",
+                f"{self.url_of(path)} holds the manifest of {manifest.attempt}",
                 "Restore the file from a copy; manifests must not be renamed.",
             )
         if not _names_only_its_own(manifest):
             raise CorruptLog(
-                f"{self.where(path)} names a plan or a segment that is not its own",
+                f"{self.url_of(path)} names a plan or a segment that is not its own",
                 "The file was edited. " + errors.lost(attempt.epoch),
             )
         return found
@@ -273,7 +275,7 @@ class Log:
     # --- what Spark kept, and what was swept (rules 11 and 18) ---
 
     def proofs(self, epoch: int, *, fresh: bool = False) -> list[CommitProof]:
-        """Read what fenced and waiting runs have left about an epoch.
+        """Read the proofs that fenced and waiting runs have left about an epoch.
 
         :param fresh: to conclude from a note that is missing, see `StateBackend.list_fresh`.
         """
@@ -282,21 +284,21 @@ class Log:
         return [proof for proof in found if proof is not None]
 
     def create_proof(self, proof: CommitProof) -> None:
-        """Note that Spark kept an attempt, once.
+        """Note that Spark kept an attempt.
 
-        A note about a run of a history that was lost goes (rule 23).
+        Replaces a note about a run of a history that was lost (rule 23).
         """
         self._replace_foreign(paths.PROOF, Attempt(proof.epoch, proof.generation), proof)
 
     def create_tombstone(self, tombstone: OrphanTombstone) -> None:
-        """Note that the segments of an attempt are about to be deleted; else as `create_proof`."""
+        """Note that the segments of an attempt are about to be deleted; replaces as `create_proof` does."""
         attempt = Attempt(tombstone.epoch, tombstone.generation)
         self._replace_foreign(paths.TOMBSTONE, attempt, tombstone)
 
     def tombstones(self, runs: Mapping[Attempt, str]) -> frozenset[Attempt]:
-        """Return those attempts of which there is such a note.
+        """Return the attempts that have a tombstone of their run.
 
-        A log that was restored may have notes of runs that it does not know, whose generations come again.
+        A restored log may have tombstones of runs that it has lost, and whose generations are used again.
 
         :param runs: who has published each attempt.
         :raises CorruptLog: a note cannot be read.
@@ -313,7 +315,7 @@ class Log:
     # --- what every target gets (rule 11) ---
 
     def create_choices(self, chosen: Sequence[Chosen]) -> bool:
-        """Make choices about epochs for all targets, unless that was done; whether these stand."""
+        """Record choices about epochs for all targets, unless others are there; whether these count."""
         kind = paths.CHOICE
         self.backend.create_missing({kind.path(each.epoch): each.to_json() for each in chosen})
         return all(self.read(kind, each.epoch) == each for each in chosen)
@@ -364,11 +366,11 @@ class Log:
     # --- hints ---
 
     def report(self, report: FlusherReport) -> None:
-        """Say what the flusher does."""
-        self.backend.replace(self.own(paths.FLUSHER), report.to_json())
+        """Write what the flusher does."""
+        self.backend.replace(self.stored_path(paths.FLUSHER), report.to_json())
 
     def last_report(self) -> FlusherReport | None:
-        """Read what a flusher reported last; None also when that is unreadable, since it is a hint."""
+        """Read the last report of a flusher; None also for an unreadable one, since it is a hint."""
         return self.readable(paths.REPORT, ())
 
     # --- what is flushed (rule 17) ---
@@ -393,8 +395,8 @@ class Log:
     def flushed(self, epoch: int) -> FlushedEpoch | None:
         """Read the record of one epoch; None when it is not flushed, or long ago.
 
-        Several objects have one after a rewind, if a flusher that stood still has recorded its window late.
-        The record of the epoch as it was begun last counts: timestamps grow (rule 14).
+        After a rewind several objects may have one: a flusher that stood still has recorded its window late.
+        The one with the highest timestamps counts (rule 14).
         """
         return self._record_of(epoch, self.keys(paths.FLUSHED))
 
@@ -403,7 +405,9 @@ class Log:
         found: dict[int, FlushedEpoch] = {}
         for name in self.keys(paths.FLUSHED):
             for record in self.records(name) if name.last > epoch else ():
-                found[record.epoch] = max(found.get(record.epoch, record), record, key=_begun)
+                found[record.epoch] = max(
+                    found.get(record.epoch, record), record, key=attrgetter("base_us")
+                )
         return [found[each] for each in sorted(found) if each > epoch]
 
     def flushed_epochs(self) -> list[int]:
@@ -419,9 +423,9 @@ class Log:
         self.create(paths.FLUSHED, name, FlushedWindow(epochs=tuple(records)))
 
     def cut_window(self, to: int) -> None:
-        """Record the epochs of a window up to `to` as if that were all of it, so that `to` can be the mark.
+        """Record a window again, with its epochs up to `to` alone, so that `to` can become the mark.
 
-        Of an old one the record of `to` is put back. Changes nothing while there is a later mark.
+        Where the window's record is gone, that of `to` is put back. A later mark stays the mark.
         """
         records = self._window_of(to, self.keys(paths.FLUSHED))
         if records or (records := [r for r in [self.read(paths.RETAINED_RECORD, to)] if r]):
@@ -430,10 +434,10 @@ class Log:
     def recorded_above(
         self, to: int, retained: Mapping[int, Sequence[str]]
     ) -> list[tuple[int, list[str]]]:
-        """List what `rewind` deletes one after the other: the records of the epochs above `to`, newest first.
+        """List the objects that `rewind` deletes, in order: by windows above `to`, newest first.
 
-        By windows, each with its last epoch, since the mark goes down window by window. What is retained of
-        a window goes before its records. Listed freshly: what is missed stops the flush.
+        The mark goes down window by window, so each comes with its last epoch. What is retained of a window
+        goes before its records. Listed freshly: an object that is missed stops the flush.
 
         :param retained: the paths of what is in `retained/`, by epoch.
         """
@@ -456,7 +460,7 @@ class Log:
         found = () if window is None else window.epochs
         if found and [record.epoch for record in found] != [*name.epochs]:
             raise CorruptLog(
-                f"{self.where(paths.FLUSHED.path(name))} holds the records of other epochs",
+                f"{self.url_of(paths.FLUSHED.path(name))} holds the records of other epochs",
                 "Restore the file from a copy; records must not be renamed.",
             )
         return found
@@ -466,19 +470,14 @@ class Log:
         return found[-1] if found else self.read(paths.RETAINED_RECORD, epoch)
 
     def _window_of(self, epoch: int, names: Iterable[WindowName]) -> list[FlushedEpoch]:
-        """Read the records of an epoch and of those that precede it in its window; none without a record."""
+        """Read the records of an epoch and of those before it in its window; none without a record."""
         read = [self.records(name) for name in names if name.covers(epoch)]
         found = [[record for record in records if record.epoch <= epoch] for records in read]
-        return max(filter(None, found), key=lambda each: (_begun(each[-1]), len(each)), default=[])
-
-
-def _begun(record: FlushedEpoch) -> int:
-    """Return what tells which of two records of one epoch is the newer one: timestamps grow (rule 14)."""
-    return record.base_us
+        return max(filter(None, found), key=lambda each: (each[-1].base_us, len(each)), default=[])
 
 
 def _names_only_its_own(manifest: Manifest) -> bool:
-    """Whether all that a manifest names lies in its own log: what it names is read, and sent."""
+    """Whether all objects that a manifest names are its own log's: their rows are sent."""
     return paths.is_plan_key(manifest.plan) and all(
         paths.is_segment_of(segment.path, manifest.epoch) and min(segment.rows, segment.bytes) >= 0
         for segment in manifest.all_segments
@@ -492,10 +491,7 @@ _REQUESTS_AT_A_TIME = 16
 
 
 def read_many(log: Log, read: Callable[[T], V], names: Iterable[T]) -> list[V]:
-    """Read what each name stands for; return the results in the order of the names.
-
-    :param read: reads one; what it raises is raised here.
-    """
+    """Call `read` for each name, and return the results in order; in threads where reads are billed."""
     if not log.backend.billed:
         return [read(name) for name in names]
     with ThreadPoolExecutor(_REQUESTS_AT_A_TIME) as pool:

@@ -40,7 +40,7 @@ def keep(log: Log, epoch: int, segment: SegmentRef, first_us: int) -> None:
 
     :raises FileNotFoundError: it is gone.
     """
-    to = log.own(paths.quarantined(epoch, first_us, segment.rows, segment.path))
+    to = log.stored_path(paths.quarantined(epoch, first_us, segment.rows, segment.path))
     with contextlib.suppress(FileExistsError):
         log.backend.copy(segment.path, to)
 
@@ -55,7 +55,7 @@ def keep_row(log: Log, epoch: int, us: int, segment: str, row: pa.RecordBatch) -
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, row.schema) as writer:
         writer.write_batch(row)
-    path = log.own(paths.quarantined(epoch, us, 1, segment))
+    path = log.stored_path(paths.quarantined(epoch, us, 1, segment))
     with contextlib.suppress(FileExistsError):
         log.backend.create(path, sink.getvalue().to_pybytes())
 
@@ -126,12 +126,14 @@ def read_entry(log: Log, entry: Entry) -> pa.Table:
     :raises CorruptLog: it cannot be read, or has another number of rows.
     """
     try:
-        found = pa.ipc.open_file(pa.BufferReader(log.backend.read(log.own(entry.path)))).read_all()
+        found = pa.ipc.open_file(
+            pa.BufferReader(log.backend.read(log.stored_path(entry.path)))
+        ).read_all()
     except (pa.ArrowException, FileNotFoundError) as error:
-        raise CorruptLog(f"{log.where(entry.path)} cannot be read: {error}", _RESTORE) from error
+        raise CorruptLog(f"{log.url_of(entry.path)} cannot be read: {error}", _RESTORE) from error
     if found.num_rows != entry.name.rows:
         raise CorruptLog(
-            f"{log.where(entry.path)} has {found.num_rows} rows, and its name says {entry.name.rows}",
+            f"{log.url_of(entry.path)} has {found.num_rows} rows, and its name says {entry.name.rows}",
             _RESTORE,
         )
     return found

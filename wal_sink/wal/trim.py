@@ -258,7 +258,7 @@ def _refuse_other_history(log: Log, attempt: Attempt, record: FlushedEpoch | Non
     if record is None:
         raise Diverged(
             f"{log.url}/{paths.MANIFEST.path(attempt)} cannot be compared with what was flushed as epoch"
-            f" {attempt.epoch}: {log.where(paths.FLUSHED.folder)} has no record of it",
+            f" {attempt.epoch}: {log.url_of(paths.FLUSHED.folder)} has no record of it",
             f"The newest {RECORDS_KEPT:,} records are kept. If the manifest was put back from a copy of the"
             " log, move it away: its epoch is in the table. If it is the record that is lost, restore"
             " flushed/ from a copy.",

@@ -1,8 +1,8 @@
 """The session of the Kafka target: the records of a window and its ledger record, in one transaction.
 
-A producer whose `transactional.id` belongs to the query fences those before it: whatever they had open is
-aborted, and they can commit nothing more. So what this session reads of the ledger after
-`init_transactions` stays true until it commits, or is fenced itself: that is its conditional update.
+A producer whose `transactional.id` belongs to the query fences those before it: their open transactions are
+aborted, and they can commit nothing more. So the ledger that this session reads after `init_transactions` is
+current until it commits, or is fenced itself: that is its conditional update.
 
 A record that a topic refuses makes its whole transaction fail. So a session asks what the topics take before
 it sends, and leaves out what an altered topic would refuse (rule 24).
@@ -40,10 +40,10 @@ logger = logging.getLogger(__name__)
 TIMEOUT_S = 30.0
 """After which an answer counts as lost."""
 
-_PATIENCE_S = 3.0
-"""How long a reader waits for an open transaction before it takes its flusher for dead."""
+_OPEN_TRANSACTION_S = 3.0
+"""How long a reader waits for an open transaction before it aborts it."""
 
-_FULL_S = 0.2
+_FULL_BUFFER_S = 0.2
 _SMALLEST_LIMIT = 1_000
 """Of librdkafka for the size of messages."""
 _FENCED = {
@@ -56,7 +56,7 @@ _ABORTED = {
     KafkaError._PURGE_INFLIGHT,  # noqa: SLF001
     KafkaError._INVALID_DIFFERENT_RECORD,  # noqa: SLF001
 }
-"""What is reported of records that were not sent since another one was refused."""
+"""Errors of records that were not sent because another one was refused."""
 _REFUSED = {
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.INVALID_MSG,
@@ -65,7 +65,7 @@ _REFUSED = {
 }
 
 _RESENDS = "-resend"
-"""Ends the name of a producer that sends rows of the quarantine: it fences others that do, and no flusher."""
+"""Ends the name of a producer that sends rows of the quarantine: it fences others like it, and no flusher."""
 
 
 class KafkaSession(TransactionalSession):
@@ -89,11 +89,11 @@ class KafkaSession(TransactionalSession):
         """Records that were not delivered."""
 
     def read_ledger(self) -> LedgerState | None:
-        """Read the ledger topic to its end; end a dead flusher's transaction if it holds that up."""
+        """Read the ledger topic to its end; abort an open transaction of the query that blocks this."""
         if self._producer is not None:
             return self._ledger.read(TIMEOUT_S)
         try:
-            return self._ledger.read(_PATIENCE_S)
+            return self._ledger.read(_OPEN_TRANSACTION_S)
         except TargetUnavailable as error:
             query_id, of_row, _ = self._ledger.held_by.decode(errors="replace").partition(" ")
             if query_id != self._owner.query_id:
@@ -108,13 +108,13 @@ class KafkaSession(TransactionalSession):
         self._window, self._refusals = window, WindowRefusals()
 
     def pass_over(self, refused: OnRefused | None, passed: Sequence[PassedRow] = ()) -> None:
-        """Go on behind records that a topic refuses; note those that are passed over already."""
+        """Leave out records that a topic refuses, and note them, also those left out already."""
         self._refusals = WindowRefusals(refused, passed)
 
     def compare(self, plan: Plan) -> None:
         """Compare the name of the topic, and see that both topics are still there and serve.
 
-        Where the topic takes less than it did, only the records say whether that matters.
+        Whether records fit into lower limits of the topic is checked when they are sent.
         """
         if plan.table != (here := self._options.topic):
             raise published_elsewhere(f"the topic {plan.table}", here, [f"topic={plan.table}"])
@@ -143,7 +143,7 @@ class KafkaSession(TransactionalSession):
                 self._send(rows)
             else:
                 confirm = self._refuse_old_limits
-                self._refusals.find(plan, rows, self._window, self._send_taken, confirm)
+                self._refusals.find(plan, rows, self._window, self._send_unless_refused, confirm)
         except BaseException:
             self._abort()  # a part of the rows must not be committed
             raise
@@ -156,7 +156,7 @@ class KafkaSession(TransactionalSession):
         if self._producer is None:
             return
         try:
-            with _explained(self._options.transaction_timeout_ms):
+            with _explained_fencing(self._options.transaction_timeout_ms):
                 left = self._producer.flush(TIMEOUT_S)
             self._raise_failed()
         except BaseException:
@@ -191,7 +191,7 @@ class KafkaSession(TransactionalSession):
         self.compare(plan)
         self._begin()
         try:
-            if (error := self._send_taken(rows)) is not None:
+            if (error := self._send_unless_refused(rows)) is not None:
                 raise refusal(plan, rows, None, error) from error
         except BaseException:
             self._abort()
@@ -240,9 +240,9 @@ class KafkaSession(TransactionalSession):
         return topics.limits(self._ledger.admin, self._options.topics, self._ledger.topic)
 
     def _refuse_old_limits(self) -> None:
-        """Check that the topics take what they took when this session began, before a record is called wrong.
+        """Check that the topics have the limits of when this session began, before a record is refused.
 
-        :raises TargetUnavailable: they do not; the window is written again by what they take now.
+        :raises TargetUnavailable: they do not; the window is written again by the new ones.
         """
         if self._asked_limits() == self._limits:
             return
@@ -275,23 +275,23 @@ class KafkaSession(TransactionalSession):
             self.drain()
         except BaseException as error:
             try:
-                self._raise_reason(error)
+                self._raise_cause(error)
             finally:
-                self._drop()
+                self._drop_producer()
             raise
         try:
             self._producer.commit_transaction(TIMEOUT_S)
         except KafkaException as error:
             aborted = error.args[0].txn_requires_abort()
-            self._drop()
+            self._drop_producer()
             if aborted:
                 raise
             logger.warning("the answer to a commit is lost: %s", error)
             return Outcome.UNKNOWN
         return Outcome.APPLIED
 
-    def _raise_reason(self, error: BaseException) -> None:
-        """Raise why a transaction takes no record any more: its commit alone says so, and commits nothing."""
+    def _raise_cause(self, error: BaseException) -> None:
+        """Raise why a transaction takes no record: only a commit returns that, and it commits nothing."""
         if isinstance(error, KafkaException) and error.args[0].code() == KafkaError._STATE:  # noqa: SLF001
             try:
                 self._producer.commit_transaction(TIMEOUT_S)
@@ -313,13 +313,13 @@ class KafkaSession(TransactionalSession):
             self._producer = None
         self._failed.clear()
 
-    def _drop(self) -> None:
-        """Give the producer up: the next one ends what it may have left open."""
+    def _drop_producer(self) -> None:
+        """Drop the producer; the next one aborts what it may have left open."""
         self._producer = self._window = None
         self._open = False
         self._failed.clear()
 
-    def _send_taken(self, rows: Slice) -> Exception | None:
+    def _send_unless_refused(self, rows: Slice) -> Exception | None:
         """Send records; return why a topic would refuse one, with none of them sent."""
         try:
             refuse(rows.batch, self._topic_limits(), time.time_ns() // 1_000_000, "")
@@ -339,7 +339,7 @@ class KafkaSession(TransactionalSession):
             self._producer.poll,
             self._not_delivered,
         )
-        with _explained(self._options.transaction_timeout_ms):
+        with _explained_fencing(self._options.transaction_timeout_ms):
             for topic, key, value, headers, partition, ms in records(
                 rows.batch, self._options.topic
             ):
@@ -349,11 +349,11 @@ class KafkaSession(TransactionalSession):
                         produce(topic, value, key, partition, not_delivered, timestamp=ms, **more)
                         break
                     except BufferError:  # as many are on their way as fit
-                        poll(_FULL_S)
+                        poll(_FULL_BUFFER_S)
                     except KafkaException as error:  # none after a refusal, which it reports later
-                        poll(_FULL_S)
+                        poll(_FULL_BUFFER_S)
                         self._raise_failed()
-                        self._raise_reason(error)
+                        self._raise_cause(error)
                         raise
             poll(0)
         self._raise_failed()
@@ -363,7 +363,7 @@ class KafkaSession(TransactionalSession):
             self._failed.append((error, record))
 
     def _raise_failed(self) -> None:
-        """Raise what a record met, by which the transaction cannot be committed any more.
+        """Raise the error of a record: the transaction cannot be committed any more.
 
         :raises TargetRefused, TargetUnavailable: see `write`.
         :raises KafkaException: any other error.
@@ -433,10 +433,10 @@ def _altered(topic: str, problem: str) -> SchemaMismatch:
 
 
 @contextlib.contextmanager
-def _explained(timeout_ms: int) -> Iterator[None]:
-    """Say of a producer that was fenced what may have fenced it; raise the client's fatal error as it is.
+def _explained_fencing(timeout_ms: int) -> Iterator[None]:
+    """Explain the error of a fenced producer; raise another fatal error of the client as it is.
 
-    The client runs our callbacks with a fatal error already set, which Python then reports.
+    The client calls our callbacks with a fatal error set, and Python wraps that in a SystemError.
 
     :param timeout_ms: after which brokers end a transaction.
     :raises TargetUnavailable: the producer was fenced.
