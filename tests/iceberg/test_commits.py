@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 import pyarrow as pa
@@ -19,6 +22,8 @@ from wal_sink.errors import SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import Outcome, Owner
 from wal_sink.protocol import ledger
 from wal_sink.targets.iceberg.ledger import Row, Seen, are_rows_gone, conflict_outcome, tag
+from wal_sink.testing.contracts.ledger import row_of
+from wal_sink.testing.faults import Crash
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
 
@@ -123,6 +128,61 @@ def test_an_answer_is_lost(
     if not landed:
         assert running.commit(receipts) is Outcome.APPLIED
     assert values(options) == [1]
+
+
+def test_a_row_that_is_read_survives_a_power_loss(
+    options: dict[str, str], running: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log is trimmed after it. Who committed it may have died before it made that durable."""
+    real: Any = Table._do_commit
+    durable = set[str]()
+    fsync = os.fsync
+
+    def sync(descriptor: int) -> None:
+        durable.add(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        fsync(descriptor)
+
+    def commit(self: Table, *arguments: Any) -> None:
+        real(self, *arguments)
+        raise Crash
+
+    running.begin()
+    receipts = running.stage([row(1)])
+    with monkeypatch.context() as patch, contextlib.suppress(Crash):
+        patch.setattr(Table, "_do_commit", commit)
+        running.commit(receipts)
+    monkeypatch.setattr(os, "fsync", sync)
+    with running.connect() as other:
+        assert row_of(other).flushed == 0
+    newest = urlsplit(load(options).metadata_location).path
+    assert {newest, str(Path(newest).parent)} <= durable
+
+
+def test_others_delete_old_metadata_right_after_a_commit(
+    options: dict[str, str], running: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they deleted needs to survive nothing."""
+    with load(options).transaction() as change:
+        change.set_properties(
+            {
+                "write.metadata.delete-after-commit.enabled": "true",
+                "write.metadata.previous-versions-max": "1",
+            }
+        )
+    running.begin()
+    receipts = running.stage([row(1)])
+    real: Any = Table._do_commit
+
+    def commit(self: Table, *arguments: Any) -> None:
+        monkeypatch.setattr(Table, "_do_commit", real)
+        real(self, *arguments)
+        for v in (2, 3):
+            append_elsewhere(options, v)
+
+    monkeypatch.setattr(Table, "_do_commit", commit)
+    assert running.commit(receipts) is Outcome.APPLIED
+    assert running.state.flushed == 0
+    assert values(options) == [1, 2, 3]
 
 
 def test_a_catalog_that_always_conflicts(

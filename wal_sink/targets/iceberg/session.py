@@ -32,8 +32,10 @@ class IcebergSession(StagedFileSession[IcebergTable, IcebergReceipt]):
         self._tag = tag(owner.query_id)
 
     def read_ledger(self) -> LedgerState | None:
-        """Read the row of the table's newest version."""
-        return self._refreshed().seen(self._tag).state
+        """Read the row of the table's newest version, and make that version durable."""
+        table = self._refreshed()
+        table.sync()
+        return table.seen(self._tag).state
 
     def commit(
         self, seen: LedgerState | None, new: LedgerState, receipts: Sequence[bytes]

@@ -93,6 +93,7 @@ class IcebergTable:
         self.name = options.table
         self._options = options
         self._table = loaded(catalog_of(options), options)
+        self._synced = ""
 
     def refresh(self) -> None:
         """Look at the newest version.
@@ -216,10 +217,16 @@ class IcebergTable:
         self.files.sync(written)
         before = seen.snapshot and self.metadata.snapshot_by_id(seen.snapshot)
         self._table._do_commit(tuple(updates), requirements)  # noqa: SLF001 -- once, with our conditions
-        self.files.sync([self._table.metadata_location])
+        self.sync()
         if before:
             with contextlib.suppress(Exception):  # an empty file, which nothing names any more
                 io.delete(before.manifest_list)
+
+    def sync(self) -> None:
+        """Make the version that was looked at survive a power loss: who committed it may have died since."""
+        if self._table.metadata_location != self._synced:
+            self.files.sync([self._table.metadata_location])
+            self._synced = self._table.metadata_location
 
     def _with_retention(self, head: SetSnapshotRefUpdate) -> SetSnapshotRefUpdate:
         """Return the move of the main branch, which pyiceberg has forget which snapshots to keep."""
@@ -357,7 +364,8 @@ class Files:
                 continue
             # What looks encoded is part of the name, such as that of a partition's folder.
             path = Path(parts.path if parts.scheme else location)
-            sync(path)
+            with contextlib.suppress(FileNotFoundError):  # old metadata is deleted
+                sync(path)
             folders |= {*path.parents[:6]}
         for folder in folders:
             with contextlib.suppress(PermissionError):  # above the warehouse
