@@ -1,8 +1,7 @@
 """A streaming application to be killed: `python -m tests.spark.killed_app CONFIG.json`.
 
 Each of its queries reads one file of `source` in the folder in each epoch, and ends when it has read and
-flushed all. Where they stand still is the business of `wal_sink.testing.crash`. Its last line says which
-drivers of databases it has loaded.
+flushed all. Its last line says which drivers of databases it has loaded.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from pathlib import Path
 import msgspec
 
 import wal_sink
-from wal_sink.testing.crash import PausingDataSource
 from wal_sink.testing.local_spark import local_session
 
 DRIVERS = {"cassandra", "confluent_kafka", "deltalake", "psycopg", "sqlite3"}
@@ -28,16 +26,12 @@ class Config(msgspec.Struct, frozen=True):
     schema: str
     queries: dict[str, dict[str, str]]
     """The options of each, by the name of its checkpoint."""
-    pausing: bool = False
-    """Whether queries can be told to stand still."""
 
 
 def main(config: Config) -> None:
-    """Run the queries to their end, or to the points where they wait to be killed."""
+    """Run the queries to their end, unless the process is killed."""
     spark = local_session(**{"spark.master": "local[4]"})  # a flush job needs slots of its own
     with wal_sink.register(spark, drain_timeout=120):
-        if config.pausing:
-            spark.dataSource.register(PausingDataSource)
         queries = []
         for name, options in config.queries.items():
             source = spark.readStream.option("maxFilesPerTrigger", 1)
