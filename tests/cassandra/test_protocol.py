@@ -11,8 +11,8 @@ from state_backends import open_backend
 from tests.protocol.engine import World
 from tests.support.cassandra import target_of
 from wal_sink.errors import LedgerShadowed, TargetUnavailable
-from wal_sink.protocol.next_step import Idle, Resume
-from wal_sink.testing.faults import AnswerLost, Faults
+from wal_sink.protocol.next_step import Resume
+from wal_sink.testing.faults import Faults
 from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = pytest.mark.cassandra
@@ -31,20 +31,6 @@ def world(cassandra: Node, keyspace: str, tmp_path: Path) -> World:
 def table(cassandra: Node, keyspace: str) -> dict[str, int]:
     """What is in the table."""
     return {row.k: row.v for row in cassandra.execute(f"SELECT k, v FROM {keyspace}.t")}
-
-
-def test_epochs_replays_and_lost_answers(world: World, cassandra: Node, keyspace: str) -> None:
-    """A dead attempt, a replay, an epoch without rows, an update of a key, two lost answers."""
-    world.run().publish([("ghost", 9)])
-    run = world.run()
-    run.batch([("a", 1)], [("b", 1)])
-    run.batch()
-    run.batch([("a", 2)])
-    for operation in ("begin 1", "finish 2"):
-        faults = Faults(at=0, when="after", error=AnswerLost, matching=operation)
-        world.flush(faults)
-    assert table(cassandra, keyspace) == {"a": 2, "b": 1} == world.expected()
-    assert world.log.attempts() == ()
 
 
 def test_a_flush_that_died_is_resumed_with_the_same_timestamps(
@@ -99,18 +85,3 @@ def test_rule_14_a_row_after_one_that_the_server_has_dated_is_seen(
     world.target = plain
     world.run().flushed_batches([("a", 2)])
     assert table(cassandra, keyspace) == {"a": 2, "b": 1}
-
-
-def test_two_flushers_at_once(world: World, cassandra: Node, keyspace: str) -> None:
-    """Step by step in turn, they finish each other's work; each row is written once per timestamp."""
-    world.run().batches(*([("shared", epoch), (f"k{epoch}", epoch)] for epoch in range(4)))
-    flushers = [world.flusher(), world.flusher()]
-    rested = 0
-    for turn in range(60):
-        rested = rested + 1 if isinstance(flushers[turn % 2].run_once(), Idle) else 0
-        if rested == 2:
-            break
-    for flusher in flushers:
-        flusher.close()
-    assert rested == 2
-    assert table(cassandra, keyspace) == world.expected()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,48 +15,12 @@ from deltalake.schema import PrimitiveType
 
 from tests.delta.conftest import SCHEMA, Query, batch, conflict_after_commit, table_of
 from wal_sink.errors import CorruptLog, SchemaMismatch, TargetUnavailable
-from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
-from wal_sink.model.plan import Plan
+from wal_sink.model.ledger import LedgerState, Outcome, Window
 from wal_sink.protocol import ledger
-from wal_sink.targets.base import Slice
-from wal_sink.targets.delta import DeltaTarget
 from wal_sink.targets.delta.files import Files
 from wal_sink.targets.delta.session import LedgerFiles
 from wal_sink.targets.delta.table import Table
 from wal_sink.testing.contracts.ledger import begin, begun_window, finish, row_of
-from wal_sink.testing.contracts.rows import drained
-from wal_sink.testing.contracts.storage import together
-
-WINDOWS, ROWS = 12, 5
-
-
-def test_two_flushers_in_two_processes_deliver_once(query: Query) -> None:
-    """Each begins what it can, resumes what the other has begun, and finishes what it can (rule 13)."""
-    work = (query.target, query.owner, query.plan())
-    delivered = together("processes", [(_flush, work), (_flush, work)])
-    assert row_of(query.session).flushed == WINDOWS - 1
-    assert sorted(row["v"] for row in table_of(query.path)) == sorted([*range(WINDOWS)] * ROWS)
-    assert sum(delivered) <= WINDOWS
-    ledger = [*(Path(query.path) / "_wal_sink" / query.owner.query_id).iterdir()]
-    assert len(ledger) == 1
-
-
-def _flush(target: DeltaTarget, owner: Owner, plan: Plan) -> int:
-    """Flush as a flusher does; return how many windows this one has finished, as far as it heard."""
-    delivered = 0
-    while True:
-        with target.connect(owner) as session, contextlib.suppress(TargetUnavailable):
-            row = row_of(session)
-            if row.flushed == WINDOWS - 1:
-                return delivered
-            window = row.begun or begun_window(row.flushed + 1, ROWS)
-            if row.begun is None and begin(session, window) is not Outcome.APPLIED:
-                continue
-            session.start(window)
-            rows = batch([("a", window.first)] * ROWS)
-            session.write(plan, Slice(window.first, target.check(rows, plan), 1))
-            outcome = finish(session, window, drained(session))
-            delivered += outcome is Outcome.APPLIED
 
 
 def begun(query: Query) -> tuple[Window, tuple[bytes, ...]]:

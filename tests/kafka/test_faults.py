@@ -24,41 +24,10 @@ from wal_sink.targets.kafka.options import KafkaOptions
 from wal_sink.targets.kafka.session import KafkaSession, transactional
 from wal_sink.targets.kafka.topics import admin_of, limits
 from wal_sink.testing.contracts.ledger import create
-from wal_sink.testing.faults import AnswerLost, Crash, Faults
+from wal_sink.testing.faults import Crash
 from wal_sink.testing.servers.kafka import Broker
 
 ROWS = [(f"k{n}", n) for n in range(100)]
-
-
-@pytest.mark.parametrize(
-    ("operation", "when"),
-    [("begin", "before")]
-    + [(operation, "after") for operation in ("begin", "start", "write", "drain", "finish")],
-)
-def test_a_flusher_that_dies_leaves_nothing_that_counts(
-    make_world: Callable[[], TopicWorld], operation: str, when: str
-) -> None:
-    """Its transaction is aborted when the next flusher writes, and each row comes once.
-
-    To die after an operation is to die before the next one.
-    """
-    world = make_world()
-    world.run().batch(ROWS)
-    faults = Faults(0, "before" if when == "before" else "after", matching=operation)
-    with pytest.raises(Crash):
-        flush(world.flusher(faults))
-    if (operation, when) != ("finish", "after"):
-        assert world.visible() == []
-    flush(world.flusher())
-    raw.complete(world, 1, (operation, when))
-
-
-def test_a_lost_answer_to_commit_is_read_back(make_world: Callable[[], TopicWorld]) -> None:
-    """The records are there; they are not written again."""
-    world = make_world()
-    world.run().batch(ROWS)
-    flush(world.flusher(Faults(0, "after", AnswerLost, matching="finish")))
-    raw.complete(world, 1, "")
 
 
 def test_a_transaction_left_open_on_the_ledger_is_ended_by_the_next_flusher(

@@ -29,7 +29,7 @@ class TestKafka(RefusalsContract, TransactionalContract, RestartContract):
     """A row is a record: its value is JSON, its key the text k."""
 
     unwritable_error = KafkaException
-    most_kills = 3
+    most_kills = 5
 
     @pytest.fixture
     def target(self, kafka: Broker) -> KafkaTarget:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -123,28 +122,6 @@ def test_an_answer_to_commit_that_is_lost_is_read_back(
         assert outcomes == [Outcome.UNKNOWN, *again]
         raw.complete(world, 1, when)
         world.end_sessions()
-
-
-def test_two_flushers_deliver_once(postgresql: Server, schema: str) -> None:
-    """At the same time, over many epochs; each of them may lose at any step."""
-    world = PostgresqlWorld(postgresql, schema)
-    world.run().batches(*([(f"{number}/{n}", n) for n in range(20)] for number in range(12)))
-    errors: list[Exception] = []
-
-    def work() -> None:
-        try:
-            flush(world.flusher())
-        except Exception as error:  # noqa: BLE001 -- shown by the assertion
-            errors.append(error)
-
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert errors == []
-    raw.complete(world, 12, "")
-    world.end_sessions()
 
 
 def test_a_silent_server_is_given_up(
