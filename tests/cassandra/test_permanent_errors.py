@@ -215,23 +215,6 @@ CHANGES = [
 ]
 
 
-@pytest.mark.parametrize(("said", "changes"), CHANGES)
-def test_a_column_that_changes_while_rows_are_written(
-    flushing: Flushing,
-    admin: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    said: str,
-    changes: tuple[str, ...],
-) -> None:
-    """The last look comes after the last acknowledgement: the look on the way would come too late."""
-    monkeypatch.setattr("wal_sink.targets.cassandra.write.drift.CHECK_EVERY_S", 3_600)
-    for change in changes:
-        admin.execute(change)
-    flushing.batch(("b", 2))
-    flushing.stops("SchemaMismatch", said)
-    assert flushing.status().flushed == 0
-
-
 def write_all(session: Session, plan: Plan, rows: Slice) -> None:
     session.write(plan, rows)
     session.drain()

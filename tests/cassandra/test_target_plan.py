@@ -131,26 +131,6 @@ def test_another_table_in_the_ledgers_place(cassandra: Node, table: str) -> None
         wrong.connect(Owner("q", "l", "c"))
 
 
-def test_a_ledger_table_that_is_gone(cassandra: Node, table: str) -> None:
-    """The flusher does not create it anew: it may have been dropped."""
-    of = target(cassandra, table)
-    of.plan(SCHEMA, "k")
-    cassandra.execute(f"DROP TABLE {table}.wal_sink_ledger")
-    with pytest.raises(SchemaMismatch, match=r"(?s)wal_sink_ledger.* does not exist.*restore it"):
-        of.connect(Owner("q", "l", "c"))
-
-
-def test_the_printed_table_can_be_created(cassandra: Node, keyspace: str) -> None:
-    """No such table: the error prints a CREATE TABLE that the DataFrame then fits."""
-    said = refusal(target(cassandra, keyspace))
-    assert f'Table "{keyspace}"."t" does not exist' in said
-    ddl = said[said.index("CREATE TABLE") :]
-    assert '"At" timestamp' in ddl
-    cassandra.execute(ddl)
-    plan = target(cassandra, keyspace).plan(SCHEMA, "k")
-    assert plan.columns[0].role == "partition"
-
-
 def test_varchar_is_text(cassandra: Node, keyspace: str) -> None:
     """Two words for one type."""
     cassandra.execute(f"CREATE TABLE {keyspace}.t (id varchar PRIMARY KEY)")

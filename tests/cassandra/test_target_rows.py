@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import time
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.cassandra import raw_options
-from wal_sink.errors import InvalidRow, SchemaMismatch
+from wal_sink.errors import InvalidRow
 from wal_sink.model.ledger import Owner
 from wal_sink.model.plan import Plan
 from wal_sink.options import parse
@@ -94,28 +93,7 @@ def knv(table: Table) -> Table:
     return table
 
 
-def test_a_foreign_write_with_the_clock_of_today(knv: Table) -> None:
-    """Ordinary writers take part by their clock, in microseconds as here."""
-    knv.write(rows((1, 1, "ours")), us=int(time.time() * 1e6) - 60_000_000)
-    knv.node.execute(f"INSERT INTO {knv.name} (k, n, v) VALUES (1, 1, 'theirs')")
-    assert [row.v for row in knv.select()] == ["theirs"]
-    knv.write(rows((1, 1, "ours")), us=int(time.time() * 1e6) + 60_000_000)
-    assert [row.v for row in knv.select()] == ["ours"]
-
-
 # --- batches ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("count", "per_partition"), [(4_000, 1), (20_000, 10), (20_000, 20_000)])
-def test_many_rows(knv: Table, count: int, per_partition: int) -> None:
-    """One slice; every row with its own timestamp, in a time that would do for a flush."""
-    values = [(i // per_partition, i, f"value {i}") for i in range(count)]
-    begin = time.monotonic()
-    knv.write(rows(*values))
-    seconds = time.monotonic() - begin
-    got = {(row.k, row.n): (row.v, row.us) for row in knv.select("k, n, v, writetime(v) AS us")}
-    assert got == {(k, n): (v, US + i) for i, (k, n, v) in enumerate(values)}
-    assert seconds < 60
 
 
 def test_large_rows_of_one_partition(knv: Table) -> None:
@@ -172,27 +150,3 @@ def test_the_largest_row_is_taken(table: Table) -> None:
     blob = b"x" * (8 * 1024 * 1024 - 4)
     table.write(pa.record_batch({"id": pa.array([1], pa.int32()), "c": [blob]}))
     assert table.select()[0].c == blob
-
-
-def test_a_plan_whose_table_changed(knv: Table) -> None:
-    """Seen before the first row of a connection is written."""
-    plan = knv.write(rows((1, 1, "a")))
-    assert knv.session is not None
-    knv.node.execute(f"ALTER TABLE {knv.name} DROP v")
-    target = CassandraTarget(parse(knv.raw, CassandraOptions))
-    with (
-        target.connect(Owner("another", "log", "checkpoint")) as session,
-        pytest.raises(SchemaMismatch, match=r"v was text \(regular\), is gone"),
-    ):
-        session.write(plan, Slice(0, target.check(rows((1, 2, "b")), plan), US))
-
-
-def test_a_table_that_changes_under_an_open_connection(knv: Table) -> None:
-    """What the server refuses then is explained by the difference, when its answers are awaited."""
-    plan = knv.write(rows((1, 1, "a")))
-    assert knv.session is not None
-    batch = CassandraTarget(parse(knv.raw, CassandraOptions)).check(rows((1, 2, "b")), plan)
-    knv.node.execute(f"ALTER TABLE {knv.name} DROP v")
-    with pytest.raises(SchemaMismatch, match=r"v was text \(regular\), is gone"):  # noqa: PT012
-        knv.session.write(plan, Slice(0, batch, US))
-        knv.session.drain()

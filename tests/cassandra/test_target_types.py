@@ -126,24 +126,6 @@ def test_there_and_back(place: Place, wide: tuple[str, list[Case]]) -> None:
     until(lambda: {row.id for row in place.select(table, "id")} == {*range(4, 12)}, seconds=20)
 
 
-def test_vectors(place: Place) -> None:
-    """Exactly as many floats as the type says."""
-    table = place.create("id int PRIMARY KEY, v vector<float, 2>, w vector<float, 2>")
-    batch = pa.record_batch(
-        {
-            "id": ints(1, 2),
-            "v": pa.array([[1.5, -0.0], None], pa.list_(pa.float32())),
-            "w": pa.array([None, [0.1, 1e-45]], pa.list_(pa.float32())),
-        }
-    )
-    place.write(table, (US, batch))
-    nearest = pa.array([0.1, 1e-45], pa.float32()).to_pylist()
-    assert {row.id: (row.v, row.w) for row in place.select(table)} == {
-        1: ([1.5, -0.0], None),
-        2: (None, nearest),
-    }
-
-
 def test_an_element_of_a_set_may_be_long(place: Place) -> None:
     """More than the 64 KiB that older protocols allowed; keys of maps, too."""
     table = place.create("id int PRIMARY KEY, s set<text>, m map<text, int>")

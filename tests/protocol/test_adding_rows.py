@@ -6,7 +6,6 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from state_backends import open_backend
@@ -185,16 +184,6 @@ def test_a_commit_that_fails_for_good_is_refused_with_its_reason(world: AddingWo
     with pytest.raises(Exception, match="FOREIGN KEY constraint failed"):
         until_rest(world.flusher())
     assert (world.state.flushed, world.visible()) == (-1, [])
-
-
-def test_a_row_that_does_not_fit_is_refused_in_the_task(world: AddingWorld) -> None:
-    """Before anything is published; the message names the column."""
-    schema = pa.schema([("k", pa.string()), ("v", pa.decimal128(38, 0))])
-    batch = pa.record_batch([pa.array(["a"]), pa.array([10**30], schema.field("v").type)], schema)
-    world.run()
-    plan = world.target.plan(schema, "decimals")
-    with pytest.raises(Exception, match=r"Column v of .* does not fit into INTEGER"):
-        world.target.check(batch, plan)
 
 
 def test_a_rewind_says_that_rows_are_added_again(world: AddingWorld) -> None:
