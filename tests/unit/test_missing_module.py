@@ -94,7 +94,8 @@ def test_an_extra_is_not_blamed_for_another_module(missing: str) -> None:
 
 def test_each_extra_brings_its_clients() -> None:
     extras = tomllib.loads(Path("pyproject.toml").read_text())["project"]["optional-dependencies"]
+    found = packages_distributions()
     for target, modules in CLIENTS.items():
         brought = {re.split(r"[\[><=]", each)[0] for each in extras[target]}
         for module in modules:
-            assert brought & {each.lower() for each in packages_distributions()[module]}, module
+            assert brought & {each.lower() for each in found[module]}, module
