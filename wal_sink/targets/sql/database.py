@@ -194,7 +194,7 @@ class Database(ABC):
         """Add rows in the open transaction; in bulk where the driver knows how.
 
         :param batch: columns as `arrow_type` has them, at least one row.
-        :returns: how many rows the server says it has added; None where it does not say, or replaces rows.
+        :returns: how many rows at least the server says it has added or replaced; None: it does not say.
         """
         names = ", ".join(self.quote(column.name) for column in plan.columns)
         into = with_values(f"{self.table_name} ({names})", self.parameter)

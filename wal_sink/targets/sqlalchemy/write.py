@@ -30,7 +30,7 @@ def write(
     The server decides which keys are equal. Rows between two deletes are one `executemany`, or literals.
 
     :param batch: in the types of the plan, at least one row.
-    :returns: how many rows the server says it has added; None where it does not say, or replaces rows.
+    :returns: how many rows at least the server says it has added or replaced; None: it does not say.
     :raises Exception: of the driver.
     """
     if backend == "duckdb":
@@ -54,8 +54,10 @@ def write(
                 values = (driver_values(backend, column) for column in rows.columns)
                 cursor.executemany(one, list(zip(*values, strict=True)))
                 counted = cursor.rowcount
-    # Drivers of the databases with MERGE may count the last row alone.
-    return None if key_of(plan) or dialect.upsert == "merge" else int(counted)
+    # Of MERGE a driver may count the last row alone; a delete, or a row that is all key, may change nothing.
+    is_all_key = len(key_of(plan)) == len(names)
+    uncounted = dialect.upsert == "merge" or plan.operation is not None or is_all_key
+    return None if uncounted else int(counted)
 
 
 def _runs(plan: Plan, batch: pa.RecordBatch) -> Iterator[tuple[bool, int, int]]:
