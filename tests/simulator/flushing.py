@@ -139,9 +139,12 @@ class Flushing:
         See rules 9 and 17.
         """
         site, judge, looked_us = self.site, self.world.judge, self.thread.looked["commits"]
-        known_us = [judge.begun_lost_us(self.target), site.rewound_us, self.process.stalled_us]
+        moved_us = max(judge.begun_lost_us(self.target), site.rewound_us)
         records = [us for path, us in judge.steps.recorded_us.items() if site.log.has(path)]
-        if self.target or judge.cloned or step.warn or looked_us <= max([*known_us, *records]):
+        if self.target or judge.cloned or step.warn or looked_us <= max([0, *records]):
+            return
+        # An earlier step of this pass may have asked, before the row was another one.
+        if self.thread.since_us <= moved_us or looked_us <= self.process.stalled_us:
             return
         row, mark = self.world.row(self.target), max(site.recorded(self.target), default=-1)
         if mark >= 0 and (row is None or row.flushed < mark):

@@ -554,9 +554,14 @@ class Judge(logging.Handler):
     def row_is_back(self, target: str) -> None:
         """Learn that an earlier ledger row counts again: what it names as begun is finished (rule 10).
 
-        Spark may have computed such an epoch again from the same source offsets since.
+        Spark may have computed such an epoch again from the same source offsets since. A rewind that was under
+        way counts no more.
         """
         row = self.read_ledger(target)
+        for attempt in self._by_value if row is not None else ():
+            arrival = attempt.at(target)
+            if arrival.flushed_us and attempt.epoch <= row.flushed:
+                arrival.flushed |= attempt.rows.keys() <= arrival.keys
         for begun in row.begun.epochs if row is not None and row.begun is not None else ():
             if (attempt := self._by_digest.get(begun.digest)) is not None:
                 for site in self.sites:
