@@ -554,8 +554,8 @@ class Judge(logging.Handler):
     def row_is_back(self, target: str) -> None:
         """Learn that an earlier ledger row counts again: what it names as begun is finished (rule 10).
 
-        Spark may have computed such an epoch again from the same source offsets since. A rewind that was under
-        way counts no more.
+        Spark may have computed such an epoch again from the same source offsets since. A rewind that was
+        under way counts no more.
         """
         row = self.read_ledger(target)
         for attempt in self._by_value if row is not None else ():

@@ -56,6 +56,25 @@ FAULTS = (
 )
 """What a history may draw."""
 
+_FROM_OUTSIDE = (
+    "clock jumps",
+    "stale listings",
+    "repartitions",
+    "restored backups",
+    "clones",
+    "restored targets",
+    "checkpoints set back",
+    "copies",
+    "ledgers",
+    "operators",
+    "detached targets",
+    "migrated queries",
+)
+"""What others than drivers and flushers do to a history."""
+
+_MOST_FROM_OUTSIDE = 3
+"""How many of these a history may have: of more at once, much is documented as lost, and little is judged."""
+
 _THEMES = (
     {"lists", "zombies", "other flushers"},
     {"lists", "crashes", "other flushers", "lost answers"},
@@ -169,6 +188,7 @@ class Swarm:
         share = chance.choice((0.1, 0.25, 0.4))
         faults = frozenset(fault for fault in among if chance.random() < share)
         faults -= {"detached targets"}
+        theme: frozenset[str] = frozenset()
         if chance.random() < _THEMED:
             theme = frozenset(chance.choice(_THEMES)) & frozenset(among)
             excluded = {each for fault in theme for each in _EXCLUDES.get(fault, ())}
@@ -181,6 +201,10 @@ class Swarm:
             faults |= {"trim delay"} & frozenset(among)
         for fault in [fault for fault in _EXCLUDES if fault in faults]:
             faults -= _EXCLUDES[fault] if fault in faults else set()
+        outside = [fault for fault in _FROM_OUTSIDE if fault in faults]
+        chance.shuffle(outside)
+        outside.sort(key=lambda fault: fault not in theme)
+        faults -= {*outside[_MOST_FROM_OUTSIDE:]}
         if not faults & set(_IO_FAULTS):
             faults |= {chance.choice(list(_IO_FAULTS))}
         return cls(faults, chance.choice((15, 30, 45, 70)), chance.choice((0.05, 0.2, 0.4)))
