@@ -43,6 +43,8 @@ class Flushing:
         """With which the last pass ended."""
         self.documented: set[str] = set()
         """Kinds of errors at which it may stop, beside those of the whole history."""
+        self.silent_us = 0
+        """When it reported again last, after it had counted as hung."""
         self.rests = ""
         """Why the last pass rested."""
         self.rested = False
@@ -102,6 +104,8 @@ class Flushing:
 
     def _pass(self) -> None:
         self.error, self.rests = None, ""
+        if self._flusher is not None and not self.reports:
+            self.silent_us = MACHINE.true_us
         try:
             flusher = self._made()
         except OSError as error:

@@ -101,8 +101,10 @@ class Operator:
                 judge.reset(self.name)
             self._row_made()
             judge.steps.rewound(self.site, self.name, flushed)
-            # A flusher whose reports have failed meanwhile, as on a full disk, may count as dead.
-            heard = {each for each in living if each.process.disturbed_us < since_us}
+            # One that has hung meanwhile, or whose reports have failed, as on a full disk, may count as dead.
+            heard = {
+                each for each in living if max(each.process.disturbed_us, each.silent_us) < since_us
+            }
             if beside := {each for each in heard if each.reports}:
                 names = ", ".join(each.process.name for each in beside)
                 judge.violate(f"a rewind is carried out beside a living flusher: {names}")

@@ -143,6 +143,7 @@ class Site:
         for epoch, attempt in self.kept.items():
             if attempt is not None and backup.kept.get(epoch) is not attempt:
                 attempt.lost = True
+        chosen = [attempt for attempt in self.kept.values() if attempt and attempt.excused]
         self.kept, self.completed = dict(backup.kept), dict(backup.completed)
         for attempt in self.kept.values():
             if attempt is not None:
@@ -150,6 +151,8 @@ class Site:
                 attempt.fenced_us = None  # the backup may lack its proof
         self.given_up = set(backup.given_up)
         self.states = {name: list(states) for name, states in backup.states.items()}
+        for attempt in chosen:  # the ledger row names it still
+            self.take_begun(attempt)
         self.take_newer_unsettled()  # the ledger row may have been lost since
 
     @property
