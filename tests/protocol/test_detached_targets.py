@@ -42,7 +42,8 @@ from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.run_history import RunHistory
 from wal_sink.flush.trimmer import Trimmer
 from wal_sink.model import paths
-from wal_sink.model.records import CommitProof, Gap
+from wal_sink.model.paths import StateName
+from wal_sink.model.records import CommitProof, Gap, TargetState
 from wal_sink.progress.status import read_status, status_lines
 from wal_sink.progress.wait import wait_until_flushed
 from wal_sink.protocol.next_step import Idle
@@ -485,22 +486,30 @@ def test_rule_18_a_sweep_leaves_alone_what_was_flushed_after_it_had_listed_the_t
     assert world.log.read(paths.CHOICE, 1) is not None
 
 
-def test_what_another_attach_took_back_may_be_trimmed_still(world: SeveralWorld) -> None:
-    """Between the announcement of a target and the command that goes on; another database was replaced."""
+@pytest.mark.parametrize("late", [False, True])
+def test_what_another_attach_took_back_may_be_trimmed_still(
+    world: SeveralWorld, *, late: bool
+) -> None:
+    """Between the announcement of a target and the command that goes on; another database was replaced.
+
+    :param late: the other target's `detach` stood still, so it says less than was flushed by then.
+    """
     world.retention_s = 86_400.0
     plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
     epochs(world, 1, 2)
     flush(world.flusher(name=CELLS))
     announce(world.log.of(ADDED), 3, NOW_US, "test", "an attach that died", 0)
-    plan_detach(query(world).of(CELLS)).carry_out(NOW_US)
+    said = 0 if late else 2
+    state = TargetState(verb="detached", epoch=said, by="test", at_us=NOW_US, why="test")
+    world.log.create(paths.TARGET_STATE, StateName(CELLS, 2), state)
     world.store.table.clear()
     world.store.ledger.clear()
     plan_attach(query(world).of(CELLS), world.targets[CELLS]).carry_out(NOW_US)
-    assert trimmable_unseen(world.log) == (0, 2)
+    assert trimmable_unseen(world.log) == (0, said)
     assert attach(world).missing == ()
-    gone = [*world.log_backend.list("manifests/"), *world.log_backend.list("segments/")]
-    world.log_backend.delete([*gone, *world.log_backend.list("choices/")])
-    world.flush_all()
+    trimmed = ("manifests/", "retained/", "segments/", "choices/")
+    world.log_backend.delete([path for each in trimmed for path in world.log_backend.list(each)])
+    flush(world.flusher(name=ADDED))
     assert sorted(world.rows(ADDED)) == [("0", 0), ("1", 1), ("2", 2)]
 
 

@@ -227,6 +227,7 @@ class Attachment(NamedTuple):
         """Whether the log has all of an epoch, for this target; keep it.
 
         What was chosen for all targets is what it gets. As long as that is there, so was all else that tells.
+        Another target may have it, and a flusher may be about to trim it.
         """
         log = self.query.log
         chosen = log.read(paths.CHOICE, epoch)
@@ -244,7 +245,7 @@ class Attachment(NamedTuple):
                 plan_of(log, found.manifest)
             except CorruptLog:
                 return False
-            if epoch <= unseen.upto and not self._keep(found, us):
+            if chosen is not None and not self._keep(found, us):
                 return False
         return True
 
