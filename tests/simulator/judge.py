@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.protocol.raw import last_us, manifest_digest, parsed
 from tests.simulator.machine import MACHINE
-from tests.simulator.rows import INVALID, REFUSED, SHARED_KEYS
+from tests.simulator.rows import INVALID, REFUSED, SHARED_KEYS, refused_in
 from tests.simulator.steps import Steps
 from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerState, Window
@@ -609,6 +609,7 @@ class Judge(logging.Handler):
             and MACHINE.true_us < since_us + self.retention_s * 1_000_000
             # A limit that is documented: docs/protocol/operators.md.
             and not (site.looked_before_rewind and since_us > MACHINE.looked_us)
+            and attempt.epoch not in site.trimmed_late
         ):
             self.violate(f"{path} is deleted before wal.retention is over")
         if lacking and not self._is_replay(site, attempt):
@@ -641,9 +642,12 @@ class Judge(logging.Handler):
         if self.row_was_moved():
             self.two_rewinds.update(epochs)
 
-    def entry_deleted(self, site: Site, target: str, rows: dict[str, int]) -> None:
-        """Look at an entry that is about to be deleted: its rows are in the table, or come again."""
-        for key, value in rows.items():
+    def entry_deleted(self, site: Site, target: str, path: str) -> None:
+        """Look at an entry that is about to be deleted: its rows are in the table, or come again.
+
+        A rewind that stood still deletes the one of before, where a flusher has made another one since.
+        """
+        for key, value in refused_in(site.log.get(path)).items():
             attempt = self._by_value[value]
             arrival = attempt.at(target)
             given_up = (target, attempt.epoch) in site.given_up
@@ -652,6 +656,7 @@ class Judge(logging.Handler):
                 self.violate(f"a rewind deletes row {key} of {attempt.name}, which stays given up")
             # Of a history that was left, Spark computes it again.
             left = given_up or attempt.lost or key in arrival.gone
+            left |= key in site.quarantined(target, attempt, but=path)
             if arrival.flushed and key not in arrival.keys and not left:
                 self.violate(f"row {key} of {attempt.name} leaves the quarantine, and is lost")
             elif key not in arrival.keys:

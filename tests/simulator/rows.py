@@ -140,3 +140,9 @@ def _encoding(rows: dict[str, int]) -> _Segments:
         ]
         _encoded[name] = _Segments(*found)
     return _encoded[name]
+
+
+def refused_in(data: bytes) -> dict[str, int]:
+    """Return the rows of an entry of the quarantine, by key."""
+    rows = pa.ipc.open_file(pa.BufferReader(data)).read_all().column("row").to_pylist()
+    return {row["k"]: row["v"] for row in rows}

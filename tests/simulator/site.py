@@ -6,12 +6,11 @@ import json
 import re
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-
 from tests.protocol.raw import manifest_digest
 from tests.simulator.judge import Computed, Judge, body_run, sources
 from tests.simulator.machine import MACHINE
 from tests.simulator.process import Process
+from tests.simulator.rows import refused_in
 from tests.simulator.steps import MANIFEST
 from tests.simulator.volume import Files, Mount, Volume
 from wal_sink.checkpoint.checkpoint import Checkpoint
@@ -67,6 +66,8 @@ class Site:
         documented limit, docs/protocol/operators.md."""
         self.put_back_late: set[str] = set()
         """Manifests that a rewind put back whose records had been deleted meanwhile: the same limit."""
+        self.trimmed_late: set[int] = set()
+        """Epochs of which a flusher that had looked before a rewind has deleted something: the same limit."""
         self.set_back: dict[int, Batch] = {}
         """Of begun epochs behind which the checkpoint was set back, for other data: the newer checkpoint."""
         self.taken_back: set[int] = set()
@@ -392,12 +393,16 @@ class Site:
 
     # --- quarantine -------------------------------------------------------------------------------
 
-    def quarantined(self, target: str, attempt: Computed) -> set[str]:
-        """Return the keys of an attempt's rows that are in a target's quarantine, or have left it."""
+    def quarantined(self, target: str, attempt: Computed, but: str = "") -> set[str]:
+        """Return the keys of an attempt's rows that are in a target's quarantine, or have left it.
+
+        :param but: an entry that is about to go.
+        """
         folder = paths.of_target(target, paths.QUARANTINED.folder)
         found: set[str] = set()
         for path in self.log.paths(folder):
-            if path.endswith(".arrow") and int(path.rpartition("/")[2][:20]) == attempt.epoch:
+            is_here = path.endswith(".arrow") and path != but
+            if is_here and int(path.rpartition("/")[2][:20]) == attempt.epoch:
                 rows = refused_in(self.log.get(path))
                 found |= {key for key, value in rows.items() if value == attempt.value}
         return found
@@ -449,11 +454,15 @@ class Site:
     def _deleted(self, path: str) -> None:
         """Tell the judge when the last name of a segment or a manifest goes; both may have a second one."""
         self._judge.steps.deleted(self, path)
+        if self.looked_before_rewind and path.startswith(
+            (paths.MANIFEST.folder, paths.SEGMENT.folder)
+        ):
+            self.trimmed_late.add(int(re.findall(r"[0-9]+", path)[0]))
         if path.startswith((paths.FLUSHED.folder, paths.RETAINED_RECORD.folder)):
             self._judge.rewind_deletes(_epochs_of(path))
         if path.startswith("quarantine/") and path.endswith(".arrow"):
             target = target_of(path)
-            self._judge.entry_deleted(self, target, refused_in(self.log.get(path)))
+            self._judge.entry_deleted(self, target, path)
         elif MANIFEST.search(path):
             data = self.log.get(path)
             name = f"{paths.MANIFEST.folder}{path.rpartition('/')[2]}"
@@ -462,17 +471,7 @@ class Site:
             if lost_to:
                 self._judge.manifest_deleted(self, path, data, lost_to)
         elif path.startswith(paths.FLUSHED.folder):
-            epochs = _epochs_of(path)
-            self._judge.record_deleted(self, epochs)
-            rows = [self._judge.read_ledger(target) for target in self._judge.targets]
-            made = [row.flushed for row in rows if row is not None and row.last is None]
-            threads = [t for process in MACHINE.processes.values() for t in process.threads]
-            made += [t.rewind.to for t in threads if t.rewind is not None]
-            forgotten = self._judge.newest_ever(self, target_of(path)) - trim.RECORDS_KEPT
-            if MACHINE.looked_us and any(
-                flushed in epochs and flushed <= forgotten for flushed in made
-            ):
-                self.marks_gone[path] = self.log.get(path)
+            self._record_deleted(path)
         elif path.startswith((paths.CHOICE.folder, paths.PROOF.folder)):
             attempt = self.kept.get(int(path.partition("/")[2][:20]))
             # An old listing may lack a manifest that a rewind has put back: the record says which attempt.
@@ -486,6 +485,19 @@ class Site:
             lost_to = self._lost_to(segment, path) if found else frozenset()
             if lost_to:
                 self._judge.deleted(self, segment, lost_to)
+
+    def _record_deleted(self, path: str) -> None:
+        epochs = _epochs_of(path)
+        self._judge.record_deleted(self, epochs)
+        rows = [self._judge.read_ledger(target) for target in self._judge.targets]
+        made = [row.flushed for row in rows if row is not None and row.last is None]
+        threads = [t for process in MACHINE.processes.values() for t in process.threads]
+        made += [t.rewind.to for t in threads if t.rewind is not None]
+        forgotten = self._judge.newest_ever(self, target_of(path)) - trim.RECORDS_KEPT
+        if MACHINE.looked_us and any(
+            flushed in epochs and flushed <= forgotten for flushed in made
+        ):
+            self.marks_gone[path] = self.log.get(path)
 
     def _lost_to(self, path: str, gone: str, among: set[str] | None = None) -> frozenset[str]:
         """Return the targets whose last name of an object goes.
@@ -514,9 +526,3 @@ def _epochs_of(path: str) -> range:
     """Return the epochs of a record in `flushed/`, or of what is retained."""
     last, *others = (int(number) for number in re.findall(r"[0-9]{20}", path))
     return range(others[0] if others else last, last + 1)
-
-
-def refused_in(data: bytes) -> dict[str, int]:
-    """Return the rows of an entry of the quarantine, by key."""
-    rows = pa.ipc.open_file(pa.BufferReader(data)).read_all().column("row").to_pylist()
-    return {row["k"]: row["v"] for row in rows}
