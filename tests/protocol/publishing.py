@@ -60,7 +60,7 @@ class Driver:
             self.run.log,
             checkpoint,
             plan=self.run.plan.key,
-            options={},
+            options=self.run.options,
             clock_us=self.run.query.clock,
             backpressure=room,
         )

@@ -301,14 +301,55 @@ def test_what_has_no_plan_of_a_target_is_missing_there(world: SeveralWorld) -> N
     world.named = {CELLS: both[CELLS]}
     epochs(world, 1, 2)
     world.named = both
-    with pytest.raises(
-        OptionError, match="newest run that has published does not name target added"
-    ):
+    with pytest.raises(OptionError, match="newest run does not name target added"):
         attach(world)
     epochs(world, 3)
     done = attach(world)
     assert (done.missing, done.missing_rows, done.state.epoch) == ((1, 2), 2, 3)
     everything(world, done)
+
+
+def test_a_target_gets_no_epoch_of_a_run_that_does_not_name_it(tmp_path: Path) -> None:
+    """The run starts while it is detached, and publishes at any moment of `attach`; or `attach` refuses."""
+
+    def meets(operation: str) -> bool:
+        return operation.partition(" ")[2].startswith(("targets/", "runs/"))
+
+    seen, stop = set(), 0
+    while True:
+        world = SeveralWorld(tmp_path)
+        epochs(world, 0)
+        world.flush_all()
+        plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
+        both, world.named = world.named, {CELLS: world.named[CELLS]}
+        run, world.named = world.run(), both
+
+        def attaches(faults: Turns, world: SeveralWorld = world) -> None:
+            with contextlib.suppress(OptionError):
+                attach(world, faults)
+
+        other = Process(Turns(stop, counts=meets), attaches)
+        other.turn()
+        if other.ended and seen:
+            break
+        world.named = {CELLS: both[CELLS]}
+        with contextlib.suppress(OptionError):
+            run.batch([("1", 1)])
+        published, world.named = bool(world.log.attempts_at(1)), both
+        other.turn()
+        verb = world.log.of(ADDED).states()[-1].verb
+        assert not (published and verb == "attached"), other.turns.stopped_before
+        seen.add((published, verb))
+        world.end_sessions()
+        world.forget()
+        stop += 1
+    assert seen == {
+        (True, "detached"),
+        (True, "announced"),
+        (False, "announced"),
+        (False, "attached"),
+    }
+    world.end_sessions()
 
 
 def test_rule_9_a_start_does_not_miss_the_targets_in_an_old_listing(tmp_path: Path) -> None:
@@ -423,11 +464,12 @@ def test_a_target_is_not_attached_before_a_run_that_names_it_has_claimed(tmp_pat
     with pytest.raises(OptionError, match="does not name target added"):
         attach(world)
     world.named = {CELLS: both[CELLS]}
-    run.batch([("0", 0)])
+    with pytest.raises(OptionError, match="keeps epochs for added"):
+        run.batch([("0", 0)])
     world.named = both
-    epochs(world, 1)
+    world.run().batch([("0", 1)])
     world.flush_all()
-    assert sorted(world.rows(ADDED)) == [("1", 1)]
+    assert sorted(world.rows(ADDED)) == [("0", 1)]
     world.end_sessions()
 
 

@@ -43,6 +43,10 @@ from wal_sink.wal.targets import (
     trimmable_unseen,
 )
 
+_ANNOUNCED = (
+    " The target is announced: until then, or until it is detached, no epoch leaves the log."
+)
+
 
 class Attached(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of `attach` and `detach`."""
@@ -129,6 +133,7 @@ class Attachment(NamedTuple):
 
         :raises FlusherAtWork: the ledger row was moved meanwhile, or the target attached or detached.
         :raises WrongOwner, Diverged: it is not of this log, see `_look`.
+        :raises OptionError: a run has started meanwhile that does not name the target.
         """
         log, by = self.query.log, user_and_host()
         why = why or "by an operator"
@@ -140,6 +145,7 @@ class Attachment(NamedTuple):
             # From here on nothing more is trimmed.
             _added(log, announce(log, seen, now_us, by, why, standing.has))
             seen += 1
+        _refuse_without_plan(log, _ANNOUNCED)
         owner = self.query.owner(self.query.identity())
         new = rewound(standing.past, -1, owner)
         first = self._first(standing.has, trimmable_unseen(log), new.last_us)
@@ -305,14 +311,25 @@ def plan_attach(query: Query, target: Target, *, restored: bool = False) -> Atta
             f"Target {name} is attached, from epoch {state.epoch} on.",
             "See how far it is: `wal-sink status CHECKPOINT`.",
         )
-    # What a run publishes can be written to the targets that it names: it has a plan of each.
-    if name not in target_names(options_of_newest_run(query.log)):
-        raise OptionError(
-            f"The newest run that has published does not name target {name}: its epochs cannot be written"
-            " to it.",
-            "Start the query with it, and run the command again after its first micro-batch.",
-        )
+    _refuse_without_plan(query.log)
     return Attachment(query, target, restored)
+
+
+def _refuse_without_plan(log: Log, meanwhile: str = "") -> None:
+    """Refuse to attach a target that the newest run does not name: it makes no plan of it.
+
+    A run that claims after the target was announced finds it so, see `Publisher`.
+
+    :param meanwhile: what is so until the operator has done as the error says.
+    """
+    newest = max(log.keys(paths.CLAIM, fresh=True), default=0)
+    claim = log.read(paths.CLAIM, newest)
+    of_runs = [options_of_newest_run(log), *([claim.options] if claim else [])]
+    if any(log.target not in target_names(options) for options in of_runs):
+        raise OptionError(
+            f"The newest run does not name target {log.target}: its epochs cannot be written to it.",
+            f"Start the query with it, and run the command again after its first micro-batch.{meanwhile}",
+        )
 
 
 def _added(log: Log, state: TargetState | None) -> TargetState:

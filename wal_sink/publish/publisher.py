@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.configuration import target_names
 from wal_sink.errors import (
     REPORT_IT,
     AlreadyPublished,
@@ -40,7 +41,12 @@ from wal_sink.publish.fencing import claim_generation, fenced, leave_proof, refu
 from wal_sink.publish.orphans import discard, sweep_orphans
 from wal_sink.wal.location import lost_identity, owned, refuse_vanished
 from wal_sink.wal.log import Log
-from wal_sink.wal.targets import flushed_epoch, mark_anywhere, record_anywhere
+from wal_sink.wal.targets import (
+    flushed_epoch,
+    mark_anywhere,
+    record_anywhere,
+    refuse_other_targets,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +99,7 @@ class Publisher:
         :param execution: the run that has computed it.
         :param appended: what every task of it reported, in the order of the partitions.
         :raises CheckpointNotVisible, NotRegistered, Fenced, WrongOwner, Diverged,
-            UnknownOffsetsFormat, SegmentNotVisible, AlreadyPublished: see `wal_sink.errors`.
+            UnknownOffsetsFormat, SegmentNotVisible, AlreadyPublished, OptionError: see `wal_sink.errors`.
         :raises LogFull, NoFlusher, StoppedWaiting: there is no space in the log, see `budget`; or the error
             at which the flusher has stopped.
         """
@@ -129,7 +135,7 @@ class Publisher:
             self._log, self._checkpoint
         )
         try:
-            generation, is_new = claim_generation(
+            generation, is_new, is_early = claim_generation(
                 self._log,
                 batch.run_id,
                 self._options,
@@ -141,6 +147,9 @@ class Publisher:
         except Fenced:
             leave_proof(self._log, batch.epoch - 1, batch.run_id)
             raise
+        if self._log.several and (is_new or is_early):
+            # `attach` announces a target, then looks for claims: the one or the other is seen.
+            refuse_other_targets(self._log, target_names(self._options))
         if is_new:
             sweep_orphans(self._log, batch.run_id, checkpointed=batch.epoch - 1)
         offsets = self._checkpoint.committing_offsets(batch.epoch)

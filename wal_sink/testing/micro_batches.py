@@ -293,6 +293,11 @@ class Run(Generic[Query_co]):
         return batch if query.several else checked[0]
 
     @property
+    def options(self) -> dict[str, str]:
+        """The sink's options, as far as commands read them."""
+        return {"targets": ",".join(self.query.targets)} if self.query.several else {}
+
+    @property
     def execution(self) -> Execution:
         """What Spark calls the micro-batch that comes next."""
         return Execution(self.query.query_id, self.run_id, self.next)
@@ -303,7 +308,7 @@ class Run(Generic[Query_co]):
             self.log,
             Checkpoint(self.checkpoint),
             plan=self.plan.key,
-            options={"targets": ",".join(self.query.targets)} if self.query.several else {},
+            options=self.options,
             clock_us=self.query.clock,
         )
         return publisher.publish(self.execution, appended)
