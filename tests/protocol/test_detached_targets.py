@@ -315,7 +315,8 @@ def test_a_target_gets_no_epoch_of_a_run_that_does_not_name_it(tmp_path: Path) -
     def meets(operation: str) -> bool:
         return operation.partition(" ")[2].startswith(("targets/", "runs/"))
 
-    seen, stop = set(), 0
+    seen: set[tuple[bool, str]] = set()
+    stop = 0
     while True:
         world = SeveralWorld(tmp_path)
         epochs(world, 0)

@@ -558,10 +558,11 @@ class Judge(logging.Handler):
         under way counts no more.
         """
         row = self.read_ledger(target)
-        for attempt in self._by_value if row is not None else ():
-            arrival = attempt.at(target)
-            if arrival.flushed_us and attempt.epoch <= row.flushed:
-                arrival.flushed |= attempt.rows.keys() <= arrival.keys
+        flushed = row.flushed if row is not None else -1
+        for each in self._by_value:
+            arrival = each.at(target)
+            if arrival.flushed_us and each.epoch <= flushed:
+                arrival.flushed |= each.rows.keys() <= arrival.keys
         for begun in row.begun.epochs if row is not None and row.begun is not None else ():
             if (attempt := self._by_digest.get(begun.digest)) is not None:
                 for site in self.sites:
