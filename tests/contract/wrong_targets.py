@@ -17,14 +17,16 @@ import pyarrow as pa
 
 from tests.contract import test_sqlite_target, test_staging_target, test_targets
 from tests.protocol.staging_world import StagingSession
-from tests.sql.test_contracts import TestSqliteDeletes
+from tests.sql.test_contracts import TestSqliteAppend, TestSqliteDeletes
 from wal_sink.errors import TargetRefused
-from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
+from wal_sink.model.ledger import LedgerState, Outcome, Owner, PassedRow, Window
 from wal_sink.model.plan import Plan
 from wal_sink.targets.arrow_values import are_deletes
 from wal_sink.targets.base import Session, Slice, Target
+from wal_sink.targets.casts import as_new_rows
+from wal_sink.targets.refusals import is_sent
 from wal_sink.targets.sql.ledger import Ledger
-from wal_sink.targets.sql.session import SqlSession
+from wal_sink.targets.sql.session import SqlSession, _write
 from wal_sink.targets.sqlalchemy import SqlAlchemyTarget
 from wal_sink.testing.contracts.ledger import SessionFixtures
 from wal_sink.testing.contracts.rows import RACERS
@@ -34,6 +36,7 @@ SQL = test_sqlite_target.TestSqlite
 STAGED = test_staging_target.TestStaging
 CELLS = test_targets.TestMemory
 DELETES = TestSqliteDeletes
+REFUSALS = TestSqliteAppend
 
 Sqlite = test_sqlite_target.Served
 Staging = test_staging_target.ServedStaging
@@ -252,6 +255,27 @@ class CommittingDelete(SqlAlchemyTarget):
         if pa.compute.any(are_deletes(batch.column(plan.operation))).as_py():
             connection.commit()
         return added
+
+
+class LateNoteSession(SqlSession):
+    """Sends a row of the quarantine, then notes that."""
+
+    def resend(self, plan: Plan, rows: Slice, *, noted: bool) -> None:
+        row = PassedRow(rows.epoch, rows.first_us)
+        note, sent = self._ledger_of(row), row.note(self._owner, sent=True)
+        there = note.read()
+        if not is_sent(row, self.read_ledger(), there, sent, noted=noted):
+            self._add(*as_new_rows(plan, rows.batch))
+            self._connection.commit()
+            _write(note, there, sent)
+            self._connection.commit()
+
+
+class LateNotes(SqlAlchemyTarget):
+    """Has such sessions."""
+
+    def connect(self, owner: Owner) -> Session:
+        return LateNoteSession(self, self._open(), owner)
 
 
 # --- rows that are staged -----------------------------------------------------------------------------------
@@ -478,13 +502,17 @@ WRONG: tuple[Wrong, ...] = (
         "a delete commits by itself",
         *(DELETES, CommittingDelete, "test_a_delete_counts_with_its_window"),
     ),
+    Wrong(
+        "a row of the quarantine is sent, then noted",
+        *(REFUSALS, LateNotes, "test_a_resend_may_die_anywhere"),
+    ),
     *(
         Wrong(what, CELLS, with_session(Cells, session), test)
         for what, (session, test) in _CELLS.items()
     ),
 )
 
-SUITES = {"SQL": SQL, "STAGED": STAGED, "CELLS": CELLS, "DELETES": DELETES}
+SUITES = {"SQL": SQL, "STAGED": STAGED, "CELLS": CELLS, "DELETES": DELETES, "REFUSALS": REFUSALS}
 
 
 def named(wrong: Wrong) -> str:

@@ -28,12 +28,13 @@ class AppendContract(RefusalsContract, SqlContract):
     """A table without a key."""
 
     store: Store
+    kind = SqlAlchemyTarget
 
     def made(self, store: Store) -> SqlAlchemyTarget:
         self.store = store
         store.execute(APPEND)
         options = SqlAlchemyOptions(url=store.url, table="t", lock_timeout=1)
-        return SqlAlchemyTarget(options)
+        return self.kind(options)
 
     def records(self, target: Target) -> list[Record]:
         return self.store.execute("SELECT k, n, v, t FROM t")

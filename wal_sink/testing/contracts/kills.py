@@ -65,13 +65,16 @@ class KillsContract(RowsContract):
         whole = faults_at(None)
         self._play(target, whole, expected)
         assert whole.operations, "nothing is injected into a flusher of this target"
-        chosen = choose(whole.operations)
-        step = -(-len(chosen) // (self.most_kills or len(chosen)))
-        played = [faults_at(at) for at in chosen[step - 1 :: step]]
+        played = [faults_at(at) for at in self.spread(choose(whole.operations))]
         for faults in played:
             self._play(target, faults, expected)
         injected = [faults for faults in played if faults.injected]
         assert len(injected) > len(played) / 2, "its operations are others each time"
+
+    def spread(self, operations: Sequence[int]) -> Sequence[int]:
+        """Return the operations at which a test injects its fault."""
+        step = -(-len(operations) // (self.most_kills or len(operations)))
+        return operations[step - 1 :: step]
 
     def _play(self, target: Target, faults: Faults, expected: Table) -> None:
         """Play a query with one fault.

@@ -10,6 +10,7 @@ A plug-in author whose target has `resends` derives it beside `TransactionalCont
 
 from __future__ import annotations
 
+import contextlib
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 
@@ -23,6 +24,7 @@ from wal_sink.targets.base import Session, Slice, Target, TransactionalSession, 
 from wal_sink.testing.contracts.ledger import begin, begun_window, commit, row_of
 from wal_sink.testing.contracts.rows import BASE_US, Record
 from wal_sink.testing.contracts.transactional import CountedContract
+from wal_sink.testing.faults import CallFaults, Crash, Faults, faulty
 
 LONG = "x" * 5_000
 """The text of a row that the server refuses; the others are short."""
@@ -205,6 +207,27 @@ class RefusalsContract(CountedContract):
         for _ in range(2):
             session.resend(plan, row, noted=False)
         assert self.records(target) == [("late", 1, 1, "t")]
+
+    def test_a_resend_may_die_anywhere(
+        self, target: Target, plan: Plan, session: Session, owner: Owner
+    ) -> None:
+        """The command is run again: a row whose note came in another step would be there twice."""
+        _write(session, _begun(session), plan, self.slice(target, plan, []), _Log())
+        kinds, expected = (type(target), type(session)), list[Record]()
+
+        def play(at: int | None) -> CallFaults:
+            expected.append((f"k{len(expected)}", 1, 1, "t"))
+            row = self.slice(target, plan, expected[-1:], BASE_US - len(expected))
+            killed = CallFaults(kinds, "resend", at)
+            for faults in (killed, Faults()):
+                with faulty(target.connect(owner), faults) as other, contextlib.suppress(Crash):
+                    assert isinstance(other, TransactionalSession)
+                    other.resend(plan, row, noted=False)
+            assert sorted(self.records(target)) == sorted(expected), f"killed at {killed.injected}"
+            return killed
+
+        for at in self.spread(range(len(play(None).operations))):
+            play(at)
 
     def test_what_is_refused_again_stays(
         self, target: Target, plan: Plan, session: Session, owner: Owner
