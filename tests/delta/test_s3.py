@@ -10,6 +10,7 @@ from deltalake import DeltaTable
 
 from tests.delta.conftest import SCHEMA, Query, batch
 from tests.s3 import S3
+from wal_sink.errors import OptionError
 from wal_sink.model.ledger import Outcome
 from wal_sink.options import parse
 from wal_sink.targets.delta import DeltaTarget
@@ -31,15 +32,27 @@ class InBucket(Query):
         return DeltaTarget(parse(given, DeltaOptions))
 
 
-def test_a_table_in_a_bucket(s3: S3) -> None:
-    """Rows arrive once; of two flushers one commits; what is discarded is gone."""
-    storage = {
+@pytest.fixture
+def storage(s3: S3) -> dict[str, str]:
+    return {
         "AWS_ENDPOINT_URL": s3.endpoint,
         "AWS_ACCESS_KEY_ID": "test",
         "AWS_SECRET_ACCESS_KEY": "Geheim",
         "AWS_REGION": "us-east-1",
         "AWS_ALLOW_HTTP": "true",
     }
+
+
+def test_a_bucket_that_is_not_there_is_no_outage(storage: dict[str, str]) -> None:
+    """It does not come by itself."""
+    given = {"delta.path": "s3://nowhere/t", "delta.storageOptions": json.dumps(storage)}
+    target = DeltaTarget(parse(given, DeltaOptions))
+    with pytest.raises(OptionError, match="NoSuchBucket"):
+        target.plan(SCHEMA, "key")
+
+
+def test_a_table_in_a_bucket(s3: S3, storage: dict[str, str]) -> None:
+    """Rows arrive once; of two flushers one commits; what is discarded is gone."""
     path = f"{s3.bucket()}/lake/t"
     DeltaTable.create(path, SCHEMA, storage_options=storage)
     query = InBucket(path, storage)

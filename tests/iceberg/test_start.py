@@ -14,7 +14,8 @@ from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.transforms import IdentityTransform, Transform, TruncateTransform
 
 from tests.iceberg.conftest import catalog_options, load, make_table, query, read
-from wal_sink.errors import InvalidRow, SchemaMismatch, TargetUnavailable, WalSinkError
+from tests.s3 import S3
+from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch, TargetUnavailable, WalSinkError
 from wal_sink.options import parse
 from wal_sink.targets.iceberg import IcebergTarget
 from wal_sink.targets.iceberg.options import IcebergOptions
@@ -51,6 +52,21 @@ def test_a_table_is_made_with_key_and_partitions(tmp_path: Path) -> None:
     with query(options, SCHEMA) as running:
         running.add([ROW])
     assert read(options) == [ROW]
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("bucket", ["none", "denied"])
+def test_a_store_that_refuses_is_no_outage(tmp_path: Path, s3: S3, bucket: str) -> None:
+    """Arrow says so in words alone."""
+    options = catalog_options(tmp_path) | {
+        "iceberg.catalog.warehouse": s3.bucket("denied") if bucket == "denied" else "s3://nowhere",
+        "iceberg.catalog.s3.endpoint": s3.endpoint,
+        "iceberg.catalog.s3.access-key-id": "test",
+        "iceberg.catalog.s3.secret-access-key": "Geheim",
+        "iceberg.catalog.s3.region": "us-east-1",
+    }
+    with pytest.raises(OptionError, match=r"ACCESS_DENIED|NO_SUCH_BUCKET"):
+        target(options, createTable="true").plan(SCHEMA, "key")
 
 
 @pytest.mark.parametrize(

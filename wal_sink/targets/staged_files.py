@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -297,3 +298,13 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+_PERMANENT = ("permissiondenied", "accessdenied", "unauthenticated", "forbidden", "nosuchbucket")
+
+
+def kind_of_access(error: OSError) -> Kind:
+    """Tell a store that refuses from one that does not answer: delta-rs and Arrow have one class for both."""
+    words = re.sub("[ _]", "", str(error).lower())
+    refuses = isinstance(error, PermissionError) or any(each in words for each in _PERMANENT)
+    return "fatal" if refuses else "retry"

@@ -22,6 +22,7 @@ from wal_sink.targets.base import Kind
 from wal_sink.targets.delta.columns import DECLARED, declared, to_arrow
 from wal_sink.targets.delta.files import Files, table_is_there
 from wal_sink.targets.names import quote
+from wal_sink.targets.staged_files import kind_of_access
 
 _KNOWN_FEATURES = {
     *("appendOnly", "changeDataFeed", "checkConstraints", "columnMapping", "deletionVectors"),
@@ -349,15 +350,6 @@ def _commit_file(version: int) -> str:
     return f"_delta_log/{version:020}.json"
 
 
-_PERMANENT = (
-    "permission denied",
-    "permissiondenied",
-    "accessdenied",
-    "unauthenticated",
-    "forbidden",
-)
-
-
 _CONFLICT = "Failed to commit transaction"
 """So delta-rs begins the error of a commit in conflict with others; its other errors do not pass."""
 
@@ -371,7 +363,4 @@ def classify(error: Exception) -> Kind:
     """Retry where a store does not answer, and where a commit is in conflict with another."""
     if is_conflict(error):
         return "retry"
-    if not isinstance(error, OSError) or isinstance(error, PermissionError):
-        return "fatal"
-    text = str(error).lower()
-    return "fatal" if any(words in text for words in _PERMANENT) else "retry"
+    return kind_of_access(error) if isinstance(error, OSError) else "fatal"

@@ -51,7 +51,7 @@ from wal_sink.targets.iceberg.ledger import (
     decode,
 )
 from wal_sink.targets.iceberg.options import IcebergOptions
-from wal_sink.targets.staged_files import sync
+from wal_sink.targets.staged_files import kind_of_access, sync
 
 FORMAT = 2
 """The version of Iceberg's table format that is written."""
@@ -329,7 +329,7 @@ def classify(error: Exception) -> Kind:
     if is_conflict(error) or isinstance(error, _PASSING):
         return "throttle" if isinstance(error, ice.TooManyRequestsError) else "retry"
     if isinstance(error, OSError):
-        return "fatal" if isinstance(error, PermissionError | FileNotFoundError) else "retry"
+        return "fatal" if isinstance(error, FileNotFoundError) else kind_of_access(error)
     names = {each.__name__ for each in type(error).__mro__}
     return "retry" if names & _OF_AWS else "fatal"
 
