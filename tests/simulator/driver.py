@@ -14,8 +14,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from tests.simulator import rows
+from tests.simulator.attempts import Computed
 from tests.simulator.flushing import Flushing
-from tests.simulator.judge import Computed
 from tests.simulator.machine import MACHINE, uuid4
 from tests.simulator.process import Thread
 from tests.simulator.site import Site

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tests.protocol.raw import last_us
+from tests.simulator.completeness import look_at_table
 from tests.simulator.driver import Driver
 from tests.simulator.flushing import Flushing
 from tests.simulator.machine import MACHINE
@@ -160,7 +161,7 @@ class _Last:
                     Operator(world, self.site, target).retry()
                 else:
                     self._command(target, "retry")
-            world.judge.complete(target, self.site, database.values(), world.mode)
+            look_at_table(world.judge, target, self.site, database.values(), world.mode)
 
     def _reports(self, attached: list[str]) -> None:
         """Let the commands that only look say what is true: all is flushed, and nothing stops."""

@@ -7,15 +7,14 @@ product's calls; the history looks at the notes after every step.
 from __future__ import annotations
 
 import itertools
-import json
 import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tests.protocol.raw import last_us, manifest_digest, parsed
+from tests.simulator.attempts import Computed, Table, newest, sources
 from tests.simulator.machine import MACHINE
 from tests.simulator.rows import INVALID, REFUSED, SHARED_KEYS, refused_in
 from tests.simulator.steps import Steps
@@ -25,82 +24,6 @@ from wal_sink.model.manifest import Attempt
 
 if TYPE_CHECKING:
     from tests.simulator.site import Site
-
-
-@dataclass
-class Arrival:
-    """How far an attempt has come at one target."""
-
-    keys: set[str] = field(default_factory=set)
-    """The keys that the target has acknowledged."""
-    taken: set[str] = field(default_factory=set)
-    """Those that it has no more, since a backup of it was restored, or that a rewind has taken back."""
-    gone: set[str] = field(default_factory=set)
-    """Those that it lacks for good: of `taken`, what an operator has vouched for, or what had left the
-    quarantine."""
-    begun_us: int = 0
-    """When it was begun last."""
-    highest_us: int = 0
-    """The highest write timestamp with which it was begun."""
-    highest_begun_us: int = 0
-    """When it was begun with that one."""
-    timestamps: list[range] = field(default_factory=list)
-    """Those with which it was begun, of the rows that tasks have refused first."""
-    flushed: bool = False
-    """Whether the ledger says that it is flushed."""
-    flushed_us: int = 0
-    """When it said so last."""
-
-
-@dataclass(eq=False)
-class Computed:
-    """What one run computed of one epoch: an attempt, as the judge knows it."""
-
-    epoch: int
-    run_id: str
-    value: int
-    rows: dict[str, int]
-    written: tuple[str, ...] = ()
-    """The segments that its tasks have written."""
-    segments: tuple[str, ...] = ()
-    """Those that its manifest names, and does not hold."""
-    manifest: str = ""
-    """The path of its manifest."""
-    offsets: str = ""
-    """The data of the source from which it was computed, as its manifest says."""
-    published: bool = False
-    """Whether its manifest was created."""
-    published_us: int = 0
-    generation: int = 0
-    committed: bool = False
-    """Whether its run has written `commits/<epoch>`."""
-    late: bool = False
-    """Whether its run has written `commits/<epoch>` again, purged, when nothing told that another had."""
-    lost: bool = False
-    """Whether the history to which it belonged was left, by restoring a backup."""
-    excused: bool = False
-    """Whether it was flushed by a choice that the flusher called unproven."""
-    by_target: dict[str, Arrival] = field(default_factory=dict)
-    fenced_us: int | None = None
-    """When its run was fenced afterwards, in order: then the run has left its proof."""
-
-    @property
-    def name(self) -> str:
-        """Return how messages call it."""
-        return f"epoch {self.epoch} of run {self.run_id[:8]}"
-
-    def at(self, target: str) -> Arrival:
-        """Return how far it has come at a target."""
-        return self.by_target.setdefault(target, Arrival())
-
-    def begun_last(self, target: str) -> tuple[int, int]:
-        """Return what orders attempts as they were begun last: epochs of one window at the same time."""
-        return self.at(target).begun_us, self.epoch
-
-    @property
-    def was_begun(self) -> bool:
-        """Whether it was ever begun for a target."""
-        return any(arrival.begun_us for arrival in self.by_target.values())
 
 
 _MOST_AHEAD_S = 120.0
@@ -152,13 +75,14 @@ class Judge(logging.Handler):
         """`wal.maxBytes`; 0: no budget."""
         self.disasters: set[str] = set()
         """What was restored, lost or shadowed. Without log and ledger row no used timestamp is known."""
-        self._row_lost_us: dict[str, int] = {}
+        self.row_lost_us: dict[str, int] = {}
         """When the ledger row of a target was lost or restored last."""
         self._dated: dict[tuple[str, int], tuple[str, int]] = {}
         """Which row a target has got with which timestamp."""
         self._begun_last: dict[str, Window] = {}
         """What each target's ledger row has named as begun last."""
-        self._by_value: list[Computed] = []
+        self.by_value: list[Computed] = []
+        """What runs have computed, by the value of its rows."""
         self._by_digest: dict[str, Computed] = {}
         self._by_segment: dict[str, Computed] = {}
 
@@ -176,12 +100,12 @@ class Judge(logging.Handler):
 
     def next_value(self) -> int:
         """Return a value that no other attempt has."""
-        return len(self._by_value)
+        return len(self.by_value)
 
     def computed(self, attempt: Computed) -> None:
         """Learn what a run has computed."""
         self.attempts[attempt.epoch, attempt.run_id] = attempt
-        self._by_value.append(attempt)
+        self.by_value.append(attempt)
 
     def published(self, site: Site, data: bytes) -> None:
         """Learn which file is the manifest of an attempt; its run had no higher claim before it (rule 3)."""
@@ -247,7 +171,7 @@ class Judge(logging.Handler):
         if attempt is not None and kept is not None:
             attempt.late = not any(
                 each.published and each.run_id == kept.run_id and each.epoch > kept.epoch
-                for each in self._by_value
+                for each in self.by_value
             )
 
     def _replayed(self, site: Site, epoch: int) -> Computed | None:
@@ -272,7 +196,7 @@ class Judge(logging.Handler):
 
     def written(self, target: str, key: str, value: int, us: int) -> None:
         """Look at a row that the target has taken, with its timestamp."""
-        attempt = self._by_value[value]
+        attempt = self.by_value[value]
         looked_us = MACHINE.looked_us
         if self.totals and not looked_us:
             self.violate(f"row {key} of {attempt.name} is added to totals out of its order")
@@ -281,7 +205,7 @@ class Judge(logging.Handler):
         made_us = max(
             site.entries.get((target, attempt.epoch, us), ("", 0))[1] for site in self.sites
         )
-        if (looked_us or made_us or MACHINE.true_us) >= self._row_lost_us.get(target, 0):
+        if (looked_us or made_us or MACHINE.true_us) >= self.row_lost_us.get(target, 0):
             dated = self._dated.setdefault((target, us), dated)
         if dated != (key, value) and self._knows_dates:
             self.violate(f"row {key} of {attempt.name} has the timestamp of row {dated}")
@@ -504,7 +428,7 @@ class Judge(logging.Handler):
         The rewind has taken their rows out of the quarantine: they were to come again. What the backup has,
         with a ledger row that says so, is flushed.
         """
-        for attempt in self._by_value:
+        for attempt in self.by_value:
             if attempt.epoch in epochs:
                 rows = {key for key in attempt.rows if key.startswith((INVALID, REFUSED))}
                 arrival = attempt.at(target)
@@ -526,23 +450,23 @@ class Judge(logging.Handler):
         """Learn that nothing says any more what was begun, and not recorded, with which timestamps."""
         self.disasters.add("ledger")
         self._begun_last.pop(target, None)
-        self._row_lost_us[target] = MACHINE.true_us
+        self.row_lost_us[target] = MACHINE.true_us
         self._dated = {dated: row for dated, row in self._dated.items() if dated[0] != target}
         for site in self.sites:
             site.take_newer_unsettled()
 
     def begun_lost_us(self, target: str) -> int:
         """Return until when nothing says any more what was begun: the row was lost, restored or shadowed."""
-        return max(self.timestamps_lost_us, self._row_lost_us.get(target, 0))
+        return max(self.timestamps_lost_us, self.row_lost_us.get(target, 0))
 
     def arrived(self, target: str) -> dict[int, frozenset[str]]:
         """Return the keys that a target has of each attempt, by the attempt's value, for a backup of it."""
-        return {each.value: frozenset(each.at(target).keys) for each in self._by_value}
+        return {each.value: frozenset(each.at(target).keys) for each in self.by_value}
 
     def target_restored(self, target: str, arrived: Mapping[int, frozenset[str]]) -> None:
         """Learn that the table has what a backup of it has."""
         self.row_lost(target)
-        for attempt in self._by_value:
+        for attempt in self.by_value:
             arrival, there = attempt.at(target), arrived.get(attempt.value, frozenset())
             arrival.taken = (arrival.taken | arrival.keys) - there
             arrival.gone -= there
@@ -559,7 +483,7 @@ class Judge(logging.Handler):
         """
         row = self.read_ledger(target)
         flushed = row.flushed if row is not None else -1
-        for each in self._by_value:
+        for each in self.by_value:
             arrival = each.at(target)
             if arrival.flushed_us and each.epoch <= flushed:
                 arrival.flushed |= each.rows.keys() <= arrival.keys
@@ -570,9 +494,9 @@ class Judge(logging.Handler):
 
     def database_replaced(self, target: str) -> None:
         """Learn that a target has nothing any more, no ledger row either."""
-        self._row_lost_us[target] = MACHINE.true_us
+        self.row_lost_us[target] = MACHINE.true_us
         self._dated = {dated: row for dated, row in self._dated.items() if dated[0] != target}
-        for attempt in self._by_value:
+        for attempt in self.by_value:
             attempt.by_target.pop(target, None)
 
     def deleted(self, site: Site, path: str, lost_to: frozenset[str]) -> None:
@@ -649,7 +573,7 @@ class Judge(logging.Handler):
         A rewind that stood still deletes the one of before, where a flusher has made another one since.
         """
         for key, value in refused_in(site.log.get(path)).items():
-            attempt = self._by_value[value]
+            attempt = self.by_value[value]
             arrival = attempt.at(target)
             given_up = (target, attempt.epoch) in site.given_up
             rewinds = MACHINE.thread is not None and MACHINE.thread.rewind is not None
@@ -720,110 +644,3 @@ class Judge(logging.Handler):
         site.kept[attempt.epoch] = flushed
         flushed.lost = False
         return True
-
-    # --- the end ----------------------------------------------------------------------------------
-
-    def complete(self, target: str, site: Site, table: Table, mode: str) -> None:
-        """Look at the table when all is flushed: every row once, no other, and the newest epoch wins."""
-        kept = {
-            epoch: attempt
-            for epoch, attempt in sorted(site.kept.items())
-            if attempt is not None
-            and (target, epoch) not in site.given_up
-            and (epoch >= site.first(target) or attempt.at(target).flushed)
-        }
-        for attempt in kept.values():
-            for key, value in attempt.rows.items():
-                arrival = attempt.at(target)
-                # The target was restored, and the other of two histories took its ledger row.
-                taken = self.cloned and key in arrival.taken
-                if (taken or key in arrival.gone) and key not in table:
-                    continue
-                if key not in SHARED_KEYS and newest(table, key) != value:
-                    self.violate(
-                        f"row {key} of {attempt.name} is missing in {target or 'the table'}:"
-                        f" {table.get(key)} is there"
-                    )
-        allowed = {id(attempt) for attempt in site.kept.values()}
-        for key, values in table.items():
-            if len(set(values)) < len(values):
-                self.violate(f"{key} has a value twice: {values}")
-            for value in values:
-                found = self._by_value[value]
-                fine = found.lost or (target, found.epoch) in site.given_up or self.cloned
-                # Begun in a row that was shadowed: only a proof keeps all to one attempt (rule 16).
-                hidden_us = self.timestamps_lost_us if "shadow" in self.disasters else 0
-                fine |= 0 < found.at(target).begun_us <= hidden_us
-                if id(found) not in allowed and not fine:
-                    self.violate(f"row {key} of {found.name} is there, which Spark did not keep")
-        for key in SHARED_KEYS:
-            self._newest_wins(target, site, table, key, kept, mode)
-
-    def _newest_wins(
-        self,
-        target: str,
-        site: Site,
-        table: Table,
-        key: str,
-        kept: dict[int, Computed],
-        mode: str,
-    ) -> None:
-        """Look at a key that many epochs write: the last one stays; a total has all, in order."""
-        wrote = [
-            attempt.value
-            for attempt in kept.values()
-            if key in attempt.rows and key not in attempt.at(target).gone
-        ]
-        if mode == "totals":
-            there = [v for v in table.get(key, ()) if v in wrote]
-            if there != wrote:
-                self.violate(f"the total {key} has {there}, and not {wrote}")
-            return
-        if not wrote or self.cloned:
-            return
-        last = self._by_value[wrote[-1]]
-        value = newest(table, key)
-        shown = None if value is None else self._by_value[value]
-        stays = shown is not None and (
-            (target, shown.epoch) in site.given_up
-            or (shown.lost and shown.begun_last(target) > last.begun_last(target))
-            or (shown.lost and shown.at(target).begun_us <= self.timestamps_lost_us)
-            # A backup of the target was restored: what it has of the last one may be from before.
-            or (shown.lost and last.at(target).begun_us <= self._row_lost_us.get(target, 0))
-            # As of the future, or in a row that was shadowed: the last one has older timestamps.
-            or (
-                not self.clocks_agree
-                and shown.at(target).highest_us > last.at(target).highest_us
-                and (
-                    target in self.set_back
-                    or (
-                        "shadow" in self.disasters
-                        and shown.at(target).highest_begun_us <= self.timestamps_lost_us
-                    )
-                )
-            )
-            # Flushed, taken back by a rewind, and left out as the target was attached again.
-            or last.epoch < shown.epoch < site.first(target)
-        )
-        if shown is not last and not stays:
-            self.violate(f"the newest value of {key} is of {last.name}, not {shown}")
-
-
-Table = dict[str, tuple[int, ...]]
-"""What a reader sees: by key the value; of a total all that were added, of a list its elements."""
-
-
-def newest(table: Table, key: str) -> int | None:
-    """Return the value of a key, of a total the one that was added last; None: there is none."""
-    return table[key][-1] if key in table else None
-
-
-def sources(plan: str) -> str:
-    """Return what a file of `offsets/` says of the sources, without the time of the batch."""
-    return plan.split("\n", 2)[2]
-
-
-def body_run(data: bytes) -> str | None:
-    """Return which run wrote a file of `commits/`; None: a tool."""
-    found: dict[str, Any] = json.loads(data.split(b"\n")[1])
-    return found.get("by")

@@ -7,7 +7,8 @@ import re
 from typing import Any, NamedTuple
 
 from tests.protocol.raw import manifest_digest
-from tests.simulator.judge import Computed, Judge, body_run, sources
+from tests.simulator.attempts import Computed, body_run, sources
+from tests.simulator.judge import Judge
 from tests.simulator.machine import MACHINE
 from tests.simulator.process import Process
 from tests.simulator.rows import refused_in

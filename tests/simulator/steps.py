@@ -17,7 +17,8 @@ from wal_sink.model.ledger import LedgerState, Window
 from wal_sink.model.manifest import Attempt
 
 if TYPE_CHECKING:
-    from tests.simulator.judge import Computed, Judge
+    from tests.simulator.attempts import Computed
+    from tests.simulator.judge import Judge
     from tests.simulator.site import Site
 
 _FRESH = {

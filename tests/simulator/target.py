@@ -8,7 +8,8 @@ from typing import NamedTuple
 import msgspec
 import pyarrow as pa
 
-from tests.simulator.judge import Judge, Table
+from tests.simulator.attempts import Table
+from tests.simulator.judge import Judge
 from tests.simulator.machine import MACHINE
 from tests.simulator.process import Lost, Process
 from tests.simulator.rows import REFUSED, check

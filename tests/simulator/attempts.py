@@ -1,0 +1,103 @@
+"""What a run has computed of an epoch, how far that has come at each target, and what a reader sees."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Arrival:
+    """How far an attempt has come at one target."""
+
+    keys: set[str] = field(default_factory=set)
+    """The keys that the target has acknowledged."""
+    taken: set[str] = field(default_factory=set)
+    """Those that it has no more, since a backup of it was restored, or that a rewind has taken back."""
+    gone: set[str] = field(default_factory=set)
+    """Those that it lacks for good: of `taken`, what an operator has vouched for, or what had left the
+    quarantine."""
+    begun_us: int = 0
+    """When it was begun last."""
+    highest_us: int = 0
+    """The highest write timestamp with which it was begun."""
+    highest_begun_us: int = 0
+    """When it was begun with that one."""
+    timestamps: list[range] = field(default_factory=list)
+    """Those with which it was begun, of the rows that tasks have refused first."""
+    flushed: bool = False
+    """Whether the ledger says that it is flushed."""
+    flushed_us: int = 0
+    """When it said so last."""
+
+
+@dataclass(eq=False)
+class Computed:
+    """What one run computed of one epoch: an attempt, as the judge knows it."""
+
+    epoch: int
+    run_id: str
+    value: int
+    rows: dict[str, int]
+    written: tuple[str, ...] = ()
+    """The segments that its tasks have written."""
+    segments: tuple[str, ...] = ()
+    """Those that its manifest names, and does not hold."""
+    manifest: str = ""
+    """The path of its manifest."""
+    offsets: str = ""
+    """The data of the source from which it was computed, as its manifest says."""
+    published: bool = False
+    """Whether its manifest was created."""
+    published_us: int = 0
+    generation: int = 0
+    committed: bool = False
+    """Whether its run has written `commits/<epoch>`."""
+    late: bool = False
+    """Whether its run has written `commits/<epoch>` again, purged, when nothing told that another had."""
+    lost: bool = False
+    """Whether the history to which it belonged was left, by restoring a backup."""
+    excused: bool = False
+    """Whether it was flushed by a choice that the flusher called unproven."""
+    by_target: dict[str, Arrival] = field(default_factory=dict)
+    fenced_us: int | None = None
+    """When its run was fenced afterwards, in order: then the run has left its proof."""
+
+    @property
+    def name(self) -> str:
+        """Return how messages call it."""
+        return f"epoch {self.epoch} of run {self.run_id[:8]}"
+
+    def at(self, target: str) -> Arrival:
+        """Return how far it has come at a target."""
+        return self.by_target.setdefault(target, Arrival())
+
+    def begun_last(self, target: str) -> tuple[int, int]:
+        """Return what orders attempts as they were begun last: epochs of one window at the same time."""
+        return self.at(target).begun_us, self.epoch
+
+    @property
+    def was_begun(self) -> bool:
+        """Whether it was ever begun for a target."""
+        return any(arrival.begun_us for arrival in self.by_target.values())
+
+
+Table = dict[str, tuple[int, ...]]
+"""What a reader sees: by key the value; of a total all that were added, of a list its elements."""
+
+
+def newest(table: Table, key: str) -> int | None:
+    """Return the value of a key, of a total the one that was added last; None: there is none."""
+    return table[key][-1] if key in table else None
+
+
+def sources(plan: str) -> str:
+    """Return what a file of `offsets/` says of the sources, without the time of the batch."""
+    return plan.split("\n", 2)[2]
+
+
+def body_run(data: bytes) -> str | None:
+    """Return which run wrote a file of `commits/`; None: a tool."""
+    found: dict[str, Any] = json.loads(data.split(b"\n")[1])
+    return found.get("by")

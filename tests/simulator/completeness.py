@@ -1,0 +1,99 @@
+"""Looks at a target's table when all is flushed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.simulator.attempts import Computed, Table, newest
+from tests.simulator.rows import SHARED_KEYS
+
+if TYPE_CHECKING:
+    from tests.simulator.judge import Judge
+    from tests.simulator.site import Site
+
+
+def look_at_table(judge: Judge, target: str, site: Site, table: Table, mode: str) -> None:
+    """Look at the table when all is flushed: every row once, no other, and the newest epoch wins."""
+    kept = {
+        epoch: attempt
+        for epoch, attempt in sorted(site.kept.items())
+        if attempt is not None
+        and (target, epoch) not in site.given_up
+        and (epoch >= site.first(target) or attempt.at(target).flushed)
+    }
+    for attempt in kept.values():
+        for key, value in attempt.rows.items():
+            arrival = attempt.at(target)
+            # The target was restored, and the other of two histories took its ledger row.
+            taken = judge.cloned and key in arrival.taken
+            if (taken or key in arrival.gone) and key not in table:
+                continue
+            if key not in SHARED_KEYS and newest(table, key) != value:
+                judge.violate(
+                    f"row {key} of {attempt.name} is missing in {target or 'the table'}:"
+                    f" {table.get(key)} is there"
+                )
+    allowed = {id(attempt) for attempt in site.kept.values()}
+    for key, values in table.items():
+        if len(set(values)) < len(values):
+            judge.violate(f"{key} has a value twice: {values}")
+        for value in values:
+            found = judge.by_value[value]
+            fine = found.lost or (target, found.epoch) in site.given_up or judge.cloned
+            # Begun in a row that was shadowed: only a proof keeps all to one attempt (rule 16).
+            hidden_us = judge.timestamps_lost_us if "shadow" in judge.disasters else 0
+            fine |= 0 < found.at(target).begun_us <= hidden_us
+            if id(found) not in allowed and not fine:
+                judge.violate(f"row {key} of {found.name} is there, which Spark did not keep")
+    for key in SHARED_KEYS:
+        _newest_wins(judge, target, site, table, key, kept, mode)
+
+
+def _newest_wins(
+    judge: Judge,
+    target: str,
+    site: Site,
+    table: Table,
+    key: str,
+    kept: dict[int, Computed],
+    mode: str,
+) -> None:
+    """Look at a key that many epochs write: the last one stays; a total has all, in order."""
+    wrote = [
+        attempt.value
+        for attempt in kept.values()
+        if key in attempt.rows and key not in attempt.at(target).gone
+    ]
+    if mode == "totals":
+        there = [v for v in table.get(key, ()) if v in wrote]
+        if there != wrote:
+            judge.violate(f"the total {key} has {there}, and not {wrote}")
+        return
+    if not wrote or judge.cloned:
+        return
+    last = judge.by_value[wrote[-1]]
+    value = newest(table, key)
+    shown = None if value is None else judge.by_value[value]
+    stays = shown is not None and (
+        (target, shown.epoch) in site.given_up
+        or (shown.lost and shown.begun_last(target) > last.begun_last(target))
+        or (shown.lost and shown.at(target).begun_us <= judge.timestamps_lost_us)
+        # A backup of the target was restored: what it has of the last one may be from before.
+        or (shown.lost and last.at(target).begun_us <= judge.row_lost_us.get(target, 0))
+        # As of the future, or in a row that was shadowed: the last one has older timestamps.
+        or (
+            not judge.clocks_agree
+            and shown.at(target).highest_us > last.at(target).highest_us
+            and (
+                target in judge.set_back
+                or (
+                    "shadow" in judge.disasters
+                    and shown.at(target).highest_begun_us <= judge.timestamps_lost_us
+                )
+            )
+        )
+        # Flushed, taken back by a rewind, and left out as the target was attached again.
+        or last.epoch < shown.epoch < site.first(target)
+    )
+    if shown is not last and not stays:
+        judge.violate(f"the newest value of {key} is of {last.name}, not {shown}")
