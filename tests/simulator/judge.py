@@ -300,7 +300,9 @@ class Judge(logging.Handler):
         if kept is not None and any(kept.at(other).begun_us for other in others):
             self.violate(f"{attempt.name} was begun for {target}; another target has {kept.name}")
         if kept is not None and kept.excused and attempt.committed and "shadow" in self.disasters:
-            site.kept[attempt.epoch] = attempt  # it has a proof, and nothing told that another was begun
+            site.kept[attempt.epoch] = (
+                attempt  # it has a proof, and nothing told that another was begun
+            )
             return
         if attempt.late:  # a limit that is documented: docs/limits.md
             self.counts["choices wrong by a late commit"] += 1
