@@ -74,7 +74,7 @@ def waits() -> Iterator[Callable[[CommitWatcher], Waiting]]:
 @pytest.fixture
 def told_or_never(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is found by looking again and again."""
-    monkeypatch.setattr("wal_sink.checkpoint.watcher._UNTOLD_S", NEVER)
+    monkeypatch.setattr("wal_sink.checkpoint.watcher._WATCHED_LOOK_S", NEVER)
 
 
 Waits = Callable[[CommitWatcher], Waiting]
@@ -146,13 +146,13 @@ def test_the_system_tells_of_a_new_file(
 
 
 @pytest.mark.usefixtures("told_or_never")
-def test_a_file_that_spark_has_begun_to_write_stirs(tmp_path: Path) -> None:
+def test_a_file_that_spark_has_begun_to_write_is_seen(tmp_path: Path) -> None:
     """Under another name, tens of milliseconds before it is a commit."""
     commit(tmp_path, "0")
     commit_watcher = CommitWatcher(f"file://{tmp_path}")
 
     def waited(seconds: float) -> tuple[bool, bool]:
-        return commit_watcher.wait(seconds), commit_watcher.stirs
+        return commit_watcher.wait(seconds), commit_watcher.others_wrote
 
     assert waited(0) == (True, False)
     assert waited(0) == (False, False)
@@ -210,7 +210,7 @@ def test_what_the_system_does_not_tell_is_found_by_looking(
         rename_in(checkpoint, str(epoch))
         assert waiting.ended()
         assert waiting.found
-    monkeypatch.setattr("wal_sink.checkpoint.watcher._UNTOLD_S", NEVER)
+    monkeypatch.setattr("wal_sink.checkpoint.watcher._WATCHED_LOOK_S", NEVER)
     waiting = waits(commit_watcher)  # by now it looks every few milliseconds
     rename_in(checkpoint, "4")
     assert waiting.ended()

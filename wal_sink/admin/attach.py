@@ -232,7 +232,7 @@ class Attachment(NamedTuple):
     ) -> bool:
         """Whether the log has all of an epoch, for this target; keep it.
 
-        What was chosen for all targets is what it gets. As long as that is there, so was all else that tells.
+        It gets the attempt that was chosen for all targets. While that is there, so is other evidence.
         Another target may have it, and a flusher may be about to trim it.
         """
         log = self.query.log

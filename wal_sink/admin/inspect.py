@@ -68,15 +68,15 @@ class Inspected(msgspec.Struct, frozen=True, kw_only=True):
     checkpointed: int
     flushed: int
     begun_known: bool
-    """Whether the ledger was asked. Else what is begun is listed as waiting."""
+    """Whether the ledger was read. If not, begun epochs are listed as waiting."""
     epochs: tuple[EpochLine, ...]
-    """Ascending; of what is flushed the newest ones, of what is not the oldest."""
+    """Ascending; the newest flushed ones, and the oldest others."""
     left_out_flushed: int
     left_out_waiting: int
 
 
-class Standing(NamedTuple):
-    """What decides about the state of an attempt."""
+class StateInputs(NamedTuple):
+    """From what the state of an attempt follows."""
 
     checkpointed: int
     attempts: tuple[Attempt, ...]
@@ -95,15 +95,15 @@ def inspect(query: Query, begun: Window | None, most: int, *, asked: bool = Fals
     checkpointed = query.checkpoint.last_commit()
     recorded = query.log.flushed_epochs()
     flushed = max(recorded, default=-1)
-    standing = read_standing(query, checkpointed, begun)
-    above = {attempt.epoch for attempt in standing.attempts if attempt.epoch > flushed}
+    inputs = read_state_inputs(query, checkpointed, begun)
+    above = {attempt.epoch for attempt in inputs.attempts if attempt.epoch > flushed}
     if (identity := query.log.identity()) is not None:
         above |= set(range(max(flushed + 1, identity.first_epoch), checkpointed + 1))
     newest = recorded[max(0, len(recorded) - most) :]
     done = query.log.flushed_since(newest[0] - 1) if newest else []
-    lines = [_recorded(record, standing.given_up) for record in done]
+    lines = [_recorded(record, inputs.given_up) for record in done]
     for epoch in sorted(above)[:most]:
-        lines += _unflushed(query, epoch, standing)
+        lines += _unflushed(query, epoch, inputs)
     return Inspected(
         query_id=query.query_id,
         checkpoint=query.checkpoint.url,
@@ -128,10 +128,10 @@ def begun_window(query: Query, target: Target) -> Window | None:
     return row.begun if row else None
 
 
-def read_standing(query: Query, checkpointed: int, begun: Window | None) -> Standing:
-    """Read what decides about the states of attempts."""
+def read_state_inputs(query: Query, checkpointed: int, begun: Window | None) -> StateInputs:
+    """Read them from the log."""
     window = begun.epochs if begun else ()
-    return Standing(
+    return StateInputs(
         checkpointed,
         query.log.attempts(),
         frozenset(query.log.decided()),
@@ -139,34 +139,34 @@ def read_standing(query: Query, checkpointed: int, begun: Window | None) -> Stan
     )
 
 
-def states(query: Query, epoch: int, standing: Standing) -> dict[Attempt, State]:
-    """Tell the states of the attempts at an epoch that is not flushed.
+def states(query: Query, epoch: int, inputs: StateInputs) -> dict[Attempt, State]:
+    """Return the states of the attempts at an epoch that is not flushed.
 
-    :raises WalSinkError: at which a flusher would stop, too, such as `Diverged`.
+    :raises WalSinkError: as a flusher raises it, such as `Diverged`.
     """
-    attempts = attempts_at(standing.attempts, epoch)
+    attempts = attempts_at(inputs.attempts, epoch)
     found: dict[Attempt, State] = dict.fromkeys(attempts, "given up")
-    later = _not_given_up(query, epoch, standing)
-    if epoch > standing.checkpointed:
+    later = _not_given_up(query, epoch, inputs)
+    if epoch > inputs.checkpointed:
         return found | dict.fromkeys(later, "not checkpointed")
-    taken = [attempt for attempt in later if attempt in standing.begun]
+    taken = [attempt for attempt in later if attempt in inputs.begun]
     state: State = "begun" if taken else "waiting"
-    chosen = taken or (_chosen(query, epoch, standing) if later else ())
+    chosen = taken or (_chosen(query, epoch, inputs) if later else ())
     return found | {attempt: state if attempt in chosen else "superseded" for attempt in later}
 
 
-def _not_given_up(query: Query, epoch: int, standing: Standing) -> Sequence[Attempt]:
+def _not_given_up(query: Query, epoch: int, inputs: StateInputs) -> Sequence[Attempt]:
     """Return the attempts at an epoch that no operator has given up."""
-    attempts = attempts_at(standing.attempts, epoch)
-    if epoch not in standing.given_up:
+    attempts = attempts_at(inputs.attempts, epoch)
+    if epoch not in inputs.given_up:
         return attempts
     decision, step = query.chooser().since_decided(Choose(epoch, tuple(attempts)))
     return () if decision else step.attempts
 
 
-def _chosen(query: Query, epoch: int, standing: Standing) -> Sequence[Attempt]:
-    """Choose as a flusher does that has seen no event of Spark (rule 11)."""
-    step = query.chooser().epoch(Choose(epoch, standing.attempts))
+def _chosen(query: Query, epoch: int, inputs: StateInputs) -> Sequence[Attempt]:
+    """Choose like a flusher that has received no event of Spark (rule 11)."""
+    step = query.chooser().epoch(Choose(epoch, inputs.attempts))
     return step.attempts if isinstance(step, Begin) else ()
 
 
@@ -181,10 +181,10 @@ def _recorded(record: FlushedEpoch, given_up: Collection[int]) -> EpochLine:
     )
 
 
-def _unflushed(query: Query, epoch: int, standing: Standing) -> list[EpochLine]:
-    attempts = attempts_at(standing.attempts, epoch)
+def _unflushed(query: Query, epoch: int, inputs: StateInputs) -> list[EpochLine]:
+    attempts = attempts_at(inputs.attempts, epoch)
     if not attempts and (record := query.log.flushed(epoch)) is not None:
-        return [_recorded(record, standing.given_up)]  # flushed and trimmed since
+        return [_recorded(record, inputs.given_up)]  # flushed and trimmed since
     if not attempts:
         decision = query.log.decision(epoch)
         given_up = decision is not None and in_force(query.log, decision, (), query.checkpoint)
@@ -193,7 +193,7 @@ def _unflushed(query: Query, epoch: int, standing: Standing) -> list[EpochLine]:
     problem = None
     known: dict[Attempt, State] = {}
     try:
-        known = states(query, epoch, standing)
+        known = states(query, epoch, inputs)
     except WalSinkError as error:
         problem = error.summary
     lines = []
@@ -227,15 +227,15 @@ def _published(manifest: Manifest, state: State, problem: str | None) -> EpochLi
 
 
 _UUID = pa.binary(16)
-_MOST = 80
+_MOST_CHARACTERS = 80
 """Characters after which a value is cut."""
 
 
 def value_text(value: pa.Scalar) -> str | None:
     """Return a value as text; None for null.
 
-    What a terminal would act on is escaped; bytes are in hexadecimal, but of a type with 16 for each value
-    they are a uuid; what is long is cut, with `…` at its end.
+    Control characters are escaped. Bytes are in hexadecimal, or a uuid where the type has 16 of them. A long
+    text is cut, with `…` at its end.
     """
     if not value.is_valid:
         return None
@@ -246,7 +246,7 @@ def value_text(value: pa.Scalar) -> str | None:
     if value.type == _UUID:
         return str(uuid.UUID(bytes=found))
     if isinstance(found, bytes):
-        text = "0x" + found[:_MOST].hex()
+        text = "0x" + found[:_MOST_CHARACTERS].hex()
         return _cut(text)
     return printable(_cut(str(found)))
 
@@ -259,11 +259,11 @@ def _of_arrow(value: pa.Scalar) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _MOST else text[: _MOST - 1] + "…"
+    return text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 1] + "…"
 
 
 _SOURCES = 2
-"""Line of Spark's offsets file from which on it is about the sources."""
+"""The first line of Spark's offsets file about a source."""
 
 
 class SegmentView(msgspec.Struct, frozen=True, kw_only=True):
@@ -284,7 +284,7 @@ class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
 
     generation: int
     state: State | None
-    """None where that cannot be told, see `problems`."""
+    """None where it is not known, see `problems`."""
     run_id: str
     published: str
     """ISO 8601 in UTC."""
@@ -334,16 +334,16 @@ def inspect_epoch(
     :raises OptionError: it was never published, or was flushed long ago.
     """
     checkpointed = query.checkpoint.last_commit()
-    standing = read_standing(query, checkpointed, begun)
+    inputs = read_state_inputs(query, checkpointed, begun)
     record, decision = query.log.flushed(epoch), query.log.decision(epoch)
     problems, views = [], []
     known: dict[Attempt, State] = {}
     if record is None:
         try:
-            known = states(query, epoch, standing)
+            known = states(query, epoch, inputs)
         except WalSinkError as error:
             problems.append(error.summary)
-    attempts = set(attempts_at(standing.attempts, epoch))
+    attempts = set(attempts_at(inputs.attempts, epoch))
     if record is not None:
         attempts.add(Attempt(epoch, record.generation))  # it may be retained
     for attempt in sorted(attempts):
@@ -372,7 +372,7 @@ def inspect_epoch(
 
 
 def _nothing_there(query: Query, epoch: int, checkpointed: int) -> None:
-    """Say why there is nothing to show.
+    """Raise the reason why there is nothing to show.
 
     :raises MissingManifest, OptionError: always.
     """

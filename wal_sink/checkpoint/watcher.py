@@ -96,13 +96,13 @@ def _watching(folder: Path) -> INotify:
 
 
 LOOK_S = 0.005
-"""How often a folder is looked at of which the system tells nothing."""
+"""How often a folder is read where inotify reports nothing."""
 
-_UNTOLD_S = 0.1
-"""How often one is looked at of which it tells: a mount may leave out what other hosts write."""
+_WATCHED_LOOK_S = 0.1
+"""How often one is read where it does: a mount may not report files of other hosts."""
 
-_MOST_UNTOLD = 3
-"""After so many commits that such a look has found, the system counts as one that tells nothing."""
+_MOST_MISSED = 3
+"""After so many commits in a row without a report, inotify counts as reporting nothing."""
 
 _SETTLED_S = 0.1
 """After this time no further file can appear under the same time of change: clocks of file systems tick in
@@ -119,11 +119,11 @@ class CommitWatcher:
         folder = local_folder(url)
         self._commits = folder and folder / "commits"
         self._events = None if self._commits is None else FolderEvents(self._commits)
-        self._untold = 0
+        self._missed = 0
         self._changed_s = 0.0
         self._newest = -1
-        self.stirs = False
-        """Whether the last wait ended as something else was written: Spark begins under another name."""
+        self.others_wrote = False
+        """Whether the last wait ended by another file: Spark writes a commit under another name first."""
 
     @property
     def can_watch(self) -> bool:
@@ -136,20 +136,20 @@ class CommitWatcher:
         It may return early, so it is called again and again. An interrupt that it misses delays it by
         `LOOK_S` at most.
         """
-        told = self._wait(timeout_s)
+        notified = self._wait(timeout_s)
         is_new = self.has_new_commit()
-        self.stirs = told and not is_new
+        self.others_wrote = notified and not is_new
         if not is_new:
             return False
-        self._untold = 0 if told else self._untold + 1
+        self._missed = 0 if notified else self._missed + 1
         return True
 
     def _wait(self, timeout_s: float) -> bool:
-        """Wait; whether the system told of a file, or may have missed to."""
-        if self._events is not None and self._untold < _MOST_UNTOLD:
+        """Wait; whether inotify has reported a file, or may have missed one."""
+        if self._events is not None and self._missed < _MOST_MISSED:
             # The folder may not be there yet, or too many are watched.
             with contextlib.suppress(OSError):
-                return self._events.wait(min(timeout_s, _UNTOLD_S))
+                return self._events.wait(min(timeout_s, _WATCHED_LOOK_S))
         time.sleep(min(timeout_s, LOOK_S))
         return False
 

@@ -1,8 +1,7 @@
-"""A flusher's connection to the target: made when it is needed; an answer that may be lost is read back.
+"""A flusher's connection to the target: made when it is needed; after a lost answer it reads the row back.
 
-It carries out, by compare-and-set, what `protocol.ledger` decides: to create the ledger row, to begin a
-window or another sending of one (rule 26), and to finish it, with the receipts of staged rows (rules 15 and
-16).
+It makes, by compare-and-set, the updates of `protocol.ledger`: to create the ledger row, to begin a window or
+another sending of one (rule 26), and to finish it, with the receipts of staged rows (rules 15 and 16).
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class Receipts:
         """The window whose rows are staged; None: none has been started since the last `commit` or error."""
 
     def start(self, session: Session, window: Window) -> None:
-        """Announce the rows of a window to the target, all of them; forget those of a try before."""
+        """Announce all rows of a window to the target; discard those of an earlier try."""
         self.discard(session)
         session.start(window)
         self._of = window
@@ -52,12 +51,11 @@ class Receipts:
         self._kept += receipts
 
     def commit(self, session: StagedSession, seen: LedgerState, new: LedgerState) -> Outcome:
-        """Commit all of them, once; discard what is certainly not committed.
+        """Commit all of them, once; discard them after a conflict.
 
-        After an answer that does not come, or an error, nothing is discarded: the commit may still take
-        effect.
+        After a lost answer, or an error, nothing is discarded: the commit may still take effect.
 
-        :raises TargetUnavailable: they are lost, since the session was; nothing was asked.
+        :raises TargetUnavailable: they are lost with an earlier session; no commit was sent.
         """
         if self._of != seen.begun:
             raise TargetUnavailable(
@@ -71,7 +69,7 @@ class Receipts:
         return outcome
 
     def discard(self, session: Session) -> None:
-        """Forget all of them; let the target delete what they stand for, if it can."""
+        """Drop all of them; let the target delete their files, if it can."""
         receipts = self._taken()
         if isinstance(session, StagedSession):
             _discard(session, receipts)
@@ -105,7 +103,7 @@ _LEDGER_LOOK_US = 1_000_000
 _FINISH_TRIES = 5
 
 _READ_EVERY_S = 60.0
-"""So often a pass reads the row although it is known: some things are done only where it was read."""
+"""How often a pass reads the row although it is known: some things are done only where it was read."""
 
 _ANSWERS = "See that the target answers conditional updates; the flush goes on by itself."
 
@@ -113,11 +111,11 @@ _ANSWERS = "See that the target answers conditional updates; the flush goes on b
 class TargetConnection:
     """One session at a time with the target of one query. Its methods are called by the flush's thread.
 
-    Every method that talks to the target raises `TargetRefused`, `TargetUnavailable`, or what the session
-    raises as an error of ours, such as `SchemaMismatch`; see `target_errors`.
+    Every method that sends requests raises `TargetRefused`, `TargetUnavailable`, or an error of ours that the
+    session raises, such as `SchemaMismatch`; see `target_errors`.
 
     :param owner: whose ledger row it is; the flusher corrects it when it has read the log's identity.
-    :param reporter: told when it connects; its observer, of requests under way and sent again.
+    :param reporter: reports that it connects; its observer counts requests in flight and repeated ones.
     :param clock_us: microseconds since 1970.
     """
 
@@ -140,7 +138,7 @@ class TargetConnection:
 
     @contextlib.contextmanager
     def session(self) -> Iterator[Session]:
-        """Lend the session; connect when there is none."""
+        """Provide the session; connect when there is none."""
         with target_errors(self.target):
             if self._session is None:
                 self._reporter.say("connecting", None)
@@ -160,10 +158,10 @@ class TargetConnection:
     # --- the ledger -------------------------------------------------------------------------------
 
     def row(self, mark: int | None) -> tuple[LedgerState | None, bool]:
-        """Return the ledger row, and whether it is that which this flusher saw last; else it was read.
+        """Return the ledger row, and whether it is the last one seen, and was not read now.
 
-        One that was not read is good to begin a window from, which compares all of it (rule 14). It is
-        returned where the epoch that it says is flushed is the newest with a record, and nothing is begun.
+        To begin a window the last one is good enough, since `begin` compares all of it (rule 14). It is used
+        where nothing is begun in it, and its flushed epoch is the newest with a record.
 
         :param mark: the epoch of the newest `flushed/` record; None without one.
         """
@@ -203,7 +201,7 @@ class TargetConnection:
         """Begin a window, or another sending of the one that is begun (rules 14 and 26).
 
         :param seen: the row from which the window was planned; if it has moved on, nothing is begun.
-        :param rows: of the window; the session may read some meanwhile. All come by `write` as well.
+        :param rows: of the window, so that the session can read some meanwhile. All come by `write` as well.
         :returns: the row that names the window, if this flusher may write its rows.
         :raises TargetUnavailable: the row is what it was.
         """
@@ -228,7 +226,7 @@ class TargetConnection:
             self._receipts.start(session, window)
 
     def pass_over(self, refused: OnRefused | None, passed: Sequence[PassedRow]) -> None:
-        """Let the session go on behind rows that the target refuses, if it can (rule 24).
+        """Let the session leave out rows that the target refuses, if it can (rule 24).
 
         :param passed: rows of the window that are in quarantine already.
         """
@@ -236,7 +234,7 @@ class TargetConnection:
             session.pass_over(refused, passed)
 
     def staged(self, receipts: Sequence[bytes]) -> None:
-        """Take the receipts of what other sessions have staged for the window since `start`."""
+        """Take the receipts of rows that other sessions have staged for the window since `start`."""
         self._receipts.add(receipts)
 
     def give_up_rows(self) -> None:
@@ -294,16 +292,16 @@ class TargetConnection:
 
     @property
     def _counted_by_finish(self) -> bool:
-        """Whether rows count by the last update alone, which then is never repeated without them."""
+        """Whether the last update makes rows count: it is never repeated without them."""
         return self.target.delivery is not Delivery.IDEMPOTENT
 
     def may_count(self, window: Window) -> bool:
         """Return True once for each window whose mark this flusher has moved.
 
-        A row counts when the mark moves over it, not when it is written: a window that is written again,
-        after an error or a crash, would count twice. The answer to the last update may be lost, and the next
-        look at the ledger tells whether the mark has moved. So a window is remembered once its last update
-        was asked for, unless that was refused: then another flusher has moved the mark, and counts.
+        A row is counted when the mark moves over it, not when it is written: a window that is written again
+        would count twice. The answer to `finish` may be lost, and only the next read of the ledger shows
+        whether the mark has moved. So the window of the last `finish` is kept, unless that had a conflict:
+        then another flusher has moved the mark, and counts.
         """
         if self._finish_asked != window.nonce:
             return False
@@ -319,9 +317,9 @@ class TargetConnection:
     def is_over(self, window: Window) -> bool:
         """Whether to write no more of a window: interrupted, or another flusher has it (rules 15 and 26).
 
-        Asked before each slice; looks at the ledger at most once a second. A look that fails for now stops
-        nothing: the rows meet the same outage, or else the target is slow, and what it has taken is not to
-        be written again. Late rows lose by their timestamps.
+        Called before each slice; reads the ledger at most once a second. A failed read stops nothing: either
+        the rows fail, too, or the target is slow, and should not get the rows again. Late rows lose by their
+        timestamps.
         """
         if self._interrupted:
             return True

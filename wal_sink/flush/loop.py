@@ -136,7 +136,7 @@ class FlushLoop(threading.Thread):
         while not self._woken.is_set() and (left_s := until_s - time.monotonic()) > 0:
             if self._commit_watcher.wait(left_s):
                 return
-            if self._commit_watcher.stirs:
+            if self._commit_watcher.others_wrote:
                 self._flusher.sync.ahead()
 
     def _flush_until_idle(self) -> bool:

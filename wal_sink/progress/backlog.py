@@ -51,7 +51,7 @@ class Scan(NamedTuple):
 def read_manifests(log: Log, attempts: Iterable[Attempt]) -> Scan:
     """Read the manifests of attempts, and note what is wrong with those that cannot be read.
 
-    The rows that they hold are let go: thousands may wait.
+    Without the rows inside of them: there may be thousands.
     """
 
     def read(attempt: Attempt) -> tuple[Attempt, Manifest | CorruptLog | None]:
@@ -76,8 +76,7 @@ def unnamed_segments(segments: Iterable[tuple[int, str]], found: Scan) -> list[s
 
     :param segments: epoch and path, listed before the manifests: a segment that is published meanwhile
         would look unnamed otherwise.
-    :param found: all manifests of their epochs. What a damaged one names cannot be told, so no segment of
-        its epoch is returned.
+    :param found: all manifests of their epochs. No segment is returned of an epoch with a damaged one.
     """
     named = {ref.path for manifest in found.manifests.values() for ref in manifest.files}
     unreadable = {attempt.epoch for attempt in found.damaged}

@@ -123,7 +123,7 @@ def _wait(
                 f" `wal-sink flush {checkpoint.url}`.",
             )
         time.sleep(_POLL_BILLED_S if log.backend.billed else _POLL_S)
-        # Added up on the way: of a long backlog the older records are forgotten meanwhile.
+        # Added up meanwhile: the older records of a long backlog are deleted before its end.
         flushed.update((r.epoch, r.rows) for r in log.flushed_since(max(flushed, default=-1)))
         newest = log.newest_flushed()
     return Flushed(

@@ -55,23 +55,23 @@ def finish(state: LedgerState) -> LedgerState:
     )
 
 
-def clocks_differ(now_us: int, told_us: Sequence[int]) -> bool:
-    """Whether the flusher's clock and the target's lie further apart than synchronized ones do.
+def clocks_differ(now_us: int, target_us: Sequence[int]) -> bool:
+    """Whether the clocks of flusher and target differ more than synchronized ones do.
 
-    :param told_us: what the target told when it was asked, microseconds since 1970; empty: it has no clock.
+    :param target_us: times by the target's clocks, microseconds since 1970; empty: it has none.
     """
-    return bool(told_us) and abs(now_us - median_low(told_us)) > CLOCKS_DIFFER_US
+    return bool(target_us) and abs(now_us - median_low(target_us)) > CLOCKS_DIFFER_US
 
 
-def bounded_now(now_us: int, told_us: Sequence[int]) -> int:
+def bounded_now(now_us: int, target_us: Sequence[int]) -> int:
     """Return the time of `begin`: the flusher's, but at most `CLOCKS_DIFFER_US` after the target's (rule 14).
 
     Of several answers the one in the middle counts: a single node of the target may be wrong.
 
     :param now_us: the flusher's clock, microseconds since 1970.
-    :param told_us: what the target told when it was asked; empty: it has no clock.
+    :param target_us: times by the target's clocks; empty: it has none.
     """
-    return min(now_us, median_low(told_us) + CLOCKS_DIFFER_US) if told_us else now_us
+    return min(now_us, median_low(target_us) + CLOCKS_DIFFER_US) if target_us else now_us
 
 
 def after_dated(row: LedgerState, target_us: int) -> LedgerState:

@@ -174,8 +174,7 @@ class Past(NamedTuple):
     def is_late(self, epoch: int, us: int) -> bool:
         """Whether a record came after a rewind that has left its timestamp behind.
 
-        A flusher stood still before it. The ledger row tells: it knows the timestamps of what it says is
-        flushed, and this one is higher.
+        A flusher had stood still before it. The ledger row shows that: its timestamps are lower.
         """
         row = self.row
         known = row is not None and epoch <= row.flushed and row.last_us < us

@@ -33,9 +33,9 @@ logger = logging.getLogger(__name__)
 _TICK_S = 0.01
 """Linux stamps a file with the time of its last tick: a new one looks older by so much at most."""
 
-BATCHES_THAT_TELL = 3
-"""Where Spark retains so many batches, the first one that a run plans deletes nothing that is to be noted: a
-repartition after epoch L makes L + 1, the run plans L + 2, and what tells lies from L - 1 on."""
+BATCHES_NEEDED = 3
+"""Where Spark retains so many batches, the first one that a run plans deletes no file that a note needs: a
+repartition after epoch L makes L + 1, the run plans L + 2, and the note needs L - 1 and later ones."""
 
 
 def begin_log(log: Log, checkpoint: Checkpoint) -> bool:
@@ -112,7 +112,7 @@ def not_noted(log: str, error: Exception) -> LogUnavailable:
     return LogUnavailable(
         f"What Spark may have made without a sink cannot be noted in {log}: {error}",
         "Nothing is lost: the query was stopped before Spark planned anything, since with"
-        f" spark.sql.streaming.minBatchesToRetain below {BATCHES_THAT_TELL} it deletes the files that tell."
+        f" spark.sql.streaming.minBatchesToRetain below {BATCHES_NEEDED} it deletes the files that tell."
         " See to the store that holds the log (is it full?), then start the query again.",
     )
 
@@ -121,8 +121,8 @@ def _note(log: Log, note: WithoutSink) -> None:
     """Leave a note, in place of one from before further claims.
 
     Spark may have gone back behind that epoch since, and a second repartition have made its number. There is
-    a note at each instant: an older run that goes on may have purged what tells. A power loss may bring the
-    older one back.
+    a note at each instant, since an older run may have purged Spark's files. A power loss may bring the older
+    note back.
     """
     present = log.read(paths.WITHOUT_SINK, note.epoch)
     if present is None:

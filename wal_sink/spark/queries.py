@@ -32,7 +32,7 @@ from wal_sink.progress.heartbeat import this_process
 from wal_sink.protocol.budget import Budget
 from wal_sink.publish.fencing import take_ticket
 from wal_sink.publish.start import (
-    BATCHES_THAT_TELL,
+    BATCHES_NEEDED,
     begin_log,
     claim_early,
     not_noted,
@@ -125,7 +125,7 @@ class Queries:
         try:
             note_without_sink(flush.log, flush.checkpoint)
         except (OSError, WalSinkError) as error:
-            if int(self._spark.conf.get(_RETAIN) or 0) >= BATCHES_THAT_TELL:
+            if int(self._spark.conf.get(_RETAIN) or 0) >= BATCHES_NEEDED:
                 raise
             self._refuse(query, not_noted(flush.log.url, error))
             return False
@@ -232,8 +232,7 @@ class Queries:
 
     def _begin(self, query: StreamingQuery, run_id: str) -> tuple[QueryFlush, Configuration] | None:
         """Start the flush of a query; None when it is of another format, refused, or this handle closed."""
-        was_closed = self.closed
-        if was_closed:
+        if self.closed:
             return None
         try:
             started = streaming_query.started_query(query, FORMAT, options_at)
@@ -251,9 +250,8 @@ class Queries:
         except WrongOwner as error:
             # Where the query's own log is flushed here, this one is of a copy.
             if self.place(started.query_id) is None:
-                self.refused[started.query_id] = (
-                    error  # by its first commit: it may end without one
-                )
+                # By its first commit: it may end without one.
+                self.refused[started.query_id] = error
             raise
         try:
             configuration.refuse_bucket(self._spark.conf.get(FILE_MANAGER, None))
@@ -270,29 +268,33 @@ class Queries:
         flush = QueryFlush(started.query_id, run_id, checkpoint, log, loops, arrow_batching)
         taken_over = take_over(flush.query_id) or self.place(flush.query_id) is not None
         self._say_what_is_left(flush, configuration, taken_over=taken_over, is_new=is_new)
-        with self._lock:
-            if self.closed:
-                return None
-            # Exit handlers run last first: this one before that of the driver, which `_loop` has loaded.
-            atexit.unregister(self._at_exit)
-            atexit.register(self._at_exit)
-            earlier = self._flushes.get(flush.query_id)
-            self._flushes[flush.query_id] = flush
-            self._done.pop(flush.query_id, None)
-            RUN_HISTORY.watch(flush.query_id)  # an earlier run may just have been forgotten
-            self.refused.pop(flush.query_id, None)
-            flush.for_each_loop(FlushLoop.start)
+        if not self._start(flush):
+            return None
         self.run_watcher.watch(flush.query_id, run_id, query, log)
-        if earlier is not None:
-            earlier.for_each_loop(
-                FlushLoop.stop
-            )  # its options may be old; two that overlap do no harm
         logger.info("query %s starts with %s", flush.query_id, configuration.public)
         say_in_force(
             *(flush.query_id, configuration, log, started.sources, str(arrow_batching)),
             flushes_here=self.flushes_here,
         )
         return flush, configuration
+
+    def _start(self, flush: QueryFlush) -> bool:
+        """Start a flush, and stop an earlier one of its query; return False when this handle is closed."""
+        with self._lock:
+            if self.closed:
+                return False
+            # Exit handlers run last first: this one before that of the driver, which `_loop` has loaded.
+            atexit.unregister(self._at_exit)
+            atexit.register(self._at_exit)
+            earlier = self._flushes.get(flush.query_id)
+            self._flushes[flush.query_id] = flush
+            self._done.pop(flush.query_id, None)
+            RUN_HISTORY.watch(flush.query_id)  # again, if an earlier run has just ended
+            self.refused.pop(flush.query_id, None)
+            flush.for_each_loop(FlushLoop.start)
+        if earlier is not None:  # its options may be old; two that overlap do no harm
+            earlier.for_each_loop(FlushLoop.stop)
+        return True
 
     def _say_what_is_left(
         self, flush: QueryFlush, configuration: Configuration, *, taken_over: bool, is_new: bool

@@ -229,7 +229,7 @@ class IcebergTable:
             self._synced = self._table.metadata_location
 
     def _with_retention(self, head: SetSnapshotRefUpdate) -> SetSnapshotRefUpdate:
-        """Return the move of the main branch, which pyiceberg has forget which snapshots to keep."""
+        """Put back into the move of the main branch which snapshots to keep: pyiceberg leaves it out."""
         there = self.metadata.refs.get(MAIN_BRANCH)
         return head.model_copy(
             update={} if there is None else {each: getattr(there, each) for each in _RETENTION}

@@ -55,18 +55,18 @@ class SqlOptions(Options, frozen=True, kw_only=True):
     ] = msgspec.field(name="ledgerTable", default="wal_sink_ledger")
 
 
-def refuse_pooler(place: str, told: int, serving: int) -> None:
+def refuse_pooler(place: str, login_pid: int, server_pid: int) -> None:
     """Refuse a pooler between this process and a PostgreSQL server.
 
-    One that lends a server for a transaction loses what is set for the session: that COMMIT is durable, above
-    all. It cannot be told from one that lends for a session, but a server says its own process id at a login.
+    A pooler by transactions loses the settings of the session, above all that COMMIT is durable. It
+    looks like one by sessions; but a server sends its own process id at a login.
 
     :param place: what the options name, such as `sql.url postgresql://…`.
-    :param told: the process id that was said at the login.
-    :param serving: that of the server, by `pg_backend_pid()`.
+    :param login_pid: the process id that came with the login.
+    :param server_pid: that of the server, by `pg_backend_pid()`.
     :raises OptionError: they differ.
     """
-    if told != serving:
+    if login_pid != server_pid:
         raise OptionError(
             f"{place} leads to a pooler, such as PgBouncer, and not to the server: the settings of a session"
             " could be lost between its transactions.",

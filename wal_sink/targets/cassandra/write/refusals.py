@@ -97,8 +97,8 @@ def find_refused(request: EncodedBatch, error: Exception, send: Send) -> Iterato
     """Yield each row that is refused by itself; at the end all others of the request are taken.
 
     Sends ever smaller parts, twice the logarithm of the rows for each that is refused. Rows are idempotent,
-    so those of the parts that are taken need not be sent again. Who wants the first row alone is told whether
-    any other one is taken.
+    so those of the parts that are taken need not be sent again. A caller that stops at the first row also
+    gets whether any other one is taken.
 
     :param error: with which the request has failed.
     :raises Exception: what `send` has returned, if it says nothing of rows: an outage.
