@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -18,6 +19,7 @@ from wal_sink.protocol import ledger
 from wal_sink.targets.base import Slice
 from wal_sink.targets.sql.session import SqlSession
 from wal_sink.testing.contracts.ledger import begin, begun_window, create, row_of
+from wal_sink.testing.micro_batches import PlayedQuery
 
 
 @pytest.mark.parametrize(
@@ -200,3 +202,42 @@ def test_a_row_above_max_allowed_packet_is_refused_alone(
         mariadb.execute("SET GLOBAL max_allowed_packet = 16777216")
     assert refused == [9, 10]
     assert store.execute("SELECT id FROM t ORDER BY id") == [(0,), (1,), (4,)]
+
+
+WIDE = [f"c{number}" for number in range(240)]
+
+
+def too_wide(mariadb: MariaDb, database: str) -> list[str]:
+    """Make a table of which a page has no space for all that its columns take."""
+    mariadb.execute("SET GLOBAL innodb_strict_mode = OFF")  # else it takes no such table
+    listed = ", ".join(f"{name} VARCHAR(60)" for name in WIDE)
+    mariadb.execute(f"CREATE TABLE t (id BIGINT, {listed})", database=database)
+    mariadb.execute("SET GLOBAL innodb_strict_mode = ON")
+    return WIDE
+
+
+def any_number(mariadb: MariaDb, database: str) -> list[str]:
+    """Make a table with a trigger that gives its refusal the number of a lock's time-out."""
+    mariadb.execute("CREATE TABLE t (id BIGINT, c0 VARCHAR(60))", database=database)
+    mariadb.execute(
+        "CREATE TRIGGER short BEFORE INSERT ON t FOR EACH ROW IF length(NEW.c0) > 9 THEN"
+        " SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = 1205; END IF",
+        database=database,
+    )
+    return WIDE[:1]
+
+
+@pytest.mark.parametrize("made", [too_wide, any_number])
+def test_a_row_that_only_mariadb_refuses_goes_into_quarantine(
+    mariadb: MariaDb, database: str, made: Callable[[MariaDb, str], list[str]]
+) -> None:
+    """Its task cannot know."""
+    names = made(mariadb, database)
+    schema = pa.schema([("id", pa.int64()), *((name, pa.string()) for name in names)])
+    store = Maria(mariadb, database)
+    query = PlayedQuery(target(store), schema)
+    query.on_invalid_row = "quarantine"
+    texts = ["x", "x" * 39, "x"]
+    query.run().batch([(row, *[text] * len(names)) for row, text in enumerate(texts)])
+    query.flush()
+    assert [row for (row,) in store.execute("SELECT id FROM t ORDER BY id")] == [0, 2]

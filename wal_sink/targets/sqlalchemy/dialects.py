@@ -57,7 +57,12 @@ def _class_name(error: BaseException) -> Code:
     return type(error).__name__
 
 
+_SIGNAL = 1644
+
+
 def _mysql_code(error: BaseException) -> Code:
+    if getattr(error, "sqlstate", None) == "45000":  # of pymysql: a SIGNAL may have any number
+        return _SIGNAL
     code = getattr(error, "errno", None) or (error.args[0] if error.args else None)
     return code if isinstance(code, int) and code else None
 
@@ -127,9 +132,9 @@ MYSQL = Dialect(
             " 1205 1213 1226 1290 1317 1792 1836 1927 1969 3024 3572 4031 2002 2003 2006 2012"
             " 2013 2014 2027 2055"
         ),
-        # Null, duplicate, foreign key, range, length, value, partition, SIGNAL, CHECK, JSON.
+        # Null, duplicate, size of a row, foreign key, range, length, value, partition, SIGNAL, CHECK, JSON.
         refusing=numbers(
-            "1048 1062 1169 1216 1217 1264 1265 1292 1364 1366 1406 1411 1416 1451 1452 1526 1557"
+            "1048 1062 1118 1169 1216 1217 1264 1265 1292 1364 1366 1406 1411 1416 1451 1452 1526 1557"
             " 1582 1586 1644 1690 1748 3140 3156 3819 4025"
         ),
     ),
