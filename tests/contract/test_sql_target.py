@@ -19,11 +19,11 @@ from wal_sink.errors import (
     SchemaMismatch,
     TargetUnavailable,
 )
-from wal_sink.model.ledger import Outcome, Owner
+from wal_sink.model.ledger import Owner
 from wal_sink.protocol import ledger
 from wal_sink.targets.base import Kind, Slice
 from wal_sink.targets.sql import SqlTarget, TableColumn
-from wal_sink.testing.contracts.ledger import begin, begun_window, create, finish
+from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.contracts.rows import deliver
 
 TABLE = "CREATE TABLE t (Id INTEGER, price REAL, name TEXT, other NUMERIC)"
@@ -99,56 +99,6 @@ def test_a_session_closes_its_connection_once(path: Path) -> None:
     session = target.connect(Owner("query", "log", "checkpoint"))
     session.close()
     session.close()
-
-
-class ReconnectingConnection:
-    """Loses its connection once, with the open transaction, and makes another one without a word."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.inner = sqlite3.connect(path)
-        self.loses = False
-
-    def cursor(self) -> sqlite3.Cursor:
-        if self.loses:
-            self.loses = False
-            self.inner.close()
-            self.inner = sqlite3.connect(self.path)
-        return self.inner.cursor()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-
-class ReconnectingTarget(SqliteTarget):
-    """Its driver reconnects by itself."""
-
-    connection: ReconnectingConnection
-
-    def open(self) -> Any:
-        self.connection = ReconnectingConnection(Path(self.options.path))
-        return self.connection
-
-
-@pytest.mark.parametrize("lost", ["before the rows", "between rows", "after the rows"])
-def test_a_transaction_that_the_driver_has_replaced_is_not_finished(path: Path, lost: str) -> None:
-    """Rows were lost with it: the ledger row proves that the transaction is the one that `start` began."""
-    target = ReconnectingTarget(options(path))
-    plan = target.plan(PRICES, "key")
-    rows = Slice(0, pa.record_batch([[1], [2.0]], PRICES), 0)
-    with target.connect(Owner("query", "log", "checkpoint")) as session:
-        create(session)
-        window = begun_window(0, 2)
-        assert begin(session, window) is Outcome.APPLIED
-        for loses in (lost, ""):
-            session.start(window)
-            for moment in ("before the rows", "between rows", "after the rows"):
-                target.connection.loses = moment == loses
-                if moment != "after the rows":
-                    session.write(plan, rows)
-            expected = Outcome.CONFLICT if loses else Outcome.APPLIED
-            assert finish(session, window) is expected
-            assert len(execute(path, "SELECT Id FROM t")) == (0 if loses else 2)
 
 
 class SuffixedTarget(SqliteTarget):
