@@ -84,41 +84,6 @@ def test_await_flushed_waits_for_what_is_checkpointed_when_called(
     assert wal_sink.await_flushed(f"file://{checkpoint}").rows == 0
 
 
-def test_two_queries_side_by_side(
-    spark: SparkSession, cassandra: Node, keyspace: str, tmp_path: Path
-) -> None:
-    """Each has a log, a ledger row and a flusher of its own."""
-    tables = [Table(cassandra, keyspace, name) for name in ("one", "two")]
-    source = write_source(tmp_path / "source", 2)
-    with wal_sink.register(spark):
-        queries = [
-            start(
-                stream(spark, source).repartition(3),  # as many segments an epoch
-                table,
-                str(tmp_path / f"checkpoint-{table.name}"),
-            )
-            for table in tables
-        ]
-        for query in queries:
-            query.awaitTermination()
-    assert [table.ids() for table in tables] == [files(2), files(2)]
-    rows = cassandra.execute(f"SELECT query_id, flushed FROM {keyspace}.wal_sink_ledger")
-    assert {row.query_id for row in rows} == {str(query.id) for query in queries}
-    assert [row.flushed for row in rows] == [1, 1]
-
-
-def test_a_query_started_before_register_fails(
-    sibling: SparkSession, table: Table, checkpoint: str, tmp_path: Path
-) -> None:
-    """It has no ticket; nothing of it is published, and registering makes the next start work."""
-    source = write_source(tmp_path / "source", 1)
-    with pytest.raises(StreamingQueryException, match="NotRegistered"):
-        start(stream(sibling, source), table, checkpoint).awaitTermination()
-    assert table.ids() == []
-    run(sibling, source, table, checkpoint)
-    assert table.ids() == files(1)
-
-
 def test_a_failed_query_is_flushed_up_to_its_last_checkpoint(
     spark: SparkSession, table: Table, checkpoint: str, tmp_path: Path
 ) -> None:
@@ -166,19 +131,6 @@ def test_a_checkpoint_by_any_name_is_the_same(
     for form in ("{0}", "file:{0}", "file://{0}/"):
         assert run(spark, source, table, form.format(checkpoint)).flushed == 0
     assert table.ids() == files(1)
-
-
-def test_a_deleted_checkpoint_is_a_new_query(
-    spark: SparkSession, table: Table, checkpoint: str, tmp_path: Path
-) -> None:
-    """It starts from the first epoch, neither skipped nor taken for the old one; `uuid()` keys come again."""
-    source = write_source(tmp_path / "source", 1)
-    first = run(spark, source, table, checkpoint)
-    shutil.rmtree(checkpoint)
-    second = run(spark, source, table, checkpoint)
-    assert first.query_id != second.query_id
-    assert second.flushed == 0
-    assert table.ids() == sorted(files(1) * 2)
 
 
 def test_what_a_deleted_checkpoint_leaves_is_said(
