@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import json
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from cassandra import cqltypes
 from cassandra.metadata import Metadata
-from cassandra.query import UNSET_VALUE
 
-from tests.cql_driver import SIMPLE, Field, bind, plan_of, prepared
+from tests.cql_driver import Field, plan_of, prepared
 from tests.unit.test_options import GIVEN
 from wal_sink.configuration import configure
 from wal_sink.errors import InvalidRow, OptionError
 from wal_sink.targets.arrow_values import keys_of_deletes
 from wal_sink.targets.cassandra.check import check
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
-from wal_sink.targets.cassandra.encode import encode, one_after_the_other
 from wal_sink.targets.cassandra.feature import Stamped
 from wal_sink.targets.cassandra.write.batches import Limits, PreparedTable, Replicas, requests
-from wal_sink.targets.cassandra.write.statements import Part, Statements, places
+from wal_sink.targets.cassandra.write.statements import Statements, places
 from wal_sink.targets.operations import read_words
 
 KAFKA = {
@@ -222,64 +218,6 @@ def test_values_of_any_type_become_null() -> None:
 US = 1_700_000_000_000_000
 INSERT = 'INSERT INTO "ks"."t" ("b", "k", "v", "a", "m") VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?'
 DELETE = 'DELETE FROM "ks"."t" USING TIMESTAMP ? WHERE "k" = ?'
-
-
-def divided() -> list[Part]:
-    stamps = np.arange(US, US + CHANGES.num_rows)
-    return Statements(PLAN, prepared).divide(Stamped(check(CHANGES, PLAN), stamps))
-
-
-def wire(value: Any, cql: str) -> bytes:
-    if value is None or value is UNSET_VALUE:
-        return (-1 if value is None else -2).to_bytes(4, "big", signed=True)
-    if cql.startswith("map"):
-        kind = cqltypes.MapType.apply_parameters([cqltypes.Int32Type, cqltypes.UTF8Type])
-    else:
-        kind = cqltypes.LongType if cql == "timestamp" else SIMPLE[cql]
-    data: bytes = kind.serialize(value, 5)
-    return len(data).to_bytes(4, "big") + data
-
-
-def test_each_row_becomes_the_statement_of_its_kind() -> None:
-    """With its own timestamp; a delete by as much of the key as it has."""
-    parts = divided()
-    found = {
-        of.prepared.query_id.decode(): (where.tolist(), rows)
-        for of, where, rows, *_ in parts
-        if where is not None
-    }
-    assert {query: where for query, (where, _) in found.items()} == {
-        INSERT: [0, 2, 5],
-        DELETE + ' AND "a" = ? AND "b" = ?': [1],
-        DELETE + ' AND "a" = ?': [3],
-        DELETE: [4],
-    }
-    for where, rows in found.values():
-        assert rows.stamps.tolist() == [US + position for position in where]
-
-
-def test_encoded_rows_are_those_that_the_driver_binds() -> None:
-    """Values, timestamps and heads, in the order of the slice."""
-    parts = divided()
-    encoded = one_after_the_other(
-        [
-            encode(rows.batch, of.plan, rows.stamps, of.head, stamp_first=of.stamp_first)
-            for of, _, rows, *_ in parts
-        ]
-    )
-    data, bounds = encoded.data.to_pybytes(), encoded.offsets.tolist()
-    expected: list[bytes] = []
-    for of, _, rows, *_ in parts:
-        types = [column.type for column in of.plan.columns]
-        types = ["bigint", *types] if of.stamp_first else [*types, "bigint"]
-        bound = bind(rows.batch, of.plan, rows.stamps.tolist(), stamp_first=of.stamp_first)
-        expected += [of.head + b"".join(map(wire, row, types)) for row in bound]
-    assert [data[i:j] for i, j in itertools.pairwise(bounds)] == expected
-    where = places(parts)
-    assert where is not None
-    stamps = [int.from_bytes(row[-8:], "big") for row in expected]
-    assert [stamps[place] for place in where[[0, 2, 5]].tolist()] == [US, US + 2, US + 5]
-    assert sorted(where.tolist()) == list(range(6))
 
 
 def test_a_slice_of_one_kind_is_not_divided() -> None:
