@@ -111,15 +111,6 @@ def test_an_epoch_of_refused_rows_alone_is_flushed() -> None:
     assert [epoch for epoch, *_ in listed(world)] == [0]
 
 
-def test_fail_is_the_default_and_publishes_nothing() -> None:
-    """The task raises, as ever."""
-    world = QuarantiningWorld()
-    world.on_invalid_row = "fail"
-    with pytest.raises(errors.InvalidRow, match="k is null"):
-        world.run().batch([("a", 1), (REFUSED, 1)])
-    assert world.log_backend.list("segments/") == []
-
-
 def some_refused(epoch: int, run: str) -> list[Rows]:
     """Return the rows of the other tests of faults, with a refused one where there are rows."""
     rows = partitions(epoch, run)

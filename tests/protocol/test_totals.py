@@ -5,7 +5,6 @@ Each value is a power of four, so that a total tells which values it is made of,
 
 from __future__ import annotations
 
-import msgspec
 import pyarrow as pa
 import pytest
 
@@ -14,7 +13,6 @@ from tests.protocol.operators import Backup, query, rewind
 from wal_sink import errors
 from wal_sink.admin.quarantine import plan_retry
 from wal_sink.admin.rewind import plan_rewind
-from wal_sink.testing.faults import Crash, Faults
 from wal_sink.testing.memory_target import MemoryOptions, MemoryTarget
 from wal_sink.wal.quarantine import entries
 
@@ -87,21 +85,6 @@ def test_rule_27_a_restored_log_is_followed_only_with_the_table_set_back() -> No
     assert sorted(world.visible()) == [("a", 1), ("a", 3)]
 
 
-def test_a_window_of_epochs_with_the_option_and_without_is_flushed_again() -> None:
-    """The later epoch has replaced the total, as it was asked to: that stops no flush."""
-    world = TotalsWorld()
-    adding = world.store.options
-    world.run().batch([("a", 1)])
-    world.store.options = msgspec.structs.replace(adding, totals="")
-    world.run().batch([("a", 2)])
-    world.store.options = adding
-    world.run().batch([("a", 3)])
-    with pytest.raises(Crash):
-        world.flush(Faults(0, matching="finish "))
-    world.flush()
-    assert sorted(world.visible()) == [("a", 2), ("a", 3)]
-
-
 def test_rule_27_a_row_is_not_taken_out_nor_added_afterwards() -> None:
     """What the flush meets stops it; what the tasks have refused is exported, not sent again."""
     world = TotalsWorld()
@@ -119,19 +102,3 @@ def test_rule_27_a_row_is_not_taken_out_nor_added_afterwards() -> None:
     world.store.refuses = lambda _row: ""
     world.flush()
     assert sorted(world.visible()) == [("a", 1), ("b", 3), ("c", 4)]
-
-
-def test_rule_27_a_flusher_that_stood_still_takes_nothing_back() -> None:
-    """It began a window, and wakes when that and the next one are flushed."""
-    world = TotalsWorld()
-    run = world.run().batches([("a", 1)])
-    stale = world.flusher(Faults(at=0, error=ConnectionError, matching="write"))
-    stale.run_once()
-    with pytest.raises(errors.TargetUnavailable):
-        stale.run_once()
-    session = stale._connection._session  # as it is when the process wakes
-    assert session is not None
-    run.flushed_batches([("a", 2)])
-    session.drain()
-    stale.close()
-    assert sorted(world.visible()) == [("a", 1), ("a", 2)]

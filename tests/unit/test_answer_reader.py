@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from cassandra import InvalidRequest, OperationTimedOut
-from cassandra.connection import ConnectionShutdown
+from cassandra import InvalidRequest
 from cassandra.segment import Segment
 
 from tests.unit.cql_nodes import (
@@ -53,10 +52,6 @@ def awaiting(
         told: list[Ended] = []
         assert by.send([request() for _ in range(number)], None, told.append)
         yield to, by, told, reads
-
-
-def values(of: Any) -> list[bytes]:
-    return sorted(map(value_of, of))
 
 
 @pytest.mark.parametrize(("version", "compresses"), WIRES)
@@ -168,22 +163,6 @@ def test_an_answer_that_comes_twice_frees_its_stream_once() -> None:
         assert freed.count(answers[1].stream) == freed.count(answers[2].stream) == 1
 
 
-@pytest.mark.parametrize("version", [4, 5])
-def test_a_late_answer_among_others(version: int) -> None:
-    """It frees its stream and acknowledges nothing; the others are acknowledged."""
-    with awaiting(2, version, timeout_s=0) as (to, by, told, _):
-        late = to.wire().requests
-        by.expire()
-        assert [type(each.error) for each in told[0].failed] == [OperationTimedOut] * 2
-        to.wire().pushes.clear()
-        assert by.send([request() for _ in range(3)], None, told.append)
-        first, *others = to.wire().requests
-        to.wire().reply(well(first), *map(well, late), *map(well, others))
-        assert told[1].acknowledged == 3
-        assert told[0].acknowledged == 0
-        assert to.in_use() == NOTHING
-
-
 def test_a_stream_is_free_after_its_request_was_told() -> None:
     """Until then `expire` may look for it, and must not find what another has sent on it."""
     with awaiting(3) as (to, _, _, _):
@@ -200,20 +179,6 @@ def test_a_stream_is_free_after_its_request_was_told() -> None:
         wire.reply(*map(well, wire.requests))
         assert seen == [set()]
         assert to.in_use() == NOTHING
-
-
-@pytest.mark.parametrize("version", [4, 5])
-def test_a_connection_that_is_lost_in_the_middle_of_an_answer(version: int) -> None:
-    """What has come as a whole is acknowledged, the rest has failed, each once."""
-    with awaiting(6, version) as (to, _, told, _):
-        wire = to.wire()
-        first, last = wire.requests[:3], wire.requests[3:]
-        wire.receive(wire.packed(*map(well, first)) + wire.packed(*map(well, last))[:10])
-        wire.defunct(OSError("cut"))
-        (ended,) = told
-        assert ended.acknowledged == 3
-        assert values(failed.request for failed in ended.failed) == values(last)
-        assert {type(failed.error) for failed in ended.failed} == {ConnectionShutdown}
 
 
 def test_a_driver_that_closes_while_answers_are_told() -> None:

@@ -267,23 +267,6 @@ def test_a_request_is_taken_apart(count: int) -> None:
     assert keys(encoded(*range(count))) == list(range(count))
 
 
-@pytest.mark.parametrize("bad", [0, 1, 299, 300, 599])
-def test_the_row_is_found(bad: int) -> None:
-    """Within a request for each halving, twice at most; rows before it are taken."""
-    sent: list[list[int]] = []
-
-    def send(request: Any) -> Exception | None:
-        sent.append(keys(request))
-        return failure(0) if bad in sent[-1] else None
-
-    found = next(find_refused(encoded(*range(600)), failure(0), send))
-    assert found is not None
-    assert keys(found.request) == [bad]
-    assert found.others_are_taken
-    assert len(sent) <= 2 * 10
-    assert {key for part in sent if bad not in part for key in part} >= set(range(bad))
-
-
 def test_no_row_is_taken() -> None:
     """Nothing tells the row from its neighbours; no more than a few parts are sent."""
     sent = []

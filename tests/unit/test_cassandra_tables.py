@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.cql_driver import plan_of, prepared
+from tests.cql_driver import plan_of
 from tests.unit.test_cassandra_compare import live as live_table
 from wal_sink.configuration import configure
 from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch
@@ -26,7 +26,6 @@ from wal_sink.targets.cassandra.plan import of_several
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
 from wal_sink.targets.cassandra.table import ColumnMetadata, TableMetadata
 from wal_sink.targets.cassandra.write.batches import by_table
-from wal_sink.targets.cassandra.write.statements import Statements
 
 GIVEN = {
     "checkpointLocation": "/data/checkpoint",
@@ -349,32 +348,3 @@ def test_each_row_has_its_own_timestamp_in_each_table() -> None:
 
 
 INSERT = 'INSERT INTO "shop"."{}" ({}) VALUES ({}) USING TIMESTAMP ?'
-
-
-def test_each_table_gets_its_own_statements() -> None:
-    """By the table's names and key, deletes too."""
-    whole = plan()
-    stored = check(batch(*ROWS, whole=whole), whole)
-    tables = whole.tables
-    parts = by_table(Stamped(stored, np.arange(4)), whole)
-    found = [
-        (each.statement.prepared.query_string, each.rows.batch.num_rows)
-        for part, of in zip(parts, tables, strict=True)
-        for each in Statements(of, prepared).divide(part)
-    ]
-    assert found == [
-        (
-            INSERT.format("by_day", '"id", "customer_id", "day", "tags"', "?, ?, ?, ?"),
-            2,
-        ),
-        (
-            INSERT.format(
-                "by_customer", '"note", "id", "customer_id", "day", "tags"', "?, ?, ?, ?, ?"
-            ),
-            1,
-        ),
-        (
-            'DELETE FROM "shop"."by_customer" USING TIMESTAMP ? WHERE "customer_id" = ? AND "day" = ?',
-            1,
-        ),
-    ]

@@ -72,15 +72,6 @@ def test_rows_are_head_values_and_timestamp(nulls: str, protocol: int) -> None:
     assert encoded.offsets.dtype == np.int64
 
 
-@pytest.mark.parametrize(("begin", "length"), [(0, 2), (1, 3), (4, 1), (2, 0)])
-def test_a_slice_is_encoded_as_if_it_were_alone(begin: int, length: int) -> None:
-    """Its first row has the first timestamp."""
-    batch, plan = readings()
-    part = batch.slice(begin, length)
-    expected = [row.wire for row in driver_rows(part, plan, US)]
-    assert rows_of(encode(part, plan, US)) == expected
-
-
 def test_no_rows() -> None:
     """One offset, no bytes, no keys."""
     batch, plan = readings()
@@ -88,18 +79,6 @@ def test_no_rows() -> None:
     assert (encoded.data.size, encoded.offsets.tolist()) == (0, [0])
     assert rows_of(taken(encoded, np.array([], np.int64))) == []
     assert routing_keys(batch[:0], plan, [0, 1]).to_pylist() == []
-
-
-def test_columns_of_fixed_width_alone() -> None:
-    """Nothing to join: the array of all of them is the buffer."""
-    batch, plan = batch_of(
-        {
-            "id": ("partition", "int", pa.array([1, -1, 2], pa.int32())),
-            "flag": ("regular", "boolean", pa.array([True, False, True])),
-        }
-    )
-    expected = [HEAD + row.wire for row in driver_rows(batch, plan, US)]
-    assert rows_of(encode(batch, plan, US, HEAD)) == expected
 
 
 def test_rows_in_another_order_keep_their_timestamps() -> None:

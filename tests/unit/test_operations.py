@@ -15,7 +15,6 @@ from tests.cql_driver import Field, plan_of, prepared
 from tests.unit.test_options import GIVEN
 from wal_sink.configuration import configure
 from wal_sink.errors import InvalidRow, OptionError
-from wal_sink.targets.arrow_values import keys_of_deletes
 from wal_sink.targets.cassandra.check import check
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.feature import Stamped
@@ -197,19 +196,6 @@ def test_a_row_that_cannot_be_written_is_named(
         )
     assert f"k={row[0]!r}" in str(caught.value)
     assert remedy in caught.value.remedy
-
-
-def test_values_of_any_type_become_null() -> None:
-    """Without a look at what they are."""
-    kinds = [pa.int64(), pa.string(), pa.list_(pa.int8()), pa.struct([("f", pa.bool_())])]
-    values: list[list[Any]] = [[1, 2, 3], ["a", "b", None], [[1], [], [2, 3]], [{"f": True}] * 3]
-    arrays = [pa.array(v, kind) for v, kind in zip(values, kinds, strict=True)]
-    batch = pa.record_batch([*arrays, arrays[0]], names=["i", "s", "l", "t", "key"])
-    got = keys_of_deletes(batch, pa.array([False, True, False]), ["key"])
-    for name, kind, column in zip("islt", kinds, values, strict=True):
-        assert got.column(name) == pa.array([column[0], None, column[2]], kind)
-    assert got.column("key") == batch.column("key")
-    assert keys_of_deletes(batch, pa.array([False] * 3), ["key"]) is batch
 
 
 # --- the statements -------------------------------------------------------------------------------

@@ -355,20 +355,6 @@ def written(to: Nodes, count: int) -> list[bytes]:
     return values(each for number in range(count) for each in to.wire(number).requests)
 
 
-def test_all_rows_are_acknowledged() -> None:
-    """Of several nodes, in groups of as many as the limit allows."""
-    with nodes(3) as to:
-        by = sender(to)
-        requests = [request(to.hosts[i % 4] if i % 4 < 3 else None) for i in range(3_000)]
-        by.send(requests)
-        by.drain()
-        assert written(to, 3) == values(requests)
-        pushes = [len(push) for number in range(3) for push in to.wire(number).pushes]
-        assert max(pushes) <= MOST_REQUESTS
-        assert sum(pushes) / len(pushes) > 10
-        assert by.in_flight.observer.in_flight == 0
-
-
 class FailsOnce:
     """A node that fails at every fifth request, the first time."""
 
@@ -463,20 +449,6 @@ def test_a_mistake_is_raised_and_what_is_in_flight_is_forgotten() -> None:
         by.send([request()])
         by.drain()
         assert to.in_use() == NOTHING
-
-
-def test_a_lost_connection_loses_no_row() -> None:
-    """Another node takes what the lost one had, by the driver's way; later rows go pipelined again."""
-    with nodes(2) as to:
-        by = sender(to)
-        first, second = to.wire(0), to.wire(1)
-        first.answer = silent
-        requests = [request(to.hosts[0]) for _ in range(20)]
-        by.send(requests)
-        assert values(first.requests) == values(requests)
-        first.defunct(OSError("cut"))
-        by.drain()
-        assert values(second.requests) == values(requests)
 
 
 def lists_sender(to: Nodes, timeout_s: float = 5) -> Sender:

@@ -189,16 +189,6 @@ def left(times: Lives, now_s: int, default_ttl_s: int = 0, **columns: list[int])
     return found
 
 
-def test_a_life_ends_in_the_same_second_whenever_it_is_written() -> None:
-    """As Cassandra counts: the second of writing and the seconds of the life (rule 15)."""
-    for late_s in range(12):
-        found = left(Lives(ttl_column="t"), NOW_S + late_s, life=[10, 5, 1])
-        assert found == [10 - late_s, 5 - late_s, 1 - late_s]
-        assert left(Lives(ttl_s=10), NOW_S + late_s) == [10 - late_s]
-        assert left(Lives(), NOW_S + late_s, default_ttl_s=7) == [7 - late_s]
-        assert left(Lives(ttl_s=10), NOW_S + late_s, default_ttl_s=7) == [10 - late_s]
-
-
 def test_an_expiry_is_never_early() -> None:
     times = Lives(expires_column="t")
     until = [NOW_S * S_US, NOW_S * S_US + 1, (NOW_S + 9) * S_US - 1, (NOW_S - 9) * S_US]
