@@ -18,8 +18,6 @@ from wal_sink.admin.skip import plan_skip
 from wal_sink.errors import SchemaMismatch, TargetUnavailable
 from wal_sink.flush.flusher import Flusher
 from wal_sink.model.ledger import LedgerState, Outcome, Window
-from wal_sink.model.plan import Plan
-from wal_sink.targets.base import Slice
 from wal_sink.targets.sql.session import SqlSession
 from wal_sink.testing.faults import Faults
 
@@ -141,27 +139,6 @@ def test_rule_15_a_flusher_that_is_interrupted_leaves_no_lock(world: AddingWorld
     flush(world.flusher())
     raw.complete(world, 1, "")
     flusher.close()
-
-
-def test_rule_15_a_flusher_waits_while_another_one_writes(
-    world: AddingWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The second one says that the target is held, and both together deliver once."""
-    real = SqlSession.write
-    second: list[str] = []
-
-    def write(self: SqlSession, plan: Plan, rows: Slice) -> None:
-        real(self, plan, rows)
-        if not second:
-            second.append("")
-            with pytest.raises(TargetUnavailable, match="locked") as caught:
-                until_rest(world.flusher())
-            second[0] = str(caught.value)
-
-    monkeypatch.setattr(SqlSession, "write", write)
-    flush(world.flusher())
-    assert "locked" in second[0]
-    raw.complete(world, 1, "")
 
 
 def test_a_commit_that_fails_for_good_is_refused_with_its_reason(world: AddingWorld) -> None:
