@@ -12,8 +12,8 @@ import pytest
 
 from tests.cql_driver import bind, plan_of, prepared
 from tests.unit.test_cassandra_compare import COLUMNS, live
-from tests.unit.test_operations import wire
 from tests.unit.test_options import GIVEN
+from tests.unit.test_row_times import wire
 from wal_sink.configuration import configure
 from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.cassandra.compare import Wanted, match_columns, refuse_changed
