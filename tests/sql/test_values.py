@@ -207,34 +207,32 @@ def test_a_row_above_max_allowed_packet_is_refused_alone(
 WIDE = [f"c{number}" for number in range(240)]
 
 
-def too_wide(mariadb: MariaDb, database: str) -> list[str]:
+def too_wide(store: Maria) -> list[str]:
     """Make a table of which a page has no space for all that its columns take."""
-    mariadb.execute("SET GLOBAL innodb_strict_mode = OFF")  # else it takes no such table
-    listed = ", ".join(f"{name} VARCHAR(60)" for name in WIDE)
-    mariadb.execute(f"CREATE TABLE t (id BIGINT, {listed})", database=database)
-    mariadb.execute("SET GLOBAL innodb_strict_mode = ON")
+    store.server.execute("SET GLOBAL innodb_strict_mode = OFF")  # else it takes no such table
+    store.execute(f"CREATE TABLE t (id BIGINT, {', '.join(f'{n} VARCHAR(60)' for n in WIDE)})")
+    store.server.execute("SET GLOBAL innodb_strict_mode = ON")
     return WIDE
 
 
-def any_number(mariadb: MariaDb, database: str) -> list[str]:
+def any_number(store: Maria) -> list[str]:
     """Make a table with a trigger that gives its refusal the number of a lock's time-out."""
-    mariadb.execute("CREATE TABLE t (id BIGINT, c0 VARCHAR(60))", database=database)
-    mariadb.execute(
+    store.execute("CREATE TABLE t (id BIGINT, c0 VARCHAR(60))")
+    store.execute(
         "CREATE TRIGGER short BEFORE INSERT ON t FOR EACH ROW IF length(NEW.c0) > 9 THEN"
-        " SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = 1205; END IF",
-        database=database,
+        " SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = 1205; END IF"
     )
     return WIDE[:1]
 
 
 @pytest.mark.parametrize("made", [too_wide, any_number])
 def test_a_row_that_only_mariadb_refuses_goes_into_quarantine(
-    mariadb: MariaDb, database: str, made: Callable[[MariaDb, str], list[str]]
+    mariadb: MariaDb, database: str, made: Callable[[Maria], list[str]]
 ) -> None:
     """Its task cannot know."""
-    names = made(mariadb, database)
-    schema = pa.schema([("id", pa.int64()), *((name, pa.string()) for name in names)])
     store = Maria(mariadb, database)
+    names = made(store)
+    schema = pa.schema([("id", pa.int64()), *((name, pa.string()) for name in names)])
     query = PlayedQuery(target(store), schema)
     query.on_invalid_row = "quarantine"
     texts = ["x", "x" * 39, "x"]
