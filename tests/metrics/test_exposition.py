@@ -20,8 +20,8 @@ from tests.support.programs import ran
 from tests.support.waiting import until
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import OptionError
-from wal_sink.metrics import prometheus
-from wal_sink.metrics.prometheus import MOST_CONNECTIONS, REQUEST_S
+from wal_sink.metrics import bounded_server
+from wal_sink.metrics.bounded_server import MOST_CONNECTIONS, REQUEST_S
 from wal_sink.metrics.server import Exposition, expose
 
 
@@ -137,14 +137,14 @@ def test_a_client_that_speaks_slowly_is_dropped_in_time() -> None:
 
 def test_a_client_that_takes_no_answer_is_dropped_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer that is larger than what the sockets hold."""
-    monkeypatch.setattr(prometheus, "SEND_S", 0.5)
+    monkeypatch.setattr(bounded_server, "SEND_S", 0.5)
     others = set(threading.enumerate())
 
     def app(_: object, start_response: Callable[..., object]) -> list[bytes]:
         start_response("200 OK", [])
         return [bytes(32 << 20)]
 
-    server = prometheus.BoundedServer("127.0.0.1", 0, app)
+    server = bounded_server.BoundedServer("127.0.0.1", 0, app)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
     with socket.create_connection(("127.0.0.1", server.server_port)) as client:

@@ -18,7 +18,8 @@ from wal_sink.observer import Observer
 from wal_sink.wal.log import Log
 
 if TYPE_CHECKING:
-    from wal_sink.metrics.prometheus import BoundedServer, Metrics
+    from wal_sink.metrics.bounded_server import BoundedServer
+    from wal_sink.metrics.prometheus import Metrics
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +122,8 @@ def _serve(port: int, host: str) -> _Server:
     try:
         from prometheus_client import make_wsgi_app  # noqa: PLC0415 - only where it is wanted
 
-        from wal_sink.metrics.prometheus import BoundedServer, Metrics  # noqa: PLC0415 - it imports these
+        from wal_sink.metrics.bounded_server import BoundedServer  # noqa: PLC0415 - it imports http.server
+        from wal_sink.metrics.prometheus import Metrics  # noqa: PLC0415 - it imports prometheus_client
     except ModuleNotFoundError as error:
         if error.name != "prometheus_client":
             raise
