@@ -179,6 +179,34 @@ def test_a_lock_that_is_held_is_waited_for_and_then_said(postgresql: Server, sch
     world.end_sessions()
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "IF NEW.v = 2 THEN RAISE 'no two' USING ERRCODE = 'SHOP2'; END IF",
+        "IF NEW.v = 2 THEN RAISE 'no two' USING ERRCODE = 'object_not_in_prerequisite_state'; END IF",
+        "ASSERT NEW.v <> 2",
+    ],
+)
+def test_a_row_that_a_trigger_refuses_goes_into_quarantine(
+    postgresql: Server, schema: str, statement: str
+) -> None:
+    """By any code of its own."""
+    world = PostgresqlWorld(postgresql, schema)
+    world.on_invalid_row = "quarantine"
+    postgresql.execute(
+        f"CREATE FUNCTION {schema}.two() RETURNS trigger LANGUAGE plpgsql AS"
+        f" $$ BEGIN {statement}; RETURN NEW; END $$"
+    )
+    postgresql.execute(
+        f"CREATE TRIGGER two BEFORE INSERT ON {schema}.rows"
+        f" FOR EACH ROW EXECUTE FUNCTION {schema}.two()"
+    )
+    world.run().batch([*ROWS, ("c", 3)])
+    flush(world.flusher())
+    assert sorted(world.visible()) == [("a", 1), ("c", 3)]
+    world.end_sessions()
+
+
 def test_a_row_that_only_commit_refuses_goes_into_quarantine(
     postgresql: Server, schema: str
 ) -> None:

@@ -77,21 +77,29 @@ def texts(codes: str) -> frozenset[int | str]:
     return frozenset(codes.split())
 
 
+# Connection, serialization and deadlock, resources, locks, an operator, the system, a replica. Of class 55
+# two alone: an upsert by a deferrable key, for one, would be refused for ever.
+_POSTGRESQL_PASSING = texts("08 25006 25P03 40 53 55006 55P03 57 58")
+
+
 def _sqlstate(error: BaseException) -> Code:
-    """Of psycopg, of psycopg2, of pg8000."""
+    """Of psycopg, of psycopg2, of pg8000. A RAISE may have any code, and refuses a row unless that passes."""
     found = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+    place = getattr(getattr(error, "diag", None), "source_function", None)
     if found is None and error.args and isinstance(error.args[0], dict):
-        found = error.args[0].get("C")
-    return found if isinstance(found, str) else None
+        found, place = error.args[0].get("C"), error.args[0].get("R")
+    if not isinstance(found, str):
+        return None
+    return (
+        "P0001" if place == "exec_stmt_raise" and not _among(found, _POSTGRESQL_PASSING) else found
+    )
 
 
 POSTGRESQL_ERRORS = Errors(
     _sqlstate,
-    # Connection, serialization and deadlock, resources, locks, an operator, the system, a replica. Of class
-    # 55 two alone: an upsert by a deferrable key, for one, would be refused for ever.
-    passing=texts("08 25006 25P03 40 53 55006 55P03 57 58"),
-    # Values, constraints, WITH CHECK OPTION, RAISE, what is too long for an index.
-    refusing=texts("22 23 44 P0001 54000"),
+    _POSTGRESQL_PASSING,
+    # Values, constraints, WITH CHECK OPTION, RAISE and ASSERT, what is too long for an index.
+    refusing=texts("22 23 44 P0 54000"),
     of_statement=texts("22P03 22P04"),  # COPY cannot read its input
 )
 
