@@ -337,12 +337,6 @@ def test_times_that_do_not_fit(tmp_path: Path, given: dict[str, str], error: str
         target(tmp_path / "t", **{"delta.timestampColumn": "at"} | given).plan(TIMED, "key")
 
 
-def test_a_null_is_no_key(query: Upserting) -> None:
-    with pytest.raises(InvalidRow, match=r"Column k .* is null and part of the key") as caught:
-        query.target.check(pa.record_batch([["a", None], [1, 2]], schema=SCHEMA), query.plan())
-    assert caught.value.rows.to_pylist() == [False, True]
-
-
 def test_a_table_is_made_and_gets_columns(tmp_path: Path) -> None:
     """By a start, and not by a check."""
     path = tmp_path / "t"

@@ -21,18 +21,6 @@ def rows(*pairs: tuple[int | None, str | None]) -> pa.RecordBatch:
     )
 
 
-def test_the_last_row_of_a_key_wins(postgresql: Server, schema: str) -> None:
-    """Within a batch, between batches of an epoch, and between epochs."""
-    postgresql.execute(f"CREATE TABLE {schema}.t (id bigint PRIMARY KEY, v text, w int DEFAULT 7)")
-    postgresql.execute(f"INSERT INTO {schema}.t VALUES (1, 'before', 1), (9, 'stays', 9)")
-    target = target_of(postgresql, f"{schema}.t", mode="upsert")
-    bring(
-        target, rows((1, "a"), (2, "b"), (1, "c"), (3, None)), rows((2, "d"), (3, "e"), (3, None))
-    )
-    found = postgresql.execute(f"SELECT id, v, w FROM {schema}.t ORDER BY id")
-    assert found == [(1, "c", 1), (2, "d", 7), (3, None, 7), (9, "stays", 9)]
-
-
 def test_keys_are_equal_when_the_table_says_so(postgresql: Server, schema: str) -> None:
     """By a collation that ignores case: two keys of a batch that differ in Arrow are one row."""
     postgresql.execute(
@@ -49,15 +37,6 @@ def test_a_table_of_keys_alone(postgresql: Server, schema: str) -> None:
     postgresql.execute(f"CREATE TABLE {schema}.t (id bigint, v text, UNIQUE (v, id))")
     bring(target_of(postgresql, f"{schema}.t", mode="upsert"), rows((1, "a"), (1, "a"), (2, "a")))
     assert sorted(postgresql.execute(f"SELECT id, v FROM {schema}.t")) == [(1, "a"), (2, "a")]
-
-
-def test_a_null_in_the_key_is_refused(postgresql: Server, schema: str) -> None:
-    """It equals no other: each repetition would add a row."""
-    postgresql.execute(f"CREATE TABLE {schema}.t (id bigint UNIQUE, v text)")
-    target = target_of(postgresql, f"{schema}.t", mode="upsert")
-    plan = target.plan(rows((1, "a")).schema, "key")
-    with pytest.raises(InvalidRow, match="part of the key"):
-        target.check(rows((1, "a"), (None, "b")), plan)
 
 
 def noise(length: int) -> str:

@@ -14,7 +14,6 @@ from tests.protocol.engine import World
 from tests.protocol.quarantining import listed
 from wal_sink import errors
 from wal_sink.errors import (
-    CorruptLog,
     LogUnavailable,
     SchemaMismatch,
     TargetRefused,
@@ -150,14 +149,6 @@ def test_a_store_that_does_not_answer(world: World) -> None:
     faults = Faults(0, error=OSError, matching="read segments")
     with pytest.raises(LogUnavailable):
         flush(world, task(world, log=Log(FaultyBackend(world.log_backend, faults))))
-
-
-def test_a_damaged_segment(world: World) -> None:
-    """None of its rows is sent."""
-    (path, *_) = world.log_backend.list("segments/")
-    world.log_backend.replace(path, world.log_backend.read(path)[:-1] + b"x")
-    with pytest.raises(CorruptLog, match=r"SHA-256(.|\n)*skip CHECKPOINT"):
-        flush(world, task(world))
 
 
 def test_a_missing_segment_is_judged_by_the_flusher(world: World) -> None:
