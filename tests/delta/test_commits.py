@@ -274,3 +274,17 @@ def test_rows_of_an_older_plan_are_written_after_a_column_was_added(query: Query
     receipts: Sequence[bytes] = query.session.drain()
     assert finish(query.session, window, receipts) is Outcome.APPLIED
     assert table_of(query.path) == [{"k": "a", "v": 1, "n": None}]
+
+
+def test_a_ledger_row_survives_checkpoints_and_clean_ups(query: Query) -> None:
+    """The commits themselves go, and with them what they say in their history."""
+    window, receipts = begun(query)
+    assert finish(query.session, window, receipts) is Outcome.APPLIED
+    table = DeltaTable(query.path)
+    table.alter.set_table_properties({"delta.logRetentionDuration": "interval 0 days"})
+    write_deltalake(query.path, pa.table([["a"], [0]], schema=SCHEMA), mode="append")
+    table = DeltaTable(query.path)
+    table.create_checkpoint()
+    table.cleanup_metadata()
+    with query.connect() as session:
+        assert row_of(session).flushed == 0
