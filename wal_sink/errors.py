@@ -444,9 +444,9 @@ def skip(epoch: int | None, *, begun: bool = False) -> str:
 
 
 def while_refused(*, may_quarantine: bool) -> str:
-    """Say what to do beside the repair that the target names, as long as a begun window is refused.
+    """Say what else to do while a begun window is refused; the target names the repair.
 
-    :param may_quarantine: whether the target can pass over rows, and is not told to.
+    :param may_quarantine: whether the target could pass over rows, and no option asks for it.
     """
     alone = " If it is rows that are refused, onInvalidRow=quarantine keeps these alone."
     return (
@@ -477,7 +477,7 @@ def reset_timestamps(epoch: int) -> str:
     return rewind(epoch, " --reset-timestamps")
 
 
-def lost(epoch: int | None, *, begun: bool = False) -> str:
+def restore_or_skip(epoch: int | None, *, begun: bool = False) -> str:
     """Say what to do about a manifest or a segment that cannot be used."""
     return (
         f"Restore the file from a copy of the log. If there is none, give epoch {_number(epoch)} up:"
@@ -485,7 +485,7 @@ def lost(epoch: int | None, *, begun: bool = False) -> str:
     )
 
 
-def restored(flushed: int | None) -> str:
+def rewind_if_restored(flushed: int | None) -> str:
     """Say what to do where the ledger row may follow another log than this one (rule 23).
 
     :param flushed: the last epoch that this log says is flushed.
@@ -546,9 +546,9 @@ def open_to_others(log: str) -> str:
 
 
 def shadow_remedy(flushed: int) -> str:
-    """Say what to do: a conditional update has the time of now, so this row is lost for long.
+    """Say what to do about a ledger row from the future: conditional updates have the present time.
 
-    Deleting it leaves a tombstone of the same future, so that is no way out.
+    To delete it does not help: its tombstone is from the same future.
     """
     return (
         "The ledger row was written with a timestamp in the future, by a plain write or a clock"

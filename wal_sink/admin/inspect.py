@@ -16,7 +16,7 @@ import pyarrow as pa
 from wal_sink.admin.ledger import open_ledger
 from wal_sink.admin.query import Progress, Query, no_progress, summing_progress
 from wal_sink.clock import iso
-from wal_sink.errors import MissingSegment, OptionError, WalSinkError, lost
+from wal_sink.errors import MissingSegment, OptionError, WalSinkError, restore_or_skip
 from wal_sink.flush.rows import plan_of
 from wal_sink.model import paths
 from wal_sink.model.ledger import BegunEpoch, Window
@@ -457,7 +457,7 @@ def _sample(
                     break
         except FileNotFoundError as error:
             raise MissingSegment(
-                f"{query.log.url}/{ref.path} is gone", lost(manifest.epoch)
+                f"{query.log.url}/{ref.path} is gone", restore_or_skip(manifest.epoch)
             ) from error
     return found
 

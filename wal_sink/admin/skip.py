@@ -272,7 +272,7 @@ def _look(query: Query, ledger: LedgerAccess, epoch: int, *, begun: bool) -> Sit
     if here and _offsets_digest(query, seen) not in here:
         raise Diverged(
             f"The ledger row follows another log than this one, which is flushed up to {recorded}",
-            errors.restored(recorded),
+            errors.rewind_if_restored(recorded),
         )
     if ledger.read() != row:  # else what was trimmed meanwhile would look like lost
         raise FlusherAtWork(

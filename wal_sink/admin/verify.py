@@ -22,7 +22,7 @@ from wal_sink.errors import (
     MissingSegment,
     TargetRefused,
     WalSinkError,
-    lost,
+    restore_or_skip,
     skip_lost,
 )
 from wal_sink.flush.connection import target_errors
@@ -224,7 +224,7 @@ class EpochCheck:
                     return []
                 raise MissingSegment(
                     f"Epoch {begun.epoch} is begun and needs {gone.path}, which is gone",
-                    lost(begun.epoch, begun=True),
+                    restore_or_skip(begun.epoch, begun=True),
                 ) from gone
         return []
 
@@ -316,7 +316,7 @@ class EpochCheck:
                     return
                 raise MissingSegment(
                     f"Epoch {epoch} needs {segment.path}, which is gone from {self._log.url}",
-                    lost(epoch, begun=begun),
+                    restore_or_skip(epoch, begun=begun),
                 ) from error
         self.segments += 1
         self.bytes += segment.bytes

@@ -384,7 +384,8 @@ class Flusher:
         except FileGoneError as gone:
             missing = MissingSegment(
                 f"Epoch {gone.epoch} needs {gone.path}, which is gone from {self._log.url}",
-                f"{errors.lost(gone.epoch, begun=True)} {errors.restored(window.first - 1)}",
+                f"{errors.restore_or_skip(gone.epoch, begun=True)}"
+                f" {errors.rewind_if_restored(window.first - 1)}",
             )
             self._refuse_missing(missing, [epoch.epoch for epoch in window.epochs])
             return False

@@ -118,8 +118,8 @@ def begun_manifest(log: Log, begun: BegunEpoch) -> Manifest:
     if digest != begun.digest:
         raise CorruptLog(
             f"{log.url}/{begun.manifest} has changed since the ledger began its epoch",
-            f"Manifests are never edited. {errors.lost(begun.epoch, begun=True)}"
-            f" {errors.restored(None)}",
+            f"Manifests are never edited. {errors.restore_or_skip(begun.epoch, begun=True)}"
+            f" {errors.rewind_if_restored(None)}",
         )
     return manifest
 

@@ -171,7 +171,7 @@ def _with_data(manifest: Manifest, data: bytes, start: int, where: str) -> Manif
     if start != len(data):
         raise CorruptLog(
             f"{where} has {len(data)} bytes; with the segments that it holds it had {start}",
-            f"The file was edited. {errors.lost(manifest.epoch)}",
+            f"The file was edited. {errors.restore_or_skip(manifest.epoch)}",
         )
     return msgspec.structs.replace(manifest, segments=tuple(found))
 

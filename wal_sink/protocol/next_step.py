@@ -354,7 +354,7 @@ def refuse_foreign(foreign: int | None, observed: Observation) -> None:
         raise Diverged(
             f"The ledger row follows another log: what it says of epoch {foreign} is not in this one, or"
             f" Spark has computed it here from other source offsets; this log is flushed up to {mark}",
-            f"Nothing of this log is deleted. {errors.restored(mark)}",
+            f"Nothing of this log is deleted. {errors.rewind_if_restored(mark)}",
         )
 
 
@@ -376,5 +376,5 @@ def refuse_missing_records(
     refuse_foreign(foreign, observed)
     raise CorruptLog(
         f"The ledger says that epoch {last.last} is flushed, the log records only {newest}",
-        f"Restore the log's flushed/ folder from its newest copy. {errors.restored(newest)}",
+        f"Restore the log's flushed/ folder from its newest copy. {errors.rewind_if_restored(newest)}",
     )

@@ -255,7 +255,7 @@ class Log:
         if not _names_only_its_own(manifest):
             raise CorruptLog(
                 f"{self.url_of(path)} names a plan or a segment that is not its own",
-                "The file was edited. " + errors.lost(attempt.epoch),
+                "The file was edited. " + errors.restore_or_skip(attempt.epoch),
             )
         return found
 

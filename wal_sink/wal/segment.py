@@ -149,7 +149,7 @@ def read_segment(
     if rows != ref.rows:
         raise CorruptLog(
             f"Segment {backend.url}/{ref.path} holds {rows} rows, its manifest says {ref.rows}",
-            errors.lost(paths.segment_epoch(ref.path), begun=True),
+            errors.restore_or_skip(paths.segment_epoch(ref.path), begun=True),
         )
 
 
@@ -180,7 +180,7 @@ def _decoding(backend: StateBackend, ref: SegmentRef, source: pa.NativeFile) -> 
             f"Segment {backend.url}/{ref.path} is what its manifest says, and pyarrow {pa.__version__} cannot"
             f" read it: {error}",
             "If a newer version of wal_sink or of pyarrow wrote it, flush with that one."
-            f" {errors.lost(paths.segment_epoch(ref.path), begun=True)}",
+            f" {errors.restore_or_skip(paths.segment_epoch(ref.path), begun=True)}",
         ) from error
 
 
@@ -237,7 +237,7 @@ def _refuse_other(found: tuple[int, str], ref: SegmentRef, log: str) -> None:
             f"Segment {log}/{ref.path} {'' if ref.is_file else 'in its manifest '}has {size} bytes with"
             f" SHA-256 {digest};"
             f" its manifest says {ref.bytes} bytes with {ref.digest}",
-            errors.lost(paths.segment_epoch(ref.path), begun=True),
+            errors.restore_or_skip(paths.segment_epoch(ref.path), begun=True),
         )
 
 
