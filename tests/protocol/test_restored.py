@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from state_backends import StateBackend, open_backend
-from tests.protocol.aged_log import leave_in_place, recorded_in
+from tests.protocol.aged_log import leave_in_place
 from tests.protocol.engine import World
 from tests.protocol.operators import Backup, Files, files, query, restore, rewind, stops
 from tests.protocol.state_repartition import repartition
@@ -217,24 +217,6 @@ def overtaken_by(
     return write
 
 
-def test_rule_16_a_window_that_another_log_overtook_is_not_finished(world: World) -> None:
-    """While the clone writes, the other side rewinds the row and flushes on: nothing is recorded."""
-    run = world.run().flushed_batches([("a", 0)])
-    run.end()
-    snapshot = files(world.checkpoint), files(world.log_backend)
-    production = world.checkpoint, world.log_backend
-    mount(world, snapshot)
-    world.run().batch([("clone", 1)], offset="5")
-
-    flusher = world.flusher()
-    flusher._write_rows = overtaken_by(world, production)
-    before = set(world.log_backend.list())
-    flusher.run_once()
-    assert world.log.flushed_epochs() == [0]
-    assert before <= set(world.log_backend.list())
-    assert isinstance(stops(world), Diverged)
-
-
 def test_rule_16_a_row_that_another_log_brought_to_the_same_epoch_is_not_shadowed(
     world: World,
 ) -> None:
@@ -276,17 +258,6 @@ def test_rule_23_a_lost_record_is_made_from_the_ledger(world: World) -> None:
     world.flush()
     assert world.log.flushed_epochs() == [0, 1]
     assert world.table() == world.expected()
-
-
-def test_rule_23_records_that_are_lost_are_no_other_log(world: World) -> None:
-    """Without `flushed/`, and nothing of another history: it is asked for the records, not for a decision."""
-    run = world.run()
-    for epoch in range(3):
-        run.flushed_batches([("a", epoch)])
-    world.log.delete(world.log_backend.list(paths.FLUSHED.folder))
-    error = stops(world)
-    assert isinstance(error, CorruptLog)
-    assert "flushed/" in error.remedy
 
 
 def test_rule_18_an_attempt_is_told_by_the_digest_of_its_manifest(world: World) -> None:
@@ -342,14 +313,6 @@ def test_rule_23_a_lost_manifest_does_not_let_another_attempt_be_flushed(world: 
     world.log.delete([paths.MANIFEST.path(max(world.log.attempts()))])
     with pytest.raises(OptionError, match="is begun"):
         rewind(world, 0)
-
-
-def test_rule_23_a_record_that_is_lost_after_the_trim_is_made_anew(world: World) -> None:
-    """The newest record is gone, and so are its manifest and segments: the ledger tells the rest."""
-    world.run().flushed_batches([("a", 0)]).flushed_batches([("a", 1)])
-    world.log.delete(recorded_in(world.log, 1))
-    world.flush()
-    assert world.log.flushed_epochs() == [0, 1]
 
 
 def test_rule_23_the_mark_before_the_first_epoch_is_named(world: World) -> None:

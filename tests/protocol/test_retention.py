@@ -15,12 +15,10 @@ from tests.protocol.looks import Looks
 from tests.protocol.operators import query
 from wal_sink.admin.flush import FlushCommand, preview
 from wal_sink.admin.rewind import plan_rewind
-from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import LedgerBehindLog
 from wal_sink.flush.flusher import Flusher
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
-from wal_sink.progress.status import read_status
 from wal_sink.protocol.next_step import Trim
 from wal_sink.testing.faults import Crash, Faults, FaultyBackend
 from wal_sink.wal.log import Log
@@ -87,25 +85,6 @@ def test_a_look_while_nothing_is_due_reads_one_record_once(world: World) -> None
     assert [name for name in faults.operations if name != f"read {newest}"] == [f"read {oldest}"]
 
 
-def test_status_shows_no_difference(world: World) -> None:
-    """What is flushed is flushed: it may be deleted with the checkpoint, and nothing waits."""
-    fill(world, 2)
-    found = read_status(Checkpoint(world.checkpoint), world.log)
-    assert (found.flushed, found.pending_epochs, found.pending_bytes) == (1, 0, 0)
-    assert (found.safe_to_delete, found.orphan_segments) == (True, 0)
-
-
-def test_a_replay_meanwhile_is_passed_over(world: World) -> None:
-    """The checkpoint lost `commits/1`; the manifest that is still there is not published over."""
-    fill(world, 2)
-    world.checkpoint.delete(["commits/1"])
-    world.run().batches([("k1", 1)])
-    assert world.flushed() == {"k0": 0, "k1": 1}
-    world.clock.us += DELAY_US
-    world.flush()
-    assert left(world) == []
-
-
 def test_late_segments_of_what_stays_stay(world: World) -> None:
     """A flusher that starts sweeps what is due, and no more."""
     fill(world, 2, apart_us=DELAY_US // 2)
@@ -147,17 +126,6 @@ def test_a_clock_that_was_ahead_is_forgiven(world: World) -> None:
     assert left(world) == []
 
 
-def test_until_then_the_query_can_be_rewound(world: World) -> None:
-    """What it is for: the target was restored from a backup, and the log still has what came after."""
-    fill(world, 3)
-    for row in ("k1", "k2"):
-        del world.store.table[(row,)]
-    assert world.table() == {"k0": 0}
-    plan_rewind(query(world), world.target, 0, world.clock()).carry_out(world.clock())
-    assert world.flushed() == world.expected()
-    assert left(world) == [0, 1, 2]
-
-
 def test_what_is_flushed_again_stays_for_its_time_anew(world: World) -> None:
     """Also where the flusher lives on, and has read when the epoch was flushed first."""
     world.run().batch([("a", 1)])
@@ -184,20 +152,6 @@ def test_the_command_keeps_the_delay(world: World) -> None:
     assert left(world) == [1]
     assert preview(query(world), DELAY_S).trimmed == ()
     FlushCommand(query(world), world.target).drain()
-    assert left(world) == []
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("at", [0, 1])
-def test_an_interrupted_trim_is_finished(
-    world: World, at: int, when: Literal["before", "after"]
-) -> None:
-    """At its segment and at its manifest."""
-    fill(world, 1)
-    world.clock.us += DELAY_US
-    with pytest.raises(Crash):
-        rest(world.flusher(Faults(at=at, matching="delete", when=when)))
-    world.flush()
     assert left(world) == []
 
 
