@@ -15,6 +15,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 
 import pyarrow as pa
+import pytest
 
 from wal_sink.model.ledger import Owner
 from wal_sink.targets.base import Delivery, Target
@@ -35,6 +36,7 @@ class KillsContract(RowsContract):
     most_kills: int | None = None
     """At how many operations each test injects its fault, at most, at equal distances; None: at all."""
 
+    @pytest.mark.usefixtures("plan")
     def test_a_flusher_may_die_anywhere(self, target: Target) -> None:
         """Before each operation, that is behind the one before; and between the steps of `commit`."""
         with target.connect(new_owner()) as session:
