@@ -454,12 +454,14 @@ class Steps:
             if (row.log_id, row.checkpoint) != (log["log_id"], log["checkpoint"]):
                 self._judge.violate(f"{target} is attached, and its ledger row is of {row.log_id}")
         aside = site.log.paths(paths.of_target(target, paths.ASIDE))
+        completed = max(site.checkpoint.numbers("commits"), default=-1)  # it may have been set back
+        bound = min(site.bounds.get(target, -1), completed)
         for attempt in site.kept.values():
             if attempt is not None and attempt.epoch >= first and site.log.has(attempt.manifest):
                 plan = parsed(site.log.get(attempt.manifest))["plan"]
                 if not site.log.has(paths.of_target(target, paths.PLAN.path(plan))):
                     self._judge.violate(f"{target} is attached, and {attempt.name} has no plan")
-            if attempt is None or not first <= attempt.epoch <= site.bounds.get(target, -1):
+            if attempt is None or not first <= attempt.epoch <= bound:
                 continue
             if target not in site.lacking(attempt):
                 continue
