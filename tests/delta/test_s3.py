@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 
 from tests.delta.conftest import SCHEMA, Query, batch
 from tests.s3 import S3
-from wal_sink.errors import OptionError
+from wal_sink.errors import OptionError, TargetUnavailable
 from wal_sink.model.ledger import Outcome
 from wal_sink.options import parse
 from wal_sink.targets.delta import DeltaTarget
@@ -49,6 +49,15 @@ def test_a_bucket_that_is_not_there_is_no_outage(storage: dict[str, str]) -> Non
     target = DeltaTarget(parse(given, DeltaOptions))
     with pytest.raises(OptionError, match="NoSuchBucket"):
         target.plan(SCHEMA, "key")
+
+
+@pytest.mark.parametrize("path", ["access_denied/t", "Forbidden", "AccessDenied/t=Forbidden"])
+def test_a_store_that_does_not_answer_is_an_outage(storage: dict[str, str], path: str) -> None:
+    """delta-rs quotes the address in its error, whatever the table is called."""
+    gone = storage | {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "max_retries": "0"}
+    given = {"delta.path": f"s3://b/{path}", "delta.storageOptions": json.dumps(gone)}
+    with pytest.raises(TargetUnavailable, match=path):
+        DeltaTarget(parse(given, DeltaOptions)).plan(SCHEMA, "key")
 
 
 def test_a_table_in_a_bucket(s3: S3, storage: dict[str, str]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.transforms import IdentityTransform, Transform, TruncateTransform
 
@@ -19,6 +20,7 @@ from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch, TargetUnava
 from wal_sink.options import parse
 from wal_sink.targets.iceberg import IcebergTarget
 from wal_sink.targets.iceberg.options import IcebergOptions
+from wal_sink.targets.iceberg.table import classify
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
 ROW: dict[str, Any] = {"k": "a", "v": 1, "at": None}
@@ -67,6 +69,21 @@ def test_a_store_that_refuses_is_no_outage(tmp_path: Path, s3: S3, bucket: str) 
     }
     with pytest.raises(OptionError, match=r"ACCESS_DENIED|NO_SUCH_BUCKET"):
         target(options, createTable="true").plan(SCHEMA, "key")
+
+
+def test_a_store_that_does_not_answer_is_an_outage() -> None:
+    """Arrow quotes the key in its error, whatever the table is called."""
+    store = S3FileSystem(
+        endpoint_override="http://127.0.0.1:9",
+        access_key="test",
+        secret_key="Geheim",
+        region="us-east-1",
+        retry_strategy=AwsStandardS3RetryStrategy(max_attempts=1),
+    )
+    for key in ("access_denied/Forbidden/t", "ACCESS_DENIED", "AccessDenied/t", "no_such_bucket"):
+        with pytest.raises(OSError, match=key) as caught:
+            store.open_input_file(f"forbidden/{key}")
+        assert classify(caught.value) == "retry"
 
 
 @pytest.mark.parametrize(

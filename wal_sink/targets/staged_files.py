@@ -300,11 +300,16 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-_PERMANENT = ("permissiondenied", "accessdenied", "unauthenticated", "forbidden", "nosuchbucket")
+_REFUSES = re.compile(
+    r"(?<![\w/'%=.-])"
+    r"(Permission ?[Dd]enied|PERMISSION_DENIED|Access ?Denied|ACCESS_DENIED"
+    r"|Unauthenticated|UNAUTHENTICATED|Forbidden|FORBIDDEN|NoSuchBucket|NO_SUCH_BUCKET)"
+    r"(?![\w/'%=-]|\.\w)"
+)
+"""As stores and their clients write it, and no part of a key or a URL that they quote."""
 
 
 def kind_of_access(error: OSError) -> Kind:
     """Tell a store that refuses from one that does not answer: delta-rs and Arrow have one class for both."""
-    words = re.sub("[ _]", "", str(error).lower())
-    refuses = isinstance(error, PermissionError) or any(each in words for each in _PERMANENT)
+    refuses = isinstance(error, PermissionError) or _REFUSES.search(str(error))
     return "fatal" if refuses else "retry"
