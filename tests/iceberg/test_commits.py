@@ -185,6 +185,28 @@ def test_others_delete_old_metadata_right_after_a_commit(
     assert values(options) == [1, 2, 3]
 
 
+def test_a_manifest_that_is_deleted_before_the_commit_stops_it(
+    options: dict[str, str], running: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clean-up of orphans takes what no snapshot names yet: with it, the table could not be read."""
+    running.begin()
+    receipts = running.stage([row(1)])
+    real = os.open
+
+    def opened(path: Path, flags: int) -> int:
+        if path.suffix == ".avro":
+            path.unlink()
+        return real(path, flags)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", opened)
+        with pytest.raises(FileNotFoundError):
+            running.commit(receipts)
+    assert values(options) == []
+    assert running.commit(receipts) is Outcome.APPLIED
+    assert values(options) == [1]
+
+
 def test_a_catalog_that_always_conflicts(
     options: dict[str, str], running: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:

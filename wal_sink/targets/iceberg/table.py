@@ -225,7 +225,8 @@ class IcebergTable:
     def sync(self) -> None:
         """Make the version that was looked at survive a power loss: who committed it may have died since."""
         if self._table.metadata_location != self._synced:
-            self.files.sync([self._table.metadata_location])
+            with contextlib.suppress(FileNotFoundError):  # as old metadata, after a newer commit
+                self.files.sync([self._table.metadata_location])
             self._synced = self._table.metadata_location
 
     def _with_retention(self, head: SetSnapshotRefUpdate) -> SetSnapshotRefUpdate:
@@ -364,8 +365,7 @@ class Files:
                 continue
             # What looks encoded is part of the name, such as that of a partition's folder.
             path = Path(parts.path if parts.scheme else location)
-            with contextlib.suppress(FileNotFoundError):  # old metadata is deleted
-                sync(path)
+            sync(path)
             folders |= {*path.parents[:6]}
         for folder in folders:
             with contextlib.suppress(PermissionError):  # above the warehouse
