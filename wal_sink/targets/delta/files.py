@@ -1,6 +1,6 @@
 """Whole files below a Delta table's folder, by delta-rs.
 
-Its undocumented `_handler` has a canary in `tests/delta/test_delta_rs.py`.
+Its undocumented `_handler` has a canary in `tests/delta/test_commits.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A Delta table at one version: its schema and log, and whether it can be written exactly once.
 
 A commit is about exactly the version that was read. The undocumented names of deltalake that are used here
-each have a reason, and a canary in `tests/delta/test_delta_rs.py`.
+each have a reason, and a canary in `tests/delta/test_commits.py`.
 """
 
 from __future__ import annotations
