@@ -71,7 +71,10 @@ class RowsContract(LedgerContract, ABC):
 
     @abstractmethod
     def doubles(self, target: Target) -> list[float | None]:
-        """Read column d of the whole table by other means than the target."""
+        """Read column d of the whole table by other means than the target.
+
+        A row may lack it: then null, or no element at all.
+        """
 
     unwritable_error: type[Exception] = SchemaMismatch
     """What `write` or `drain` raises for `unwritable`."""
