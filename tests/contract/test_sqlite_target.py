@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,8 +17,9 @@ from wal_sink.targets.base import Kind, Session, Target
 from wal_sink.targets.sql.session import SqlSession
 from wal_sink.testing.contracts.ledger import begin, begun_window, create
 from wal_sink.testing.contracts.restart import RestartContract
-from wal_sink.testing.contracts.rows import Record
+from wal_sink.testing.contracts.rows import Record, Table
 from wal_sink.testing.contracts.transactional import SqlContract
+from wal_sink.testing.faults import Faults
 
 
 class Served(SqliteTarget):
@@ -81,3 +83,37 @@ class TestSqlite(SqlContract, RestartContract):
             with pytest.raises(SchemaMismatch, match="column v is gone"):
                 session.compare(plan)
             assert begin(other, begun_window(0)) is Outcome.APPLIED
+
+
+class FewKills(TestSqlite):
+    """Notes what its kills meet."""
+
+    def __init__(self, most_kills: int) -> None:
+        self.most_kills = most_kills
+        self.met: list[str] = []
+
+    def _play(self, target: Target, faults: Faults, expected: Table) -> None:
+        super()._play(target, faults, expected)
+        if faults.injected:
+            self.met.append(faults.injected)
+
+
+class TestFewKills:
+    """Where a target takes long."""
+
+    target = TestSqlite.target
+    kind = TestSqlite.kind
+
+    @pytest.mark.parametrize("most", [1, 2, 5])
+    @pytest.mark.parametrize(
+        "test", [FewKills.test_a_flusher_may_die_anywhere, FewKills.test_any_answer_may_be_lost]
+    )
+    def test_one_is_at_the_end_of_a_window(
+        self, target: SqliteTarget, test: Callable[[FewKills, Target], None], most: int
+    ) -> None:
+        """There rows and ledger become one; also the answer to it is lost."""
+        suite = FewKills(most)
+        target.plan(suite.frame([]).schema, "key")
+        test(suite, target)
+        assert "finish 1" in suite.met
+        assert len(suite.met) <= most

@@ -12,7 +12,7 @@ as in `StagedContract`; what a server loses, by `RestartContract`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import pyarrow as pa
 import pytest
@@ -34,7 +34,10 @@ class KillsContract(RowsContract):
     """Part of the suite of each delivery; needs the fixture `target` and `rows`."""
 
     most_kills: int | None = None
-    """At how many operations each test injects its fault, at most, at equal distances; None: at all."""
+    """At how many operations each test injects its fault, at most; None: at all.
+
+    One is the end of a window, where rows and ledger become one; the others lie at equal distances.
+    """
 
     @pytest.mark.usefixtures("plan")
     def test_a_flusher_may_die_anywhere(self, target: Target) -> None:
@@ -67,16 +70,26 @@ class KillsContract(RowsContract):
         whole = faults_at(None)
         self._play(target, whole, expected)
         assert whole.operations, "nothing is injected into a flusher of this target"
-        played = [faults_at(at) for at in self.spread(choose(whole.operations))]
+        ends = [k for k, each in enumerate(whole.operations) if each.startswith("finish ")]
+        played = [faults_at(at) for at in self.spread(choose(whole.operations), ends[-1:])]
         for faults in played:
             self._play(target, faults, expected)
+        self.assert_injected(played)
+
+    def spread(self, operations: Sequence[int], always: Collection[int] = ()) -> Sequence[int]:
+        """Return the operations at which a test injects its fault.
+
+        :param always: it does so in any case.
+        """
+        others = [k for k in operations if k not in always]
+        most = max(1, self.most_kills - len(always)) if self.most_kills else max(1, len(others))
+        step = max(1, -(-len(others) // most))
+        return sorted([*always, *others[step - 1 :: step]][: self.most_kills])
+
+    def assert_injected(self, played: Sequence[Faults]) -> None:
+        """Check that most plays met their fault; a driver may make other calls each time."""
         injected = [faults for faults in played if faults.injected]
         assert len(injected) > len(played) / 2, "its operations are others each time"
-
-    def spread(self, operations: Sequence[int]) -> Sequence[int]:
-        """Return the operations at which a test injects its fault."""
-        step = -(-len(operations) // (self.most_kills or len(operations)))
-        return operations[step - 1 :: step]
 
     def _play(self, target: Target, faults: Faults, expected: Table) -> None:
         """Play a query with one fault.

@@ -226,8 +226,8 @@ class RefusalsContract(CountedContract):
             assert sorted(self.records(target)) == sorted(expected), f"killed at {killed.injected}"
             return killed
 
-        for at in self.spread(range(len(play(None).operations))):
-            play(at)
+        operations = play(None).operations
+        self.assert_injected([play(at) for at in self.spread(range(len(operations)))])
 
     def test_what_is_refused_again_stays(
         self, target: Target, plan: Plan, session: Session, owner: Owner
