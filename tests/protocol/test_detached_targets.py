@@ -47,6 +47,7 @@ from wal_sink.model.records import CommitProof, Gap, TargetState
 from wal_sink.progress.status import read_status, status_lines
 from wal_sink.progress.wait import wait_until_flushed
 from wal_sink.protocol.next_step import Idle
+from wal_sink.publish.fencing import claim_generation
 from wal_sink.testing.faults import Crash, Faults, FaultyBackend
 from wal_sink.wal import trim
 from wal_sink.wal.log import Log
@@ -344,13 +345,24 @@ def test_a_target_gets_no_epoch_of_a_run_that_does_not_name_it(tmp_path: Path) -
         world.end_sessions()
         world.forget()
         stop += 1
-    assert seen == {
-        (True, "detached"),
-        (True, "announced"),
-        (False, "announced"),
-        (False, "attached"),
-    }
+    assert seen == {(True, "detached"), (True, "announced"), (False, "attached")}
     world.end_sessions()
+
+
+def test_a_writer_that_is_called_again_publishes_nothing_either(world: SeveralWorld) -> None:
+    """The first call has claimed, and met a target that was attached since; a function calls once more."""
+    plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
+    both, world.named = world.named, {CELLS: world.named[CELLS]}
+    run, world.named = world.run(), both
+    claim_generation(world.log, run.run_id, {"targets": CELLS}, 1, early=True)
+    announce(world.log.of(ADDED), 3, NOW_US, "test", "a start that died")
+    world.named = {CELLS: both[CELLS]}
+    with pytest.raises(OptionError, match="keeps epochs for added"):
+        run.publish([("1", 1)])
+    with pytest.raises(OptionError, match="keeps epochs for added"):
+        run.commit(run.tasks([("1", 1)]))
+    world.named = both
+    assert world.log.attempts_at(1) == ()
 
 
 def test_rule_9_a_start_does_not_miss_the_targets_in_an_old_listing(tmp_path: Path) -> None:

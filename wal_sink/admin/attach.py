@@ -311,7 +311,9 @@ def plan_attach(query: Query, target: Target, *, restored: bool = False) -> Atta
             f"Target {name} is attached, from epoch {state.epoch} on.",
             "See how far it is: `wal-sink status CHECKPOINT`.",
         )
-    _refuse_without_plan(query.log)
+    _refuse_without_plan(
+        query.log, _ANNOUNCED if state is not None and state.verb == "announced" else ""
+    )
     return Attachment(query, target, restored)
 
 

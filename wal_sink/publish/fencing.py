@@ -37,8 +37,6 @@ class Claimed(NamedTuple):
     generation: int
     is_new: bool
     """Whether the run has claimed it just now."""
-    is_early: bool
-    """Whether it was claimed as the run started: it may not have published yet."""
 
 
 def claim_generation(
@@ -76,7 +74,7 @@ def claim_generation(
         raise fenced(f"Generation {mine} is claimed by run {claim.run_id}")
     if claim is None or log.highest_generation() > mine:  # None: it was deleted below a higher one
         raise fenced(f"Generation {mine} was overtaken")
-    return Claimed(mine, is_new=present is None, is_early=claim.early)
+    return Claimed(mine, is_new=present is None)
 
 
 def refuse_overtaken(log: Log, attempt: Attempt) -> None:

@@ -42,7 +42,7 @@ from wal_sink.publish.orphans import discard, sweep_orphans
 from wal_sink.wal.location import lost_identity, owned, refuse_vanished
 from wal_sink.wal.log import Log
 from wal_sink.wal.targets import (
-    flushed_epoch,
+    flushed_limits,
     mark_anywhere,
     record_anywhere,
     refuse_other_targets,
@@ -135,29 +135,45 @@ class Publisher:
             self._log, self._checkpoint
         )
         try:
-            generation, is_new, is_early = claim_generation(
+            generation, is_new = claim_generation(
                 self._log,
                 batch.run_id,
                 self._options,
                 batch.epoch,
-                before=lambda: _refuse_checkpointed(batch, self._checkpoint.last_commit()),
+                before=lambda: self._refuse_to_claim(batch),
             )
             checkpointed = self._checkpoint.last_commit(fresh=True)
             _refuse_checkpointed(batch, checkpointed)
         except Fenced:
             leave_proof(self._log, batch.epoch - 1, batch.run_id)
             raise
-        if self._log.several and (is_new or is_early):
-            # `attach` announces a target, then looks for claims: the one or the other is seen.
-            refuse_other_targets(self._log, target_names(self._options))
         if is_new:
             sweep_orphans(self._log, batch.run_id, checkpointed=batch.epoch - 1)
         offsets = self._checkpoint.committing_offsets(batch.epoch)
         first_epoch = self._first_epoch(identity, batch.epoch)
         flushed = self._flushed_before(batch.epoch, offsets)
         attempt = Attempt(batch.epoch, generation)
-        everywhere = flushed_epoch(self._log) if self._log.several else flushed
+        everywhere = self._flushed_everywhere(fresh=is_new) if self._log.several else flushed
         return _Seen(attempt, checkpointed, offsets, first_epoch, flushed, everywhere)
+
+    def _refuse_to_claim(self, batch: Appended) -> None:
+        """Refuse a run that cannot publish, before its claim stops an older one."""
+        _refuse_checkpointed(batch, self._checkpoint.last_commit())
+        if self._log.several:
+            refuse_other_targets(self._log, target_names(self._options))
+
+    def _flushed_everywhere(self, *, fresh: bool) -> int:
+        """Return the last epoch that is flushed to every target; the run has made plans of all of them.
+
+        :param fresh: the run has claimed just now. `attach` announces a target, then looks for claims: the
+            one or the other is seen.
+        :raises OptionError: a target was attached meanwhile that the run does not name.
+        """
+        limits = {view.target: flushed for view, flushed in flushed_limits(self._log, fresh=fresh)}
+        names = target_names(self._options)
+        if not limits.keys() <= {*names}:
+            refuse_other_targets(self._log, names)
+        return min(limits.values(), default=-1)
 
     def _has_space(self, batch: Appended, seen: _Seen) -> bool:
         """Whether the epoch may be published now; False after a pause, in which that may change."""
