@@ -15,10 +15,12 @@ from tests.protocol.looks import Looks
 from tests.protocol.operators import query
 from wal_sink.admin.flush import FlushCommand, preview
 from wal_sink.admin.rewind import plan_rewind
+from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import LedgerBehindLog
 from wal_sink.flush.flusher import Flusher
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
+from wal_sink.progress.status import read_status
 from wal_sink.protocol.next_step import Trim
 from wal_sink.testing.faults import Crash, Faults, FaultyBackend
 from wal_sink.wal.log import Log
@@ -83,6 +85,25 @@ def test_a_look_while_nothing_is_due_reads_one_record_once(world: World) -> None
         assert rest(flusher) == []
     (newest,), (oldest,) = recorded_in(world.log, 19), recorded_in(world.log, 0)
     assert [name for name in faults.operations if name != f"read {newest}"] == [f"read {oldest}"]
+
+
+def test_status_shows_no_difference(world: World) -> None:
+    """What is flushed is flushed: it may be deleted with the checkpoint, and nothing waits."""
+    fill(world, 2)
+    found = read_status(Checkpoint(world.checkpoint), world.log)
+    assert (found.flushed, found.pending_epochs, found.pending_bytes) == (1, 0, 0)
+    assert (found.safe_to_delete, found.orphan_segments) == (True, 0)
+
+
+def test_a_replay_meanwhile_is_passed_over(world: World) -> None:
+    """The checkpoint lost `commits/1`; the manifest that is still there is not published over."""
+    fill(world, 2)
+    world.checkpoint.delete(["commits/1"])
+    world.run().batches([("k1", 1)])
+    assert world.flushed() == {"k0": 0, "k1": 1}
+    world.clock.us += DELAY_US
+    world.flush()
+    assert left(world) == []
 
 
 def test_late_segments_of_what_stays_stay(world: World) -> None:

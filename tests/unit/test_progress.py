@@ -256,6 +256,11 @@ def test_what_the_flusher_says(world: World) -> None:
     assert (look(world).doing, look(world).last_error) == ("writing", None)
     report(world, an_error("TargetUnavailable", transient=True))
     assert look(world).last_error == "TargetUnavailable: It broke"
+    report(world, age_s=-3600)
+    ahead = look(world)
+    assert ahead.heartbeat_seconds is not None
+    assert ahead.heartbeat_seconds < 0, "that host's clock is ahead"
+    assert not ahead.flusher_alive
     report(world, age_s=3600)
     assert "ago by that host's clock; it last said: writing" in str(look(world))
     found = verify(query(world), lambda: world.target, NOW_US)

@@ -1,6 +1,8 @@
-"""What stops the flusher, and how it reads an answer that was lost, on values made by hand."""
+"""What the flusher decides on values made by hand: errors, lost answers, and what histories rarely show."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,15 +19,27 @@ from wal_sink.errors import (
     WrongOwner,
 )
 from wal_sink.model.ledger import BegunEpoch, LedgerState, Outcome, Owner, Window
-from wal_sink.model.manifest import Attempt, Manifest, Published, SegmentRef, parse_offsets
+from wal_sink.model.manifest import (
+    Attempt,
+    Manifest,
+    Offsets,
+    Published,
+    SegmentRef,
+    parse_offsets,
+)
 from wal_sink.model.records import FlushedEpoch, LogIdentity
+from wal_sink.protocol.attempts import Contender, Evidence, choose
 from wal_sink.protocol.ledger import (
     after_finish,
     is_mine,
     new_window,
+    new_window_without_rows,
 )
 from wal_sink.protocol.next_step import (
+    Begin,
+    ManifestMissing,
     Observation,
+    PassOver,
     RecordsBehind,
     Step,
     idle_step,
@@ -160,6 +174,42 @@ def test_offsets_that_do_not_tell_their_partitions(line: str) -> None:
     assert not PLANNED.repartitions(odd)
 
 
+# --- choose --------------------------------------------------------------------------------------
+
+
+def batch(source: int, ms: int, partitions: int) -> Offsets:
+    """What Spark writes as `offsets/<epoch>`."""
+    conf = f'{{"spark.sql.shuffle.partitions":"{partitions}"}}'
+    return parse_offsets(f'v1\n{{"batchTimestampMs":{ms},"conf":{conf}}}\n{source}', "offsets/5")
+
+
+ONE, TWO = Attempt(5, 1), Attempt(5, 2)
+BEFORE, THIS = batch(4, 4, 2), batch(5, 5, 2)
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        # all have given way, which cannot be: one is taken all the same
+        ({"gave_way": frozenset({"run 1", "run 2"})}, Begin((TWO,), proven=False)),
+        # the segments of all were deleted
+        ({"tombstones": frozenset({ONE, TWO})}, ManifestMissing(5)),
+        # a copy of the batch before it with other partitions, and one that has another time
+        ({"offsets": batch(4, 4, 8)}, PassOver(5, 2, BEFORE.digest)),
+        ({"offsets": batch(4, 5, 8)}, Begin((TWO,), proven=False)),
+    ],
+)
+def test_what_is_chosen_of_two_attempts(known: dict[str, Any], expected: Step) -> None:
+    """Rules 11, 12 and 18, where nothing proves either of them."""
+    offsets = known.get("offsets", THIS)
+    contenders = tuple(
+        Contender(attempt, f"run {attempt.generation}", offsets.digest) for attempt in (ONE, TWO)
+    )
+    plain: dict[str, Any] = {"offsets": offsets, "before": (BEFORE, None)}
+    evidence = Evidence(epoch=5, attempts=(ONE, TWO), contenders=contenders, **{**plain, **known})
+    assert choose(evidence) == expected
+
+
 # --- new_window ----------------------------------------------------------------------------------
 
 
@@ -204,6 +254,13 @@ def test_timestamps_grow_over_epochs(
             assert planned_epoch.last_us >= planned_epoch.base_us + rows - 1
             used = planned_epoch.last_us
         assert planned.last_us == used
+
+
+@pytest.mark.parametrize(("now", "base"), [(200, 200), (100, 101), (50, 101)])
+def test_an_epoch_that_is_passed_over_uses_up_a_timestamp(now: int, base: int) -> None:
+    """So that the timestamps of what follows still grow, also where the clock was ahead before."""
+    planned = new_window_without_rows(PassOver(5, 3, "digest"), row(4, last_us=100), now, "nonce")
+    assert (planned.epochs[0].base_us, planned.last_us) == (base, base)
 
 
 # --- is_mine, after_finish ------------------------------------------------------
