@@ -100,6 +100,8 @@ def test_a_replay_meanwhile_is_passed_over(world: World) -> None:
     fill(world, 2)
     world.checkpoint.delete(["commits/1"])
     world.run().batches([("k1", 1)])
+    assert world.log.attempts() == ()
+    assert left(world) == [0, 1]
     assert world.flushed() == {"k0": 0, "k1": 1}
     world.clock.us += DELAY_US
     world.flush()
