@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-import threading
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,9 +19,9 @@ from tests.spark.conftest import ROWS_PER_FILE, write_source
 from tests.spark.driver import Driver
 from tests.spark.remains import none_left, remains
 from tests.spark.tables import Table, stream
+from tests.support.programs import ran
 from tests.support.waiting import until
 from wal_sink import status
-from wal_sink.spark.internals import spark_session, streaming_query
 from wal_sink.testing.servers.cassandra import EmbeddedCassandra
 from wal_sink.wal.location import locate
 from wal_sink.wal.log import Log
@@ -195,24 +195,11 @@ def test_ctrl_c_flushes_and_a_second_one_leaves(application: Application) -> Non
     assert none_left(driver.process.pid)
 
 
-def test_an_interrupt_in_a_call_of_the_jvm_is_never_taken_for_a_jvm_that_is_gone(
-    spark: SparkSession,
-) -> None:
+def test_an_interrupt_in_a_call_of_the_jvm_is_never_taken_for_a_jvm_that_is_gone() -> None:
     """Spark's handler uses the connection that it interrupts, and py4j may raise an OSError in its place."""
-
-    def call_until_interrupted(after_s: float) -> None:
-        end = time.monotonic() + 5
-        threading.Timer(after_s, os.kill, [os.getpid(), signal.SIGINT]).start()
-        while time.monotonic() < end:
-            streaming_query.running_queries(spark)
-
-    for each in range(20):
-        with pytest.raises(KeyboardInterrupt):
-            call_until_interrupted(0.005 + each * 0.0003)
-        spark_session.drop_interrupted_call(spark)
-        assert not spark_session.is_stopped(spark)
-    # Java has a thread for each connection, and the new one has no session yet.
-    spark_session.java(spark).SparkSession.setActiveSession(spark._jsparkSession)
+    done = ran([sys.executable, "-m", "tests.spark.interrupted"], timeout=200)
+    came, sent = map(int, done.stdout.split(" of "))
+    assert came == sent > 0, done.stderr
 
 
 @pytest.mark.test_all

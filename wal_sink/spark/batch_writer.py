@@ -80,6 +80,10 @@ class _Report(NamedTuple):
     appended: Appended
 
 
+_REPORTS = msgspec.json.Decoder(_Report)
+"""Made here: else the threads of several queries would make it at the same time."""
+
+
 class _Run(NamedTuple):
     """The run that a writer writes for."""
 
@@ -244,7 +248,7 @@ def _append_all(
     most = most_rows(dataframe.session_of(batch), dataframe.expected_bytes(batch))
     task = partial(_append, micro_batch, schema, call)
     answers = dataframe.answers_of(batch, task, schema, most)
-    reports = [msgspec.json.decode(answer, type=_Report) for answer in answers]
+    reports = [_REPORTS.decode(answer) for answer in answers]
     if [report.partition for report in reports] != list(range(len(reports))):
         raise WalSinkError(
             f"Spark returned reports of partitions {[report.partition for report in reports]}",

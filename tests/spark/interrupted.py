@@ -1,0 +1,44 @@
+"""Interrupts calls of the JVM; `python -m tests.spark.interrupted` prints how many of the interrupts came.
+
+In a process of its own: from then on py4j may give later calls the answers of earlier ones.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+
+from wal_sink.spark.internals import spark_session, streaming_query
+from wal_sink.testing.local_spark import local_session
+
+_TIMES = 20
+
+
+def main() -> None:
+    """Interrupt calls at different moments, as long as the session answers."""
+    spark = local_session()
+    sent = came = 0
+    for each in range(_TIMES):
+        end = time.monotonic() + 5
+        threading.Timer(0.005 + each * 0.0003, os.kill, [os.getpid(), signal.SIGINT]).start()
+        sent += 1
+        try:
+            while time.monotonic() < end:
+                streaming_query.running_queries(spark)
+        except KeyboardInterrupt:
+            came += 1
+            spark_session.drop_interrupted_call(spark)
+        except Exception as error:  # noqa: BLE001 -- the answers are mixed up
+            sys.stderr.write(f"{error!r}\n")
+            sent -= 1
+            break
+    sys.stdout.write(f"{came} of {sent}")
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
