@@ -22,19 +22,19 @@ def main() -> None:
     spark = local_session()
     sent = came = 0
     for each in range(_TIMES):
-        end = time.monotonic() + 5
-        threading.Timer(0.005 + each * 0.0003, os.kill, [os.getpid(), signal.SIGINT]).start()
         sent += 1
         try:
+            end = time.monotonic() + 5
+            threading.Timer(0.005 + each * 0.0003, os.kill, [os.getpid(), signal.SIGINT]).start()
             while time.monotonic() < end:
                 streaming_query.running_queries(spark)
         except KeyboardInterrupt:
             came += 1
-            spark_session.drop_interrupted_call(spark)
         except Exception as error:  # noqa: BLE001 -- the answers are mixed up
             sys.stderr.write(f"{error!r}\n")
             sent -= 1
             break
+        spark_session.drop_interrupted_call(spark)
     sys.stdout.write(f"{came} of {sent}")
     sys.stdout.flush()
     os._exit(0)

@@ -198,6 +198,7 @@ def test_ctrl_c_flushes_and_a_second_one_leaves(application: Application) -> Non
 def test_an_interrupt_in_a_call_of_the_jvm_is_never_taken_for_a_jvm_that_is_gone() -> None:
     """Spark's handler uses the connection that it interrupts, and py4j may raise an OSError in its place."""
     done = ran([sys.executable, "-m", "tests.spark.interrupted"], timeout=200)
+    assert done.returncode == 0, done.stderr
     came, sent = map(int, done.stdout.split(" of "))
     assert came == sent > 0, done.stderr
 
