@@ -100,9 +100,7 @@ class RedisSession(TransactionalSession):
         self.client, self.list = target.client(), target.options.key
         self.ledger = f"{self.list}:ledger:{owner.query_id}"
         self.window: Window | None = None
-        self.rows: list[
-            str
-        ] = []  # of the window, a text for each slice: they leave with its commit
+        self.rows: list[str] = []  # of the window, a text a slice: they leave with its commit
 
     def read_ledger(self) -> LedgerState | None:
         found = self.client.get(self.ledger)

@@ -76,12 +76,24 @@ def segment_bytes(backend: StateBackend, segment: dict[str, Any]) -> bytes:
     return backend.read(segment["path"])
 
 
+def sources(plan: str) -> str:
+    """Return what a file of `offsets/` says of the sources, without the time of the batch."""
+    return plan.split("\n", 2)[2]
+
+
+def body_run(data: bytes) -> str | None:
+    """Return which run wrote a file of `commits/`; None: a tool."""
+    found: dict[str, Any] = json.loads(data.split(b"\n")[1])
+    return found.get("by")
+
+
 def kept(world: World) -> dict[int, str]:
     """Return who wrote `commits/N`, by epoch; purged ones as they were when they were written."""
     found = dict(world.keepers)
     for path in world.checkpoint.list("commits/"):
-        body = world.checkpoint.read(path).decode().split("\n")[1]
-        found[int(path.removeprefix("commits/"))] = json.loads(body)["by"]
+        run = body_run(world.checkpoint.read(path))
+        assert run is not None, f"a tool made {path}"
+        found[int(path.removeprefix("commits/"))] = run
     return found
 
 

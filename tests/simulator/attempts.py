@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
-from typing import Any
 
 
 @dataclass
@@ -90,14 +88,3 @@ Table = dict[str, tuple[int, ...]]
 def newest(table: Table, key: str) -> int | None:
     """Return the value of a key, of a total the one that was added last; None: there is none."""
     return table[key][-1] if key in table else None
-
-
-def sources(plan: str) -> str:
-    """Return what a file of `offsets/` says of the sources, without the time of the batch."""
-    return plan.split("\n", 2)[2]
-
-
-def body_run(data: bytes) -> str | None:
-    """Return which run wrote a file of `commits/`; None: a tool."""
-    found: dict[str, Any] = json.loads(data.split(b"\n")[1])
-    return found.get("by")

@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from tests.protocol.raw import last_us, manifest_digest, parsed
-from tests.simulator.attempts import Computed, Table, newest, sources
+from tests.protocol.raw import last_us, manifest_digest, parsed, sources
+from tests.simulator.attempts import Computed, Table, newest
 from tests.simulator.machine import MACHINE
 from tests.simulator.rows import INVALID, REFUSED, SHARED_KEYS, refused_in
 from tests.simulator.steps import Steps

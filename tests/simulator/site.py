@@ -6,8 +6,8 @@ import json
 import re
 from typing import Any, NamedTuple
 
-from tests.protocol.raw import manifest_digest
-from tests.simulator.attempts import Computed, body_run, sources
+from tests.protocol.raw import body_run, manifest_digest, sources
+from tests.simulator.attempts import Computed
 from tests.simulator.judge import Judge
 from tests.simulator.machine import MACHINE
 from tests.simulator.process import Process

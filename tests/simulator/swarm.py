@@ -20,60 +20,45 @@ _IO_FAULTS = {
 }
 """Faults at I/O calls, by the name under which a history draws them."""
 
-FAULTS = (
-    *_IO_FAULTS,
-    "lost events",
-    "poison rows",
-    "stopped queries",
-    "restarts",
-    "standing drivers",
-    "other flushers",
-    "outages",
-    "full disks",
-    "clock jumps",
-    "stale listings",
-    "purges",
-    "few records",
-    "small windows",
-    "trim delay",
-    "budget",
-    "repartitions",
-    "restored backups",
-    "clones",
-    "restored targets",
-    "checkpoints set back",
-    "copies",
-    "ledgers",
-    "operators",
-    "small segments",
-    "several targets",
-    "detached targets",
-    "refused rows",
-    "batch writer",
-    "migrated queries",
-    "totals",
-    "lists",
-)
-"""What a history may draw."""
-
-_FROM_OUTSIDE = (
-    "clock jumps",
-    "stale listings",
-    "repartitions",
-    "restored backups",
-    "clones",
-    "restored targets",
-    "checkpoints set back",
-    "copies",
-    "ledgers",
-    "operators",
-    "detached targets",
-    "migrated queries",
-)
-"""What others than drivers and flushers do to a history."""
+_FAULTS = {
+    **dict.fromkeys(_IO_FAULTS, False),
+    "lost events": False,
+    "poison rows": False,
+    "stopped queries": False,
+    "restarts": False,
+    "standing drivers": False,
+    "other flushers": False,
+    "outages": False,
+    "full disks": False,
+    "clock jumps": True,
+    "stale listings": True,
+    "purges": False,
+    "few records": False,
+    "small windows": False,
+    "trim delay": False,
+    "budget": False,
+    "repartitions": True,
+    "restored backups": True,
+    "clones": True,
+    "restored targets": True,
+    "checkpoints set back": True,
+    "copies": True,
+    "ledgers": True,
+    "operators": True,
+    "small segments": False,
+    "several targets": False,
+    "detached targets": True,
+    "refused rows": False,
+    "batch writer": False,
+    "migrated queries": True,
+    "totals": False,
+    "lists": False,
+}
+"""What a history may draw; and whether others than drivers and flushers do it to the history."""
+FAULTS = tuple(_FAULTS)
 
 _MOST_FROM_OUTSIDE = 3
-"""How many of these a history may have: of more at once, much is documented as lost, and little is judged."""
+"""How many of the latter a history may have: of more, much is documented as lost, and little is judged."""
 
 _THEMES = (
     {"lists", "zombies", "other flushers"},
@@ -201,7 +186,7 @@ class Swarm:
             faults |= {"trim delay"} & frozenset(among)
         for fault in [fault for fault in _EXCLUDES if fault in faults]:
             faults -= _EXCLUDES[fault] if fault in faults else set()
-        outside = [fault for fault in _FROM_OUTSIDE if fault in faults]
+        outside = [fault for fault in FAULTS if _FAULTS[fault] and fault in faults]
         chance.shuffle(outside)
         outside.sort(key=lambda fault: fault not in theme)
         faults -= {*outside[_MOST_FROM_OUTSIDE:]}
