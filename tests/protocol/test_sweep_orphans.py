@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import time
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 from state_backends import open_backend
 from tests.protocol.engine import NOW_US, World
 from tests.protocol.operations import At
-from tests.protocol.operators import edit, query
+from tests.protocol.operators import edit, query, rewind
 from tests.protocol.starts import killed, room
 from wal_sink.admin.query import sink_options
 from wal_sink.admin.rewind import plan_rewind
@@ -25,6 +26,7 @@ from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import OrphanTombstone
 from wal_sink.protocol.budget import Budget
+from wal_sink.protocol.windows import WINDOW_EPOCHS
 from wal_sink.publish.orphans import sweep_orphans
 from wal_sink.publish.start import claim_early
 from wal_sink.testing.faults import Crash, Faults
@@ -334,3 +336,34 @@ def test_what_cannot_be_deleted_stops_no_run(
     run.batch([("a", 0)])
     assert world.flushed() == {"a": 0}
     assert "could not be deleted" in caplog.text
+
+
+@pytest.mark.parametrize("epochs", [1, WINDOW_EPOCHS + 1])
+def test_rule_22_what_comes_late_does_not_stand_for_what_a_rewind_flushes_again(
+    world: World, epochs: int
+) -> None:
+    """A flusher that stood still trims the attempt that counts; then a fenced run publishes the epoch.
+
+    The late one is alone then. Its segments are gone, so the flush would stop at them for ever.
+
+    :param epochs: how many are flushed again; the late manifest is of the last one, in a window of its own.
+    """
+    world.retention_s = 3_600
+    world.run().flushed_batches([("a", 0)])
+    table, row = copy.deepcopy(world.store.table), world.state
+    run = world.run()
+    for epoch in range(1, epochs):
+        run.batch([("b", epoch)])
+    world.run().publish([("late", epochs)])
+    (late,) = world.log.attempts_at(epochs)
+    manifest = world.log_backend.read(paths.MANIFEST.path(late))
+    files = [paths.MANIFEST.path(late), *world.log_backend.list(paths.segment_folder(epochs))]
+    world.log_backend.delete(files)
+    world.run().flushed_batches([("c", epochs)])
+    world.store.table, world.store.ledger[world.query_id] = table, row
+    assert rewind(world, 0).again == epochs
+    (right,) = world.log.attempts_at(epochs)
+    files = [paths.MANIFEST.path(right), *world.log_backend.list(paths.segment_folder(epochs))]
+    world.log_backend.delete(files)
+    world.log_backend.create(paths.MANIFEST.path(late), manifest)
+    assert world.flushed() == world.expected()

@@ -46,7 +46,7 @@ from wal_sink.flush.window import Clocks, WindowChooser, make_window
 from wal_sink.log_context import line_logger
 from wal_sink.model import paths
 from wal_sink.model.ledger import BegunEpoch, LedgerState, Owner, PassedRow, Window, ledger_key
-from wal_sink.model.manifest import Attempt, Manifest
+from wal_sink.model.manifest import Attempt, Manifest, attempts_at
 from wal_sink.observer import Delivered
 from wal_sink.progress.decisions import given_up_since_begun
 from wal_sink.protocol.attempts import missing_manifest
@@ -70,7 +70,7 @@ from wal_sink.protocol.next_step import (
 )
 from wal_sink.protocol.windows import to_sync
 from wal_sink.targets.base import Delivery, Target
-from wal_sink.wal.aside import bring_back
+from wal_sink.wal.aside import attempts_aside, bring_back, offsets_aside
 from wal_sink.wal.location import owned, refuse_vanished, unflushed
 from wal_sink.wal.log import Log
 from wal_sink.wal.quarantine import passed_us
@@ -141,6 +141,8 @@ class Flusher:
         self._looked_s, self._started = 0.0, False
         self._doubts = False
         """Whether this pass looks again, after an error."""
+        self._aside: dict[Attempt, str] = {}
+        """What can be brought back, with its second names; listed when the ledger row is new."""
         self._mark = -1
         """The newest epoch with a record, as it was looked up last."""
         run_history.watch(pipeline.query_id)
@@ -310,6 +312,30 @@ class Flusher:
             )
         return bool(back)
 
+    def _lacks_aside(self, step: Begin | PassOver, observed: Observation) -> bool:
+        """Whether what a rewind flushes again was missing at the look; it is brought back.
+
+        What was chosen may be an attempt that a fenced run published late, or follow from a record about an
+        older attempt. An attempt with other source offsets is of a history that Spark went back behind.
+        """
+        assert observed.row is not None
+        if not self._started or observed.row.last is None:
+            self._aside = attempts_aside(self._log)
+        lacking = {each for each in self._aside if each.epoch in step.epochs} - {*observed.attempts}
+        if isinstance(step, Begin) and lacking:
+            chosen = {(one.manifest.epoch, one.manifest.offsets_digest) for one in step.manifests}
+            lacking = {
+                each
+                for each in lacking
+                if (each.epoch, offsets_aside(self._log, self._aside[each])) in chosen
+            }
+        elif attempts_at(observed.attempts, step.epochs[0]):
+            lacking = set()
+        if lacking:
+            self._brought_back({each.epoch for each in lacking})
+            self._aside = attempts_aside(self._log)
+        return bool(lacking)
+
     def _idle(self, idle: Idle, observed: Observation) -> None:
         if idle.warn and self._checkpoint.last_commit() > observed.checkpointed:
             return  # another flusher was quick since the look: nothing is odd
@@ -320,12 +346,8 @@ class Flusher:
     def _begin(self, step: Begin | PassOver, observed: Observation) -> None:
         """Begin a window from the row that was seen; if the ledger has moved on, nothing is begun."""
         assert observed.row is not None
-        if (
-            isinstance(step, PassOver)
-            and all(attempt.epoch != step.epoch for attempt in observed.attempts)
-            and self._brought_back([step.epoch])
-        ):
-            return  # the record that passes it over may be about an older attempt
+        if self._lacks_aside(step, observed):
+            return
         window, chosen = make_window(self._log, self._clocks, step, observed.row)
         self._takeovers.begins(window)
         self.reporter.say("beginning", window.first)

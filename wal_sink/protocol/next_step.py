@@ -123,6 +123,11 @@ class Begin:
     """Those of the attempts, as they were read to choose. No manifest ever changes, so the attempts alone
     tell two choices apart."""
 
+    @property
+    def epochs(self) -> tuple[int, ...]:
+        """The epochs of the window."""
+        return tuple(attempt.epoch for attempt in self.attempts)
+
 
 class PassOver(NamedTuple):
     """Begin an epoch without rows: Spark made it without a sink (rule 12), or it is given up (22)."""
@@ -134,6 +139,11 @@ class PassOver(NamedTuple):
     why: str = "Spark's state repartition made it"
     decided: bool = False
     """Whether an operator has given it up, for one target."""
+
+    @property
+    def epochs(self) -> tuple[int, ...]:
+        """The epoch."""
+        return (self.epoch,)
 
 
 class ManifestMissing(NamedTuple):

@@ -14,6 +14,7 @@ import contextlib
 from collections.abc import Collection, Iterable
 
 from wal_sink.model import paths
+from wal_sink.model.manifest import Attempt, Manifest
 from wal_sink.model.records import LEFT_FIRST, LEFT_LAST
 from wal_sink.wal.log import Log
 
@@ -45,6 +46,27 @@ def bring_back(log: Log, epochs: Collection[int]) -> list[str]:
             log.backend.copy(log.stored_path(paths.aside(us, path)), path)
             back.append(path)
     return back
+
+
+def attempts_aside(log: Log) -> dict[Attempt, str]:
+    """List the attempts that can be brought back, afresh, each with the second name of its manifest."""
+    named = {
+        path: paths.aside(us, path) for us, _, path in _parsed(log.names(paths.ASIDE, fresh=True))
+    }
+    found = ((paths.MANIFEST.parse(path), second) for path, second in named.items())
+    return {attempt: second for attempt, second in found if attempt is not None}
+
+
+def offsets_aside(log: Log, second: str) -> str | None:
+    """Return the digest of the source offsets of an attempt, by the second name of its manifest.
+
+    :return: None if that is gone: its epoch was flushed again.
+    :raises CorruptLog: it is no manifest.
+    """
+    data = log.read_bytes(second)
+    if data is None:
+        return None
+    return Manifest.from_file(data, log.url_of(second)).manifest.offsets_digest
 
 
 def names_aside(log: Log) -> frozenset[str]:
