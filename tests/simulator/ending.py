@@ -213,6 +213,8 @@ class _Last:
                 self.site.put_marks_back()
             elif chosen := re.search(r"choices/[0-9]+\.json", error.remedy):
                 self.site.drop_choice(chosen[0])
+            elif "move the manifest away" in error.remedy:
+                self.site.move_manifest_away(re.findall(r"manifests/[0-9-]+\.json", error.what)[0])
             else:
                 self._mend(error, target)
             if self.world.judge.violations:

@@ -548,6 +548,20 @@ class Judge(logging.Handler):
                 + "".join(f" to {target}" for target in sorted(filter(None, lacking)))
             )
 
+    def diverged(self, site: Site, data: bytes) -> None:
+        """Look at a manifest that a flusher leaves to the operator, as another one was flushed (rule 18)."""
+        attempt = self._by_digest[manifest_digest(data)]
+        record = site.record(attempt.epoch)
+        flushed = self._by_digest.get(record.get("digest", "")) if record else None
+        if record is None or attempt is flushed or attempt.generation < record["generation"]:
+            self.violate(f"the flush stops at {attempt.name}, which is to be deleted")
+        elif (
+            attempt.generation > record["generation"]
+            and flushed
+            and flushed.offsets == attempt.offsets
+        ):
+            self.violate(f"the flush stops at {attempt.name}, which only repeats what was flushed")
+
     def record_deleted(self, site: Site, epochs: range) -> None:
         """Look at records that are about to go: by a flusher not before what they are about (rule 17)."""
         for epoch in epochs:

@@ -204,6 +204,11 @@ class Site:
         self.log.restore(log)
         self.take_newer(int(re.findall(r"[0-9]+", path)[0]))
 
+    def move_manifest_away(self, path: str) -> None:
+        """Do as the error says about an attempt of another history than the table has (rule 18)."""
+        self._judge.diverged(self, self.log.get(path))
+        self.log.remove(path)
+
     def move_away(self) -> None:
         """Do as the warning says about `put_back_late`."""
         for path in filter(self.log.has, self.put_back_late):
