@@ -14,7 +14,7 @@ from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.report import HUNG_S, Reporter
 from wal_sink.flush.run_history import RunHistory
 from wal_sink.progress.heartbeat import SILENT_S
-from wal_sink.protocol.next_step import Idle
+from wal_sink.protocol.next_step import Idle, Stale
 
 _MOST_STEPS = 100
 
@@ -47,8 +47,8 @@ class Flushing:
         """When it reported again last, after it had counted as hung."""
         self.rests = ""
         """Why the last pass rested."""
-        self.rested = False
-        """Whether one ever has."""
+        self.asked = False
+        """Whether it has asked the ledger, in a step that no error ended."""
         self._run_history = run_history
         self._heartbeats: HeartbeatHistory | None = None
         self._flusher: Flusher | None = None
@@ -103,7 +103,7 @@ class Flushing:
         return self._flusher
 
     def _pass(self) -> None:
-        self.error, self.rests = None, ""
+        self.error, self.rests, asked = None, "", self.asked
         if self._flusher is not None and not self.reports:
             self.silent_us = MACHINE.true_us
         try:
@@ -127,18 +127,19 @@ class Flushing:
                 self.world.judge.violate(f"a flusher raised {error!r}")
                 return
             flusher.reporter.succeeded()
+            self.asked |= "ledger" in self.thread.looked and not isinstance(step, Stale)
             if not isinstance(step, Idle):
                 continue
             if self._heartbeats is None or not self._heartbeats.undecided:
-                if not self.rested or flusher._doubts:
+                if not asked or flusher._doubts:
                     self._agrees(step)
-                self.rests, self.rested = step.why, True
+                self.rests = step.why
                 return
             self.process.nap(1.0)  # as `wal-sink flush` does
         self.world.judge.violate("a flusher never rests")
 
     def _agrees(self, step: Idle) -> None:
-        """Look whether a flusher has asked the ledger that rests for the first time, or after an error.
+        """Look whether a flusher that rests has asked the ledger: it had not before, or met an error.
 
         See rules 9 and 17.
         """

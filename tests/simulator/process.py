@@ -262,8 +262,6 @@ class Rewinding:
     """Whether it has reported itself, as a flusher does."""
     row: LedgerState | None = None
     """The ledger row that it has made."""
-    looked_us: int = 0
-    """When it has read the row last."""
 
 
 class Thread:
@@ -285,7 +283,7 @@ class Thread:
         self.listed: dict[str, int] = {}
         """When it has listed each folder freshly last."""
         self.looked: dict[str, int] = {}
-        """When it has listed each folder last, be it from a cache."""
+        """When it has listed each folder last, be it from a cache; and read the ledger row, as "ledger"."""
         self.run_id = ""
         """The run of Spark that it is at work for."""
         self.next_epoch = 0

@@ -413,7 +413,8 @@ class Steps:
         rewind = MACHINE.thread.rewind
         records = (paths.FLUSHED.folder, paths.RETAINED_RECORD.folder)
         listed_us = MACHINE.thread.listed.get("flushed", 0)
-        if path.startswith(records) and rewind and rewind.row and rewind.looked_us < listed_us:
+        looked_us = MACHINE.thread.looked.get("ledger", 0)
+        if path.startswith(records) and rewind and rewind.row and looked_us < listed_us:
             self._judge.violate(f"a rewind deletes {path}, and has not looked at its row again")
         if not MANIFEST.search(path) or self._judge.row_was_moved():  # see `two_rewinds`
             return

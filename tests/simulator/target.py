@@ -237,10 +237,10 @@ class Connection(ReadsOffers, IdempotentSession):
 
     def read_ledger(self) -> LedgerState | None:
         """Read the row."""
-        rewind = MACHINE.thread.rewind if MACHINE.thread is not None else None
-        if rewind is not None and not MACHINE.only_looks:
-            rewind.looked_us = MACHINE.true_us
-        return self._io("read ledger", "", self._ledger.read_ledger)
+        row = self._io("read ledger", "", self._ledger.read_ledger)
+        if MACHINE.thread is not None and not MACHINE.only_looks:
+            MACHINE.thread.looked["ledger"] = MACHINE.true_us
+        return row
 
     def write(self, plan: Plan, rows: Slice) -> None:
         """Send the rows of the call before; those of this call stay in flight until the next one."""
