@@ -210,10 +210,21 @@ class Site:
         self.log.remove(path)
 
     def move_away(self) -> None:
-        """Do as the warning says about `put_back_late`."""
+        """Do as the warning says about `put_back_late`, and what the first of two rewinds left unrecorded."""
+        self.put_back_late |= {
+            attempt.manifest
+            for epoch in self.taken_back & self._judge.two_rewinds
+            if (attempt := self.kept.get(epoch)) and self._passed_unrecorded(epoch)
+        }
         for path in filter(self.log.has, self.put_back_late):
             self.log.remove(path)
         self.put_back_late.clear()
+
+    def _passed_unrecorded(self, epoch: int) -> bool:
+        """Whether each attached target has a record of a later epoch, and none of this one."""
+        attached = [name for name in self._judge.targets if self.state(name) != "detached"]
+        marks = [max(self.recorded(target), default=-1) for target in attached]
+        return self.record(epoch) is None and all(epoch < mark for mark in marks)
 
     def vouch_for(self, attempt: Computed) -> None:
         """Note a manifest that stays without a record (rule 18), as an operator vouches for its rows.
