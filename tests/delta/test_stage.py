@@ -92,3 +92,15 @@ def test_what_has_no_receipt_is_deleted(tmp_path: Path, end: str) -> None:
         query.session.close()
     assert len(files(query)) == 1
     assert query.session.drain() == ()
+
+
+def test_a_staged_file_that_is_gone_has_no_receipt(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A VACUUM without a delay deletes what no commit names yet."""
+    monkeypatch.setattr(staged_files, "MOST_WAITING_BYTES", 1)
+    plan = query.plan()
+    query.session.write(plan, query.slice(batch([("a", 1)]), plan))
+    (Path(query.path) / files(query)[0]).unlink()
+    with pytest.raises(FileNotFoundError):
+        query.session.drain()

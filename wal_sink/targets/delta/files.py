@@ -79,18 +79,24 @@ class Files:
             path for path, info in zip(asked, found, strict=True) if info.type == FileType.NotFound
         ]
 
-    def sync(self, paths: Iterable[str]) -> None:
+    def sync(self, paths: Iterable[str], *, may_be_gone: bool = False) -> None:
         """Make files survive a power loss, where they lie in a folder: delta-rs does not sync them.
 
         A store of objects acknowledges what is durable.
+
+        :param may_be_gone: somebody may have deleted one since it was listed.
+        :raises FileNotFoundError: one is gone.
         """
         if self._folder is None:
             return
         folders = set()
         for path in paths:
             file = self._folder / path
-            with contextlib.suppress(FileNotFoundError):  # old commits are deleted
+            try:
                 sync(file)
+            except FileNotFoundError:
+                if not may_be_gone:
+                    raise
             folders |= {file.parent, *(p for p in file.parents if self._folder in p.parents)}
         for folder in folders | {self._folder}:
             sync(folder)

@@ -280,7 +280,8 @@ class Table:
         newest = self.version
         if newest != self._synced:
             first = max(0, newest - _SYNCED_AT_ONCE, (self._synced or -1) + 1)
-            self.files.sync(_commit_file(version) for version in range(first, newest + 1))
+            commits = map(_commit_file, range(first, newest + 1))
+            self.files.sync(commits, may_be_gone=True)  # old ones, after a checkpoint
             self._synced = newest
 
     @property
