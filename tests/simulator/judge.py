@@ -165,6 +165,7 @@ class Judge(logging.Handler):
         gone = [path for path in (*attempt.segments, attempt.manifest) if not site.log.has(path)]
         if gone and site.lacking(attempt):
             self.violate(f"Spark completed {attempt.name}, of which {gone} is gone from the log")
+        self.recorded(site, range(epoch, epoch + 1))
 
     def _came_late(self, attempt: Computed | None, kept: Computed | None) -> None:
         """Note that Spark had completed another attempt, whose run has not published a later epoch."""
@@ -542,7 +543,7 @@ class Judge(logging.Handler):
             and attempt.epoch not in site.trimmed_late
         ):
             self.violate(f"{path} is deleted before wal.retention is over")
-        if lacking and not self._is_replay(site, attempt):
+        if lacking:
             self.violate(
                 f"{path} is deleted; Spark kept {attempt.name}, and it is not flushed"
                 + "".join(f" to {target}" for target in sorted(filter(None, lacking)))
@@ -561,6 +562,21 @@ class Judge(logging.Handler):
             and flushed.offsets == attempt.offsets
         ):
             self.violate(f"the flush stops at {attempt.name}, which only repeats what was flushed")
+
+    def recorded(self, site: Site, epochs: range) -> None:
+        """Learn which attempt the log records, where another history has flushed one from the same data.
+
+        The flusher records what the ledger row names, and deletes what Spark kept here (rules 18 and 23).
+        """
+        for epoch in epochs:
+            record, kept = site.record(epoch), site.kept.get(epoch)
+            flushed = self._by_digest.get(record.get("digest", "")) if record else None
+            if flushed is None or kept is None or not site.lacking(kept):
+                continue
+            left = (flushed.lost or self.cloned) and flushed.at("").flushed
+            if left and flushed.offsets == kept.offsets:
+                site.kept[epoch] = flushed
+                flushed.lost = False
 
     def record_deleted(self, site: Site, epochs: range) -> None:
         """Look at records that are about to go: by a flusher not before what they are about (rule 17)."""
@@ -648,18 +664,3 @@ class Judge(logging.Handler):
         )
         if rows < lacking:
             self.violate(f"{rows} rows are said to be in quarantine, and {lacking} are missing")
-
-    def _is_replay(self, site: Site, attempt: Computed) -> bool:
-        """Whether what Spark kept repeats, from the same data, what another history has flushed.
-
-        The flusher records that epoch as the ledger row says, and the repetition goes (rule 23).
-        """
-        record = site.record(attempt.epoch)
-        flushed = self._by_digest.get(record.get("digest", "")) if record else None
-        if flushed is None or not ((flushed.lost or self.cloned) and flushed.at("").flushed):
-            return False
-        if flushed.offsets != attempt.offsets:
-            return False
-        site.kept[attempt.epoch] = flushed
-        flushed.lost = False
-        return True

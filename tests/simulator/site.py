@@ -358,6 +358,13 @@ class Site:
         records = [record for window in windows for record in window["epochs"]]
         return {each["epoch"]: each for each in sorted(records, key=lambda r: r["base_us"])}
 
+    def manifests(self, epoch: int) -> set[str]:
+        """Return the digests of an epoch's manifests, also of those that `wal.retention` keeps."""
+        found = re.compile(
+            rf"({paths.MANIFEST.folder}|{paths.RETAINED_MANIFEST.folder}){epoch:020}-"
+        )
+        return {manifest_digest(self.log.get(p)) for p in self.log.paths() if found.match(p)}
+
     def without_rows(self, target: str, epoch: int) -> bool:
         """Whether an epoch was given up, or made by a tool of Spark's."""
         made = epoch in self.kept and self.kept[epoch] is None
@@ -446,6 +453,7 @@ class Site:
             self.claims[path] = MACHINE.true_us
         elif path.startswith(paths.FLUSHED.folder):
             self.taken_back -= {*_epochs_of(path)}
+            self._judge.recorded(self, _epochs_of(path))
         elif path.startswith(paths.DECISION.folder):
             target = target_of(path)
             epoch = int(path.rpartition("/")[2][:20])

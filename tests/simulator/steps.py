@@ -169,7 +169,7 @@ class Steps:
         if path.startswith((paths.FLUSHED.folder, paths.RETAINED_RECORD.folder)):
             self.recorded_us[path] = MACHINE.true_us
         if path.startswith(paths.FLUSHED.folder):
-            self._records(path, json.loads(data))
+            self._records(site, path, json.loads(data))
         thread = MACHINE.thread
         if thread is None:
             return
@@ -199,8 +199,8 @@ class Steps:
         )
         return "decides" if announced or path.startswith(paths.DECISION.folder) else ""
 
-    def _records(self, path: str, window: dict[str, Any]) -> None:
-        """A record says what a ledger row has said, of the target itself (rule 17)."""
+    def _records(self, site: Site, path: str, window: dict[str, Any]) -> None:
+        """A record says what the target's own ledger row has said (rule 17), of this log (rule 23)."""
         target = path.split("/")[1] if path.count("/") > 1 else ""
         rewind = MACHINE.thread.rewind if MACHINE.thread is not None else None
         if rewind is not None and rewind.row is None:
@@ -210,6 +210,10 @@ class Steps:
                 self._judge.violate(
                     f"{path} is made, and epoch {each['epoch']} was not finished so"
                 )
+            there = site.manifests(each["epoch"]) if MACHINE.looked_us and each["digest"] else set()
+            given_up = (target, each["epoch"]) in site.given_up
+            if there and each["digest"] not in there and not given_up:
+                self._judge.violate(f"{path} is made, and names a manifest that is not in this log")
 
     def finished(self, target: str, window: Window) -> None:
         """Learn that a ledger row says of a window that it is flushed."""
