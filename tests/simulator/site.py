@@ -30,6 +30,9 @@ class Backup(NamedTuple):
     completed: dict[int, Computed | None]
     given_up: set[tuple[str, int]]
     states: dict[str, list[dict[str, Any]]]
+    marks_gone: dict[str, bytes]
+    put_back_late: set[str]
+    taken_back: set[int]
 
 
 class Batch(NamedTuple):
@@ -136,6 +139,9 @@ class Site:
             dict(self.completed),
             set(self.given_up),
             {name: list(states) for name, states in self.states.items()},
+            dict(self.marks_gone),
+            set(self.put_back_late),
+            set(self.taken_back),
         )
 
     def restore(self, backup: Backup) -> None:
@@ -153,6 +159,10 @@ class Site:
                 attempt.fenced_us = None  # the backup may lack its proof
         self.given_up = set(backup.given_up)
         self.states = {name: list(states) for name, states in backup.states.items()}
+        # What limits have taken from the log that is left, or left in it, says nothing of the backup.
+        self.marks_gone = dict(backup.marks_gone)
+        self.put_back_late = set(backup.put_back_late)
+        self.taken_back = set(backup.taken_back)
         for attempt in chosen:  # the ledger row names it still
             self.take_begun(attempt)
         self.take_newer_unsettled()  # the ledger row may have been lost since
