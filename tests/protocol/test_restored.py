@@ -91,6 +91,38 @@ def test_rule_23_a_restored_log_stops_before_spark_goes_on(world: World) -> None
     assert world.flushed() == world.expected() | {"lost": 1}
 
 
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_rule_23_a_log_from_before_a_rewind_is_followed(world: World, *, goes_on: bool) -> None:
+    """The row that the lost log's rewind has made names no window, so nothing tells whose epochs it has.
+
+    :param goes_on: Spark has computed them again, so that each can be flushed.
+    """
+    run = world.run().flushed_batches([("a", 0)])
+    backup = Backup(world)
+    run.flushed_batches([("b", 1)], [("c", 2)])
+    run.end()
+    with pytest.raises(MissingManifest) as caught:
+        rewind(world, 1)
+    assert "--restored" not in caught.value.remedy  # it is of this log
+    world.store.ledger.pop(world.query_id)
+    rewind(world, 2)
+    backup.restore()
+    found = world.run()
+    found.batch([("b", 3)], offset="9")
+    if goes_on:
+        found.batch([("c", 4)], offset="10")
+    error = stops(world)
+    assert isinstance(error, CorruptLog)
+    assert "rewind CHECKPOINT --to 0" in error.remedy
+
+    if not goes_on:
+        with pytest.raises(MissingManifest) as caught:
+            rewind(world, 0)
+        assert "--restored" in caught.value.remedy
+    rewind(world, 0, restored=not goes_on)
+    assert world.flushed() == world.expected() | ({} if goes_on else {"c": 2})
+
+
 def test_rule_23_an_interrupted_flush_of_the_lost_log_is_not_finished(world: World) -> None:
     """The ledger names a window of the lost log: nothing is written of it, and `rewind` gives it up."""
     run = world.run().flushed_batches([("a", 0)])

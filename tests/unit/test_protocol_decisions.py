@@ -136,7 +136,7 @@ def test_the_remedy_for_a_log_that_was_made_anew_can_be_carried_out() -> None:
         # whose row it is comes before what it says
         (4, row(3, log_id="other"), WrongOwner, "belongs to log other"),
         # a ledger row that contradicts itself
-        (4, row(6), CorruptLog, "epoch 6 is flushed, and its last window is None"),
+        (4, row(6), CorruptLog, "epoch 6 is flushed, the log records only 4"),
         (4, row(6, last=window(5)), CorruptLog, "epoch 6 is flushed, and its last window is"),
         (
             4,

@@ -290,17 +290,21 @@ def _ledger_step(
             f" holds all rows, {errors.rewind(floor)}.",
         )
     if row.flushed > floor:  # rule 17
-        if row.last is None or row.last.last != row.flushed:
-            raise CorruptLog(
-                f"The ledger says that epoch {row.flushed} is flushed, and its last window is"
-                f" {row.last}",
-                "Restore the ledger row from a backup; it was edited by hand.",
-            )
-        if row.last.first > floor + 1:
-            return RecordsBehind(row.last)
-        return RecordFlushed(row.last)
+        return _records_step(row, floor)
     _refuse_torn(row)
     return None
+
+
+def _records_step(row: LedgerState, floor: int) -> RecordFlushed | RecordsBehind:
+    """Let the log record what the ledger row has flushed last."""
+    if row.last is None:  # a command has made it
+        raise _records_missing(row.flushed, floor)
+    if row.last.last != row.flushed:
+        raise CorruptLog(
+            f"The ledger says that epoch {row.flushed} is flushed, and its last window is {row.last}",
+            "Restore the ledger row from a backup; it was edited by hand.",
+        )
+    return RecordsBehind(row.last) if row.last.first > floor + 1 else RecordFlushed(row.last)
 
 
 def is_from_before_rewind(row: LedgerState, recorded: FlushedEpoch) -> bool:
@@ -384,7 +388,11 @@ def refuse_missing_records(
     if newest >= last.first - 1:
         return
     refuse_foreign(foreign, observed)
-    raise CorruptLog(
-        f"The ledger says that epoch {last.last} is flushed, the log records only {newest}",
-        f"Restore the log's flushed/ folder from its newest copy. {errors.rewind_if_restored(newest)}",
+    raise _records_missing(last.last, newest)
+
+
+def _records_missing(flushed: int, mark: int) -> CorruptLog:
+    return CorruptLog(
+        f"The ledger says that epoch {flushed} is flushed, the log records only {mark}",
+        f"Restore the log's flushed/ folder from its newest copy. {errors.rewind_if_restored(mark)}",
     )

@@ -199,6 +199,7 @@ class Past(NamedTuple):
 
 
 _TRIMMED = "What is flushed is trimmed from the log, and only wal.retention keeps it"
+_IF_RESTORED = "If checkpoint and log were restored from a backup, pass --restored."
 
 
 def refuse_rewind(past: Past, to: int, owner: Owner, *, reset_us: int | None = None) -> None:
@@ -239,8 +240,8 @@ def refuse_rewind(past: Past, to: int, owner: Owner, *, reset_us: int | None = N
             (f"Epoch {first} is begun" if alone else f"Epochs {first} to {last} are begun")
             + ": rows of it may be in the table, of one attempt",
             "Let a flusher finish it first, by starting the query; or give up what stops it:"
-            f" {errors.skip(first if alone else None, begun=True)}, and let a flusher pass over it. If"
-            " checkpoint and log were restored from a backup, pass --restored.",
+            f" {errors.skip(first if alone else None, begun=True)}, and let a flusher pass over it."
+            f" {_IF_RESTORED}",
         )
     if to == past.agreed and reset_us is None:
         raise OptionError(
@@ -282,7 +283,8 @@ def refuse_lost(past: Past, to: int) -> None:
                 f"; without them nothing can be flushed again, since epoch {lost[-1]} is gone, too."
                 if nearest is None
                 else f", or go back only to {nearest}: run this command with --to {nearest}."
-            ),
+            )
+            + (f" {_IF_RESTORED}" if lost[-1] > past.floor else ""),
         )
 
 
