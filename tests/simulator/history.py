@@ -172,7 +172,7 @@ class History:
             world.max_bytes = world.judge.max_bytes = world.chance.choice((500, 2_000))
         if "migrated queries" in world.swarm:
             world.site.migrate(world.query_id, world.chance.randint(1, 3))
-        self._is_over = False
+        self._is_over, self._acts = False, 0
         self.commands, self.disasters = Commands(self), Disasters(self)
         swarm = world.swarm
         self._table = [o for o in self._operations() if o.fault is None or o.fault in swarm]
@@ -185,8 +185,7 @@ class History:
             self._go_back_to_another_sink()
         weights = [operation.weight for operation in self._table]
         for operation in chance.choices(self._table, weights, k=self.world.swarm.steps):
-            if operation.is_possible():
-                operation.act()
+            self._do(operation)
             if judge.violations or self._is_over:
                 break
         else:
@@ -237,6 +236,16 @@ class History:
             *self.disasters.operations(),
         )
 
+    def _do(self, operation: Operation) -> None:
+        """Do a step that is possible; others act on a history a few times only."""
+        if not operation.is_possible():
+            return
+        if operation.is_from_outside:
+            if self._acts == self.world.swarm.acts:
+                return
+            self._acts += 1
+        operation.act()
+
     # --- turns ------------------------------------------------------------------------------------
 
     def turn(self, process: Process, act: Callable[[], None], calls: int = 30) -> None:
@@ -270,8 +279,8 @@ class History:
             self._stand_still_in(act)
         standing = [thread for thread in self.standing() if id(thread) not in before]
         for operation in self._meanwhile(act):
-            if operation.is_possible() and not self.world.judge.violations:
-                operation.act()
+            if not self.world.judge.violations:
+                self._do(operation)
         if chance.random() < _LATER:
             self.world.time_passes(chance.choice((2, 40, 130, 4_000)))
         chance.shuffle(standing)
@@ -318,8 +327,7 @@ class History:
             swarm, faults=swarm.faults - _OF_CALLS | {"zombies"}, io_fault=1.0
         )
         try:
-            if act.is_possible():
-                act.act()
+            self._do(act)
         finally:
             self.world.swarm = swarm
 

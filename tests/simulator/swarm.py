@@ -57,8 +57,9 @@ _FAULTS = {
 """What a history may draw; and whether others than drivers and flushers do it to the history."""
 FAULTS = tuple(_FAULTS)
 
-_MOST_FROM_OUTSIDE = 3
-"""How many of the latter a history may have: of more, much is documented as lost, and little is judged."""
+_ACTS = (1, 2, 2, 3)
+"""How often others may act on a history, drawn. Of more acts, and of acts upon acts, much is documented as
+lost, and little can be judged."""
 
 _THEMES = (
     {"lists", "zombies", "other flushers"},
@@ -151,6 +152,12 @@ class Operation(NamedTuple):
     is_possible: Callable[[], bool] = lambda: True
     """Whether it may be done now."""
 
+    @property
+    def is_from_outside(self) -> bool:
+        """Whether others than drivers and flushers act on the history; to copy a backup changes nothing."""
+        outside = self.fault is not None and _FAULTS[self.fault]
+        return outside and not self.name.startswith("backup")
+
 
 _RETAINED = 0.5
 """How probable it is that the log keeps what operators may have flushed again."""
@@ -166,6 +173,8 @@ class Swarm:
     steps: int
     io_fault: float
     """How probable a fault is at a turn."""
+    acts: int
+    """How often others than drivers and flushers may act on it."""
 
     @classmethod
     def drawn(cls, chance: random.Random, among: tuple[str, ...] = FAULTS) -> Swarm:
@@ -173,7 +182,6 @@ class Swarm:
         share = chance.choice((0.1, 0.25, 0.4))
         faults = frozenset(fault for fault in among if chance.random() < share)
         faults -= {"detached targets"}
-        theme: frozenset[str] = frozenset()
         if chance.random() < _THEMED:
             theme = frozenset(chance.choice(_THEMES)) & frozenset(among)
             excluded = {each for fault in theme for each in _EXCLUDES.get(fault, ())}
@@ -186,13 +194,10 @@ class Swarm:
             faults |= {"trim delay"} & frozenset(among)
         for fault in [fault for fault in _EXCLUDES if fault in faults]:
             faults -= _EXCLUDES[fault] if fault in faults else set()
-        outside = [fault for fault in FAULTS if _FAULTS[fault] and fault in faults]
-        chance.shuffle(outside)
-        outside.sort(key=lambda fault: fault not in theme)
-        faults -= {*outside[_MOST_FROM_OUTSIDE:]}
         if not faults & set(_IO_FAULTS):
             faults |= {chance.choice(list(_IO_FAULTS))}
-        return cls(faults, chance.choice((15, 30, 45, 70)), chance.choice((0.05, 0.2, 0.4)))
+        steps, io_fault = chance.choice((15, 30, 45, 70)), chance.choice((0.05, 0.2, 0.4))
+        return cls(faults, steps, io_fault, chance.choice(_ACTS))
 
     @property
     def io_faults(self) -> list[Fault]:
