@@ -39,7 +39,9 @@ class SqliteTarget(SqlTarget):
 
     def open(self) -> sqlite3.Connection:
         """Open the file; flushers take turns of at most a second."""
-        return sqlite3.connect(self.options.path, timeout=1, check_same_thread=False)
+        connection = sqlite3.connect(self.options.path, timeout=1, check_same_thread=False)
+        connection.execute("PRAGMA synchronous = EXTRA")  # else a power loss may undo a COMMIT
+        return connection
 
     def columns(self, connection: Any) -> Sequence[TableColumn]:
         """Ask SQLite for the table's columns."""

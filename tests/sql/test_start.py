@@ -507,6 +507,13 @@ def test_what_the_server_bounds(mariadb: MariaDb, database: str, scheme: str) ->
     assert found == [(60, 0.0, 28_800)]
 
 
+def test_a_commit_to_sqlite_survives_a_power_loss(tmp_path: Path) -> None:
+    """Its folder is synced when the journal is deleted: the level EXTRA."""
+    store = Sqlite(tmp_path)
+    with contextlib.closing(target(store).open()) as connection:
+        assert connection.query("PRAGMA synchronous") == [(3,)]
+
+
 def bounds(store: Store, names: str) -> list[Any]:
     """Return settings of a flusher's connection."""
     with contextlib.closing(target(store).open()) as connection:

@@ -88,7 +88,8 @@ SQLITE = Dialect(
         passing=frozenset({5, 6, 7, 9, 10, 13, 14, 15}),
         refusing=frozenset({18, 19, 20}),  # TOOBIG, CONSTRAINT, MISMATCH
     ),
-    settings=("PRAGMA synchronous = FULL",),
+    # With FULL, a journal that a COMMIT has deleted comes back after a power loss, and undoes the COMMIT.
+    settings=("PRAGMA synchronous = EXTRA",),
     transactional_ddl=True,
     begin="BEGIN IMMEDIATE",
     is_file=True,
