@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.delta.conftest import conflict_after_commit
+from tests.support.power import Power
 from wal_sink.options import parse
 from wal_sink.targets.base import Target
 from wal_sink.targets.delta import DeltaTarget
@@ -31,27 +31,11 @@ class TestDelta(StagedContract, RestartContract):
     def target(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DeltaTarget:
         path = str(tmp_path / "t")
         DeltaTable.create(path, WITH_DOUBLE, partition_by=list(self.partition_by))
-        self.durable = {*(tmp_path / "t").rglob("*")}
-        contents, named, fsync = set[Path](), set[Path](), os.fsync
-
-        def sync(descriptor: int) -> None:
-            fsync(descriptor)
-            path = Path(f"/proc/self/fd/{descriptor}").readlink()
-            if path.is_dir():
-                named.update(path.iterdir())
-            else:
-                contents.add(path)
-            self.durable |= named & contents
-
-        monkeypatch.setattr(os, "fsync", sync)
+        self.power = Power(monkeypatch, tmp_path)
         return DeltaTarget(parse({"delta.path": path}, DeltaOptions))
 
     def restart(self, target: Target) -> None:
-        """Lose the power of the machine: what was not synced is gone, with its name or its content."""
-        assert isinstance(target, DeltaTarget)
-        for path in Path(target.options.path).rglob("*"):
-            if path.is_file() and path not in self.durable:
-                path.unlink()
+        self.power.lose()
 
     def records(self, target: Target) -> list[Record]:
         assert isinstance(target, DeltaTarget)

@@ -10,10 +10,12 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table import Table
 from pyiceberg.transforms import Transform
 
+from tests.support.power import Power
 from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import plan_key
 from wal_sink.options import parse
@@ -31,10 +33,11 @@ PartitionBy = Sequence[tuple[str, Transform[Any, Any]]]
 
 def catalog_options(folder: Path) -> dict[str, str]:
     """Return the options of a table whose SQL catalog and files lie in a folder."""
+    (folder / "catalog").mkdir(exist_ok=True)
     return {
         "table": "shop.orders",
         "iceberg.catalog.type": "sql",
-        "iceberg.catalog.uri": f"sqlite:///{folder}/catalog.db",
+        "iceberg.catalog.uri": f"sqlite:///{folder}/catalog/catalog.db",
         "iceberg.catalog.warehouse": f"file://{folder}/warehouse",
     }
 
@@ -57,6 +60,27 @@ def make_table(options: dict[str, str], schema: pa.Schema, by: PartitionBy = ())
         )
     )
     return catalog.create_table(parsed.identifier, made, partition_spec=spec)
+
+
+class IcebergPower(Power):
+    """Of the folder of `catalog_options`; a power loss undoes what SQLite has acknowledged.
+
+    It deletes its journal at a COMMIT, and does not sync that. A journal that comes back undoes the COMMIT.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch, folder: Path) -> None:
+        super().__init__(patch, folder)
+        self._catalog = folder / "catalog" / "catalog.db"
+        self._durable = self._catalog.read_bytes()
+
+    def synced(self, path: Path) -> None:
+        super().synced(path)
+        if path == self._catalog.parent:
+            self._durable = self._catalog.read_bytes()
+
+    def lose(self) -> None:
+        super().lose()
+        self._catalog.write_bytes(self._durable)
 
 
 class Query:

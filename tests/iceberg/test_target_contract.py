@@ -10,29 +10,34 @@ import pytest
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 
-from tests.iceberg.conftest import catalog_options, make_table
+from tests.iceberg.conftest import IcebergPower, catalog_options, make_table
 from wal_sink.options import parse
 from wal_sink.targets.base import Target
 from wal_sink.targets.iceberg import IcebergTarget
 from wal_sink.targets.iceberg.options import IcebergOptions
 from wal_sink.targets.iceberg.table import catalog_of
+from wal_sink.testing.contracts.restart import RestartContract
 from wal_sink.testing.contracts.rows import WITH_DOUBLE, Record
 from wal_sink.testing.contracts.staged import StagedContract
 
 pytestmark = pytest.mark.long
 
 
-class TestIceberg(StagedContract):
+class TestIceberg(StagedContract, RestartContract):
     """A table without partitions."""
 
     most_kills = 6
     partition_by: tuple[tuple[str, Any], ...] = ()
 
     @pytest.fixture
-    def target(self, tmp_path: Path) -> IcebergTarget:
+    def target(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> IcebergTarget:
         options = catalog_options(tmp_path)
         make_table(options, WITH_DOUBLE, self.partition_by)
+        self.power = IcebergPower(monkeypatch, tmp_path)
         return IcebergTarget(parse(options, IcebergOptions))
+
+    def restart(self, target: Target) -> None:
+        self.power.lose()
 
     def _read(self, target: Target) -> list[dict[str, Any]]:
         assert isinstance(target, IcebergTarget)

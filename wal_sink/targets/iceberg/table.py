@@ -37,6 +37,7 @@ from pyiceberg.table.update import (
 )
 from pyiceberg.utils.config import Config, merge_config
 from requests import Session
+from sqlalchemy.engine import URL
 from sqlalchemy.exc import InterfaceError, OperationalError
 
 from wal_sink.errors import SchemaMismatch, TargetUnavailable
@@ -227,6 +228,7 @@ class IcebergTable:
         if self._table.metadata_location != self._synced:
             with contextlib.suppress(FileNotFoundError):  # as old metadata, after a newer commit
                 self.files.sync([self._table.metadata_location])
+            _sync_catalog(self._table.catalog)
             self._synced = self._table.metadata_location
 
     def _with_retention(self, head: SetSnapshotRefUpdate) -> SetSnapshotRefUpdate:
@@ -264,6 +266,17 @@ def catalog_of(options: IcebergOptions) -> Catalog:
     if uri.startswith("http") and kind in ("", "rest") and "py-catalog-impl" not in given:
         return _BoundedRestCatalog(name, **found)
     return load_catalog(name, **given)
+
+
+def _sync_catalog(catalog: Catalog) -> None:
+    """Make the last COMMIT in a file of SQLite survive a power loss.
+
+    SQLite deletes the journal at a COMMIT, and does not sync that: one that comes back undoes it.
+    """
+    url: URL | None = getattr(getattr(catalog, "engine", None), "url", None)
+    if url is not None and url.get_backend_name() == "sqlite" and url.database:
+        with contextlib.suppress(FileNotFoundError):  # no file, but memory or a URI
+            sync(Path(url.database).parent)
 
 
 def find(catalog: Catalog, options: IcebergOptions) -> Table | None:
