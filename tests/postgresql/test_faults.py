@@ -22,7 +22,7 @@ from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.targets.sql.session import SqlSession
 from wal_sink.testing.contracts import rows as contract
 from wal_sink.testing.contracts.ledger import begin, begun_window, create, finish
-from wal_sink.testing.servers.postgresql import Server
+from wal_sink.testing.servers.postgresql import Server, downloaded_programs
 
 ROWS = [("a", 1), ("b", 2)]
 
@@ -266,8 +266,6 @@ def test_what_is_acknowledged_survives_whatever_the_role_says(
         "lock_timeout": ("9s", "10s"),
         "idle_in_transaction_session_timeout": ("9s", "1min"),
     }
-    if postgresql.execute("SELECT 1 FROM pg_settings WHERE name = 'transaction_timeout'"):
-        settings["transaction_timeout"] = ("9s", "0")  # PostgreSQL 17
     try:
         for name, (value, _) in settings.items():
             postgresql.execute(f"ALTER ROLE {role} SET {name} = '{value}'")
@@ -277,6 +275,24 @@ def test_what_is_acknowledged_survives_whatever_the_role_says(
                 assert connection.execute(f"SHOW {name}").fetchone() == (expected,)
     finally:
         postgresql.execute(f"DROP ROLE {role}")
+
+
+@pytest.mark.postgresql
+def test_a_bound_upon_transactions_does_not_end_a_flush() -> None:
+    """PostgreSQL 17 ends a session whose transaction takes longer than the database or the role says."""
+    with Server(folder=downloaded_programs()) as server:
+        world = PostgresqlWorld(server, "public")
+        run = world.run()
+        server.execute("ALTER DATABASE postgres SET transaction_timeout = '1s'")
+        server.execute(
+            "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS"
+            " 'BEGIN PERFORM pg_sleep(1.5); RETURN NEW; END';"
+            "CREATE TRIGGER slow BEFORE INSERT ON rows FOR EACH ROW EXECUTE FUNCTION slow()"
+        )
+        run.batch(ROWS[:1])
+        flush(world.flusher())
+        assert world.visible() == ROWS[:1]
+        world.end_sessions()
 
 
 def test_a_replica_is_refused(mortal: Server, mortal_schema: str) -> None:
