@@ -199,7 +199,7 @@ def test_a_feature_is_known_if_a_commit_succeeds(tmp_path: Path, feature: str) -
 def test_what_delta_rs_does_not_write_is_refused_before_anything_is_begun(
     tmp_path: Path, version: int, features: list[str]
 ) -> None:
-    """By the start, by a flush if the table got it later; delta-rs' own error is quoted, and no conflict."""
+    """By the start. A commit without that look ends with delta-rs' own error, which is no conflict."""
     path = with_protocol(tmp_path / "t", version, features)
     name = features[0] if features else "identityColumns"
     with pytest.raises(SchemaMismatch, match=f"delta-rs, does not know: {name}"):
