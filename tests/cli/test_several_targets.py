@@ -150,6 +150,16 @@ def test_a_target_is_detached_and_attached_by_commands(two: TwoTables) -> None:
     assert two.log.segments() == []
 
 
+def test_a_flush_to_a_detached_target_fails(two: TwoTables) -> None:
+    """Its epochs wait, and a script has to see that."""
+    two.told("detach", "--target", "right", "--yes")
+    refused = two.command("flush", "--target", "right")
+    found = json.loads(refused.stdout)
+    assert (refused.exit_code, found["error"]) == (4, "NoFlusher"), refused.output
+    assert "attach CHECKPOINT --target right" in found["remedy"]
+    assert two.keys("right") == []
+
+
 def test_a_target_that_the_newest_run_does_not_name(two: TwoTables) -> None:
     """A command that would ask it says which options are missing, instead of failing with a traceback."""
     two.told("detach", "--target", "right", "--yes")
