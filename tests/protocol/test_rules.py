@@ -19,7 +19,7 @@ import pytest
 from state_backends import open_backend
 from tests.protocol.aged_log import record_each, recorded_in
 from tests.protocol.engine import NOW_US, Run, World, a_decision
-from tests.protocol.operators import edit
+from tests.protocol.operators import Backup, edit, look
 from tests.protocol.state_repartition import pass_over, repartition
 from tests.support.waiting import until
 from wal_sink import errors
@@ -267,6 +267,30 @@ def test_rule_5_the_replay_of_a_flushed_epoch_is_passed_over(
     again.write_commit([[("b", 2)]])
     again.batch([("c", 3)])
     assert world.flushed() == {"a": 1, "b": 2, "c": 3}
+
+
+@pytest.mark.parametrize(
+    ("first", "warning"),
+    [("flusher", "are not published"), ("run", "was flushed from another attempt")],
+)
+def test_rule_5_a_backup_from_before_the_commit_keeps_the_rows_of_the_first_time(
+    world: World, caplog: pytest.LogCaptureFixture, first: str, warning: str
+) -> None:
+    """It was made while the query ran. Spark computes other rows for 1, and those of 2 refer to them."""
+    run = world.run().flushed_batches([("s", 0)])
+    run.publish([("first", 1)])
+    backup = Backup(world)
+    run.write_commit([[("first", 1)]])
+    world.flush()
+    backup.restore()
+    if first == "flusher":
+        world.flush()
+    again = world.run()
+    again.batch([("second", 1)])
+    world.flush()
+    assert warning in caplog.text
+    again.batch([("refers to second", 2)])
+    assert world.flushed() == {"s": 0, "first": 1, "refers to second": 2}
 
 
 def test_rule_5_other_offsets_under_a_flushed_epoch_diverge(world: World) -> None:
@@ -1053,6 +1077,7 @@ def test_rule_12_what_a_run_completes_before_the_first_publish_is_missed(world: 
     assert (status.pending_epochs, status.safe_to_delete) == (2, False)
     with pytest.raises(errors.MissingManifest, match="Epoch 1 "):
         world.flush()
+    assert {each.kind for each in look(world).findings} == {"MissingManifest"}
     with pytest.raises(errors.MissingManifest, match=r"Epochs 1 to 2 "):
         world.run()
     assert run.batch([("a", 3)]) == 3, "of a run that goes on"
