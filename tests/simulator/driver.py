@@ -278,7 +278,7 @@ class Run:
         if self.world.judge.old_listings:
             return  # it may miss what is there
         mine = paths.CLAIM.path(json.loads(site.log.get(ticket))["generation"] + 1)
-        if left >= (self.world.max_bytes or _MUCH) and mine not in site.claims:
+        if left >= (self.world.max_bytes or _MUCH) and not site.log.has(mine):
             self.world.judge.violate(f"a run starts beside {left} bytes, and claims nothing")
 
     def batch(self, count: int, *, heard: bool, poison: bool) -> None:

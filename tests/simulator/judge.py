@@ -116,7 +116,7 @@ class Judge(logging.Handler):
             self.violate(
                 f"{attempt.name} is published; a newer run had claimed before its batch began"
             )
-        self.steps.published(site, attempt.epoch, manifest["generation"])
+        self.steps.published(site, attempt.epoch)
         attempt.published, attempt.published_us = True, MACHINE.true_us
         attempt.generation = manifest["generation"]
         attempt.offsets = sources(manifest["offsets"])

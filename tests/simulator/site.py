@@ -59,8 +59,9 @@ class Site:
         """When a target was announced last, epoch -1, and when an epoch of it was given up."""
         self.bounds: dict[str, int] = {}
         """The newest epoch that any target had ever a record of when a target was announced last."""
-        self.claims: dict[str, int] = {}
-        """When each claim was made, by its path."""
+        self.claimed_us: dict[str, int] = {}
+        """When each run has claimed its generation last. Not by the claim's path: once a claim is deleted, a
+        run that was overtaken can claim its number again (rule 3)."""
         self.committed_us: dict[int, int] = {}
         """When each epoch was completed last."""
         self.entries: dict[tuple[str, int, int], tuple[str, int]] = {}
@@ -317,8 +318,9 @@ class Site:
     def claimed(self, above: int, before_us: int) -> bool:
         """Whether a higher generation was claimed before a moment, and the claim is there still."""
         return any(
-            us < before_us and self.log.has(path) and int(re.findall(r"[0-9]+", path)[0]) > above
-            for path, us in self.claims.items()
+            self.claimed_us.get(json.loads(self.log.get(path))["run_id"], before_us) < before_us
+            for path in self.log.paths(paths.CLAIM.folder)
+            if int(re.findall(r"[0-9]+", path)[0]) > above
         )
 
     def has_proof(self, attempt: Computed) -> bool:
@@ -460,7 +462,7 @@ class Site:
             self._judge.published(self, data)
             self._put_back(path)
         elif path.startswith(paths.CLAIM.folder):
-            self.claims[path] = MACHINE.true_us
+            self.claimed_us[json.loads(data)["run_id"]] = MACHINE.true_us
         elif path.startswith(paths.FLUSHED.folder):
             self.taken_back -= {*_epochs_of(path)}
             self._judge.recorded(self, _epochs_of(path))

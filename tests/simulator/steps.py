@@ -85,12 +85,12 @@ class Steps:
 
     # --- runs -------------------------------------------------------------------------------------
 
-    def published(self, site: Site, epoch: int, generation: int) -> None:
+    def published(self, site: Site, epoch: int) -> None:
         """Look at a run that publishes: it has looked for `commits/` and for a higher claim (rules 3, 5)."""
         thread = MACHINE.thread
         if thread is None or not thread.run_id:
             return
-        claimed_us = site.claims.get(paths.CLAIM.path(generation), 0)
+        claimed_us = site.claimed_us.get(thread.run_id, 0)
         self._listed("publishes", max(thread.since_us, claimed_us))
         recorded = {} if self._judge.old_listings else self.recorded_us  # an old listing lacks them
         for path, us in recorded.items():
