@@ -15,7 +15,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from pyiceberg import exceptions as ice
-from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog import Catalog, MetastoreCatalog, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.io import FileIO
@@ -265,7 +265,16 @@ def catalog_of(options: IcebergOptions) -> Catalog:
     kind, uri = str(found.get("type", "")).lower(), str(found.get("uri", ""))
     if uri.startswith("http") and kind in ("", "rest") and "py-catalog-impl" not in given:
         return _BoundedRestCatalog(name, **found)
-    return load_catalog(name, **given)
+    catalog = load_catalog(name, **given)
+    if isinstance(catalog, MetastoreCatalog):
+        write = catalog._write_metadata  # noqa: SLF001 -- the catalog is about to name what this writes
+
+        def durably(metadata: TableMetadata, io: FileIO, metadata_path: str) -> None:
+            write(metadata, io, metadata_path)
+            Files(io).sync([metadata_path])
+
+        catalog._write_metadata = durably  # noqa: SLF001
+    return catalog
 
 
 def _sync_catalog(catalog: Catalog) -> None:
