@@ -49,6 +49,7 @@ def main() -> int:
                 go_on=arguments.go_on,
             ),
             lambda histories: status.update(f"{histories:,} histories"),
+            lambda failure: console.print(failure.seed, failure.violations[0], markup=False),
         )
     report(console, played)
     return 1 if played.failures else 0

@@ -71,10 +71,15 @@ _AT_ONCE = 20
 """Histories between two reports of a process."""
 
 
-def run(campaign: Campaign, progress: Callable[[int], None] = lambda _histories: None) -> Played:
+def run(
+    campaign: Campaign,
+    progress: Callable[[int], None] = lambda _histories: None,
+    failed: Callable[[Outcome], None] = lambda _outcome: None,
+) -> Played:
     """Play in as many processes as wanted.
 
     :param progress: told how many histories were played, again and again.
+    :param failed: told of each failure as it comes.
     """
     context = multiprocessing.get_context("spawn")
     reports: Queue[list[Outcome] | _Took] = context.Queue()
@@ -103,6 +108,7 @@ def run(campaign: Campaign, progress: Callable[[int], None] = lambda _histories:
             counts.update(outcome.counts)
             if outcome.violations:
                 failures.append(outcome)
+                failed(outcome)
         if failures and not campaign.go_on:
             stop.set()
         progress(histories)
