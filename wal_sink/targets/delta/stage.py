@@ -62,7 +62,7 @@ class DeltaStage(Stage[DeltaReceipt]):
             path = f"{folder(names, values)}part-{uuid.uuid4()}.snappy.parquet"
             self._begun.append(path)
             with contextlib.closing(self._files.open_output(path)) as output:
-                pq.write_table(part, output, compression="snappy")
+                pq.write_table(part, output, compression="snappy", write_statistics=_bounded(part))
             yield DeltaReceipt(
                 path=path,
                 size=output.size,
@@ -72,6 +72,16 @@ class DeltaStage(Stage[DeltaReceipt]):
                 table=self._fingerprint,
                 merged=self._merged,
             )
+
+
+def _bounded(part: pa.Table) -> list[str] | bool:
+    """Return the columns whose bounds are written: all, or those without a NaN and nothing nested.
+
+    Arrow's bounds leave NaN out, and Spark, to which it is above every number, would skip its rows.
+    """
+    floats = [name for name in part.column_names if pa.types.is_floating(part[name].type)]
+    nans = {name for name in floats if pc.any(pc.is_nan(part[name])).as_py()}
+    return [name for name in part.column_names if name not in nans] if nans else True
 
 
 _ORDER = "wal_sink:us"
