@@ -30,6 +30,7 @@ from wal_sink.protocol.windows import WINDOW_EPOCHS
 from wal_sink.publish.orphans import sweep_orphans
 from wal_sink.publish.start import claim_early
 from wal_sink.testing.faults import Crash, Faults
+from wal_sink.testing.micro_batches import until_rest
 
 STORES = ("memory", "local")
 
@@ -338,15 +339,19 @@ def test_what_cannot_be_deleted_stops_no_run(
     assert "could not be deleted" in caplog.text
 
 
-@pytest.mark.parametrize("epochs", [1, WINDOW_EPOCHS + 1])
+@pytest.mark.parametrize(
+    ("epochs", "first"),
+    [(1, "alone"), *((WINDOW_EPOCHS + 1, first) for first in ("alone", "died", "overtaken"))],
+)
 def test_rule_22_what_comes_late_does_not_stand_for_what_a_rewind_flushes_again(
-    world: World, epochs: int
+    world: World, epochs: int, first: str
 ) -> None:
     """A flusher that stood still trims the attempt that counts; then a fenced run publishes the epoch.
 
     The late one is alone then. Its segments are gone, so the flush would stop at them for ever.
 
     :param epochs: how many are flushed again; the late manifest is of the last one, in a window of its own.
+    :param first: of the windows: flushed by the same flusher, begun by one that died, or flushed by another.
     """
     world.retention_s = 3_600
     world.run().flushed_batches([("a", 0)])
@@ -359,11 +364,19 @@ def test_rule_22_what_comes_late_does_not_stand_for_what_a_rewind_flushes_again(
     manifest = world.log_backend.read(paths.MANIFEST.path(late))
     files = [paths.MANIFEST.path(late), *world.log_backend.list(paths.segment_folder(epochs))]
     world.log_backend.delete(files)
-    world.run().flushed_batches([("c", epochs)])
+    world.run().batch([("c", epochs)])
+    flusher = world.flusher()
+    until_rest(flusher)
     world.store.table, world.store.ledger[world.query_id] = table, row
     assert rewind(world, 0).again == epochs
     (right,) = world.log.attempts_at(epochs)
     files = [paths.MANIFEST.path(right), *world.log_backend.list(paths.segment_folder(epochs))]
     world.log_backend.delete(files)
     world.log_backend.create(paths.MANIFEST.path(late), manifest)
-    assert world.flushed() == world.expected()
+    if first == "died":
+        world.begin_and_die()
+    if first == "overtaken":
+        world.flusher().run_once()
+        assert world.state.flushed == WINDOW_EPOCHS
+    until_rest(flusher if first == "overtaken" else world.flusher())
+    assert world.table() == world.expected()

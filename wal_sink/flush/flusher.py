@@ -142,7 +142,9 @@ class Flusher:
         self._doubts = False
         """Whether this pass looks again, after an error."""
         self._aside: dict[Attempt, str] = {}
-        """What can be brought back, with its second names; listed when the ledger row is new."""
+        """What can be brought back, with its second names; listed anew when others have moved the row."""
+        self._begun: Window | None = None
+        """The window that this flusher has begun last."""
         self._mark = -1
         """The newest epoch with a record, as it was looked up last."""
         run_history.watch(pipeline.query_id)
@@ -319,7 +321,8 @@ class Flusher:
         older attempt. An attempt with other source offsets is of a history that Spark went back behind.
         """
         assert observed.row is not None
-        if not self._started or observed.row.last is None:
+        last = observed.row.last
+        if last is None or last != self._begun:
             self._aside = attempts_aside(self._log)
         lacking = {each for each in self._aside if each.epoch in step.epochs} - {*observed.attempts}
         if isinstance(step, Begin) and lacking:
@@ -357,6 +360,7 @@ class Flusher:
         if not self._chooser.record(step, chosen):
             return
         if (begun := self._connection.begin(window, observed.row, write.ahead())) is not None:
+            self._begun = window
             self._flush(begun, write)
 
     def _flush(
