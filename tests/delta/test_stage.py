@@ -9,6 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.delta.conftest import SCHEMA, Query, batch, table_of
+from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import Outcome
 from wal_sink.targets import staged_files
 from wal_sink.testing.contracts.ledger import begin, begun_window, finish
@@ -97,10 +98,13 @@ def test_what_has_no_receipt_is_deleted(tmp_path: Path, end: str) -> None:
 def test_a_staged_file_that_is_gone_has_no_receipt(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A VACUUM without a delay deletes what no commit names yet."""
+    """A VACUUM without a delay deletes what no commit names yet. Of the other files nothing is left."""
     monkeypatch.setattr(staged_files, "MOST_WAITING_BYTES", 1)
     plan = query.plan()
-    query.session.write(plan, query.slice(batch([("a", 1)]), plan))
+    for n in range(2):
+        query.session.write(plan, query.slice(batch([("a", n)]), plan))
     (Path(query.path) / files(query)[0]).unlink()
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(TargetUnavailable, match=r"is gone.*\n.*VACUUM"):
         query.session.drain()
+    query.session.close()
+    assert files(query) == []

@@ -112,10 +112,14 @@ class Query:
         self.session.start(window)
         return window
 
-    def stage(self, rows: list[dict[str, Any]]) -> tuple[bytes, ...]:
-        """Stage rows for the window that is begun."""
+    def write(self, rows: list[dict[str, Any]]) -> None:
+        """Write rows of the window that is begun."""
         batch = pa.RecordBatch.from_pylist(rows, self.schema)
         self.session.write(self.plan, Slice(0, self.target.check(batch, self.plan), 1))
+
+    def stage(self, rows: list[dict[str, Any]]) -> tuple[bytes, ...]:
+        """Stage rows for the window that is begun."""
+        self.write(rows)
         return self.session.drain()
 
     def commit(self, receipts: tuple[bytes, ...]) -> Outcome:

@@ -29,6 +29,7 @@ from tests.support.power import Power
 from wal_sink.errors import SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import Outcome, Owner
 from wal_sink.protocol import ledger
+from wal_sink.targets import staged_files
 from wal_sink.targets.iceberg.ledger import Row, Seen, are_rows_gone, conflict_outcome, tag
 from wal_sink.testing.faults import Crash
 
@@ -171,6 +172,22 @@ def test_what_a_catalog_names_survives_a_power_loss(
     power = Power(monkeypatch, tmp_path)
     commit_and_die(running, monkeypatch)
     power.lose()
+    assert values(options) == [1]
+
+
+def test_a_staged_file_that_is_gone_before_it_is_durable_is_staged_again(
+    tmp_path: Path, options: dict[str, str], running: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that is gone before the commit: that is no refusal, and `await_flushed` waits."""
+    monkeypatch.setattr(staged_files, "MOST_WAITING_BYTES", 1)
+    window = running.begin()
+    running.write([row(1)])
+    (staged,) = tmp_path.rglob("*.parquet")
+    staged.unlink()
+    with pytest.raises(TargetUnavailable, match=r"is gone.*\n.*remove_orphan_files"):
+        running.session.drain()
+    running.session.start(window)
+    assert running.commit(running.stage([row(1)])) is Outcome.APPLIED
     assert values(options) == [1]
 
 

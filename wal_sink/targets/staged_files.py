@@ -108,11 +108,18 @@ class Stage(ABC, Generic[R]):
         if self._waiting_bytes > MOST_WAITING_BYTES:
             self._end()
 
-    def drain(self) -> list[R]:
-        """Write all rows; return the files' receipts when they are durable."""
+    def drain(self, spare: str) -> list[R]:
+        """Write all rows; return the files' receipts when they are durable.
+
+        :param spare: what to do where staged files vanish.
+        :raises TargetUnavailable: one is gone. The others have no receipts.
+        """
         self._end()
+        try:
+            self._of_table.sync(receipt.path for receipt in self._done)
+        except FileNotFoundError as error:
+            raise _gone(f"A staged file is gone: {error.filename}", spare) from error
         done, self._done, self._begun = self._done, [], []
-        self._of_table.sync(receipt.path for receipt in done)
         return done
 
     def abandon(self) -> None:
@@ -199,7 +206,8 @@ class StagedFileSession(StagedSession, Generic[T, R]):
 
     def drain(self) -> tuple[bytes, ...]:
         """Write the files; return the receipts of all."""
-        receipts = [receipt for stage in self._stages.values() for receipt in stage.drain()]
+        stages = self._stages.values()
+        receipts = [receipt for stage in stages for receipt in stage.drain(self.spare)]
         self._stages.clear()
         return tuple(receipt.to_bytes() for receipt in receipts)
 
@@ -247,10 +255,7 @@ class StagedFileSession(StagedSession, Generic[T, R]):
         :raises TargetUnavailable: one is not.
         """
         if staged and (gone := self._table().files.missing(each.path for each in staged)):
-            raise TargetUnavailable(
-                f"{gone[0]}, staged for epoch {new.flushed}, is gone",
-                f"{self.spare} All rows are staged again.",
-            )
+            raise _gone(f"{gone[0]}, staged for epoch {new.flushed}, is gone", self.spare)
 
     def _try_commit(
         self,
@@ -289,6 +294,10 @@ class StagedFileSession(StagedSession, Generic[T, R]):
                 outcome = Outcome.UNKNOWN
         logger.warning("other writers of the table were quicker %d times", _TRIES)
         return outcome
+
+
+def _gone(what: str, spare: str) -> TargetUnavailable:
+    return TargetUnavailable(what, f"{spare} All rows are staged again.")
 
 
 def sync(path: Path) -> None:
