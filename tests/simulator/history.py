@@ -29,7 +29,7 @@ from tests.simulator.process import (
     of_kind,
 )
 from tests.simulator.site import Site
-from tests.simulator.swarm import FAULTS, Operation, Swarm
+from tests.simulator.swarm import FAULTS, Operation, Swarm, acts
 from tests.simulator.trace import Trace
 from tests.simulator.world import World
 from wal_sink.flush import run_history
@@ -172,7 +172,7 @@ class History:
             world.max_bytes = world.judge.max_bytes = world.chance.choice((500, 2_000))
         if "migrated queries" in world.swarm:
             world.site.migrate(world.query_id, world.chance.randint(1, 3))
-        self._is_over, self._acts = False, 0
+        self._is_over = False
         self.commands, self.disasters = Commands(self), Disasters(self)
         swarm = world.swarm
         self._table = [o for o in self._operations() if o.fault is None or o.fault in swarm]
@@ -183,9 +183,11 @@ class History:
         self.new_driver(self.world.site)
         if "migrated queries" in self.world.swarm and chance.random() < _GOES_BACK:
             self._go_back_to_another_sink()
-        weights = [operation.weight for operation in self._table]
-        for operation in chance.choices(self._table, weights, k=self.world.swarm.steps):
-            self._do(operation)
+        for _ in range(self.world.swarm.steps):
+            table = self._steps()
+            (step,) = chance.choices(table, [each.weight for each in table])
+            if step.is_possible():
+                step.act()
             if judge.violations or self._is_over:
                 break
         else:
@@ -236,15 +238,13 @@ class History:
             *self.disasters.operations(),
         )
 
-    def _do(self, operation: Operation) -> None:
-        """Do a step that is possible; others act on a history a few times only."""
-        if not operation.is_possible():
-            return
-        if operation.is_from_outside:
-            if self._acts == self.world.swarm.acts:
-                return
-            self._acts += 1
-        operation.act()
+    def _steps(self) -> list[Operation]:
+        """Return what may be the next step."""
+        return [step for step in self._table if not self._is_spent(step)]
+
+    def _is_spent(self, step: Operation) -> bool:
+        """Whether others act by a step, and have acted as often as they may."""
+        return step.acts and acts(self.world.counts) >= self.world.swarm.acts
 
     # --- turns ------------------------------------------------------------------------------------
 
@@ -271,7 +271,7 @@ class History:
         chance = self.world.chance
         self.world.happened("overtaken")
         before = {id(thread) for thread in self.standing()}
-        act = chance.choice([o for o in self._table if o.name in _MAY_STAND_STILL])
+        act = chance.choice([o for o in self._steps() if o.name in _MAY_STAND_STILL])
         self._stand_still_in(act)
         if act.act == self.batch and chance.random() < _RACES:
             self.world.happened("two drivers at one epoch")
@@ -279,8 +279,10 @@ class History:
             self._stand_still_in(act)
         standing = [thread for thread in self.standing() if id(thread) not in before]
         for operation in self._meanwhile(act):
-            if not self.world.judge.violations:
-                self._do(operation)
+            if self._is_spent(operation) or self.world.judge.violations:
+                continue
+            if operation.is_possible():
+                operation.act()
         if chance.random() < _LATER:
             self.world.time_passes(chance.choice((2, 40, 130, 4_000)))
         chance.shuffle(standing)
@@ -307,7 +309,7 @@ class History:
         :param act: in what; others may do the same.
         """
         chance = self.world.chance
-        others = [o for o in self._table if o.name not in ("overtaken", "wake a thread")]
+        others = [o for o in self._steps() if o.name not in ("overtaken", "wake a thread")]
         weights = [operation.weight for operation in others]
         drawn = chance.choices(others, weights, k=chance.randint(1, 5))
         if chance.random() < _RARE_FIRST:
@@ -327,7 +329,8 @@ class History:
             swarm, faults=swarm.faults - _OF_CALLS | {"zombies"}, io_fault=1.0
         )
         try:
-            self._do(act)
+            if act.is_possible():
+                act.act()
         finally:
             self.world.swarm = swarm
 

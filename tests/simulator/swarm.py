@@ -6,6 +6,7 @@ A history that may have everything has much of nothing: one fault hides what ano
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -20,46 +21,80 @@ _IO_FAULTS = {
 }
 """Faults at I/O calls, by the name under which a history draws them."""
 
-_FAULTS = {
-    **dict.fromkeys(_IO_FAULTS, False),
-    "lost events": False,
-    "poison rows": False,
-    "stopped queries": False,
-    "restarts": False,
-    "standing drivers": False,
-    "other flushers": False,
-    "outages": False,
-    "full disks": False,
-    "clock jumps": True,
-    "stale listings": True,
-    "purges": False,
-    "few records": False,
-    "small windows": False,
-    "trim delay": False,
-    "budget": False,
-    "repartitions": True,
-    "restored backups": True,
-    "clones": True,
-    "restored targets": True,
-    "checkpoints set back": True,
-    "copies": True,
-    "ledgers": True,
-    "operators": True,
-    "small segments": False,
-    "several targets": False,
-    "detached targets": True,
-    "refused rows": False,
-    "batch writer": False,
-    "migrated queries": True,
-    "totals": False,
-    "lists": False,
-}
-"""What a history may draw; and whether others than drivers and flushers do it to the history."""
-FAULTS = tuple(_FAULTS)
+FAULTS = (
+    *_IO_FAULTS,
+    "lost events",
+    "poison rows",
+    "stopped queries",
+    "restarts",
+    "standing drivers",
+    "other flushers",
+    "outages",
+    "full disks",
+    "clock jumps",
+    "stale listings",
+    "purges",
+    "few records",
+    "small windows",
+    "trim delay",
+    "budget",
+    "repartitions",
+    "restored backups",
+    "clones",
+    "restored targets",
+    "checkpoints set back",
+    "copies",
+    "ledgers",
+    "operators",
+    "small segments",
+    "several targets",
+    "detached targets",
+    "refused rows",
+    "batch writer",
+    "migrated queries",
+    "totals",
+    "lists",
+)
+"""What a history may draw."""
 
-_ACTS = (1, 2, 2, 3)
-"""How often others may act on a history, drawn. Of more acts, and of acts upon acts, much is documented as
-lost, and little can be judged."""
+_ACTING = {
+    "restored backups",
+    "clones",
+    "restored targets",
+    "checkpoints set back",
+    "ledgers",
+    "operators",
+    "detached targets",
+}
+"""The faults by which others change what is flushed, or what says so."""
+
+_ACTS = (
+    "backup restored",
+    "clone",
+    "target restored",
+    "database replaced",
+    "checkpoint set back",
+    "ledger lost",
+    "ledger shadowed",
+    "operator: rewind",
+    "operator: skip",
+    "operator: detach",
+    "operator: attach",
+)
+"""What they do, as it is counted."""
+
+_MOST_ACTS = (1, 2, 2, 3)
+"""How often they may act on a history, drawn. Of acts upon acts, much is documented as lost, and little can
+be judged."""
+
+
+def acts(counts: Counter[str]) -> int:
+    """Return how often others have acted on a history; a command that was refused did not.
+
+    :param counts: how often each thing happened.
+    """
+    return sum(counts[what] - counts[f"{what} refused"] for what in _ACTS)
+
 
 _THEMES = (
     {"lists", "zombies", "other flushers"},
@@ -153,10 +188,9 @@ class Operation(NamedTuple):
     """Whether it may be done now."""
 
     @property
-    def is_from_outside(self) -> bool:
-        """Whether others than drivers and flushers act on the history; to copy a backup changes nothing."""
-        outside = self.fault is not None and _FAULTS[self.fault]
-        return outside and not self.name.startswith("backup")
+    def acts(self) -> bool:
+        """Whether others than drivers and flushers act by it."""
+        return self.fault in _ACTING
 
 
 _RETAINED = 0.5
@@ -197,7 +231,7 @@ class Swarm:
         if not faults & set(_IO_FAULTS):
             faults |= {chance.choice(list(_IO_FAULTS))}
         steps, io_fault = chance.choice((15, 30, 45, 70)), chance.choice((0.05, 0.2, 0.4))
-        return cls(faults, steps, io_fault, chance.choice(_ACTS))
+        return cls(faults, steps, io_fault, chance.choice(_MOST_ACTS))
 
     @property
     def io_faults(self) -> list[Fault]:
