@@ -55,7 +55,8 @@ class Computed:
     late: bool = False
     """Whether its run has written `commits/<epoch>` again, purged, when nothing told that another had."""
     lost: bool = False
-    """Whether the history to which it belonged was left, by restoring a backup."""
+    """Whether it was left, and its rows stay: a backup was restored, or the row that named it as begun was
+    lost or shadowed."""
     excused: bool = False
     """Whether it was flushed by a choice that the flusher called unproven."""
     by_target: dict[str, Arrival] = field(default_factory=dict)

@@ -40,9 +40,6 @@ def look_at_table(judge: Judge, target: str, site: Site, table: Table, mode: str
         for value in values:
             found = judge.by_value[value]
             fine = found.lost or (target, found.epoch) in site.given_up or judge.cloned
-            # Begun in a row that was shadowed: only a proof keeps all to one attempt (rule 16).
-            hidden_us = judge.timestamps_lost_us if "shadow" in judge.disasters else 0
-            fine |= 0 < found.at(target).begun_us <= hidden_us
             if id(found) not in allowed and not fine:
                 judge.violate(f"row {key} of {found.name} is there, which Spark did not keep")
     for key in SHARED_KEYS:

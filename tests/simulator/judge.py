@@ -300,6 +300,10 @@ class Judge(logging.Handler):
         others = {*kept.by_target} - {target} if kept is not None else set()
         if kept is not None and any(kept.at(other).begun_us for other in others):
             self.violate(f"{attempt.name} was begun for {target}; another target has {kept.name}")
+        # In a row that is lost or shadowed, nothing tells that it was begun: its rows stay (rules 13 and 16).
+        if kept is not None and 0 < kept.at(target).begun_us <= self.timestamps_lost_us:
+            kept.lost = True
+        attempt.lost = False
         if kept is not None and kept.excused and attempt.committed and "shadow" in self.disasters:
             site.kept[attempt.epoch] = (
                 attempt  # it has a proof, and nothing told that another was begun
