@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from wal_sink.admin.flusher_at_work import REWINDING, refuse_flusher
-from wal_sink.admin.ledger import is_foreign, open_ledger
+from wal_sink.admin.ledger import LedgerAccess, is_foreign, open_ledger
 from wal_sink.admin.query import Query, user_and_host
 from wal_sink.clock import iso
 from wal_sink.errors import CorruptLog, Diverged, WalSinkError
@@ -354,6 +354,7 @@ class Rewind(NamedTuple):
                 reporter.say(REWINDING, epoch)
                 ledger.refuse_moved(self.new)  # what is there now may be about a later flush
                 query.log.delete(objects)
+            self._refuse_undone(ledger)
         query.log.delete(refused)  # the flush keeps them again, with newer timestamps
         return Rewound(
             query_id=query.query_id,
@@ -364,6 +365,23 @@ class Rewind(NamedTuple):
             before=before,
             after=after,
         )
+
+    def _refuse_undone(self, ledger: LedgerAccess) -> None:
+        """Check, once the records are gone, that only a flusher can have moved the row since.
+
+        Another rewind may have moved it to an epoch whose record this one has deleted after its last look.
+        That epoch counts as flushed then, and its refused rows are in quarantine alone.
+
+        :raises FlusherAtWork: another rewind has moved it.
+        """
+        row, first = ledger.read(), self.to + 1
+        if row is not None and row.flushed == self.to:
+            return
+        before = self.past.records.get(first)
+        named = (self.query.log.flushed(first), *(row.last.epochs if row and row.last else ()))
+        flushed_us = {each.base_us for each in named if each is not None and each.epoch == first}
+        if not flushed_us.difference({before.base_us} if before is not None else ()):
+            ledger.refuse_moved(self.new)
 
 
 def plan_rewind(
