@@ -268,6 +268,25 @@ def test_rule_24_a_rewind_that_moves_the_row_as_its_mark_goes_leaves_the_rows_in
     assert [row for _, _, row in listed(world)] == [{"k": None, "v": 2}]
 
 
+def test_rule_24_a_rewind_leaves_the_refused_rows_of_what_the_flush_will_miss() -> None:
+    """Another one has deleted its record: the epoch is given up, and its other rows are in the table."""
+    world = QuarantiningWorld()
+    world.run().flushed_batches([("k0", 0)]).flushed_batches([("k1", 1), (REFUSED, 2)])
+    before = listed(world)
+    world.store.ledger.clear()
+    silent(world, 1)
+    world.log.delete(recorded_in(world.log, 1))
+    with pytest.raises(errors.CorruptLog, match="the log records only"):
+        world.flush()
+    plan_rewind(query(world), world.target, 0, next(_CLOCK), restored=True).carry_out(next(_CLOCK))
+    with pytest.raises(errors.MissingManifest):
+        world.flush()
+    skip(world, 1)
+    world.flush()
+    assert world.state.flushed == 1
+    assert listed(world) == before != []
+
+
 @pytest.mark.parametrize("windows", [1, 2])
 @pytest.mark.parametrize("killed", [False, True])
 def test_rule_24_a_rewind_deletes_what_was_kept_before_the_flush_that_it_finds(

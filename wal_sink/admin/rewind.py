@@ -340,10 +340,11 @@ class Rewind(NamedTuple):
                 f"What is to be flushed again was changed meanwhile: {error}",
                 "Run the command again.",
             ) from error
+        stay = {*past.given_up, *self.stopping}  # no flush keeps their rows again
         refused = [
             entry.path
             for entry in entries(query.log)
-            if entry.name.epoch > self.to and entry.name.epoch not in past.given_up
+            if entry.name.epoch > self.to and entry.name.epoch not in stay
         ]
         with open_ledger(self.target, query.owner(past.identity)) as ledger:
             ledger.replace(past.row, self.new)
