@@ -440,12 +440,16 @@ class Steps:
         return to < max(recorded) == row.flushed and {*range(to, row.flushed)} <= {*recorded}
 
     def rewound(self, site: Site, target: str, to: int) -> None:
-        """Look at a log as a rewind sets the ledger row back: what comes again has second names."""
+        """Look at a log as a rewind sets the ledger row back: what comes again has second names.
+
+        A flusher that stood still deletes only what it has finished: what was merely begun needs none, as in
+        a row that was shadowed, where no finish takes effect (rule 16).
+        """
         aside = site.log.paths(paths.of_target(target, paths.ASIDE))
         for attempt in site.kept.values():
             if attempt is None or attempt.epoch <= to or target not in site.lacking(attempt):
                 continue
-            if not attempt.at(target).begun_us:
+            if not attempt.at(target).flushed_us:
                 continue
             for path in (*attempt.segments, attempt.manifest):
                 if site.log.has(path) and not any(name.endswith(f"/{path}") for name in aside):
