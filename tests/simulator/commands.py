@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.simulator.machine import MACHINE
 from tests.simulator.operators import Operator
 from tests.simulator.process import Thread
 from tests.simulator.swarm import Operation
@@ -90,7 +91,7 @@ class Commands:
         name = self.world.chance.choice(self._detached())
         self.history.stop_flushers(name)
         self.world.happened("database replaced", name)
-        self.world.databases[name].restore(Snapshot({}, {}, {}))
+        self.world.databases[name].restore(Snapshot({}, {}, {}, MACHINE.true_us))
         self.world.judge.database_replaced(name)
         self.world.replaced.add(name)
 

@@ -80,8 +80,9 @@ class Disasters:
         self.world.happened("backup restored")
         self.world.judge.disasters.add("log")
         site = self.world.site
-        site.restore(self.world.chance.choice(self.backups))
-        self.world.judge.log_restored(site)
+        backup = self.world.chance.choice(self.backups)
+        site.restore(backup)
+        self.world.judge.log_restored(site, backup.made_us)
         self.world.documented |= _OTHER_LOG
         # Behind what is planned or flushed there, Spark may plan other data now. The checkpoint may have been
         # set back before the backup: other data of what is flushed would be refused for ever.

@@ -411,7 +411,7 @@ class Judge(logging.Handler):
     def reset(self, target: str) -> None:
         """Learn that the timestamps of a target went back from the future to the present."""
         self.set_back.add(target)
-        self.steps.reset_us[target] = MACHINE.true_us
+        self.steps.reset(target)
         self._begun_last.pop(target, None)
 
     def _vouched(self, target: str, site: Site, upto: int) -> None:
@@ -446,11 +446,14 @@ class Judge(logging.Handler):
                 there = arrival.keys.issuperset(attempt.rows.keys() - rows)
                 arrival.flushed |= bool(arrival.begun_us) and there
 
-    def log_restored(self, site: Site) -> None:
+    def log_restored(self, site: Site, made_us: int) -> None:
         """Learn that a log was restored: what it records, and the target has since then, is flushed.
 
         A rewind since that backup had taken it back, and an operator may have given it up then.
+
+        :param made_us: when the backup was made.
         """
+        self.steps.restored("", made_us)
         for epoch in site.recorded():
             if (attempt := site.kept.get(epoch)) is not None:
                 arrival = attempt.at("")
@@ -473,9 +476,15 @@ class Judge(logging.Handler):
         """Return the keys that a target has of each attempt, by the attempt's value, for a backup of it."""
         return {each.value: frozenset(each.at(target).keys) for each in self.by_value}
 
-    def target_restored(self, target: str, arrived: Mapping[int, frozenset[str]]) -> None:
-        """Learn that the table has what a backup of it has."""
+    def target_restored(
+        self, target: str, arrived: Mapping[int, frozenset[str]], made_us: int
+    ) -> None:
+        """Learn that the table has what a backup of it has.
+
+        :param made_us: when the backup was made.
+        """
         self.row_lost(target)
+        self.steps.restored(target, made_us)
         for attempt in self.by_value:
             arrival, there = attempt.at(target), arrived.get(attempt.value, frozenset())
             arrival.taken = (arrival.taken | arrival.keys) - there

@@ -33,6 +33,7 @@ class Backup(NamedTuple):
     marks_gone: dict[str, bytes]
     put_back_late: set[str]
     taken_back: set[int]
+    made_us: int
 
 
 class Batch(NamedTuple):
@@ -143,6 +144,7 @@ class Site:
             dict(self.marks_gone),
             set(self.put_back_late),
             set(self.taken_back),
+            MACHINE.true_us,
         )
 
     def restore(self, backup: Backup) -> None:

@@ -61,6 +61,8 @@ class Steps:
         """When a flusher has put a manifest back from `aside/`, by its path."""
         self.reset_us: dict[str, int] = {}
         """When the timestamps of a target went back to the present last."""
+        self._brought_back: set[str] = set()
+        """Targets whose timestamps a backup from before that may have brought back."""
         self._finished_us: dict[tuple[str, int, int], int] = {}
         """When a ledger row has said first that an epoch is flushed, by target, epoch and base timestamp."""
         self._ever: set[str] = set()
@@ -516,7 +518,9 @@ class Steps:
         right = (
             not (host_us or ahead_us) and self.reset_us.get(target, 0) > self._judge.clocks_set_us
         )
-        if right and window.last_us > MACHINE.true_us + 2 * _CLOCKS_DIFFER_US:
+        present_us = MACHINE.true_us + 2 * _CLOCKS_DIFFER_US
+        goes_on = seen.last_us > present_us and target in self._brought_back
+        if right and window.last_us > present_us and not goes_on:
             self._judge.violate(
                 f"epoch {window.first} is begun as of the future that was left behind"
             )
@@ -630,6 +634,21 @@ class Steps:
         )
         chosen = site.log.has(paths.CHOICE.path(epoch))
         return len(rivals) > 1 and len(offsets) == 1 and not proven and not chosen
+
+    def reset(self, target: str) -> None:
+        """Learn that the timestamps of a target went back from the future to the present."""
+        self.reset_us[target] = MACHINE.true_us
+        self._brought_back.discard(target)
+
+    def restored(self, target: str, made_us: int) -> None:
+        """Learn that a backup of target or log is restored: one from before a reset has nothing of it.
+
+        Such a ledger row has the timestamps that were left behind, and a rewind from such a log counts them.
+
+        :param made_us: when the backup was made.
+        """
+        if made_us < self.reset_us.get(target, 0):
+            self._brought_back.add(target)
 
     def used_since_reset(self, target: str) -> list[int]:
         """Return the recorded timestamps of what was flushed since those of the future were left behind."""

@@ -55,6 +55,7 @@ class Snapshot(NamedTuple):
     ledger: dict[str, LedgerState]
     arrived: dict[int, frozenset[str]]
     """The keys of each attempt that it has."""
+    made_us: int
 
 
 class Row(NamedTuple):
@@ -128,13 +129,14 @@ class Database:
 
     def snapshot(self) -> Snapshot:
         """Copy everything."""
-        return Snapshot(dict(self.table), dict(self.ledger), self.judge.arrived(self.target))
+        arrived = self.judge.arrived(self.target)
+        return Snapshot(dict(self.table), dict(self.ledger), arrived, MACHINE.true_us)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Put a copy in the place of everything."""
         self.table = dict(snapshot.table)
         self.cells.ledger = dict(snapshot.ledger)
-        self.judge.target_restored(self.target, snapshot.arrived)
+        self.judge.target_restored(self.target, snapshot.arrived, snapshot.made_us)
 
     def values(self) -> Table:
         """Return what a reader sees."""
