@@ -7,10 +7,12 @@ import logging
 import msgspec
 import pytest
 
+from state_backends import open_backend
 from tests.protocol.engine import World
 from tests.protocol.operators import edit, files, query, restore, rewind, skip, stops
 from wal_sink.admin.inspect import inspect
 from wal_sink.admin.rewind import plan_rewind
+from wal_sink.admin.skip import plan_skip
 from wal_sink.admin.verify import verify
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import Diverged, MissingManifest, OptionError
@@ -230,3 +232,33 @@ def test_rule_23_what_came_after_a_decision_is_not_recorded_as_given_up(world: W
     rewind(world, 0)
     world.run().batches([("b", 8)])
     assert world.flushed() == world.expected() == {"a": 0, "b": 8}
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_rule_23_what_came_after_a_begun_epoch_was_given_up_is_flushed(
+    world: World, *, finished: bool
+) -> None:
+    """Spark went back behind it, and computed it from other source offsets: no one has given these rows up.
+
+    :param finished: a flusher had passed over the epoch, and died before its record.
+    """
+    run = world.run().flushed_batches([("a", 0)])
+    checkpoint = files(world.checkpoint)
+    run.batch([("b", 1)])
+    world.begin_and_die()
+    now_us = world.clock.us + 600_000_000
+    place = open_backend(f"memory://copies/{world.query_id}")
+    plan_skip(query(world), world.target, 1, place, now_us, begun=True).carry_out(now_us)
+    if finished:
+        flusher = world.flusher()
+        flusher._record = lambda *args: None  # type: ignore[method-assign]  # it dies
+        flusher.run_once()
+        assert world.state.flushed == 1
+    set_back(world, checkpoint)
+    world.run().batch([("b", 7)], offset="9")
+
+    error = stops(world)
+    assert isinstance(error, Diverged)
+    assert "rewind CHECKPOINT --to 0" in error.remedy
+    rewind(world, 0)
+    assert world.flushed() == world.expected() == {"a": 0, "b": 7}

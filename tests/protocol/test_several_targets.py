@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import pyarrow as pa
 import pytest
 
-from state_backends import LocalBackend
+from state_backends import LocalBackend, open_backend
 from tests.protocol import several_world as judged
 from tests.protocol.caching_mount import CachingMount
 from tests.protocol.cases import covered
@@ -19,6 +19,9 @@ from tests.protocol.every_fault import fault, injected_as_meant, partitions
 from tests.protocol.interleave import Process, Turns
 from tests.protocol.operators import files, restore
 from tests.protocol.several_world import ADDED, CELLS, SeveralWorld
+from wal_sink.admin.query import Query
+from wal_sink.admin.rewind import plan_rewind
+from wal_sink.admin.skip import plan_skip
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import Diverged, Fenced, WalSinkError
 from wal_sink.flush.loop import FlushLoop
@@ -424,4 +427,30 @@ def test_rule_12_a_choice_behind_which_spark_went_back_is_not_flushed(
         == world.rows(ADDED)
         == [("other", 2) if "man" in right else ("chosen", 1)]
     )
+    assert not world.log.attempts()
+
+
+def test_rule_22_rows_after_a_begun_epoch_was_given_up_come_to_every_target(
+    world: SeveralWorld,
+) -> None:
+    """Spark went back behind it, and an operator has moved the choice away: one target must not lack it.
+
+    The other one would delete the rows when it has them, and its own record says of no other history.
+    """
+    world.run().batch([("chosen", 1)])
+    with pytest.raises(Crash):
+        flush(world.flusher(Faults(0, "before", matching="finish"), name=CELLS))
+    asked = Query(world.query_id, Checkpoint(world.checkpoint), world.log.of(CELLS))
+    now_us = NOW_US + 600_000_000
+    place = open_backend(f"memory://copies/{world.query_id}")
+    plan_skip(asked, world.targets[CELLS], 0, place, now_us, begun=True).carry_out(now_us)
+    world.checkpoint.delete(["commits/0", "offsets/0"])
+    world.run().batch([("other", 2)], offset="9")
+    with pytest.raises(Diverged, match="rewind CHECKPOINT --to -1"):
+        flush(world.flusher(name=CELLS))
+    plan_rewind(asked, world.targets[CELLS], -1, now_us).carry_out(now_us)
+    world.log_backend.delete([paths.CHOICE.path(0)])
+    for name in (CELLS, ADDED):
+        flush(world.flusher(name=name))
+        assert ("other", 2) in world.rows(name)
     assert not world.log.attempts()

@@ -16,6 +16,7 @@ from wal_sink.flush.lineage import LineageCheck
 from wal_sink.flush.window import ask_for_time
 from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.manifest import Attempt
+from wal_sink.progress.decisions import given_up_since_begun
 from wal_sink.protocol.ledger import bounded_now
 from wal_sink.targets.base import Session, Target
 
@@ -113,14 +114,15 @@ def is_foreign(query: Query, row: LedgerState | None, checkpointed: int) -> bool
 
 
 def _is_new_here(query: Query, begun: Window, epoch: int, checkpointed: int) -> bool:
-    """Whether this log cannot have begun an epoch; else its manifest may just be lost.
+    """Whether this log cannot have begun an epoch, or has given it up; else its manifest may just be lost.
 
     Of an epoch that this log has begun, rows of one attempt may be in the table, and no other attempt may
     be flushed.
     """
     (named,) = (each for each in begun.epochs if each.epoch == epoch)
     return (
-        epoch > checkpointed
+        epoch in given_up_since_begun(query.log, begun)  # Spark has gone back behind it since
+        or epoch > checkpointed
         or named.generation > query.log.highest_generation()
         or query.log.manifest(Attempt(epoch, named.generation)) is not None
     )

@@ -65,9 +65,7 @@ class LineageCheck:
         if window.sent_once or not window.epochs[0].manifest:
             self.refuse_other_log(step, observed)
         for begun in window.epochs:
-            rivals = attempts_at(observed.attempts, begun.epoch)
-            gone_back = self._has_gone_back_behind(begun, rivals)
-            if gone_back and begun.epoch not in given_up_since_begun(self._log, window):
+            if self._has_gone_back_behind(begun, attempts_at(observed.attempts, begun.epoch)):
                 refuse_foreign(begun.epoch, observed)
 
     def foreign_epoch(
@@ -81,9 +79,9 @@ class LineageCheck:
         given_up = given_up_since_begun(self._log, window)
         for begun in window.epochs:
             rivals = attempts_at(attempts, begun.epoch)
-            if begun.epoch in given_up or self._is_here(begun, rivals, checkpointed):
-                continue
-            return begun.epoch
+            passed = begun.epoch in given_up and not self._has_gone_back_behind(begun, rivals)
+            if not (passed or self._is_here(begun, rivals, checkpointed)):
+                return begun.epoch
         return None
 
     def _is_here(self, begun: BegunEpoch, attempts: Sequence[Attempt], checkpointed: int) -> bool:
