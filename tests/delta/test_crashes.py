@@ -33,8 +33,10 @@ def inject(monkeypatch: pytest.MonkeyPatch, faults: Faults) -> None:
         for name in names:
             real = getattr(kind, name)
 
-            def access(self: Any, *args: Any, _real: Any = real, _name: str = name) -> Any:
-                return faults.call(_name, lambda: _real(self, *args))
+            def access(
+                self: Any, *args: Any, _real: Any = real, _name: str = name, **named: Any
+            ) -> Any:
+                return faults.call(_name, lambda: _real(self, *args, **named))
 
             monkeypatch.setattr(kind, name, access)
 
