@@ -454,3 +454,25 @@ def test_rule_22_rows_after_a_begun_epoch_was_given_up_come_to_every_target(
         flush(world.flusher(name=name))
         assert ("other", 2) in world.rows(name)
     assert not world.log.attempts()
+
+
+def test_rule_12_where_one_target_has_what_was_chosen_no_other_one_gets_the_manifest(
+    world: SeveralWorld,
+) -> None:
+    """Its flusher stood still while Spark went back, and finished the epoch when it woke."""
+    world.run().batch([("chosen", 1)])
+    turns = Turns(0, counts=lambda operation: operation.startswith("finish"))
+    late = Process(turns, lambda faults: flush(world.flusher(faults, name=CELLS)))
+    late.turn()
+    assert turns.stopped_before
+    checkpoint = files(world.checkpoint)
+    world.checkpoint.delete(["commits/0", "offsets/0"])
+    world.run().batch([("other", 2)], offset="9")
+    late.turn()
+    with pytest.raises(Diverged, match="no target has flushed the epoch, move choices/"):
+        flush(world.flusher(name=ADDED))
+    restore(world.checkpoint, checkpoint)
+    world.log_backend.delete([paths.MANIFEST.path(Attempt(0, 2))])
+    world.flush_all()
+    assert world.rows(CELLS) == world.rows(ADDED) == [("chosen", 1)]
+    assert not world.log.attempts()

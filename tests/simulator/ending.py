@@ -211,9 +211,11 @@ class _Last:
             flusher.process.kill()
             if type(error).__name__ == "CorruptLog" and self.site.marks_gone:
                 self.site.put_marks_back()
-            elif chosen := re.search(r"choices/[0-9]+\.json", error.remedy):
+            elif (chosen := re.search(r"choices/([0-9]+)\.json", error.remedy)) and (
+                self.site.record(int(chosen[1])) is None
+            ):
                 self.site.drop_choice(chosen[0])
-            elif "move the manifest away" in error.remedy:
+            elif chosen or "move the manifest away" in error.remedy:
                 self.site.move_manifest_away(re.findall(r"manifests/[0-9-]+\.json", error.what)[0])
             else:
                 self._mend(error, target)

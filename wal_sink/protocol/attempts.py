@@ -131,7 +131,7 @@ def as_chosen(
                 f"{paths.MANIFEST.path(attempt)} covers other source offsets than what is to be flushed to"
                 f" every target as epoch {chosen.epoch}",
                 "Two histories exist under one epoch: the checkpoint was set back. Stop all flushers and"
-                " decide which is right: if it is the manifest's, move"
+                " decide which is right: if it is the manifest's, and no target has flushed the epoch, move"
                 f" {paths.CHOICE.path(chosen.epoch)} away, else the manifest.",
             )
     if not chosen.digest:
