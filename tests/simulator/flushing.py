@@ -113,7 +113,7 @@ class Flushing:
             return
         for _ in range(_MOST_STEPS):
             self._beats.finish()  # a report that is being written holds up the next one
-            self.thread.looked_us = MACHINE.true_us
+            self.thread.looked_us = self.thread.records_us = MACHINE.true_us
             if self._heartbeats is not None:
                 self._heartbeats.undecided = False
             try:

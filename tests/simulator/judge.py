@@ -552,7 +552,7 @@ class Judge(logging.Handler):
             and path not in site.put_back_late  # the operator moves it away
             and MACHINE.true_us < since_us + self.retention_s * 1_000_000
             # A limit that is documented: docs/protocol/operators.md.
-            and not (site.looked_before_rewind and since_us > MACHINE.looked_us)
+            and not (site.looked_before_rewind and since_us > MACHINE.records_us)
             and attempt.epoch not in site.trimmed_late
         ):
             self.violate(f"{path} is deleted before wal.retention is over")

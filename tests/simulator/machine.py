@@ -79,6 +79,11 @@ class Machine:
         """When the flusher's step that is under way began; 0: it is none."""
         return self.thread.looked_us if self.thread is not None else 0
 
+    @property
+    def records_us(self) -> int:
+        """From when the records are that the flusher's step under way goes by; 0: it is none."""
+        return self.thread.records_us if self.thread is not None else 0
+
     def now_us(self) -> int:
         """Return what the clock of the current process's host says; it ticks whenever it is asked."""
         self.true_us += 1

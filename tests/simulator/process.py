@@ -278,6 +278,8 @@ class Thread:
         """When the task under way began."""
         self.looked_us = 0
         """When the flusher's step that is under way began; 0: it is no flusher's."""
+        self.records_us = 0
+        """From when the oldest listing of records is that this step goes by: a host may have cached it."""
         self.late = False
         """Whether its process is dead, and a call of it on its way."""
         self.listed: dict[str, int] = {}

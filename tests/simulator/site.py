@@ -172,8 +172,11 @@ class Site:
 
     @property
     def looked_before_rewind(self) -> bool:
-        """Whether the flusher's step that is under way began before a rewind: it has the names of before."""
-        return 0 < MACHINE.looked_us < self.rewound_us
+        """Whether the flusher's step that is under way has the records of before a rewind.
+
+        It began before, or its host lists them from its cache.
+        """
+        return 0 < MACHINE.records_us < self.rewound_us
 
     def lacks_records(self, target: str) -> bool:
         """Whether a record is missing by a limit: `marks_gone`, or the first of two rewinds has deleted it.

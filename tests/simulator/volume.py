@@ -12,6 +12,7 @@ from typing import BinaryIO, NoReturn
 from state_backends import StateBackend
 from tests.simulator.machine import MACHINE
 from tests.simulator.process import Process
+from wal_sink.model import paths
 
 Files = dict[str, bytes]
 
@@ -169,6 +170,8 @@ class Mount(StateBackend):
             cached = self._process.host.listings.get((self.url, prefix))
             cached_us = cached[0] if cached else MACHINE.true_us
             MACHINE.thread.looked[prefix.partition("/")[0]] = cached_us
+            if prefix.startswith(paths.FLUSHED.folder):
+                MACHINE.thread.records_us = min(MACHINE.thread.records_us, cached_us)
         return found
 
     def list_fresh(self, prefix: str = "") -> builtins.list[str]:
