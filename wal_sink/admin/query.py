@@ -186,7 +186,7 @@ class Query(NamedTuple):
         self.checkpoint.next_epoch()
         shown = views(self.log.of(""), fresh=True)
         for folder in paths.FOLDERS:
-            for own in {view.stored_path(folder) for view in shown}:
+            for own in dict.fromkeys(view.stored_path(folder) for view in shown):
                 self.log.backend.list_fresh(own)
         for view in shown:
             view.state_names(fresh=True)
