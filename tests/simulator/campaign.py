@@ -132,7 +132,7 @@ def _play(
         over = campaign.histories is not None and each >= campaign.histories
         if over or stop.is_set() or time.monotonic() > until_s:
             break
-        outcomes.append(_played(campaign.seed + each, campaign.among))
+        outcomes.append(played(campaign.seed + each, campaign.among))
         if len(outcomes) == _AT_ONCE or outcomes[-1].violations:
             reports.put(outcomes)
             outcomes = []
@@ -140,7 +140,7 @@ def _play(
     reports.put(_Took(time.monotonic() - began_s, time.process_time() - cpu_began_s))
 
 
-def _played(seed: int, among: tuple[str, ...]) -> Outcome:
+def played(seed: int, among: tuple[str, ...] = FAULTS) -> Outcome:
     """Play one history; an error of the simulator is a failure of its seed, and the others are played."""
     try:
         return play(seed, among=among)

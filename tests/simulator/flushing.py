@@ -143,7 +143,7 @@ class Flushing:
 
         See rules 9 and 17.
         """
-        site, judge, looked_us = self.site, self.world.judge, self.thread.looked["commits"]
+        site, judge, looked_us = self.site, self.world.judge, self.thread.looked.get("commits", 0)
         moved_us = max(judge.begun_lost_us(self.target), site.rewound_us)
         records = [us for path, us in judge.steps.recorded_us.items() if site.log.has(path)]
         if self.target or judge.cloned or step.warn or looked_us <= max([0, *records]):

@@ -82,7 +82,7 @@ def _reached(bugs: Sequence[Bug], seeds: Sequence[int], answer: Connection) -> N
     broken: list[int] = []
     for seed in seeds:
         marks.clear()
-        if campaign.play(seed).violations:
+        if campaign.played(seed).violations:
             broken.append(seed)
             continue
         for number in marks | everywhere:
@@ -106,7 +106,7 @@ def _find(bug: Bug, seeds: Sequence[int], answer: Connection) -> None:
     campaign.prepare()
     for played, seed in enumerate(seeds, 1):
         signal.setitimer(signal.ITIMER_PROF, _LONGEST_S)
-        if violations := campaign.play(seed).violations:
+        if violations := campaign.played(seed).violations:
             answer.send((played, violations[0]))
             return
     answer.send((len(seeds), ""))
