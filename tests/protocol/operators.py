@@ -89,12 +89,12 @@ def stops(world: World) -> WalSinkError:
     return caught.value
 
 
-def skip(world: World, epoch: int, to: str | None = None) -> Decision:
+def skip(world: World, epoch: int, to: str | None = None, *, begun: bool = False) -> Decision:
     """Give an epoch up; any flusher has been dead for long."""
     now_us = world.clock.us + 600_000_000
     place = open_backend(to) if to else None
     return (
-        plan_skip(query(world), world.target, epoch, place, now_us, begun=False)
+        plan_skip(query(world), world.target, epoch, place, now_us, begun=begun)
         .carry_out(now_us)
         .decision
     )

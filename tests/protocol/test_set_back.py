@@ -7,12 +7,10 @@ import logging
 import msgspec
 import pytest
 
-from state_backends import open_backend
 from tests.protocol.engine import World
 from tests.protocol.operators import edit, files, query, restore, rewind, skip, stops
 from wal_sink.admin.inspect import inspect
 from wal_sink.admin.rewind import plan_rewind
-from wal_sink.admin.skip import plan_skip
 from wal_sink.admin.verify import verify
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import Diverged, MissingManifest, OptionError
@@ -246,9 +244,7 @@ def test_rule_23_what_came_after_a_begun_epoch_was_given_up_is_flushed(
     checkpoint = files(world.checkpoint)
     run.batch([("b", 1)])
     world.begin_and_die()
-    now_us = world.clock.us + 600_000_000
-    place = open_backend(f"memory://copies/{world.query_id}")
-    plan_skip(query(world), world.target, 1, place, now_us, begun=True).carry_out(now_us)
+    skip(world, 1, f"memory://copies/{world.query_id}", begun=True)
     if finished:
         flusher = world.flusher()
         flusher._record = lambda *args: None  # type: ignore[method-assign]  # it dies

@@ -65,9 +65,8 @@ def test_rule_22_a_rewind_that_stood_still_takes_back_nothing(
     monkeypatch.setattr("wal_sink.protocol.windows.WINDOW_EPOCHS", together)
     whole, _ = rewinding(set_up_rewind())
     whole.turn()
-    stops = range(
-        1, len(whole.turns.operations) - 1
-    )  # no rewind has anything to do after the last record
+    # Not at the last look: after the last record no rewind has anything left to do.
+    stops = range(1, len(whole.turns.operations) - 1)
     # The row is read back, and before the records of each window above epoch 0 go.
     assert len(stops) == 1 + (EPOCHS - 2 if together == 1 else 2)
     for stop, to, flushed in itertools.product(stops, (0, 2), range(EPOCHS + 1)):

@@ -29,7 +29,7 @@ from tests.simulator.process import (
     of_kind,
 )
 from tests.simulator.site import Site
-from tests.simulator.swarm import FAULTS, Operation, Swarm, acts
+from tests.simulator.swarm import FAULTS, Operation, Swarm, acted
 from tests.simulator.trace import Trace
 from tests.simulator.world import World
 from wal_sink.flush import run_history
@@ -244,7 +244,7 @@ class History:
 
     def _is_spent(self, step: Operation) -> bool:
         """Whether others act by a step, and have acted as often as they may."""
-        return step.acts and acts(self.world.counts) >= self.world.swarm.acts
+        return step.acts and acted(self.world.counts) >= self.world.swarm.most_acts
 
     # --- turns ------------------------------------------------------------------------------------
 

@@ -88,7 +88,7 @@ _MOST_ACTS = (1, 2, 2, 3)
 be judged."""
 
 
-def acts(counts: Counter[str]) -> int:
+def acted(counts: Counter[str]) -> int:
     """Return how often others have acted on a history; a command that was refused did not.
 
     :param counts: how often each thing happened.
@@ -207,7 +207,7 @@ class Swarm:
     steps: int
     io_fault: float
     """How probable a fault is at a turn."""
-    acts: int
+    most_acts: int
     """How often others than drivers and flushers may act on it."""
 
     @classmethod

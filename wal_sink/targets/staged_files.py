@@ -108,17 +108,13 @@ class Stage(ABC, Generic[R]):
         if self._waiting_bytes > MOST_WAITING_BYTES:
             self._end()
 
-    def drain(self, spare: str) -> list[R]:
+    def drain(self) -> list[R]:
         """Write all rows; return the files' receipts when they are durable.
 
-        :param spare: what to do where staged files vanish.
-        :raises TargetUnavailable: one is gone. The others have no receipts.
+        :raises FileNotFoundError: one is gone. The others have no receipts.
         """
         self._end()
-        try:
-            self._of_table.sync(receipt.path for receipt in self._done)
-        except FileNotFoundError as error:
-            raise _gone(f"A staged file is gone: {error.filename}", spare) from error
+        self._of_table.sync(receipt.path for receipt in self._done)
         done, self._done, self._begun = self._done, [], []
         return done
 
@@ -205,9 +201,14 @@ class StagedFileSession(StagedSession, Generic[T, R]):
         self._compared(plan)
 
     def drain(self) -> tuple[bytes, ...]:
-        """Write the files; return the receipts of all."""
-        stages = self._stages.values()
-        receipts = [receipt for stage in stages for receipt in stage.drain(self.spare)]
+        """Write the files; return the receipts of all.
+
+        :raises TargetUnavailable: one is gone.
+        """
+        try:
+            receipts = [receipt for stage in self._stages.values() for receipt in stage.drain()]
+        except FileNotFoundError as error:
+            raise self._gone(f"A staged file is gone: {error.filename}") from error
         self._stages.clear()
         return tuple(receipt.to_bytes() for receipt in receipts)
 
@@ -255,7 +256,10 @@ class StagedFileSession(StagedSession, Generic[T, R]):
         :raises TargetUnavailable: one is not.
         """
         if staged and (gone := self._table().files.missing(each.path for each in staged)):
-            raise _gone(f"{gone[0]}, staged for epoch {new.flushed}, is gone", self.spare)
+            raise self._gone(f"{gone[0]}, staged for epoch {new.flushed}, is gone")
+
+    def _gone(self, what: str) -> TargetUnavailable:
+        return TargetUnavailable(what, f"{self.spare} All rows are staged again.")
 
     def _try_commit(
         self,
@@ -294,10 +298,6 @@ class StagedFileSession(StagedSession, Generic[T, R]):
                 outcome = Outcome.UNKNOWN
         logger.warning("other writers of the table were quicker %d times", _TRIES)
         return outcome
-
-
-def _gone(what: str, spare: str) -> TargetUnavailable:
-    return TargetUnavailable(what, f"{spare} All rows are staged again.")
 
 
 def sync(path: Path) -> None:
