@@ -109,8 +109,8 @@ class CallFaults(Faults):
 
     Its `commit` may do in two steps what has to be one, and a process dies between them, too. Left out are
     other threads, private functions, and what Python does not show to a profiler: above all methods of
-    compiled drivers (Cython, pybind11). Python loses an exception in a callback that it calls when it frees
-    an object; then the operation ends with it.
+    compiled drivers (Cython, pybind11). An exception in a callback is lost where Python calls it to free an
+    object, and a compiled driver makes its own error of it: the operation ends with the fault all the same.
 
     :param kinds: of target and session: their code lies in the packages of these and of what they derive.
     :param inside: how the names of the operations begin in which calls are counted.
@@ -138,8 +138,8 @@ class CallFaults(Faults):
                 sys.setprofile(before)
                 if collects:
                     gc.enable()
-            if self.injected != had:
-                raise self._error()
+                if self.injected != had:
+                    raise self._error()
 
     def _profile(self, frame: FrameType, event: str, called: Any) -> None:
         name = ""

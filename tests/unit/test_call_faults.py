@@ -1,0 +1,36 @@
+"""A fault in a call from a target's code to its driver ends the operation, whatever the driver makes of it."""
+
+import sqlite3
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from wal_sink.testing.faults import CallFaults, Crash
+
+
+class _Target:
+    """Whose code, this package, calls the drivers."""
+
+
+def _function_of_a_driver() -> Callable[[], int]:
+    namespace: dict[str, Any] = {"__name__": "driver"}
+    exec("def one(): return 1", namespace)  # noqa: S102 -- the code of another package
+    one: Callable[[], int] = namespace["one"]
+    return one
+
+
+def test_a_compiled_driver_makes_its_own_error_of_a_fault() -> None:
+    """SQLite's says of a callback that raises: user-defined function raised exception."""
+    with sqlite3.connect(":memory:") as connection:
+        connection.create_function("one", 0, _function_of_a_driver())
+
+        def play(at: int | None) -> list[str]:
+            faults = CallFaults([_Target], "resend", at)
+            faults.call("resend", lambda: connection.execute("SELECT one()").fetchall())
+            return faults.operations
+
+        operations = play(None)
+        assert operations[-2:] == ["call one", "call Cursor.fetchall"]
+        with pytest.raises(Crash):
+            play(operations.index("call one"))
