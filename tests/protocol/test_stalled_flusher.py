@@ -12,6 +12,7 @@ import pytest
 from state_backends import open_backend
 from tests.protocol.aged_log import record_each, recorded_in
 from tests.protocol.engine import World
+from tests.protocol.interleave import Process, Turns
 from tests.protocol.operations import At
 from tests.protocol.operators import files, query, restore, rewind
 from wal_sink.admin.rewind import Rewound, plan_rewind
@@ -369,7 +370,7 @@ def test_rule_22_what_is_aside_goes_when_its_epoch_is_flushed_again(world: World
     world.retention_s = 0
     world.flush()
     aside = world.log_backend.list(paths.ASIDE)
-    assert len(aside) == 9
+    assert len(aside) == 3 * (2 + 1 + 1)  # of each epoch also the proof
     assert set(aside) <= set(list_trimmable(world.log, Retention(0, world.clock)))
     record_each(world.log, lost=range(3))  # forgotten, as the oldest ones are
     resting = Trimmer(world.log, 0, world.clock)
@@ -468,6 +469,37 @@ def test_rule_22_a_flusher_brings_back_no_attempt_that_was_not_flushed(world: Wo
     world.log.delete(world.log_backend.list(paths.MANIFEST.folder))
     world.store.table.clear()
     assert world.flushed() == {"b": 1}
+
+
+@pytest.mark.parametrize("late_trim", [False, True])
+def test_rule_11_what_a_rewind_flushes_again_is_proven(world: World, *, late_trim: bool) -> None:
+    """The table has rows of it. A run that stood still before its manifest has a higher generation.
+
+    A flusher that stood still in a trim may have deleted what `manifests/` and `proofs/` say of the epoch.
+    """
+    world.retention_s = 3_600
+    world.run().flushed_batches([("a", 0)])
+    older = world.run()
+    older.publish([("b", 1)])
+    turns = Turns(0, counts=lambda name: name.startswith(f"create {paths.MANIFEST.folder}"))
+
+    def publish(faults: Turns) -> None:
+        world.run(faults).publish([("lost", 1)])
+
+    newer = Process(turns, publish)
+    newer.turn()
+    assert not newer.ended
+    older.write_commit([[("b", 1)]])
+    assert world.flushed() == {"a": 0, "b": 1}
+    rewind(world, 0)
+    if late_trim:
+        for folder in (paths.segment_folder(1), paths.MANIFEST.folder, paths.PROOF.folder):
+            world.log.delete(world.log_backend.list(folder))
+    newer.turn()
+    assert Attempt(1, 3) in world.log.attempts()
+    flusher = world.flusher(run_history=RunHistory())
+    until_rest(flusher)
+    assert world.table() == {"a": 0, "b": 1}
 
 
 def test_a_file_that_is_gone_and_not_aside_is_still_an_error(world: World) -> None:

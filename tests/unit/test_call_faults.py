@@ -1,4 +1,4 @@
-"""A fault in a call from a target's code to its driver ends the operation, whatever the driver makes of it."""
+"""A fault in a call of a driver ends the operation, whatever the driver makes of it."""
 
 import sqlite3
 from collections.abc import Callable
@@ -15,7 +15,7 @@ class _Target:
 
 def _function_of_a_driver() -> Callable[[], int]:
     namespace: dict[str, Any] = {"__name__": "driver"}
-    exec("def one(): return 1", namespace)  # noqa: S102 -- the code of another package
+    exec("def one(): return 1", namespace)  # the code of another package
     one: Callable[[], int] = namespace["one"]
     return one
 

@@ -25,7 +25,14 @@ from wal_sink.flush.window import WindowChooser
 from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerState
 from wal_sink.model.manifest import Attempt, Manifest
-from wal_sink.model.records import LEFT_FIRST, LEFT_LAST, Decision, FlushedEpoch, Intervention
+from wal_sink.model.records import (
+    LEFT_FIRST,
+    LEFT_LAST,
+    CommitProof,
+    Decision,
+    FlushedEpoch,
+    Intervention,
+)
 from wal_sink.progress.backlog import read_manifests
 from wal_sink.progress.decisions import in_force
 from wal_sink.protocol.next_step import Choose, ManifestMissing
@@ -41,7 +48,7 @@ from wal_sink.protocol.repair import (
 from wal_sink.protocol.windows import WINDOW_EPOCHS, fits
 from wal_sink.targets.base import Delivery, Target
 from wal_sink.text import counted
-from wal_sink.wal.aside import bring_back, set_aside
+from wal_sink.wal.aside import bring_back, prove_aside, set_aside
 from wal_sink.wal.log import Log
 from wal_sink.wal.quarantine import entries
 from wal_sink.wal.retention import all_records, has_manifest, put_back, retained_paths
@@ -125,7 +132,7 @@ def has_files(log: Log, manifest: Manifest) -> bool:
 
 
 def pin_attempt(query: Query, past: Past, epoch: int, us: int, now_us: int) -> None:
-    """Keep only the attempt that was flushed; of an epoch that was flushed without rows, keep that it was.
+    """Keep only the attempt that was flushed, and prove it; of an epoch without rows, keep that it was.
 
     :param us: the highest write timestamp that was used before the rewind, microseconds since 1970.
     :param now_us: microseconds since 1970.
@@ -139,8 +146,15 @@ def pin_attempt(query: Query, past: Past, epoch: int, us: int, now_us: int) -> N
             query.log.create_decision(decision, len(query.log.decisions(epoch)))
         return
     kept = flushed_attempt(query, past, epoch)
-    if kept is None:
+    found = query.log.manifest(kept) if kept is not None else None
+    if kept is None or found is None:
         raise WalSinkError(f"Epoch {epoch} was changed meanwhile", "Run the command again.")
+    # A fenced run that stands still may publish the epoch after this, under a higher generation.
+    highest = query.log.highest_generation()
+    proof = CommitProof(
+        epoch=epoch, generation=kept.generation, run_id=found.manifest.run_id, highest=highest
+    )
+    prove_aside(query.log, us, proof)
     others = [each for each in query.log.attempts_at(epoch) if each != kept]
     lost = [paths.MANIFEST.path(attempt) for attempt in others]
     set_aside(query.log, us, lost, lost=True)

@@ -310,7 +310,7 @@ def quarantined(epoch: int, us: int, rows: int, segment: str) -> str:
 
 
 def aside(us: int, path: str, *, lost: bool = False) -> str:
-    """Path of the second name of an object that is flushed again after a rewind.
+    """Path of the second name of an object that is flushed again after a rewind, or of the proof of it.
 
     :param us: the highest write timestamp used before the rewind.
     :param lost: it is the manifest of an attempt that was not flushed.
@@ -331,7 +331,8 @@ class AsideName(NamedTuple):
 
 
 _ASIDE = re.compile(
-    rf"{ASIDE}([0-9]{{20}})/({_LOST})?((?:{MANIFEST.folder}|{SEGMENT.folder})([0-9]{{20}})[-/].+)"
+    rf"{ASIDE}([0-9]{{20}})/({_LOST})?"
+    rf"((?:{MANIFEST.folder}|{SEGMENT.folder}|{PROOF.folder})([0-9]{{20}})[-/].+)"
 )
 
 

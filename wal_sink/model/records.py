@@ -70,7 +70,10 @@ class Claim(Record, frozen=True, kw_only=True):
 
 
 class CommitProof(Record, frozen=True, kw_only=True):
-    """`proofs/<epoch>-<generation>.json`: Spark has kept an attempt of a fenced or waiting run (rule 11)."""
+    """`proofs/<epoch>-<generation>.json`: Spark has kept an attempt of a fenced or waiting run (rule 11).
+
+    In `aside/`: a rewind flushes the attempt again.
+    """
 
     epoch: int
     generation: int

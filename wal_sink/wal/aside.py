@@ -3,9 +3,9 @@
 A flusher that stood still while it trimmed has the names of what it is about to delete. When an operator
 rewinds the log meanwhile, these names are needed again. So `rewind` gives each object a second name in
 `aside/<us>/`, which no flusher deletes before the epoch is flushed again; and a flusher that misses an object
-brings it back from there: docs/protocol/operators.md#how-far-rewind-can-go. `us` is the highest write
-timestamp that was used before the rewind. An epoch that is flushed after it has a higher one (rule 14) in its
-record.
+brings it back from there: docs/protocol/operators.md#how-far-rewind-can-go. There, too, is the proof of the
+attempt that is flushed again: a trim would delete one in `proofs/`. `us` is the highest write timestamp that
+was used before the rewind. An epoch that is flushed after it has a higher one (rule 14) in its record.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable
 
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt, Manifest
-from wal_sink.model.records import LEFT_FIRST, LEFT_LAST
+from wal_sink.model.records import LEFT_FIRST, LEFT_LAST, CommitProof
 from wal_sink.wal.log import Log
 
 
@@ -29,6 +29,16 @@ def set_aside(log: Log, us: int, objects: Iterable[str], *, lost: bool = False) 
     for path in objects:
         with contextlib.suppress(FileExistsError):
             log.backend.copy(path, log.stored_path(paths.aside(us, path, lost=lost)))
+
+
+def prove_aside(log: Log, us: int, proof: CommitProof) -> None:
+    """Note which attempt at an epoch is flushed again; a note of an earlier call stays.
+
+    :param us: the highest write timestamp that was used so far, microseconds since 1970.
+    """
+    path = paths.aside(us, paths.PROOF.path(Attempt(proof.epoch, proof.generation)))
+    with contextlib.suppress(FileExistsError):
+        log.backend.create(log.stored_path(path), proof.to_json())
 
 
 def bring_back(log: Log, epochs: Collection[int]) -> list[str]:
@@ -108,4 +118,8 @@ def _parsed(names: Iterable[str]) -> list[tuple[int, int, str]]:
     """
     found = [aside for aside in map(paths.parse_aside, names) if aside is not None]
     lost = {aside.path for aside in found if aside.lost}
-    return [(aside.us, aside.epoch, aside.path) for aside in found if aside.path not in lost]
+    return [
+        (aside.us, aside.epoch, aside.path)
+        for aside in found
+        if aside.path not in lost and paths.PROOF.parse(aside.path) is None
+    ]

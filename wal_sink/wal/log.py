@@ -122,7 +122,9 @@ class Log:
 
         :raises CorruptLog: what is there is no such record.
         """
-        path = kind.path(key)
+        return self._read(kind, kind.path(key))
+
+    def _read(self, kind: Kind[R, Any], path: str) -> R | None:
         try:
             return kind.record.from_json(
                 self.backend.read(self.stored_path(path)), self.url_of(path)
@@ -275,12 +277,16 @@ class Log:
     # --- what Spark kept, and what was swept (rules 11 and 18) ---
 
     def proofs(self, epoch: int, *, fresh: bool = False) -> list[CommitProof]:
-        """Read the proofs that fenced and waiting runs have left about an epoch.
+        """Read the proofs about an epoch: of fenced and waiting runs, and those that a rewind has left.
 
         :param fresh: to conclude from a note that is missing, see `StateBackend.list_fresh`.
         """
-        named = [each for each in self.keys(paths.PROOF, fresh=fresh) if each.epoch == epoch]
-        found = (self.read(paths.PROOF, attempt) for attempt in named)
+        folders = (paths.PROOF.folder, paths.ASIDE)
+        named = {path: path for folder in folders for path in self.names(folder, fresh=fresh)}
+        named |= {path: aside.path for path in named if (aside := paths.parse_aside(path))}
+        parsed = {path: paths.PROOF.parse(first) for path, first in named.items()}
+        wanted = [path for path, attempt in parsed.items() if attempt and attempt.epoch == epoch]
+        found = (self._read(paths.PROOF, path) for path in wanted)
         return [proof for proof in found if proof is not None]
 
     def create_proof(self, proof: CommitProof) -> None:
