@@ -301,20 +301,25 @@ def test_a_flusher_that_dies_while_it_moves_loses_nothing(
 def test_a_slower_flusher_that_dies_leaves_a_copy_of_the_record(
     world: World, when: Literal["before", "after"]
 ) -> None:
-    """Its record has another time, and the log's counts; without any copy the epoch would count as due."""
+    """One that stood still over a rewind has left an older copy; without any the epoch would count as due.
+
+    The slower one's record has another time, and the log's counts.
+    """
     fill(world, 1)
     record = world.log.flushed(0)
     assert record is not None
-    later = msgspec.structs.replace(record, recorded_us=record.recorded_us + 1)
+    older, later = (
+        msgspec.structs.replace(record, recorded_us=record.recorded_us + by) for by in (-1, 1)
+    )
     at = 0
     while True:
+        world.log_backend.replace(paths.RETAINED_RECORD.path(0), older.to_json())
         faults = Faults(at=at, matching="retained/", when=when)
         with contextlib.suppress(Crash):
             retain(Log(FaultyBackend(world.log_backend, faults)), world.last.epochs, [later])
-        assert world.log.read(paths.RETAINED_RECORD, 0) is not None
+        assert world.log.read(paths.RETAINED_RECORD, 0) in (older, record)
         if not faults.injected:
             break
-        later = msgspec.structs.replace(later, recorded_us=later.recorded_us + 1)
         at += 1
     assert world.log.read(paths.RETAINED_RECORD, 0) == record
     assert at > 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from state_backends import LocalBackend, StateBackend, StateBackendError
 from tests.protocol.caching_mount import CachingMount
 from tests.protocol.engine import World, a_decision, until_rest
-from tests.protocol.operators import query
+from tests.protocol.operators import query, rewind
 from tests.protocol.starts import starts
 from tests.protocol.state_repartition import go_on, repartition
 from wal_sink.admin.query import Query
@@ -22,8 +23,9 @@ from wal_sink.errors import Fenced, LedgerBehindLog, LogUnavailable, MissingMani
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.run_history import RunHistory
 from wal_sink.model import paths
+from wal_sink.model.ledger import Window
 from wal_sink.model.manifest import Attempt
-from wal_sink.model.records import Ticket
+from wal_sink.model.records import FlushedEpoch, Ticket
 from wal_sink.progress.backlog import BacklogReader
 from wal_sink.protocol.budget import Budget
 from wal_sink.publish.fencing import claim_generation
@@ -329,6 +331,28 @@ def test_rule_18_a_listing_without_what_is_retained_lets_nothing_of_it_be_swept(
     until_rest(flusher_over(world, mount))
     assert kept
     assert world.log_backend.list(paths.SEGMENT.folder) == kept
+
+
+def test_rule_18_a_listing_from_before_a_rewind_leaves_no_copy_of_an_older_record(
+    world: World,
+) -> None:
+    """The flusher stands still before its copies; another one flushes the epoch again, and dies there."""
+    world.retention_s = 3_600
+    world.run().batch([("a", 0)])
+    mount = mounted(world, asks_again=True)
+    slow = flusher_over(world, mount)
+    real = slow.trimmer.retain
+
+    def late(window: Window, records: Sequence[FlushedEpoch]) -> None:
+        mount.cache(paths.FLUSHED.folder)
+        rewind(world, -1)
+        with pytest.raises(Crash):
+            world.flush(Faults(at=0, matching="create retained/"))
+        real(window, records)
+
+    slow.trimmer.retain = late  # type: ignore[method-assign]
+    until_rest(slow)
+    assert world.log.read(paths.RETAINED_RECORD, 0) == world.log.flushed(0) is not None
 
 
 @pytest.mark.parametrize("asks_again", [True, False])

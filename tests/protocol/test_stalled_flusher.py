@@ -36,7 +36,7 @@ from wal_sink.model.records import LEFT_FIRST, LEFT_LAST, FlushedEpoch, Interven
 from wal_sink.protocol.attempts import missing_manifest
 from wal_sink.protocol.ledger import flushed_records
 from wal_sink.protocol.next_step import Choose
-from wal_sink.testing.faults import Faults
+from wal_sink.testing.faults import Crash, Faults
 from wal_sink.testing.micro_batches import until_rest
 from wal_sink.wal import trim
 from wal_sink.wal.aside import names_aside, needless_aside
@@ -184,9 +184,24 @@ def test_rule_22_what_is_retained_late_does_not_hide_what_is_flushed_since(
     assert world.flushed() == {"a": 0, "b": 1, "c": 2}
 
 
-def test_rule_18_what_is_retained_late_is_a_copy_of_the_record_that_counts(world: World) -> None:
-    """The flusher stands still over a rewind, and over what is flushed and retained again after it."""
-    retain_late(world, world.flush)
+@pytest.mark.parametrize("others", ["retain", "die before that", "retain and trim"])
+def test_rule_18_what_is_retained_late_is_a_copy_of_the_record_that_counts(
+    world: World, others: str
+) -> None:
+    """The flusher stands still over a rewind, and over what others flush again after it."""
+
+    def flush_again() -> None:
+        if others == "die before that":
+            with pytest.raises(Crash):
+                world.flush(Faults(at=0, matching="create retained/"))
+            return
+        world.flush()
+        if others == "retain and trim":
+            world.clock.us += 3_600_000_000
+            world.flush()
+            assert [*retained_paths(world.log)] == []
+
+    retain_late(world, flush_again)
     for epoch in range(2, 5):
         assert world.log.read(paths.RETAINED_RECORD, epoch) == world.log.flushed(epoch)
 
@@ -199,16 +214,20 @@ def retain_late(world: World, then: Callable[[], object] = lambda: None) -> None
     world.retention_s = 3_600
     outage = Outage(world)
     slow = world.flusher()
-    real = slow.trimmer.retain
+    backend, stood_still = slow._log.backend, list[str]()
+    real = backend.create_missing
 
-    def late(window: Window, records: Sequence[FlushedEpoch]) -> None:
-        outage.restore()
-        assert rewind(world, 1).again == 3
-        then()
-        real(window, records)
+    def late(objects: Mapping[str, bytes]) -> None:
+        if paths.RETAINED_RECORD.path(2) in objects:
+            stood_still.extend(objects)
+            outage.restore()
+            assert rewind(world, 1).again == 3
+            then()
+        real(objects)
 
-    slow.trimmer.retain = late  # type: ignore[method-assign]
+    backend.create_missing = late  # type: ignore[method-assign]
     slow.run_once()
+    assert stood_still
 
 
 def test_rule_22_what_is_retained_late_is_no_mark(world: World) -> None:

@@ -406,10 +406,13 @@ class Log:
         """
         return self._record_of(epoch, self.keys(paths.FLUSHED))
 
-    def flushed_since(self, epoch: int) -> list[FlushedEpoch]:
-        """Read the records of all epochs above `epoch`, ascending; each object once."""
+    def flushed_since(self, epoch: int, *, fresh: bool = False) -> list[FlushedEpoch]:
+        """Read the records of all epochs above `epoch`, ascending; each object once.
+
+        :param fresh: see `newest_flushed`.
+        """
         found: dict[int, FlushedEpoch] = {}
-        for name in self.keys(paths.FLUSHED):
+        for name in self.keys(paths.FLUSHED, fresh=fresh):
             for record in self.records(name) if name.last > epoch else ():
                 found[record.epoch] = max(
                     found.get(record.epoch, record), record, key=attrgetter("base_us")

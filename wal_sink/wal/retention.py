@@ -112,14 +112,14 @@ def retain(log: Log, begun: Sequence[BegunEpoch], records: Sequence[FlushedEpoch
         if data is not None and manifest_digest(data) == each.digest:
             copies[paths.RETAINED_MANIFEST.path(attempt)] = data
             moved.append(paths.MANIFEST.path(attempt))
-        path = paths.RETAINED_RECORD.path(each.epoch)
-        copies[path] = record.to_json()
-        # A flusher that stood still may have left the record from before a rewind, or be this one. There is a
-        # copy at each moment: a slower flusher may come here, and die.
-        if log.read_bytes(path) not in (None, copies[path]):
-            copies[path] = (log.flushed(each.epoch) or record).to_json()
-            log.backend.replace(path, copies[path])
+        copies[paths.RETAINED_RECORD.path(each.epoch)] = record.to_json()
     log.backend.create_missing(copies)
+    # A flusher that stood still over a rewind may have left an older record, or be this one. It looks when
+    # there are copies, since those that flush again may die before theirs; at each moment there is one.
+    for counts in log.flushed_since(records[0].epoch - 1, fresh=True):
+        path = paths.RETAINED_RECORD.path(counts.epoch)
+        if path in copies and log.read_bytes(path) not in (None, counts.to_json()):
+            log.backend.replace(path, counts.to_json())
     log.delete(moved)
     return list(copies)
 
