@@ -10,7 +10,7 @@ import pytest
 from state_backends import LocalBackend, StateBackend, StateBackendError
 from tests.protocol.caching_mount import CachingMount
 from tests.protocol.engine import World, a_decision, until_rest
-from tests.protocol.operators import query, rewind
+from tests.protocol.operators import faulty, query, rewind
 from tests.protocol.starts import starts
 from tests.protocol.state_repartition import go_on, repartition
 from wal_sink.admin.query import Query
@@ -420,6 +420,18 @@ def test_rule_13_a_listing_without_a_rewind_lets_no_ledger_row_be_made(world: Wo
     world.store.ledger.clear()
     with pytest.raises(LedgerBehindLog):
         until_rest(flusher_over(world, mount))
+
+
+def test_rule_9_a_command_that_looks_before_the_targets_are_there_lists_its_own_folders(
+    world: World,
+) -> None:
+    """It may stand still until the first run has begun the log, and then decide."""
+    faults = Faults()
+    seen = faulty(world, faults)
+    seen._replace(log=seen.log.of("cells")).list_afresh()
+    assert {f"list {each}cells/" for each in (paths.FLUSHED.folder, paths.DECISION.folder)} <= {
+        *faults.operations
+    }
 
 
 def test_a_fresh_listing_has_what_a_listing_has(world: World) -> None:

@@ -186,7 +186,8 @@ class Query(NamedTuple):
         self.checkpoint.next_epoch()
         shown = views(self.log.of(""), fresh=True)
         for folder in paths.FOLDERS:
-            for own in dict.fromkeys(view.stored_path(folder) for view in shown):
+            # Its own also where no target is there yet: the first run may begin the log right after this.
+            for own in dict.fromkeys(view.stored_path(folder) for view in (self.log, *shown)):
                 self.log.backend.list_fresh(own)
         for view in shown:
             view.state_names(fresh=True)
