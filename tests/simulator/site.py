@@ -519,7 +519,7 @@ class Site:
             # An old listing may lack a manifest that a rewind has put back: the record says which attempt.
             missed = self._judge.old_listings and attempt and self.record(attempt.epoch) is not None
             if attempt is not None and self.log.has(attempt.manifest) and not missed:
-                self._judge.violate(f"{path} is deleted before {attempt.manifest}")
+                self._judge.violate_step(f"{path} is deleted before {attempt.manifest}")
             self._judge.steps.choice_goes(self, path)
         else:
             _, found, name = path.partition(paths.SEGMENT.folder)
