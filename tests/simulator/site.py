@@ -516,9 +516,7 @@ class Site:
             self._record_deleted(path)
         elif path.startswith((paths.CHOICE.folder, paths.PROOF.folder)):
             attempt = self.kept.get(int(path.partition("/")[2][:20]))
-            # An old listing may lack a manifest that a rewind has put back: the record says which attempt.
-            missed = self._judge.old_listings and attempt and self.record(attempt.epoch) is not None
-            if attempt is not None and self.log.has(attempt.manifest) and not missed:
+            if attempt is not None and self.log.has(attempt.manifest) and _was_listed(attempt):
                 self._judge.violate_step(f"{path} is deleted before {attempt.manifest}")
             self._judge.steps.choice_goes(self, path)
         else:
@@ -562,6 +560,17 @@ class Site:
 def target_of(path: str) -> str:
     """Return the target whose object it is, where each of several has a folder; empty: the only one."""
     return "" if path.count("/") == 1 else path.split("/")[1]
+
+
+def _was_listed(attempt: Computed) -> bool:
+    """Whether who deletes has listed manifests since this one was made last (rule 18).
+
+    Whoever stood still, or lists from a cache, does not know of one that was put back meanwhile for a rewind.
+    """
+    thread = MACHINE.thread
+    assert thread is not None
+    listed_us = max(thread.looked.get("manifests", 0), thread.listed.get("manifests", 0))
+    return attempt.published_us <= listed_us
 
 
 def _epochs_of(path: str) -> range:
