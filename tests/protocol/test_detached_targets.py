@@ -807,6 +807,34 @@ def test_a_target_that_is_attached_gets_no_attempt_that_another_did_not_get(
     assert (waiting(world), world.log_backend.list("choices")) == ([], [])
 
 
+def test_rule_11_what_a_target_gets_that_is_attached_again_is_proven(world: SeveralWorld) -> None:
+    """Another target has it. The choice goes in a trim that stood still, and a later attempt comes late."""
+    world.inline_from = 0  # the trim leaves its rows
+    plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
+    older = world.run()
+    older.publish([("a", 1)])
+
+    def publish(faults: Turns) -> None:
+        world.run(faults).publish([("lost", 1)])
+
+    def trims(faults: Turns) -> None:
+        flush(world.flusher(faults, RunHistory(), name=CELLS))
+
+    newer = Process(Turns(0, counts=lambda name: name.startswith("create manifests/")), publish)
+    newer.turn()
+    older.write_commit([[("a", 1)]], heard=False)
+    trimmer = Process(Turns(0, counts=lambda name: name.startswith("delete ")), trims)
+    trimmer.turn()
+    assert plan_attach(query(world).of(ADDED), world.targets[ADDED]).carry_out(NOW_US).missing == ()
+    trimmer.turn()
+    newer.turn()
+    assert (trimmer.ended, newer.ended) == (True, True)
+    assert waiting(world) == [1]
+    assert world.log_backend.list("choices") == []
+    flush(world.flusher(run_history=RunHistory(), name=ADDED))
+    assert sorted(world.rows(ADDED)) == sorted(world.rows(CELLS)) == [("0", 0), ("a", 1)]
+
+
 def test_rule_11_a_flusher_that_stood_still_over_a_detach_takes_no_attempt_unproven(
     world: SeveralWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

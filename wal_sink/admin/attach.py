@@ -29,7 +29,7 @@ from wal_sink.protocol.next_step import refuse_other_owner
 from wal_sink.protocol.repair import Past, rewound
 from wal_sink.targets.base import Target
 from wal_sink.text import counted
-from wal_sink.wal.aside import set_aside
+from wal_sink.wal.aside import prove_aside, set_aside
 from wal_sink.wal.log import Log
 from wal_sink.wal.targets import (
     Trimmable,
@@ -256,7 +256,7 @@ class Attachment(NamedTuple):
         return True
 
     def _keep(self, found: Published, us: int | None) -> bool:
-        """Give an attempt a second name, which no flusher deletes that is about to trim it."""
+        """Give an attempt a second name and a proof, which no flusher deletes that is about to trim it."""
         log, manifest = self.query.log, found.manifest
         if us is None:
             return has_files(log, manifest)
@@ -265,6 +265,7 @@ class Attachment(NamedTuple):
             set_aside(log, us, [*files, paths.MANIFEST.path(manifest.attempt)])
         except FileNotFoundError:
             return False
+        prove_aside(log, us, manifest)
         return True
 
     def _rows(self, missing: tuple[int, int] | tuple[()]) -> int:

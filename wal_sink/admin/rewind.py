@@ -25,14 +25,7 @@ from wal_sink.flush.window import WindowChooser
 from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerState
 from wal_sink.model.manifest import Attempt, Manifest
-from wal_sink.model.records import (
-    LEFT_FIRST,
-    LEFT_LAST,
-    CommitProof,
-    Decision,
-    FlushedEpoch,
-    Intervention,
-)
+from wal_sink.model.records import LEFT_FIRST, LEFT_LAST, Decision, FlushedEpoch, Intervention
 from wal_sink.progress.backlog import read_manifests
 from wal_sink.progress.decisions import in_force
 from wal_sink.protocol.next_step import Choose, ManifestMissing
@@ -149,12 +142,7 @@ def pin_attempt(query: Query, past: Past, epoch: int, us: int, now_us: int) -> N
     found = query.log.manifest(kept) if kept is not None else None
     if kept is None or found is None:
         raise WalSinkError(f"Epoch {epoch} was changed meanwhile", "Run the command again.")
-    # A fenced run that stands still may publish the epoch after this, under a higher generation.
-    highest = query.log.highest_generation()
-    proof = CommitProof(
-        epoch=epoch, generation=kept.generation, run_id=found.manifest.run_id, highest=highest
-    )
-    prove_aside(query.log, us, proof)
+    prove_aside(query.log, us, found.manifest)
     others = [each for each in query.log.attempts_at(epoch) if each != kept]
     lost = [paths.MANIFEST.path(attempt) for attempt in others]
     set_aside(query.log, us, lost, lost=True)

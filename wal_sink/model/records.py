@@ -72,7 +72,7 @@ class Claim(Record, frozen=True, kw_only=True):
 class CommitProof(Record, frozen=True, kw_only=True):
     """`proofs/<epoch>-<generation>.json`: Spark has kept an attempt of a fenced or waiting run (rule 11).
 
-    In `aside/`: a rewind flushes the attempt again.
+    In `aside/`: a rewind flushes the attempt again, or a target that is attached again gets it.
     """
 
     epoch: int

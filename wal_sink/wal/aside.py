@@ -31,12 +31,20 @@ def set_aside(log: Log, us: int, objects: Iterable[str], *, lost: bool = False) 
             log.backend.copy(path, log.stored_path(paths.aside(us, path, lost=lost)))
 
 
-def prove_aside(log: Log, us: int, proof: CommitProof) -> None:
+def prove_aside(log: Log, us: int, manifest: Manifest) -> None:
     """Note which attempt at an epoch is flushed again; a note of an earlier call stays.
+
+    A fenced run that stands still may publish the epoch after this, under a higher generation.
 
     :param us: the highest write timestamp that was used so far, microseconds since 1970.
     """
-    path = paths.aside(us, paths.PROOF.path(Attempt(proof.epoch, proof.generation)))
+    proof = CommitProof(
+        epoch=manifest.epoch,
+        generation=manifest.generation,
+        run_id=manifest.run_id,
+        highest=log.highest_generation(),
+    )
+    path = paths.aside(us, paths.PROOF.path(manifest.attempt))
     with contextlib.suppress(FileExistsError):
         log.backend.create(log.stored_path(path), proof.to_json())
 
