@@ -328,9 +328,14 @@ class Site:
             if int(re.findall(r"[0-9]+", path)[0]) > above
         )
 
-    def has_proof(self, attempt: Computed) -> bool:
-        """Whether the log has the proof of an attempt: a clone lacks what was proven in the other one."""
-        return self.log.has(paths.PROOF.path(Attempt(attempt.epoch, attempt.generation)))
+    def has_proof(self, attempt: Computed | Attempt) -> bool:
+        """Whether the log has the proof of an attempt: a clone lacks what was proven in the other one.
+
+        A run leaves it in `proofs/`; `rewind` and `attach`, which found the attempt whole, in `aside/`.
+        """
+        note = paths.PROOF.path(Attempt(attempt.epoch, attempt.generation))
+        there = self.log.paths(paths.ASIDE)
+        return self.log.has(note) or any(each.endswith(f"/{note}") for each in there)
 
     def settled(self) -> int:
         """Return the last epoch that the log records, or the ledger row names as begun from it; -1: none.

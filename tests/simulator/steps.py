@@ -580,11 +580,13 @@ class Steps:
                     )
             if window.sending <= 1 and not target:
                 self._is_proven(site, begun.epoch)
-            note = paths.TOMBSTONE.path(Attempt(begun.epoch, begun.generation))
+            attempt = Attempt(begun.epoch, begun.generation)
+            note = paths.TOMBSTONE.path(attempt)
             beside = [n for n in site.log.paths(paths.MANIFEST.folder) if _number(n) == begun.epoch]
             here = site.log.has(begun.manifest)  # a clone has its own of this name
             here = here and manifest_digest(site.log.get(begun.manifest)) == begun.digest
-            if window.sending <= 1 and len(beside) > 1 and site.log.has(note) and here:
+            doubtful = site.log.has(note) and not site.has_proof(attempt)
+            if window.sending <= 1 and len(beside) > 1 and doubtful and here:
                 self._judge.violate_step(f"{begun.manifest} is begun, and {note} is there")
             if window.sending and self._judge.clocks_agree and begun.base_us < MACHINE.looked_us:
                 self._judge.violate_step(f"epoch {begun.epoch} is sent with timestamps before now")
@@ -642,7 +644,7 @@ class Steps:
         offsets = {
             parsed(site.log.get(paths.MANIFEST.path(each)))["offsets_digest"] for each in rivals
         }
-        proven = any(site.log.has(paths.PROOF.path(each)) for each in rivals) or any(
+        proven = any(site.has_proof(each) for each in rivals) or any(
             each.epoch > epoch and each.generation == max(rivals).generation
             for each in (there if rivals else ())
         )
