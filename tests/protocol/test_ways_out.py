@@ -51,6 +51,7 @@ from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import ErrorReport, FlusherReport
 from wal_sink.testing.faults import AnswerLost, Crash, Faults, FaultyBackend, FaultyTarget
+from wal_sink.testing.memory_target import Shadow
 
 STORES = ("memory", "local")
 """Over S3 nothing is different here but the time."""
@@ -580,6 +581,25 @@ def test_rewind_waits_for_what_is_begun(world: World) -> None:
         world.flush(Faults(at=0, error=ConnectionError, matching="write"))
     with pytest.raises(errors.OptionError, match="Epochs 2 to 4 are begun"):
         rewind(world, 0)
+
+
+def test_rule_16_a_rewind_leaves_a_row_that_alone_says_what_was_flushed(world: World) -> None:
+    """Its mark is hidden, and Spark has computed the epoch again: forgetting the attempt would mix two."""
+    world.retention_s = 3_600
+    run = world.run().flushed_batches([("a", 0)], [("b", 1)])
+    world.store.shadows[world.query_id] = Shadow(2**62, ("flushed",))
+    run.batch([("c", 2)])
+    stuck(world, errors.LedgerShadowed)
+    run.end()
+    world.checkpoint.delete(["commits/2", "offsets/2"])
+    world.committed.pop(2)
+    world.run().batch([("d", 2)])
+    row = world.state
+    with pytest.raises(errors.LedgerShadowed, match=r"last is 2 to 2(.|\n)*--to 1 --option"):
+        rewind(world, 0)
+    assert world.state == row
+    stuck(world, errors.LedgerShadowed)
+    assert world.table() == {"a": 0, "b": 1, "c": 2}
 
 
 def test_a_rewind_over_epochs_that_were_given_up(world: World) -> None:

@@ -403,7 +403,7 @@ def plan_rewind(
     :raises OptionError: it cannot mean anything, see `protocol.repair`.
     :raises MissingManifest: an epoch is no longer in the log.
     :raises FlusherAtWork: a flusher is alive.
-    :raises WrongOwner, TargetUnavailable, CorruptLog: see `wal_sink.errors`.
+    :raises WrongOwner, LedgerShadowed, TargetUnavailable, CorruptLog: see `wal_sink.errors`.
     """
     owner = query.owner(query.identity())
     refuse_flusher(query.log, now_us, unless_stopped=False, patience=query.patience)

@@ -291,7 +291,7 @@ def _ledger_step(
         )
     if row.flushed > floor:  # rule 17
         return _records_step(row, floor)
-    _refuse_torn(row)
+    refuse_torn(row, floor)
     return None
 
 
@@ -313,11 +313,12 @@ def is_from_before_rewind(row: LedgerState, recorded: FlushedEpoch) -> bool:
     return last is not None and last.epoch == recorded.epoch and last.base_us < recorded.base_us
 
 
-def _refuse_torn(state: LedgerState) -> None:
+def refuse_torn(state: LedgerState, floor: int) -> None:
     """Refuse a row that no update has written as a whole: its windows do not fit the epoch that is flushed.
 
     Where a target hides updates cell by cell, the row may lack a part of one that was acknowledged (rule 16).
 
+    :param floor: the log's mark.
     :raises LedgerShadowed: it is such a row.
     """
     fits = state.begun is None or state.begun.first == state.flushed + 1
@@ -325,7 +326,7 @@ def _refuse_torn(state: LedgerState) -> None:
         raise LedgerShadowed(
             f"The ledger row says that epoch {state.flushed} is flushed, and its windows are of other epochs:"
             f" begun is {_epochs(state.begun)}, last is {_epochs(state.last)}",
-            errors.shadow_remedy(state.flushed),
+            errors.shadow_remedy(floor),
         )
 
 

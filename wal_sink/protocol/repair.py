@@ -17,7 +17,7 @@ from wal_sink.model.ledger import BegunEpoch, LedgerState, Owner
 from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import FlushedEpoch, LogIdentity
 from wal_sink.protocol.ledger import CLOCKS_DIFFER_US
-from wal_sink.protocol.next_step import is_from_before_rewind, refuse_other_owner
+from wal_sink.protocol.next_step import is_from_before_rewind, refuse_other_owner, refuse_torn
 
 
 class Situation(NamedTuple):
@@ -207,10 +207,13 @@ def refuse_rewind(past: Past, to: int, owner: Owner, *, reset_us: int | None = N
 
     :param reset_us: the present, if the timestamps are to go back to it.
     :raises WrongOwner: the row has to be adopted first.
+    :raises LedgerShadowed: only the row, which was updated in part, names an attempt that was flushed.
     :raises OptionError: there is nothing to set back, or something is begun.
     """
     row, floor = past.row, past.floor
     refuse_other_owner(row, owner)
+    if row is not None and any(each.last > floor for each in (row.begun, row.last) if each):
+        refuse_torn(row, floor)
     if not past.identity.first_epoch - 1 <= to <= floor:
         raise OptionError(
             f"--to {to} is not between {past.identity.first_epoch - 1}, before the first epoch of the"
