@@ -91,13 +91,15 @@ class Judge(logging.Handler):
         """Note a violation."""
         self.violations.append(what)
 
-    def violate_step(self, what: str) -> None:
+    def violate_step(self, what: str, acts: int = 1) -> None:
         """Note what a rule forbids of a single step, while others have acted on the history at most once.
 
         After a second act a step may follow from what the first one has left, as documented: to judge it
         would take the protocol a second time. What it does to the rows is judged in every history.
+
+        :param acts: how often they may have acted: before an attach there was a detach.
         """
-        if acted(self.counts) <= 1:
+        if acted(self.counts) <= acts:
             self.violate(what)
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -241,6 +243,8 @@ class Judge(logging.Handler):
     def ledger_created(self, target: str) -> None:
         """Look at a ledger row that is new: a flusher makes it once there is something to flush."""
         self.steps.nothing_recorded(target, 0, "makes the ledger row")
+        if MACHINE.looked_us:
+            self.steps.listed("makes the ledger row", MACHINE.looked_us)
         if MACHINE.looked_us and not any(site.kept for site in self.sites):
             self.violate(
                 f"the ledger row of {target or 'the query'} is made, and nothing is to be flushed"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tests.simulator.flushing import Flushing
@@ -96,7 +97,7 @@ class Operator:
             judge.rewound(self.name, self.site, flushed)
             if not rewind.reported and not self.process.disturbed_us:
                 judge.violate("a rewind is carried out that has not reported itself")
-            rewind.row = self.world.row(self.name)
+            rewind.row, rewind.moved_us = self.world.row(self.name), MACHINE.true_us
             if reset:
                 judge.reset(self.name)
             self._row_made()
@@ -143,9 +144,23 @@ class Operator:
 
     def detach(self) -> None:
         """Give `wal-sink detach --target`."""
-        self._command(
-            f"detach {self.name}", lambda: plan_detach(self.query).carry_out(clock.now_us())
-        )
+
+        def act() -> None:
+            with self._decides():
+                plan = plan_detach(self.query)
+            plan.carry_out(clock.now_us())
+
+        self._command(f"detach {self.name}", act)
+
+    @contextlib.contextmanager
+    def _decides(self) -> Iterator[None]:
+        """Demand that a refusal follows from fresh listings, too (rule 9)."""
+        try:
+            yield
+        except OptionError:
+            if self.name:
+                self.world.judge.steps.listed("decides", self.thread.since_us)
+            raise
 
     def attach(self) -> None:
         """Give `wal-sink attach --target`; it has to say what the target lacks."""
@@ -153,7 +168,10 @@ class Operator:
         def act() -> None:
             database = self.world.databases[self.name]
             target = SimulatedTarget(database, self.process, lambda _flushed: self._row_made())
-            found = plan_attach(self.query, target).carry_out(clock.now_us())
+            with self._decides():
+                plan = plan_attach(self.query, target)
+            self.thread.listed.clear()  # those listings are old when the operator agrees
+            found = plan.carry_out(clock.now_us())
             # One that has stood still may tell of what a rewind has changed since.
             stood_still = self.process.stalled_us > self.thread.since_us
             if found.state.verb == "attached" and not stood_still:

@@ -262,6 +262,8 @@ class Rewinding:
     """Whether it has reported itself, as a flusher does."""
     row: LedgerState | None = None
     """The ledger row that it has made."""
+    moved_us: int = 0
+    """When it has made the ledger row."""
 
 
 class Thread:

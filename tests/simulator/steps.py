@@ -19,6 +19,7 @@ from wal_sink.model.manifest import Attempt
 if TYPE_CHECKING:
     from tests.simulator.attempts import Computed
     from tests.simulator.judge import Judge
+    from tests.simulator.process import Thread
     from tests.simulator.site import Site
 
 _FRESH = {
@@ -27,12 +28,28 @@ _FRESH = {
     "begins the log": ("commits",),
     "starts where no run has published": ("commits",),
     "claims as it starts": ("commits",),
+    "counts what waits": ("manifests",),
+    "starts with its targets": ("targets",),
+    "notes an orphan": ("flushed", "runs", "manifests"),
+    "makes the ledger row": ("manifests", "flushed", "interventions"),
     "begins a window": ("manifests", "decisions"),
+    "moves a manifest to its copy": ("flushed",),
+    "trims": (),
     "decides": ("manifests", "flushed"),
+    "announces": ("manifests", "flushed"),
+    "attaches": ("runs", "targets", "flushed", "interventions", "commits", "manifests"),
+    "takes records back": ("flushed", "retained"),
     "forgets runs": ("manifests",),
 }
-"""The folders that a process has to list freshly before a step (rules 3, 5, 7, 9)."""
+"""The folders that a process has to list freshly before a step (rules 3, 5, 7, 9, 18)."""
 
+_MADE = {
+    "log.json": "begins the log",
+    "interventions/rewind": "decides",
+    paths.TICKET.folder: "starts where no run has published",
+    paths.TOMBSTONE.folder: "notes an orphan",
+}
+"""Which step it is to make an object, by how its path begins."""
 
 _CLOCKS_DIFFER_US = 60_000_000
 """How far two clocks may lie apart before one of them is taken to be wrong (rule 14)."""
@@ -50,13 +67,15 @@ class Steps:
     """Looks at single steps."""
 
     def __init__(self, judge: Judge) -> None:
-        self._judge = judge
+        self._judge, self._wrong = judge, judge.violate_step
         self._noted_us: dict[str, int] = {}
         """When each note about orphans was made, by its path."""
         self._waited_us: dict[str, int] = {}
         """When each run has waited for space last."""
         self.recorded_us: dict[str, int] = {}
         """When each record of flushed epochs, or its copy, was made, by its path."""
+        self._copied: dict[str, tuple[Thread, int]] = {}
+        """Which thread has made the copy of each record, by its path, and when."""
         self._put_back_us: dict[str, int] = {}
         """When a flusher has put a manifest back from `aside/`, by its path."""
         self.reset_us: dict[str, int] = {}
@@ -76,16 +95,20 @@ class Steps:
         there = (_number(p) for p in self.recorded_us if p.startswith(paths.FLUSHED.folder))
         return max(there, default=-1)
 
-    def _listed(self, step: str, since_us: int) -> None:
-        """Demand that the thread that is at work has listed folders freshly since a moment."""
+    def listed(self, step: str, since_us: int, *more: str) -> None:
+        """Demand that the thread that is at work has listed folders freshly since a moment.
+
+        :param more: folders beside those of the table.
+        """
         thread = MACHINE.thread
         if thread is None or thread.process.name.startswith("reader"):
             return
-        late = [folder for folder in _FRESH[step] if thread.listed.get(folder, -1) < since_us]
+        folders = (*_FRESH[step], *more)
+        late = [folder for folder in folders if thread.listed.get(folder, -1) < since_us]
         if late:
-            self._judge.violate_step(
-                f"{thread.process.name} {step} without a fresh listing of {late}"
-            )
+            acts = 2 if step in ("announces", "attaches") else 1  # it was detached before
+            what = f"{thread.process.name} {step} without a fresh listing of {late}"
+            self._wrong(what, acts)
 
     # --- runs -------------------------------------------------------------------------------------
 
@@ -95,12 +118,14 @@ class Steps:
         if thread is None or not thread.run_id:
             return
         claimed_us = site.claimed_us.get(thread.run_id, 0)
-        self._listed("publishes", max(thread.since_us, claimed_us))
+        self.listed("publishes", max(thread.since_us, claimed_us))
+        if self._judge.max_bytes:
+            self.listed("counts what waits", claimed_us)
         recorded = {} if self._judge.old_listings else self.recorded_us  # an old listing lacks them
         for path, us in recorded.items():
             newer = path.startswith(paths.FLUSHED.folder) and _number(path) >= epoch
             if newer and us < thread.since_us and site.log.has(path):
-                self._judge.violate_step(f"epoch {epoch} is published, and {path} was there")
+                self._wrong(f"epoch {epoch} is published, and {path} was there")
         self._fits(site, epoch, thread.since_us, claimed_us)
 
     def _fits(self, site: Site, epoch: int, since_us: int, claimed_us: int) -> None:
@@ -139,29 +164,23 @@ class Steps:
             for segment in parsed(site.log.get(path))["segments"]
         )
         if stored >= self._judge.max_bytes:
-            self._judge.violate_step(
-                f"epoch {epoch} is published, and {stored} bytes wait in {waiting}"
-            )
+            self._wrong(f"epoch {epoch} is published, and {stored} bytes wait in {waiting}")
 
     def completed(self, site: Site, attempt: Computed) -> None:
         """Look at a run that completes an epoch: it has looked for a higher claim since (rule 7)."""
         thread = MACHINE.thread
         if thread is None:
             return
-        self._listed("completes an epoch", attempt.published_us or thread.since_us)
+        self.listed("completes an epoch", attempt.published_us or thread.since_us)
         mine = self._generation(site, attempt.run_id)
         if not attempt.published and mine is not None and site.claimed(mine, thread.since_us):
-            self._judge.violate_step(
-                f"{attempt.name} is replayed by a run that was overtaken before"
-            )
+            self._wrong(f"{attempt.name} is replayed by a run that was overtaken before")
 
     def replayed(self, attempt: Computed) -> None:
         """Look at a run that completes what is flushed already: it has looked for a higher claim last."""
         listed = MACHINE.thread.listed if MACHINE.thread is not None else {}
         if listed.get("runs", 0) < max(listed.values(), default=0):
-            self._judge.violate_step(
-                f"{attempt.name} is replayed without a last look for a higher claim"
-            )
+            self._wrong(f"{attempt.name} is replayed without a last look for a higher claim")
 
     def _generation(self, site: Site, run_id: str) -> int | None:
         """Return the generation that a run has claimed; None: none, or its claim is gone."""
@@ -181,49 +200,54 @@ class Steps:
         thread = MACHINE.thread
         if thread is None:
             return
-        if path.startswith(paths.TOMBSTONE.folder):
+        if path.startswith(paths.RETAINED_RECORD.folder):
+            self._copied.setdefault(path, (thread, MACHINE.true_us))
+        elif path.startswith(paths.TOMBSTONE.folder):
             self._noted_us[path] = MACHINE.true_us
         elif path.startswith(paths.MANIFEST.folder) and MACHINE.looked_us:
             self._put_back_us[path] = MACHINE.true_us
         elif thread.rewind is not None and path.startswith("flusher"):
             thread.rewind.reported |= json.loads(data)["doing"].startswith("rewind")
         if step := self._step(site, path, data):
-            self._listed(step, thread.since_us)
+            since_us = thread.since_us
+            if step == "attaches":
+                since_us = max(
+                    since_us, site.since_us[path.split("/")[1], -1]
+                )  # it looks again then
+            self.listed(step, since_us)
 
     def _step(self, site: Site, path: str, data: bytes) -> str:
         """Return which step it is to make an object of the log, before which folders are listed freshly."""
-        if path == "log.json":
-            return "begins the log"
         if path.startswith(paths.CLAIM.folder):
             return self._claimed(site, path, json.loads(data))
-        if path.startswith(paths.TICKET.folder):
-            return "" if site.log.paths(paths.CLAIM.folder) else "starts where no run has published"
-        if path.startswith("interventions/rewind"):
-            return "decides"
-        if MACHINE.thread is None or MACHINE.thread.name != "command":
+        if path.startswith(paths.TICKET.folder) and site.log.paths(paths.CLAIM.folder):
             return ""
-        announced = (
-            path.startswith(paths.TARGET_STATE.folder) and json.loads(data)["verb"] == "announced"
-        )
-        return "decides" if announced or path.startswith(paths.DECISION.folder) else ""
+        commands = MACHINE.thread is not None and MACHINE.thread.name == "command"
+        if path.startswith(paths.TARGET_STATE.folder) and commands:
+            return self._changed(site, path.split("/")[1], json.loads(data)["verb"])
+        if path.startswith(paths.DECISION.folder) and commands:
+            return "decides"
+        return next((step for name, step in _MADE.items() if path.startswith(name)), "")
+
+    def _changed(self, site: Site, target: str, verb: str) -> str:
+        """A target is announced before it is attached (`docs/protocol/targets.md`)."""
+        if verb == "attached" and site.state(target) != "announced":
+            self._wrong(f"{target} is attached, and was not announced", acts=2)
+        return {"announced": "announces", "attached": "attaches"}.get(verb, "decides")
 
     def _records(self, site: Site, path: str, window: dict[str, Any]) -> None:
         """A record says what the target's own ledger row has said (rule 17), of this log (rule 23)."""
         target = path.split("/")[1] if path.count("/") > 1 else ""
         rewind = MACHINE.thread.rewind if MACHINE.thread is not None else None
         if rewind is not None and rewind.row is None:
-            self._judge.violate_step(f"a rewind makes {path}, and has not moved its row")
+            self._wrong(f"a rewind makes {path}, and has not moved its row")
         for each in window["epochs"]:
             if (target, each["epoch"], each["base_us"]) not in self._finished_us:
-                self._judge.violate_step(
-                    f"{path} is made, and epoch {each['epoch']} was not finished so"
-                )
+                self._wrong(f"{path} is made, and epoch {each['epoch']} was not finished so")
             there = site.manifests(each["epoch"]) if MACHINE.looked_us and each["digest"] else set()
             given_up = (target, each["epoch"]) in site.given_up
             if there and each["digest"] not in there and not given_up:
-                self._judge.violate_step(
-                    f"{path} is made, and names a manifest that is not in this log"
-                )
+                self._wrong(f"{path} is made, and names a manifest that is not in this log")
 
     def finished(self, target: str, window: Window) -> None:
         """Learn that a ledger row says of a window that it is flushed."""
@@ -240,15 +264,13 @@ class Steps:
         assert thread is not None
         if claim.get("early"):
             if epoch < thread.next_epoch and not self._judge.old_listings:
-                self._judge.violate_step(
+                self._wrong(
                     f"{path} says epoch {epoch}, and Spark goes on with {thread.next_epoch}"
                 )
             return "claims as it starts"
         there = site.checkpoint.has(f"commits/{epoch}") and not self._judge.old_listings
         if there and site.committed_us.get(epoch, thread.since_us) < thread.since_us:
-            self._judge.violate_step(
-                f"{path} is claimed for epoch {epoch}, which was completed before"
-            )
+            self._wrong(f"{path} is claimed for epoch {epoch}, which was completed before")
         return ""
 
     def waits(self, site: Site, attempt: Computed) -> None:
@@ -267,7 +289,7 @@ class Steps:
         there = site.log.has(paths.TICKET.path(attempt.run_id)) and not self._judge.old_listings
         names = {each.manifest for each in rivals}  # a clone has its own of one name
         if len(names) > 1 and there and not site.has_proof(attempt):
-            self._judge.violate_step(f"a run waits for space, and {attempt.name} has no proof")
+            self._wrong(f"a run waits for space, and {attempt.name} has no proof")
 
     # --- what is deleted --------------------------------------------------------------------------
 
@@ -277,7 +299,7 @@ class Steps:
         if thread is None:
             return
         if path.startswith(paths.CLAIM.folder) and MACHINE.looked_us:
-            self._listed("forgets runs", MACHINE.looked_us)
+            self.listed("forgets runs", MACHINE.looked_us)
         elif path.startswith(paths.TICKET.folder) and MACHINE.looked_us:
             self._ticket_goes(site, path)
         elif path.startswith(paths.WITHOUT_SINK.folder):
@@ -309,7 +331,7 @@ class Steps:
             if any(_number(name) >= site.first(each) for each in attached)
         ]
         if pending:
-            self._judge.violate_step(f"{path} goes, and {pending} may need a proof of its run")
+            self._wrong(f"{path} goes, and {pending} may need a proof of its run")
 
     def choice_goes(self, site: Site, path: str) -> None:
         """Rules 11, 18: several targets share a choice, which stays until all have the epoch."""
@@ -322,12 +344,12 @@ class Steps:
                 (target, epoch) in site.given_up
             )
             if lacks and not done and self._was_seen(site, target):
-                self._judge.violate_step(f"{path} goes, and {target} lacks the epoch")
+                self._wrong(f"{path} goes, and {target} lacks the epoch")
 
     def _note_goes(self, site: Site, path: str) -> None:
         """Rule 12: what Spark made without a sink is noted until it is flushed."""
         if _number(path) > site.settled():
-            self._judge.violate_step(f"{path} goes before its epoch is flushed")
+            self._wrong(f"{path} goes before its epoch is flushed")
 
     def _orphan_goes(self, site: Site, path: str) -> None:
         """Rule 18: a note comes before, and no manifest was there when its run listed them after that."""
@@ -343,20 +365,20 @@ class Steps:
         if attempt is not None and attempt.published_us:
             seen = attempt.published_us < thread.listed.get("manifests", 0)
             if seen and path in attempt.segments and site.log.has(attempt.manifest):
-                self._judge.violate_step(f"{path} goes, which the manifest of {attempt.name} names")
+                self._wrong(f"{path} goes, which the manifest of {attempt.name} names")
             return
         generation = self._generation(site, run_id)
         if generation is None:
             return
         note = paths.TOMBSTONE.path(Attempt(epoch, generation))
         if not site.log.has(note):
-            self._judge.violate_step(f"{path} goes, and no note in tombstones/ says so")
+            self._wrong(f"{path} goes, and no note in tombstones/ says so")
         if thread.listed.get("manifests", -1) < self._noted_us.get(note, 0):
-            self._judge.violate_step(f"{path} goes, and no manifests were listed after {note}")
+            self._wrong(f"{path} goes, and no manifests were listed after {note}")
         if epoch in site.kept and not any(
             _number(name) == epoch for name in site.log.paths(paths.MANIFEST.folder)
         ):
-            self._judge.violate_step(f"{path} goes, of a checkpointed epoch without a manifest")
+            self._wrong(f"{path} goes, of a checkpointed epoch without a manifest")
 
     def _is_swept(self, site: Site, path: str, run_id: str) -> None:
         """Rule 18: an orphan is of a run that Spark keeps no more, and of an epoch that is not flushed."""
@@ -367,24 +389,29 @@ class Steps:
             claims = {_number(each): each for each in site.log.paths(paths.CLAIM.folder)}
             owner = json.loads(site.log.get(claims[mine]))["run_id"] if mine in claims else run_id
             if owner == run_id and max(claims, default=0) <= mine:
-                self._judge.violate_step(f"{path} goes, which its run may publish")
+                self._wrong(f"{path} goes, which its run may publish")
         for record, us in self.recorded_us.items() if not self._judge.old_listings else ():
             flushed = record.startswith(paths.FLUSHED.folder) and _number(record) >= _number(path)
             if flushed and us < thread.looked.get("flushed", 0) and site.log.has(record):
-                self._judge.violate_step(f"{path} goes as an orphan, and {record} was there")
+                self._wrong(f"{path} goes as an orphan, and {record} was there")
 
     def _garbage_goes(self, site: Site, path: str) -> None:
         """Rules 17, 18: a flusher deletes nothing of an epoch that any target lacks; copies are true ones."""
         epoch = _number(path)
         if path.startswith(paths.MANIFEST.folder):
             self._is_copied(site, epoch)
+            thread, made_us = self._copied.get(paths.RETAINED_RECORD.path(epoch), (None, 0))
+            if thread is MACHINE.thread and made_us > MACHINE.looked_us:
+                self.listed("moves a manifest to its copy", made_us)
         if site.rewound_us or self._judge.disasters or self._judge.cloned:
             return
+        states = [paths.target_states(each) for each in site.states if self._was_seen(site, each)]
+        self.listed("trims", MACHINE.looked_us, *states)
         attempt = site.kept.get(epoch)
         lacking = site.lacking(attempt) if attempt is not None else ()
         # One that was announced since the flusher has looked has second names.
         if epoch not in site.kept or any(self._was_seen(site, target) for target in lacking):
-            self._judge.violate_step(f"{path} goes, and its epoch is not flushed everywhere")
+            self._wrong(f"{path} goes, and its epoch is not flushed everywhere")
 
     def _was_seen(self, site: Site, target: str) -> bool:
         """Whether a target was announced before the flusher's step that is under way."""
@@ -396,7 +423,7 @@ class Steps:
         attempt = site.kept.get(_number(path))
         left = attempt is not None and any(site.log.has(each) for each in attempt.segments)
         if left and not MANIFEST.search(path) and any(_number(n) == _number(path) for n in there):
-            self._judge.violate_step(f"{path} goes, and the manifest of its epoch is retained")
+            self._wrong(f"{path} goes, and the manifest of its epoch is retained")
 
     def _second_name_goes(self, site: Site, path: str) -> None:
         """It stays until its epoch is flushed again (`docs/protocol/operators.md`)."""
@@ -408,12 +435,12 @@ class Steps:
         record = site.records(target).get(int(found[1]))
         us = re.search(r"/([0-9]{20})/", path)
         if record and us and last_us(record) <= int(us[1]) and not self._judge.set_back:
-            self._judge.violate_step(f"{path} goes, and the record of its epoch is from before it")
+            self._wrong(f"{path} goes, and the record of its epoch is from before it")
         attempt = site.kept.get(int(found[1]))
         if attempt is None or target not in site.lacking(attempt):
             return
         if path.endswith((attempt.manifest, *attempt.segments)):
-            self._judge.violate_step(f"{path} goes, and {attempt.name} is to be flushed again")
+            self._wrong(f"{path} goes, and {attempt.name} is to be flushed again")
 
     def _rewind_deletes(self, site: Site, path: str) -> None:
         """A rewind deletes no last name of a manifest, and no record without a look at its row."""
@@ -422,10 +449,10 @@ class Steps:
         records = (paths.FLUSHED.folder, paths.RETAINED_RECORD.folder)
         listed_us = MACHINE.thread.listed.get("flushed", 0)
         looked_us = MACHINE.thread.looked.get("ledger", 0)
+        if path.startswith(records) and rewind and rewind.row:
+            self.listed("takes records back", rewind.moved_us)
         if path.startswith(records) and rewind and rewind.row and looked_us < listed_us:
-            self._judge.violate_step(
-                f"a rewind deletes {path}, and has not looked at its row again"
-            )
+            self._wrong(f"a rewind deletes {path}, and has not looked at its row again")
         if not MANIFEST.search(path):
             return
         name = f"{paths.MANIFEST.folder}{path.rpartition('/')[2]}"
@@ -434,7 +461,7 @@ class Steps:
         ):
             return  # `skip` has copied it, and its segments are gone
         if not any(other.endswith(f"/{name}") for other in site.log.paths(paths.ASIDE)):
-            self._judge.violate_step(f"a rewind deletes {path}, which has no second name")
+            self._wrong(f"a rewind deletes {path}, which has no second name")
 
     def may_rewind(self, site: Site, target: str, to: int) -> bool:
         """Whether a rewind means something: ledger and log agree, and all above has a record of its own."""
@@ -459,7 +486,7 @@ class Steps:
                 continue
             for path in (*attempt.segments, attempt.manifest):
                 if site.log.has(path) and not any(name.endswith(f"/{path}") for name in aside):
-                    self._judge.violate_step(f"a rewind to {to} gives {path} no second name")
+                    self._wrong(f"a rewind to {to} gives {path} no second name")
 
     def attached(self, site: Site, target: str, first: int) -> None:
         """Look at a target that is attached again: what others may trim has second names of its own."""
@@ -467,9 +494,7 @@ class Steps:
         if row is not None and site.log.has(paths.LOG):
             log = json.loads(site.log.get(paths.LOG))
             if (row.log_id, row.checkpoint) != (log["log_id"], log["checkpoint"]):
-                self._judge.violate_step(
-                    f"{target} is attached, and its ledger row is of {row.log_id}"
-                )
+                self._wrong(f"{target} is attached, and its ledger row is of {row.log_id}")
         aside = site.log.paths(paths.of_target(target, paths.ASIDE))
         completed = max(site.checkpoint.numbers("commits"), default=-1)  # it may have been set back
         bound = min(site.bounds.get(target, -1), completed)
@@ -477,18 +502,14 @@ class Steps:
             if attempt is not None and attempt.epoch >= first and site.log.has(attempt.manifest):
                 plan = parsed(site.log.get(attempt.manifest))["plan"]
                 if not site.log.has(paths.of_target(target, paths.PLAN.path(plan))):
-                    self._judge.violate_step(
-                        f"{target} is attached, and {attempt.name} has no plan"
-                    )
+                    self._wrong(f"{target} is attached, and {attempt.name} has no plan")
             if attempt is None or not first <= attempt.epoch <= bound:
                 continue
             if target not in site.lacking(attempt):
                 continue
             for path in (*attempt.segments, attempt.manifest):
                 if not any(name.endswith(f"/{path}") for name in aside):
-                    self._judge.violate_step(
-                        f"{target} is attached, and has no second name of {path}"
-                    )
+                    self._wrong(f"{target} is attached, and has no second name of {path}")
 
     def record_deleted(self, site: Site, epoch: int) -> None:
         """Look at a record that a flusher deletes."""
@@ -501,7 +522,7 @@ class Steps:
         if newest is None or not site.log.has(path):
             return
         if json.loads(site.log.get(path))["base_us"] < newest["base_us"]:
-            self._judge.violate_step(f"{path} is no copy of the record that counts")
+            self._wrong(f"{path} is no copy of the record that counts")
 
     # --- the ledger -------------------------------------------------------------------------------
 
@@ -516,9 +537,7 @@ class Steps:
         if thread is None or not thread.looked_us or seen is None:
             return
         if last is not None and last.last != seen.flushed:
-            self._judge.violate_step(
-                f"epoch {window.first} is begun, and the row was updated in part"
-            )
+            self._wrong(f"epoch {window.first} is begun, and the row was updated in part")
         if window.sending > 1:
             self._takes(target, thread.process.name)
             return
@@ -533,18 +552,16 @@ class Steps:
         present_us = MACHINE.true_us + 2 * _CLOCKS_DIFFER_US
         goes_on = seen.last_us > present_us and target in self._brought_back
         if right and window.last_us > present_us and not goes_on:
-            self._judge.violate_step(
-                f"epoch {window.first} is begun as of the future that was left behind"
-            )
+            self._wrong(f"epoch {window.first} is begun as of the future that was left behind")
         if agree and window.begun_us < thread.looked_us + host_us:
-            self._judge.violate_step(f"epoch {window.first} is begun as of long ago")
+            self._wrong(f"epoch {window.first} is begun as of long ago")
 
     def _takes(self, target: str, name: str) -> None:
         """A flusher from which a window was taken waits before it takes it back (rule 26)."""
         sent = self._sent.setdefault(target, [])
         taken = sent and sent[-1][0] != name and name in {each for each, _ in sent}
         if taken and MACHINE.true_us < sent[-1][1] + _PATIENCE_US:
-            self._judge.violate_step(f"{name} takes a window back at once")
+            self._wrong(f"{name} takes a window back at once")
         sent.append((name, MACHINE.true_us))
 
     def nothing_recorded(self, target: str, first: int, step: str) -> None:
@@ -555,7 +572,7 @@ class Steps:
         for path, us in self.recorded_us.items():
             newer = path.startswith(paths.FLUSHED.folder) and _number(path) >= first
             if newer and us < thread.listed.get("flushed", 0) and site.log.has(path):
-                self._judge.violate_step(f"{thread.process.name} {step}, and {path} was there")
+                self._wrong(f"{thread.process.name} {step}, and {path} was there")
 
     def begins(self, target: str, window: Window) -> None:
         """Look at a window that is begun: what was listed before, and what is chosen (rules 9, 11, 26)."""
@@ -563,7 +580,7 @@ class Steps:
         if not MACHINE.looked_us:
             return
         if window.sending <= 1:
-            self._listed("begins a window", MACHINE.looked_us)
+            self.listed("begins a window", MACHINE.looked_us)
             self._alike(site, target, window)
         for begun in window.epochs:
             if not begun.manifest:
@@ -575,9 +592,7 @@ class Steps:
                 )
                 trimmed = not chosen and not site.log.has(begun.manifest)
                 if chosen.get("generation") != begun.generation and not trimmed:
-                    self._judge.violate_step(
-                        f"{begun.manifest} is begun for {target}: {choice} says {chosen}"
-                    )
+                    self._wrong(f"{begun.manifest} is begun for {target}: {choice} says {chosen}")
             if window.sending <= 1 and not target:
                 self._is_proven(site, begun.epoch)
             attempt = Attempt(begun.epoch, begun.generation)
@@ -587,9 +602,9 @@ class Steps:
             here = here and manifest_digest(site.log.get(begun.manifest)) == begun.digest
             doubtful = site.log.has(note) and not site.has_proof(attempt)
             if window.sending <= 1 and len(beside) > 1 and doubtful and here:
-                self._judge.violate_step(f"{begun.manifest} is begun, and {note} is there")
+                self._wrong(f"{begun.manifest} is begun, and {note} is there")
             if window.sending and self._judge.clocks_agree and begun.base_us < MACHINE.looked_us:
-                self._judge.violate_step(f"epoch {begun.epoch} is sent with timestamps before now")
+                self._wrong(f"epoch {begun.epoch} is sent with timestamps before now")
 
     def _is_proven(self, site: Site, epoch: int) -> None:
         """Of several attempts none is begun without a fresh listing of what proves one (rules 9 and 11)."""
@@ -605,9 +620,7 @@ class Steps:
         assert thread is not None
         late = thread.listed.get("proofs", 0) < MACHINE.looked_us
         if len(names) > 1 and late and not decided and len(self._judge.sites) == 1:
-            self._judge.violate_step(
-                f"one of {sorted(names)} is begun, and proofs/ was not listed freshly"
-            )
+            self._wrong(f"one of {sorted(names)} is begun, and proofs/ was not listed freshly")
 
     def _alike(self, site: Site, target: str, window: Window) -> None:
         """Epochs that share a window are written in the same way, and chosen for good (rule 10)."""
@@ -617,9 +630,7 @@ class Steps:
             if self._may_be_overturned(site, begun.epoch) and not thread.process.name.startswith(
                 "driver"
             ):
-                self._judge.violate_step(
-                    f"epoch {begun.epoch} shares a window, and nothing proves its attempt"
-                )
+                self._wrong(f"epoch {begun.epoch} shares a window, and nothing proves its attempt")
         plans = {
             parsed(site.log.get(begun.manifest))["plan"]
             for begun in window.epochs
@@ -629,9 +640,7 @@ class Steps:
         there = [json.loads(site.log.get(path)) for path in files if site.log.has(path)]
         demands = [plan.get("demands") for plan in there]
         if any(each != demands[0] for each in demands):
-            self._judge.violate_step(
-                f"epochs {window.epochs[0].epoch} on share a window: {demands}"
-            )
+            self._wrong(f"epochs {window.epochs[0].epoch} on share a window: {demands}")
 
     def _may_be_overturned(self, site: Site, epoch: int) -> bool:
         """Whether one of several attempts is begun that no note and no later manifest proves (rule 11)."""
@@ -679,7 +688,7 @@ class Steps:
     def row_made(self, target: str, row: LedgerState, used_us: int) -> None:
         """Look at a ledger row that an operator has made: its timestamps go on (rule 14)."""
         if row.last_us < used_us:
-            self._judge.violate_step(
+            self._wrong(
                 f"the ledger row of {target or 'the query'} is made with the timestamp {row.last_us};"
                 f" {used_us} was used"
             )
@@ -698,7 +707,7 @@ class Steps:
             # In an old listing it may be missing: then the row is the same write, too.
             known = made_us >= known_us and not self._judge.old_listings
             if path and known and made_us < MACHINE.looked_us and site.log.has(path):
-                self._judge.violate_step(f"row {key} of epoch {epoch} is sent, and {path} has it")
+                self._wrong(f"row {key} of epoch {epoch} is sent, and {path} has it")
 
 
 def _attempt(path: str) -> Attempt:

@@ -193,7 +193,8 @@ class Mount(StateBackend):
     def _asked(self, prefix: str) -> builtins.list[str]:
         self._changed(prefix)  # a new name in the folder lets the host ask the server
         if MACHINE.thread is not None and not MACHINE.only_looks:
-            MACHINE.thread.listed[prefix.partition("/")[0]] = MACHINE.true_us
+            for folder in (prefix, prefix.partition("/")[0]):
+                MACHINE.thread.listed[folder] = MACHINE.true_us
         return self._volume.paths(prefix)
 
     def _changed(self, path: str) -> None:
