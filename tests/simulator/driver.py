@@ -259,10 +259,10 @@ class Run:
         }
         if self.world.several:
             refuse_other_targets(driver.log, self.names)
-            left = (
+            unnamed = (
                 paths.target_states(each) for each in driver.site.states if each not in self.names
             )
-            self.world.judge.steps.listed("starts with its targets", driver.main.since_us, *left)
+            self.world.judge.steps.listed("starts with its targets", driver.main.since_us, *unnamed)
         key = several_plans_key(rows.SCHEMA, {n: (t.name, t.shape) for n, t in targets.items()})
         for name, target in targets.items():
             log = driver.log.of(name)
