@@ -449,14 +449,14 @@ class Judge(logging.Handler):
     def restored_before_rewind(self, target: str, epochs: range) -> None:
         """Learn that a backup of the target was restored from before a rewind of these epochs.
 
-        The rewind has taken their rows out of the quarantine: they were to come again. What the backup has,
-        with a ledger row that says so, is flushed.
+        The rewind has taken their refused rows out of the quarantine: they were to come again. So what the
+        backup lacks of these is lost. What it has, with a ledger row that says so, is flushed.
         """
         for attempt in self.by_value:
             if attempt.epoch in epochs:
                 rows = {key for key in attempt.rows if key.startswith((INVALID, REFUSED))}
                 arrival = attempt.at(target)
-                arrival.gone |= rows
+                arrival.gone |= rows - arrival.keys
                 there = arrival.keys.issuperset(attempt.rows.keys() - rows)
                 arrival.flushed |= bool(arrival.begun_us) and there
 
