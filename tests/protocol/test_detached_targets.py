@@ -365,6 +365,26 @@ def test_a_writer_that_is_called_again_publishes_nothing_either(world: SeveralWo
     assert world.log.attempts_at(1) == ()
 
 
+def test_rule_9_a_run_that_claimed_as_it_started_does_not_miss_a_target_in_an_old_listing(
+    tmp_path: Path,
+) -> None:
+    """It listed the targets before its claim; one was announced since, from another host."""
+    world = SeveralWorld(tmp_path)
+    there = world.log_backend = LocalBackend(tmp_path / "log")
+    epochs(world, 0)
+    plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
+    mount = world.log_backend = CachingMount(tmp_path / "log", asks_again=True)
+    both, world.named = world.named, {CELLS: world.named[CELLS]}
+    run = world.run()
+    claim_generation(world.log, run.run_id, {"targets": CELLS}, 1, early=True)
+    mount.cache(paths.target_states(ADDED))
+    announce(Log(there, ADDED), 3, NOW_US, "test", "a start that died")
+    with pytest.raises(OptionError, match="keeps epochs for added"):
+        run.publish([("1", 1)])
+    assert world.log.attempts_at(1) == ()
+    world.named = both
+
+
 def test_rule_9_a_start_does_not_miss_the_targets_in_an_old_listing(tmp_path: Path) -> None:
     """The log was begun with them, from another host."""
     world = SeveralWorld(tmp_path)

@@ -37,6 +37,8 @@ class Claimed(NamedTuple):
     generation: int
     is_new: bool
     """Whether the run has claimed it just now."""
+    early: bool
+    """Whether it had as it started, which says of no look at the log since."""
 
 
 def claim_generation(
@@ -74,7 +76,7 @@ def claim_generation(
         raise fenced(f"Generation {mine} is claimed by run {claim.run_id}")
     if claim is None or log.highest_generation() > mine:  # None: it was deleted below a higher one
         raise fenced(f"Generation {mine} was overtaken")
-    return Claimed(mine, is_new=present is None)
+    return Claimed(mine, is_new=present is None, early=present is not None and present.early)
 
 
 def refuse_overtaken(log: Log, attempt: Attempt) -> None:

@@ -135,7 +135,7 @@ class Publisher:
             self._log, self._checkpoint
         )
         try:
-            generation, is_new = claim_generation(
+            claimed = claim_generation(
                 self._log,
                 batch.run_id,
                 self._options,
@@ -147,13 +147,14 @@ class Publisher:
         except Fenced:
             leave_proof(self._log, batch.epoch - 1, batch.run_id)
             raise
-        if is_new:
+        if claimed.is_new:
             sweep_orphans(self._log, batch.run_id, checkpointed=batch.epoch - 1)
         offsets = self._checkpoint.committing_offsets(batch.epoch)
         first_epoch = self._first_epoch(identity, batch.epoch)
         flushed = self._flushed_before(batch.epoch, offsets)
-        attempt = Attempt(batch.epoch, generation)
-        everywhere = self._flushed_everywhere(fresh=is_new) if self._log.several else flushed
+        attempt = Attempt(batch.epoch, claimed.generation)
+        fresh = claimed.is_new or claimed.early
+        everywhere = self._flushed_everywhere(fresh=fresh) if self._log.several else flushed
         return _Seen(attempt, checkpointed, offsets, first_epoch, flushed, everywhere)
 
     def _refuse_to_claim(self, batch: Appended) -> None:
@@ -165,8 +166,8 @@ class Publisher:
     def _flushed_everywhere(self, *, fresh: bool) -> int:
         """Return the last epoch that is flushed to every target; the run has made plans of all of them.
 
-        :param fresh: the run has claimed just now. `attach` announces a target, then looks for claims: the
-            one or the other is seen.
+        :param fresh: the run may not have listed the targets since its claim. `attach` announces a target,
+            then looks for claims: the one or the other is seen.
         :raises OptionError: a target was attached meanwhile that the run does not name.
         """
         limits = {view.target: flushed for view, flushed in flushed_limits(self._log, fresh=fresh)}
