@@ -602,6 +602,20 @@ def test_rule_16_a_rewind_leaves_a_row_that_alone_says_what_was_flushed(world: W
     assert world.table() == {"a": 0, "b": 1, "c": 2}
 
 
+def test_rule_16_a_rewind_leaves_what_a_flusher_records_yet_to_the_flusher(world: World) -> None:
+    """Of the row only that nothing is begun is hidden. Once the record is there, the mark is that epoch."""
+    world.run().flushed_batches([("a", 0)]).batch([("b", 1)])
+    world.begin_and_die()
+    world.store.shadows[world.query_id] = Shadow(2**62, ("begun",))
+    with pytest.raises(errors.LogUnavailable):
+        world.flush(Faults(at=0, error=ConnectionError, matching=f"create {paths.FLUSHED.folder}"))
+    with pytest.raises(errors.OptionError, match="Let a flusher finish it first"):
+        rewind(world, 0)
+    world.flush()
+    with pytest.raises(errors.LedgerShadowed, match="--to 1 --option"):
+        world.run().flushed_batches([("c", 2)])
+
+
 def test_a_rewind_over_epochs_that_were_given_up(world: World) -> None:
     """They stay given up; their timestamps, used or not, are not used again."""
     fill(world)

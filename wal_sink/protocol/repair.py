@@ -212,7 +212,8 @@ def refuse_rewind(past: Past, to: int, owner: Owner, *, reset_us: int | None = N
     """
     row, floor = past.row, past.floor
     refuse_other_owner(row, owner)
-    if row is not None and any(each.last > floor for each in (row.begun, row.last) if each):
+    windows = (row.begun, row.last) if row is not None and row.flushed <= floor else ()
+    if row is not None and any(each.last > floor for each in windows if each):
         refuse_torn(row, floor)
     if not past.identity.first_epoch - 1 <= to <= floor:
         raise OptionError(
