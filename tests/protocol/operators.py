@@ -100,10 +100,10 @@ def skip(world: World, epoch: int, to: str | None = None, *, begun: bool = False
     )
 
 
-def faulty(world: World, faults: Faults) -> Query:
-    """The query, as a process sees it whose operations fail."""
+def faulty(world: World, faults: Faults, target: str = "") -> Query:
+    """The query, or one of its targets, as a process sees it whose operations fail."""
     return Query(
         world.query_id,
         Checkpoint(FaultyBackend(world.checkpoint, faults)),
-        Log(FaultyBackend(world.log_backend, faults)),
+        Log(FaultyBackend(world.log_backend, faults), target),
     )

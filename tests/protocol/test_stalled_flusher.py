@@ -11,15 +11,17 @@ import pytest
 
 from state_backends import open_backend
 from tests.protocol.aged_log import record_each, recorded_in
-from tests.protocol.engine import World
+from tests.protocol.engine import World, flush
 from tests.protocol.interleave import Process, Turns
 from tests.protocol.operations import At
-from tests.protocol.operators import files, query, restore, rewind
+from tests.protocol.operators import faulty, files, query, restore, rewind
+from tests.protocol.several_world import ADDED, CELLS, SeveralWorld
 from wal_sink.admin.rewind import Rewound, plan_rewind
 from wal_sink.admin.skip import plan_skip
 from wal_sink.admin.verify import verify
 from wal_sink.errors import (
     CorruptLog,
+    Fenced,
     LedgerBehindLog,
     MissingManifest,
     MissingSegment,
@@ -519,6 +521,65 @@ def test_rule_11_what_a_rewind_flushes_again_is_proven(world: World, *, late_tri
     flusher = world.flusher(run_history=RunHistory())
     until_rest(flusher)
     assert world.table() == {"a": 0, "b": 1}
+
+
+def record_between(world: World, name: str = "") -> None:
+    """Flush epoch 1 to a target whose ledger row is lost then, and rewind to epoch 0.
+
+    The flusher makes its record when the row was moved, and trims when the rewind has deleted that record.
+    """
+    record, manifest = f"create {paths.FLUSHED.folder}", f"delete {paths.MANIFEST.folder}"
+
+    def flushes(faults: Turns) -> None:
+        flush(world.flusher(faults, RunHistory(), name=name))
+
+    def rewinds(faults: Turns) -> None:
+        now_us = world.clock.us + 600_000_000
+        asked, target = faulty(world, faults, name), world.targets[name]
+        plan_rewind(asked, target, 0, now_us).carry_out(now_us)
+
+    slow = Process(Turns(0, 1, counts=lambda each: each.startswith((record, manifest))), flushes)
+    slow.turn()
+    world.store.ledger.clear()
+    first = Process(Turns(0, counts=lambda each: each.startswith(record)), rewinds)
+    for process in (first, slow, first):
+        process.turn()
+    assert (first.ended, slow.ended, world.log.of(name).flushed_epochs()) == (True, False, [0])
+    slow.turn()
+    assert (slow.ended, world.log.attempts()) == (True, ())
+
+
+def test_rule_11_what_proves_an_attempt_stays_beside_it_over_a_rewind(world: World) -> None:
+    """The trim deletes the note of the run that Spark has kept, too."""
+    world.run().flushed_batches([("a", 0)])
+    kept = world.run()
+    kept.publish([("b", 1)])
+    world.run().publish([("lost", 1)])
+    kept.write_commit([[("b", 1)]], heard=False)
+    with pytest.raises(Fenced):
+        kept.publish([("c", 2)])
+    record_between(world)
+    assert world.log_backend.list(paths.PROOF.folder) == []
+    until_rest(world.flusher(run_history=RunHistory()))
+    assert world.table() == {"a": 0, "b": 1}
+
+
+def test_rule_11_what_all_targets_get_stays_chosen_over_a_rewind(tmp_path: Path) -> None:
+    """Another target has it; only the choice says so, which the trim deletes, too."""
+    world = SeveralWorld(tmp_path)
+    world.run().batches([("a", 0)])
+    world.flush_all()
+    run_history = RunHistory()
+    kept = world.run(run_history=run_history)
+    kept.publish([("b", 1)])
+    world.run().publish([("lost", 1)])
+    kept.write_commit([[("b", 1)]])
+    flush(world.flusher(run_history=run_history, name=ADDED))
+    record_between(world, CELLS)
+    assert world.log_backend.list("choices") == []
+    flush(world.flusher(run_history=RunHistory(), name=CELLS))
+    assert sorted(world.rows(CELLS)) == sorted(world.rows(ADDED)) == [("a", 0), ("b", 1)]
+    world.end_sessions()
 
 
 def test_a_file_that_is_gone_and_not_aside_is_still_an_error(world: World) -> None:

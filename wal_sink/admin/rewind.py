@@ -328,6 +328,8 @@ class Rewind(NamedTuple):
             )
         )
         put_back(query.log, self.to)
+        # Before the second names: a trim deletes a manifest before what tells it from others.
+        noted, chosen = query.log.keys(paths.PROOF), self._chosen()
         try:
             for manifest in self.needed:
                 files = [segment.path for segment in manifest.files]
@@ -337,6 +339,11 @@ class Rewind(NamedTuple):
             for epoch in self.again:
                 reporter.say(REWINDING, epoch)
                 pin_attempt(query, past, epoch, self.new.last_us, now_us)
+            # What a flusher records until the row is moved is deleted below, and that flusher trims it.
+            for manifest in chosen:
+                prove_aside(query.log, self.new.last_us, manifest)
+            notes = [paths.PROOF.path(m.attempt) for m in self.needed if m.attempt in noted]
+            set_aside(query.log, self.new.last_us, notes)
         except FileNotFoundError as error:
             raise WalSinkError(
                 f"What is to be flushed again was changed meanwhile: {error}",
@@ -368,6 +375,20 @@ class Rewind(NamedTuple):
             before=before,
             after=after,
         )
+
+    def _chosen(self) -> list[Manifest]:
+        """Return what was chosen for all of several targets, of what is kept: others may have it."""
+        log = self.query.log
+        if not log.several:
+            return []
+        choices = {each: log.read(paths.CHOICE, each) for each in {m.epoch for m in self.needed}}
+        return [
+            each
+            for each in self.needed
+            if (chosen := choices[each.epoch]) is not None
+            and chosen.digest
+            and chosen.generation == each.generation
+        ]
 
     def _refuse_undone(self, ledger: LedgerAccess) -> None:
         """Check, once the records are gone, that only a flusher can have moved the row since.
