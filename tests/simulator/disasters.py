@@ -6,7 +6,6 @@ import json
 from typing import TYPE_CHECKING
 
 from tests.simulator.driver import Driver
-from tests.simulator.machine import MACHINE
 from tests.simulator.site import Backup, Site
 from tests.simulator.swarm import Operation
 from tests.simulator.target import Snapshot
@@ -267,10 +266,8 @@ class Disasters:
 
     def _lose_ledger(self) -> None:
         """Truncate the ledger's table; the rows are there."""
-        if self.world.database.ledger.pop(self.world.query_id, None) is not None:
+        if self.world.lose_ledger():
             self.world.happened("ledger lost")
-            self.world.judge.row_lost("")
-            self.world.judge.timestamps_lost_us = MACHINE.true_us
             self.world.documented |= {"LedgerBehindLog", "LedgerShadowed"}
 
     def _shadow_ledger(self) -> None:

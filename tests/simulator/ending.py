@@ -218,6 +218,8 @@ class _Last:
             elif chosen or "move the manifest away" in error.remedy:
                 self.site.move_manifest_away(re.findall(r"manifests/[0-9-]+\.json", error.what)[0])
             else:
+                if type(error).__name__ == "LedgerShadowed":
+                    self.world.lose_ledger()  # the error names another ledger table
                 self._mend(error, target)
             if self.world.judge.violations:
                 break

@@ -502,7 +502,7 @@ class Site:
         """Tell the judge when the last name of a segment or a manifest goes; both may have a second one."""
         self._judge.steps.deleted(self, path)
         if self.looked_before_rewind and path.startswith(
-            (paths.MANIFEST.folder, paths.SEGMENT.folder)
+            (paths.MANIFEST.folder, paths.SEGMENT.folder, paths.RETAINED_MANIFEST.folder)
         ):
             self.trimmed_late.add(int(re.findall(r"[0-9]+", path)[0]))
         if path.startswith((paths.FLUSHED.folder, paths.RETAINED_RECORD.folder)):

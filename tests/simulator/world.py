@@ -89,6 +89,14 @@ class World:
         key = f"{self.query_id}/{target}" if target else self.query_id
         return self.databases[target].ledger.get(key)
 
+    def lose_ledger(self) -> bool:
+        """Take the ledger row away, also by another ledger table; return whether there was one."""
+        if self.database.ledger.pop(self.query_id, None) is None:
+            return False
+        self.judge.row_lost("")
+        self.judge.timestamps_lost_us = MACHINE.true_us
+        return True
+
     def process(self, name: str) -> Process:
         """Start a process on one of the hosts."""
         process = Process(name, self.chance.choice(self.hosts), self.trace, self._injected)
