@@ -385,7 +385,7 @@ def test_rule_22_what_is_aside_goes_when_its_epoch_is_flushed_again(world: World
     assert done.aside.startswith(f"{world.log.url}/aside/")
     assert len(names_aside(world.log)) == 3 * (2 + 1)
     world.log.record_flushed([record for record in records.values() if record is not None])
-    assert needless_aside(world.log) == []
+    assert needless_aside(world.log, 4) == []
     world.log.delete(recorded_in(world.log, *records))
 
     world.retention_s = 0
@@ -395,11 +395,42 @@ def test_rule_22_what_is_aside_goes_when_its_epoch_is_flushed_again(world: World
     assert set(aside) <= set(list_trimmable(world.log, Retention(0, world.clock)))
     record_each(world.log, lost=range(3))  # forgotten, as the oldest ones are
     resting = Trimmer(world.log, 0, world.clock)
-    resting.sweep_aside(agreed=False)  # it has not asked the ledger
+    resting.sweep_aside(None)  # it has not asked the ledger
     assert world.log_backend.list(paths.ASIDE) == aside
     world.run().flushed_batches([("f", 5)])
     assert world.log_backend.list(paths.ASIDE) == []
     assert world.table() == world.expected()
+
+
+def test_rule_22_what_is_aside_stays_for_a_late_record_above_the_ledger_row(world: World) -> None:
+    """It comes after a flusher has found that log and ledger agree, and before that one sweeps."""
+    run = world.run().flushed_batches([("a", 0)])
+    table = copy.deepcopy(world.store.table)
+    run.batch([("b", 1)])
+    slow, quick = world.flusher(), world.flusher()
+    real, sweep = slow._log.record_flushed, quick.trimmer.sweep_aside
+
+    def late(records: Sequence[FlushedEpoch]) -> None:
+        world.store.table = table
+        world.store.ledger.clear()
+        rewind(world, 0)
+
+        def swept(agreed: int | None) -> None:
+            real(records)
+            sweep(agreed)
+            raise Crash
+
+        quick.trimmer.sweep_aside = swept  # type: ignore[method-assign]
+        with pytest.raises(Crash):
+            quick.run_once()
+
+    slow._log.record_flushed = late  # type: ignore[method-assign]
+    slow.run_once()
+    assert world.log.attempts() == ()
+    with pytest.raises(LedgerBehindLog):
+        world.flush()
+    assert rewind(world, 0).again == 1
+    assert world.flushed() == world.expected() == {"a": 0, "b": 1}
 
 
 @pytest.mark.parametrize(
@@ -420,7 +451,7 @@ def test_rule_22_a_timestamp_that_was_left_behind_proves_nothing(
     world.log.record_intervention(
         Intervention(verb="rewind", by="me", at_us=1, why="", before={}, after=after)
     )
-    assert needless_aside(world.log) == ([name] if goes else [])
+    assert needless_aside(world.log, 0) == ([name] if goes else [])
 
 
 def test_rule_22_attempts_that_were_not_flushed_are_set_aside_before_they_go(world: World) -> None:

@@ -196,7 +196,7 @@ class Flusher:
             return step
         if not observed.absent:
             self.trimmer.sweep(observed.trimmable)
-            self.trimmer.sweep_aside(agreed=observed.agreed)
+            self.trimmer.sweep_aside(observed.agreed)
         if isinstance(step, Choose):
             step = self._chooser.window(step, observed)
         elif isinstance(step, Resume):

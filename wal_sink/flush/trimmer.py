@@ -102,16 +102,16 @@ class Trimmer:
             self.half_written = (self.half_written or 0) + sweep(self._log, trimmable)
         self._swept_s = time.monotonic()
 
-    def sweep_aside(self, *, agreed: bool) -> None:
+    def sweep_aside(self, agreed: int | None) -> None:
         """Delete what a rewind has set aside and is flushed again, at the first call and then every hour.
 
-        :param agreed: ledger and log were read, and say that the same epoch is flushed. A record that a
-            flusher wrote late, after it had stood still, says otherwise.
+        :param agreed: the epoch that both ledger and log say is flushed; None: they were not read, or differ.
+            A record above it was made late, by a flusher that had stood still.
         """
-        if not agreed or time.monotonic() < self._dropped_s + SWEEP_EVERY_S:
+        if agreed is None or time.monotonic() < self._dropped_s + SWEEP_EVERY_S:
             return
         with self._leaving_garbage():
-            self._log.delete(needless_aside(self._log))
+            self._log.delete(needless_aside(self._log, agreed))
         self._dropped_s = time.monotonic()
 
     @contextlib.contextmanager

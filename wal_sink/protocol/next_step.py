@@ -56,11 +56,11 @@ class Observation:
         return self.recorded.epoch if self.recorded else -1
 
     @property
-    def agreed(self) -> bool:
-        """Whether ledger and records were read, and say that the same epoch is flushed."""
+    def agreed(self) -> int | None:
+        """The epoch that ledger and records say is flushed; None: not both were read, or they differ."""
         if self.row is None or self.known or self.recorded is None:
-            return False
-        return self.row.flushed == self.recorded.epoch
+            return None
+        return self.row.flushed if self.row.flushed == self.recorded.epoch else None
 
 
 class Idle(NamedTuple):

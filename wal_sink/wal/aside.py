@@ -92,8 +92,11 @@ def names_aside(log: Log) -> frozenset[str]:
     return frozenset(path for _, _, path in _parsed(log.names(paths.ASIDE)))
 
 
-def needless_aside(log: Log) -> list[str]:
-    """List what is aside of epochs that were flushed again, or whose rewind was given up long ago."""
+def needless_aside(log: Log, upto: int) -> list[str]:
+    """List what is aside of epochs that were flushed again, or whose rewind was given up long ago.
+
+    :param upto: the epoch up to which all are flushed, as the ledger row says.
+    """
     listed = log.names(paths.ASIDE)
     if not listed:
         return []
@@ -105,7 +108,7 @@ def needless_aside(log: Log) -> list[str]:
     found = []
     for name in listed:
         aside = paths.parse_aside(name)
-        if aside is None:
+        if aside is None or aside.epoch > upto:
             continue
         us, epoch = aside.us, aside.epoch
         if epoch not in last_us:

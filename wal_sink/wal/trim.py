@@ -147,7 +147,7 @@ def list_trimmable(log: Log, retention: Retention) -> tuple[str, ...]:
     manifests = [paths.MANIFEST.path(attempt) for each in trimmed.values() for attempt in each]
     garbage = (*_segments(log, upto, stays), *_all_notes(log, upto, stays))
     left = left_entries(log, newest.epoch - RECORDS_KEPT)
-    return (*garbage, *left, *manifests, *kept, *records, *needless_aside(log))
+    return (*garbage, *left, *manifests, *kept, *records, *needless_aside(log, newest.epoch))
 
 
 def refuse_diverged(log: Log, epoch: int, attempts: Collection[Attempt]) -> None:
