@@ -588,6 +588,22 @@ def test_what_another_attach_took_back_may_be_trimmed_still(
     assert sorted(world.rows(ADDED)) == [("0", 0), ("1", 1), ("2", 2)]
 
 
+def test_an_epoch_without_rows_is_held_beside_the_manifest_of_a_run_that_failed(
+    world: SeveralWorld,
+) -> None:
+    """Spark's state repartition has left it out; every target passes over it."""
+    plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
+    world.retention_s = 86_400.0
+    world.run().batch([("1", 1)])
+    world.run().publish([("failed", 2)])
+    world.checkpoint.create("commits/2", world.checkpoint.read("commits/1"))
+    repartition(world, last_kept=1, batch=3, partitions=8)
+    flush(world.flusher(name=CELLS))
+    assert attach(world).missing == ()
+    world.flush_all()
+    assert sorted(world.rows(CELLS)) == sorted(world.rows(ADDED)) == [("0", 0), ("1", 1)]
+
+
 def test_what_a_rewind_took_back_may_be_trimmed_still(world: SeveralWorld) -> None:
     """By a flusher that stood still over both, the rewind and the announcement of a target."""
     plan_detach(query(world).of(ADDED)).carry_out(NOW_US)

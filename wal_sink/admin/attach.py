@@ -240,7 +240,8 @@ class Attachment(NamedTuple):
         if chosen is None and epoch <= unseen.upto:
             return False
         if chosen is not None:
-            attempts = [a for a in attempts if a.generation == chosen.generation]
+            # Of an epoch that all pass over, what is there is of a run that failed.
+            attempts = [a for a in attempts if chosen.digest and a.generation == chosen.generation]
             if len(attempts) < bool(chosen.digest):
                 return False
         for attempt in attempts:
