@@ -353,6 +353,31 @@ def test_rule_22_a_checkpoint_that_was_set_back_hides_nothing_that_a_flusher_has
     assert world.table() == world.expected() == {"a": 0, "b": 1}
 
 
+def test_rule_22_each_attempt_of_a_large_epoch_is_kept_that_may_be_finished(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The row that named one of them is lost; a window has one attempt at an epoch, of any size."""
+    monkeypatch.setattr("wal_sink.protocol.windows.WINDOW_BYTES", 1)
+    world.run().flushed_batches([("a", 0)])
+    table = copy.deepcopy(world.store.table)
+    world.run().publish([("lost", 1)])
+    world.run().batch([("b", 1)])
+    slow = world.flusher(run_history=RunHistory())
+    real = slow._log.record_flushed
+
+    def late(records: Sequence[FlushedEpoch]) -> None:
+        world.store.table = table
+        world.store.ledger.clear()
+        rewind(world, 0)
+        real(records)
+
+    slow._log.record_flushed = late  # type: ignore[method-assign]
+    slow.run_once()
+    assert world.log.attempts() == ()
+    assert rewind(world, 0).again == 1
+    assert world.flushed() == {"a": 0, "b": 1}
+
+
 def test_rule_22_a_rewind_that_is_refused_brings_nothing_back_that_was_flushed_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

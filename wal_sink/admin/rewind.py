@@ -10,6 +10,7 @@ docs/protocol/operators.md#how-far-rewind-can-go argues why.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 from typing import NamedTuple
 
 import msgspec
@@ -105,13 +106,14 @@ def needed_attempts(query: Query, past: Past, again: range) -> Iterator[Manifest
     window = range(past.floor + 1, past.floor + WINDOW_EPOCHS + 1)
     begun = set(window).difference(flushed)
     attempts = [attempt for attempt in query.log.attempts() if attempt.epoch in begun]
-    size = 0
-    for manifest in read_manifests(query.log, attempts).manifests.values():
-        if not fits(size, manifest.bytes):
+    size, manifests = 0, read_manifests(query.log, attempts).manifests
+    for _, group in groupby(manifests.values(), lambda each: each.epoch):
+        rivals = tuple(group)
+        least = min(manifest.bytes for manifest in rivals)  # the window has one of them
+        if not fits(size, least):
             return
-        size += manifest.bytes
-        if has_files(query.log, manifest):
-            yield manifest
+        size += least
+        yield from (manifest for manifest in rivals if has_files(query.log, manifest))
 
 
 def has_files(log: Log, manifest: Manifest) -> bool:
