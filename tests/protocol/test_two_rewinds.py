@@ -360,3 +360,26 @@ def test_rule_22_a_rewind_that_wakes_between_its_look_and_a_deletion_loses_no_ro
     left = [gone] if state in {"below", "begun"} else []
     assert sorted(set(range(world.state.flushed + 1)) - {*world.log.flushed_epochs()}) == left
     assert world.table() == expected | {"y": 8}
+
+
+@pytest.mark.parametrize("offset", [None, "another"])
+def test_rule_22_a_rewind_that_stood_still_deletes_no_attempt_that_came_since(
+    offset: str | None,
+) -> None:
+    """Another one has ended, the checkpoint was set back, and Spark has computed the epoch again."""
+    world = memory()
+    world.retention_s = 1_000.0
+    run = world.run().flushed_batches([("a", 0)], [("b", 1)])
+    run.end()
+    first, _ = rewinding(world, 0, before=f"create {paths.ASIDE}")
+    first.turn()
+    assert first.turns.stopped_before
+    silent(world, 0)
+    world.store.table.pop(("b",))
+    world.checkpoint.delete(["commits/1", "offsets/1"])
+    world.committed.pop(1)
+    world.run().batch([("c", 1)], offset=offset)
+    first.turn()
+    assert first.ended
+    world.flush()
+    assert world.table() == world.expected() == {"a": 0, "c": 1}

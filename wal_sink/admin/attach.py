@@ -266,7 +266,7 @@ class Attachment(NamedTuple):
             set_aside(log, us, [*files, paths.MANIFEST.path(manifest.attempt)])
         except FileNotFoundError:
             return False
-        prove_aside(log, us, manifest)
+        prove_aside(log, us, manifest, log.highest_generation())
         return True
 
     def _rows(self, missing: tuple[int, int] | tuple[()]) -> int:

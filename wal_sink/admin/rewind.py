@@ -137,16 +137,17 @@ def pin_attempt(query: Query, past: Past, epoch: int, us: int, now_us: int) -> N
         return  # this log has never begun it: rule 11 chooses
     if past.passed_over(epoch):
         if epoch not in past.given_up:
-            decision = _without_rows(past.records[epoch], now_us, query.log.highest_generation())
+            decision = _without_rows(past.records[epoch], now_us, past.highest)
             query.log.create_decision(decision, len(query.log.decisions(epoch)))
         return
     kept = flushed_attempt(query, past, epoch)
     found = query.log.manifest(kept) if kept is not None else None
     if kept is None or found is None:
         raise WalSinkError(f"Epoch {epoch} was changed meanwhile", "Run the command again.")
-    prove_aside(query.log, us, found.manifest)
+    prove_aside(query.log, us, found.manifest, past.highest)
     others = [each for each in query.log.attempts_at(epoch) if each != kept]
-    lost = [paths.MANIFEST.path(attempt) for attempt in others]
+    # A run that has claimed since was let by another rewind: Spark has computed the epoch again.
+    lost = [paths.MANIFEST.path(each) for each in others if each.generation <= past.highest]
     set_aside(query.log, us, lost, lost=True)
     query.log.delete(lost)
 
@@ -175,6 +176,8 @@ def read_past(query: Query, row: LedgerState | None, checkpointed: int) -> Past:
     :param checkpointed: the last epoch that `commits/` covers.
     """
     log = query.log
+    attempts = log.attempts()
+    highest = max((log.highest_generation(), *(attempt.generation for attempt in attempts)))
     records = all_records(log)
     floor = log.mark()
     late = {epoch: records.pop(epoch) for epoch in list(records) if epoch > floor}
@@ -183,7 +186,7 @@ def read_past(query: Query, row: LedgerState | None, checkpointed: int) -> Past:
     rewound_us = [int(row["last_us"]) for row in earlier]
     rewound_us += [decision.last_us for each in decisions.values() for decision in each]
     flushed = (*records.items(), *late.items())
-    published = {*log.attempts(), *(Attempt(e, record.generation) for e, record in flushed)}
+    published = {*attempts, *(Attempt(e, record.generation) for e, record in flushed)}
     return Past(
         query.identity(),
         row,
@@ -198,6 +201,7 @@ def read_past(query: Query, row: LedgerState | None, checkpointed: int) -> Past:
         rewound_us=tuple(rewound_us),
         left_behind=tuple(_left(row) for row in earlier if LEFT_FIRST in row),
         checkpointed=checkpointed,
+        highest=highest,
         in_order=next((plan.table for plan in log.plans() if plan.demands.one_session), ""),
     )
 
@@ -343,7 +347,7 @@ class Rewind(NamedTuple):
                 pin_attempt(query, past, epoch, self.new.last_us, now_us)
             # What a flusher records until the row is moved is deleted below, and that flusher trims it.
             for manifest in chosen:
-                prove_aside(query.log, self.new.last_us, manifest)
+                prove_aside(query.log, self.new.last_us, manifest, past.highest)
             notes = [paths.PROOF.path(m.attempt) for m in self.needed if m.attempt in noted]
             set_aside(query.log, self.new.last_us, notes)
         except FileNotFoundError as error:

@@ -138,6 +138,8 @@ class Past(NamedTuple):
     left_behind: tuple[LeftBehind, ...] = ()
     """What earlier rewinds have left behind."""
     checkpointed: int = -1
+    highest: int = 0
+    """The highest generation before the records were read. What a higher one publishes has come since."""
     foreign: bool = False
     """Whether the ledger row follows another log: this one was restored, or is a clone (rule 23)."""
     in_order: str = ""

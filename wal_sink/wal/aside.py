@@ -31,18 +31,19 @@ def set_aside(log: Log, us: int, objects: Iterable[str], *, lost: bool = False) 
             log.backend.copy(path, log.stored_path(paths.aside(us, path, lost=lost)))
 
 
-def prove_aside(log: Log, us: int, manifest: Manifest) -> None:
+def prove_aside(log: Log, us: int, manifest: Manifest, highest: int) -> None:
     """Note which attempt at an epoch is flushed again; a note of an earlier call stays.
 
     A fenced run that stands still may publish the epoch after this, under a higher generation.
 
     :param us: the highest write timestamp that was used so far, microseconds since 1970.
+    :param highest: the highest generation claimed so far. A later run has computed the epoch again.
     """
     proof = CommitProof(
         epoch=manifest.epoch,
         generation=manifest.generation,
         run_id=manifest.run_id,
-        highest=log.highest_generation(),
+        highest=highest,
     )
     path = paths.aside(us, paths.PROOF.path(manifest.attempt))
     with contextlib.suppress(FileExistsError):
