@@ -381,6 +381,8 @@ class Judge(logging.Handler):
         A clone has flushed what it had for itself, and trims it. The operator vouches for what is below.
         """
         site.rewound_us = MACHINE.true_us
+        if flushed in site.taken_back:  # another rewind has deleted its record before
+            self.two_rewinds.add(flushed)
         self._said |= {(target, epoch) for epoch in site.kept if epoch <= flushed}
         for epoch, attempt in list(site.kept.items()):
             if attempt is None or epoch <= flushed:
