@@ -370,14 +370,15 @@ def test_rule_22_a_rewind_that_stood_still_deletes_no_attempt_that_came_since(
     world = memory()
     world.retention_s = 1_000.0
     run = world.run().flushed_batches([("a", 0)], [("b", 1)])
-    run.end()
-    first, _ = rewinding(world, 0, before=f"create {paths.ASIDE}")
+    first, _ = rewinding(world, 0, before=f"create {paths.INTERVENTION.folder}")
     first.turn()
     assert first.turns.stopped_before
+    run.flushed_batches([("b", 2)]).end()
     silent(world, 0)
     world.store.table.pop(("b",))
-    world.checkpoint.delete(["commits/1", "offsets/1"])
-    world.committed.pop(1)
+    for epoch in (1, 2):
+        world.checkpoint.delete([f"commits/{epoch}", f"offsets/{epoch}"])
+        world.committed.pop(epoch)
     world.run().batch([("c", 1)], offset=offset)
     first.turn()
     assert first.ended

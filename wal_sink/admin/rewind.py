@@ -146,7 +146,7 @@ def pin_attempt(query: Query, past: Past, epoch: int, us: int, now_us: int) -> N
         raise WalSinkError(f"Epoch {epoch} was changed meanwhile", "Run the command again.")
     prove_aside(query.log, us, found.manifest, past.highest)
     others = [each for each in query.log.attempts_at(epoch) if each != kept]
-    # A run that has claimed since was let by another rewind: Spark has computed the epoch again.
+    # One that has claimed since came after another rewind: Spark has computed the epoch again.
     lost = [paths.MANIFEST.path(each) for each in others if each.generation <= past.highest]
     set_aside(query.log, us, lost, lost=True)
     query.log.delete(lost)
