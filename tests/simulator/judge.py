@@ -192,9 +192,12 @@ class Judge(logging.Handler):
 
         A backup that was made between manifest and `commits/N` has the manifest. If the target has its rows,
         the restored log records that, and Spark computes N again from the plan that was restored, too.
+
+        A rewind may have deleted the record since the run has looked; what comes again is the same attempt.
         """
         record = site.record(epoch)
-        flushed = self._by_digest.get(record.get("digest", "")) if record else None
+        again = (each for each in self.by_value if each.epoch == epoch and site.comes_again(each))
+        flushed = self._by_digest.get(record.get("digest", "")) if record else next(again, None)
         if flushed is None or flushed.offsets != site.planned(epoch):
             return None
         return flushed

@@ -334,8 +334,12 @@ class Site:
         A run leaves it in `proofs/`; `rewind` and `attach`, which found the attempt whole, in `aside/`.
         """
         note = paths.PROOF.path(Attempt(attempt.epoch, attempt.generation))
-        there = self.log.paths(paths.ASIDE)
-        return self.log.has(note) or any(each.endswith(f"/{note}") for each in there)
+        return self.log.has(note) or self.comes_again(attempt)
+
+    def comes_again(self, attempt: Computed | Attempt) -> bool:
+        """Whether `rewind` or `attach` has left a proof in `aside/` that a target gets the attempt."""
+        note = paths.PROOF.path(Attempt(attempt.epoch, attempt.generation))
+        return any(each.endswith(f"/{note}") for each in self.log.paths(paths.ASIDE))
 
     def settled(self) -> int:
         """Return the last epoch that the log records, or the ledger row names as begun from it; -1: none.
