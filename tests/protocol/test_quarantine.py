@@ -19,6 +19,8 @@ from tests.protocol.adding_world import AddingWorld
 from tests.protocol.cases import covered
 from tests.protocol.engine import NOW_US, Rows, World
 from tests.protocol.every_fault import EPOCHS, When, every_fault, partitions
+from tests.protocol.operations import At
+from tests.protocol.operators import rewind
 from tests.protocol.quarantining import (
     REFUSED,
     QuarantiningWorld,
@@ -154,6 +156,41 @@ def test_rule_24_what_is_flushed_again_after_a_rewind_is_listed_once() -> None:
     assert [(epoch, row) for epoch, _, row in after] == [(epoch, row) for epoch, _, row in before]
     records = world.log.flushed_since(-1)
     assert after[0][1] == records[1].base_us - 1 > before[0][1]
+
+
+def test_rule_24_what_a_rewind_takes_out_is_not_put_back_by_a_flusher_that_stood_still() -> None:
+    """Before it kept a refused row of a window that others have finished, and flushed again since.
+
+    The row would be listed twice, with two timestamps: a target that adds rows would take both.
+    """
+    world = QuarantiningWorld()
+    world.retention_s = 1_000.0
+    world.run().batch([("a", 1), (REFUSED, 5)])
+
+    def flushed_twice() -> None:
+        world.flush()
+        rewind(world, -1)
+        assert listed(world) == []
+        world.flush()
+
+    world.flush(At("output quarantine/", flushed_twice))
+    record = world.log.flushed(0)
+    assert record is not None
+    assert listed(world) == [(0, record.base_us - 1, {"k": None, "v": 5})]
+
+
+def test_rule_24_what_is_begun_again_in_place_of_a_lost_row_is_listed_again() -> None:
+    """With the same timestamps, so under the same name."""
+    world = QuarantiningWorld()
+    world.run().flushed_batches([("a", 1)]).batch([("b", 2), (REFUSED, 5)])
+    with pytest.raises(Crash):
+        world.flush(Faults(0, matching="finish "))
+    before = listed(world)
+    assert len(before) == 1
+    del world.store.ledger[world.query_id]
+    rewind(world, 0)
+    assert world.flushed() == {"a": 1, "b": 2}
+    assert listed(world) == before
 
 
 class FlushesAmid(Faults):

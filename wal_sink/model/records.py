@@ -267,8 +267,8 @@ class Decision(Record, frozen=True, kw_only=True):
 class Released(Record, frozen=True, kw_only=True):
     """`quarantine/….released-<first>-<rows>.json`: rows have left the quarantine (rule 24).
 
-    Created once, after the target has acknowledged them. When all rows of its entry have left, it goes with
-    the record of their epoch.
+    Created once, after the target has acknowledged them, or by a rewind, since the flush keeps them again.
+    When all rows of its entry have left, it goes with the record of their epoch.
     """
 
     by: str
