@@ -713,6 +713,21 @@ def test_a_rewind_reaches_back_behind_the_moment_when_a_target_was_attached(
     assert sorted(world.rows(ADDED)) == [(str(n), n) for n in range(4)]
 
 
+def test_rule_18_what_a_rewind_takes_back_behind_an_attach_is_not_trimmed(
+    world: SeveralWorld,
+) -> None:
+    """The other target's flusher goes by what the rewound one has now, not by where it was attached."""
+    world.retention_s = 86_400.0
+    epochs(world, 1, 2)
+    world.flush_all()
+    plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
+    assert attach(world).missing == ()
+    plan_rewind(query(world).of(ADDED), world.targets[ADDED], 0, NOW_US).carry_out(NOW_US)
+    world.retention_s = 0.0
+    flush(world.flusher(name=CELLS))
+    assert waiting(world) == [1, 2]
+
+
 def test_attach_gives_a_target_what_the_retention_keeps(world: SeveralWorld) -> None:
     """Also what the other target has flushed long ago, and by the same choice; a sweep leaves that."""
     world.retention_s = 86_400.0

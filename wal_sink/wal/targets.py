@@ -122,10 +122,10 @@ def flushed_limits(log: Log, *, fresh: bool = False, before: str = "") -> Iterat
     :param before: the target that comes before the others; each costs a listing when it is asked for.
     """
     for view in sorted(views(log.of(""), fresh=fresh), key=lambda each: each.target != before):
-        state = state_of(view, fresh=fresh)
-        if state is not None and state.verb != "detached":
-            attached = state.verb == "attached"
-            yield view, max(state.epoch - 1, view.mark()) if attached else -1
+        states = view.states(fresh=fresh)
+        if states and states[-1].verb != "detached":
+            attached = states[-1].verb == "attached"
+            yield view, max(first_epoch(states) - 1, view.mark()) if attached else -1
 
 
 class Trimmable(NamedTuple):
