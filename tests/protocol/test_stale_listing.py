@@ -30,7 +30,7 @@ from wal_sink.progress.backlog import BacklogReader
 from wal_sink.protocol.budget import Budget
 from wal_sink.publish.fencing import claim_generation
 from wal_sink.publish.orphans import sweep_orphans
-from wal_sink.publish.start import begin_log, claim_early
+from wal_sink.publish.start import begin_log, claim_early, note_without_sink
 from wal_sink.testing.faults import Crash, Faults
 from wal_sink.wal.log import Log
 from wal_sink.wal.runs import RUNS_KEPT, sweep_runs
@@ -154,6 +154,20 @@ def test_rule_12_a_lookup_from_before_the_note_flushes_nothing_that_was_passed_o
     flusher = flusher_over(world, mount)
     rest_over(mount, world, flusher, {}, asks_again=asks_again)
     assert world.table() == {"a": 1, "later": 3}
+
+
+def test_rule_12_a_listing_from_before_the_repartition_keeps_no_start_from_noting_it(
+    world: World,
+) -> None:
+    """The tool ran on another host. The first run on this one purges what tells."""
+    world.run().batch([("a", 1)])
+    mount = CachingMount(Path(world.checkpoint.url.removeprefix("file://")), asks_again=True)
+    mount.cache("commits/")
+    world.run().publish([("failed", 2)])
+    world.checkpoint.create("commits/1", b'v1\n{"nextBatchWatermarkMs":0}')
+    repartition(world, last_kept=0, batch=2, partitions=8)
+    note_without_sink(world.log, Checkpoint(mount))
+    assert world.log.keys(paths.WITHOUT_SINK) == [1, 2]
 
 
 @pytest.mark.parametrize("asks_again", [True, False])

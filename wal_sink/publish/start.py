@@ -86,7 +86,7 @@ def note_without_sink(log: Log, checkpoint: Checkpoint) -> None:
     Reads few files of `offsets/` as long as every epoch that is not flushed has a manifest.
     """
     identity = tie(log, checkpoint)
-    checkpointed = checkpoint.last_commit()
+    checkpointed = checkpoint.last_commit(fresh=True)  # the tool may have run on another host
     published = {attempt.epoch for attempt in log.attempts()}
     # Listed after the manifests: a flusher creates the record before it deletes the manifest.
     flushed = identity.mark(flushed_epoch(log))
