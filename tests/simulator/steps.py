@@ -68,8 +68,8 @@ class Steps:
 
     def __init__(self, judge: Judge) -> None:
         self._judge, self._wrong = judge, judge.violate_step
-        self._noted_us: dict[str, int] = {}
-        """When each note about orphans was made, by its path."""
+        self._noted_us: dict[tuple[Site, str], int] = {}
+        """When each note about orphans was made, by its log and path."""
         self._waited_us: dict[str, int] = {}
         """When each run has waited for space last."""
         self.recorded_us: dict[str, int] = {}
@@ -203,7 +203,7 @@ class Steps:
         if path.startswith(paths.RETAINED_RECORD.folder):
             self._copied.setdefault(path, (thread, MACHINE.true_us))
         elif path.startswith(paths.TOMBSTONE.folder):
-            self._noted_us[path] = MACHINE.true_us
+            self._noted_us[site, path] = MACHINE.true_us
         elif path.startswith(paths.MANIFEST.folder) and MACHINE.looked_us:
             self._put_back_us[path] = MACHINE.true_us
         elif thread.rewind is not None and path.startswith("flusher"):
@@ -373,7 +373,7 @@ class Steps:
         note = paths.TOMBSTONE.path(Attempt(epoch, generation))
         if not site.log.has(note):
             self._wrong(f"{path} goes, and no note in tombstones/ says so")
-        if thread.listed.get("manifests", -1) < self._noted_us.get(note, 0):
+        if thread.listed.get("manifests", -1) < self._noted_us.get((site, note), 0):
             self._wrong(f"{path} goes, and no manifests were listed after {note}")
         if epoch in site.kept and not any(
             _number(name) == epoch for name in site.log.paths(paths.MANIFEST.folder)
