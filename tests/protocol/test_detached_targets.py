@@ -939,6 +939,23 @@ def test_attaching_that_is_interrupted_is_taken_up(tmp_path: Path) -> None:
     world.end_sessions()
 
 
+def test_a_target_is_detached_in_place_of_an_attach_that_died(world: SeveralWorld) -> None:
+    """Its records say more than the restored database has; the ledger row stands before the first epoch."""
+    backup = world.copy_database()
+    epochs(world, 1, 2)
+    world.flush_all()
+    plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
+    world.end_sessions()
+    world.restore_database(backup)
+    epochs(world, 3)
+    with pytest.raises(Crash):
+        attach(world, Faults(at=1, matching="create targets/"))
+    plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
+    done = attach(world)
+    assert done.missing == (1, 2)
+    everything(world, done)
+
+
 @pytest.mark.parametrize("stop", range(11, 16))  # from the announcement on
 def test_attaching_that_stood_still_over_another_one_takes_nothing_back(
     world: SeveralWorld, stop: int

@@ -261,8 +261,10 @@ def attach(
 
 def detach(log: Log, seen: int, now_us: int, by: str, why: str) -> TargetState | None:
     """Let the target whose view this is hold back nothing any more; else as `announce`."""
-    flushed = log.mark()
-    state = TargetState(verb="detached", epoch=flushed, by=by, at_us=now_us, why=why)
+    newest = state_of(log)
+    # After an attach that died, the records may say more than the target has.
+    has = newest.epoch if newest is not None and newest.verb == "announced" else log.mark()
+    state = TargetState(verb="detached", epoch=has, by=by, at_us=now_us, why=why)
     return _add(log, seen, state)
 
 
