@@ -456,6 +456,25 @@ def test_rule_22_rows_after_a_begun_epoch_was_given_up_come_to_every_target(
     assert not world.log.attempts()
 
 
+def test_rule_22_what_was_chosen_for_all_stays_given_up_for_one_target(
+    world: SeveralWorld,
+) -> None:
+    """Spark has computed it again since, from the same source offsets: no target gets that attempt."""
+    world.run().batch([("chosen", 1)])
+    asked = Query(world.query_id, Checkpoint(world.checkpoint), world.log.of(CELLS))
+    now_us = NOW_US + 600_000_000
+    place = open_backend(f"memory://copies/{world.query_id}")
+    plan_skip(asked, world.targets[CELLS], 0, place, now_us, begun=False).carry_out(now_us)
+    with pytest.raises(Crash):
+        flush(world.flusher(Faults(0, "after", matching="create choices/"), name=ADDED))
+    world.checkpoint.delete(["commits/0"])
+    world.run().batch([("again", 2)])
+    for name in (CELLS, ADDED):
+        flush(world.flusher(name=name))
+    assert (world.rows(CELLS), world.rows(ADDED)) == ([], [("chosen", 1)])
+    assert not world.log.attempts()
+
+
 def test_rule_12_where_one_target_has_what_was_chosen_no_other_one_gets_the_manifest(
     world: SeveralWorld,
 ) -> None:

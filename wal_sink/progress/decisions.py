@@ -28,6 +28,9 @@ def in_force(
     published += _generations_of_claims(log, decision)
     # Nothing of an epoch that is given up has to be readable.
     digest = checkpoint.offsets_digest(decision.epoch)
+    chosen = log.readable(paths.CHOICE, decision.epoch) if log.several else None
+    if chosen is not None and chosen.offsets_digest == digest:
+        published = [chosen.generation]  # it alone is flushed to the other targets, too
     covers = still_covers(decision.highest, decision.offsets_digest, published, digest)
     return decision if covers else None
 
