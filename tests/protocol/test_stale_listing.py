@@ -31,7 +31,7 @@ from wal_sink.protocol.budget import Budget
 from wal_sink.publish.fencing import claim_generation
 from wal_sink.publish.orphans import sweep_orphans
 from wal_sink.publish.start import begin_log, claim_early, note_without_sink
-from wal_sink.testing.faults import Crash, Faults
+from wal_sink.testing.faults import Crash, Faults, FaultyBackend
 from wal_sink.wal.log import Log
 from wal_sink.wal.runs import RUNS_KEPT, sweep_runs
 
@@ -182,6 +182,20 @@ def test_rule_3_a_listing_from_before_the_claim_lets_no_run_go_on(
     error = Fenced if asks_again else StateBackendError
     with pytest.raises(error):
         claim_generation(Log(mount), older.run_id, {}, older.next)
+
+
+def test_rule_3_a_listing_from_before_the_commit_lets_no_run_claim(world: World) -> None:
+    """Its host does not list yet that the older run was quicker: that one would have to stop, too."""
+    older = world.run().batches([("a", 0)])
+    mount = CachingMount(Path(world.checkpoint.url.removeprefix("file://")), asks_again=True)
+    mount.cache("commits/")
+    newer = world.run()
+    newer.checkpoint = FaultyBackend(mount, Faults())
+    older.batch([("b", 1)])
+    with pytest.raises(Fenced, match="is checkpointed already"):
+        newer.publish([("c", 1)])
+    older.batch([("d", 2)])
+    assert world.flushed() == world.expected() == {"a": 0, "b": 1, "d": 2}
 
 
 def test_rule_5_a_listing_from_before_the_commit_lets_no_run_publish(world: World) -> None:

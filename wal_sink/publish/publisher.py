@@ -159,7 +159,7 @@ class Publisher:
 
     def _refuse_to_claim(self, batch: Appended) -> None:
         """Refuse a run that cannot publish, before its claim stops an older one."""
-        _refuse_checkpointed(batch, self._checkpoint.last_commit())
+        _refuse_checkpointed(batch, self._checkpoint.last_commit(fresh=True))
         if self._log.several:
             refuse_other_targets(self._log, target_names(self._options))
 
