@@ -42,6 +42,7 @@ from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.run_history import RunHistory
 from wal_sink.flush.trimmer import Trimmer
 from wal_sink.model import paths
+from wal_sink.model.ledger import ledger_key
 from wal_sink.model.paths import StateName
 from wal_sink.model.records import CommitProof, Gap, TargetState
 from wal_sink.progress.status import read_status, status_lines
@@ -617,6 +618,34 @@ def test_what_a_rewind_took_back_may_be_trimmed_still(world: SeveralWorld) -> No
     gone = [*world.log_backend.list("manifests/"), *world.log_backend.list("segments/")]
     world.log_backend.delete([*gone, *world.log_backend.list("choices/")])
     world.retention_s = 0.0
+    everything(world, done)
+
+
+def test_what_a_rewind_took_back_of_a_restored_database_may_be_trimmed_still(
+    world: SeveralWorld,
+) -> None:
+    """Its ledger row did not say any more how far it was; one epoch had been given up for it."""
+    plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
+    world.retention_s = 86_400.0
+    epochs(world, 1, 2)
+    row = world.row(CELLS)
+    assert row is not None
+    place = open_backend(f"memory://copies/{world.query_id}")
+    asked = query(world).of(CELLS), world.targets[CELLS]
+    plan_skip(*asked, 1, place, NOW_US, begun=False).carry_out(NOW_US)
+    flush(world.flusher(name=CELLS))
+    world.retention_s = 0.0
+    turns = Turns(0, counts=lambda operation: operation.startswith("delete segments/"))
+    late = Process(turns, lambda faults: flush(world.flusher(faults, name=CELLS)))
+    late.turn()
+    assert turns.stopped_before
+    world.store.ledger[ledger_key(world.query_id, CELLS)] = row
+    now_us = NOW_US + 600_000_000
+    plan_rewind(*asked, 0, now_us).carry_out(now_us)
+    done = attach(world)
+    with contextlib.suppress(WalSinkError):
+        late.turn()
+    assert done.missing == (1, 1)
     everything(world, done)
 
 

@@ -26,7 +26,14 @@ from wal_sink.flush.window import WindowChooser
 from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerState
 from wal_sink.model.manifest import Attempt, Manifest
-from wal_sink.model.records import LEFT_FIRST, LEFT_LAST, Decision, FlushedEpoch, Intervention
+from wal_sink.model.records import (
+    KNOWN_FLUSHED,
+    LEFT_FIRST,
+    LEFT_LAST,
+    Decision,
+    FlushedEpoch,
+    Intervention,
+)
 from wal_sink.progress.backlog import read_manifests
 from wal_sink.progress.decisions import in_force
 from wal_sink.protocol.next_step import Choose, ManifestMissing
@@ -330,7 +337,12 @@ class Rewind(NamedTuple):
             after |= {LEFT_FIRST: str(self.left.first_us), LEFT_LAST: str(self.left.last_us)}
         record = query.log.record_intervention(
             Intervention(
-                verb="rewind", by=user_and_host(), at_us=now_us, why=why, before=before, after=after
+                verb="rewind",
+                by=user_and_host(),
+                at_us=now_us,
+                why=why,
+                before={**before, KNOWN_FLUSHED: str(past.upper)},
+                after=after,
             )
         )
         put_back(query.log, self.to)

@@ -280,6 +280,11 @@ LEFT_FIRST, LEFT_LAST = "left_first_us", "left_last_us"
 """What the record of a rewind says, in `after`, of write timestamps of the future that are left behind."""
 
 
+KNOWN_FLUSHED = "known_flushed"
+"""What the record of a rewind says, in `before`: the last epoch that log or ledger row said is flushed. The
+row alone may be lost, or restored from a backup."""
+
+
 class Intervention(Record, frozen=True, kw_only=True):
     """`interventions/<verb>-<time>.json`: what an operator changes, written before the change (rule 22)."""
 

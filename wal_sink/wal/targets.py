@@ -19,7 +19,15 @@ from wal_sink.errors import NoFlusher, OptionError
 from wal_sink.log_context import line_logger
 from wal_sink.model import paths
 from wal_sink.model.paths import StateName
-from wal_sink.model.records import Claim, FlushedEpoch, Gap, TargetState, first_epoch, gaps
+from wal_sink.model.records import (
+    KNOWN_FLUSHED,
+    Claim,
+    FlushedEpoch,
+    Gap,
+    TargetState,
+    first_epoch,
+    gaps,
+)
 from wal_sink.wal.log import Log
 
 logger = line_logger(__name__)
@@ -146,7 +154,9 @@ def trimmable_unseen(log: Log) -> Trimmable:
     flushed, back = -1, [-1]
     for view in views(log.of(""), fresh=True):
         flushed = max(flushed, view.mark(fresh=True))
-        before = (done.before.get("flushed") for done in view.interventions("rewind", fresh=True))
+        before = (
+            done.before.get(KNOWN_FLUSHED) for done in view.interventions("rewind", fresh=True)
+        )
         back += [int(epoch) for epoch in before if epoch]
         back += [state.epoch for state in view.states(fresh=True) if state.verb != "attached"]
     return Trimmable(flushed, max(flushed, *back))
