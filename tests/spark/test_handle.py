@@ -25,7 +25,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 import wal_sink
 from state_backends import open_backend
 from tests.protocol.engine import World
-from tests.spark.conftest import write_source
+from tests.spark.conftest import ROWS_PER_FILE, write_source
 from tests.spark.ending import BARRIER, CLOSED_TARGET
 from tests.spark.remains import remains
 from tests.spark.tables import Table, start, stream
@@ -407,3 +407,24 @@ def close_with_an_interrupt(sink: wal_sink.Sink, after: list[int]) -> int | None
     finally:
         sys.settrace(None)
     return at[0] if at else None
+
+
+def test_a_batch_writer_goes_on_behind_what_spark_takes_for_completed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A file of `commits/` is lost, and `offsets/` has the next epoch: Spark computes only that one again."""
+    checkpoint, database = tmp_path / "checkpoint", tmp_path / "t.db"
+    options = {"target": "sql", "sql.url": f"sqlite:///{database}", "createTable": "true"}
+    writer = wal_sink.batch_writer(spark, checkpointLocation=str(checkpoint), table="t", **options)
+    source = write_source(tmp_path / "source", 3)
+    query = stream(spark, source).writeStream.foreachBatch(writer).trigger(availableNow=True)
+    query = query.option("checkpointLocation", str(checkpoint))
+    with wal_sink.register(spark):
+        query.start().awaitTermination()
+    for lost in (1, 2):
+        (checkpoint / "commits" / str(lost)).unlink()
+        (checkpoint / "commits" / f".{lost}.crc").unlink()
+    with wal_sink.register(spark):
+        query.start().awaitTermination()
+    with closing(sqlite3.connect(database)) as there:
+        assert there.execute("SELECT count(*) FROM t").fetchone() == (3 * ROWS_PER_FILE,)

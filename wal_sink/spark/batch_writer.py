@@ -151,7 +151,7 @@ class BatchWriter:
     def begin(self, run_id: str, next_epoch: int) -> None:
         """Take note of a run that starts.
 
-        :param next_epoch: the one after the last that is checkpointed.
+        :param next_epoch: with which it goes on.
         """
         self._run = _Run(run_id, next_epoch)
 
@@ -231,7 +231,7 @@ def begin_run(checkpoint: Checkpoint, run_id: str) -> None:
     Called inside `start()`, before Spark reads the checkpoint.
     """
     if (writer := _writers.get(checkpoint.url)) is not None:
-        writer.begin(run_id, checkpoint.last_commit() + 1)
+        writer.begin(run_id, checkpoint.next_epoch())
 
 
 def _url(place: str) -> str:
