@@ -52,6 +52,7 @@ from wal_sink.publish.fencing import claim_generation
 from wal_sink.testing.faults import Crash, Faults, FaultyBackend
 from wal_sink.wal import trim
 from wal_sink.wal.log import Log
+from wal_sink.wal.quarantine import entries
 from wal_sink.wal.targets import (
     announce,
     attach_targets,
@@ -294,6 +295,24 @@ def test_a_database_that_was_replaced_gets_what_the_log_holds_for_others(
     done = attach(world)
     assert (done.missing, done.state.epoch) == ((0, 0), 1)
     everything(world, done)
+
+
+def test_rule_24_a_database_that_was_replaced_has_each_refused_row_in_quarantine_once(
+    world: SeveralWorld,
+) -> None:
+    """The flush keeps it again; of an epoch that the database lacks for good, its entry stays."""
+    world.on_invalid_row = "quarantine"
+    world.run().batch([("1", 1), (None, 7)])
+    world.flush_all()
+    world.run().batch([("2", 2), (None, 8)])
+    flush(world.flusher(name=ADDED))
+    plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
+    world.end_sessions()
+    world.empty_database()
+    assert attach(world).missing == (0, 1)
+    world.flush_all()
+    assert world.rows(ADDED) == [("2", 2)]
+    assert [entry.name.epoch for entry in entries(world.log.of(ADDED))] == [1, 2]
 
 
 def test_what_has_no_plan_of_a_target_is_missing_there(world: SeveralWorld) -> None:

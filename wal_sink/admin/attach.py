@@ -31,6 +31,7 @@ from wal_sink.targets.base import Target
 from wal_sink.text import counted
 from wal_sink.wal.aside import prove_aside, set_aside
 from wal_sink.wal.log import Log
+from wal_sink.wal.quarantine import forget, kept_again
 from wal_sink.wal.targets import (
     Trimmable,
     announce,
@@ -152,10 +153,16 @@ class Attachment(NamedTuple):
         missing = _missing(standing.has, first)
         rows = self._rows(missing)
         above = _records_above(log, first)
+        refused = kept_again(log, first - 1, standing.past.given_up)
         with open_ledger(self.target, owner) as ledger:
-            ledger.replace(standing.past.row, rewound(standing.past, first - 1, owner))
-        for objects in above:
-            log.delete(objects)
+            new = rewound(standing.past, first - 1, owner)
+            ledger.replace(standing.past.row, new)
+            for objects in above:
+                log.delete(objects)
+            ledger.refuse_moved(
+                new
+            )  # another attach may have begun behind what these entries are of
+        forget(log, refused, new.last_us, by, now_us)
         state = _added(log, attach(log, seen, first, now_us, by, why, rows))
         return Attached(
             query_id=self.query.query_id,

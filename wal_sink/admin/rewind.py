@@ -51,7 +51,7 @@ from wal_sink.targets.base import Delivery, Target
 from wal_sink.text import counted
 from wal_sink.wal.aside import bring_back, prove_aside, set_aside
 from wal_sink.wal.log import Log
-from wal_sink.wal.quarantine import entries, release
+from wal_sink.wal.quarantine import forget, kept_again
 from wal_sink.wal.retention import all_records, has_manifest, put_back, retained_paths
 from wal_sink.wal.segment import check_segment
 
@@ -367,12 +367,7 @@ class Rewind(NamedTuple):
                 f"What is to be flushed again was changed meanwhile: {error}",
                 "Run the command again.",
             ) from error
-        stay = {*past.given_up, *self.stopping}  # no flush keeps their rows again
-        refused = [
-            entry
-            for entry in entries(query.log)
-            if entry.name.epoch > self.to and entry.name.epoch not in stay
-        ]
+        refused = kept_again(query.log, self.to, {*past.given_up, *self.stopping})
         with open_ledger(self.target, query.owner(past.identity)) as ledger:
             ledger.replace(past.row, self.new)
             query.log.cut_window(self.to)
@@ -383,10 +378,7 @@ class Rewind(NamedTuple):
                 ledger.refuse_moved(self.new)  # what is there now may be about a later flush
                 query.log.delete(objects)
             self._refuse_undone(ledger)
-        for entry in refused:  # the flush keeps them again, with newer timestamps
-            if entry.name.us <= self.new.last_us:  # else, after a lost row, it may be the same name
-                release(query.log, entry, entry.left, user_and_host(), now_us)
-        query.log.delete(entry.path for entry in refused)
+        forget(query.log, refused, self.new.last_us, user_and_host(), now_us)
         return Rewound(
             query_id=query.query_id,
             record=query.log.url_of(record),

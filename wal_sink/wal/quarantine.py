@@ -144,6 +144,27 @@ _RESTORE = (
 )
 
 
+def kept_again(log: Log, above: int, but: Collection[int]) -> list[Entry]:
+    """List the entries of epochs that are flushed again, which keeps their rows again.
+
+    :param above: the epochs after this one are flushed again.
+    :param but: those of which no flush keeps the rows again.
+    """
+    return [e for e in entries(log) if e.name.epoch > above and e.name.epoch not in but]
+
+
+def forget(log: Log, kept: Sequence[Entry], us: int, by: str, at_us: int) -> None:
+    """Delete entries whose rows are kept again, with newer timestamps.
+
+    :param us: the highest write timestamp that was used so far, microseconds since 1970.
+    :param by: who does it, and `at_us` when.
+    """
+    for entry in kept:
+        if entry.name.us <= us:  # else, after a lost row, it may be the same name
+            release(log, entry, entry.left, by, at_us)
+    log.delete(entry.path for entry in kept)
+
+
 def release(log: Log, entry: Entry, rows: Sequence[int], by: str, at_us: int) -> None:
     """Note that rows of an entry have left the quarantine; delete the entry when all have.
 
