@@ -415,6 +415,20 @@ def test_rule_9_a_start_does_not_miss_the_targets_in_an_old_listing(tmp_path: Pa
     refuse_other_targets(Log(mount, several=True), [CELLS, ADDED])
 
 
+def test_rule_9_a_new_target_does_not_begin_at_a_flushed_epoch_by_an_old_listing(
+    world: SeveralWorld, tmp_path: Path
+) -> None:
+    """The checkpoint is set back: its replay of what is flushed is published for no target."""
+    mount = CachingMount(tmp_path / "log", asks_again=True)
+    mount.cache(f"flushed/{CELLS}/")
+    mount.cache(f"flushed/{ADDED}/")
+    mount.create_missing({each: world.log_backend.read(each) for each in world.log_backend.list()})
+    world.checkpoint.delete(["commits/0"])
+    new = Log(mount, "new", several=True)
+    attach_targets(new, Checkpoint(world.checkpoint), ["new"], NOW_US, "a start")
+    assert [(state.verb, state.epoch) for state in new.states()][-1] == ("attached", 1)
+
+
 def test_rule_9_a_start_does_not_miss_that_a_target_is_attached_in_an_old_listing(
     tmp_path: Path,
 ) -> None:

@@ -241,7 +241,7 @@ def attach_targets(
 
 def first_for_new(log: Log, checkpoint: Checkpoint) -> int:
     """Return the first epoch that an announced target can get for sure: the next one of the query."""
-    flushed = mark_anywhere(log.of(""))
+    flushed = mark_anywhere(log.of(""), fresh=True)
     return max(checkpoint.last_commit(fresh=True), flushed) + 1
 
 
