@@ -99,7 +99,7 @@ class Judge(logging.Handler):
 
         :param acts: how often they may have acted: before an attach there was a detach.
         """
-        if acted(self.counts) <= acts:
+        if acted(self.counts) + self.counts["rewinds cut short"] <= acts:
             self.violate(what)
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -238,6 +238,8 @@ class Operator:
             except (WalSinkError, OSError) as error:
                 self.error = error if isinstance(error, WalSinkError) else None
                 self.world.counts[f"operator: {verb} refused"] += 1
+                moved = self.thread.rewind is not None and self.thread.rewind.row is not None
+                self.world.counts["rewinds cut short"] += moved
                 self.world.trace.say(f"    {self.process.name}: {type(error).__name__}: {error}")
             except Exception as error:  # noqa: BLE001 - a bug of the product, or of ours
                 self.world.judge.violate(f"{name} raised {error!r}")
