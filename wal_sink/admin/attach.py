@@ -159,9 +159,8 @@ class Attachment(NamedTuple):
             ledger.replace(standing.past.row, new)
             for objects in above:
                 log.delete(objects)
-            ledger.refuse_moved(
-                new
-            )  # another attach may have begun behind what these entries are of
+            # Another attach may have begun behind what these entries are of.
+            ledger.refuse_moved(new)
         forget(log, refused, new.last_us, by, now_us)
         state = _added(log, attach(log, seen, first, now_us, by, why, rows))
         return Attached(
