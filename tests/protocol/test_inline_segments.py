@@ -116,7 +116,8 @@ def test_a_rewind_flushes_again_what_manifests_hold(world: World) -> None:
     rewound = plan_rewind(query(world), world.target, 1, world.clock()).carry_out(world.clock())
     assert rewound.again == 3
     assert {path.rpartition("/")[0].split("/")[-1] for path in world.log.names(paths.ASIDE)} == {
-        "manifests"
+        "manifests",
+        "proofs",
     }
     world.flush()
     again = [epoch for epoch in range(EPOCHS) if epoch > 1]
