@@ -16,6 +16,8 @@ class Arrival:
     gone: set[str] = field(default_factory=set)
     """Those that it lacks for good: of `taken`, what an operator has vouched for, or what had left the
     quarantine."""
+    sent_again: set[str] = field(default_factory=set)
+    """Those that had left the quarantine with the target's acknowledgement: no flush sends them again."""
     begun_us: int = 0
     """When it was begun last."""
     highest_us: int = 0

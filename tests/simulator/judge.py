@@ -393,6 +393,7 @@ class Judge(logging.Handler):
             site.put_back_late.discard(attempt.manifest)
             arrival = attempt.at(target)
             arrival.flushed = arrival.flushed and self.cloned
+            arrival.sent_again.clear()
             # What was begun, and given up then, stays passed over, also where Spark has computed it again: as
             # long as the log records it.
             if (target, epoch) not in site.given_up or site.record(epoch) is None:
@@ -508,6 +509,8 @@ class Judge(logging.Handler):
             arrival, there = attempt.at(target), arrived.get(attempt.value, frozenset())
             arrival.taken = (arrival.taken | arrival.keys) - there
             arrival.gone -= there
+            # A backup lacks what a retry has sent since, also of a window that was begun: docs/recover.md.
+            arrival.gone |= arrival.sent_again - there
             if arrival.flushed:
                 arrival.gone |= {k for k in arrival.taken if k.startswith((INVALID, REFUSED))}
             arrival.keys = set(there)
@@ -652,9 +655,10 @@ class Judge(logging.Handler):
             if arrival.flushed and key not in arrival.keys and not left:
                 self.violate(f"row {key} of {attempt.name} leaves the quarantine, and is lost")
             elif key not in arrival.keys:
-                arrival.taken.add(
-                    key
-                )  # by a rewind: lost, if an operator then vouches for the epoch
+                # By a rewind: lost, if an operator then vouches for the epoch.
+                arrival.taken.add(key)
+            elif not rewinds:
+                arrival.sent_again.add(key)
 
     def attached(self, site: Site, target: str, first: int) -> None:
         """Look at a log as a target is attached: it has all that is to be flushed from `first` on."""
