@@ -277,16 +277,21 @@ class Log:
     # --- what Spark kept, and what was swept (rules 11 and 18) ---
 
     def proofs(self, epoch: int, *, fresh: bool = False) -> list[CommitProof]:
-        """Read the proofs about an epoch: of fenced and waiting runs, and those that a rewind has left.
+        """Read the proofs about an epoch: of fenced and waiting runs, of `rewind` and `attach`.
 
         :param fresh: to conclude from a note that is missing, see `StateBackend.list_fresh`.
         """
-        folders = (paths.PROOF.folder, paths.ASIDE)
-        named = {path: path for folder in folders for path in self.names(folder, fresh=fresh)}
-        named |= {path: aside.path for path in named if (aside := paths.parse_aside(path))}
-        parsed = {path: paths.PROOF.parse(first) for path, first in named.items()}
-        wanted = [path for path, attempt in parsed.items() if attempt and attempt.epoch == epoch]
-        found = (self._read(paths.PROOF, path) for path in wanted)
+        listed = [
+            path
+            for folder in (paths.PROOF.folder, paths.ASIDE)
+            for path in self.names(folder, fresh=fresh)
+        ]
+        found = []
+        for path in listed:
+            aside = paths.parse_aside(path)
+            attempt = paths.PROOF.parse(aside.path if aside is not None else path)
+            if attempt is not None and attempt.epoch == epoch:
+                found.append(self._read(paths.PROOF, path))
         return [proof for proof in found if proof is not None]
 
     def create_proof(self, proof: CommitProof) -> None:
