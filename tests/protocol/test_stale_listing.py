@@ -198,8 +198,14 @@ def test_rule_3_a_listing_from_before_the_commit_lets_no_run_claim(world: World)
     assert world.flushed() == world.expected() == {"a": 0, "b": 1, "d": 2}
 
 
-def test_rule_5_a_listing_from_before_the_commit_lets_no_run_publish(world: World) -> None:
-    """Its host does not list `commits/1` yet: its manifest would look like the kept one."""
+@pytest.mark.parametrize("early", [False, True])
+def test_rule_5_a_listing_from_before_the_commit_lets_no_run_publish(
+    world: World, *, early: bool
+) -> None:
+    """Its host does not list `commits/1` yet: its manifest would look like the kept one.
+
+    Before its claim it has looked, too, but for one that claimed as it started.
+    """
     kept = world.run().batches([("a", 1)])
     late = world.run()
     late.checkpoint = mount = CachingMount(  # type: ignore[assignment]
@@ -208,7 +214,10 @@ def test_rule_5_a_listing_from_before_the_commit_lets_no_run_publish(world: Worl
     late.write_offsets()
     appended = late.tasks([("late attempt", 1)])
     mount.cache("commits/")
-    kept.batch([("b", 2)])
+    kept.publish([("b", 2)])
+    if early:
+        claim_generation(world.log, late.run_id, {}, 1, early=True)
+    kept.write_commit([[("b", 2)]])
     assert mount.list("commits/") == ["commits/0"]
     with pytest.raises(Fenced, match="checkpointed already"):
         late.commit(appended)
