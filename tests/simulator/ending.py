@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -282,29 +283,21 @@ class _Last:
     def _mend(self, error: WalSinkError, target: str) -> None:
         """Do as the error says: adopt, give the epoch up, or rewind to the log's own mark or the ledger's."""
         self.world.time_passes(_QUIET_S)
-        floor = max(
-            self.site.recorded(target),
-            default=max(min(self.site.kept), self.site.first(target)) - 1,
-        )
-        if type(error).__name__ == "WrongOwner":
+        kind = type(error).__name__
+        if kind == "WrongOwner":
             operator = Operator(self.world, self.site, target)
             operator.adopt()
             operator.thread.finish()
             if operator.error is None:
                 return
-        if type(error).__name__ == "MissingManifest":
+        if kind == "MissingManifest":
             for copied in (False, True):
                 operator = Operator(self.world, self.site, target)
                 operator.skip(self._mark(target) + 1, begun=False, copied=copied)
                 operator.thread.finish()
                 if operator.error is None:
                     return
-        choices = [floor]
-        if type(error).__name__ == "LedgerBehindLog":
-            mark = self._mark(target)  # the log's own, too, where the row is from before a rewind
-            first = mark if mark < floor else min(self.site.recorded(target), default=floor + 1) - 1
-            choices = list(range(first, floor + 1))
-        for to in choices:
+        for to in self._choices(target, behind=kind == "LedgerBehindLog"):
             for restored in (False, True):
                 operator = Operator(self.world, self.site, target)
                 operator.rewind(to, restored=restored)
@@ -312,6 +305,21 @@ class _Last:
                 if operator.error is None:
                     return
         self.world.judge.violate(f"no remedy for {error.summary}")
+
+    def _choices(self, target: str, *, behind: bool) -> Sequence[int]:
+        """Return the epochs to which a rewind may go, the one to try first first.
+
+        :param behind: whether the ledger is behind the log.
+        """
+        recorded = self.site.recorded(target)
+        floor = max(recorded, default=max(min(self.site.kept), self.site.first(target)) - 1)
+        if not behind:
+            return [floor]
+        mark = self._mark(target)  # the log's own, too, where the row is from before a rewind
+        if 0 <= mark < floor:
+            self.site.put_marks_back()  # else a rewind is refused that is run once more
+        first = mark if mark < floor else min(recorded, default=floor + 1) - 1
+        return range(first, floor + 1)
 
     def _garbage(self, driver: Driver, attached: list[str]) -> None:
         """After two hours nothing of a flushed epoch is left in the log; its time may be a day ahead.
