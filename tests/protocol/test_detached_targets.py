@@ -506,6 +506,29 @@ def test_rule_9_the_last_attached_target_is_not_detached_by_an_old_listing(tmp_p
         plan_detach(view)
 
 
+def test_rule_9_attach_does_not_miss_in_an_old_listing_what_was_flushed_since_it_was_planned(
+    tmp_path: Path,
+) -> None:
+    """The ledger row that had the timestamps is lost: what comes next would be written below them."""
+    world = SeveralWorld(tmp_path)
+    world.log_backend = LocalBackend(tmp_path / "log")
+    epochs(world, 0)
+    plan_detach(query(world).of(CELLS)).carry_out(NOW_US)
+    mount = CachingMount(tmp_path / "log", asks_again=True)
+    view = Query(world.query_id, Checkpoint(world.checkpoint), Log(mount, CELLS))
+    planned = plan_attach(view, world.targets[CELLS])
+    mount.cache(f"flushed/{CELLS}/")
+    plan_attach(query(world).of(CELLS), world.targets[CELLS]).carry_out(NOW_US)
+    flush(world.flusher(name=CELLS))
+    (used,) = (record["base_us"] for record in world.records(CELLS))
+    plan_detach(query(world).of(CELLS)).carry_out(NOW_US)
+    world.store.ledger.clear()
+    planned.carry_out(NOW_US)
+    row = world.row(CELLS)
+    assert row is not None
+    assert row.last_us == used
+
+
 def test_rule_9_attach_does_not_miss_the_newest_run_in_an_old_listing(tmp_path: Path) -> None:
     """It does not name the target: what it publishes has no plan of it."""
     world = SeveralWorld(tmp_path)
@@ -1018,15 +1041,23 @@ def test_a_target_is_detached_in_place_of_an_attach_that_died(world: SeveralWorl
     everything(world, done)
 
 
-@pytest.mark.parametrize("stop", range(11, 16))  # from the announcement on
+@pytest.mark.parametrize("stop", range(5))
 def test_attaching_that_stood_still_over_another_one_takes_nothing_back(
     world: SeveralWorld, stop: int
 ) -> None:
-    """Where it looks for records, or says what the target is; meanwhile the target gets two windows."""
+    """From its announcement on, where it looks for records, or says what the target is.
+
+    Meanwhile another one attaches the target, which gets two windows.
+    """
     plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
     epochs(world, 1)
-    places = "list flushed/", "create targets/"
-    turns = Turns(stop, counts=lambda operation: operation.startswith(places))
+
+    def counts(operation: str) -> bool:
+        lists = operation.startswith("list flushed/")
+        announced = world.log.of(ADDED).states()[-1].verb == "announced"
+        return (lists and announced) or operation.startswith("create targets/")
+
+    turns = Turns(stop, counts=counts)
 
     def late(faults: Faults) -> None:
         with contextlib.suppress(FlusherAtWork, OptionError):
