@@ -20,12 +20,8 @@ class Arrival:
     """Those that had left the quarantine with the target's acknowledgement: no flush sends them again."""
     begun_us: int = 0
     """When it was begun last."""
-    highest_us: int = 0
-    """The highest write timestamp with which it was begun."""
-    highest_begun_us: int = 0
-    """When it was begun with that one."""
-    timestamps: list[range] = field(default_factory=list)
-    """Those with which it was begun, of the rows that tasks have refused first."""
+    timestamps: dict[range, int] = field(default_factory=dict)
+    """Those with which it was begun, of the rows that tasks have refused first; and when it was first."""
     flushed: bool = False
     """Whether the ledger says that it is flushed."""
     flushed_us: int = 0
@@ -77,6 +73,11 @@ class Computed:
     def begun_last(self, target: str) -> tuple[int, int]:
         """Return what orders attempts as they were begun last: epochs of one window at the same time."""
         return self.at(target).begun_us, self.epoch
+
+    def begun_with(self, target: str, us: int) -> int:
+        """Return when it was begun with a timestamp at a target; -1: it was not."""
+        begun = self.at(target).timestamps.items()
+        return next((since_us for each, since_us in begun if us in each), -1)
 
     @property
     def was_begun(self) -> bool:

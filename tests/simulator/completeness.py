@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.simulator.attempts import Computed, Table, newest
+from tests.simulator.attempts import Computed, newest
 from tests.simulator.rows import SHARED_KEYS
 
 if TYPE_CHECKING:
     from tests.simulator.judge import Judge
     from tests.simulator.site import Site
+    from tests.simulator.target import Database
 
 
-def look_at_table(judge: Judge, target: str, site: Site, table: Table, mode: str) -> None:
+def look_at_table(judge: Judge, site: Site, database: Database) -> None:
     """Look at the table when all is flushed: every row once, no other, and the newest epoch wins."""
+    target, table = database.target, database.values()
     kept = {
         epoch: attempt
         for epoch, attempt in sorted(site.kept.items())
@@ -43,25 +45,20 @@ def look_at_table(judge: Judge, target: str, site: Site, table: Table, mode: str
             if id(found) not in allowed and not fine:
                 judge.violate(f"row {key} of {found.name} is there, which Spark did not keep")
     for key in SHARED_KEYS:
-        _newest_wins(judge, target, site, table, key, kept, mode)
+        _newest_wins(judge, site, database, key, kept)
 
 
 def _newest_wins(
-    judge: Judge,
-    target: str,
-    site: Site,
-    table: Table,
-    key: str,
-    kept: dict[int, Computed],
-    mode: str,
+    judge: Judge, site: Site, database: Database, key: str, kept: dict[int, Computed]
 ) -> None:
     """Look at a key that many epochs write: the last one stays; a total has all, in order."""
+    target, table = database.target, database.values()
     wrote = [
         attempt.value
         for attempt in kept.values()
         if key in attempt.rows and key not in attempt.at(target).gone
     ]
-    if mode == "totals":
+    if database.mode == "totals":
         there = [v for v in table.get(key, ()) if v in wrote]
         if there != wrote:
             judge.violate(f"the total {key} has {there}, and not {wrote}")
@@ -77,17 +74,11 @@ def _newest_wins(
         or (shown.lost and shown.at(target).begun_us <= judge.timestamps_lost_us)
         # A backup of the target was restored: what it has of the last one may be from before.
         or (shown.lost and last.at(target).begun_us <= judge.row_lost_us.get(target, 0))
-        # As of the future, or in a row that was shadowed: the last one has older timestamps.
+        # It has come, with an older timestamp.
         or (
             not judge.clocks_agree
-            and shown.at(target).highest_us > last.at(target).highest_us
-            and (
-                target in judge.set_back
-                or (
-                    "shadow" in judge.disasters
-                    and shown.at(target).highest_begun_us <= judge.timestamps_lost_us
-                )
-            )
+            and key in last.at(target).keys
+            and judge.left_behind(target, shown, database.table[key].us)
         )
         # Flushed, taken back by a rewind, and left out as the target was attached again.
         or last.epoch < shown.epoch < site.first(target)

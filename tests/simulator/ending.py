@@ -162,7 +162,7 @@ class _Last:
                     Operator(world, self.site, target).retry()
                 else:
                     self._command(target, "retry")
-            look_at_table(world.judge, target, self.site, database.values(), world.mode)
+            look_at_table(world.judge, self.site, database)
 
     def _reports(self, attached: list[str]) -> None:
         """Let the commands that only look say what is true: all is flushed, and nothing stops."""

@@ -54,8 +54,8 @@ class Judge(logging.Handler):
         self.timestamps_lost_us = 0
         """When the ledger row was lost, or shadowed as an epoch was begun: a restored log does not know the
         timestamps used till then."""
-        self.set_back: set[str] = set()
-        """Targets with rows as of the future on top, as an operator has left those timestamps behind."""
+        self.set_back: dict[str, list[tuple[int, int]]] = {}
+        """Of targets whose timestamps went back from the future: when, and which one then was the last."""
         self.attempts: dict[tuple[int, str], Computed] = {}
         self.clocks_agree = True
         """Whether no clock jumps in this history."""
@@ -266,9 +266,8 @@ class Judge(logging.Handler):
                 arrival = attempt.at(target)
                 arrival.begun_us = MACHINE.true_us
                 before = sum(key.startswith(INVALID) for key in attempt.rows)
-                arrival.timestamps.append(range(begun.base_us - before, begun.last_us + 1))
-                if begun.last_us > arrival.highest_us:
-                    arrival.highest_us, arrival.highest_begun_us = begun.last_us, MACHINE.true_us
+                used = range(begun.base_us - before, begun.last_us + 1)
+                arrival.timestamps.setdefault(used, MACHINE.true_us)
             if begun.manifest and attempt is None:
                 self.violate(f"{begun.manifest} was begun, which no run has published")
             elif attempt is None:
@@ -430,9 +429,21 @@ class Judge(logging.Handler):
 
     def reset(self, target: str) -> None:
         """Learn that the timestamps of a target went back from the future to the present."""
-        self.set_back.add(target)
+        row = self.read_ledger(target)
+        assert row is not None
+        self.set_back.setdefault(target, []).append((MACHINE.true_us, row.last_us))
         self.steps.reset(target)
         self._begun_last.pop(target, None)
+
+    def left_behind(self, target: str, attempt: Computed, us: int) -> bool:
+        """Whether nothing counts any more that an attempt was begun with a timestamp.
+
+        An operator has left it behind in the future; or the row that was begun then was shadowed.
+        """
+        begun_us = attempt.begun_with(target, us)
+        shadowed = "shadow" in self.disasters and 0 < begun_us <= self.timestamps_lost_us
+        resets = self.set_back.get(target, ())
+        return shadowed or any(0 < begun_us < since_us and last < us for since_us, last in resets)
 
     def _vouched(self, target: str, site: Site, upto: int) -> None:
         """Learn that the operator vouches for rows up to an epoch: what a backup lacks of them is lost."""
