@@ -6,11 +6,13 @@ import msgspec
 import pytest
 
 from tests.protocol.engine import NOW_US, World
+from tests.protocol.interleave import Process, Turns
 from tests.protocol.operators import query
-from wal_sink.admin.rewind import Rewound, plan_rewind
+from wal_sink.admin.rewind import Rewind, Rewound, plan_rewind
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import FlusherAtWork, OptionError
 from wal_sink.progress.status import read_status
+from wal_sink.testing.faults import FaultyTarget
 
 STORES = ("memory", "local")
 
@@ -29,10 +31,12 @@ def glitch(world: World) -> None:
 
 def reset(world: World, to: int) -> Rewound:
     """Run the command."""
-    now_us = world.clock()
-    return plan_rewind(query(world), world.target, to, now_us, reset_timestamps=True).carry_out(
-        now_us
-    )
+    return plan_reset(world, to).carry_out(world.clock())
+
+
+def plan_reset(world: World, to: int) -> Rewind:
+    """Return what the command is about to do."""
+    return plan_rewind(query(world), world.target, to, world.clock(), reset_by=world.clock)
 
 
 def at_us(world: World, key: str) -> int:
@@ -45,7 +49,7 @@ def test_the_timestamps_come_back_to_the_present(world: World) -> None:
     """What is flushed next is written as of now; what was written as of the future stays so."""
     glitch(world)
     assert at_us(world, "c") > NOW_US + YEARS_US, "rule 14: above all before"
-    plan = plan_rewind(query(world), world.target, 2, world.clock(), reset_timestamps=True)
+    plan = plan_reset(world, 2)
     assert "stay on top until 2033-" in plan.consequences
     done = plan.carry_out(world.clock())
     assert done.again == 0
@@ -75,6 +79,24 @@ def test_nothing_is_reset_that_is_not_in_the_future(world: World) -> None:
         reset(world, 0)
     world.clock.us -= 2 * SECOND_US
     reset(world, 0)
+
+
+def test_a_reset_that_stood_still_takes_no_timestamps_of_the_present_back(world: World) -> None:
+    """Another operator has brought them back meanwhile; an hour later the first command reads the row."""
+
+    def resets(faults: Turns) -> None:
+        target = FaultyTarget(world.target, faults)
+        with pytest.raises(OptionError, match="do not lie in the future"):
+            plan_rewind(query(world), target, 3, world.clock(), reset_by=world.clock)
+
+    glitch(world)
+    slow = Process(Turns(0, counts=lambda name: name == "read ledger"), resets)
+    slow.turn()
+    reset(world, 2)
+    world.clock.us += 3_600 * SECOND_US
+    world.run().flushed_batches([("d", 4)])
+    slow.turn()
+    assert slow.ended
 
 
 def test_a_later_rewind_does_not_go_back_to_the_future(world: World) -> None:
@@ -119,7 +141,7 @@ def test_rule_22_a_record_that_comes_late_does_not_take_the_timestamps_to_the_fu
 def test_a_reset_that_dies_is_run_again(world: World) -> None:
     """Its record is there and the row is not replaced: timestamps still grow, until it is."""
     glitch(world)
-    record = plan_rewind(query(world), world.target, 2, world.clock(), reset_timestamps=True)
+    record = plan_reset(world, 2)
     row = world.state
     moved = msgspec.structs.replace(row, last_us=row.last_us + 1)
     world.store.ledger[world.query_id] = moved
@@ -135,7 +157,7 @@ def test_a_reset_that_dies_is_run_again(world: World) -> None:
 def test_a_reset_that_died_leaves_no_timestamp_behind_that_was_used_since(world: World) -> None:
     """The flush goes on as of the future; then the ledger row is lost."""
     glitch(world)
-    died = plan_rewind(query(world), world.target, 2, world.clock(), reset_timestamps=True)
+    died = plan_reset(world, 2)
     row = world.store.ledger.pop(world.query_id)
     with pytest.raises(FlusherAtWork):
         died.carry_out(world.clock())

@@ -326,7 +326,7 @@ def test_rule_24_a_timestamp_that_comes_again_passes_over_no_row_of_another_epoc
     ((_, us, _),) = listed(world)
     world.clock.us -= 2 * 10**9
     now_us = world.clock.us
-    plan_rewind(query_of(world), world.target, 0, now_us, reset_timestamps=True).carry_out(now_us)
+    plan_rewind(query_of(world), world.target, 0, now_us, reset_by=lambda: now_us).carry_out(now_us)
     world.clock.us = us - 2
     run.batch([("b", 2)])
     record = world.log.manifest(Attempt(1, 1))

@@ -429,9 +429,14 @@ class Judge(logging.Handler):
 
     def reset(self, target: str) -> None:
         """Learn that the timestamps of a target went back from the future to the present."""
-        row = self.read_ledger(target)
+        row, thread = self.read_ledger(target), MACHINE.thread
         assert row is not None
+        assert thread is not None
         self.set_back.setdefault(target, []).append((MACHINE.true_us, row.last_us))
+        read_us = thread.looked["ledger"]
+        behind = self.clocks_set_us >= read_us or thread.process.host.ahead_us < 0
+        if row.last_us < read_us and not behind:
+            self.violate(f"timestamps go back to {row.last_us}; the row was read at {read_us}")
         self.steps.reset(target)
         self._begun_last.pop(target, None)
 

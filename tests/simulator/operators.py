@@ -122,7 +122,7 @@ class Operator:
                     to,
                     clock.now_us(),
                     restored=restored,
-                    reset_timestamps=reset,
+                    reset_by=clock.now_us if reset else None,
                 )
             except OptionError as error:
                 # Another rewind, and a flusher after it, may have left nothing to do in between.

@@ -5,7 +5,7 @@ Also here: whether it follows another log than the one at hand (rule 23).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from wal_sink import errors
@@ -36,13 +36,16 @@ class LedgerAccess:
         with target_errors(self._target):
             return self._session.read_ledger()
 
-    def present_us(self, now_us: int) -> int:
+    def present_us(self, clock_us: Callable[[], int]) -> int:
         """Return the time by this host's clock, bounded by the target's (rule 14), microseconds since 1970.
+
+        Timestamps in a row that was read before lie before it, unless a clock was wrong.
 
         :raises TargetUnavailable, TargetRefused: the target does not say.
         """
         with target_errors(self._target):
-            return bounded_now(now_us, ask_for_time(self._session.now_us, lambda: now_us))
+            target_us = ask_for_time(self._session.now_us, clock_us)
+        return bounded_now(clock_us(), target_us)
 
     def replace(self, seen: LedgerState | None, new: LedgerState) -> None:
         """Replace the row that was seen, and read it back: an answer may be lost, or untrue.

@@ -9,7 +9,7 @@ docs/protocol/operators.md#how-far-rewind-can-go argues why.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import groupby
 from typing import NamedTuple
 
@@ -428,12 +428,12 @@ def plan_rewind(
     now_us: int,
     *,
     restored: bool = False,
-    reset_timestamps: bool = False,
+    reset_by: Callable[[], int] | None = None,
 ) -> Rewind:
     """Check that everything above an epoch can be flushed again; read its segments to the last byte.
 
     :param restored: the operator knows that checkpoint and log were restored from a backup (rule 23).
-    :param reset_timestamps: the timestamps go back from the future to the present.
+    :param reset_by: this host's clock, microseconds since 1970; the timestamps go back from the future to it.
     :raises OptionError: it cannot mean anything, see `protocol.repair`.
     :raises MissingManifest: an epoch is no longer in the log.
     :raises FlusherAtWork: a flusher is alive.
@@ -443,7 +443,7 @@ def plan_rewind(
     refuse_flusher(query.log, now_us, unless_stopped=False, patience=query.patience)
     with open_ledger(target, owner) as ledger:
         row = ledger.read()
-        reset_us = ledger.present_us(now_us) if reset_timestamps else None
+        reset_us = ledger.present_us(reset_by) if reset_by else None
     query.list_afresh()  # the row is older: if others act since, it cannot be replaced
     checkpointed = query.checkpoint.last_commit()
     past = read_past(query, row, checkpointed)

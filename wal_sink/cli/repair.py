@@ -207,7 +207,12 @@ def rewind(
     make_change(
         given,
         lambda query, database: plan_rewind(
-            query, database, to, now_us(), restored=restored, reset_timestamps=reset_timestamps
+            query,
+            database,
+            to,
+            now_us(),
+            restored=restored,
+            reset_by=now_us if reset_timestamps else None,
         ),
         lambda done: (
             f"Epoch {to} is the last one that counts as flushed;"
