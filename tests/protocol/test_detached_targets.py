@@ -1041,6 +1041,23 @@ def test_a_target_is_detached_in_place_of_an_attach_that_died(world: SeveralWorl
     everything(world, done)
 
 
+def test_rule_17_a_target_is_attached_behind_an_epoch_whose_record_is_forgotten(
+    world: SeveralWorld,
+) -> None:
+    """Its database is restored to that epoch, and the ledger row is made anew: no window tells of it."""
+    backup = world.copy_database()
+    epochs(world, 1)
+    flush(world.flusher(name=ADDED))
+    view = world.log.of(ADDED)
+    view.delete(recorded_in(view, 0))
+    plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
+    world.end_sessions()
+    world.restore_database(backup)
+    done = attach(world)
+    assert done.missing == ()
+    everything(world, done)
+
+
 @pytest.mark.parametrize("stop", range(5))
 def test_attaching_that_stood_still_over_another_one_takes_nothing_back(
     world: SeveralWorld, stop: int

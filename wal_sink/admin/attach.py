@@ -194,10 +194,9 @@ class Attachment(NamedTuple):
                 " the other log's epochs stays there, unless you set it back before. If they are a copy:"
                 " start the copy with a new checkpoint.",
             )
-        if now_us and not foreign and row is not None and row.last and row.flushed > recorded:
-            given_up = given_up_since_begun(
-                log, row.last
-            )  # a flusher died before its record (rule 17)
+        if now_us and not foreign and row and row.last and row.flushed not in log.flushed_epochs():
+            # A flusher died before its record (rule 17), or it is forgotten: the database was restored.
+            given_up = given_up_since_begun(log, row.last)
             log.record_flushed(flushed_records(row.last, now_us, given_up))
         past = read_past(query, row, checkpointed)._replace(foreign=foreign)
         return _Standing(past, self._has(past, recorded))
