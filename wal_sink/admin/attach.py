@@ -271,6 +271,7 @@ class Attachment(NamedTuple):
             set_aside(log, us, [*files, paths.MANIFEST.path(manifest.attempt)])
         except FileNotFoundError:
             return False
+        # Listed since `commits/`: a run may have claimed after the look, beside an older one that Spark kept.
         prove_aside(log, us, manifest, log.highest_generation())
         return True
 
