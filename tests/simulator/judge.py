@@ -19,6 +19,7 @@ from tests.simulator.machine import MACHINE
 from tests.simulator.rows import INVALID, REFUSED, SHARED_KEYS, refused_in
 from tests.simulator.steps import Steps
 from tests.simulator.swarm import acted
+from tests.simulator.updates import Updates
 from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerState, Window
 from wal_sink.model.manifest import Attempt
@@ -66,6 +67,7 @@ class Judge(logging.Handler):
         self.old_listings = False
         """Whether hosts may have answered listings from a cache."""
         self.steps = Steps(self)
+        self.updates = Updates(self)
         self._said: set[tuple[str, int]] = set()
         """Targets, each with an epoch that an operator was told it lacks, or has vouched for."""
         self.ends = False
@@ -239,13 +241,13 @@ class Judge(logging.Handler):
             self.violate(f"row {key} of {attempt.name} is written, which was given up before")
         if looked_us and not any(us in each for each in attempt.at(target).timestamps):
             self.violate(f"row {key} of {attempt.name} is sent with a timestamp that was not begun")
-        self.steps.written(target, key, attempt.epoch, us)
+        self.updates.written(target, key, attempt.epoch, us)
         attempt.at(target).keys.add(key)
         attempt.at(target).gone.discard(key)
 
     def ledger_created(self, target: str) -> None:
         """Look at a ledger row that is new: a flusher makes it once there is something to flush."""
-        self.steps.nothing_recorded(target, 0, "makes the ledger row")
+        self.updates.nothing_recorded(target, 0, "makes the ledger row")
         if MACHINE.looked_us:
             self.steps.listed("makes the ledger row", MACHINE.looked_us)
         if MACHINE.looked_us and not any(site.kept for site in self.sites):
@@ -256,7 +258,7 @@ class Judge(logging.Handler):
     def begun(self, target: str, window: Window) -> None:
         """Look at a window that was begun: each epoch has to be the attempt that Spark kept."""
         self._dates(target, window)
-        self.steps.begins(target, window)
+        self.updates.begins(target, window)
         for begun in window.epochs:
             ahead_s = (begun.base_us - MACHINE.true_us) / 1_000_000
             if ahead_s > _MOST_AHEAD_S and not self.future:
@@ -286,9 +288,9 @@ class Judge(logging.Handler):
         """Look at a ledger row that an operator has made."""
         last = self._begun_last.get(target)
         records = self.sites[0].records(target).values() if self.clocks_agree else ()
-        used_us = [last_us(each) for each in records] + self.steps.used_since_reset(target)
+        used_us = [last_us(each) for each in records] + self.updates.used_since_reset(target)
         if self._knows_dates:
-            self.steps.row_made(target, row, max([last.last_us if last else 0, *used_us]))
+            self.updates.row_made(target, row, max([last.last_us if last else 0, *used_us]))
 
     @property
     def _knows_dates(self) -> bool:
@@ -352,7 +354,7 @@ class Judge(logging.Handler):
 
     def finished(self, target: str, window: Window, table: Table) -> None:
         """Look at a window that was finished: all of its rows are there, and the newest epoch wins."""
-        self.steps.finished(target, window)
+        self.updates.finished(target, window)
         for begun in window.epochs:
             attempt = self._by_digest.get(begun.digest) if begun.manifest else None
             if attempt is None:
@@ -437,7 +439,7 @@ class Judge(logging.Handler):
         behind = self.clocks_set_us >= read_us or thread.process.host.ahead_us < 0
         if row.last_us < read_us and not behind:
             self.violate(f"timestamps go back to {row.last_us}; the row was read at {read_us}")
-        self.steps.reset(target)
+        self.updates.reset(target)
         self._begun_last.pop(target, None)
 
     def left_behind(self, target: str, attempt: Computed, us: int) -> bool:
@@ -489,7 +491,7 @@ class Judge(logging.Handler):
 
         :param made_us: when the backup was made.
         """
-        self.steps.restored("", made_us)
+        self.updates.restored("", made_us)
         for epoch in site.recorded():
             if (attempt := site.kept.get(epoch)) is not None:
                 arrival = attempt.at("")
@@ -520,7 +522,7 @@ class Judge(logging.Handler):
         :param made_us: when the backup was made.
         """
         self.row_lost(target)
-        self.steps.restored(target, made_us)
+        self.updates.restored(target, made_us)
         for attempt in self.by_value:
             arrival, there = attempt.at(target), arrived.get(attempt.value, frozenset())
             arrival.taken = (arrival.taken | arrival.keys) - there

@@ -10,10 +10,9 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from tests.protocol.raw import last_us, manifest_digest, parsed
+from tests.protocol.raw import last_us, parsed
 from tests.simulator.machine import MACHINE
 from wal_sink.model import paths
-from wal_sink.model.ledger import LedgerState, Window
 from wal_sink.model.manifest import Attempt
 
 if TYPE_CHECKING:
@@ -51,12 +50,6 @@ _MADE = {
 }
 """Which step it is to make an object, by how its path begins."""
 
-_CLOCKS_DIFFER_US = 60_000_000
-"""How far two clocks may lie apart before one of them is taken to be wrong (rule 14)."""
-
-_PATIENCE_US = 30_000_000
-"""How long a flusher leaves a window to the one that has taken it, at least (rule 26)."""
-
 MANIFEST = re.compile(
     rf"(?:^|/)(?:{paths.MANIFEST.folder}|{paths.RETAINED_RECORD.folder})[0-9]+-[0-9]+\.json$"
 )
@@ -78,21 +71,11 @@ class Steps:
         """Which thread has made the copy of each record, by its path, and when."""
         self._put_back_us: dict[str, int] = {}
         """When a flusher has put a manifest back from `aside/`, by its path."""
-        self.reset_us: dict[str, int] = {}
-        """When the timestamps of a target went back to the present last."""
-        self._brought_back: set[str] = set()
-        """Targets whose timestamps a backup from before that may have brought back."""
-        self._finished_us: dict[tuple[str, int, int], int] = {}
-        """When a ledger row has said first that an epoch is flushed, by target, epoch and base timestamp."""
-        self._ever: set[str] = set()
-        """The manifests of all these."""
-        self._sent: dict[str, list[tuple[str, int]]] = {}
-        """By target, which processes have begun the sendings of its window, and when (rule 26)."""
 
     @property
     def newest_recorded(self) -> int:
         """The newest epoch that was ever recorded as flushed; -1: none."""
-        there = (_number(p) for p in self.recorded_us if p.startswith(paths.FLUSHED.folder))
+        there = (number(p) for p in self.recorded_us if p.startswith(paths.FLUSHED.folder))
         return max(there, default=-1)
 
     def listed(self, step: str, since_us: int, *more: str) -> None:
@@ -123,7 +106,7 @@ class Steps:
             self.listed("counts what waits", claimed_us)
         recorded = {} if self._judge.old_listings else self.recorded_us  # an old listing lacks them
         for path, us in recorded.items():
-            newer = path.startswith(paths.FLUSHED.folder) and _number(path) >= epoch
+            newer = path.startswith(paths.FLUSHED.folder) and number(path) >= epoch
             if newer and us < thread.since_us and site.log.has(path):
                 self._wrong(f"epoch {epoch} is published, and {path} was there")
         self._fits(site, epoch, thread.since_us, claimed_us)
@@ -186,7 +169,7 @@ class Steps:
         """Return the generation that a run has claimed; None: none, or its claim is gone."""
         for path in site.log.paths(paths.CLAIM.folder):
             if json.loads(site.log.get(path))["run_id"] == run_id:
-                return _number(path)
+                return number(path)
         return None
 
     # --- what is created --------------------------------------------------------------------------
@@ -242,18 +225,12 @@ class Steps:
         if rewind is not None and rewind.row is None:
             self._wrong(f"a rewind makes {path}, and has not moved its row")
         for each in window["epochs"]:
-            if (target, each["epoch"], each["base_us"]) not in self._finished_us:
+            if (target, each["epoch"], each["base_us"]) not in self._judge.updates.finished_us:
                 self._wrong(f"{path} is made, and epoch {each['epoch']} was not finished so")
             there = site.manifests(each["epoch"]) if MACHINE.looked_us and each["digest"] else set()
             given_up = (target, each["epoch"]) in site.given_up
             if there and each["digest"] not in there and not given_up:
                 self._wrong(f"{path} is made, and names a manifest that is not in this log")
-
-    def finished(self, target: str, window: Window) -> None:
-        """Learn that a ledger row says of a window that it is flushed."""
-        for each in window.epochs:
-            self._finished_us.setdefault((target, each.epoch, each.base_us), MACHINE.true_us)
-        self._ever |= {each.manifest for each in window.epochs}
 
     def _claimed(self, site: Site, path: str, claim: dict[str, Any]) -> str:
         """A run that finds its epoch completed claims nothing, so that the quicker one goes on (rule 3).
@@ -326,16 +303,16 @@ class Steps:
         pending = [
             name
             for name in site.log.paths(paths.MANIFEST.folder)
-            if _number(name) > site.settled() and _number(name, 1) <= generation
-            if not (site.looked_before_rewind and name in self._ever)
-            if any(_number(name) >= site.first(each) for each in attached)
+            if number(name) > site.settled() and number(name, 1) <= generation
+            if not (site.looked_before_rewind and name in self._judge.updates.ever)
+            if any(number(name) >= site.first(each) for each in attached)
         ]
         if pending:
             self._wrong(f"{path} goes, and {pending} may need a proof of its run")
 
     def choice_goes(self, site: Site, path: str) -> None:
         """Rules 11, 18: several targets share a choice, which stays until all have the epoch."""
-        epoch = _number(path)
+        epoch = number(path)
         if not path.startswith(paths.CHOICE.folder) or site.looked_before_rewind:
             return
         for target in self._judge.targets:
@@ -348,7 +325,7 @@ class Steps:
 
     def _note_goes(self, site: Site, path: str) -> None:
         """Rule 12: what Spark made without a sink is noted until it is flushed."""
-        if _number(path) > site.settled():
+        if number(path) > site.settled():
             self._wrong(f"{path} goes before its epoch is flushed")
 
     def _orphan_goes(self, site: Site, path: str) -> None:
@@ -357,7 +334,7 @@ class Steps:
         assert thread is not None
         found = re.search(r"/\d+-\d+-(.{36})-[0-9a-f]{32}\.arrow$", path)
         assert found is not None, path
-        run_id, epoch = found[1], _number(path)
+        run_id, epoch = found[1], number(path)
         if run_id == thread.run_id:
             return
         self._is_swept(site, path, run_id)
@@ -376,7 +353,7 @@ class Steps:
         if thread.listed.get("manifests", -1) < self._noted_us.get((site, note), 0):
             self._wrong(f"{path} goes, and no manifests were listed after {note}")
         if epoch in site.kept and not any(
-            _number(name) == epoch for name in site.log.paths(paths.MANIFEST.folder)
+            number(name) == epoch for name in site.log.paths(paths.MANIFEST.folder)
         ):
             self._wrong(f"{path} goes, of a checkpointed epoch without a manifest")
 
@@ -386,18 +363,18 @@ class Steps:
         assert thread is not None
         if site.log.has(ticket):
             mine = json.loads(site.log.get(ticket))["generation"] + 1
-            claims = {_number(each): each for each in site.log.paths(paths.CLAIM.folder)}
+            claims = {number(each): each for each in site.log.paths(paths.CLAIM.folder)}
             owner = json.loads(site.log.get(claims[mine]))["run_id"] if mine in claims else run_id
             if owner == run_id and max(claims, default=0) <= mine:
                 self._wrong(f"{path} goes, which its run may publish")
         for record, us in self.recorded_us.items() if not self._judge.old_listings else ():
-            flushed = record.startswith(paths.FLUSHED.folder) and _number(record) >= _number(path)
+            flushed = record.startswith(paths.FLUSHED.folder) and number(record) >= number(path)
             if flushed and us < thread.looked.get("flushed", 0) and site.log.has(record):
                 self._wrong(f"{path} goes as an orphan, and {record} was there")
 
     def _garbage_goes(self, site: Site, path: str) -> None:
         """Rules 17, 18: a flusher deletes nothing of an epoch that any target lacks; copies are true ones."""
-        epoch = _number(path)
+        epoch = number(path)
         if path.startswith(paths.MANIFEST.folder):
             self._is_copied(site, epoch)
             thread, made_us = self._copied.get(paths.RETAINED_RECORD.path(epoch), (None, 0))
@@ -420,9 +397,9 @@ class Steps:
     def _copy_goes(self, site: Site, path: str) -> None:
         """Rule 18: a record has a copy as long as its manifest is retained; segments go before both."""
         there = [n for n in site.log.paths(paths.RETAINED_RECORD.folder) if MANIFEST.search(n)]
-        attempt = site.kept.get(_number(path))
+        attempt = site.kept.get(number(path))
         left = attempt is not None and any(site.log.has(each) for each in attempt.segments)
-        if left and not MANIFEST.search(path) and any(_number(n) == _number(path) for n in there):
+        if left and not MANIFEST.search(path) and any(number(n) == number(path) for n in there):
             self._wrong(f"{path} goes, and the manifest of its epoch is retained")
 
     def _second_name_goes(self, site: Site, path: str) -> None:
@@ -457,7 +434,7 @@ class Steps:
             return
         name = f"{paths.MANIFEST.folder}{path.rpartition('/')[2]}"
         if any(
-            _number(decision) == _number(path) for decision in site.log.paths(paths.DECISION.folder)
+            number(decision) == number(path) for decision in site.log.paths(paths.DECISION.folder)
         ):
             return  # `skip` has copied it, and its segments are gone
         if not any(other.endswith(f"/{name}") for other in site.log.paths(paths.ASIDE)):
@@ -524,197 +501,7 @@ class Steps:
         if json.loads(site.log.get(path))["base_us"] < newest["base_us"]:
             self._wrong(f"{path} is no copy of the record that counts")
 
-    # --- the ledger -------------------------------------------------------------------------------
 
-    def begins_from(
-        self, target: str, seen: LedgerState | None, window: Window, ahead_us: int
-    ) -> None:
-        """Look at the row from which a window is begun, and at the clocks (rules 10, 14, 16 and 26).
-
-        :param ahead_us: by how much the target's clock is ahead.
-        """
-        thread, last = MACHINE.thread, seen.last if seen is not None else None
-        if thread is None or not thread.looked_us or seen is None:
-            return
-        if last is not None and last.last != seen.flushed:
-            self._wrong(f"epoch {window.first} is begun, and the row was updated in part")
-        if window.sending > 1:
-            self._takes(target, thread.process.name)
-            return
-        self._sent[target] = [(thread.process.name, MACHINE.true_us)]
-        self.nothing_recorded(target, window.first, "begins a window")
-        host_us = thread.process.host.ahead_us
-        agree = abs(host_us - ahead_us) < _CLOCKS_DIFFER_US
-        agree &= self._judge.clocks_set_us < thread.looked_us
-        right = (
-            not (host_us or ahead_us) and self.reset_us.get(target, 0) > self._judge.clocks_set_us
-        )
-        present_us = MACHINE.true_us + 2 * _CLOCKS_DIFFER_US
-        goes_on = seen.last_us > present_us and target in self._brought_back
-        if right and window.last_us > present_us and not goes_on:
-            self._wrong(f"epoch {window.first} is begun as of the future that was left behind")
-        if agree and window.begun_us < thread.looked_us + host_us:
-            self._wrong(f"epoch {window.first} is begun as of long ago")
-
-    def _takes(self, target: str, name: str) -> None:
-        """A flusher from which a window was taken waits before it takes it back (rule 26)."""
-        sent = self._sent.setdefault(target, [])
-        taken = sent and sent[-1][0] != name and name in {each for each, _ in sent}
-        if taken and MACHINE.true_us < sent[-1][1] + _PATIENCE_US:
-            self._wrong(f"{name} takes a window back at once")
-        sent.append((name, MACHINE.true_us))
-
-    def nothing_recorded(self, target: str, first: int, step: str) -> None:
-        """Demand that a flusher's last fresh listing had no record from an epoch on (rules 9 and 13)."""
-        thread, site = MACHINE.thread, self._judge.sites[0]
-        if thread is None or not thread.looked_us or target or len(self._judge.sites) > 1:
-            return
-        for path, us in self.recorded_us.items():
-            newer = path.startswith(paths.FLUSHED.folder) and _number(path) >= first
-            if newer and us < thread.listed.get("flushed", 0) and site.log.has(path):
-                self._wrong(f"{thread.process.name} {step}, and {path} was there")
-
-    def begins(self, target: str, window: Window) -> None:
-        """Look at a window that is begun: what was listed before, and what is chosen (rules 9, 11, 26)."""
-        site = self._judge.sites[0]
-        if not MACHINE.looked_us:
-            return
-        if window.sending <= 1:
-            self.listed("begins a window", MACHINE.looked_us)
-            self._alike(site, target, window)
-        for begun in window.epochs:
-            if not begun.manifest:
-                continue
-            if target:
-                choice = paths.CHOICE.path(begun.epoch)
-                chosen: dict[str, Any] = (
-                    json.loads(site.log.get(choice)) if site.log.has(choice) else {}
-                )
-                trimmed = not chosen and not site.log.has(begun.manifest)
-                if chosen.get("generation") != begun.generation and not trimmed:
-                    self._wrong(f"{begun.manifest} is begun for {target}: {choice} says {chosen}")
-            if window.sending <= 1 and not target:
-                self._is_proven(site, begun.epoch)
-            attempt = Attempt(begun.epoch, begun.generation)
-            note = paths.TOMBSTONE.path(attempt)
-            beside = [n for n in site.log.paths(paths.MANIFEST.folder) if _number(n) == begun.epoch]
-            here = site.log.has(begun.manifest)  # a clone has its own of this name
-            here = here and manifest_digest(site.log.get(begun.manifest)) == begun.digest
-            doubtful = site.log.has(note) and not site.has_proof(attempt)
-            if window.sending <= 1 and len(beside) > 1 and doubtful and here:
-                self._wrong(f"{begun.manifest} is begun, and {note} is there")
-            if window.sending and self._judge.clocks_agree and begun.base_us < MACHINE.looked_us:
-                self._wrong(f"epoch {begun.epoch} is sent with timestamps before now")
-
-    def _is_proven(self, site: Site, epoch: int) -> None:
-        """Of several attempts none is begun without a fresh listing of what proves one (rules 9 and 11)."""
-        rivals = [
-            each
-            for each in self._judge.attempts.values()
-            if each.epoch == epoch and 0 < each.published_us < MACHINE.looked_us
-            if site.log.has(each.manifest)
-        ]
-        names = {each.manifest for each in rivals}  # a clone has its own of one name
-        decided = any(_number(each) == epoch for each in site.log.paths(paths.DECISION.folder))
-        thread = MACHINE.thread
-        assert thread is not None
-        late = thread.listed.get("proofs", 0) < MACHINE.looked_us
-        if len(names) > 1 and late and not decided and len(self._judge.sites) == 1:
-            self._wrong(f"one of {sorted(names)} is begun, and proofs/ was not listed freshly")
-
-    def _alike(self, site: Site, target: str, window: Window) -> None:
-        """Epochs that share a window are written in the same way, and chosen for good (rule 10)."""
-        thread = MACHINE.thread
-        assert thread is not None
-        for begun in window.epochs if len(window.epochs) > 1 else ():
-            if self._may_be_overturned(site, begun.epoch) and not thread.process.name.startswith(
-                "driver"
-            ):
-                self._wrong(f"epoch {begun.epoch} shares a window, and nothing proves its attempt")
-        plans = {
-            parsed(site.log.get(begun.manifest))["plan"]
-            for begun in window.epochs
-            if begun.manifest and site.log.has(begun.manifest)
-        }
-        files = [paths.of_target(target, paths.PLAN.path(plan)) for plan in plans]
-        there = [json.loads(site.log.get(path)) for path in files if site.log.has(path)]
-        demands = [plan.get("demands") for plan in there]
-        if any(each != demands[0] for each in demands):
-            self._wrong(f"epochs {window.epochs[0].epoch} on share a window: {demands}")
-
-    def _may_be_overturned(self, site: Site, epoch: int) -> bool:
-        """Whether one of several attempts is begun that no note and no later manifest proves (rule 11)."""
-        there = [_attempt(path) for path in site.log.paths(paths.MANIFEST.folder)]
-        rivals = [
-            each
-            for each in there
-            if each.epoch == epoch and not site.log.has(paths.TOMBSTONE.path(each))
-        ]
-        offsets = {
-            parsed(site.log.get(paths.MANIFEST.path(each)))["offsets_digest"] for each in rivals
-        }
-        proven = any(site.has_proof(each) for each in rivals) or any(
-            each.epoch > epoch and each.generation == max(rivals).generation
-            for each in (there if rivals else ())
-        )
-        chosen = site.log.has(paths.CHOICE.path(epoch))
-        return len(rivals) > 1 and len(offsets) == 1 and not proven and not chosen
-
-    def reset(self, target: str) -> None:
-        """Learn that the timestamps of a target went back from the future to the present."""
-        self.reset_us[target] = MACHINE.true_us
-        self._brought_back.discard(target)
-
-    def restored(self, target: str, made_us: int) -> None:
-        """Learn that a backup of target or log is restored: one from before a reset has nothing of it.
-
-        Such a ledger row has the timestamps that were left behind, and a rewind from such a log counts them.
-
-        :param made_us: when the backup was made.
-        """
-        if made_us < self.reset_us.get(target, 0):
-            self._brought_back.add(target)
-
-    def used_since_reset(self, target: str) -> list[int]:
-        """Return the recorded timestamps of what was flushed since those of the future were left behind."""
-        since_us = self.reset_us.get(target, 0)
-        used_us = [
-            last_us(record)
-            for epoch, record in self._judge.sites[0].records(target).items()
-            if self._finished_us.get((target, epoch, record["base_us"]), 0) > since_us > 0
-        ]
-        return [us for us in used_us if us <= MACHINE.true_us]
-
-    def row_made(self, target: str, row: LedgerState, used_us: int) -> None:
-        """Look at a ledger row that an operator has made: its timestamps go on (rule 14)."""
-        if row.last_us < used_us:
-            self._wrong(
-                f"the ledger row of {target or 'the query'} is made with the timestamp {row.last_us};"
-                f" {used_us} was used"
-            )
-
-    def written(self, target: str, key: str, epoch: int, us: int) -> None:
-        """Look at a row that a flusher sends: none is in quarantine since before its step (rule 24).
-
-        Where no ledger row tells that its window was begun, it is begun anew, and the row is the same write.
-        """
-        known_us = self._judge.begun_lost_us(target)
-        for attempt in self._judge.attempts.values():
-            if attempt.epoch == epoch:
-                known_us = max(known_us, attempt.at(target).begun_us)
-        for site in self._judge.sites if MACHINE.looked_us else ():
-            path, made_us = site.entries.get((target, epoch, us), ("", 0))
-            # In an old listing it may be missing: then the row is the same write, too.
-            known = made_us >= known_us and not self._judge.old_listings
-            if path and known and made_us < MACHINE.looked_us and site.log.has(path):
-                self._wrong(f"row {key} of epoch {epoch} is sent, and {path} has it")
-
-
-def _attempt(path: str) -> Attempt:
-    """Return the attempt of a manifest."""
-    return Attempt(_number(path), _number(path, 1))
-
-
-def _number(path: str, at: int = 0) -> int:
+def number(path: str, at: int = 0) -> int:
     """Return a number of a path."""
     return int(re.findall(r"[0-9]+", path)[at])

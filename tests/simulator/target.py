@@ -259,7 +259,7 @@ class Connection(ReadsOffers, IdempotentSession):
             row = self._in_flight[0]
             if self._database.refuses and row.key.startswith(REFUSED):
                 judge, target = self._database.judge, self._database.target
-                judge.steps.written(target, row.key, row.place[0], row.us)
+                judge.updates.written(target, row.key, row.place[0], row.us)
                 error = TargetRefused("a rule of the table refuses the row", "Change the table.")
                 if self._refused is None or self._database.mode == "totals":
                     raise error
@@ -280,7 +280,7 @@ class Connection(ReadsOffers, IdempotentSession):
             if seen is None:
                 judge.ledger_created(database.target)
             if new.begun is not None and (seen is None or new.begun != seen.begun):
-                judge.steps.begins_from(database.target, seen, new.begun, database.ahead_us)
+                judge.updates.begins_from(database.target, seen, new.begun, database.ahead_us)
                 judge.begun(database.target, new.begun)
                 database.lose_shadowed_timestamps()
             elif verb == "finish" and new.last is not None:
