@@ -264,6 +264,8 @@ class Rewinding:
     """The ledger row that it has made."""
     moved_us: int = 0
     """When it has made the ledger row."""
+    deleted: tuple[int, int] = (-1, 0)
+    """The last epoch of the records that it has deleted last, and when."""
 
 
 class Thread:

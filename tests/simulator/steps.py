@@ -421,15 +421,8 @@ class Steps:
 
     def _rewind_deletes(self, site: Site, path: str) -> None:
         """A rewind deletes no last name of a manifest, and no record without a look at its row."""
-        assert MACHINE.thread is not None
-        rewind = MACHINE.thread.rewind
-        records = (paths.FLUSHED.folder, paths.RETAINED_RECORD.folder)
-        listed_us = MACHINE.thread.listed.get("flushed", 0)
-        looked_us = MACHINE.thread.looked.get("ledger", 0)
-        if path.startswith(records) and rewind and rewind.row:
-            self.listed("takes records back", rewind.moved_us)
-        if path.startswith(records) and rewind and rewind.row and looked_us < listed_us:
-            self._wrong(f"a rewind deletes {path}, and has not looked at its row again")
+        if path.startswith((paths.FLUSHED.folder, paths.RETAINED_RECORD.folder)):
+            self._takes_back(path)
         if not MANIFEST.search(path):
             return
         name = f"{paths.MANIFEST.folder}{path.rpartition('/')[2]}"
@@ -439,6 +432,20 @@ class Steps:
             return  # `skip` has copied it, and its segments are gone
         if not any(other.endswith(f"/{name}") for other in site.log.paths(paths.ASIDE)):
             self._wrong(f"a rewind deletes {path}, which has no second name")
+
+    def _takes_back(self, path: str) -> None:
+        """A rewind looks at its row before the records of each window, after it has listed them."""
+        thread = MACHINE.thread
+        rewind = thread.rewind if thread is not None else None
+        if thread is None or rewind is None or not rewind.row:
+            return
+        self.listed("takes records back", rewind.moved_us)
+        before, deleted_us = rewind.deleted
+        since_us = max(thread.listed.get("flushed", 0), deleted_us if number(path) != before else 0)
+        if thread.looked.get("ledger", 0) < since_us:
+            self._wrong(f"a rewind deletes {path}, and has not looked at its row again")
+        if path.startswith(paths.FLUSHED.folder):
+            rewind.deleted = number(path), MACHINE.true_us
 
     def may_rewind(self, site: Site, target: str, to: int) -> bool:
         """Whether a rewind means something: ledger and log agree, and all above has a record of its own."""
