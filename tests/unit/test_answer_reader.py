@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -84,6 +85,28 @@ def test_answers_split_anywhere(version: int, *, compresses: bool) -> None:
             assert by.send([request() for _ in range(3)], None, told.append)
             groups += 1
         assert reads == []
+
+
+@pytest.mark.parametrize(("version", "compresses"), WIRES)
+def test_other_answers_split_anywhere(version: int, *, compresses: bool) -> None:
+    """What the driver reads need not have come as a whole, either: a header, a payload, a checksum."""
+    with awaiting(3, version, compresses=compresses) as (to, by, told, reads):
+        wire = to.wire()
+        groups = 1
+        for cut in itertools.count(1):
+            first, *others = wire.requests
+            data = wire.packed(error(first, INVALID)) + wire.packed(error(others[0], INVALID))
+            if cut == len(data):
+                break
+            wire.receive(data[:cut])
+            wire.receive(data[cut:] + wire.packed(well(others[1])))
+            assert not wire.is_defunct, f"cut at {cut}: {wire.last_error}"
+            assert [(each.acknowledged, len(each.failed)) for each in told] == [(1, 2)] * groups
+            assert to.in_use() == NOTHING
+            wire.pushes.clear()
+            assert by.send([request() for _ in range(3)], None, told.append)
+            groups += 1
+        assert len(reads) >= 2 * (groups - 1)
 
 
 @pytest.mark.parametrize(("version", "compresses"), WIRES)
@@ -213,8 +236,12 @@ def test_a_wrong_checksum_is_the_drivers_to_judge() -> None:
         assert wire.is_defunct
 
 
-def test_an_answer_longer_than_a_segment() -> None:
-    """The driver reads all of its segments, and what comes with them."""
+@pytest.mark.parametrize("more", range(-4, 8))
+def test_an_answer_longer_than_a_segment(more: int) -> None:
+    """The driver reads all of its segments, and what comes with them.
+
+    :param more: bytes of the second segment that come with the first; fewer than 0: these are missing.
+    """
     with awaiting(3) as (to, _, told, reads):
         wire = to.wire()
         first, *others = wire.requests
@@ -224,7 +251,7 @@ def test_an_answer_longer_than_a_segment() -> None:
             + bytes(Segment.MAX_PAYLOAD_LENGTH)
         )
         data = wire.packed(long)
-        half = Segment.MAX_PAYLOAD_LENGTH + 10
+        half = Segment.MAX_PAYLOAD_LENGTH + 10 + more
         wire.receive(data[:half])
         wire.receive(data[half:] + wire.packed(*map(well, others)))
         (ended,) = told

@@ -22,6 +22,7 @@ use one connection at once.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import socket
@@ -50,6 +51,7 @@ from cassandra.protocol import (
     ServerError,
     SyntaxException,
 )
+from cassandra.segment import CrcException
 
 from wal_sink.log_context import line_logger
 
@@ -166,15 +168,13 @@ def _payloads(data: bytes, codec: Any) -> tuple[list[bytes], list[int], bool]:
     """
     payloads: list[bytes] = []
     ends, size, read = [0], codec.header_length_with_crc, io.BytesIO(data)
-    while len(data) - ends[-1] >= size:
-        begin = ends[-1] + size
-        header = _segment_header(codec, data[ends[-1] : begin])
-        end = begin + header.payload_length + _CHECKSUM
+    while header := _segment_header(codec, data[ends[-1] : ends[-1] + size]):
+        end = ends[-1] + _segment_size(codec, header)
         if not header.is_self_contained:
             return payloads, ends, False
         if len(data) < end:
             break
-        read.seek(begin)
+        read.seek(ends[-1] + size)
         payloads.append(codec.decode(read, header).payload)
         ends.append(end)
     return payloads, ends, True
@@ -182,18 +182,42 @@ def _payloads(data: bytes, codec: Any) -> tuple[list[bytes], list[int], bool]:
 
 @functools.lru_cache(maxsize=1024)
 def _segment_header(codec: Any, data: bytes) -> Any:
-    """Decode a segment's header, whose checksum the driver takes in Python, bit by bit; few differ."""
-    return codec.decode_header(io.BytesIO(data))
+    """Decode a segment's header, whose checksum the driver takes in Python, bit by bit; few differ.
+
+    :returns: None for the first bytes of one.
+    """
+    is_whole = len(data) == codec.header_length_with_crc
+    return codec.decode_header(io.BytesIO(data)) if is_whole else None
+
+
+def _segment_size(codec: Any, header: Any) -> int:
+    size: int = codec.header_length_with_crc + header.payload_length + _CHECKSUM
+    return size
 
 
 class ReadingConnection:
-    """Goes before a connection class of the driver, whose `process_io_buffer` it overrides."""
+    """Goes before a connection class of the driver, of which it overrides how it reads what has come."""
 
     def process_io_buffer(self) -> None:
         """Read what has come; called by the driver's thread."""
         found = self._acknowledged()
         if found is None or not self._take(found) or not found.is_all:
             super().process_io_buffer()  # type: ignore[misc]
+
+    def _process_segment_buffer(self: Any) -> None:
+        """Read a segment; called by the driver's thread.
+
+        The driver (3.30.1) loses the first bytes of a header when no more have come. Where segments may be
+        compressed, it reads one that is not when its last 2 bytes are missing. Either ends the connection.
+        The driver takes the buffer's position for the number of bytes that have come, and keeps those
+        after it: at 0 it reads nothing, and keeps all.
+        """
+        codec, data = self._segment_codec, self._iobuf.getvalue()
+        with contextlib.suppress(CrcException):  # the driver raises it again
+            header = _segment_header(codec, data[: codec.header_length_with_crc])
+            if header is None or len(data) < _segment_size(codec, header):
+                self._iobuf.seek(0)
+        super()._process_segment_buffer()  # type: ignore[misc]
 
     def _acknowledged(self: Any) -> Acknowledged | None:
         """Return what is acknowledged by what has come; None: the driver has to look at it."""
