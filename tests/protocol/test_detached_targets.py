@@ -1162,6 +1162,20 @@ def test_a_query_that_does_not_name_an_attached_target_is_refused(world: Several
         plan_attach(query(world).of(CELLS), world.targets[CELLS])
 
 
+def test_the_last_two_targets_are_not_detached_at_once(world: SeveralWorld) -> None:
+    """Both commands have looked. One target is announced at once, so that all who wait are told."""
+    commands = [plan_detach(query(world).of(name)) for name in (ADDED, CELLS)]
+    commands[0].carry_out(NOW_US)
+    with pytest.raises(FlusherAtWork, match="cells meanwhile, or detached all others"):
+        commands[1].carry_out(NOW_US)
+    epochs(world, 1)
+    with pytest.raises(NoFlusher, match="cells is announced, and not attached yet"):
+        wait_until_flushed(Checkpoint(world.checkpoint), world.log, 1.0)
+    plan_attach(query(world).of(CELLS), world.targets[CELLS]).carry_out(NOW_US)
+    flush(world.flusher(name=CELLS))
+    assert sorted(world.rows(CELLS)) == [("0", 0), ("1", 1)]
+
+
 def test_a_log_of_one_target_gets_no_names(world: SeveralWorld, tmp_path: Path) -> None:
     """What was flushed without a name is not known by any."""
     world.log_backend.delete(world.log_backend.list("targets/"))

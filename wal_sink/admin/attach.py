@@ -80,7 +80,7 @@ class Detachment(NamedTuple):
     def carry_out(self, now_us: int, why: str = "") -> Attached:
         """Detach it.
 
-        :raises FlusherAtWork: it was attached or detached meanwhile.
+        :raises FlusherAtWork: it was attached or detached meanwhile, or all others were detached.
         """
         log = self.query.log
         state = detach(log, self.seen, now_us, user_and_host(), why or "by an operator")
@@ -345,11 +345,11 @@ def _refuse_without_plan(log: Log, meanwhile: str = "") -> None:
 def _added(log: Log, state: TargetState | None) -> TargetState:
     """Return a state that was added.
 
-    :raises FlusherAtWork: it was not, since another process had added one.
+    :raises FlusherAtWork: another process had added one, or has detached all other targets.
     """
     if state is None:
         raise FlusherAtWork(
-            f"Target {log.target} was attached or detached by another process meanwhile",
+            f"Another process has attached or detached target {log.target} meanwhile, or detached all others",
             "See with `wal-sink status CHECKPOINT`; run the command again if it is still wanted.",
         )
     return state

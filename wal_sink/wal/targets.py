@@ -270,12 +270,19 @@ def attach(
 
 
 def detach(log: Log, seen: int, now_us: int, by: str, why: str) -> TargetState | None:
-    """Let the target whose view this is hold back nothing any more; else as `announce`."""
+    """Let the target whose view this is hold back nothing any more; else as `announce`.
+
+    If the others were detached meanwhile, it is announced at once: it is the last one.
+    """
     newest = state_of(log)
     # After an attach that died, the records may say more than the target has.
     has = newest.epoch if newest is not None and newest.verb == "announced" else log.mark()
     state = TargetState(verb="detached", epoch=has, by=by, at_us=now_us, why=why)
-    return _add(log, seen, state)
+    added = _add(log, seen, state)
+    if added is not None and not any(flushed_limits(log, fresh=True)):
+        announce(log, seen + 1, now_us, by, "all others were detached", has)
+        return None
+    return added
 
 
 def lacking(log: Log) -> list[Gap]:
