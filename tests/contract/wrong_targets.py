@@ -28,7 +28,7 @@ from wal_sink.targets.refusals import is_sent
 from wal_sink.targets.sql.ledger import Ledger
 from wal_sink.targets.sql.session import SqlSession, _write
 from wal_sink.targets.sqlalchemy import SqlAlchemyTarget
-from wal_sink.testing.contracts.ledger import SessionFixtures
+from wal_sink.testing.contracts.ledger import SessionFixtures, row_of
 from wal_sink.testing.contracts.rows import RACERS
 from wal_sink.testing.memory_target import MemorySession, MemoryTarget
 
@@ -260,15 +260,30 @@ class CommittingDelete(SqlAlchemyTarget):
 class LateNoteSession(SqlSession):
     """Sends a row of the quarantine, then notes that."""
 
-    def resend(self, plan: Plan, rows: Slice, *, noted: bool) -> None:
+    def resend(self, plan: Plan, rows: Slice, seen: LedgerState, *, noted: bool) -> bool:
         row = PassedRow(rows.epoch, rows.first_us)
         note, sent = self._ledger_of(row), row.note(self._owner, sent=True)
         there = note.read()
-        if not is_sent(row, self.read_ledger(), there, sent, noted=noted):
+        if not is_sent(row, there, sent, noted=noted):
             self._add(*as_new_rows(plan, rows.batch))
             self._connection.commit()
             _write(note, there, sent)
             self._connection.commit()
+        return True
+
+
+class HastySession(SqlSession):
+    """Sends a row of the quarantine whatever the ledger row says by then."""
+
+    def resend(self, plan: Plan, rows: Slice, seen: LedgerState, *, noted: bool) -> bool:
+        return super().resend(plan, rows, row_of(self), noted=noted)
+
+
+class Hasty(SqlAlchemyTarget):
+    """Has such sessions."""
+
+    def connect(self, owner: Owner) -> Session:
+        return HastySession(self, self._open(), owner)
 
 
 class LateNotes(SqlAlchemyTarget):
@@ -505,6 +520,10 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(
         "a row of the quarantine is sent, then noted",
         *(REFUSALS, LateNotes, "test_a_resend_may_die_anywhere"),
+    ),
+    Wrong(
+        "a row of the quarantine is sent under any ledger row",
+        *(REFUSALS, Hasty, "test_a_row_is_sent_under_the_ledger_row_that_was_seen"),
     ),
     *(
         Wrong(what, CELLS, with_session(Cells, session), test)

@@ -12,10 +12,12 @@ from confluent_kafka import KafkaException
 
 from tests.kafka.conftest import TopicWorld, altered
 from tests.protocol.engine import until_rest
+from tests.protocol.operators import rewind
 from tests.protocol.quarantining import query_of
 from wal_sink.admin.quarantine import list_quarantine, plan_retry
 from wal_sink.errors import TargetRefused, TargetUnavailable
 from wal_sink.model.ledger import Owner
+from wal_sink.model.plan import Plan
 from wal_sink.options import parse
 from wal_sink.targets.base import Slice
 from wal_sink.targets.kafka import KafkaTarget
@@ -87,6 +89,30 @@ def test_a_command_that_dies_holds_up_no_flusher(
     assert sorted(world.visible()) == [("a", 1), ("c", 3), ("d", 4)]
     assert plan_retry(query_of(world), world.target).carry_out(world.clock.us).sent == 1
     assert max(world.visible()) == ROWS[1]
+
+
+def test_a_command_that_stood_still_over_a_rewind_sends_nothing(
+    make_world: Callable[[], TopicWorld], kafka: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has looked at the ledger, and sends when its epoch was flushed again: the rewind has fenced it."""
+    world = make_world()
+    world.on_invalid_row, world.retention_s = "quarantine", 3_600.0
+    world.run().batch(ROWS)
+    altered(kafka, world.topic, "max.message.bytes", "2000")
+    until_rest(world.flusher())
+    altered(kafka, world.topic, "max.message.bytes", "1000000")
+    compare = KafkaSession.compare
+
+    def overtaken(self: KafkaSession, plan: Plan) -> None:
+        monkeypatch.setattr(KafkaSession, "compare", compare)
+        rewind(world, -1)
+        until_rest(world.flusher())
+        self.compare(plan)
+
+    monkeypatch.setattr(KafkaSession, "compare", overtaken)
+    with pytest.raises(TargetUnavailable, match="fenced"):
+        plan_retry(query_of(world), world.target).carry_out(world.clock.us)
+    assert sorted(world.visible()) == sorted([*ROWS, *ROWS[::2]])
 
 
 SCHEMA = pa.schema(

@@ -17,10 +17,11 @@ import pytest
 from state_backends import open_backend
 from tests.protocol.adding_world import AddingWorld
 from tests.protocol.cases import covered
-from tests.protocol.engine import NOW_US, Rows, World
+from tests.protocol.engine import NOW_US, Rows, Run, World
 from tests.protocol.every_fault import EPOCHS, When, every_fault, partitions
+from tests.protocol.interleave import Process, Turns
 from tests.protocol.operations import At
-from tests.protocol.operators import rewind
+from tests.protocol.operators import faulty, rewind
 from tests.protocol.quarantining import (
     REFUSED,
     QuarantiningWorld,
@@ -571,6 +572,105 @@ def test_rule_24_a_target_that_adds_rows_has_each_once_whatever_dies(
         if dying.injected is None:
             break
     assert at > 5
+
+
+def refuse(world: LaterRefusingWorld, by: str) -> Run:
+    """Let the row "bad" be refused: by the tasks, or by the table in the flush."""
+    check = type(world.target).check.__get__(world.target)
+
+    def picky(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
+        if "bad" in batch.column("k").to_pylist():
+            raise errors.InvalidRow("k is bad", "Repair it.", column="k")
+        return check(batch, plan)
+
+    world.retention_s = 1_000.0
+    if by == "task":
+        world.target.check = picky  # type: ignore[method-assign]
+    run = world.run()
+    run.batch([("a", 1), ("bad", 2)])
+    world.flush()
+    assert (world.visible(), len(listed(world))) == ([("a", 1)], 1)
+    world.target.check = check  # type: ignore[method-assign]
+    world.change("DROP TRIGGER bad")
+    return run
+
+
+def retrying(world: World, stop: int, before: str = "") -> Process:
+    """Return `wal-sink quarantine --retry` as a process that stops before one of some operations."""
+
+    def act(turns: Turns) -> None:
+        assert retry(world, turns).left == 0
+
+    return Process(Turns(stop, counts=lambda name: name.startswith(before)), act)
+
+
+@pytest.mark.parametrize("by", ["task", "table"])
+def test_rule_24_a_retry_that_stood_still_over_a_rewind_adds_nothing(
+    tmp_path: Path, by: str
+) -> None:
+    """The row comes again with its epoch. The command stops at each of its operations."""
+    for stop in itertools.count():
+        world = LaterRefusingWorld(tmp_path)
+        refuse(world, by)
+        late = retrying(world, stop)
+        late.turn()
+        world.change("DELETE FROM t")
+        rewind(world, -1)
+        world.flush()
+        late.turn()
+        retry(world)
+        assert sorted(world.visible()) == [("a", 1), ("bad", 2)], late.turns.stopped_before
+        assert listed(world) == []
+        if not late.turns.stopped_before:
+            break
+    assert stop > 5
+
+
+@pytest.mark.parametrize("by", ["task", "table"])
+def test_rule_24_a_rewind_that_died_before_the_entries_lets_no_retry_add_a_row_twice(
+    tmp_path: Path, by: str
+) -> None:
+    """The flush goes on without the command; what was in quarantine before is listed still, and stays."""
+    world = LaterRefusingWorld(tmp_path)
+    refuse(world, by)
+    world.change("DELETE FROM t")
+    dying = faulty(world, Faults(0, matching="create quarantine/", error=Crash))
+    with pytest.raises(Crash):
+        plan_rewind(dying, world.target, -1, world.clock()).carry_out(world.clock())
+    world.flush()
+    done = retry(world)
+    assert sorted(world.visible()) == [("a", 1), ("bad", 2)]
+    assert (done.sent, done.left) == (1 if by == "task" else 0, 1)
+    assert "Epoch 0 was flushed again" in done.refused[0]
+    assert len(listed(world)) == 1
+
+
+@pytest.mark.parametrize("by", ["task", "table"])
+def test_rule_24_two_retries_add_a_row_once(tmp_path: Path, by: str) -> None:
+    """One stops at each of its operations while the other one acts; neither fails."""
+    for stop in itertools.count():
+        world = LaterRefusingWorld(tmp_path)
+        refuse(world, by)
+        late = retrying(world, stop)
+        late.turn()
+        retry(world)
+        late.turn()
+        assert sorted(world.visible()) == [("a", 1), ("bad", 2)], late.turns.stopped_before
+        assert listed(world) == []
+        if not late.turns.stopped_before:
+            break
+
+
+def test_rule_24_a_retry_goes_on_beside_a_flusher(tmp_path: Path) -> None:
+    """Which moves the ledger row between its look and its row."""
+    world = LaterRefusingWorld(tmp_path)
+    run = refuse(world, "table")
+    late = retrying(world, 0, "resend")
+    late.turn()
+    run.batch([("b", 3)])
+    world.flush()
+    late.turn()
+    assert sorted(world.visible()) == [("a", 1), ("b", 3), ("bad", 2)]
 
 
 def test_a_retry_to_a_target_that_adds_rows_without_notes_is_refused(tmp_path: Path) -> None:

@@ -432,7 +432,7 @@ def test_a_row_of_the_quarantine_is_sent_by_one_command_alone(
         seen = row_of(first)
         back = msgspec.structs.replace(seen, flushed=-1)
         acts: dict[str, Callable[[], object]] = {
-            "retry": lambda: late.resend(plan, row, noted=False),
+            "retry": lambda: late.resend(plan, row, seen, noted=False),
             "rewind": lambda: late.compare_and_set(seen, back),
         }
 
@@ -442,7 +442,7 @@ def test_a_row_of_the_quarantine_is_sent_by_one_command_alone(
             assert of.classify(caught.value) == "retry"
 
         of.act = waits
-        first.resend(plan, row, noted=False)
+        first.resend(plan, row, seen, noted=False)
         acts[beside]()
     assert store.execute("SELECT * FROM t") == [(1, "x")]
 

@@ -12,7 +12,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -22,11 +22,14 @@ import pyarrow.types as pt
 from wal_sink.admin.query import Query, user_and_host
 from wal_sink.errors import CorruptLog, InvalidRow, OptionError, TargetRefused
 from wal_sink.flush.connection import drained, target_errors
+from wal_sink.model.ledger import BegunEpoch, LedgerState
 from wal_sink.model.plan import Plan, several_plans_key
+from wal_sink.model.records import FlushedEpoch
 from wal_sink.targets.arrow_values import refuse_invalid_utf8
 from wal_sink.targets.base import Delivery, Session, Slice, Target, TransactionalSession
 from wal_sink.text import counted
-from wal_sink.wal.quarantine import Entry, entries, read_entry, release, runs
+from wal_sink.wal.log import Log
+from wal_sink.wal.quarantine import Entry, Listing, entries, read_entry, release, runs
 from wal_sink.wal.segment import ROW, TEXTS, plan_key_of, rows_of
 
 _BY_HAND = (
@@ -82,9 +85,9 @@ class Retry(NamedTuple):
         with target_errors(self.target), self.target.connect(owner) as session:
             sender = _Sender(self.query, self.target, session)
             for entry in self.found:
-                taken = sender.send(entry, refused)
+                taken, stays = sender.send(entry, refused)
                 release(log, entry, taken, by, now_us)
-                sent, left = sent + len(taken), left + len(entry.left) - len(taken)
+                sent, left = sent + len(taken), left + stays
         return Retried(
             query_id=self.query.query_id,
             target=log.target,
@@ -103,6 +106,44 @@ class _Part(NamedTuple):
     """As the session takes them; fewer, where the check has made one row of two with one key and event."""
 
 
+class _Standing:
+    """What ledger row and log say of entries; it holds as long as the row is this one (rule 24).
+
+    An epoch that is flushed again, after a `rewind` or `attach`, moves the row before it keeps its refused
+    rows again. The entries of before may be listed still.
+    """
+
+    def __init__(self, log: Log, row: LedgerState | None) -> None:
+        self._log = log
+        self._row = row
+        self._listing = Listing(log)
+        last = row.last.epochs if row is not None and row.last is not None else ()
+        self._flushed: dict[int, BegunEpoch | FlushedEpoch | None] = {b.epoch: b for b in last}
+
+    def row_for(self, entry: Entry, number: int, *, noted: bool) -> LedgerState | None:
+        """Return the ledger row under which a row is to be sent; None: it has left the quarantine.
+
+        :raises TargetRefused: its epoch is not flushed; or it was flushed again since.
+        """
+        epoch = entry.name.epoch
+        if self._row is None or self._row.flushed < epoch:
+            raise TargetRefused(
+                f"Epoch {epoch} is not flushed", "Send its rows when it is flushed."
+            )
+        if not self._listing.has(entry.name, number):
+            return None
+        if epoch not in self._flushed:
+            self._flushed[epoch] = self._log.flushed(epoch, fresh=True)
+        flushed = self._flushed[epoch]
+        if flushed is not None and not self._listing.is_of(entry.name, flushed, noted=noted):
+            raise TargetRefused(
+                f"Epoch {epoch} was flushed again since its row was refused, so the table has the row, or"
+                " another entry does",
+                f"See to that, then delete {self._log.url_of(entry.path)}",
+            )
+        return self._row
+
+
 class _Sender:
     """Sends the rows of entries over one session; keeps the plans, each of which asks the target once."""
 
@@ -111,15 +152,19 @@ class _Sender:
         self._target = target
         self._session = session
         self._plans: dict[str, Plan] = {}
+        self._standing: _Standing | None = None
 
-    def send(self, entry: Entry, refused: dict[str, None]) -> list[int]:
-        """Send the rows of an entry; return which of them are acknowledged, counted from 0, ascending.
+    def send(self, entry: Entry, refused: dict[str, None]) -> tuple[list[int], int]:
+        """Send the rows of an entry.
 
-        :param refused: gets the reasons why the target refuses others, as keys.
+        :param refused: gets the reasons why the target refuses some, as keys.
+        :return: which of them are acknowledged, counted from 0, ascending; and how many are refused.
         :raises OptionError: see `_by_row`.
         :raises CorruptLog: the log has lost the plan by which they were checked.
         """
         table = read_entry(self._query.log, entry)
+        if table is None:  # by another command
+            return [], 0
         (batch,) = table.combine_chunks().to_batches()
         if isinstance(self._session, TransactionalSession):
             return self._resend(self._session, entry, batch, plan_key_of(table.schema), refused)
@@ -140,7 +185,8 @@ class _Sender:
                 )
                 written += range(begin, begin + part.number)
         drained(self._session)
-        return [row for row in written if row not in again]
+        taken = [row for row in written if row not in again]
+        return taken, len(entry.left) - len(taken)
 
     def _resend(
         self,
@@ -149,22 +195,45 @@ class _Sender:
         batch: pa.RecordBatch,
         key: str,
         refused: dict[str, None],
-    ) -> list[int]:
+    ) -> tuple[list[int], int]:
         """Send rows to a target that adds them, each in a transaction that notes it.
 
         :param key: of the plan by which rows were checked that the flush has met; empty where a task did.
         """
-        written: list[int] = []
+        became: dict[int, Literal["added", "gone", "refused"]] = {}
         rows = rows_of(batch)
         for row in entry.left:
+            became[row] = "refused"
             for part, plan in self._parts(rows.slice(row, 1), key, refused):
-                try:
-                    one = Slice(entry.name.epoch, part.checked, entry.name.us + row)
-                    session.resend(plan, one, noted=bool(key))
-                    written.append(row)
-                except TargetRefused as error:
-                    refused[error.what] = None
-        return written
+                one = Slice(entry.name.epoch, part.checked, entry.name.us + row)
+                became[row] = self._add(session, entry, plan, one, refused, noted=bool(key))
+        added = [row for row, what in became.items() if what == "added"]
+        return added, sum(what == "refused" for what in became.values())
+
+    def _add(
+        self,
+        session: TransactionalSession,
+        entry: Entry,
+        plan: Plan,
+        one: Slice,
+        refused: dict[str, None],
+        *,
+        noted: bool,
+    ) -> Literal["added", "gone", "refused"]:
+        """Add a row, unless it has left the quarantine meanwhile."""
+        while True:
+            if self._standing is None:
+                self._standing = _Standing(self._query.log, session.read_ledger())
+            try:
+                seen = self._standing.row_for(entry, one.first_us - entry.name.us, noted=noted)
+                if seen is None:
+                    return "gone"
+                if session.resend(plan, one, seen, noted=noted):
+                    return "added"
+            except TargetRefused as error:
+                refused[error.what] = None
+                return "refused"
+            self._standing = None
 
     def _parts(
         self, rows: pa.RecordBatch, key: str, refused: dict[str, None]
@@ -355,6 +424,8 @@ def read_quarantine(query: Query) -> Iterator[RefusedRow]:
     """Yield the rows in quarantine, in the order of their write timestamps; memory: one entry."""
     for entry in entries(query.log):
         found = read_entry(query.log, entry)
+        if found is None:
+            continue
         texts = [found.column(name).to_pylist() for name in TEXTS]
         rows = found.column(ROW)
         for number in entry.left:

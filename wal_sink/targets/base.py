@@ -280,15 +280,16 @@ class TransactionalSession(Session):
         the window passes over.
         """
 
-    def resend(self, plan: Plan, rows: Slice, *, noted: bool) -> None:
+    def resend(self, plan: Plan, rows: Slice, seen: LedgerState, *, noted: bool) -> bool:
         """Add one row of the quarantine to the table exactly once, however often this is called.
 
         The note of the row says "sent" from the moment at which the row is in the table, by one transaction.
-        Needed where the target has `resends`.
+        It takes effect only while the ledger row is exactly `seen`. Needed where the target has `resends`.
 
         :param rows: the row, as `check` returned it.
         :param noted: whether a window has passed it over, and so has a note of it; else its task refused it.
             A missing note leaves open whether the table has the row: it stays in quarantine.
+        :return: False: the ledger row is another one, and nothing was added.
         :raises TargetRefused: the server refuses it still; or it cannot be sent without harm.
         :raises Exception: any other, for `Target.classify`; another call tells what became of it.
         """

@@ -116,24 +116,13 @@ def refusal(plan: Plan, rows: Slice, window: Window | None, error: Exception) ->
     )
 
 
-def is_sent(
-    row: PassedRow,
-    ledger_row: LedgerState | None,
-    note: LedgerState | None,
-    sent: LedgerState,
-    *,
-    noted: bool,
-) -> bool:
+def is_sent(row: PassedRow, note: LedgerState | None, sent: LedgerState, *, noted: bool) -> bool:
     """Whether the table has a row of the quarantine already (rule 24).
 
     :param note: what the ledger has of it, and `sent`: what it has of one that was sent.
     :param noted: whether a window has passed it over, which leaves a note.
-    :raises TargetRefused: its epoch is not flushed, so the flush may still note it; or the note is lost.
+    :raises TargetRefused: the note is lost.
     """
-    if ledger_row is None or ledger_row.flushed < row.epoch:
-        raise TargetRefused(
-            f"Epoch {row.epoch} is not flushed", "Send its rows when it is flushed."
-        )
     if note is None and noted:
         raise TargetRefused(
             f"The ledger has no note of a row of epoch {row.epoch}. Either another flusher has finished the"

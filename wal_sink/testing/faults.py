@@ -390,8 +390,8 @@ class FaultyTransactionalSession(FaultySession[TransactionalSession], Transactio
     def commit(self, seen: LedgerState, new: LedgerState) -> Outcome:
         return self.update(seen, new, lambda: self.inner.commit(seen, new))
 
-    def resend(self, plan: Plan, rows: Slice, *, noted: bool) -> None:
-        self.faults.call("resend", lambda: self.inner.resend(plan, rows, noted=noted))
+    def resend(self, plan: Plan, rows: Slice, seen: LedgerState, *, noted: bool) -> bool:
+        return self.faults.call("resend", lambda: self.inner.resend(plan, rows, seen, noted=noted))
 
 
 class FaultyStagedSession(FaultySession[StagedSession], StagedSession):

@@ -403,13 +403,15 @@ class Log:
         parsed = map(paths.FLUSHED.parse, names)
         return next((name.last for name in parsed if name is not None), -1)
 
-    def flushed(self, epoch: int) -> FlushedEpoch | None:
+    def flushed(self, epoch: int, *, fresh: bool = False) -> FlushedEpoch | None:
         """Read the record of one epoch; None when it is not flushed, or long ago.
 
         After a rewind several objects may have one: a flusher that stood still has recorded its window late.
         The one with the highest timestamps counts (rule 14).
+
+        :param fresh: see `newest_flushed`.
         """
-        return self._record_of(epoch, self.keys(paths.FLUSHED))
+        return self._record_of(epoch, self.keys(paths.FLUSHED, fresh=fresh))
 
     def flushed_since(self, epoch: int, *, fresh: bool = False) -> list[FlushedEpoch]:
         """Read the records of all epochs above `epoch`, ascending; each object once.

@@ -16,9 +16,10 @@ import pyarrow as pa
 
 from wal_sink.errors import CorruptLog
 from wal_sink.model import paths
+from wal_sink.model.ledger import BegunEpoch
 from wal_sink.model.manifest import SegmentRef
 from wal_sink.model.paths import EntryName, ReleasedName
-from wal_sink.model.records import Released
+from wal_sink.model.records import FlushedEpoch, Released
 from wal_sink.wal.log import Log
 
 
@@ -120,16 +121,46 @@ def _of(listed: Sequence[str]) -> Iterator[tuple[EntryName, Collection[int]]]:
             yield name, gone.get(name, ())
 
 
-def read_entry(log: Log, entry: Entry) -> pa.Table:
-    """Read the rows of an entry, those that have left included; columns as in `wal.segment`.
+class Listing:
+    """What the log lists of entries at one moment."""
 
+    def __init__(self, log: Log) -> None:
+        listed = log.names(paths.QUARANTINED.folder, fresh=True)
+        self._gone = dict(_of(listed))
+        notes = filter(None, map(paths.RELEASED.parse, listed))
+        self._kept = {*self._gone, *(note.entry for note in notes)}
+
+    def has(self, name: EntryName, row: int) -> bool:
+        """Whether a row of an entry is in quarantine."""
+        return name in self._gone and row not in self._gone[name]
+
+    def is_of(self, name: EntryName, flushed: BegunEpoch | FlushedEpoch, *, noted: bool) -> bool:
+        """Whether an entry is of this flush of its epoch, and not of one before a rewind.
+
+        :param noted: whether the flush has met its row; else a task did, and each flush has kept the segment.
+        """
+        if not flushed.manifest:  # given up since, and not flushed again
+            return True
+        if noted:
+            return flushed.base_us <= name.us <= flushed.last_us
+        same = (name.epoch, name.segment)
+        kept = (each.us for each in self._kept if (each.epoch, each.segment) == same)
+        return name.us == max((us for us in kept if us < flushed.base_us), default=None)
+
+
+def read_entry(log: Log, entry: Entry) -> pa.Table | None:
+    """Read the rows of an entry, those that have left included; None: all have, since it was listed.
+
+    :return: columns as in `wal.segment`.
     :raises CorruptLog: it cannot be read, or has another number of rows.
     """
     try:
-        found = pa.ipc.open_file(
-            pa.BufferReader(log.backend.read(log.stored_path(entry.path)))
-        ).read_all()
-    except (pa.ArrowException, FileNotFoundError) as error:
+        data = log.backend.read(log.stored_path(entry.path))
+    except FileNotFoundError:
+        return None
+    try:
+        found = pa.ipc.open_file(pa.BufferReader(data)).read_all()
+    except pa.ArrowException as error:
         raise CorruptLog(f"{log.url_of(entry.path)} cannot be read: {error}", _RESTORE) from error
     if found.num_rows != entry.name.rows:
         raise CorruptLog(

@@ -177,17 +177,19 @@ class KafkaSession(TransactionalSession):
         notes = {_note_key(owner, row): row.note(owner) for row in self._refusals.passed}
         return self._commit({owner.query_id: new, **notes})
 
-    def resend(self, plan: Plan, rows: Slice, *, noted: bool) -> None:
+    def resend(self, plan: Plan, rows: Slice, seen: LedgerState, *, noted: bool) -> bool:
         """Send a row of the quarantine, in one transaction with its note.
 
-        :raises TargetRefused: a topic refuses it; its epoch is not flushed; or its note is lost.
-        :raises TargetUnavailable: another command sends rows; or the answer is lost.
+        :raises TargetRefused: a topic refuses it; or its note is lost.
+        :raises TargetUnavailable: another command sends rows, or has made the ledger row; or the answer is
+            lost.
         """
         row = PassedRow(rows.epoch, rows.first_us)
-        ledger_row = self._take_over(_RESENDS)
+        if self._take_over(_RESENDS) != seen:
+            return False
         key, sent = _note_key(self._owner, row), row.note(self._owner, sent=True)
-        if is_sent(row, ledger_row, self._ledger.last(key), sent, noted=noted):
-            return
+        if is_sent(row, self._ledger.last(key), sent, noted=noted):
+            return True
         self.compare(plan)
         self._begin()
         try:
@@ -201,6 +203,7 @@ class KafkaSession(TransactionalSession):
                 f"It is not known whether a row of epoch {row.epoch} was sent",
                 "Run the command again: the ledger has a note of it, and the row comes once.",
             )
+        return True
 
     def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
         """Write a ledger record, in a transaction of its own, after the one that was seen."""
@@ -209,7 +212,11 @@ class KafkaSession(TransactionalSession):
         if self._take_over() != seen:
             return Outcome.CONFLICT
         self._begin()
-        return self._commit({self._owner.query_id: new})
+        outcome = self._commit({self._owner.query_id: new})
+        if new.begun is None:
+            # A command may let epochs be flushed again: one that is about to send their rows sends none.
+            self._producer_of(_RESENDS)
+        return outcome
 
     def close(self) -> None:
         """Abort what is open, and disconnect. Idempotent."""
@@ -226,10 +233,12 @@ class KafkaSession(TransactionalSession):
         """
         self._abort()
         if self._producer is None or self._suffix != suffix:
-            name, limits = f"{self._owner.query_id}{suffix}", self._topic_limits()
-            self._producer = transactional(self._options, name, limits, TIMEOUT_S)
-            self._suffix = suffix
+            self._producer, self._suffix = self._producer_of(suffix), suffix
         return self._ledger.read(TIMEOUT_S)
+
+    def _producer_of(self, suffix: str) -> Any:
+        name, limits = f"{self._owner.query_id}{suffix}", self._topic_limits()
+        return transactional(self._options, name, limits, TIMEOUT_S)
 
     def _topic_limits(self) -> dict[str, Limits]:
         if self._limits is None:

@@ -158,27 +158,26 @@ class SqlSession(TransactionalSession):
         self._database.checks_at_once = False
         return outcome
 
-    def resend(self, plan: Plan, rows: Slice, *, noted: bool) -> None:
+    def resend(self, plan: Plan, rows: Slice, seen: LedgerState, *, noted: bool) -> bool:
         """Insert a row of the quarantine as a new one, in one transaction with its note.
 
         An upsert does not replace what its key has: that may be of a later epoch.
 
-        :raises TargetRefused: the server refuses it; its epoch is not flushed; it is a delete; or its note is
-            lost.
+        :raises TargetRefused: the server refuses it; it is a delete; or its note is lost.
         """
         row = PassedRow(rows.epoch, rows.first_us)
         self._roll_back()
         with self._transaction() as end:
-            seen = self._ledger.read()
-            # It holds the row: no other command moves it meanwhile.
-            if seen and self._ledger.touch(seen) != 1:
-                raise TargetUnavailable("Another command has changed the ledger row", "Try again.")
+            # It holds the row: nothing moves it meanwhile.
+            if self._ledger.touch(seen) != 1:
+                end(self._connection.rollback)
+                return False
             note = self._ledger_of(row)
             there = note.read()
             sent = row.note(self._owner, sent=True)
-            if is_sent(row, seen, there, sent, noted=noted):
+            if is_sent(row, there, sent, noted=noted):
                 end(self._connection.rollback)
-                return
+                return True
             self._compare(plan)
             new_plan, batch = as_new_rows(plan, rows.batch)
             _write(note, there, sent)
@@ -189,6 +188,7 @@ class SqlSession(TransactionalSession):
                 if not self._database.refuses(error):
                     raise
                 raise refusal(plan, rows, None, error) from error
+            return True
 
     def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
         """Update the row, or insert it; in a transaction of its own."""

@@ -205,7 +205,21 @@ class RefusalsContract(CountedContract):
         _write(session, _begun(session), plan, self.slice(target, plan, []), _Log())
         row = self.slice(target, plan, [("late", 1, 1, "t")], BASE_US - 1)
         for _ in range(2):
-            session.resend(plan, row, noted=False)
+            assert session.resend(plan, row, row_of(session), noted=False)
+        assert self.records(target) == [("late", 1, 1, "t")]
+
+    def test_a_row_is_sent_under_the_ledger_row_that_was_seen(
+        self, target: Target, plan: Plan, session: Session
+    ) -> None:
+        """Another one may let its epoch be flushed again: nothing is added, and no note is made."""
+        assert isinstance(session, TransactionalSession)
+        _write(session, _begun(session), plan, self.slice(target, plan, []), _Log())
+        seen = row_of(session)
+        begin(session, begun_window(1, rows=0))
+        row = self.slice(target, plan, [("late", 1, 1, "t")], BASE_US - 1)
+        assert not session.resend(plan, row, seen, noted=False)
+        assert self.records(target) == []
+        assert session.resend(plan, row, row_of(session), noted=False)
         assert self.records(target) == [("late", 1, 1, "t")]
 
     def test_a_resend_may_die_anywhere(
@@ -222,7 +236,7 @@ class RefusalsContract(CountedContract):
             for faults in (killed, Faults()):
                 with faulty(target.connect(owner), faults) as other, contextlib.suppress(Crash):
                     assert isinstance(other, TransactionalSession)
-                    other.resend(plan, row, noted=False)
+                    other.resend(plan, row, row_of(session), noted=False)
             assert sorted(self.records(target)) == sorted(expected), f"killed at {killed.injected}"
             return killed
 
@@ -232,14 +246,12 @@ class RefusalsContract(CountedContract):
     def test_what_is_refused_again_stays(
         self, target: Target, plan: Plan, session: Session, owner: Owner
     ) -> None:
-        """And is sent when the server takes it; before its epoch is flushed, it is not."""
+        """And is sent when the server takes it."""
         log = _Log()
         rows = self.long_slice(target, plan, 3, [0])
         (row,) = _rows_of(rows, {BASE_US})
         with self.connect(target, session, owner) as other:
             begin(other, window := begun_window(0, rows=3))
-            with pytest.raises(TargetRefused, match="not flushed"):
-                _resend(other, plan, row)
             _write(other, window, plan, rows, log)
             with pytest.raises(TargetRefused):
                 _resend(other, plan, row)
@@ -263,7 +275,7 @@ class RefusalsContract(CountedContract):
 
 def _resend(session: Session, plan: Plan, row: Slice) -> None:
     assert isinstance(session, TransactionalSession)
-    session.resend(plan, row, noted=True)
+    assert session.resend(plan, row, row_of(session), noted=True)
 
 
 def _begun(session: Session) -> Window:
