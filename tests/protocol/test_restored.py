@@ -18,7 +18,13 @@ from tests.protocol.state_repartition import repartition
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.skip import plan_skip
 from wal_sink.admin.verify import verify
-from wal_sink.errors import CorruptLog, Diverged, MissingManifest, OptionError
+from wal_sink.errors import (
+    CorruptLog,
+    Diverged,
+    LedgerBehindLog,
+    MissingManifest,
+    OptionError,
+)
 from wal_sink.flush.rows import WindowWrite, WriteInThread
 from wal_sink.model import paths
 
@@ -271,10 +277,52 @@ def test_rule_16_a_row_that_another_log_brought_to_the_same_epoch_is_not_shadowe
     flusher.run_once()
     assert world.log.flushed_epochs() == [0, 1]
     assert world.state.flushed == 1
-    world.flush()
-    assert world.log.flushed_epochs() == [0, 1, 2]
+    assert isinstance(stops(world), Diverged)
     world.checkpoint, world.log_backend = production
-    assert isinstance(stops(world), Diverged), "one of the two stops"
+    world.run().batch([("ours", 2)], offset="8")
+    assert world.flushed() == {"a": 0, "clone": 2, "ours": 2}
+
+
+def one_epoch_later(world: World) -> Backup:
+    """Flush two epochs, and back up after each; the older backup is restored first, and goes on by itself."""
+    world.run().flushed_batches([("a", 0)]).end()
+    older = Backup(world)
+    world.run().flushed_batches([("b", 1)]).end()
+    newer = Backup(world)
+    older.restore()
+    run = world.run()
+    run.batch([("other", 7)], offset="9")
+    rewind(world, 0)
+    world.flush()
+    run.end()
+    return newer
+
+
+def test_rule_23_a_log_that_is_flushed_as_far_as_the_ledger_says_stops_too(world: World) -> None:
+    """Both logs are at the same epoch. The next one would follow upon that of the other log."""
+    one_epoch_later(world).restore()
+    world.run().batch([("c", 2)])
+    error = stops(world)
+    assert isinstance(error, Diverged)
+    assert "rewind CHECKPOINT --to 1" in error.remedy
+    rewind(world, 1)
+    assert world.flushed() == {"a": 0, "b": 1, "other": 7, "c": 2}
+
+
+def test_rule_19_a_target_from_before_a_rewind_is_told_by_any_epoch(world: World) -> None:
+    """What was flushed since is missing up to the epoch of its row, too: a rewind there leaves that out."""
+    world.retention_s = 3_600
+    run = world.run().flushed_batches([("a", 0)], [("b", 1)])
+    before = dict(world.store.ledger)
+    run.flushed_batches([("c", 2)])
+    run.end()
+    rewind(world, 0)
+    world.flush()
+    world.store.ledger.update(before)
+    error = stops(world)
+    assert isinstance(error, LedgerBehindLog)
+    assert "from before a rewind" in error.remedy
+    assert "--to 1`" not in error.remedy
 
 
 def test_rule_23_a_lost_record_is_made_from_the_ledger(world: World) -> None:

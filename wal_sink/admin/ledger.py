@@ -18,6 +18,7 @@ from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.manifest import Attempt
 from wal_sink.progress.decisions import given_up_since_begun
 from wal_sink.protocol.ledger import bounded_now
+from wal_sink.protocol.next_step import is_unrecorded
 from wal_sink.targets.base import Session, Target
 
 
@@ -106,8 +107,10 @@ def is_foreign(query: Query, row: LedgerState | None, checkpointed: int) -> bool
     recorded, attempts = log.mark(), log.attempts()
     begun, last = (row.begun, row.last) if row else (None, None)
     history, foreign = LineageCheck(log, query.chooser()), False
+    named = log.flushed(last.last) if last else None
+    other = last if row and named and is_unrecorded(row, named) else None
     for window in (begun, last):
-        if window is None or window.last <= recorded:
+        if window is None or (window.last <= recorded and window is not other):
             continue
         epoch = history.foreign_epoch(window, attempts, checkpointed)
         foreign |= epoch is not None and (

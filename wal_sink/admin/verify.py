@@ -26,7 +26,7 @@ from wal_sink.errors import (
     skip_lost,
 )
 from wal_sink.flush.connection import target_errors
-from wal_sink.flush.lineage import LineageCheck
+from wal_sink.flush.lineage import LineageCheck, named_record
 from wal_sink.flush.rows import FileGoneError, begun_manifest, plan_of
 from wal_sink.model import paths
 from wal_sink.model.ledger import BegunEpoch, LedgerState, Owner, Window
@@ -360,7 +360,11 @@ class _Verification:
         if flushed < 0 or recorded is not None:  # else its record is unreadable: found already
             self._agreement(
                 Observation(
-                    checkpointed, recorded, identity, asked=asked, row=row, attempts=attempts
+                    *(checkpointed, recorded, identity),
+                    asked=asked,
+                    row=row,
+                    attempts=attempts,
+                    named=named_record(self._log, recorded, row),
                 )
             )
         self._check_flushed_manifests(flushed, attempts)
@@ -490,7 +494,7 @@ class _Verification:
         with self._findings.catching():
             step = next_step(observed, owner) if observed.asked else None
             if isinstance(step, RecordFlushed | RecordsBehind):
-                LineageCheck(self._log, self._query.chooser()).refuse_other_log(step, observed)
+                LineageCheck(self._log, self._query.chooser()).follows_this_log(step, observed)
             idle = idle_step(observed.checkpointed, observed.recorded, identity, observed.attempts)
             if idle is not None and idle.warn and self._still_behind(observed):
                 self._set_back = idle.why

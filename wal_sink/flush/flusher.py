@@ -29,7 +29,7 @@ from wal_sink.errors import (
     WrongOwner,
 )
 from wal_sink.flush.connection import Takeovers, TargetConnection
-from wal_sink.flush.lineage import LineageCheck
+from wal_sink.flush.lineage import LineageCheck, named_record
 from wal_sink.flush.report import Reporter
 from wal_sink.flush.rows import (
     FileGoneError,
@@ -265,6 +265,7 @@ class Flusher:
             trimmable,
             retained=self.trimmer.due(trimmable),
             stale=stale,
+            named=named_record(self._log, recorded, row),
             known=known,
         )
 
@@ -276,9 +277,9 @@ class Flusher:
                 self._idle(step, observed)
             case CreateLedger(flushed):
                 self._connection.create(flushed)
-            case RecordFlushed(window):
-                self._lineage.refuse_other_log(step, observed)
-                self._record(window, given_up_since_begun(self._log, window))
+            case RecordFlushed(window) | RecordsBehind(window):
+                if self._lineage.follows_this_log(step, observed):
+                    self._record(window, given_up_since_begun(self._log, window))
             case Trim(epochs):
                 self.reporter.say("trimming", epochs[0])
                 self.trimmer.trim(epochs)
@@ -293,8 +294,6 @@ class Flusher:
                 self._begin(step, observed)
             case ManifestMissing(epoch):
                 self._refuse_missing(missing_manifest(epoch), [epoch])
-            case RecordsBehind():
-                self._lineage.refuse_other_log(step, observed)
 
     def _refuse_missing(self, error: WalSinkError, epochs: Collection[int]) -> None:
         """Raise the error of a missing object, unless a second look misses it, too, and brings it back."""

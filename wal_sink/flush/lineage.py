@@ -12,8 +12,9 @@ from collections.abc import Sequence
 
 from wal_sink.errors import CorruptLog
 from wal_sink.flush.window import WindowChooser
-from wal_sink.model.ledger import BegunEpoch, Window
+from wal_sink.model.ledger import BegunEpoch, LedgerState, Window
 from wal_sink.model.manifest import Attempt, attempts_at
+from wal_sink.model.records import FlushedEpoch
 from wal_sink.progress.decisions import given_up_since_begun
 from wal_sink.protocol.next_step import (
     Choose,
@@ -28,6 +29,19 @@ from wal_sink.protocol.next_step import (
 from wal_sink.wal.log import Log
 
 
+def named_record(
+    log: Log, recorded: FlushedEpoch | None, row: LedgerState | None
+) -> FlushedEpoch | None:
+    """Return the record of the epoch that the ledger row has flushed last; None where one is not there.
+
+    :param recorded: the newest record.
+    """
+    last = row.last.last if row is not None and row.last is not None else -1
+    if recorded is None or not 0 <= last <= recorded.epoch:
+        return None
+    return recorded if last == recorded.epoch else log.flushed(last)
+
+
 class LineageCheck:
     """What this log knows of the epochs that the ledger row names."""
 
@@ -35,23 +49,25 @@ class LineageCheck:
         self._log = log
         self._chooser = chooser
 
-    def refuse_other_log(
+    def follows_this_log(
         self, step: RecordFlushed | RecordsBehind | Resume, observed: Observation
-    ) -> None:
-        """Refuse a step that follows from the ledger row, if that is about another log; reads manifests.
+    ) -> bool:
+        """Whether a step that follows from the ledger row is about this log; reads manifests.
 
-        :raises Diverged: it is.
+        :return: False: it does not any more. Others have flushed on since the look.
+        :raises Diverged: it is about another log.
         :raises CorruptLog: records are missing, see `refuse_missing_records`.
         """
         foreign = self.foreign_epoch(step.window, observed.attempts, observed.checkpointed)
         newest = self._log.newest_flushed(fresh=True) if foreign is not None else None
-        if newest is not None and newest.epoch >= step.window.last:
-            return  # others have flushed on since the look, and deleted what was compared
+        if newest is not None and newest.epoch >= max(step.window.last, observed.flushed + 1):
+            return False  # what was compared may be deleted
         if isinstance(step, RecordsBehind):
             newest = self._log.newest_flushed(fresh=True)
             refuse_missing_records(step.window, newest, foreign, observed)
-        else:
-            refuse_foreign(foreign, observed)
+            return False
+        refuse_foreign(foreign, observed)
+        return True
 
     def refuse_gone_back(self, step: Resume, observed: Observation) -> None:
         """Refuse to finish a begun window of another log, or behind which Spark went back; seldom reads.
@@ -63,7 +79,7 @@ class LineageCheck:
         """
         window = step.window
         if window.sent_once or not window.epochs[0].manifest:
-            self.refuse_other_log(step, observed)
+            self.follows_this_log(step, observed)
         for begun in window.epochs:
             if self._has_gone_back_behind(begun, attempts_at(observed.attempts, begun.epoch)):
                 refuse_foreign(begun.epoch, observed)

@@ -45,6 +45,8 @@ class Observation:
     stale: bool = False
     """Whether newer records than `recorded` were there once `attempts` were listed: the manifests of their
     epochs may be gone already."""
+    named: FlushedEpoch | None = None
+    """The record of the epoch that the row has flushed last; None: one of them does not say."""
     known: bool = False
     """Whether `row` is what this flusher saw last, and was not read in this pass (rule 14)."""
     absent: str = ""
@@ -275,6 +277,16 @@ def _ledger_step(
             " the table lacks of them has to be loaded from a copy of that log, from another target or from"
             f" the source. Then {errors.rewind(first - 1)}: the flush goes on behind them.",
         )
+    named = None if observed.known else observed.named
+    if named is not None and is_from_before_rewind(row, named):
+        raise LedgerBehindLog(
+            f"The ledger says that epoch {row.flushed} was flushed with older timestamps than the log says",
+            "The target was restored from a backup from before a rewind, and may lack what was flushed since:"
+            f" rewind to that epoch again, which {paths.INTERVENTION.folder} of the log names. If the table"
+            f" holds all rows, {errors.rewind(floor)}.",
+        )
+    if row.flushed > floor or (named is not None and is_unrecorded(row, named)):  # rule 17
+        return _records_step(row, floor)
     if row.flushed < floor:  # rule 19
         raise LedgerBehindLog(
             f"The ledger says that epoch {row.flushed} is flushed, the log says {floor}",
@@ -282,15 +294,6 @@ def _ledger_step(
             f" too, {errors.rewind(row.flushed)}: the epochs that the log still holds are flushed"
             f" again. If the table holds all of them, {errors.rewind(floor)}.",
         )
-    if recorded is not None and not observed.known and is_from_before_rewind(row, recorded):
-        raise LedgerBehindLog(
-            f"The ledger says that epoch {row.flushed} was flushed with older timestamps than the log says",
-            "The target was restored from a backup from before a rewind, and may lack what was flushed since:"
-            f" rewind to that epoch again, which {paths.INTERVENTION.folder} of the log names. If the table"
-            f" holds all rows, {errors.rewind(floor)}.",
-        )
-    if row.flushed > floor:  # rule 17
-        return _records_step(row, floor)
     refuse_torn(row, floor)
     return None
 
@@ -311,6 +314,18 @@ def is_from_before_rewind(row: LedgerState, recorded: FlushedEpoch) -> bool:
     """Whether the log records an epoch that the row has flushed last as flushed again since (rule 19)."""
     last = row.last.epochs[-1] if row.last is not None else None
     return last is not None and last.epoch == recorded.epoch and last.base_us < recorded.base_us
+
+
+def is_unrecorded(row: LedgerState, recorded: FlushedEpoch) -> bool:
+    """Whether the row has flushed an epoch last, after what the log records of it, and from another attempt.
+
+    It follows another log (rule 23); or the record is a late one of a flusher that stood still over a rewind.
+    """
+    last = row.last.epochs[-1] if row.last is not None else None
+    if last is None or not last.epoch == row.flushed == recorded.epoch:
+        return False
+    later = last.base_us > recorded.base_us
+    return later and not recorded.names(last.digest, last.offsets_digest)
 
 
 def refuse_torn(state: LedgerState, floor: int) -> None:
