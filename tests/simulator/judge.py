@@ -267,9 +267,7 @@ class Judge(logging.Handler):
             if attempt is not None:
                 arrival = attempt.at(target)
                 arrival.begun_us = MACHINE.true_us
-                before = sum(key.startswith(INVALID) for key in attempt.rows)
-                used = range(begun.base_us - before, begun.last_us + 1)
-                arrival.timestamps.setdefault(used, MACHINE.true_us)
+                arrival.timestamps.setdefault(attempt.used_us(begun), MACHINE.true_us)
             if begun.manifest and attempt is None:
                 self.violate(f"{begun.manifest} was begun, which no run has published")
             elif attempt is None:
@@ -302,8 +300,8 @@ class Judge(logging.Handler):
         used_us = last.last_us if last is not None else 0
         for begun in window.epochs:
             attempt = self._by_digest.get(begun.digest)
-            before = sum(key.startswith(INVALID) for key in attempt.rows) if attempt else 0
-            if begun.base_us - before <= used_us and self._knows_dates:
+            first_us = attempt.used_us(begun).start if attempt else begun.base_us
+            if first_us <= used_us and self._knows_dates:
                 self.violate(f"epoch {begun.epoch} is begun with timestamps that were used before")
             used_us = begun.last_us
         self._begun_last[target] = window
@@ -367,7 +365,10 @@ class Judge(logging.Handler):
                 # Flushed all the same in a log that is restored from before the decision.
                 arrival.gone |= attempt.rows.keys() - arrival.keys
                 continue
-            # What had left the quarantine as the target was restored: a limit, docs/recover.md.
+            # A backup from before a retry or a rewind lacks what had left the quarantine: a limit,
+            # docs/recover.md. With the same timestamps these rows count as left still.
+            used_us = attempt.used_us(begun)
+            arrival.gone |= {key for key, us in arrival.undone if us in used_us} - arrival.keys
             left = {key for key in arrival.gone if key.startswith((INVALID, REFUSED))}
             if missing := set(attempt.rows) - arrival.keys - left:
                 for site in self.sites:
@@ -394,7 +395,6 @@ class Judge(logging.Handler):
             site.put_back_late.discard(attempt.manifest)
             arrival = attempt.at(target)
             arrival.flushed = arrival.flushed and self.cloned
-            arrival.sent_again.clear()
             # What was begun, and given up then, stays passed over, also where Spark has computed it again: as
             # long as the log records it.
             if (target, epoch) not in site.given_up or site.record(epoch) is None:
@@ -527,8 +527,8 @@ class Judge(logging.Handler):
             arrival, there = attempt.at(target), arrived.get(attempt.value, frozenset())
             arrival.taken = (arrival.taken | arrival.keys) - there
             arrival.gone -= there
-            # A backup lacks what a retry has sent since, also of a window that was begun: docs/recover.md.
-            arrival.gone |= arrival.sent_again - there
+            released = arrival.released_us.items()
+            arrival.undone |= {row for row, since_us in released if since_us >= made_us}
             if arrival.flushed:
                 arrival.gone |= {k for k in arrival.taken if k.startswith((INVALID, REFUSED))}
             arrival.keys = set(there)
@@ -675,8 +675,11 @@ class Judge(logging.Handler):
             elif key not in arrival.keys:
                 # By a rewind: lost, if an operator then vouches for the epoch.
                 arrival.taken.add(key)
-            elif not rewinds:
-                arrival.sent_again.add(key)
+
+    def released(self, target: str, us: int, entry: bytes) -> None:
+        """Learn that the row of an entry has left the quarantine, by a retry or a rewind."""
+        for key, value in refused_in(entry).items():
+            self.by_value[value].at(target).released_us[key, us] = MACHINE.true_us
 
     def attached(self, site: Site, target: str, first: int) -> None:
         """Look at a log as a target is attached: it has all that is to be flushed from `first` on."""

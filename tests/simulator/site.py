@@ -467,11 +467,8 @@ class Site:
 
     def _logged(self, path: str, data: bytes) -> None:
         self._judge.steps.created(self, path, data)
-        if path.startswith("quarantine/") and path.endswith(".arrow"):
-            target = target_of(path)
-            epoch, us, count = map(int, re.findall(r"[0-9]+", path)[:3])
-            for row_us in range(us, us + count):
-                self.entries[target, epoch, row_us] = path, MACHINE.true_us
+        if path.startswith("quarantine/"):
+            self._kept_or_released(path)
         elif path.startswith(paths.MANIFEST.folder):
             self._judge.published(self, data)
             self._put_back(path)
@@ -493,6 +490,16 @@ class Site:
                 self.bounds[target] = self._judge.steps.newest_recorded
             if state["verb"] == "attached":
                 self._judge.attached(self, target, state["epoch"])
+
+    def _kept_or_released(self, path: str) -> None:
+        """Note an entry of the quarantine, or tell the judge that its row has left."""
+        target, entry = target_of(path), f"{path.partition('.released-')[0]}.arrow"
+        epoch, us, count = map(int, re.findall(r"[0-9]+", path)[:3])
+        if path.endswith(".arrow"):
+            for row_us in range(us, us + count):
+                self.entries[target, epoch, row_us] = path, MACHINE.true_us
+        elif self.log.has(entry):
+            self._judge.released(target, us, self.log.get(entry))
 
     def _put_back(self, path: str) -> None:
         """Note a manifest that a rewind puts back late."""
