@@ -194,6 +194,32 @@ def test_rule_24_what_is_begun_again_in_place_of_a_lost_row_is_listed_again() ->
     assert listed(world) == before
 
 
+def test_rule_24_a_rewind_that_died_is_run_again_until_all_refused_rows_have_left() -> None:
+    """Also behind the last record: the flush would keep the rows again, and list them twice."""
+
+    def rewinds(world: World, faults: Faults) -> None:
+        patience = Patience(itertools.count(0, 60).__next__, lambda _: None, lambda _: None)
+        asked = faulty(world, faults)._replace(patience=patience)
+        plan_rewind(asked, world.target, -1, world.clock()).carry_out(world.clock())
+
+    for number in itertools.count():
+        world = QuarantiningWorld()
+        world.retention_s = 1_000.0
+        world.run().flushed_batches([("a", 1), (REFUSED, 5)], [("b", 2), (REFUSED, 6)])
+        try:
+            rewinds(world, Faults(number, matching="quarantine/"))
+            break
+        except Crash:
+            if listed(world):
+                rewinds(world, Faults())
+        world.flush()
+        assert [(epoch, row) for epoch, _, row in listed(world)] == [
+            (0, {"k": None, "v": 5}),
+            (1, {"k": None, "v": 6}),
+        ], number
+    covered("fault at every operation of a rewind about refused rows", str(number))
+
+
 class FlushesAmid(Faults):
     """Lets a flusher in as soon as a rewind has deleted the last record."""
 

@@ -448,6 +448,8 @@ def plan_rewind(
     checkpointed = query.checkpoint.last_commit()
     past = read_past(query, row, checkpointed)
     past = past._replace(foreign=restored or is_foreign(query, row, checkpointed))
+    if to == past.agreed:
+        past = past._replace(refused_left=bool(kept_again(query.log, to, past.given_up)))
     refuse_rewind(past, to, owner, reset_us=reset_us)
     refuse_unless_restored(past, to, restored=restored)
     above = range(to + 1, past.upper + 1)

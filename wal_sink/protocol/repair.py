@@ -142,6 +142,8 @@ class Past(NamedTuple):
     """The highest generation before the records were read. What a higher one publishes has come since."""
     foreign: bool = False
     """Whether the ledger row follows another log: this one was restored, or is a clone (rule 23)."""
+    refused_left: bool = False
+    """Whether a rewind to the mark has died before all refused rows that are kept again had left."""
     in_order: str = ""
     """A table of which what is there decides what is written, once: totals (rule 27), or first rows."""
 
@@ -158,9 +160,9 @@ class Past(NamedTuple):
 
     @property
     def agreed(self) -> int | None:
-        """The log's mark, if the ledger row says the same of it; None: it says something else."""
+        """The log's mark, if the ledger row says the same of it, and no rewind has died; None: else."""
         row, record = self.row, self.records.get(self.floor)
-        if row is None or row.flushed != self.floor:
+        if row is None or row.flushed != self.floor or self.refused_left:
             return None
         return None if record and is_from_before_rewind(row, record) else self.floor
 
