@@ -180,6 +180,26 @@ def test_rule_24_what_a_rewind_takes_out_is_not_put_back_by_a_flusher_that_stood
     assert listed(world) == [(0, record.base_us - 1, {"k": None, "v": 5})]
 
 
+def test_rule_24_what_had_left_with_timestamps_of_the_future_is_listed_again() -> None:
+    """A retry had sent the row. Then the clock was set right, and the table filled anew, a while later."""
+    world = RefusingWorld()
+    world.retention_s = 10**6
+    present_us, refuses = world.clock.us, world.store.refuses
+    world.clock.us += 2 * 10**9
+    world.run().flushed_batches([("a", 1), ("bad", -777)])
+    before = listed(world)
+    world.store.refuses = lambda _: ""
+    plan_retry(query_of(world), world.target).carry_out(world.clock())
+    assert world.table() == {"a": 1, "bad": -777}
+    world.clock.us, world.store.refuses = present_us, refuses
+    world.store.table.clear()
+    silent = query_of(world)._replace(patience=Patience(say=lambda _: None))
+    plan_rewind(silent, world.target, -1, present_us, reset_by=world.clock).carry_out(present_us)
+    world.clock.us += 4 * 10**9
+    assert world.flushed() == {"a": 1}
+    assert listed(world) == before
+
+
 def test_rule_24_what_is_begun_again_in_place_of_a_lost_row_is_listed_again() -> None:
     """With the same timestamps, so under the same name."""
     world = QuarantiningWorld()

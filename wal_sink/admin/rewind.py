@@ -9,7 +9,7 @@ docs/protocol/operators.md#how-far-rewind-can-go argues why.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import groupby
 from typing import NamedTuple
 
@@ -213,6 +213,27 @@ def read_past(query: Query, row: LedgerState | None, checkpointed: int) -> Past:
     )
 
 
+def void_notes(log: Log, past: Past, new: LedgerState, but: Collection[int]) -> list[str]:
+    """List the notes about refused rows that may come again with timestamps that were left behind.
+
+    Their manifests were published as of the future. Once that has come, a flush begins them as of then.
+
+    :param new: what the ledger is about to say.
+    :param but: the epochs of which no flush keeps the rows again.
+    """
+    if not past.left_behind:
+        return []
+    return log.paths_of(
+        paths.RELEASED,
+        lambda each: (
+            each.epoch > new.flushed
+            and each.epoch not in but
+            and each.us > new.last_us
+            and any(left.covers(each.us) for left in past.left_behind)
+        ),
+    )
+
+
 def _left(row: dict[str, str]) -> LeftBehind:
     return LeftBehind(int(row["flushed"]), int(row[LEFT_FIRST]), int(row[LEFT_LAST]))
 
@@ -367,7 +388,10 @@ class Rewind(NamedTuple):
                 f"What is to be flushed again was changed meanwhile: {error}",
                 "Run the command again.",
             ) from error
-        refused = kept_again(query.log, self.to, {*past.given_up, *self.stopping})
+        stay = {*past.given_up, *self.stopping}
+        refused = kept_again(query.log, self.to, stay)
+        behind = (*past.left_behind, self.left) if self.left else past.left_behind
+        void = void_notes(query.log, past._replace(left_behind=behind), self.new, stay)
         with open_ledger(self.target, query.owner(past.identity)) as ledger:
             ledger.replace(past.row, self.new)
             query.log.cut_window(self.to)
@@ -378,6 +402,7 @@ class Rewind(NamedTuple):
                 ledger.refuse_moved(self.new)  # what is there now may be about a later flush
                 query.log.delete(objects)
             self._refuse_undone(ledger)
+        query.log.delete(void)
         forget(query.log, refused, self.new.last_us, user_and_host(), now_us)
         return Rewound(
             query_id=query.query_id,
@@ -448,8 +473,10 @@ def plan_rewind(
     checkpointed = query.checkpoint.last_commit()
     past = read_past(query, row, checkpointed)
     past = past._replace(foreign=restored or is_foreign(query, row, checkpointed))
-    if to == past.agreed:
-        past = past._replace(refused_left=bool(kept_again(query.log, to, past.given_up)))
+    if to == past.agreed and row is not None:
+        there = kept_again(query.log, to, past.given_up)
+        void = void_notes(query.log, past, row, past.given_up)
+        past = past._replace(refused_left=bool(there or void))
     refuse_rewind(past, to, owner, reset_us=reset_us)
     refuse_unless_restored(past, to, restored=restored)
     above = range(to + 1, past.upper + 1)

@@ -143,7 +143,7 @@ class Past(NamedTuple):
     foreign: bool = False
     """Whether the ledger row follows another log: this one was restored, or is a clone (rule 23)."""
     refused_left: bool = False
-    """Whether a rewind to the mark has died before all refused rows that are kept again had left."""
+    """Whether a rewind to the mark has died before it was done with the rows that are in quarantine again."""
     in_order: str = ""
     """A table of which what is there decides what is written, once: totals (rule 27), or first rows."""
 
