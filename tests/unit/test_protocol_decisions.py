@@ -27,7 +27,7 @@ from wal_sink.model.manifest import (
     SegmentRef,
     parse_offsets,
 )
-from wal_sink.model.records import FlushedEpoch, LogIdentity
+from wal_sink.model.records import CommitProof, FlushedEpoch, LogIdentity
 from wal_sink.protocol.attempts import Contender, Evidence, choose
 from wal_sink.protocol.ledger import (
     after_finish,
@@ -185,6 +185,8 @@ def batch(source: int, ms: int, partitions: int) -> Offsets:
 
 ONE, TWO = Attempt(5, 1), Attempt(5, 2)
 BEFORE, THIS = batch(4, 4, 2), batch(5, 5, 2)
+GONE_BACK = (Contender(ONE, "run 1", "others"), Contender(TWO, "run 2", THIS.digest))
+PROOF = CommitProof(epoch=5, generation=2, run_id="run 2", highest=2)
 
 
 @pytest.mark.parametrize(
@@ -194,19 +196,24 @@ BEFORE, THIS = batch(4, 4, 2), batch(5, 5, 2)
         ({"gave_way": frozenset({"run 1", "run 2"})}, Begin((TWO,), proven=False)),
         # the segments of all were deleted
         ({"tombstones": frozenset({ONE, TWO})}, ManifestMissing(5)),
+        # but one is proven, where Spark has gone back behind the other one's source offsets
+        (
+            {"tombstones": frozenset({TWO}), "proofs": (PROOF,), "contenders": GONE_BACK},
+            Begin((TWO,)),
+        ),
         # a copy of the batch before it with other partitions, and one that has another time
         ({"offsets": batch(4, 4, 8)}, PassOver(5, 2, BEFORE.digest)),
         ({"offsets": batch(4, 5, 8)}, Begin((TWO,), proven=False)),
     ],
 )
 def test_what_is_chosen_of_two_attempts(known: dict[str, Any], expected: Step) -> None:
-    """Rules 11, 12 and 18, where nothing proves either of them."""
+    """Rules 11, 12 and 18, where next to nothing proves either of them."""
     offsets = known.get("offsets", THIS)
     contenders = tuple(
         Contender(attempt, f"run {attempt.generation}", offsets.digest) for attempt in (ONE, TWO)
     )
-    plain: dict[str, Any] = {"offsets": offsets, "before": (BEFORE, None)}
-    evidence = Evidence(epoch=5, attempts=(ONE, TWO), contenders=contenders, **{**plain, **known})
+    plain = {"offsets": offsets, "before": (BEFORE, None), "contenders": contenders}
+    evidence = Evidence(epoch=5, attempts=(ONE, TWO), **{**plain, **known})
     assert choose(evidence) == expected
 
 

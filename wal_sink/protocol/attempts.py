@@ -101,7 +101,7 @@ def choose(evidence: Evidence) -> Begin | PassOver | ManifestMissing | Idle:
             "The checkpoint was set back, and the epoch computed without this sink. Restore the"
             " newer checkpoint, or start with a new one.",
         )
-    if len(candidates) > 1 and (proven := proven_attempts(evidence, candidates)):
+    if proven := proven_attempts(evidence, candidates):
         return Begin((max(proven),))
     candidates = [c for c in candidates if c.attempt not in evidence.tombstones]  # rule 18
     if not candidates:
