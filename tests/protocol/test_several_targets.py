@@ -456,10 +456,14 @@ def test_rule_22_rows_after_a_begun_epoch_was_given_up_come_to_every_target(
     assert not world.log.attempts()
 
 
+@pytest.mark.parametrize("purged", [False, True])
 def test_rule_22_what_was_chosen_for_all_stays_given_up_for_one_target(
-    world: SeveralWorld,
+    world: SeveralWorld, *, purged: bool
 ) -> None:
-    """Spark has computed it again since, from the same source offsets: no target gets that attempt."""
+    """Spark has computed it again since, from the same source offsets: no target gets that attempt.
+
+    :param purged: Spark has gone on a hundred epochs before the flushers do.
+    """
     world.run().batch([("chosen", 1)])
     asked = Query(world.query_id, Checkpoint(world.checkpoint), world.log.of(CELLS))
     now_us = NOW_US + 600_000_000
@@ -469,6 +473,8 @@ def test_rule_22_what_was_chosen_for_all_stays_given_up_for_one_target(
         flush(world.flusher(Faults(0, "after", matching="create choices/"), name=ADDED))
     world.checkpoint.delete(["commits/0"])
     world.run().batch([("again", 2)])
+    if purged:
+        world.checkpoint.delete(["offsets/0"])
     for name in (CELLS, ADDED):
         flush(world.flusher(name=name))
     assert (world.rows(CELLS), world.rows(ADDED)) == ([], [("chosen", 1)])

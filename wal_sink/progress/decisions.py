@@ -29,10 +29,19 @@ def in_force(
     # Nothing of an epoch that is given up has to be readable.
     digest = checkpoint.offsets_digest(decision.epoch)
     chosen = log.readable(paths.CHOICE, decision.epoch) if log.several else None
-    if chosen is not None and chosen.offsets_digest == digest:
+    newest = Attempt(decision.epoch, max(published, default=0))
+    if chosen is not None and chosen.offsets_digest == (digest or _offsets_digest(log, newest)):
         published = [chosen.generation]  # it alone is flushed to the other targets, too
     covers = still_covers(decision.highest, decision.offsets_digest, published, digest)
     return decision if covers else None
+
+
+def _offsets_digest(log: Log, attempt: Attempt) -> str | None:
+    """Return the digest of the source offsets of an attempt; None if that cannot be read, or is lost."""
+    with contextlib.suppress(CorruptLog):
+        found = log.manifest(attempt)
+        return found.manifest.offsets_digest if found is not None else None
+    return None
 
 
 def _generations_of_segments(log: Log, epoch: int) -> list[int]:
