@@ -109,6 +109,16 @@ def test_the_end_of_one_says_nothing_of_another() -> None:
     assert observer.look(ended, 1) is False, "the first one is silent for long"
 
 
+def test_an_end_hides_also_what_was_reported_while_the_observer_stood_still() -> None:
+    """It cannot have seen that the other one is silent, however long ago that reported before."""
+    ended = report(flusher="elsewhere:2", doing=ENDED)
+    observer = Observer()
+    assert observer.look(report(1)) is None
+    assert observer.look(ended, 1_000) is None
+    assert observer.look(ended, BEAT_BILLED_S) is None
+    assert observer.look(report(200), 1) is True
+
+
 def test_one_look_guesses() -> None:
     """For people: near now, on either side."""
     for age_s, alive in ((0, True), (119, True), (-119, True), (121, False), (-121, False)):

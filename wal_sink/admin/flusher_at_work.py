@@ -49,7 +49,7 @@ PATIENCE = Patience()
 def refuse_flusher(
     log: Log, now_us: int, *, unless_stopped: bool, patience: Patience = PATIENCE
 ) -> None:
-    """Refuse while a flusher of the query is alive; take `SILENT_S` and a look at most to find that out.
+    """Refuse while a flusher of the query is alive; `FlusherWatch.look` says how long that takes to find out.
 
     :param now_us: microseconds since 1970; it only tells the operator how long ago the report was.
     :param unless_stopped: a flusher that has stopped at an error, and only tries again, is no harm.

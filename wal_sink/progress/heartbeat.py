@@ -49,15 +49,16 @@ class FlusherWatch:
         """When it was passed a report last."""
         self.silent_s = 0.0
         """How long no other report was seen, or since the first look; as of the look before."""
-        self._lived_s: dict[str, float] = {}
-        """When another report was seen of a flusher that has not ended."""
+        self._seen: set[str] = set()
+        """Flushers that have reported, and of which neither end nor silence was seen since."""
 
     def look(self, report: FlusherReport | None) -> bool | None:
-        """Whether a flusher is alive; None as long as that cannot be known, `SILENT_S` and a look at most.
+        """Whether a flusher is alive; None as long as that cannot be known.
+
+        That takes `SILENT_S` and a look at most, from the last report on.
 
         It is dead for certain when it has reported its end, or when it ran on this host and its process is
-        gone; not if another one has reported before, which this report may hide. Else its report has to
-        change.
+        gone; not if another one was seen before, which this report may hide. Else its report has to change.
         """
         now_s = self._now_s()
         # The observer may have stood still since it read the report, but read it after its look before.
@@ -66,16 +67,15 @@ class FlusherWatch:
             self._since_s = now_s
         elif report != self._report:
             self._changed, self._since_s = True, now_s
-        is_new, self._report = report != self._report, report
+        self._report = report
         self.silent_s = max(0.0, read_s - self._since_s)
         if report is None or self.silent_s >= SILENT_S:
+            self._seen.clear()
             return False
         if _has_ended(report):
-            self._lived_s.pop(report.flusher, None)
-            lived_s = max(self._lived_s.values(), default=float("-inf"))
-            return None if read_s - lived_s < SILENT_S else False
-        if is_new:
-            self._lived_s[report.flusher] = now_s
+            self._seen.discard(report.flusher)
+            return None if self._seen else False
+        self._seen.add(report.flusher)
         return True if self._changed else None
 
     def guess(self, report: FlusherReport | None, now_us: int) -> bool:
