@@ -11,12 +11,14 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, Field, QueryBuilder, Schema
+from deltalake import DeltaTable, Field, QueryBuilder, Schema, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from deltalake.schema import PrimitiveType
 
 from tests.delta.conftest import SCHEMA, Query, batch, table_of
+from tests.protocol.engine import World, in_memory
 from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable
+from wal_sink.model import paths
 from wal_sink.model.ledger import Outcome, Owner
 from wal_sink.options import parse
 from wal_sink.targets.delta import DeltaTarget
@@ -239,6 +241,34 @@ def test_a_column_that_is_gone_stops_the_flush(query: Query) -> None:
         match="has changed since pending rows were checked against it: column v is gone",
     ):
         query.session.write(plan, rows)
+
+
+def test_a_table_is_altered_as_the_error_says(tmp_path: Path) -> None:
+    """By the stored plan of before, the rows of each later epoch would not fit either."""
+    path, other = str(tmp_path / "t"), pa.schema([SCHEMA.field("k"), ("v", pa.decimal128(20, 0))])
+    DeltaTable.create(path, SCHEMA)
+    world = World(*in_memory(), target(path))
+
+    def publish(v: int) -> None:
+        world.run().batches([("a", v)]).end()
+
+    def alter(schema: pa.Schema) -> None:
+        rows = DeltaTable(path).to_pyarrow_table().cast(schema)
+        write_deltalake(path, rows, mode="overwrite", schema_mode="overwrite")
+
+    publish(1)
+    alter(other)
+    with pytest.raises(SchemaMismatch, match=r"column v was bigint, and is decimal") as caught:
+        world.flush()
+    alter(SCHEMA)
+    world.flush()
+    alter(other)
+    (plan,) = world.log.plans()
+    assert f"delete {paths.PLAN.path(plan.key)} of the log" in caught.value.remedy
+    world.log.backend.delete([paths.PLAN.path(plan.key)])
+    publish(2)
+    world.flush()
+    assert sorted(row["v"] for row in table_of(path)) == [1, 2]
 
 
 def test_rows_go_to_the_table_that_the_options_name(query: Query, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import os
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.table import Table
 from pyiceberg.table.update import SetSnapshotRefUpdate
+from pyiceberg.types import DecimalType, DoubleType, LongType, PrimitiveType
 
 from tests.iceberg.conftest import (
     IcebergPower,
@@ -306,6 +308,41 @@ def test_the_table_changes_while_a_window_is_staged(
         SchemaMismatch, match="pending rows were checked against it: column v is gone"
     ):
         running.add([row(3)])
+
+
+WIDER = [
+    (pa.int32(), LongType(), 7),
+    (pa.float32(), DoubleType(), 0.1),
+    (pa.decimal128(4, 2), DecimalType(20, 2), Decimal("99.99")),
+]
+
+
+@pytest.mark.parametrize(("type_", "wider", "value"), WIDER, ids=str)
+@pytest.mark.parametrize("name", ["v", "list.element", "map.value", "struct.f"])
+def test_a_column_that_was_widened_takes_the_rows_of_before(
+    tmp_path: Path, name: str, type_: pa.DataType, wider: PrimitiveType, value: Any
+) -> None:
+    """Iceberg makes no type narrower again: what waits in the log would be stuck for good."""
+    column, _, part = name.partition(".")
+    nested = {
+        "list": (pa.list_(type_), [value, None]),
+        "map": (pa.map_(pa.string(), type_), [("k", value)]),
+        "struct": (pa.struct([("f", type_)]), {"f": value}),
+    }
+    held, given = nested.get(column, (type_, value))
+    options, schema = catalog_options(tmp_path), pa.schema([(column, held)])
+    make_table(options, schema)
+    with query(options, schema) as running:
+        running.add([{column: given}])
+        with load(options).update_schema() as update:
+            update.update_column((column, part) if part else column, field_type=wider)
+        running.add([{column: given}, {column: None}])
+        before = pa.array([given], held).cast(load(options).schema().as_arrow().field(0).type)
+        assert [row[column] for row in read(options)].count(before[0].as_py()) == 2
+        with load(options).update_schema() as update:
+            update.rename_column(column, "renamed")
+        with pytest.raises(SchemaMismatch, match=f"column {column} is gone"):
+            running.add([{column: given}])
 
 
 def test_parts_of_a_column_may_have_other_ids(tmp_path: Path) -> None:

@@ -220,8 +220,9 @@ def refuse_changed(
         raise SchemaMismatch(
             f"Table {plan.table} has changed since pending rows were checked against it:"
             f" {'; '.join(changes)}.",
-            "Change the table back, or make it again; the flush goes on by itself. Change it again when no"
-            " epoch is pending.",
+            "Change the table back, or make it again; the flush goes on by itself. To change it for the next"
+            " rows, stop the query, wait until no epoch is pending, change it, delete"
+            f" plans/{plan.key}.json of the log, and start the query.",
         )
 
 

@@ -17,12 +17,17 @@ text names a folder of, to how many characters that truncates it, and the least 
 truncates to one of its type."""
 
 
+def planned_types(plan: Plan) -> pa.Schema:
+    """Return the columns of a plan by the types of the table."""
+    return pa.ipc.read_schema(pa.BufferReader(base64.b64decode(plan.details[ARROW])))
+
+
 def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
     """Cast a batch to the table's types; it keeps the order of its columns.
 
     :raises InvalidRow: a value does not fit its column, or cannot name the folder of a partition.
     """
-    types = pa.ipc.read_schema(pa.BufferReader(base64.b64decode(plan.details[ARROW])))
+    types = planned_types(plan)
     by_type = {column.type: types.field(column.name).type for column in plan.columns}
     held = stored_by(by_type.get)
     folders, widths, least = (plan.details[each] for each in (FOLDERS, WIDTHS, LEAST))

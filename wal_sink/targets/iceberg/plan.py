@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -59,7 +60,7 @@ from wal_sink.model.plan import Plan, canonical
 from wal_sink.targets.casts import CastRules
 from wal_sink.targets.columns import TableColumn, match_columns
 from wal_sink.targets.create_table import Layout, refuse_unknown_columns, spark_statement
-from wal_sink.targets.iceberg.check import ARROW, FOLDERS, LEAST, WIDTHS
+from wal_sink.targets.iceberg.check import ARROW, FOLDERS, LEAST, WIDTHS, planned_types
 from wal_sink.targets.iceberg.options import IcebergOptions
 from wal_sink.targets.iceberg.table import FORMAT, catalog_of, find, loaded, no_table
 
@@ -277,6 +278,45 @@ def table_columns(found: Schema) -> list[TableColumn]:
         TableColumn(each.name, _words(each), required=each.required, default=each.optional)
         for each in found.fields
     ]
+
+
+def widened(plan: Plan, found: Schema) -> Plan:
+    """Return a plan as if it were made for a table whose columns have become wider since.
+
+    They hold its rows, and Iceberg makes no column narrower again: these would wait for good.
+    """
+    columns, before = list(plan.columns), planned_types(plan)
+    for i, column in enumerate(columns):
+        now = next((each for each in found.fields if each.name == column.name), None)
+        if now is None:
+            continue
+        wide, narrow = _held_as(now), before.field(column.name).type
+        if wide != narrow and _holds(wide, narrow):
+            columns[i] = msgspec.structs.replace(column, type=_words(now))
+    return msgspec.structs.replace(plan, columns=tuple(columns))
+
+
+def _held_as(field: NestedField) -> pa.DataType:
+    (found,) = schema_to_pyarrow(Schema(field), include_field_ids=False)
+    return canonical(found.type)
+
+
+_WIDER = {pa.int32(): pa.int64(), pa.float32(): pa.float64()}
+
+
+def _holds(wide: pa.DataType, narrow: pa.DataType) -> bool:
+    """Whether a type is another one, or has become from it by wider numbers."""
+    if pa.types.is_nested(wide):
+        parts = [wide.field(i) for i in range(wide.num_fields)]
+        others = [narrow.field(i) for i in range(narrow.num_fields)]
+        return (
+            wide.id == narrow.id
+            and [each.name for each in parts] == [each.name for each in others]
+            and all(_holds(a.type, b.type) for a, b in zip(parts, others, strict=True))
+        )
+    if pa.types.is_decimal(wide) and pa.types.is_decimal(narrow):
+        return bool(wide.scale == narrow.scale and wide.precision >= narrow.precision)
+    return bool(wide == narrow or _WIDER.get(narrow) == wide)
 
 
 def _words(field: NestedField) -> str:
