@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import json
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.delta.conftest import SCHEMA, Query, batch, table_of
+from tests.delta.test_start import with_protocol
 from tests.protocol.engine import World, in_memory
 from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch
 from wal_sink.model.ledger import Outcome, Window
@@ -182,6 +184,18 @@ def test_an_append_only_table_takes_no_rows_by_key(tmp_path: Path) -> None:
     DeltaTable.create(path, SCHEMA, configuration={"delta.appendOnly": "true"})
     Query(path).plan()
     with pytest.raises(SchemaMismatch, match="append-only"):
+        Upserting(path).plan()
+
+
+def test_a_row_is_not_replaced_where_not_all_of_it_can_be_written(tmp_path: Path) -> None:
+    """Each MERGE would fail. Rows may be added beside: their other columns are null."""
+    path = with_protocol(tmp_path / "t", 7, ["variantType"])
+    log = tmp_path / "t" / "_delta_log" / f"{0:020}.json"
+    column = {"name": "x", "type": "variant", "nullable": True, "metadata": {}}
+    inside_text = json.dumps(json.dumps(column))[1:-1]
+    log.write_text(log.read_text().replace(r"\"fields\":[", rf"\"fields\":[{inside_text},"))
+    Query(path).add(batch([("a", 1)]))
+    with pytest.raises(SchemaMismatch, match="takes no rows by key: .* does not write x, variant"):
         Upserting(path).plan()
 
 

@@ -99,7 +99,8 @@ def to_arrow(type_: Json) -> pa.DataType | None:
             return key and value and pa.map_(key, value)
         case "struct":
             types = [(field["name"], to_arrow(field["type"])) for field in type_["fields"]]
-            return pa.struct(types) if all(inner for _, inner in types) else None
+            # Parquet has no struct without fields.
+            return pa.struct(types) if types and all(inner for _, inner in types) else None
     return None
 
 
@@ -130,7 +131,6 @@ def from_arrow(type_: pa.DataType) -> Json | None:
         return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
     if pt.is_struct(type_):
         fields = [json_field(field) for field in type_]
-        # Parquet has no struct without fields.
         has_types = bool(fields) and all(each["type"] for each in fields)
         return {"type": "struct", "fields": fields} if has_types else None
     return _DELTA.get(type_)

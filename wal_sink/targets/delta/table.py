@@ -19,7 +19,7 @@ from deltalake.transaction import AddAction
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.base import Kind
-from wal_sink.targets.delta.columns import DECLARED, declared, to_arrow
+from wal_sink.targets.delta.columns import DECLARED, declared, to_arrow, to_sql
 from wal_sink.targets.delta.files import Files, table_is_there
 from wal_sink.targets.names import quote
 from wal_sink.targets.staged_files import kind_of_access
@@ -68,6 +68,13 @@ def refuse_unfit(
             f"The Delta table {path} takes no rows by key: it is append-only ({_APPEND_ONLY}).",
             f"ALTER TABLE … SET TBLPROPERTIES ('{_APPEND_ONLY}' = 'false'), or set delta.mode to append.",
         )
+    for field in fields if replaces else ():
+        if to_arrow(field["type"]) is None:
+            raise SchemaMismatch(
+                f"The Delta table {path} takes no rows by key: a row is written whole, and wal_sink does not"
+                f" write {field['name']}, {to_sql(field['type'])}.",
+                "Drop that column, or set delta.mode to append.",
+            )
     in_files = [field for field in fields if field["name"] not in partitioned_by]
     bounded = _columns_with_bounds(in_files, properties) if replaces else []
     if inexact := [field for field in bounded if has_inexact_bounds(field["type"])]:
