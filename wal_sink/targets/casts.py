@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from wal_sink.errors import InvalidRow, TargetRefused
-from wal_sink.model.plan import Column, Plan, is_array, is_blob, is_text, spark_ddl
+from wal_sink.model.plan import Column, Plan, canonical, is_array, is_blob, is_text, spark_ddl
 from wal_sink.targets.arrow_values import (
     TRUE,
     are_deletes,
@@ -86,7 +86,8 @@ def is_castable(source: pa.DataType, type_: pa.DataType) -> bool:
         return bool(type_.bit_width >= source.bit_width)
     if pt.is_timestamp(source) and pt.is_timestamp(type_):
         return (source.tz is None) == (type_.tz is None)
-    return source == type_ or any(holds(source, type_) for holds in _HOLDS)
+    same = canonical(source) == canonical(type_)  # whether a part takes nulls: checked by value
+    return same or any(holds(source, type_) for holds in _HOLDS)
 
 
 def _is_number(type_: pa.DataType) -> bool:

@@ -300,6 +300,27 @@ class StagedFileSession(StagedSession, Generic[T, R]):
         return outcome
 
 
+class _As:
+    """A batch under another schema of the same layout."""
+
+    def __init__(self, schema: pa.Schema, batch: pa.RecordBatch) -> None:
+        self._schema = schema
+        self._batch = batch
+
+    def __arrow_c_array__(self, _: object = None) -> tuple[object, object]:
+        return self._schema.__arrow_c_schema__(), self._batch.__arrow_c_array__()[1]
+
+
+def renamed(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+    """Return batches under other names, nullability and metadata of columns and their parts.
+
+    Arrow's own cast takes a null struct for one with nulls inside, which a part may not take.
+
+    :param schema: of the same layout.
+    """
+    return pa.Table.from_batches([pa.record_batch(_As(schema, each)) for each in batches], schema)
+
+
 def sync(path: Path) -> None:
     """Make a file, or the names in a folder, survive a power loss."""
     descriptor = os.open(path, os.O_RDONLY)

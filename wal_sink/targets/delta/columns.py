@@ -84,23 +84,36 @@ def fits_length(type_: Json, texts: pa.Array) -> pa.Array | None:
     return fits(pc.utf8_length(texts), int(found[2]))
 
 
-def to_arrow(type_: Json) -> pa.DataType | None:
-    """Return the Arrow type of a type's values; None for one that is not written."""
+def to_arrow(type_: Json, *, required: bool = False) -> pa.DataType | None:
+    """Return the Arrow type of a type's values; None for one that is not written.
+
+    :param required: whether it says which parts inside take no null. Values that are cast have a type without
+        that: Arrow finds a null in each part of a struct that is null itself.
+    """
     if isinstance(type_, str):
         if found := _DECIMAL.fullmatch(type_):
             return pa.decimal128(int(found[1]), int(found[2]))
         return pa.string() if _TEXT.fullmatch(type_) else _ARROW.get(type_)
+
+    def part(name: str, inner: Json, *, nullable: bool) -> pa.Field | None:
+        arrow = to_arrow(inner, required=required)
+        return arrow and pa.field(name, arrow, nullable or not required)
+
     match type_["type"]:
         case "array":
-            inner = to_arrow(type_["elementType"])
-            return inner and pa.list_(pa.field("element", inner))
+            element = part("element", type_["elementType"], nullable=type_["containsNull"])
+            return element and pa.list_(element)
         case "map":
-            key, value = to_arrow(type_["keyType"]), to_arrow(type_["valueType"])
+            key = to_arrow(type_["keyType"], required=required)
+            value = part("value", type_["valueType"], nullable=type_["valueContainsNull"])
             return key and value and pa.map_(key, value)
         case "struct":
-            types = [(field["name"], to_arrow(field["type"])) for field in type_["fields"]]
+            fields = [
+                part(each["name"], each["type"], nullable=each["nullable"])
+                for each in type_["fields"]
+            ]
             # Parquet has no struct without fields.
-            return pa.struct(types) if types and all(inner for _, inner in types) else None
+            return pa.struct(fields) if fields and all(fields) else None
     return None
 
 

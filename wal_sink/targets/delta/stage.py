@@ -135,7 +135,9 @@ def last_rows(
     stay = pc.or_(pc.invert(merged), pc.is_in(rows[_ORDER], last[f"{_ORDER}_max"]))
     rows = rows.filter(stay)
     columns = [
-        rows[field.name] if field.name in rows.column_names else pa.nulls(len(rows), field.type)
+        rows[field.name].cast(field.type)
+        if field.name in rows.column_names
+        else pa.nulls(len(rows), field.type)
         for field in types
     ]
     return pa.table([*columns, rows[MERGED], rows[DELETED]], names=[*types.names, MERGED, DELETED])

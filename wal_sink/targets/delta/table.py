@@ -22,7 +22,7 @@ from wal_sink.targets.base import Kind
 from wal_sink.targets.delta.columns import DECLARED, declared, to_arrow, to_sql
 from wal_sink.targets.delta.files import Files, table_is_there
 from wal_sink.targets.names import quote
-from wal_sink.targets.staged_files import kind_of_access
+from wal_sink.targets.staged_files import kind_of_access, renamed
 
 _KNOWN_FEATURES = {
     *("appendOnly", "changeDataFeed", "checkConstraints", "columnMapping", "deletionVectors"),
@@ -255,6 +255,9 @@ class Table:
         :param event: the column that says when a row changed: a later row of the table stays.
         :raises CommitFailedError: for `is_conflict`, or delta-rs does not write such a table.
         """
+        exact = [(each["name"], to_arrow(each["type"], required=True)) for each in self.fields]
+        schema = pa.schema([*exact, rows.schema.field(MERGED), rows.schema.field(DELETED)])
+        rows = renamed(rows.to_batches(), schema)
         names = [quote(field["name"]) for field in self.fields]
         same = " AND ".join(f"t.{quote(key)} = s.{quote(key)}" for key in keys)
         merger = self._table.merge(

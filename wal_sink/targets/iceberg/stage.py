@@ -35,7 +35,7 @@ from pyiceberg.utils.properties import property_as_int
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.iceberg.table import FORMAT, IcebergTable
-from wal_sink.targets.staged_files import Receipt, Stage
+from wal_sink.targets.staged_files import Receipt, Stage, renamed
 
 
 class IcebergReceipt(Receipt, frozen=True, kw_only=True):
@@ -130,7 +130,7 @@ def write_files(table: Table, rows: pa.Table, begun: list[str]) -> Iterator[Data
         output = table.io.new_output(location)
         writer = model.create_writer(output, columns, in_one_group)
         with writer:
-            writer.write(pa.Table.from_batches([pa.record_batch(_As(arrow, b)) for b in batches]))
+            writer.write(renamed(batches, arrow))
         return DataFile.from_args(
             content=DataFileContent.DATA,
             file_path=location,
@@ -156,17 +156,6 @@ def _serialized(found: DataFileStatistics) -> dict[str, Any]:
         # pyiceberg cuts a text, and adds one to the last character: U+D800 after U+D7FF is none.
         said = dataclasses.replace(found, column_aggregates={}).to_serialized_dict()
     return said
-
-
-class _As:
-    """A batch under other names and metadata of its columns, and of their parts; its layout is the same."""
-
-    def __init__(self, schema: pa.Schema, batch: pa.RecordBatch) -> None:
-        self._schema = schema
-        self._batch = batch
-
-    def __arrow_c_array__(self, _: object = None) -> tuple[object, object]:
-        return self._schema.__arrow_c_schema__(), self._batch.__arrow_c_array__()[1]
 
 
 def arrow_schema(table: Table) -> pa.Schema:
