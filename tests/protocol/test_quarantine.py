@@ -676,7 +676,7 @@ def test_rule_24_a_retry_that_stood_still_over_a_rewind_adds_nothing(
 def test_rule_24_a_rewind_that_died_before_the_entries_lets_no_retry_add_a_row_twice(
     tmp_path: Path, by: str
 ) -> None:
-    """The flush goes on without the command; what was in quarantine before is listed still, and stays."""
+    """The flush goes on without the command. The next flusher deletes what was in quarantine before."""
     world = LaterRefusingWorld(tmp_path)
     refuse(world, by)
     world.change("DELETE FROM t")
@@ -689,6 +689,45 @@ def test_rule_24_a_rewind_that_died_before_the_entries_lets_no_retry_add_a_row_t
     assert (done.sent, done.left) == (1 if by == "task" else 0, 1)
     assert "Epoch 0 was flushed again" in done.refused[0]
     assert len(listed(world)) == 1
+    world.flush()
+    assert listed(world) == []
+
+
+@pytest.mark.parametrize("by", ["task", "table"])
+def test_rule_24_after_a_rewind_that_died_a_retry_adds_a_row_once(tmp_path: Path, by: str) -> None:
+    """At each of its operations: where its epoch is flushed again, and where it is not."""
+    for at in itertools.count():
+        world = LaterRefusingWorld(tmp_path)
+        refuse(world, by)
+        dies = Faults(at, error=Crash)
+        now_us = world.clock()
+        with contextlib.suppress(Crash):
+            plan_rewind(faulty(world, dies), world.target, -1, now_us).carry_out(now_us)
+        if world.state.flushed < 0:
+            world.change("DELETE FROM t")
+        try:
+            world.flush()
+        except errors.LedgerBehindLog:
+            rewind(world, -1)
+            world.flush()
+        retry(world)
+        assert sorted(world.visible()) == [("a", 1), ("bad", 2)], dies.injected
+        world.flush()
+        assert listed(world) == [], dies.injected
+        if dies.injected is None:
+            break
+
+
+def test_rule_24_a_rewind_of_a_later_epoch_leaves_rows_to_be_sent(tmp_path: Path) -> None:
+    """Theirs is not flushed again."""
+    world = LaterRefusingWorld(tmp_path)
+    refuse(world, "table").batch([("b", 3)])
+    world.flush()
+    world.change("DELETE FROM t WHERE k = 'b'")
+    rewind(world, 0)
+    world.flush()
+    assert retry(world).sent == 1
+    assert sorted(world.visible()) == [("a", 1), ("b", 3), ("bad", 2)]
 
 
 @pytest.mark.parametrize("by", ["task", "table"])

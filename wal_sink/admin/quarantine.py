@@ -120,7 +120,7 @@ class _Standing:
         last = row.last.epochs if row is not None and row.last is not None else ()
         self._flushed: dict[int, BegunEpoch | FlushedEpoch | None] = {b.epoch: b for b in last}
 
-    def row_for(self, entry: Entry, number: int, *, noted: bool) -> LedgerState | None:
+    def row_for(self, entry: Entry, number: int) -> LedgerState | None:
         """Return the ledger row under which a row is to be sent; None: it has left the quarantine.
 
         :raises TargetRefused: its epoch is not flushed; or it was flushed again since.
@@ -135,11 +135,11 @@ class _Standing:
         if epoch not in self._flushed:
             self._flushed[epoch] = self._log.flushed(epoch, fresh=True)
         flushed = self._flushed[epoch]
-        if flushed is not None and not self._listing.is_of(entry.name, flushed, noted=noted):
+        if flushed is not None and self._listing.is_older(entry.name, flushed):
             raise TargetRefused(
                 f"Epoch {epoch} was flushed again since its row was refused, so the table has the row, or"
                 " another entry does",
-                f"See to that, then delete {self._log.url_of(entry.path)}",
+                "Nothing: the flusher deletes this entry within an hour.",
             )
         return self._row
 
@@ -225,7 +225,7 @@ class _Sender:
             if self._standing is None:
                 self._standing = _Standing(self._query.log, session.read_ledger())
             try:
-                seen = self._standing.row_for(entry, one.first_us - entry.name.us, noted=noted)
+                seen = self._standing.row_for(entry, one.first_us - entry.name.us)
                 if seen is None:
                     return "gone"
                 if session.resend(plan, one, seen, noted=noted):

@@ -17,6 +17,7 @@ from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import FlushedEpoch
 from wal_sink.wal.aside import needless_aside
 from wal_sink.wal.log import Log
+from wal_sink.wal.quarantine import older_entries
 from wal_sink.wal.retention import RetainedEpochs, Retention
 from wal_sink.wal.trim import old_records, sweep, trim
 
@@ -103,7 +104,7 @@ class Trimmer:
         self._swept_s = time.monotonic()
 
     def sweep_aside(self, agreed: int | None) -> None:
-        """Delete what a rewind has set aside and is flushed again, at the first call and then every hour.
+        """Delete what a rewind has left and is flushed again, at the first call and then every hour.
 
         :param agreed: the epoch that both ledger and log say is flushed; None: they were not read, or differ.
             A record above it was made late, by a flusher that had stood still.
@@ -112,6 +113,7 @@ class Trimmer:
             return
         with self._leaving_garbage():
             self._log.delete(needless_aside(self._log, agreed))
+            self._log.delete(older_entries(self._log, agreed))
         self._dropped_s = time.monotonic()
 
     @contextlib.contextmanager

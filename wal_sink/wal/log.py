@@ -374,6 +374,11 @@ class Log:
         found = (self.read(paths.INTERVENTION, name) for name in named)
         return [record for record in found if record is not None]
 
+    def rewinds(self, *, fresh: bool = False) -> list[tuple[int, int]]:
+        """Read to which epoch each rewind was to go, and the highest timestamp used before it."""
+        rows = [done.after for done in self.interventions("rewind", fresh=fresh)]
+        return [(int(row["flushed"]), int(row["last_us"])) for row in rows]
+
     # --- hints ---
 
     def report(self, report: FlusherReport) -> None:

@@ -122,30 +122,51 @@ def _of(listed: Sequence[str]) -> Iterator[tuple[EntryName, Collection[int]]]:
 
 
 class Listing:
-    """What the log lists of entries at one moment."""
+    """What the log lists of entries, and of rewinds, at one moment; as fresh as what follows needs."""
 
     def __init__(self, log: Log) -> None:
-        listed = log.names(paths.QUARANTINED.folder, fresh=True)
-        self._gone = dict(_of(listed))
-        notes = filter(None, map(paths.RELEASED.parse, listed))
-        self._kept = {*self._gone, *(note.entry for note in notes)}
+        self._gone = dict(_of(log.names(paths.QUARANTINED.folder, fresh=True)))
+        self._rewinds = log.rewinds(fresh=True)
 
     def has(self, name: EntryName, row: int) -> bool:
         """Whether a row of an entry is in quarantine."""
         return name in self._gone and row not in self._gone[name]
 
-    def is_of(self, name: EntryName, flushed: BegunEpoch | FlushedEpoch, *, noted: bool) -> bool:
-        """Whether an entry is of this flush of its epoch, and not of one before a rewind.
+    def is_older(self, name: EntryName, flushed: BegunEpoch | FlushedEpoch) -> bool:
+        """Whether an entry is of a flush of its epoch before this one, and a rewind was between them."""
+        return _is_older(name, flushed, self._rewinds)
 
-        :param noted: whether the flush has met its row; else a task did, and each flush has kept the segment.
-        """
-        if not flushed.manifest:  # given up since, and not flushed again
-            return True
-        if noted:
-            return flushed.base_us <= name.us <= flushed.last_us
-        same = (name.epoch, name.segment)
-        kept = (each.us for each in self._kept if (each.epoch, each.segment) == same)
-        return name.us == max((us for us in kept if us < flushed.base_us), default=None)
+
+def older_entries(log: Log, upto: int) -> list[str]:
+    """List the entries that a rewind has left which died: their epochs were flushed again since.
+
+    :param upto: the epoch up to which all are flushed, as the ledger row says.
+    """
+    rewinds = log.rewinds()
+    found = []
+    for path in log.names(paths.QUARANTINED.folder) if rewinds else ():
+        name = paths.QUARANTINED.parse(path)
+        if name is None or name.epoch > upto or not _rewound(name, rewinds):
+            continue
+        flushed = log.flushed(name.epoch)
+        if flushed is not None and _is_older(name, flushed, rewinds):
+            found.append(path)
+    return found
+
+
+def _rewound(name: EntryName, rewinds: Sequence[tuple[int, int]]) -> list[int]:
+    """Return the highest timestamps used before the rewinds that take the flush of an entry back."""
+    return [us for to, us in rewinds if to < name.epoch and name.us <= us]
+
+
+def _is_older(
+    name: EntryName, flushed: BegunEpoch | FlushedEpoch, rewinds: Sequence[tuple[int, int]]
+) -> bool:
+    """See `Listing.is_older`. An epoch without a manifest was given up since, not flushed again."""
+    return (
+        bool(flushed.manifest)
+        and min(_rewound(name, rewinds), default=flushed.base_us) < flushed.base_us
+    )
 
 
 def read_entry(log: Log, entry: Entry) -> pa.Table | None:

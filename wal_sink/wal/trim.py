@@ -21,7 +21,7 @@ from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import FlushedEpoch
 from wal_sink.wal.aside import needless_aside
 from wal_sink.wal.log import Log
-from wal_sink.wal.quarantine import left_entries
+from wal_sink.wal.quarantine import left_entries, older_entries
 from wal_sink.wal.retention import RetainedEpochs, Retention, retained_paths
 from wal_sink.wal.runs import sweep_runs
 from wal_sink.wal.targets import flushed_epoch, is_lacked, record_anywhere, views
@@ -147,7 +147,8 @@ def list_trimmable(log: Log, retention: Retention) -> tuple[str, ...]:
     manifests = [paths.MANIFEST.path(attempt) for each in trimmed.values() for attempt in each]
     garbage = (*_segments(log, upto, stays), *_all_notes(log, upto, stays))
     left = left_entries(log, newest.epoch - RECORDS_KEPT)
-    return (*garbage, *left, *manifests, *kept, *records, *needless_aside(log, newest.epoch))
+    after_rewinds = (*needless_aside(log, newest.epoch), *older_entries(log, newest.epoch))
+    return (*garbage, *left, *manifests, *kept, *records, *after_rewinds)
 
 
 def refuse_diverged(log: Log, epoch: int, attempts: Collection[Attempt]) -> None:
