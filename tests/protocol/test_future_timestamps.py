@@ -154,6 +154,28 @@ def test_a_reset_that_dies_is_run_again(world: World) -> None:
     assert at_us(world, "e") < NOW_US + SECOND_US
 
 
+def test_timestamps_that_were_left_behind_count_when_their_time_has_come(world: World) -> None:
+    """A flush has used some of them since; then a rewind took its record back, and the row was lost."""
+    world.retention_s = 10**9
+    run = world.run().flushed_batches([("a", 1)])
+    world.clock.us += 1_000 * SECOND_US
+    run.flushed_batches([("b", 2)])
+    world.clock.us += 1_000 * SECOND_US
+    run.flushed_batches([("c", 3)])
+    world.clock.us -= 2_000 * SECOND_US
+    reset(world, 2)
+    world.clock.us += 1_500 * SECOND_US
+    run.flushed_batches([("a", 4)])
+    used_us = at_us(world, "a")
+    for _ in range(2):
+        plan_rewind(query(world), world.target, 2, world.clock()).carry_out(world.clock())
+        assert world.state.last_us == used_us
+        row = world.store.ledger.pop(world.query_id)
+    world.store.ledger[world.query_id] = row
+    world.flush()
+    assert at_us(world, "a") > used_us
+
+
 def test_a_reset_that_died_leaves_no_timestamp_behind_that_was_used_since(world: World) -> None:
     """The flush goes on as of the future; then the ledger row is lost."""
     glitch(world)

@@ -198,7 +198,7 @@ class Attachment(NamedTuple):
             # A flusher died before its record (rule 17), or it is forgotten: the database was restored.
             given_up = given_up_since_begun(log, row.last)
             log.record_flushed(flushed_records(row.last, now_us, given_up))
-        past = read_past(query, row, checkpointed)._replace(foreign=foreign)
+        past = read_past(query, row, checkpointed, now_us)._replace(foreign=foreign)
         return _Standing(past, self._has(past, recorded))
 
     def _has(self, past: Past, recorded: int) -> int:

@@ -176,11 +176,12 @@ def _without_rows(record: FlushedEpoch, now_us: int, highest: int) -> Decision:
     )
 
 
-def read_past(query: Query, row: LedgerState | None, checkpointed: int) -> Past:
+def read_past(query: Query, row: LedgerState | None, checkpointed: int, now_us: int) -> Past:
     """Read the past, but for what is usable of it, and whether the ledger row follows another log.
 
     :param row: the ledger row.
     :param checkpointed: the last epoch that `commits/` covers.
+    :param now_us: microseconds since 1970.
     """
     log = query.log
     attempts = log.attempts()
@@ -206,7 +207,7 @@ def read_past(query: Query, row: LedgerState | None, checkpointed: int) -> Past:
         ),
         usable={},
         rewound_us=tuple(rewound_us),
-        left_behind=tuple(_left(row) for row in earlier if LEFT_FIRST in row),
+        left_behind=tuple(_left(row).ahead_of(now_us) for row in earlier if LEFT_FIRST in row),
         checkpointed=checkpointed,
         highest=highest,
         in_order=next((plan.table for plan in log.plans() if plan.demands.one_session), ""),
@@ -471,7 +472,7 @@ def plan_rewind(
         reset_us = ledger.present_us(reset_by) if reset_by else None
     query.list_afresh()  # the row is older: if others act since, it cannot be replaced
     checkpointed = query.checkpoint.last_commit()
-    past = read_past(query, row, checkpointed)
+    past = read_past(query, row, checkpointed, now_us)
     past = past._replace(foreign=restored or is_foreign(query, row, checkpointed))
     if to == past.agreed and row is not None:
         there = kept_again(query.log, to, past.given_up)

@@ -118,6 +118,10 @@ class LeftBehind(NamedTuple):
         """Whether a timestamp is one of them, if the epoch that used it is known, that too."""
         return self.first_us <= us <= self.last_us and (epoch is None or epoch <= self.to)
 
+    def ahead_of(self, now_us: int) -> LeftBehind:
+        """Return those that lie in the future still: a flush may have used the others since."""
+        return self._replace(first_us=max(self.first_us, now_us + 1))
+
 
 class Past(NamedTuple):
     """What was seen of the epochs that are flushed."""
@@ -136,7 +140,7 @@ class Past(NamedTuple):
     rewound_us: tuple[int, ...] = ()
     """The `last_us` that earlier rewinds were about to give the row, or that decisions note."""
     left_behind: tuple[LeftBehind, ...] = ()
-    """What earlier rewinds have left behind."""
+    """What earlier rewinds have left behind, and lies in the future still."""
     checkpointed: int = -1
     highest: int = 0
     """The highest generation before the records were read. What a higher one publishes has come since."""
