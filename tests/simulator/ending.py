@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -297,29 +298,31 @@ class _Last:
                 operator.thread.finish()
                 if operator.error is None:
                     return
-        for to in self._choices(target, behind=kind == "LedgerBehindLog"):
-            for restored in (False, True):
-                operator = Operator(self.world, self.site, target)
-                operator.rewind(to, restored=restored)
-                operator.thread.finish()
-                if operator.error is None:
-                    return
+        for to, restored in self._choices(error, target):
+            operator = Operator(self.world, self.site, target)
+            operator.rewind(to, restored=restored)
+            operator.thread.finish()
+            if operator.error is None:
+                return
         self.world.judge.violate(f"no remedy for {error.summary}")
 
-    def _choices(self, target: str, *, behind: bool) -> Sequence[int]:
-        """Return the epochs to which a rewind may go, the one to try first first.
+    def _choices(self, error: WalSinkError, target: str) -> Iterable[tuple[int, bool]]:
+        """Return the epochs to which a rewind may go, each without `--restored` and with it.
 
-        :param behind: whether the ledger is behind the log.
+        Where nothing was lost, a rewind has not come to its end, or a late record has stopped the flush after
+        it: it is run once more, as the error says, and has to work.
         """
-        recorded = self.site.recorded(target)
+        judge, recorded = self.world.judge, self.site.recorded(target)
         floor = max(recorded, default=max(min(self.site.kept), self.site.first(target)) - 1)
-        if not behind:
-            return [floor]
+        if type(error).__name__ != "LedgerBehindLog":
+            return [(floor, False), (floor, True)]
         mark = self._mark(target)  # the log's own, too, where the row is from before a rewind
-        if 0 <= mark < floor:
-            self.site.put_marks_back()  # else a rewind is refused that is run once more
         first = mark if mark < floor else min(recorded, default=floor + 1) - 1
-        return range(first, floor + 1)
+        if mark < floor and re.search(rf"--to {mark}\b", error.remedy):
+            self.site.put_marks_back()  # what a limit has taken of the records
+            if not (judge.disasters or judge.cloned or judge.two_rewinds):
+                return [(mark, False)]
+        return itertools.product(range(first, floor + 1), (False, True))
 
     def _garbage(self, driver: Driver, attached: list[str]) -> None:
         """After two hours nothing of a flushed epoch is left in the log; its time may be a day ahead.
