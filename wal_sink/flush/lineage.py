@@ -27,6 +27,7 @@ from wal_sink.protocol.next_step import (
     refuse_missing_records,
 )
 from wal_sink.wal.log import Log
+from wal_sink.wal.targets import record_anywhere
 
 
 def named_record(
@@ -103,12 +104,13 @@ class LineageCheck:
     def _is_here(self, begun: BegunEpoch, attempts: Sequence[Attempt], checkpointed: int) -> bool:
         """Whether an epoch is of this log.
 
-        It is if its manifest is here, to the byte, and Spark has not gone back behind it; or if a record here
-        says that it was flushed, or a decision that is in force that it was given up. Without any of them, an
-        epoch that Spark has not reached here is not. One that is checkpointed and has no attempt left was
-        flushed and trimmed here (rule 12), though its record is lost; but not if it has a manifest in the
-        ledger, and was planned here from other source offsets, or would be passed over. Beside attempts, an
-        epoch without manifest is of this log only if it would be passed over here, too.
+        It is if its manifest is here, to the byte, and Spark has not gone back behind it; or if a record
+        here says that it was flushed, or a decision that is in force that it was given up. Without any of
+        them, an epoch is not that Spark has not reached here, or that was flushed here from another attempt.
+        One that is checkpointed and has no attempt left was flushed and trimmed here (rule 12), though its
+        record is lost; but not if it has a manifest in the ledger, and was planned here from other source
+        offsets, or would be passed over. Beside attempts, an epoch without manifest is of this log only if
+        it would be passed over here, too.
         """
         if begun.manifest:
             published = self._log.manifest(Attempt(begun.epoch, begun.generation))
@@ -117,9 +119,11 @@ class LineageCheck:
                     begun, attempts
                 )
         # The record is read after the manifest: a flusher creates the one before it deletes the other.
-        if self._is_recorded(begun) or self._was_given_up(begun, attempts):
+        record = record_anywhere(self._log, begun.epoch)
+        recorded = record is not None and record.names(begun.digest, begun.offsets_digest)
+        if recorded or self._was_given_up(begun, attempts):
             return True
-        if begun.epoch > checkpointed or (attempts and begun.manifest):
+        if record is not None or begun.epoch > checkpointed or (attempts and begun.manifest):
             return False
         if not (attempts or begun.manifest):
             return True
@@ -129,11 +133,6 @@ class LineageCheck:
             same = planned in (None, begun.offsets_digest)  # None: Spark has purged them
             return same and not isinstance(choice, PassOver)
         return isinstance(choice, PassOver) and choice.offsets_digest == begun.offsets_digest
-
-    def _is_recorded(self, begun: BegunEpoch) -> bool:
-        """Whether a record of this log says that exactly this was flushed."""
-        record = self._log.flushed(begun.epoch)
-        return record is not None and record.names(begun.digest, begun.offsets_digest)
 
     def _was_given_up(self, begun: BegunEpoch, attempts: Sequence[Attempt]) -> bool:
         """Whether an epoch was begun without rows by a decision of this log that is still in force."""
