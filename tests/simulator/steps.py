@@ -350,11 +350,14 @@ class Steps:
         note = paths.TOMBSTONE.path(Attempt(epoch, generation))
         if not site.log.has(note):
             self._wrong(f"{path} goes, and no note in tombstones/ says so")
-        if thread.listed.get("manifests", -1) < self._noted_us.get((site, note), 0):
+        listed_us = thread.listed.get("manifests", -1)
+        if listed_us < self._noted_us.get((site, note), 0):
             self._wrong(f"{path} goes, and no manifests were listed after {note}")
-        if epoch in site.kept and not any(
-            number(name) == epoch for name in site.log.paths(paths.MANIFEST.folder)
-        ):
+        # A sweep that stands still before it deletes does not know what is completed or trimmed meanwhile.
+        completed = epoch in site.kept and site.committed_us.get(epoch, 0) < listed_us
+        flushed = max(map(number, site.log.paths(paths.FLUSHED.folder)), default=-1)
+        there = {number(name) for name in site.log.paths(paths.MANIFEST.folder)}
+        if completed and epoch > flushed and epoch not in there:
             self._wrong(f"{path} goes, of a checkpointed epoch without a manifest")
 
     def _is_swept(self, site: Site, path: str, run_id: str) -> None:
