@@ -721,3 +721,8 @@ class Judge(logging.Handler):
         )
         if rows < lacking:
             self.violate(f"{rows} rows are said to be in quarantine, and {lacking} are missing")
+        folder = paths.of_target(target, paths.QUARANTINED.folder)
+        entries = [path for path in site.log.paths(folder) if path.endswith(".arrow")]
+        there = {row for path in entries for row in refused_in(site.log.get(path)).items()}
+        if rows > len(there) and not site.unended_rewinds[target]:
+            self.violate(f"{rows} rows are said to be in quarantine, which has {len(there)}")

@@ -95,6 +95,7 @@ class Operator:
 
         def replaced(flushed: int) -> None:
             judge.rewound(self.name, self.site, flushed)
+            self.site.unended_rewinds[self.name] += 1
             if not rewind.reported and not self.process.disturbed_us:
                 judge.violate("a rewind is carried out that has not reported itself")
             rewind.row, rewind.moved_us = self.world.row(self.name), MACHINE.true_us
@@ -133,6 +134,7 @@ class Operator:
             self.thread.rewind = rewind
             plan.carry_out(clock.now_us())
             judge.rewind_ended(self.site, self.name, to)
+            self.site.unended_rewinds[self.name] -= 1
 
         self.world.documented |= {"LedgerBehindLog"}  # until it is carried out to its end
         self._command(f"rewind --to {to}{' --restored' if restored else ''}", act)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from typing import Any, NamedTuple
 
 from tests.protocol.raw import body_run, manifest_digest, sources
@@ -80,6 +81,8 @@ class Site:
         """Epochs whose records a rewind has deleted, and that were not recorded again since."""
         self.rewound_us = 0
         """When a rewind has set a ledger row back last."""
+        self.unended_rewinds = Counter[str]()
+        """By target, those that have made a ledger row and have not ended: they leave old entries."""
         self.is_copy = False
         """Whether it must not be used, as it is a copy of another one."""
         self._judge = judge
