@@ -217,8 +217,9 @@ def test_a_feature_that_the_table_got_later_stops_the_next_begin(query: Query) -
     log = Path(query.path) / "_delta_log" / f"{DeltaTable(query.path).version() + 1:020}.json"
     protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["domainMetadata"]}
     log.write_text(json.dumps({"protocol": protocol}))
-    with pytest.raises(SchemaMismatch, match="does not know: domainMetadata"):
+    with pytest.raises(SchemaMismatch, match="does not know: domainMetadata") as caught:
         begin(query.session, begun_window(0))
+    assert "DROP FEATURE domainMetadata, if Spark can drop it" in caught.value.remedy
 
 
 def test_a_table_that_can_be_written(query: Query) -> None:

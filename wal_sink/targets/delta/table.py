@@ -35,6 +35,7 @@ properties show what. `test_a_feature_is_known_if_a_commit_succeeds` makes a com
 _FEATURES_OF_VERSION: dict[int, Collection[str]] = {6: ("identityColumns",)}
 """Further features that a version of the protocol requires of writers; newer versions name their features."""
 
+_MAPPING = "delta.columnMapping.mode"
 _TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"
 
 _UNWRITABLE_COLUMNS = {
@@ -141,8 +142,12 @@ def _obstacles(
     fields: Sequence[Mapping[str, Any]], properties: Mapping[str, str], features: Collection[str]
 ) -> Iterator[tuple[str, str]]:
     another = "Write to a table without it; a query of your own can go on from there."
-    if properties.get("delta.columnMapping.mode", "none") != "none":
-        yield "its columns have other names in its files (delta.columnMapping.mode)", another
+    leave = f"{another} What is pending for this one goes to a URL by wal-sink skip."
+    if properties.get(_MAPPING, "none") != "none":
+        yield (
+            f"its columns have other names in its files ({_MAPPING})",
+            f"ALTER TABLE … SET TBLPROPERTIES ('{_MAPPING}' = 'none') writes them anew. Or: {leave}",
+        )
     for name, rule in properties.items():
         if name.startswith("delta.constraints."):
             short = name.removeprefix("delta.constraints.")
@@ -168,7 +173,7 @@ def _obstacles(
     if unknown := sorted(set(features) - _KNOWN_FEATURES):
         yield (
             f"it asks of its writers what wal_sink, or delta-rs, does not know: {', '.join(unknown)}",
-            another,
+            f"ALTER TABLE … DROP FEATURE {unknown[-1]}, if Spark can drop it. Or: {leave}",
         )
 
 
