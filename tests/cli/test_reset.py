@@ -12,8 +12,10 @@ import pytest
 from state_backends import StateBackend, open_backend
 from tests.cli.shell import run
 from tests.protocol.engine import World
+from tests.protocol.operators import query
 from tests.protocol.several_world import SeveralWorld
 from wal_sink import errors
+from wal_sink.admin.flush import FlushCommand
 from wal_sink.admin.flusher_at_work import Patience
 from wal_sink.admin.query import Query, find_query
 from wal_sink.admin.reset import plan_reset
@@ -61,6 +63,20 @@ def test_what_only_the_log_has_is_kept(flushed: World, tmp_path: Path) -> None:
     done = run(tmp_path, "reset", "checkpoint", "--yes", "--json", "--discard-unflushed")
     assert (done.code, done.document["discarded_rows"]) == (0, 1), done.err
     assert not (tmp_path / "checkpoint").exists()
+
+
+def test_what_the_target_has_lost_and_the_log_may_have_is_kept(
+    flushed: World, tmp_path: Path
+) -> None:
+    """The target was restored from a backup: the log says that all is flushed, and holds it perhaps."""
+    flushed.store.ledger.clear()
+    with pytest.raises(errors.LedgerBehindLog):
+        FlushCommand(query(flushed), flushed.target).drain()
+    refused = run(tmp_path, "reset", "checkpoint", "--yes", "--json")
+    assert refused.code == errors.NotDrained.exit_code
+    assert "may lack what the log says is flushed" in refused.document["what"]
+    assert "rewind CHECKPOINT --to 1" in refused.document["remedy"]
+    assert not run(tmp_path, "status", "checkpoint", "--json").document["safe_to_delete"]
 
 
 class DyingQuery(Query):

@@ -159,10 +159,14 @@ def _look(query: Query, now_us: int, *, discard_unflushed: bool) -> Status:
         flush = "Run `wal-sink flush CHECKPOINT` before."
         if query.checkpoint.has_lost(query.query_id):
             flush = flush_published(query.log.url, found.published)
-        waits = found.pending_epochs or found.published > found.flushed
+        remedy = f"{found.remedy} {_OR_DISCARD}"
+        if found.pending_epochs or found.published > found.flushed:
+            remedy = f"{flush} {_OR_DISCARD}"
+        elif found.quarantined_rows:
+            remedy = _TO_EMPTY_QUARANTINE
         raise NotDrained(
             f"Checkpoint and log of query {query.query_id} cannot be deleted: {found.unsafe_because}",
-            f"{flush} {_OR_DISCARD}" if waits else _TO_EMPTY_QUARANTINE,
+            remedy,
         )
     return found
 

@@ -15,7 +15,7 @@ import msgspec
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import iso, now_us
-from wal_sink.errors import CorruptLog, WalSinkError, WrongOwner
+from wal_sink.errors import CorruptLog, LedgerBehindLog, WalSinkError, WrongOwner
 from wal_sink.model.records import FlushedEpoch, FlusherReport
 from wal_sink.options import lowered, options_of
 from wal_sink.progress.backlog import BacklogReader, unnamed_segments
@@ -437,7 +437,8 @@ def _read(
         )
     rate = read_rate(log)
     quarantined = quarantined_rows(log)
-    unsafe = _unsafe(backlog.epochs, published, flushed, quarantined)
+    behind = error is not None and not over and error.kind == LedgerBehindLog.__name__
+    unsafe = _unsafe(backlog.epochs, published, flushed, quarantined, behind=behind)
     options = lowered(options_of_newest_run(log))
     return Status(
         query_id=query_id,
@@ -481,8 +482,15 @@ def _writes_to(target: str, options: Mapping[str, str]) -> str:
     return ", ".join(filter(None, (mine.get("target"), place)))
 
 
-def _unsafe(waiting: int, published: int, flushed: int, quarantined: int) -> str | None:
-    """Return what would be lost with checkpoint and log; None for nothing."""
+def _unsafe(
+    waiting: int, published: int, flushed: int, quarantined: int, *, behind: bool = False
+) -> str | None:
+    """Return what would be lost with checkpoint and log; None for nothing.
+
+    :param behind: the flush has stopped, as the ledger says less than the log.
+    """
+    if behind:
+        return "the target may lack what the log says is flushed"
     if waiting:
         return f"{counted(waiting, 'checkpointed epoch is', 'checkpointed epochs are')} not flushed"
     if published > flushed:
