@@ -718,6 +718,47 @@ def test_rule_24_after_a_rewind_that_died_a_retry_adds_a_row_once(tmp_path: Path
             break
 
 
+def test_rule_24_an_entry_of_the_future_that_a_rewind_has_left_is_not_sent(tmp_path: Path) -> None:
+    """Its epoch was flushed again as of the present, and the rewind died before it deleted the entry."""
+    world = LaterRefusingWorld(tmp_path)
+    world.clock.us += 2 * 10**12
+    refuse(world, "table")
+    world.clock.us -= 2 * 10**12
+    now_us = world.clock()
+    plan = plan_rewind(query_of(world), world.target, 0, now_us, reset_by=world.clock)
+    plan.carry_out(now_us)
+    world.change("DELETE FROM t")
+    dying = faulty(world, Faults(0, matching="delete quarantine/", error=Crash))
+    with pytest.raises(Crash):
+        plan_rewind(dying, world.target, -1, now_us).carry_out(now_us)
+    world.flush()
+    assert len(listed(world)) == 1
+    assert retry(world).sent == 0
+    assert sorted(world.visible()) == [("a", 1), ("bad", 2)]
+
+
+def test_rule_24_a_time_that_was_left_behind_and_comes_takes_no_entry_away() -> None:
+    """It lies between the timestamps of refused rows and those of their epoch, which was never taken back."""
+    world = QuarantiningWorld()
+    world.retention_s = 1_000.0
+    world.clock.us += 2 * 10**12
+    run = world.run().flushed_batches([("a", 1)])
+    rewind(world, -1)
+    world.flush()
+    world.clock.us -= 2 * 10**12
+    now_us = world.clock()
+    plan = plan_rewind(query_of(world), world.target, 0, now_us, reset_by=world.clock)
+    plan.carry_out(now_us)
+    left_us = max(int(each.after["last_us"]) for each in world.log.interventions("rewind"))
+    world.clock.us = left_us
+    run.flushed_batches([("b", 2), *[(REFUSED, n) for n in range(9)]])
+    before = listed(world)
+    assert len(before) == 9
+    assert before[0][1] < left_us < before[-1][1] + 1
+    world.flush()
+    assert listed(world) == before
+
+
 def test_rule_24_a_rewind_of_a_later_epoch_leaves_rows_to_be_sent(tmp_path: Path) -> None:
     """Theirs is not flushed again."""
     world = LaterRefusingWorld(tmp_path)

@@ -28,6 +28,8 @@ from wal_sink.model.manifest import Attempt, Manifest, Published, attempts_at
 from wal_sink.model.paths import DecisionName, InterventionName, Kind, StateName, WindowName
 from wal_sink.model.plan import Plan
 from wal_sink.model.records import (
+    LEFT_FIRST,
+    LEFT_LAST,
     Chosen,
     CommitProof,
     Decision,
@@ -375,9 +377,14 @@ class Log:
         return [record for record in found if record is not None]
 
     def rewinds(self, *, fresh: bool = False) -> list[tuple[int, int]]:
-        """Read to which epoch each rewind was to go, and the highest timestamp used before it."""
+        """Read to which epoch each rewind was to go, and the highest timestamp used before it.
+
+        One that was left behind since says nothing: its time may come again.
+        """
         rows = [done.after for done in self.interventions("rewind", fresh=fresh)]
-        return [(int(row["flushed"]), int(row["last_us"])) for row in rows]
+        left = [(int(row[LEFT_FIRST]), int(row[LEFT_LAST])) for row in rows if LEFT_FIRST in row]
+        found = [(int(row["flushed"]), int(row["last_us"])) for row in rows]
+        return [(to, us) for to, us in found if not any(a <= us <= b for a, b in left)]
 
     # --- hints ---
 

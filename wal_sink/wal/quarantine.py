@@ -133,8 +133,12 @@ class Listing:
         return name in self._gone and row not in self._gone[name]
 
     def is_older(self, name: EntryName, flushed: BegunEpoch | FlushedEpoch) -> bool:
-        """Whether an entry is of a flush of its epoch before this one, and a rewind was between them."""
-        return _is_older(name, flushed, self._rewinds)
+        """Whether an entry is of a flush of its epoch before this one, and a rewind was between them.
+
+        One of the future is, too: a rewind has left its timestamps behind.
+        """
+        future = bool(flushed.manifest) and name.us > flushed.last_us
+        return future or _is_older(name, flushed, self._rewinds)
 
 
 def older_entries(log: Log, upto: int) -> list[str]:
