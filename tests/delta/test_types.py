@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import math
@@ -265,6 +266,37 @@ def test_a_varchar_that_grows_shorter_stops_the_flush(tmp_path: Path) -> None:
     table = DeltaTable(query.path)
     table.alter.set_column_metadata("s", {"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)"})
     with pytest.raises(SchemaMismatch, match=r"column s was string, and is varchar\(3\)"):
+        query.session.compare(plan)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "fits"),
+    [
+        ("varchar(3)", "varchar(5)", True),
+        ("varchar(3)", "string", True),
+        ("char(3)", "varchar(3)", True),
+        ("varchar(3)", "varchar(2)", False),
+        ("varchar(3)", "char(3)", False),
+    ],
+)
+def test_a_text_that_grows_longer_takes_the_rows_of_before(
+    tmp_path: Path, before: str, now: str, *, fits: bool
+) -> None:
+    """Spark makes none shorter again: what waits in the log would be stuck for good."""
+    schema = spark_schema("s string")
+    query = created(tmp_path, schema)
+
+    def alter(type_: str) -> None:
+        DeltaTable(query.path).alter.set_column_metadata("s", {types.DECLARED: type_})
+
+    alter(before)
+    plan = query.plan(schema)
+    query.session.compare(plan)
+    alter(now)
+    expected = (
+        contextlib.nullcontext() if fits else pytest.raises(SchemaMismatch, match="column s was")
+    )
+    with expected:
         query.session.compare(plan)
 
 
