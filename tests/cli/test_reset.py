@@ -12,6 +12,7 @@ import pytest
 from state_backends import StateBackend, open_backend
 from tests.cli.shell import run
 from tests.protocol.engine import World
+from tests.protocol.operations import At
 from tests.protocol.operators import query
 from tests.protocol.several_world import SeveralWorld
 from wal_sink import errors
@@ -174,6 +175,30 @@ def test_one_that_died_at_any_deletion_is_run_again(
         assert new.flushed() == {"d": 3}
     else:
         raise AssertionError("it never ended")
+
+
+@pytest.mark.parametrize("at", [f"read {Checkpoint.LOG_URL}", "delete flushed/"])
+def test_one_that_stood_still_leaves_the_next_query_alone(tmp_path: Path, at: str) -> None:
+    """Before it deletes from the checkpoint. Somebody runs it again meanwhile, and starts the query."""
+    usual = Faults()
+    world, other = (a_world(tmp_path / name, elsewhere=False) for name in ("a", "b"))
+    for each in (world, other):
+        each.run().flushed_batches([("a", 0)])
+    reset(other, usual, discard=False)
+    before = usual.operations[: usual.operations.index("delete metadata")]
+    started: list[World] = []
+
+    def meanwhile() -> None:
+        reset(world, Faults(), discard=False)
+        started.append(a_world(tmp_path / "a", elsewhere=False))
+        started[0].run().batch([("b", 1)])
+
+    with pytest.raises(errors.WrongOwner):
+        reset(world, At(at, meanwhile, max(before.count(at), 1)), discard=False)
+    (new,) = started
+    assert Checkpoint(new.checkpoint).query_id() == new.query_id
+    assert Checkpoint(new.checkpoint).log_url() == new.log.url
+    assert new.flushed() == {"b": 1}
 
 
 def test_several_targets_that_died_are_reset_again(tmp_path: Path) -> None:

@@ -15,7 +15,9 @@ It may die at any instant, and the same command goes on. Each step begins when t
 5. The rest of the log goes. Without manifests nothing is pending, whatever else is there.
 6. `metadata` goes again, which a start may have left, then `location.json`. The next start is a new query.
 
-Nothing is deleted because of an old look: `carry_out` looks again, after the operator's yes.
+Nothing is deleted because of an old look: `carry_out` looks again, after the operator's yes. While it deletes
+a large log, somebody may take it for dead, run it again, and start the query. So it looks whose log the
+checkpoint names before it deletes from the checkpoint.
 """
 
 from __future__ import annotations
@@ -81,12 +83,14 @@ class Reset(NamedTuple):
 
         :raises FlusherAtWork, NotDrained, WrongOwner: as for `plan_reset`; or more would be lost than the
             operator has agreed to. Nothing is deleted then.
+        :raises WrongOwner: another reset has ended meanwhile, and another query has begun.
         """
         query, checkpoint = self.query, self.query.open(self.query.checkpoint.url)
         self._refuse_more(_look(query, now_us, discard_unflushed=self.discard_unflushed))
         log, folder = query.log.backend, local_folder(checkpoint.url)
         objects = log.list()
         query.checkpoint.create_log_url(log.url)
+        owned(query.log, query.checkpoint)
         checkpoint.delete([Checkpoint.METADATA])
         files = [path for name in SPARK_FOLDERS for path in checkpoint.list(f"{name}/")]
         checkpoint.delete(files)
@@ -98,6 +102,7 @@ class Reset(NamedTuple):
         log.delete(log.list())
         if (own := local_folder(log.url)) is not None:
             shutil.rmtree(own, ignore_errors=True)  # empty folders
+        owned(query.log, query.checkpoint)
         checkpoint.delete([Checkpoint.METADATA])
         checkpoint.delete([Checkpoint.LOG_URL])
         if folder is not None:
