@@ -28,7 +28,7 @@ from tests.iceberg.conftest import (
     read,
 )
 from tests.support.power import Power
-from wal_sink.errors import SchemaMismatch, TargetUnavailable
+from wal_sink.errors import InvalidRow, SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import Outcome, Owner
 from wal_sink.protocol import ledger
 from wal_sink.targets import staged_files
@@ -343,6 +343,22 @@ def test_a_column_that_was_widened_takes_the_rows_of_before(
             update.rename_column(column, "renamed")
         with pytest.raises(SchemaMismatch, match=f"column {column} is gone"):
             running.add([{column: given}])
+
+
+def test_a_widened_column_takes_larger_values_as_the_error_says(tmp_path: Path) -> None:
+    """By the plan of before, which a start reads from the log, the row would be refused again."""
+    options, schema = catalog_options(tmp_path), pa.schema([("v", pa.int64())])
+    make_table(options, pa.schema([("v", pa.int32())]))
+    with query(options, schema) as running:
+        with pytest.raises(InvalidRow, match="widen the column; stop the query") as caught:
+            running.add([{"v": 2**31}])
+        assert f"delete plans/{running.plan.key}.json of the log" in caught.value.remedy
+        with load(options).update_schema() as update:
+            update.update_column("v", field_type=LongType())
+        running.plan = running.target.plan(schema, running.plan.key)
+        running.write([{"v": 2**31}])
+        assert running.commit(running.session.drain()) is Outcome.APPLIED
+    assert values(options) == [2**31]
 
 
 def test_parts_of_a_column_may_have_other_ids(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ class InvalidValueError(Exception):
     """A value of a column that the database would refuse.
 
     :param problem: continues "Column c of t (value) …".
-    :param remedy: `{name}` stands for the column.
+    :param remedy: `{name}` stands for the column, `{anew}` for how to make the plan anew.
     :param row: the first such value.
     :param rows: all of them, as flags; None: only the first one is known.
     """
@@ -167,12 +167,20 @@ def cast(batch: pa.RecordBatch, plan: Plan, stored: Stored) -> pa.RecordBatch:
             raise InvalidRow(
                 f"Column {column.name} of {plan.table} ({shown}) {bad.problem}, in"
                 f" {row_text(batch, plan, bad.row)}.",
-                bad.remedy.replace("{name}", column.name),
+                bad.remedy.replace("{name}", column.name).replace("{anew}", _anew(plan)),
                 column=column.name,
                 problem=f"Column {column.name} of {plan.table} {bad.problem}.",
                 rows=bad.rows,
             ) from bad.__cause__
     return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+
+
+def _anew(plan: Plan) -> str:
+    """Return what has to be done so that the tasks hear of a column that was altered."""
+    return (
+        f"; stop the query before, wait until no epoch is pending, and delete plans/{plan.key}.json of the"
+        " log, which has its type"
+    )
 
 
 def _refuse_null(column: Column, values: pa.Array, deletes: pa.Array | None, *, key: bool) -> None:
@@ -205,7 +213,7 @@ def stored_by(arrow_type: ArrowType, fits: Fits = lambda *_: None) -> Stored:
         assert type_ is not None, "the plan has only types that can be written"
         found = cast_or_refuse(values, type_, column.type)
         problem = f"does not fit into {column.type}"
-        remedy = "Cast or filter it in the DataFrame, or alter the table's column to hold it."
+        remedy = "Cast or filter it in the DataFrame, or alter the table's column to hold it{anew}."
         if (beyond := beyond_python(found)) is not None:
             refuse(beyond, problem, remedy)
         if (fitting := fits(column.type, found)) is not None:
@@ -227,7 +235,7 @@ def cast_or_refuse(values: pa.Array, to: pa.DataType, words: str) -> pa.Array:
         row = _first(values, to)
         raise InvalidValueError(
             f"does not fit into {words}",
-            f"Filter or round it, or widen the column. Arrow says: {error}",
+            f"Filter or round it, or widen the column{{anew}}. Arrow says: {error}",
             row,
         ) from error
 
