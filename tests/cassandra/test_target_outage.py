@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 import threading
 import time
@@ -223,7 +224,7 @@ def test_a_full_socket_is_no_failure(
         def feed() -> Iterator[Any]:
             """Go on when the socket is full of the first, which is sent by then: the node reads nothing."""
             for i in range(80_000, 80_050):
-                yield request_of(insert.bind([i, "x" * 200_000]))
+                yield request_of(insert.bind([i, secrets.token_hex(100_000)]))
                 while i == 80_001 and pool._connection._socket_writable:
                     time.sleep(0.01)
 
