@@ -723,6 +723,19 @@ class Judge(logging.Handler):
             self.violate(f"{rows} rows are said to be in quarantine, and {lacking} are missing")
         folder = paths.of_target(target, paths.QUARANTINED.folder)
         entries = [path for path in site.log.paths(folder) if path.endswith(".arrow")]
-        there = {row for path in entries for row in refused_in(site.log.get(path)).items()}
+        there = {
+            (key, value, self._begun_in_lost_row(target, value, path))
+            for path in entries
+            for key, value in refused_in(site.log.get(path)).items()
+        }
         if rows > len(there) and not site.unended_rewinds[target]:
             self.violate(f"{rows} rows are said to be in quarantine, which has {len(there)}")
+
+    def _begun_in_lost_row(self, target: str, value: int, entry: str) -> int:
+        """Return the timestamp of an entry, if nothing says any more that its flush was begun; else 0.
+
+        Then the epoch is begun with other timestamps, and no rewind tells that the entry is an older one.
+        """
+        us = int(entry.rpartition("/")[2].split("-")[1])
+        begun_us = self.by_value[value].begun_with(target, us)
+        return us if 0 < begun_us <= self.begun_lost_us(target) else 0
