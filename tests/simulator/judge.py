@@ -724,18 +724,25 @@ class Judge(logging.Handler):
         folder = paths.of_target(target, paths.QUARANTINED.folder)
         entries = [path for path in site.log.paths(folder) if path.endswith(".arrow")]
         there = {
-            (key, value, self._begun_in_lost_row(target, value, path))
+            (key, value, self._begun_in_lost_row(site, target, value, path))
             for path in entries
             for key, value in refused_in(site.log.get(path)).items()
         }
         if rows > len(there) and not site.unended_rewinds[target]:
             self.violate(f"{rows} rows are said to be in quarantine, which has {len(there)}")
 
-    def _begun_in_lost_row(self, target: str, value: int, entry: str) -> int:
+    def _begun_in_lost_row(self, site: Site, target: str, value: int, entry: str) -> int:
         """Return the timestamp of an entry, if nothing says any more that its flush was begun; else 0.
 
-        Then the epoch is begun with other timestamps, and no rewind tells that the entry is an older one.
+        Then the epoch is begun with other timestamps, and the entry stays, unless a rewind takes it along.
         """
-        us = int(entry.rpartition("/")[2].split("-")[1])
+        epoch, us = map(int, entry.rpartition("/")[2].split("-")[:2])
         begun_us = self.by_value[value].begun_with(target, us)
-        return us if 0 < begun_us <= self.begun_lost_us(target) else 0
+        if not 0 < begun_us <= self.begun_lost_us(target):
+            return 0
+        made_us = site.entries.get((target, epoch, us), ("", 0))[1]
+        rewound = (target, epoch) not in site.given_up and any(
+            name == target and to < epoch and made_us < since_us
+            for name, to, since_us in site.ended_rewinds
+        )
+        return 0 if rewound else us

@@ -135,6 +135,7 @@ class Operator:
             plan.carry_out(clock.now_us())
             judge.rewind_ended(self.site, self.name, to)
             self.site.unended_rewinds[self.name] -= 1
+            self.site.ended_rewinds.append((self.name, to, since_us))
 
         self.world.documented |= {"LedgerBehindLog"}  # until it is carried out to its end
         self._command(f"rewind --to {to}{' --restored' if restored else ''}", act)

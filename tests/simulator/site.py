@@ -83,6 +83,8 @@ class Site:
         """When a rewind has set a ledger row back last."""
         self.unended_rewinds = Counter[str]()
         """By target, those that have made a ledger row and have not ended: they leave old entries."""
+        self.ended_rewinds: list[tuple[str, int, int]] = []
+        """Target, epoch, and since when: none that a log which is restored may lack."""
         self.is_copy = False
         """Whether it must not be used, as it is a copy of another one."""
         self._judge = judge
@@ -169,6 +171,7 @@ class Site:
         self.marks_gone = dict(backup.marks_gone)
         self.put_back_late = set(backup.put_back_late)
         self.taken_back = set(backup.taken_back)
+        self.ended_rewinds.clear()
         for attempt in chosen:  # the ledger row names it still
             self.take_begun(attempt)
         self.take_newer_unsettled()  # the ledger row may have been lost since
