@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tests.protocol.engine import World
-from tests.protocol.operators import edit, files, query, restore, rewind, skip, stops
+from tests.protocol.operators import edit, files, look, query, restore, rewind, skip, stops
 from wal_sink.admin.inspect import inspect
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.verify import verify
@@ -256,5 +256,6 @@ def test_rule_23_what_came_after_a_begun_epoch_was_given_up_is_flushed(
     error = stops(world)
     assert isinstance(error, Diverged)
     assert "rewind CHECKPOINT --to 0" in error.remedy
+    assert [finding.kind for finding in look(world).findings] == ["Diverged"]
     rewind(world, 0)
     assert world.flushed() == world.expected() == {"a": 0, "b": 7}

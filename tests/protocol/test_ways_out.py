@@ -658,6 +658,7 @@ def test_after_a_rewind_to_the_beginning_a_lost_row_is_not_made_anew(world: Worl
         world.flush(Faults(at=0, when="after", matching="write"))
     truncate_ledger(world)
     assert "--to -1" in stuck(world, errors.LedgerBehindLog)
+    assert [finding.kind for finding in look(world).findings] == ["LedgerBehindLog"]
     rewind(world, -1)
     assert world.flushed() == world.expected() == {"last": 19, "first": 1}
 

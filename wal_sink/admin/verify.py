@@ -46,6 +46,7 @@ from wal_sink.protocol.next_step import (
     PassOver,
     RecordFlushed,
     RecordsBehind,
+    Resume,
     idle_step,
     next_step,
 )
@@ -364,6 +365,9 @@ class _Verification:
                     asked=asked,
                     row=row,
                     attempts=attempts,
+                    rewound=row is None
+                    and recorded is None
+                    and bool(self._log.interventions("rewind")),
                     named=named_record(self._log, recorded, row),
                 )
             )
@@ -493,8 +497,11 @@ class _Verification:
             owner = self._query.owner(identity)
         with self._findings.catching():
             step = next_step(observed, owner) if observed.asked else None
+            lineage = LineageCheck(self._log, self._query.chooser())
             if isinstance(step, RecordFlushed | RecordsBehind):
-                LineageCheck(self._log, self._query.chooser()).follows_this_log(step, observed)
+                lineage.follows_this_log(step, observed)
+            elif isinstance(step, Resume):
+                lineage.refuse_gone_back(step, observed)
             idle = idle_step(observed.checkpointed, observed.recorded, identity, observed.attempts)
             if idle is not None and idle.warn and self._still_behind(observed):
                 self._set_back = idle.why
