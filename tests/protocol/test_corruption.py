@@ -174,6 +174,17 @@ def test_a_lost_log_json_stops_the_line(world: World) -> None:
         wait_until_flushed(Checkpoint(world.checkpoint), world.log, timeout=0)
 
 
+def test_what_waited_in_a_log_that_is_lost_does_not_count_as_flushed(world: World) -> None:
+    """Nothing counts the epochs any more: `log.json` is gone, and the manifests are, too."""
+    world.run().flushed_batches([("a", 1)]).batches([("b", 2)])
+    world.log_backend.delete([paths.LOG, *world.log_backend.list(paths.MANIFEST.folder)])
+    checkpoint = Checkpoint(world.checkpoint)
+    for in_reset in (False, True):
+        assert not read_status(checkpoint, world.log, in_reset=in_reset).safe_to_delete
+    with pytest.raises(errors.CorruptLog, match=r"log\.json is gone"):
+        wait_until_flushed(checkpoint, world.log, timeout=0)
+
+
 def test_a_run_begins_no_log_anew(world: World) -> None:
     """It has its ticket, and all that says whose the log is vanishes before its first micro-batch."""
     run = world.run()

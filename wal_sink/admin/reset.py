@@ -164,7 +164,7 @@ def _look(query: Query, now_us: int, *, discard_unflushed: bool) -> Status:
         flush = "Run `wal-sink flush CHECKPOINT` before."
         if query.checkpoint.has_lost(query.query_id):
             flush = flush_published(query.log.url, found.published)
-        remedy = f"{found.remedy} {_OR_DISCARD}"
+        remedy = " ".join(filter(None, (found.remedy, _OR_DISCARD)))
         if found.pending_epochs or found.published > found.flushed:
             remedy = f"{flush} {_OR_DISCARD}"
         elif found.quarantined_rows:

@@ -420,7 +420,9 @@ def _read(
     backlog, found = BacklogReader(checkpoint, log).count(checkpointed, flushed, attempts)
     damaged = next((e for a, e in found.damaged.items() if a.epoch <= checkpointed), None)
     unattached = not_attached(log)
-    ahead = unattached or _not_owned(log, checkpoint, in_reset=in_reset) or damaged
+    in_reset = in_reset and checkpoint.has_lost(query_id)
+    not_owned = _not_owned(log, checkpoint, in_reset=in_reset)
+    ahead = unattached or not_owned or damaged
     published = max([flushed, *(attempt.epoch for attempt in attempts)])
     report = log.last_report()
     watch = FlusherWatch()
@@ -439,6 +441,8 @@ def _read(
     quarantined = quarantined_rows(log)
     behind = error is not None and not over and error.kind == LedgerBehindLog.__name__
     unsafe = _unsafe(backlog.epochs, published, flushed, quarantined, behind=behind)
+    if isinstance(not_owned, CorruptLog) and checkpointed > flushed:
+        unsafe = "the log is not there as a whole, and does not say what waits in it"
     options = lowered(options_of_newest_run(log))
     return Status(
         query_id=query_id,

@@ -15,7 +15,7 @@ from wal_sink.model.records import ErrorReport, FlushedEpoch
 from wal_sink.progress.backlog import count_epochs
 from wal_sink.progress.heartbeat import FlusherWatch, is_over, stopping_error
 from wal_sink.text import counted
-from wal_sink.wal.location import store_errors
+from wal_sink.wal.location import owned, refuse_vanished, store_errors
 from wal_sink.wal.log import Log
 from wal_sink.wal.targets import flushed_epoch, flushed_limits, not_attached
 
@@ -108,6 +108,8 @@ def _wait(
         timed_out = timeout is not None and waited >= timeout
         silent = timeout is None and watch.silent_s > _PATIENCE_S
         if not waiting and (tried or timed_out or silent):
+            if goal > (newest.epoch if newest else -1) and owned(log, checkpoint) is None:
+                refuse_vanished(log, checkpoint)  # what has waited there is not counted
             break
         if timed_out:
             raise FlushTimeout(
