@@ -210,7 +210,7 @@ def test_an_upsert_of_as_many_columns_as_a_table_has_is_refused(
 
 
 def test_a_foreign_table_is_refused(postgresql: Server, schema: str) -> None:
-    """Also as a partition: it commits on its own."""
+    """Also as a partition, and one that is attached under a session: it commits on its own."""
     postgresql.execute(f"CREATE FOREIGN DATA WRAPPER fdw_{schema}")
     postgresql.execute(f"CREATE SERVER server_{schema} FOREIGN DATA WRAPPER fdw_{schema}")
     try:
@@ -219,10 +219,16 @@ def test_a_foreign_table_is_refused(postgresql: Server, schema: str) -> None:
         )
         assert "commits by itself" in refused(postgresql, f"{schema}.f").what
         postgresql.execute(f"CREATE TABLE {schema}.t {TABLE} PARTITION BY RANGE (id)")
+        target = target_of(postgresql, f"{schema}.t")
+        plan = target.plan(BATCH.schema, "key")
         postgresql.execute(
             f"CREATE FOREIGN TABLE {schema}.part PARTITION OF {schema}.t FOR VALUES FROM (0) TO (9)"
             f" SERVER server_{schema}"
         )
+        with target.connect(new_owner()) as session:
+            create(session)
+            with pytest.raises(SchemaMismatch, match="partitions on other servers"):
+                deliver(session, plan, Slice(0, target.check(BATCH, plan), 0))
         assert f"{schema}.part" in refused(postgresql, f"{schema}.t").what
     finally:
         postgresql.execute(f"DROP FOREIGN DATA WRAPPER fdw_{schema} CASCADE")

@@ -43,13 +43,14 @@ class PostgresqlTarget(KeyedTarget):
     def columns(self, connection: Any) -> Sequence[TableColumn]:
         """Ask the catalogue for the table's columns.
 
-        :raises SchemaMismatch: the table, a partition or the ledger is no longer what survives a crash.
+        :raises SchemaMismatch: the table, a partition or the ledger is no longer what survives a crash; or
+            another server, a view or row-level security came in.
         """
         from wal_sink.targets.postgresql import schema  # noqa: PLC0415 -- not in tasks
 
         live = schema.find(connection, self.options.data)
-        for each in (live, schema.find(connection, self.options.ledger)):
-            schema.refuse(connection, each, [schema.UNLOGGED])
+        schema.refuse(connection, live, schema.STORAGE)
+        schema.refuse(connection, schema.find(connection, self.options.ledger), [schema.UNLOGGED])
         return schema.read_columns(connection, live)
 
     def arrow_type(self, type_: str) -> pa.DataType | None:  # pragma: no cover
