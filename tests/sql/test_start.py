@@ -256,6 +256,47 @@ def test_an_engine_without_transactions_is_refused(
         agreed(of)
 
 
+def test_a_table_on_another_server_is_refused(mariadb: MariaDb, database: str) -> None:
+    """Its engine has transactions, which commit before the ledger's or behind it, never together."""
+    if isinstance(mariadb, MySql):
+        return  # its engine of that name has no transactions
+    store = Maria(mariadb, database)
+    mariadb.execute("INSTALL SONAME 'ha_federatedx'")
+    try:
+        store.execute("CREATE TABLE there (id BIGINT, name TEXT)")
+        place = f"mysql://root@{mariadb.host}:{mariadb.port}/{database}/there"
+        store.paste(
+            "CREATE TABLE t (id BIGINT, name LONGTEXT) ENGINE=FEDERATED CHARACTER SET utf8mb4"
+            f" COLLATE utf8mb4_bin CONNECTION='{place}'"
+        )
+        with pytest.raises(SchemaMismatch, match="FEDERATED, which does not commit together"):
+            agreed(target(store))
+        store.paste("DROP TABLE t")
+    finally:
+        mariadb.execute("UNINSTALL SONAME 'ha_federatedx'")
+
+
+@pytest.mark.parametrize("kind", [Sqlite, DuckDb, Maria])
+def test_a_view_is_refused(
+    kind: type[Store], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """At the start, and in a table's place under a session: behind it may be tables without transactions."""
+    is_maria = kind is Maria
+    fixtures = map(request.getfixturevalue, ("mariadb", "database")) if is_maria else [tmp_path]
+    store = kind(*fixtures)
+    store.execute(TABLE.format(key=""))
+    of = target(store)
+    plan = agreed(of)
+    with of.connect(Owner("query", "log", "checkpoint")) as session:
+        create(session)
+        store.paste("ALTER TABLE t RENAME TO u")
+        store.paste("CREATE VIEW t AS SELECT * FROM u")
+        with pytest.raises(SchemaMismatch, match=r"t is a view\."):
+            deliver(session, plan, Slice(0, pa.record_batch([[1], ["x"]], SCHEMA), 0))
+    with pytest.raises(SchemaMismatch, match=r"t is a view\."):
+        agreed(of)
+
+
 @pytest.mark.parametrize(
     ("table", "trigger", "name"),
     [

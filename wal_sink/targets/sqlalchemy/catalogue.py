@@ -26,7 +26,6 @@ class Live(NamedTuple):
     columns: tuple[TableColumn, ...]
     unique: tuple[Unique, ...] = ()
     """The primary key first."""
-    is_view: bool = False
     others: tuple[str, ...] = ()
     """Names of the other tables, where there is none of this name."""
 
@@ -34,19 +33,24 @@ class Live(NamedTuple):
 def read_columns(connection: Connection, name: TableName) -> tuple[TableColumn, ...]:
     """Read a table's columns; none of a table that does not exist.
 
+    :raises SchemaMismatch: it is a view, behind which any table may be.
     :raises Exception: of the driver.
     """
     if connection.over is None:
+        views = connection.query(
+            f"{_DUCKDB_TABLES} AND table_type = 'VIEW'", (name.schema or None,)
+        )
+        _refuse_view(name, [each[0] for each in views])
         return _duckdb_columns(connection, name)
     try:
         found = sa.inspect(connection.over)
         schema = name.schema or None
         if not found.has_table(name.table, schema=schema):
             return ()
-        if connection.dialect.is_file:  # SQLite takes any case, and other questions would not
-            named = (*found.get_table_names(schema=schema), *found.get_view_names(schema=schema))
-            if name.table not in named:
-                return ()
+        _refuse_view(name, found.get_view_names(schema=schema))
+        # SQLite takes any case, and other questions would not
+        if connection.dialect.is_file and name.table not in found.get_table_names(schema=schema):
+            return ()
         charsets, row_id = _charsets(connection, name), _row_id(connection, name)
         columns = (
             _column(connection.over.dialect, each, charsets)
@@ -55,6 +59,12 @@ def read_columns(connection: Connection, name: TableName) -> tuple[TableColumn, 
         return tuple(each._replace(default=each.default or each.name in row_id) for each in columns)
     except sa.exc.DBAPIError as error:
         raise driver_error(error) from error
+
+
+def _refuse_view(name: TableName, views: Sequence[str]) -> None:
+    if name.table in views:
+        text = ".".join(part for part in name if part)
+        raise SchemaMismatch(f"{text} is a view.", "Name a table, or put one in its place.")
 
 
 def read_table(connection: Connection, name: TableName) -> Live:
@@ -73,10 +83,9 @@ def read_table(connection: Connection, name: TableName) -> Live:
         schema = name.schema or None
         if not columns:
             return Live((), others=tuple(found.get_table_names(schema=schema)))
-        is_view = name.table in found.get_view_names(schema=schema)
     except sa.exc.DBAPIError as error:
         raise driver_error(error) from error
-    return Live(columns, read_unique(connection, name), is_view=is_view)
+    return Live(columns, read_unique(connection, name))
 
 
 def read_unique(connection: Connection, name: TableName) -> tuple[Unique, ...]:
@@ -207,10 +216,12 @@ _CHARSETS = """
     SELECT column_name, character_set_name FROM information_schema.columns
     WHERE table_schema = COALESCE(%s, DATABASE()) AND table_name = %s AND character_set_name IS NOT NULL"""
 _ENGINES = """
-    SELECT t.engine, COALESCE(e.transactions, 'NO'), t.table_type FROM information_schema.tables t
+    SELECT t.engine, COALESCE(e.transactions, 'NO'), t.table_type, COALESCE(e.xa, 'NO')
+    FROM information_schema.tables t
     LEFT JOIN information_schema.engines e ON e.engine = t.engine
     WHERE t.table_schema = COALESCE(%s, DATABASE()) AND t.table_name = %s AND t.engine IS NOT NULL"""
-"""A table with system versioning is of a type of its own; a view has no engine."""
+"""A table with system versioning is of a type of its own; a view has no engine. Without `xa` an engine, such
+as FEDERATED, commits by itself, and not together with the ledger's."""
 
 _STATISTICS = """
     SELECT index_name, column_name, sub_part FROM information_schema.statistics
@@ -253,7 +264,13 @@ def refuse_storage(connection: Connection, name: TableName) -> None:
     text = ".".join(part for part in name if part)
     if connection.dialect.upsert == "duplicate key":
         found = connection.query(_ENGINES, (name.schema or None, name.table))
-        for engine, kind in ((each[0], each[2]) for each in found if each[1] != "YES"):
+        for engine, transactions, kind, _ in (each for each in found if each[3] != "YES"):
+            if transactions == "YES":
+                raise SchemaMismatch(
+                    f"{text} has the storage engine {engine}, which does not commit together with others:"
+                    " after a crash a window would be there without its ledger row, or that without it.",
+                    "Name the server that has the rows in sql.url, or a table with ENGINE=InnoDB.",
+                )
             what = (
                 f"{text} has the storage engine {engine}, which has no transactions: after a crash a part of"
                 " a window would be there, or come twice."

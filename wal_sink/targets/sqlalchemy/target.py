@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Plan
 from wal_sink.options import Options
 from wal_sink.targets.casts import key_of
@@ -136,8 +135,6 @@ class SqlAlchemyTarget(KeyedTarget):
         if not live.columns:
             hint = did_you_mean(self.options.data.table, live.others)
             raise self.missing_table(schema, hint)
-        if live.is_view:
-            raise SchemaMismatch(f"{self.options.table} is a view.", "Name a table.")
         for name in (self.options.data, self.options.ledger):
             catalogue.refuse_storage(connection, name)
         rules = types.Rules(self._backend, self.options.table)
