@@ -13,18 +13,19 @@ from state_backends import StateBackend, open_backend
 from tests.cli.shell import run
 from tests.protocol.engine import World
 from tests.protocol.operations import At
-from tests.protocol.operators import query
+from tests.protocol.operators import query, rewind
 from tests.protocol.several_world import SeveralWorld
 from wal_sink import errors
 from wal_sink.admin.flush import FlushCommand
 from wal_sink.admin.flusher_at_work import Patience
 from wal_sink.admin.query import Query, find_query
 from wal_sink.admin.reset import plan_reset
+from wal_sink.admin.rewind import plan_rewind
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
 from wal_sink.model.records import FlusherReport
 from wal_sink.protocol.next_step import Idle
-from wal_sink.testing.faults import Crash, Faults, FaultyBackend
+from wal_sink.testing.faults import Crash, Faults, FaultyBackend, FaultyTarget
 from wal_sink.wal.log import Log
 
 
@@ -78,6 +79,13 @@ def test_what_the_target_has_lost_and_the_log_may_have_is_kept(
     assert "may lack what the log says is flushed" in refused.document["what"]
     assert "rewind CHECKPOINT --to 1" in refused.document["remedy"]
     assert not run(tmp_path, "status", "checkpoint", "--json").document["safe_to_delete"]
+    faults = Faults(at=1, matching="connect")
+    plan = plan_rewind(query(flushed), FaultyTarget(flushed.target, faults), 1, now_us())
+    with pytest.raises(Crash):
+        plan.carry_out(now_us())
+    assert not run(tmp_path, "status", "checkpoint", "--json").document["safe_to_delete"]
+    rewind(flushed, 1)
+    assert run(tmp_path, "status", "checkpoint", "--json").document["safe_to_delete"]
 
 
 class DyingQuery(Query):

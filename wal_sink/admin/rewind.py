@@ -345,10 +345,12 @@ class Rewind(NamedTuple):
         :raises FlusherAtWork: the ledger row was moved since it was read, by a flusher or another rewind.
         """
         reporter = Reporter(self.query.log)
-        reporter.keep_error(behind=self.to)  # a `skip` that comes next gives it as its reason
+        reporter.repeat_error()  # it stands until this is done
         reporter.say(REWINDING, None)
         try:
-            return self._carry_out(now_us, why, reporter)
+            done = self._carry_out(now_us, why, reporter)
+            reporter.keep_error(behind=self.to)  # a `skip` that comes next gives it as its reason
+            return done
         finally:
             reporter.ended()
 

@@ -138,12 +138,16 @@ class Reporter:
         if wait_s is not None:
             self._failures.met(error, tried=tried)
 
-    def keep_error(self, behind: int) -> None:
-        """Go on reporting at what a flusher has stopped, if that is an epoch behind `behind`."""
+    def repeat_error(self) -> None:
+        """Go on reporting at what a flusher has stopped."""
         last = self._log.last_report() if self._log is not None else None
-        error = last.error if last is not None else None
-        if error is not None and error.epoch is not None and error.epoch > behind:
-            self._error = error
+        self._error = last.error if last is not None else None
+
+    def keep_error(self, behind: int) -> None:
+        """Report that error no more, unless it is of an epoch behind `behind`."""
+        error = self._error
+        if error is not None and (error.epoch is None or error.epoch <= behind):
+            self._error = None
 
     def clear_error(self) -> None:
         """Report no error any more."""
