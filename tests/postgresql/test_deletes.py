@@ -6,7 +6,6 @@ import contextlib
 import logging
 from collections.abc import Iterator
 
-import psycopg
 import pyarrow as pa
 import pytest
 
@@ -144,7 +143,7 @@ def test_a_row_that_is_hidden_later_is_no_deleted_one(postgresql: Server, schema
         plan = target.plan(batch.schema, "key")
         with new_query(target) as session:
             postgresql.execute(f"ALTER TABLE {schema}.t ENABLE ROW LEVEL SECURITY")
-            with pytest.raises(psycopg.errors.InsufficientPrivilege, match="row-level security"):
+            with pytest.raises(SchemaMismatch, match="row-level security"):
                 deliver(session, plan, Slice(0, target.check(batch, plan), 0))
 
 
