@@ -214,7 +214,9 @@ def read_past(query: Query, row: LedgerState | None, checkpointed: int, now_us: 
     )
 
 
-def void_notes(log: Log, past: Past, new: LedgerState, but: Collection[int]) -> list[str]:
+def void_notes(
+    log: Log, left_behind: Collection[LeftBehind], new: LedgerState, but: Collection[int]
+) -> list[str]:
     """List the notes about refused rows that may come again with timestamps that were left behind.
 
     Their manifests were published as of the future. Once that has come, a flush begins them as of then.
@@ -222,7 +224,7 @@ def void_notes(log: Log, past: Past, new: LedgerState, but: Collection[int]) -> 
     :param new: what the ledger is about to say.
     :param but: the epochs of which no flush keeps the rows again.
     """
-    if not past.left_behind:
+    if not left_behind:
         return []
     return log.paths_of(
         paths.RELEASED,
@@ -230,7 +232,7 @@ def void_notes(log: Log, past: Past, new: LedgerState, but: Collection[int]) -> 
             each.epoch > new.flushed
             and each.epoch not in but
             and each.us > new.last_us
-            and any(left.covers(each.us) for left in past.left_behind)
+            and any(left.covers(each.us) for left in left_behind)
         ),
     )
 
@@ -394,7 +396,7 @@ class Rewind(NamedTuple):
         stay = {*past.given_up, *self.stopping}
         refused = kept_again(query.log, self.to, stay)
         behind = (*past.left_behind, self.left) if self.left else past.left_behind
-        void = void_notes(query.log, past._replace(left_behind=behind), self.new, stay)
+        void = void_notes(query.log, behind, self.new, stay)
         with open_ledger(self.target, query.owner(past.identity)) as ledger:
             ledger.replace(past.row, self.new)
             query.log.cut_window(self.to)
@@ -478,7 +480,7 @@ def plan_rewind(
     past = past._replace(foreign=restored or is_foreign(query, row, checkpointed))
     if to == past.agreed and row is not None:
         there = kept_again(query.log, to, past.given_up)
-        void = void_notes(query.log, past, row, past.given_up)
+        void = void_notes(query.log, past.left_behind, row, past.given_up)
         past = past._replace(refused_left=bool(there or void))
     refuse_rewind(past, to, owner, reset_us=reset_us)
     refuse_unless_restored(past, to, restored=restored)
