@@ -197,16 +197,20 @@ def refuse_changed(
     columns: Sequence[TableColumn],
     others: Iterable[str] = (),
     words: Callable[[str], str] = str,
+    holds: Callable[[TableColumn, Column], bool] = lambda *_: False,
 ) -> None:
     """Refuse a table that is no longer what the plan says; new columns that take nulls do not matter.
 
     :param columns: of the table, as it is now.
     :param others: what else has changed.
     :param words: returns a type as errors write it.
+    :param holds: whether a column of another type holds what was planned for it all the same. Where a table's
+        owner cannot change it back, the rows would wait for good.
     :raises SchemaMismatch: names all that has changed.
     """
     now, planned = {column.name: column for column in columns}, plan.of_table().columns
-    changes = [*filter(None, (_change(column, now.get(column.name), words) for column in planned))]
+    found = (_change(column, now.get(column.name), words, holds) for column in planned)
+    changes = [*filter(None, found)]
     names = {column.name for column in planned}
     changes += [
         f"column {column.name} is new and takes no null"
@@ -226,10 +230,15 @@ def refuse_changed(
         )
 
 
-def _change(column: Column, now: TableColumn | None, words: Callable[[str], str]) -> str:
+def _change(
+    column: Column,
+    now: TableColumn | None,
+    words: Callable[[str], str],
+    holds: Callable[[TableColumn, Column], bool],
+) -> str:
     if now is None:
         return f"column {column.name} is gone"
-    if now.type != column.type:
+    if now.type != column.type and not holds(now, column):
         return f"column {column.name} was {words(column.type)}, and is {words(now.type)} now"
     if now.computed:
         return f"column {column.name} is computed by the server now"

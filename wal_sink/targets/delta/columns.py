@@ -274,30 +274,13 @@ def table_columns(fields: Sequence[dict[str, Any]]) -> list[TableColumn]:
     ]
 
 
-def widened(plan: Plan, fields: Sequence[dict[str, Any]]) -> Plan:
-    """Return a plan as if it were made for a table whose texts may be longer since.
-
-    They hold its rows, and Spark makes no text shorter again: these would wait for good.
-
-    :param fields: of the table, as Delta's log has them.
-    """
-    now = {field["name"]: field["type"] for field in fields}
-    columns = (
-        msgspec.structs.replace(each, type=to_text(now[each.name]))
-        if _is_longer(now.get(each.name), each.type)
-        else each
-        for each in plan.columns
-    )
-    return msgspec.structs.replace(plan, columns=tuple(columns))
-
-
-def _is_longer(now: Json, before: str) -> bool:
-    former = _TEXT.fullmatch(before)
-    if former is None or not isinstance(now, str):
+def is_longer(now: TableColumn, planned: Column) -> bool:
+    """Whether a text may be longer than was planned: Spark makes none shorter again."""
+    former, later = _TEXT.fullmatch(planned.type), _TEXT.fullmatch(now.type)
+    if former is None:
         return False
-    later = _TEXT.fullmatch(now)
     if later is None:
-        return now == "string"
+        return now.type == "string"
     return later[1] == "varchar" and int(later[2]) >= int(former[2])
 
 

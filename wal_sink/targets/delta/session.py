@@ -29,7 +29,7 @@ from wal_sink.model.plan import Plan
 from wal_sink.targets.casts import key_of
 from wal_sink.targets.client import shortly
 from wal_sink.targets.columns import refuse_changed
-from wal_sink.targets.delta.columns import EVENT, about_moved, table_columns, widened, words
+from wal_sink.targets.delta.columns import EVENT, about_moved, is_longer, table_columns, words
 from wal_sink.targets.delta.files import Files
 from wal_sink.targets.delta.options import EVENT_COLUMN, DeltaOptions
 from wal_sink.targets.delta.stage import DeltaReceipt, DeltaStage, last_rows
@@ -247,8 +247,7 @@ class DeltaSession(StagedFileSession[Table, DeltaReceipt]):
         table = self._refreshed()
         table.refuse_unfit(replaces=bool(key_of(plan)))
         moved = about_moved(plan, table.partitioned_by)
-        fields = table.fields
-        refuse_changed(widened(plan.of_table(), fields), table_columns(fields), moved, words)
+        refuse_changed(plan.of_table(), table_columns(table.fields), moved, words, is_longer)
         if (planned := key_of(plan)) and set(planned) != set(self._options.keys):
             now = f"keyColumns={','.join(self._options.keys)}" if self._options.keys else "append"
             raise OptionError(

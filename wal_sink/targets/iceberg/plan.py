@@ -9,10 +9,9 @@ import base64
 import contextlib
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -56,7 +55,7 @@ from pyiceberg.types import (
 )
 
 from wal_sink.errors import OptionError, SchemaMismatch
-from wal_sink.model.plan import Plan, canonical
+from wal_sink.model.plan import Column, Plan, canonical
 from wal_sink.targets.casts import CastRules
 from wal_sink.targets.columns import TableColumn, match_columns
 from wal_sink.targets.create_table import Layout, refuse_unknown_columns, spark_statement
@@ -280,20 +279,15 @@ def table_columns(found: Schema) -> list[TableColumn]:
     ]
 
 
-def widened(plan: Plan, found: Schema) -> Plan:
-    """Return a plan as if it were made for a table whose columns have become wider since.
+def is_wider(plan: Plan, found: Schema) -> Callable[[TableColumn, Column], bool]:
+    """Return what tells whether a column is wider than was planned: Iceberg makes none narrower again."""
+    before = planned_types(plan)
 
-    They hold its rows, and Iceberg makes no column narrower again: these would wait for good.
-    """
-    columns, before = list(plan.columns), planned_types(plan)
-    for i, column in enumerate(columns):
-        now = next((each for each in found.fields if each.name == column.name), None)
-        if now is None:
-            continue
-        wide, narrow = _held_as(now), before.field(column.name).type
-        if wide != narrow and _holds(wide, narrow):
-            columns[i] = msgspec.structs.replace(column, type=_words(now))
-    return msgspec.structs.replace(plan, columns=tuple(columns))
+    def holds(now: TableColumn, planned: Column) -> bool:
+        wide, narrow = _held_as(found.find_field(now.name)), before.field(planned.name).type
+        return bool(wide != narrow) and _holds(wide, narrow)
+
+    return holds
 
 
 def _held_as(field: NestedField) -> pa.DataType:

@@ -10,7 +10,7 @@ from wal_sink.model.plan import Plan
 from wal_sink.targets.columns import refuse_changed
 from wal_sink.targets.iceberg.ledger import conflict_outcome, epochs, tag
 from wal_sink.targets.iceberg.options import IcebergOptions
-from wal_sink.targets.iceberg.plan import refuse_unfit, table_columns, widened
+from wal_sink.targets.iceberg.plan import is_wider, refuse_unfit, table_columns
 from wal_sink.targets.iceberg.stage import IcebergReceipt, IcebergStage
 from wal_sink.targets.iceberg.table import IcebergTable, classify, is_conflict
 from wal_sink.targets.registry import published_elsewhere
@@ -75,5 +75,5 @@ class IcebergSession(StagedFileSession[IcebergTable, IcebergReceipt]):
         table = self._refreshed().table
         refuse_unfit(table, self._options.table)
         columns = table.schema()
-        refuse_changed(widened(plan, columns), table_columns(columns))
+        refuse_changed(plan, table_columns(columns), holds=is_wider(plan, columns))
         return IcebergStage(self._table())
