@@ -76,6 +76,13 @@ def world(tmp_path: Path) -> Iterator[SeveralWorld]:
     world.end_sessions()
 
 
+def on_disk(tmp_path: Path) -> SeveralWorld:
+    """Return a world whose log is in a folder, so that a `CachingMount` of that answers from its cache."""
+    world = SeveralWorld(tmp_path)
+    world.log_backend = LocalBackend(tmp_path / "log")
+    return world
+
+
 def epochs(world: SeveralWorld, *numbers: int) -> None:
     world.run().batches(*([(str(number), number)] for number in numbers))
 
@@ -398,8 +405,8 @@ def test_rule_9_a_run_that_claimed_as_it_started_does_not_miss_a_target_in_an_ol
     tmp_path: Path,
 ) -> None:
     """It listed the targets before its claim; one was announced since, from another host."""
-    world = SeveralWorld(tmp_path)
-    there = world.log_backend = LocalBackend(tmp_path / "log")
+    world = on_disk(tmp_path)
+    there = world.log_backend
     epochs(world, 0)
     plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
     mount = world.log_backend = CachingMount(tmp_path / "log", asks_again=True)
@@ -416,8 +423,7 @@ def test_rule_9_a_run_that_claimed_as_it_started_does_not_miss_a_target_in_an_ol
 
 def test_rule_9_a_start_does_not_miss_the_targets_in_an_old_listing(tmp_path: Path) -> None:
     """The log was begun with them, from another host."""
-    world = SeveralWorld(tmp_path)
-    world.log_backend = LocalBackend(tmp_path / "log")
+    world = on_disk(tmp_path)
     mount = CachingMount(tmp_path / "log", asks_again=True)
     mount.cache("targets/")
     world.run().batch([("0", 0)])
@@ -442,8 +448,7 @@ def test_rule_9_a_start_does_not_miss_that_a_target_is_attached_in_an_old_listin
     tmp_path: Path,
 ) -> None:
     """The query leaves the target out: what it publishes would have no plan of it."""
-    world = SeveralWorld(tmp_path)
-    world.log_backend = LocalBackend(tmp_path / "log")
+    world = on_disk(tmp_path)
     world.run().batch([("0", 0)])
     plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
     mount = CachingMount(tmp_path / "log", asks_again=True)
@@ -455,8 +460,7 @@ def test_rule_9_a_start_does_not_miss_that_a_target_is_attached_in_an_old_listin
 
 def test_rule_9_attach_does_not_miss_a_rewind_in_an_old_listing(tmp_path: Path) -> None:
     """What it took back, a flusher may trim that has not seen the target announced."""
-    world = SeveralWorld(tmp_path)
-    world.log_backend = LocalBackend(tmp_path / "log")
+    world = on_disk(tmp_path)
     world.run().batch([("0", 0)])
     world.flush_all()
     plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
@@ -474,8 +478,7 @@ def test_rule_9_a_start_keeps_the_targets_that_an_old_listing_lacks(
     tmp_path: Path, named: list[str]
 ) -> None:
     """The log keeps epochs for a target that the options do not name."""
-    world = SeveralWorld(tmp_path)
-    world.log_backend = LocalBackend(tmp_path / "log")
+    world = on_disk(tmp_path)
     mount = CachingMount(tmp_path / "log", asks_again=True)
     mount.cache("targets/")
     world.run().batch([("0", 0)])
@@ -487,8 +490,7 @@ def test_rule_18_a_flusher_that_lists_a_target_as_detached_trims_nothing_of_it(
     tmp_path: Path,
 ) -> None:
     """It was attached since, from another host."""
-    world = SeveralWorld(tmp_path)
-    world.log_backend = LocalBackend(tmp_path / "log")
+    world = on_disk(tmp_path)
     epochs(world, 1)
     plan_detach(query(world).of(ADDED)).carry_out(NOW_US)
     mount = CachingMount(tmp_path / "log", asks_again=True)
@@ -504,8 +506,7 @@ def test_rule_18_a_flusher_that_lists_a_target_as_detached_trims_nothing_of_it(
 
 def test_rule_9_the_last_attached_target_is_not_detached_by_an_old_listing(tmp_path: Path) -> None:
     """The other one was detached since, from another host."""
-    world = SeveralWorld(tmp_path)
-    world.log_backend = LocalBackend(tmp_path / "log")
+    world = on_disk(tmp_path)
     epochs(world, 1)
     mount = CachingMount(tmp_path / "log", asks_again=True)
     mount.cache(paths.target_states(CELLS))
@@ -519,8 +520,7 @@ def test_rule_9_attach_does_not_miss_in_an_old_listing_what_was_flushed_since_it
     tmp_path: Path,
 ) -> None:
     """The ledger row that had the timestamps is lost: what comes next would be written below them."""
-    world = SeveralWorld(tmp_path)
-    world.log_backend = LocalBackend(tmp_path / "log")
+    world = on_disk(tmp_path)
     epochs(world, 0)
     plan_detach(query(world).of(CELLS)).carry_out(NOW_US)
     mount = CachingMount(tmp_path / "log", asks_again=True)
@@ -540,8 +540,7 @@ def test_rule_9_attach_does_not_miss_in_an_old_listing_what_was_flushed_since_it
 
 def test_rule_9_attach_does_not_miss_the_newest_run_in_an_old_listing(tmp_path: Path) -> None:
     """It does not name the target: what it publishes has no plan of it."""
-    world = SeveralWorld(tmp_path)
-    world.log_backend = LocalBackend(tmp_path / "log")
+    world = on_disk(tmp_path)
     world.run().batch([("0", 0)])
     mount = CachingMount(tmp_path / "log", asks_again=True)
     mount.cache("runs/")

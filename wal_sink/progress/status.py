@@ -440,9 +440,10 @@ def _read(
     rate = read_rate(log)
     quarantined = quarantined_rows(log)
     behind = error is not None and not over and error.kind == LedgerBehindLog.__name__
-    unsafe = _unsafe(backlog.epochs, published, flushed, quarantined, behind=behind)
-    if isinstance(not_owned, CorruptLog) and checkpointed > flushed:
-        unsafe = "the log is not there as a whole, and does not say what waits in it"
+    is_torn = isinstance(not_owned, CorruptLog) and checkpointed > flushed
+    unsafe = _unsafe(
+        backlog.epochs, published, flushed, quarantined, behind=behind, is_torn=is_torn
+    )
     options = lowered(options_of_newest_run(log))
     return Status(
         query_id=query_id,
@@ -487,12 +488,21 @@ def _writes_to(target: str, options: Mapping[str, str]) -> str:
 
 
 def _unsafe(
-    waiting: int, published: int, flushed: int, quarantined: int, *, behind: bool = False
+    waiting: int,
+    published: int,
+    flushed: int,
+    quarantined: int,
+    *,
+    behind: bool = False,
+    is_torn: bool = False,
 ) -> str | None:
     """Return what would be lost with checkpoint and log; None for nothing.
 
     :param behind: the flush has stopped, as the ledger says less than the log.
+    :param is_torn: the log is not there as a whole, and epochs have waited.
     """
+    if is_torn:
+        return "the log is not there as a whole, and does not say what waits in it"
     if behind:
         return "the target may lack what the log says is flushed"
     if waiting:
