@@ -23,6 +23,7 @@ from wal_sink.options import (
     qualified,
     refuse_unknown,
 )
+from wal_sink.removed import refuse_removed
 from wal_sink.targets.base import Target
 from wal_sink.targets.operations import refuse_undeclared
 from wal_sink.targets.registry import installed, is_installed, reduced, target_type
@@ -227,6 +228,7 @@ def _refuse_unnamed(
 ) -> None:
     """Refuse what is neither an option of the sink nor begins with the name of a target."""
     lower = {name.lower() for name in known}
+    refuse_removed(shared, [key for key in shared if key.lower() in lower])
     for key in shared:
         first, dot, _ = key.partition(".")
         if key.lower() in lower or (dot and not is_installed(first.lower())):
@@ -267,6 +269,7 @@ def _destination(name: str, raw: Mapping[str, str], default_on_full: str) -> Des
         )
     own = {key: value for key, value in raw.items() if key.lower() not in {"target", "onfull"}}
     on_full = lower.get("onfull", default_on_full).strip().lower()
+    refuse_removed({f"{name}.onFull": on_full})
     if on_full not in ON_FULL:
         raise OptionError(
             f"Option {name}.onFull is {on_full}.",

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Meta
 
 from wal_sink.errors import OptionError
+from wal_sink.removed import refuse_removed
 from wal_sink.units import EXAMPLES, plain_number, with_unit
 
 
@@ -361,11 +362,13 @@ def refuse_unknown(
     """Refuse an option in `raw` that is neither known nor Spark's own.
 
     :param is_target: whether there is a target of that name, with whose options this query has nothing to do.
-    :raises OptionError: names the option and the nearest known one, or the target that has it.
+    :raises OptionError: names the option and the nearest known one, the target that has it, or what to use
+        in place of one that no longer exists.
     """
     explained = {name.lower(): name for name in known}
     by_lower = explained | {name.lower(): name for name in SPARK_OPTIONS}
     unknown = [key for key in raw if named(key, by_lower.values()) is None]
+    refuse_removed(raw, raw.keys() - {*unknown})
     for key in unknown:
         other, dot, _ = key.lower().partition(".")
         if dot and not any(name.startswith(f"{other}.") for name in by_lower) and is_target(other):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -60,13 +59,6 @@ def test_what_a_store_raises_is_an_error_of_the_command(capsys: pytest.CaptureFi
     assert ended.value.exit_code == LogUnavailable.exit_code
     assert "A store or a file cannot be used: PermissionError('/aside')" in shown.err
     assert json.loads(shown.out)["error"] == "LogUnavailable"
-
-
-def test_what_to_do_next_can_be_pasted(tmp_path: Path) -> None:
-    """The extra of the new package stands in brackets; a long folder is not wrapped."""
-    folder = str(tmp_path / ("new" * 40))
-    shown = CliRunner().invoke(app, ["new-target", "my_store", "--folder", folder])
-    assert f"  cd {folder}\n  pip install --editable '.[test]'\n  pytest\n" in shown.output
 
 
 def test_the_version_is_told() -> None:

@@ -27,6 +27,7 @@ from wal_sink.model import paths
 from wal_sink.model.ledger import Owner, ledger_key
 from wal_sink.model.records import LogIdentity
 from wal_sink.options import Options, SinkOptions, fields, lowered, options_of, parse
+from wal_sink.removed import refuse_removed
 from wal_sink.targets.base import Target
 from wal_sink.targets.registry import is_installed, target_type
 from wal_sink.text import printable
@@ -228,7 +229,10 @@ def find_query(
     :param options: those about storage count here.
     :param in_reset: one of which a reset has deleted a part counts, too.
     :raises CheckpointNotVisible, WrongOwner, OptionError: see `find_by_checkpoint`.
+    :raises OptionError: an option no longer exists.
     """
+    # A name without a dot may be an option of somebody's own target: `configure` knows which.
+    refuse_removed(options, [name for name in options if "." not in name])
     given = storage_options(parse({**options, "checkpointLocation": checkpoint}, SinkOptions))
     query_id, location = find_by_checkpoint(checkpoint, wal, "--wal", *given, in_reset=in_reset)
     try:

@@ -12,9 +12,10 @@ from typer.core import TyperCommand, TyperGroup
 from wal_sink.cli.demo import demo
 from wal_sink.cli.flush import flush
 from wal_sink.cli.look import check, inspect, status, verify
-from wal_sink.cli.new_target import new_target
 from wal_sink.cli.options import options
 from wal_sink.cli.repair import adopt, attach, detach, quarantine, reset, rewind, skip
+from wal_sink.cli.terminal import output
+from wal_sink.removed import removed_command
 
 
 class _Flags:
@@ -35,6 +36,13 @@ class Command(_Flags, TyperCommand):
 
 class Group(_Flags, TyperGroup):
     """`wal-sink` itself."""
+
+    def resolve_command(self, context: Any, arguments: list[str]) -> Any:
+        """Find the command, unless it or a flag of it no longer exists."""
+        if (error := removed_command(arguments[0], arguments[1:])) is not None:
+            with output(as_json="--json" in arguments):
+                raise error
+        return super().resolve_command(context, arguments)
 
 
 app = typer.Typer(
@@ -72,7 +80,7 @@ _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     START: (demo, check, options),
     LOOK: (status, inspect, verify),
     REPAIR: (flush, skip, rewind, adopt, quarantine, reset),
-    TARGETS: (attach, detach, new_target),
+    TARGETS: (attach, detach),
 }
 """The commands, as `--help` groups them."""
 

@@ -1,0 +1,120 @@
+"""Options and commands that no longer exist: each is refused with its way out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner, Result
+
+from wal_sink import removed
+from wal_sink.admin.query import find_query
+from wal_sink.cli.main import app
+from wal_sink.configuration import configure
+from wal_sink.errors import OptionError
+from wal_sink.publish.preflight import preflight
+
+ONE = {
+    "checkpointLocation": "/data/checkpoint",
+    "cassandra.contactPoints": "127.0.0.1",
+    "keyspace": "shop",
+    "table": "orders",
+}
+SEVERAL = {
+    "checkpointLocation": "/data/checkpoint",
+    "targets": "orders",
+    "orders.target": "cassandra",
+    **{f"orders.{name}": value for name, value in ONE.items() if name != "checkpointLocation"},
+}
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, [*arguments])
+
+
+@pytest.fixture
+def rows(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Return the table of options, with a row of each form."""
+    forms = {"cassandra.gone": "Do A.", "<name>.onFull=gone": "Do B.", "table=gone": "Do C."}
+    for row, instead in forms.items():
+        monkeypatch.setitem(removed.OPTIONS, row, instead)
+    return removed.OPTIONS
+
+
+def test_every_removed_option_is_refused_with_its_way_out(rows: dict[str, str]) -> None:
+    """For one target, and for one of several; under any capitals."""
+    for row, instead in rows.items():
+        option, _, value = row.partition("=")
+        own = option.replace("<name>", "orders")
+        for given, written in ((ONE, own), (SEVERAL, f"orders.{own.removeprefix('orders.')}")):
+            if given is ONE and option.startswith("<name>."):
+                continue
+            with pytest.raises(OptionError) as caught:
+                configure({**given, written.upper(): value or "x"})
+            assert "no longer" in caught.value.what, row
+            assert instead in caught.value.remedy, row
+            assert caught.value.exit_code == 2
+
+
+def test_an_option_below_a_removed_one_is_refused(rows: dict[str, str]) -> None:
+    with pytest.raises(OptionError, match=r"cassandra\.gone\.price no longer exists") as caught:
+        preflight({**ONE, "cassandra.gone.price": "x"}, pa.schema([("id", pa.int64())]))
+    assert caught.value.remedy == rows["cassandra.gone"]
+
+
+def test_an_option_beside_a_removed_one_is_guessed(rows: dict[str, str]) -> None:
+    """It only begins with the same letters."""
+    assert rows
+    with pytest.raises(OptionError, match=r"Unknown option cassandra\.goneby"):
+        configure({**ONE, "cassandra.goneby": "x"})
+
+
+def test_another_value_of_an_option_that_stays_is_taken(rows: dict[str, str]) -> None:
+    assert rows
+    configure({**ONE, "table": "gones"})
+
+
+def test_a_removed_option_of_several_needs_no_name(rows: dict[str, str]) -> None:
+    with pytest.raises(OptionError) as caught:
+        configure({**SEVERAL, "cassandra.gone": "x"})
+    assert caught.value.remedy == rows["cassandra.gone"]
+
+
+def test_a_command_refuses_a_removed_option(tmp_path: Path, rows: dict[str, str]) -> None:
+    """Before it looks for the query."""
+    with pytest.raises(OptionError) as caught:
+        find_query(str(tmp_path), options={"cassandra.gone": "x"})
+    assert caught.value.remedy == rows["cassandra.gone"]
+    shown = run("status", str(tmp_path), "--option", "cassandra.gone=x")
+    assert shown.exit_code == 2
+    assert rows["cassandra.gone"] in shown.stderr
+
+
+@pytest.mark.parametrize("row", removed.COMMANDS)
+def test_a_removed_command_exits_with_one_line(row: str) -> None:
+    """Whatever else is given."""
+    command, _, flag = row.partition(" ")
+    shown = run(command, "/data/checkpoint", *([flag] if flag else []))
+    assert shown.exit_code == 2
+    assert shown.stdout == ""
+    (line,) = shown.stderr.splitlines()
+    assert f"`wal-sink {row}` no longer exists." in line
+    assert line.endswith(removed.COMMANDS[row])
+
+
+def test_a_removed_flag_with_a_value_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the flag the command runs; `--json` gets a document."""
+    monkeypatch.setitem(removed.COMMANDS, "options --gone", "Do D.")
+    shown = run("options", "--gone=1", "--json")
+    assert shown.exit_code == 2
+    assert json.loads(shown.stdout)["error"] == "OptionError"
+    assert run("options", "delta").exit_code == 0
+
+
+def test_every_way_out_is_one_sentence_or_more_in_a_line() -> None:
+    for row, instead in (removed.OPTIONS | removed.COMMANDS).items():
+        assert instead.strip() == instead, row
+        assert "\n" not in instead, row
+        assert instead.endswith((".", "`", ")")), row

@@ -1,0 +1,53 @@
+"""Options and commands that no longer exist, with what to use instead.
+
+A row has a name and a way out, in one line. To remove something is to delete it and to add its row here. The
+tests in `tests/unit/test_removed.py` try each row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+
+from wal_sink.errors import OptionError
+
+OPTIONS: dict[str, str] = {}
+"""Way out by option. `cassandra.addColumns` is also `cassandra.addColumns.price`. `<name>.onFull=detach` is
+one value of an option that stays; `<name>` stands for the name of one of several targets."""
+
+COMMANDS: dict[str, str] = {
+    "new-target": "Copy examples/sqlite_target.py; docs/targets.md has the steps.",
+}
+"""Way out by command, or by command and flag: `quarantine --retry`."""
+
+
+def refuse_removed(given: Mapping[str, str], known: Collection[str] = ()) -> None:
+    """Refuse an option that no longer exists, or a value that an option no longer takes.
+
+    :param given: options as a user writes them, by name.
+    :param known: those of them that exist, of which only the values are compared.
+    :raises OptionError: names the way out.
+    """
+    for row, instead in OPTIONS.items():
+        name, is_value, value = row.partition("=")
+        pattern = re.compile(re.escape(name).replace("<name>", "[^.]+") + r"(\..*)?", re.IGNORECASE)
+        for option, written in given.items():
+            if not pattern.fullmatch(option):
+                continue
+            if is_value and written.strip().lower() == value.lower():
+                raise OptionError(f"Option {option} no longer takes {value}.", instead)
+            if not is_value and option not in known:
+                raise OptionError(f"Option {option} no longer exists.", instead)
+
+
+def removed_command(command: str, arguments: Sequence[str] = ()) -> OptionError | None:
+    """Return the error, in one line, of a command or a flag that no longer exists; None: neither is removed.
+
+    :param arguments: what follows the command.
+    """
+    flags = {argument.partition("=")[0] for argument in arguments}
+    for row, instead in COMMANDS.items():
+        name, _, flag = row.partition(" ")
+        if name == command and (not flag or flag in flags):
+            return OptionError(f"`wal-sink {row}` no longer exists. {instead}")
+    return None
