@@ -16,7 +16,11 @@ OPTIONS: dict[str, str] = {}
 one value of an option that stays; `<name>` stands for the name of one of several targets."""
 
 COMMANDS: dict[str, str] = {
-    "new-target": "Copy examples/sqlite_target.py; docs/targets.md has the steps.",
+    "check --parquet": "Use `wal_sink.check(df, **options)` in Python.",
+    "check --schema": "Use `wal_sink.check(df, **options)` in Python.",
+    "reset": "Stop the query, and delete its checkpoint folder and its log folder by `rm -r`:"
+    " `wal-sink status CHECKPOINT` names both, and says whether that loses rows.",
+    "new-target": "Copy examples/sqlite_target.py of the repository; the page Targets has the steps.",
 }
 """Way out by command, or by command and flag: `quarantine --retry`."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,13 +15,17 @@ import pytest
 
 from tests.cli.shell import run, start
 from tests.protocol.engine import World
-from tests.protocol.operators import edit
+from tests.protocol.operators import edit, query, rewind
 from tests.support.programs import ran
-from wal_sink.errors import TargetUnavailable
+from wal_sink.admin.flush import FlushCommand
+from wal_sink.admin.rewind import plan_rewind
+from wal_sink.clock import now_us
+from wal_sink.errors import LedgerBehindLog, TargetUnavailable, stand_in
 from wal_sink.flush.report import Reporter
 from wal_sink.model import paths
 from wal_sink.model.records import Claim
 from wal_sink.progress.heartbeat import ENDED
+from wal_sink.testing.faults import Crash, Faults, FaultyTarget
 
 
 def reporter(world: World) -> Reporter:
@@ -129,6 +134,35 @@ def test_a_checkpoint_that_was_set_back(world: World, tmp_path: Path) -> None:
     shown = run(tmp_path, "status", "checkpoint", "--json").document
     assert (shown["checkpointed"], shown["flushed"], shown["pending_epochs"]) == (0, 1, 0)
     assert "the checkpoint lies behind" in run(tmp_path, "status", "checkpoint").out
+
+
+def test_what_a_restored_target_lacks_is_not_deletable(world: World, tmp_path: Path) -> None:
+    """The log says that all is flushed, and holds it perhaps; a rewind that died changes nothing."""
+    world.run().flushed_batches([("a", 0)], [("b", 1)])
+    world.store.ledger.clear()
+    with pytest.raises(LedgerBehindLog):
+        FlushCommand(query(world), world.target).drain()
+    status = run(tmp_path, "status", "checkpoint", "--json").document
+    assert not status["safe_to_delete"]
+    assert "may lack what the log says is flushed" in status["unsafe_because"]
+    plan = plan_rewind(
+        query(world), FaultyTarget(world.target, Faults(at=1, matching="connect")), 1, now_us()
+    )
+    with pytest.raises(Crash):
+        plan.carry_out(now_us())
+    assert not run(tmp_path, "status", "checkpoint", "--json").document["safe_to_delete"]
+    rewind(world, 1)
+    assert run(tmp_path, "status", "checkpoint", "--json").document["safe_to_delete"]
+
+
+def test_a_deleted_checkpoint_names_the_stand_in_for_it(world: World, tmp_path: Path) -> None:
+    """`flush` needs the checkpoint: the error has the commands that do without."""
+    world.run().flushed_batches([("a", 0)]).batch([("c", 2)])
+    for name in ("metadata", "offsets", "commits"):
+        left = tmp_path / "checkpoint" / name
+        left.unlink() if left.is_file() else shutil.rmtree(left)
+    refused = run(tmp_path, "status", "checkpoint", "--json").document
+    assert stand_in(world.log.url, "LAST") in refused["remedy"]
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,6 @@ def test_the_version_is_told() -> None:
         ("skip /c 1.5", "'1.5' is no whole number of 0 or more."),
         ("rewind /c --to -2", "'-2' is no whole number of -1 or more."),
         ("flush /c --follow --metrics-port 70000", "'70000' is no whole number from 0 to 65,535."),
-        ("check /c --schema {}", "'type' is missing"),
     ],
 )
 def test_wrong_input_gets_a_plain_line(typed: str, said: str) -> None:

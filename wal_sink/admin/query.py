@@ -221,20 +221,17 @@ def find_query(
     checkpoint: str,
     wal: str | None = None,
     options: Mapping[str, str] = NO_OPTIONS,
-    *,
-    in_reset: bool = False,
 ) -> Query:
     """Find a query by the location of its checkpoint.
 
     :param options: those about storage count here.
-    :param in_reset: one of which a reset has deleted a part counts, too.
     :raises CheckpointNotVisible, WrongOwner, OptionError: see `find_by_checkpoint`.
     :raises OptionError: an option no longer exists.
     """
     # A name without a dot may be an option of somebody's own target: `configure` knows which.
     refuse_removed(options, [name for name in options if "." not in name])
     given = storage_options(parse({**options, "checkpointLocation": checkpoint}, SinkOptions))
-    query_id, location = find_by_checkpoint(checkpoint, wal, "--wal", *given, in_reset=in_reset)
+    query_id, location = find_by_checkpoint(checkpoint, wal, "--wal", *given)
     try:
         refuse_unused(location, given[0], "Option wal.storageOptions")
     except OptionError as error:  # the environment may give it, to every command

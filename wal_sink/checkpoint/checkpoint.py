@@ -169,15 +169,11 @@ class Checkpoint:
         """Whether every look into the checkpoint costs a request over a network."""
         return self._backend.billed
 
-    def query_id(self, *, in_reset: bool = False) -> str:
+    def query_id(self) -> str:
         """Read the query's id from `metadata`.
 
-        :param in_reset: a reset may have deleted `metadata`, and a start may have written another one since:
-            the name of the log that the checkpoint names is the id, if it names one.
         :raises CheckpointNotVisible: there is no readable `metadata`.
         """
-        if in_reset and (log := self.log_url()) is not None:
-            return log.rpartition("/")[2]
         try:
             return _one_name(json.loads(self._backend.read(self.METADATA))["id"])
         except FileNotFoundError as error:
@@ -196,13 +192,6 @@ class Checkpoint:
             raise CheckpointNotVisible(
                 f"No query id can be read from {self.url}/metadata ({type(error).__name__})", _WHERE
             ) from error
-
-    def has_lost(self, query_id: str) -> bool:
-        """Whether nothing is left of a query but the name of its log: no `metadata` and no commit."""
-        try:
-            return self.query_id() != query_id and self.last_commit(fresh=True) < 0
-        except CheckpointNotVisible:
-            return self.last_commit(fresh=True) < 0
 
     def log_url(self) -> str | None:
         """Read where the query's log is; None before the first start."""
@@ -316,5 +305,5 @@ def _deleted(url: str, log: str | None) -> CheckpointNotVisible:
         f"{url} has lost Spark's file metadata. It was there when the query started: somebody has deleted"
         " it",
         "Stop the query. Restore the checkpoint, or start with a new one, which reads the source from its"
-        f" beginning. If a `wal-sink reset` died, run it again.{flush}{last}",
+        f" beginning.{flush}{last}",
     )

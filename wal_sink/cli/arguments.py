@@ -126,9 +126,9 @@ class Given(NamedTuple):
         """The values of `--option`, by option."""
         return option_values(self.option)
 
-    def find(self, *, in_reset: bool = False) -> Query:
+    def find(self) -> Query:
         """Find the query; see `find_query`."""
-        return find_query(self.checkpoint, self.wal, self.options, in_reset=in_reset)
+        return find_query(self.checkpoint, self.wal, self.options)
 
 
 Run = Callable[..., None]

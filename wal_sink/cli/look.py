@@ -31,10 +31,10 @@ from wal_sink.cli.terminal import (
     reddened,
 )
 from wal_sink.clock import now_us
-from wal_sink.errors import OptionError, WalSinkError
+from wal_sink.errors import WalSinkError
 from wal_sink.progress.heartbeat import FlusherWatch
 from wal_sink.progress.status import Line, Status, byte_count, epoch_id, read_status, status_lines
-from wal_sink.publish.preflight import preflight
+from wal_sink.publish.preflight import preflight_options
 from wal_sink.text import counted, printable
 from wal_sink.wal.targets import slowest_view, view_of
 
@@ -224,46 +224,20 @@ def _segment_bar(given: Given) -> LateBar:
 
 
 @command("target", "why", "wal", "option", "yes")
-def check(
-    given: Given,
-    *,
-    schema: Annotated[
-        str | None,
-        typer.Option(
-            "--schema",
-            metavar="JSON",
-            help="The DataFrame's columns: what df.schema.json() returns, or a file with it.",
-        ),
-    ] = None,
-    parquet: Annotated[
-        str | None,
-        typer.Option(
-            "--parquet", metavar="FILE", help="A file that has these columns, or a folder of such."
-        ),
-    ] = None,
-    option: SinkOptionPairs = None,
-) -> None:
-    """Compare a query's options and columns with the table, before it starts.
+def check(given: Given, *, option: SinkOptionPairs = None) -> None:
+    """Check the options of a query before it starts, and say what they mean.
 
-    Give each option of `writeStream` by --option. The command connects to the target, and creates
-    nothing there. It reports what the first micro-batch would report. It starts no Spark, so it does
-    not see Spark's own settings; `wal_sink.check` in Python does. For example:
+    Give each option of `writeStream` by --option. The command connects nowhere and creates nothing.
+    `wal_sink.check(df, **options)` in Python also compares the columns with the table. For example:
 
-    wal-sink check CHECKPOINT --parquet FILE --option target=delta --option delta.path=/data/orders
+    wal-sink check CHECKPOINT --option target=delta --option delta.path=/data/orders
     """
-    from wal_sink.admin.spark_schema import json_schema, parquet_schema  # noqa: PLC0415 -- Parquet takes time to load
-
     with output(as_json=given.as_json) as console:
-        if (schema is None) == (parquet is None):
-            raise OptionError(
-                "The columns of the DataFrame are missing, or there are two sources of them.",
-                "Give one of --schema and --parquet.",
-            )
-        columns = parquet_schema(parquet) if parquet is not None else json_schema(schema or "")
-        found = preflight(
-            {"checkpointLocation": given.checkpoint, **option_values(option)}, columns
+        raw = {"checkpointLocation": given.checkpoint, **option_values(option)}
+        found = preflight_options(raw)
+        console.show(
+            found, Lines([Line(heading, text) for heading, text in found.in_force.items()])
         )
-        console.show(found, Lines([Line(heading, text) for heading, text in found.lines]))
 
 
 @command("why", "yes")

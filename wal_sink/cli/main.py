@@ -13,7 +13,7 @@ from wal_sink.cli.demo import demo
 from wal_sink.cli.flush import flush
 from wal_sink.cli.look import check, inspect, status, verify
 from wal_sink.cli.options import options
-from wal_sink.cli.repair import adopt, attach, detach, quarantine, reset, rewind, skip
+from wal_sink.cli.repair import adopt, attach, detach, quarantine, rewind, skip
 from wal_sink.cli.terminal import output
 from wal_sink.removed import removed_command
 
@@ -79,7 +79,7 @@ START, LOOK, REPAIR, TARGETS = "Start", "Look", "Repair", "Targets"
 _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     START: (demo, check, options),
     LOOK: (status, inspect, verify),
-    REPAIR: (flush, skip, rewind, adopt, quarantine, reset),
+    REPAIR: (flush, skip, rewind, adopt, quarantine),
     TARGETS: (attach, detach),
 }
 """The commands, as `--help` groups them."""

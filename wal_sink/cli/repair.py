@@ -1,6 +1,6 @@
 """The commands that change a query's state: each plans, says the consequences, asks, and carries out.
 
-They are `skip`, `rewind`, `adopt`, `attach`, `detach`, `quarantine` and `reset`.
+They are `skip`, `rewind`, `adopt`, `attach`, `detach` and `quarantine`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from wal_sink.admin.attach import Attached, missing_epochs_text, plan_attach, pl
 from wal_sink.admin.flusher_at_work import Patience
 from wal_sink.admin.quarantine import Quarantined, Retried, export, list_quarantine, plan_retry
 from wal_sink.admin.query import Query, target_of
-from wal_sink.admin.reset import plan_reset
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.skip import Skipped, plan_skip
 from wal_sink.cli.arguments import Given, command, whole_number
@@ -299,32 +298,6 @@ def _attach_summary(done: Attached) -> str:
     if done.missing:
         text += f" It lacks these epochs: {missing_epochs_text(*done.missing, done.missing_rows)}."
     return text
-
-
-@command("target", "why")
-def reset(
-    given: Given,
-    *,
-    discard_unflushed: Annotated[
-        bool,
-        typer.Option(
-            "--discard-unflushed", help="Delete although rows are lost that are not in the target."
-        ),
-    ] = False,
-) -> None:
-    """Delete checkpoint and log of a stopped query, so that the next start is a new query.
-
-    The command refuses while a flusher is alive, or while rows are in the log and not in the
-    target: run `wal-sink flush` before. The rows in the target stay. The new query reads its source
-    from the beginning.
-    """
-    with output(as_json=given.as_json) as console:
-        query = _patient(given.find(in_reset=True))
-        plan = plan_reset(query, now_us(), discard_unflushed=discard_unflushed)
-        _confirm(plan.consequences, yes=given.yes)
-        done = plan.carry_out(now_us())
-        said = f"Deleted: {done.checkpoint} and {done.log}, {counted(done.objects, 'object')}."
-        console.show(done, said)
 
 
 _REASONS = 3

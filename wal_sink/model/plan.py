@@ -100,7 +100,7 @@ class Plan(Record, frozen=True, kw_only=True):
         return str(self.details.get(CREATES, ""))
 
     def that_creates(self, statement: str) -> Plan:
-        """Return the plan as one whose table is missing, for `wal-sink check`."""
+        """Return the plan as one whose table is missing, for `wal_sink.check`."""
         return msgspec.structs.replace(self, details=self.details | {CREATES: statement})
 
     def of_table(self) -> Self:

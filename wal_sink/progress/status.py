@@ -356,13 +356,10 @@ def read_status(
     checkpoint: Checkpoint,
     log: Log,
     watches: dict[str, FlusherWatch] | None = None,
-    *,
-    in_reset: bool = False,
 ) -> Status:
     """Read how far the flush is; of several targets, that of each.
 
     :param watches: by target, kept by a caller that asks repeatedly, to observe whether a flusher is alive.
-    :param in_reset: see `Checkpoint.query_id`.
     :raises CheckpointNotVisible: no query's checkpoint is there.
     :raises LogUnavailable: the store of log or checkpoint does not answer, or refuses.
     """
@@ -375,9 +372,9 @@ def read_status(
                 for name in target_names(log)
                 if name not in known
             }
-            found = [_read(checkpoint, view, watches, in_reset=in_reset) for view in attached]
+            found = [_read(checkpoint, view, watches) for view in attached]
             return _together(found, detached)
-    return _read(checkpoint, log, watches, in_reset=in_reset)
+    return _read(checkpoint, log, watches)
 
 
 def _together(each: Sequence[Status], detached: Mapping[str, int]) -> Status:
@@ -404,14 +401,8 @@ def _together(each: Sequence[Status], detached: Mapping[str, int]) -> Status:
     )
 
 
-def _read(
-    checkpoint: Checkpoint,
-    log: Log,
-    watches: dict[str, FlusherWatch] | None,
-    *,
-    in_reset: bool,
-) -> Status:
-    query_id = checkpoint.query_id(in_reset=in_reset)
+def _read(checkpoint: Checkpoint, log: Log, watches: dict[str, FlusherWatch] | None) -> Status:
+    query_id = checkpoint.query_id()
     checkpointed = checkpoint.last_commit()
     newest = log.newest_flushed()
     flushed = flushed_epoch(log) if log.target else newest.epoch if newest else -1
@@ -420,8 +411,7 @@ def _read(
     backlog, found = BacklogReader(checkpoint, log).count(checkpointed, flushed, attempts)
     damaged = next((e for a, e in found.damaged.items() if a.epoch <= checkpointed), None)
     unattached = not_attached(log)
-    in_reset = in_reset and checkpoint.has_lost(query_id)
-    not_owned = _not_owned(log, checkpoint, in_reset=in_reset)
+    not_owned = _not_owned(log, checkpoint)
     ahead = unattached or not_owned or damaged
     published = max([flushed, *(attempt.epoch for attempt in attempts)])
     report = log.last_report()
@@ -514,13 +504,10 @@ def _unsafe(
     return None
 
 
-def _not_owned(log: Log, checkpoint: Checkpoint, *, in_reset: bool) -> WalSinkError | None:
-    """Return the error at which any flusher stops where checkpoint or log were moved or copied (rule 1).
-
-    :param in_reset: the log may be deleted already.
-    """
+def _not_owned(log: Log, checkpoint: Checkpoint) -> WalSinkError | None:
+    """Return the error at which any flusher stops where checkpoint or log were moved or copied (rule 1)."""
     try:
-        if owned(log, checkpoint) is None and not in_reset:
+        if owned(log, checkpoint) is None:
             refuse_vanished(log, checkpoint)
     except (WrongOwner, CorruptLog) as error:
         return error

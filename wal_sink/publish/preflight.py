@@ -1,7 +1,7 @@
 """Runs the checks of a first micro-batch before a query starts; creates nothing.
 
-`wal_sink.check` and `wal-sink check` call it. A start does not: its micro-batches call `micro_batch.agree`,
-which connects only while the log has no plan.
+`wal_sink.check` calls it; `wal-sink check` checks the options alone. A start does not: its micro-batches
+call `micro_batch.agree`, which connects only while the log has no plan.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import msgspec
 import pyarrow as pa
 
-from wal_sink.configuration import configure
+from wal_sink.configuration import Configuration, configure
 from wal_sink.model.plan import several_plans_key, spark_ddl
 from wal_sink.options import qualified
 from wal_sink.publish.micro_batch import refuse_quarantine, with_epoch_field
@@ -70,6 +70,28 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     __repr__ = __str__
 
 
+class CheckedOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options fit: what is in force when the query starts, but for columns and table."""
+
+    in_force: dict[str, str]
+    """By heading, as in `Checked`."""
+
+
+def preflight_options(raw: Mapping[str, str]) -> CheckedOptions:
+    """Check options, and connect nowhere.
+
+    :param raw: the options that the query would be given, by their names.
+    :raises OptionError: an option is missing, unknown, or does not fit.
+    """
+    configuration = configure(raw)
+    configuration.refuse_bucket()
+    return CheckedOptions(in_force=_in_force(configuration))
+
+
+def _in_force(configuration: Configuration) -> dict[str, str]:
+    return configuration.in_force(f"{configuration.location.logs}/<query id>")
+
+
 def preflight(
     raw: Mapping[str, str], schema: pa.Schema, file_manager: str | None = None
 ) -> Checked:
@@ -95,7 +117,7 @@ def preflight(
         qualified(name, "creates"): plan.creates for name, plan in plans.items() if plan.creates
     }
     return Checked(
-        in_force=configuration.in_force(f"{configuration.location.logs}/<query id>") | creates,
+        in_force=_in_force(configuration) | creates,
         columns=tuple(
             CheckedColumn(
                 name=each.name,

@@ -403,7 +403,7 @@ class Target(ABC):
         """
 
     def dry_plan(self, schema: pa.Schema, key: str) -> Plan:
-        """Do as `plan` does, but create nothing, for `wal-sink check`; needed where `plan` creates."""
+        """Do as `plan` does, but create nothing, for `wal_sink.check`; needed where `plan` creates."""
         return self.plan(schema, key)
 
     @abstractmethod

@@ -1,7 +1,7 @@
 """Option createTable: a table that is missing is made from the DataFrame's schema. Pure.
 
 A target that can do so derives its options from `TableOptions`, and makes statement or table itself.
-`wal-sink check` makes none: it says what a start would make, as every target says in its error what to run
+`wal_sink.check` makes none: it says what a start would make, as every target says in its error what to run
 where the option is not given.
 """
 

@@ -133,8 +133,6 @@ def find_by_checkpoint(
     argument: str,
     wal_options: Mapping[str, object] | None = None,
     checkpoint_options: Mapping[str, object] | None = None,
-    *,
-    in_reset: bool = False,
 ) -> tuple[str, Location]:
     """Find a query by its checkpoint; return its id, and where its checkpoint and log are.
 
@@ -144,7 +142,6 @@ def find_by_checkpoint(
     :param argument: how the caller calls `wal`, for the error.
     :param wal_options, checkpoint_options: as for `locate`. Without `wal` a folder takes no `wal_options`:
         the log may turn out to be in another kind of store than the checkpoint.
-    :param in_reset: a reset may have deleted the checkpoint's `metadata`, and then also all of the log.
     :raises CheckpointNotVisible: no query's checkpoint is there.
     :raises WrongOwner: the checkpoint names a log that cannot be the query's.
     :raises OptionError: there is no log, or an option does not fit.
@@ -160,7 +157,7 @@ def find_by_checkpoint(
 
     places = [below(wal)]
     opened = places[0].open_checkpoint()
-    query_id = opened.query_id(in_reset=in_reset)
+    query_id = opened.query_id()
     named = None if wal else opened.log_url()
     if named is not None:
         places.insert(0, below(_folder_of(named, query_id, opened.url, argument)))
@@ -169,8 +166,6 @@ def find_by_checkpoint(
         # Of a log that was published to, runs/ has up to 200 names; of what was left of one, any name counts.
         if backend.list(paths.CLAIM.folder) or backend.list():
             return query_id, place._replace(several=bool(backend.list(paths.TARGET_STATE.folder)))
-    if in_reset and opened.has_lost(query_id):
-        return query_id, places[0]
     raise OptionError(
         f"There is no log of query {query_id} at"
         f" {' or '.join(place.open_log(query_id).url for place in places)}.",
@@ -283,13 +278,19 @@ def lost_identity(log: Log) -> CorruptLog:
 def _refuse_other_log(log: Log, checkpoint: Checkpoint) -> None:
     found = checkpoint.log_url()
     if found is not None and found != log.url:
+        is_new = found.rpartition("/")[2] != log.url.rpartition("/")[2]
         raise WrongOwner(
             f"The log of {checkpoint.url} is {found}, not {log.url}",
             "Set wal.location back: epochs may wait in that log. A copied checkpoint must not be"
             f" used: start the copy with a new one. If checkpoint or log were moved: {errors.ADOPT}."
             " If nothing was published in that log yet: delete it, and"
-            f" {checkpoint.url}/{checkpoint.LOG_URL}. If a `wal-sink reset` died, or Spark's files were"
-            " deleted to begin anew: run `wal-sink reset CHECKPOINT`.",
+            f" {checkpoint.url}/{checkpoint.LOG_URL}."
+            + (
+                f" If Spark's files were deleted to begin with a new query: delete {checkpoint.LOG_URL}, too."
+                " The next start with the same wal.location says which epochs wait in the old log."
+                if is_new
+                else ""
+            ),
         )
 
 

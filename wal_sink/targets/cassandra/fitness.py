@@ -167,9 +167,7 @@ _KEYSPACES_SERVICE = ("Amazon Keyspaces", "system_schema_mcs")
 _COSMOS = ("cosmosprod", "3.11.0")
 """The name of its cluster, in lower case, and the version that it names."""
 _COSMOS_HOSTS = re.compile(r"\.cosmos\.(azure\.com|azure\.cn|azure\.us)$")
-_USE = (
-    "Write to Apache Cassandra, Astra or Scylla, or to a target of your own: see docs/targets.md."
-)
+_USE = "Write to Apache Cassandra, Astra or Scylla, or to a target of your own."
 
 
 def refuse_unfit(server: Server, options: CassandraOptions) -> None:

@@ -124,7 +124,7 @@ CONFLICTS = (
         CREATE_TABLE,
         TABLES,
         "each of several tables has some of the columns, and a key of its own",
-        "Create them: without createTable, `wal-sink check` says which are missing.",
+        "Create them: without createTable, `wal_sink.check` says which are missing.",
     ),
     Conflict(IF_NOT_EXISTS, ADD_COLUMNS, "totals are written over and over", _BY_ITSELF),
 )
