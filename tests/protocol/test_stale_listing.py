@@ -14,12 +14,10 @@ from tests.protocol.operators import faulty, query, rewind
 from tests.protocol.starts import starts
 from tests.protocol.state_repartition import go_on, repartition
 from wal_sink.admin.query import Query
-from wal_sink.admin.reset import plan_reset
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.verify import verify
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.clock import now_us
-from wal_sink.errors import Fenced, LedgerBehindLog, LogUnavailable, MissingManifest, NotDrained
+from wal_sink.errors import Fenced, LedgerBehindLog, LogUnavailable, MissingManifest
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.run_history import RunHistory
 from wal_sink.model import paths
@@ -338,22 +336,6 @@ def test_rule_9_a_first_look_at_old_commits_does_not_count_as_the_one_that_asks_
     commits.forget()
     with pytest.raises(LedgerBehindLog):
         until_rest(flusher)
-
-
-def test_a_reset_deletes_no_epoch_that_an_old_listing_lacks(world: World, tmp_path: Path) -> None:
-    """It was checkpointed since, from another host, and is not flushed."""
-    world.log_backend = LocalBackend(tmp_path / "checkpoint" / "wal_sink" / world.query_id)
-    world.checkpoint = LocalBackend(tmp_path / "checkpoint")
-    world.run().flushed_batches([("a", 0)])
-    log = mounted(world, asks_again=True)
-    for folder in (paths.MANIFEST.folder, paths.FLUSHED.folder, paths.SEGMENT.folder):
-        log.cache(folder)
-    checkpoint = CachingMount(tmp_path / "checkpoint", asks_again=True)
-    checkpoint.cache("commits/")
-    checkpoint.cache("offsets/")
-    world.run().batch([("b", 1)])
-    with pytest.raises(NotDrained):
-        plan_reset(Query(world.query_id, Checkpoint(checkpoint), Log(log)), now_us())
 
 
 def test_rule_18_a_listing_without_what_is_retained_lets_nothing_of_it_be_swept(

@@ -30,7 +30,6 @@ from tests.spark.ending import BARRIER, CLOSED_TARGET
 from tests.spark.remains import remains
 from tests.spark.tables import Table, start, stream
 from tests.support.waiting import until
-from wal_sink.admin.spark_schema import parquet_schema
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import FlushTimeout, NotDrained, OptionError, TargetRefused, UnsupportedSpark
 from wal_sink.flush.flusher import Flusher, Pipeline
@@ -248,18 +247,6 @@ def test_a_check_looks_at_the_settings_of_spark(spark: SparkSession, checkpoint:
                 wal_sink.check(given, **options)
     finally:
         spark.conf.unset(name)
-
-
-def test_a_file_of_spark_has_its_schema_as_spark_has_it(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    """Spark writes timestamps as INT96, which Parquet's own schema reads as timestamps without a zone."""
-    frame = spark.sql("SELECT current_timestamp() AS at, 1L AS id, interval 1 day AS since")
-    frame.write.parquet(str(tmp_path / "orders"))
-    assert parquet_schema(str(tmp_path / "orders")) == dataframe.arrow_schema(frame.schema)
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(OptionError, match="Name a Parquet file"):
-        parquet_schema(str(tmp_path / "empty"))
 
 
 def fail_in_the_block(spark: SparkSession, source: str, table: Table, checkpoint: str) -> None:
