@@ -57,10 +57,12 @@ class Ledger:
         statement = f"SELECT {', '.join(COLUMNS)} FROM {self._table} WHERE query_id = {self._p}"  # noqa: S608
         with closing(self._connection.cursor()) as cursor:
             cursor.execute(statement, (self._owner.query_id,))
-            row = cursor.fetchone()
-        if row is None:
+            rows = (
+                cursor.fetchall()
+            )  # to the end: a result that is left open may block the next statement
+        if not rows:
             return None
-        *others, begun, last = ("" if cell == _NOTHING else cell for cell in row)
+        *others, begun, last = ("" if cell == _NOTHING else cell for cell in rows[0])
         begun = begun and begun.lstrip(_HEX)  # without the id of `lock`
         where = f"query {self._owner.query_id} in the ledger {self._name}"
         return LedgerState.from_row((*others, begun, last), where)

@@ -106,26 +106,25 @@ class Connection:
 
 
 class _DuckDbCursor:
-    """DuckDB's connection as a cursor: `cursor()` of the driver would be another connection."""
+    """DuckDB's connection as a cursor: `cursor()` of the driver would be another connection.
+
+    Each result is read to its end at once: while a row of one is left, the driver registers no batch.
+    """
 
     def __init__(self, raw: Any) -> None:
         self._raw = raw
+        self._rows: list[Any] = []
         self.rowcount = -1
 
     def execute(self, statement: str, values: Any = ()) -> None:
         """Run a statement; DuckDB answers a change with a row that has the count."""
-        self._raw.execute(statement, values or None)
+        self._rows = self._raw.execute(statement, values or None).fetchall()
         changes = statement.split(None, 1)[0] in {"UPDATE", "INSERT", "DELETE"}
-        self.rowcount = self._raw.fetchone()[0] if changes else -1
-
-    def fetchone(self) -> Any:
-        """Return the next row."""
-        return self._raw.fetchone()
+        self.rowcount = self._rows[0][0] if changes else -1
 
     def fetchall(self) -> list[Any]:
-        """Return all rows that are left."""
-        found: list[Any] = self._raw.fetchall()
-        return found
+        """Return all rows."""
+        return self._rows
 
     def close(self) -> None:
         """Leave the connection open."""
@@ -148,7 +147,7 @@ class DuckDbConnection(Connection):
     def _cursor(self) -> Any:
         if self.raw is None:
             self.raw = self._opens()
-            self.raw.execute("BEGIN TRANSACTION")
+            _DuckDbCursor(self.raw).execute("BEGIN TRANSACTION")
         return _DuckDbCursor(self.raw)
 
     def commit(self) -> None:
@@ -168,7 +167,7 @@ class DuckDbConnection(Connection):
     def _end(self, statement: str) -> None:
         if self.raw is not None:
             try:
-                self.raw.execute(statement)
+                _DuckDbCursor(self.raw).execute(statement)
             finally:
                 self.close()
 
@@ -241,6 +240,8 @@ def _set(connection: Connection, options: SqlAlchemyOptions) -> None:
     try:
         for statement in options.dialect.settings:
             cursor.execute(statement.format(lock_ms=lock_ms, lock_s=max(1, round(lock_ms / 1_000))))
+            if cursor.description is not None:  # a row that is left may block the next statement
+                cursor.fetchall()
     finally:
         cursor.close()
     connection.commit()

@@ -161,6 +161,17 @@ class RowsContract(LedgerContract, ABC):
             (f"k{n}", 50 * i + n): (i, str(i)) for i in range(30) for n in range(50)
         }
 
+    def test_the_ledger_may_be_read_between_slices(
+        self, target: Target, plan: Plan, session: Session, window: Window
+    ) -> None:
+        """What a session has read is read to its end: a result that is left open blocks no later rows."""
+        session.start(window)
+        for n, record in enumerate(ROWS):
+            session.write(plan, self.slice(target, plan, [record], us=BASE_US + n))
+            assert row_of(session).begun == window
+        assert finish(session, window, drained(session)) is Outcome.APPLIED
+        assert len(self.rows(target)) == len(ROWS)
+
     def test_rows_of_two_plans_share_a_window(self, target: Target, session: Session) -> None:
         """The query got another column while epochs were pending, and lost it again."""
         frames = [
