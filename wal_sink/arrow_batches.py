@@ -1,4 +1,4 @@
-"""Joins small Arrow batches to larger ones.
+"""Joins small Arrow batches to larger ones, and labels instants with UTC.
 
 The flush groups rows by partition inside a batch, so more rows together make larger requests to the target;
 and each batch costs something on its own, on both sides of the log.
@@ -39,3 +39,37 @@ def concatenated(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     if len(batches) < 2:
         return batches
     return list(pa.Table.from_batches(batches).combine_chunks().to_batches())
+
+
+def in_utc(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the same rows with instants labelled UTC, also inside structs, arrays and maps.
+
+    Spark labels instants with `spark.sql.session.timeZone`, as Java names it: of `UTC+01:00` or `GMT+8`
+    pyarrow makes neither a Python object nor a text. The label changes no instant, so it is replaced unread.
+    """
+    schema = pa.schema([_labelled(field) for field in batch.schema], batch.schema.metadata)
+    if schema == batch.schema:
+        return batch
+    columns = [
+        column if column.type == field.type else column.view(field.type)
+        for column, field in zip(batch.columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _labelled(field: pa.Field) -> pa.Field:
+    return field.with_type(_in_utc(field.type))
+
+
+def _in_utc(type_: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(type_):
+        return pa.timestamp(type_.unit, "UTC") if type_.tz else type_
+    if pa.types.is_struct(type_):
+        return pa.struct([_labelled(type_.field(i)) for i in range(type_.num_fields)])
+    if pa.types.is_map(type_):
+        return pa.map_(_labelled(type_.key_field), _labelled(type_.item_field))
+    if pa.types.is_large_list(type_):
+        return pa.large_list(_labelled(type_.value_field))
+    if pa.types.is_list(type_):
+        return pa.list_(_labelled(type_.value_field))
+    return type_

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from state_backends import StateBackend
-from wal_sink.arrow_batches import coalesced
+from wal_sink.arrow_batches import coalesced, in_utc
 from wal_sink.errors import InvalidRow
 from wal_sink.model import paths
 from wal_sink.model.manifest import Appended, SegmentRef, Task
@@ -140,7 +140,7 @@ def append(
             return check(batch)
 
         def checked() -> Iterator[pa.RecordBatch]:
-            for batch in batches:
+            for batch in map(in_utc, batches):
                 if not batch.num_rows:
                     continue
                 if on_invalid_row == "fail":
