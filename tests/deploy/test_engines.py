@@ -18,7 +18,7 @@ from tests.iceberg import conftest as iceberg
 from tests.iceberg.rest_server import RestCatalog
 from tests.iceberg.test_readers import ROWS, SCHEMA
 from tests.neighbours import Counted, Row
-from wal_sink.errors import TargetUnavailable
+from wal_sink.errors import SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import Outcome
 from wal_sink.options import parse
 from wal_sink.targets.delta import DeltaTarget
@@ -208,6 +208,61 @@ def test_a_delta_table(spark: SparkSql, tmp_path: Path, kind: Any, counted: Coun
     blind = None if kind is Upserting else True
     for epochs in (f"wal_sink: epochs {n} to {n}" for n in range(6)):
         assert (said[f"{epochs} begin"], said[epochs]) == (True, blind)
+
+
+def statements(error: SchemaMismatch) -> list[str]:
+    """Return the statements of a remedy, as a reader pastes them."""
+    return [each.strip() for each in error.remedy.partition(": ")[2].split(";") if each.strip()]
+
+
+CITIES = pa.schema(
+    [("k", pa.string()), ("größe", pa.string()), ("city", pa.string()), ("v", pa.int64())]
+)
+
+
+@pytest.mark.parametrize("made_by", ["spark", "clone", "sink"])
+def test_upserts_beside_delta_spark_double_no_row(
+    spark: SparkSql, tmp_path: Path, made_by: str
+) -> None:
+    """It names folders by letters that delta-rs encodes: refused, and the remedy helps for good."""
+    path, original = str(tmp_path / "t"), tmp_path / "original"
+    table, ddl = f"delta.`{path}`", "k STRING, `größe` STRING, city STRING, v BIGINT"
+    query: Upserting | None = None
+
+    def upsert(v: int) -> None:
+        nonlocal query
+        query = query or Upserting(path)
+        query.add(pa.record_batch([["a"], ["x"], ["Köln"], [v]], schema=CITIES))
+
+    source = f"delta.`{original}`" if made_by == "clone" else table
+    spark.rows(f"CREATE TABLE {source} ({ddl}) USING delta PARTITIONED BY (`größe`, city)")
+    if made_by == "sink":
+        upsert(0)
+        spark.rows(f"OPTIMIZE {table} ZORDER BY (v)")
+    else:
+        spark.rows(f"INSERT INTO {source} VALUES ('a', 'x', 'Köln', 0)")
+    if made_by == "clone":
+        spark.rows(f"CREATE TABLE {table} SHALLOW CLONE {source}")
+    with pytest.raises(SchemaMismatch, match="cannot remove the file") as caught:
+        upsert(1)
+    for statement in statements(caught.value):
+        spark.rows(statement)
+    for v, statement in enumerate(
+        (
+            "",
+            f"OPTIMIZE {table} ZORDER BY (v)",
+            f"INSERT INTO {table} SELECT 'b', `größe`, city, 0 FROM {table}",
+        )
+    ):
+        if statement:
+            spark.rows(statement)
+        upsert(v + 1)
+    assert query
+    assert row_of(query.session).flushed == (3 if made_by == "sink" else 2)
+    assert spark.rows(f"SELECT k, v FROM {table} ORDER BY k") == [
+        {"k": "a", "v": 3},
+        {"k": "b", "v": 0},
+    ]
 
 
 def literal(value: Any, type_: pa.DataType) -> str:

@@ -197,10 +197,18 @@ def split(rows: pa.Table, names: Sequence[str]) -> Iterator[tuple[Values, pa.Tab
 def folder(names: Sequence[str], values: Values) -> str:
     """Return the folder for files of a partition, as Hive names it: polars reads the values from there."""
     parts = [
-        f"{name.replace('/', '%2F')}={_NULL if value is None else quote(value, safe='')}/"
+        f"{name.replace('/', '%2F').replace(':', '%3A')}={_NULL if value is None else quote(value, safe='')}/"
         for name, value in zip(names, values, strict=True)
     ]
     return "".join(parts)
+
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+
+
+def is_absolute(path: str) -> bool:
+    """Return True if a path of a table's log, or the name of its first folder, leads out of the table."""
+    return path.startswith("/") or _SCHEME.match(path) is not None
 
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -285,12 +293,22 @@ def is_longer(now: TableColumn, planned: Column) -> bool:
 
 
 def about_partitions(
-    schema: pa.Schema, fields: Sequence[dict[str, Any]], partitioned_by: Sequence[str]
+    schema: pa.Schema,
+    fields: Sequence[dict[str, Any]],
+    partitioned_by: Sequence[str],
+    *,
+    replaces: bool,
 ) -> Iterator[str]:
     """Yield why rows cannot be parted by the table's partition columns.
 
     :param fields: of the table, as Delta's log has them.
+    :param replaces: whether rows are replaced by their keys.
     """
+    if replaces and partitioned_by and is_absolute(partitioned_by[0]):
+        yield (
+            f"{partitioned_by[0]}: the table is partitioned by it, and delta-rs takes the part of a path"
+            " before a colon for the name of a store. Partition by another column first, or rename it."
+        )
     for field in fields:
         name = field["name"]
         if name in partitioned_by and name in schema.names and not can_partition(field["type"]):

@@ -33,7 +33,7 @@ from wal_sink.targets.delta.columns import (
 )
 from wal_sink.targets.delta.files import Files
 from wal_sink.targets.delta.options import EVENT_COLUMN, DeltaOptions
-from wal_sink.targets.delta.table import Table, bounds_of_key
+from wal_sink.targets.delta.table import RANDOM_PREFIXES, Table, bounds_of_key
 from wal_sink.targets.operations import with_operation, without_operation
 
 logger = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ def _plan(
         table_columns(fields),
         f"the Delta table {options.path}",
         DeltaRules(options.path),
-        about_partitions(written, fields, partitioned_by),
+        about_partitions(written, fields, partitioned_by, replaces=bool(options.keys)),
     )
     details: dict[str, Any] = {PARTITIONS: list(partitioned_by)}
     if options.keys:
@@ -172,6 +172,10 @@ def _new_table(
         {**field, "nullable": field["name"] not in layout.key} for field in _fields([*schema])
     ]
     properties = bounds_of_key(fields, layout.key, layout.partition) if layout.key else {}
+    if layout.key and layout.partition:
+        properties[RANDOM_PREFIXES] = (
+            "true"  # or a file of delta-spark's may be one that no merge removes
+        )
     listed = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
     more = f" TBLPROPERTIES ({listed})" if listed else ""
     name = f"delta.`{options.path}`"

@@ -151,13 +151,13 @@ class DeltaSession(StagedFileSession[Table, DeltaReceipt]):
     ) -> Outcome:
         """Commit files and row, if that is the one that was seen and the table's shape is the same.
 
-        :raises SchemaMismatch: a window is begun, and no file may be added.
+        :raises SchemaMismatch: a window is begun, and no file may be added; or no row replaced.
         """
         staged = self._decoded(receipts)
         there = self._row()
         if there.row != seen:
             return Outcome.CONFLICT
-        if new.begun is not None:
+        if new.begun is not None or any(receipt.merged for receipt in staged):
             self._table().refuse_unfit(replaces=bool(self._options.keys))
         self._refuse_gone(staged, new)
         number = self._ledger.write(new, self._table())

@@ -11,15 +11,18 @@ import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import quote as percent_encoded
+from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Field, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.base import Kind
-from wal_sink.targets.delta.columns import DECLARED, declared, to_arrow, to_sql
+from wal_sink.targets.delta.columns import DECLARED, declared, is_absolute, to_arrow, to_sql
 from wal_sink.targets.delta.files import Files, table_is_there
 from wal_sink.targets.names import quote
 from wal_sink.targets.staged_files import kind_of_access, renamed
@@ -177,6 +180,32 @@ def _obstacles(
         )
 
 
+_NOT_ENCODED = "!$&'()+,-.:;=@_~/"
+"""What delta-rs (1.6.6) leaves as it is in the path of a file that it removes, beside letters and digits."""
+
+_USUAL_PATH = r"^[A-Za-z0-9_=.-][A-Za-z0-9_=./-]*$"
+"""A path that is removed as it is, as most are; others are compared one by one."""
+
+
+def why_not_removable(path: str) -> str:
+    """Return why delta-rs cannot remove a file; empty if it can.
+
+    delta-spark writes letters above 0x7F into the log as they are. delta-rs removes such a file by another
+    spelling of its path, which is the path of no file: the file stays, and its rows are in the table twice.
+
+    :param path: of the file, as the table's log has it.
+    """
+    if is_absolute(path):
+        return "its path is absolute, as in a shallow clone"
+    removed = percent_encoded(unquote(path), safe=_NOT_ENCODED)
+    return (
+        "" if removed == path else f"the table's log would name {removed}, which is no file of it"
+    )
+
+
+RANDOM_PREFIXES = "delta.randomizeFilePrefixes"
+"""The property by which delta-spark names no folder after the values of a partition."""
+
 _SYNCED_AT_ONCE = 20
 
 MERGED, DELETED = "wal_sink:merged", "wal_sink:deleted"
@@ -258,8 +287,10 @@ class Table:
 
         :param rows: all columns of the table, `MERGED` (at most one row of a key), and `DELETED`.
         :param event: the column that says when a row changed: a later row of the table stays.
+        :raises SchemaMismatch: another writer has added a file that delta-rs cannot remove.
         :raises CommitFailedError: for `is_conflict`, or delta-rs does not write such a table.
         """
+        self._refuse_unremovable()  # of the very version upon which the commit is made
         exact = [(each["name"], to_arrow(each["type"], required=True)) for each in self.fields]
         schema = pa.schema([*exact, rows.schema.field(MERGED), rows.schema.field(DELETED)])
         rows = renamed(rows.to_batches(), schema)
@@ -356,6 +387,27 @@ class Table:
             self.partitioned_by,
             replaces=replaces,
         )
+        if replaces:
+            self._refuse_unremovable()
+
+    def _refuse_unremovable(self) -> None:
+        """Check that delta-rs can remove each file of the version that was read.
+
+        :raises SchemaMismatch: names a file that it cannot remove.
+        """
+        paths = pa.table(self._table.get_add_actions())["path"]  # as the log has them
+        unusual = paths.filter(pc.invert(pc.match_substring_regex(paths, _USUAL_PATH)))
+        for path in unusual.to_pylist():
+            if why := why_not_removable(path):
+                place = f"delta.`{self.path}`"
+                rewrite = f"INSERT OVERWRITE {place} SELECT * FROM {place}"  # noqa: S608 -- is shown
+                raise SchemaMismatch(
+                    f"The Delta table {self.path} takes no rows by key: delta-rs, which writes them, cannot"
+                    f" remove the file {path}: {why}.",
+                    "Let Spark write the files again, by names that delta-rs can remove:"
+                    f" ALTER TABLE {place} SET TBLPROPERTIES ('{RANDOM_PREFIXES}' = 'true');"
+                    f" {rewrite};",
+                )
 
     def _opened(self) -> DeltaTable:
         with table_is_there(self.path):

@@ -1,0 +1,193 @@
+"""Upserts into a Delta table whose files another writer has named.
+
+delta-spark writes the folder of a partition into the table's log as it is, `city=Köln/…`. delta-rs removes by
+an encoded path, `city=K%C3%B6ln/…`. `tests/deploy/test_engines.py` has a table that delta-spark makes.
+"""
+
+from __future__ import annotations
+
+import json
+import string
+from pathlib import Path
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from tests.delta.conftest import Query, table_of
+from tests.delta.test_upsert import Upserting
+from wal_sink.errors import SchemaMismatch
+from wal_sink.model.ledger import Outcome
+from wal_sink.options import parse
+from wal_sink.targets.delta import DeltaTarget
+from wal_sink.targets.delta.options import DeltaOptions
+from wal_sink.targets.delta.table import RANDOM_PREFIXES, why_not_removable
+from wal_sink.testing.contracts.ledger import begin, begun_window, finish
+
+FILE = pa.schema([("k", pa.string()), ("v", pa.int64())])
+
+
+class Deleting(Upserting):
+    """An upsert by `k` whose rows may be deletes."""
+
+    def made(self, **given: str) -> DeltaTarget:
+        return super().made(operationColumn="op", **given)
+
+
+def add_file(table: Path, column: str, value: str, path: str, at: str) -> None:
+    """Add a file with one row, `("a", 0)`, to the newest version of a table, as another writer does.
+
+    :param column: the partition column.
+    :param path: of the file, as the log has it.
+    :param at: where the file is.
+    """
+    file = table / at
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"k": ["a"], "v": [0]}, FILE), file)
+    add = {
+        "path": path,
+        "partitionValues": {column: value},
+        "size": file.stat().st_size,
+        "modificationTime": 1,
+        "dataChange": True,
+        "stats": json.dumps({"numRecords": 1}),
+    }
+    version = DeltaTable(table).version() + 1
+    log = table / "_delta_log" / f"{version:020}.json"
+    log.write_text(json.dumps({"add": add}, ensure_ascii=False) + "\n", "utf-8")
+
+
+def partitioned(table: Path, column: str) -> pa.Schema:
+    schema = pa.schema([FILE.field("k"), (column, pa.string()), FILE.field("v")])
+    DeltaTable.create(table, schema, partition_by=[column])
+    return schema
+
+
+def batch(schema: pa.Schema, value: str, v: int, **more: str) -> pa.RecordBatch:
+    rows = pa.record_batch([["a"], [value], [v]], schema=schema)
+    for name, text in more.items():
+        rows = rows.append_column(name, pa.array([text]))
+    return rows
+
+
+@pytest.mark.parametrize("kind", [Upserting, Deleting])
+@pytest.mark.parametrize(
+    ("column", "value", "path"),
+    [
+        ("city", "Köln", "city=Köln/part-0.parquet"),
+        ("größe", "x", "größe=x/part-0.parquet"),
+        ("city", "a b", "city=a b/part-0.parquet"),
+        ("city", "x", "city=x/p%61rt-0.parquet"),
+        ("city", "x", "file:/tmp/original/city=x/part-0.parquet"),
+    ],
+    ids=["text", "name", "space", "escape", "clone"],
+)
+def test_file_that_delta_rs_cannot_remove_is_refused(
+    tmp_path: Path, kind: type[Upserting], column: str, value: str, path: str
+) -> None:
+    """At the start, as a window begins, and at the commit. Else each row would be there twice."""
+    table = tmp_path / "t"
+    schema = partitioned(table, column)
+    query, more = kind(str(table)), {} if kind is Upserting else {"op": "delete"}
+    rows = batch(schema, value, 1, **more)
+    window = begun_window(0)
+    assert begin(query.session, window) is Outcome.APPLIED
+    query.session.start(window)
+    receipts = query.stage(rows)
+    at = "elsewhere.parquet" if ":" in path else unquote(path)
+    add_file(table, column, value, path, at)
+    refused = pytest.raises(SchemaMismatch, match="cannot remove the file")
+    with refused as at_commit:
+        finish(query.session, window, receipts)
+    with refused as at_start:
+        query.plan(rows.schema)
+    assert path in str(at_commit.value)
+    assert path in str(at_start.value)
+    assert len(list((table / "_wal_sink").rglob("*.json"))) == 1, "each try would leave a file"
+    other = kind(str(table))
+    with refused:
+        begin(other.session, window)
+
+
+def test_files_of_other_writers_with_plain_names_are_replaced(tmp_path: Path) -> None:
+    """An upsert meets what delta-spark and delta-rs name alike."""
+    table = tmp_path / "t"
+    schema = partitioned(table, "city")
+    add_file(table, "city", "Köln", "K%C3%B6ln%20+/part-0.parquet", "Köln +/part-0.parquet")
+    query = Upserting(str(table))
+    for v in (1, 2):
+        query.add(batch(schema, "Köln", v))
+    assert table_of(query.path) == [{"k": "a", "city": "Köln", "v": 2}]
+
+
+def test_file_with_a_letter_is_added_beside(tmp_path: Path) -> None:
+    """An append removes no file."""
+    table = tmp_path / "t"
+    schema = partitioned(table, "city")
+    add_file(table, "city", "Köln", "city=Köln/part-0.parquet", "city=Köln/part-0.parquet")
+    query = Query(str(table))
+    query.add(batch(schema, "Köln", 1))
+    assert sorted(row["v"] for row in table_of(query.path)) == [0, 1]
+
+
+@pytest.mark.parametrize("column", ["größe", "a b", "a%b", "città=1"])
+def test_partition_of_any_name_is_replaced(tmp_path: Path, column: str) -> None:
+    """What this sink adds, a merge removes; and what a merge adds, the next one."""
+    table = tmp_path / "t"
+    schema = partitioned(table, column)
+    Query(str(table)).add(batch(schema, "Köln", 0))
+    query = Upserting(str(table))
+    for v in (1, 2):
+        query.add(batch(schema, "Köln", v))
+    assert table_of(query.path) == [{"k": "a", column: "Köln", "v": 2}]
+
+
+def test_partition_by_name_with_colon_takes_no_upsert(tmp_path: Path) -> None:
+    """A merge of delta-rs would take `k:v=x/…` for a file of the store `k`, from the second window on."""
+    table = tmp_path / "t"
+    schema = partitioned(table, "k:v")
+    with pytest.raises(SchemaMismatch, match="k:v: the table is partitioned by it"):
+        Upserting(str(table)).plan(schema)
+    query = Query(str(table))
+    query.add(batch(schema, "x", 1))
+    (file,) = DeltaTable(query.path).file_uris()
+    assert "/k%3Av=x/" in file, "Hadoop reads no path with a colon"
+    assert table_of(query.path) == [{"k": "a", "k:v": "x", "v": 1}]
+
+
+def test_new_table_keeps_values_out_of_names_of_files(tmp_path: Path) -> None:
+    """By this property delta-spark names no folder by a value, so a merge can remove what OPTIMIZE writes."""
+    path = str(tmp_path / "t")
+    options = {"delta.path": path, "delta.mode": "upsert", "keyColumns": "k"}
+    options |= {"createTable": "true", "partitionColumns": "city"}
+    target = DeltaTarget(parse(options, DeltaOptions))
+    schema = pa.schema([("k", pa.string()), ("city", pa.string())])
+    assert f"'{RANDOM_PREFIXES}' = 'true'" in target.dry_plan(schema, "key").creates
+    target.plan(schema, "key")
+    assert DeltaTable(path).metadata().configuration[RANDOM_PREFIXES] == "true"
+
+
+SPELLINGS = [
+    *(each for each in string.printable[:95] if each not in "/.%#?\\"),
+    *(f"%{ord(each):02X}" for each in string.printable[:95] if each not in "/.\\"),
+    *("ö", "%C3%B6", "%c3%b6", "%3d"),
+]
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_why_not_removable_says_what_delta_rs_removes(tmp_path: Path, spelling: str) -> None:
+    """If delta-rs removes by the path of the log one day, the check goes."""
+    table, path = tmp_path / "t", f"c=a{spelling}z/part-0.parquet"
+    schema = partitioned(table, "c")
+    add_file(table, "c", "x", path, unquote(path))
+    rows = pa.Table.from_batches([batch(schema, "x", 1)])
+    merger = DeltaTable(table).merge(rows, "t.k = s.k", source_alias="s", target_alias="t")
+    merger.when_matched_update_all().execute()
+    newest = max((table / "_delta_log").iterdir())
+    lines = newest.read_text("utf-8").splitlines()
+    (removed,) = [
+        action["remove"]["path"] for action in map(json.loads, lines) if "remove" in action
+    ]
+    assert (removed == path) is (why_not_removable(path) == "")
