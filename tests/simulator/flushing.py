@@ -126,7 +126,7 @@ class Flushing:
             except Exception as error:  # noqa: BLE001 - a bug of the product, or of ours
                 self.world.judge.violate(f"a flusher raised {error!r}")
                 return
-            flusher.reporter.succeeded()
+            flusher.reporter.succeeded(None if isinstance(step, Idle) else flusher.mark)
             self.asked |= "ledger" in self.thread.looked and not isinstance(step, Stale)
             if not isinstance(step, Idle):
                 continue

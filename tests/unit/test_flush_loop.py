@@ -42,14 +42,17 @@ LIST = f"list {paths.MANIFEST.folder}"
 
 
 class Outage(Faults):
-    """Every operation whose name contains `matching` fails before it takes effect, until it is over."""
+    """Every operation whose name contains `matching` fails before it takes effect, until it is over.
+
+    While it `halts`, such an operation waits for the end instead.
+    """
 
     def __init__(self, matching: str, error: Callable[[], BaseException] = ConnectionError) -> None:
         super().__init__()
         self._where = matching
         self._what = error
         self.failures = 0
-        self.over = threading.Event()
+        self.halts, self.over = threading.Event(), threading.Event()
 
     @contextmanager
     def around(self, name: str) -> Iterator[None]:
@@ -57,18 +60,8 @@ class Outage(Faults):
         self.operations.append(name)
         if self._where in name and not self.over.is_set():
             self.failures += 1
-            raise self._what()
-        yield
-
-
-class Standstill(Outage):
-    """Every operation whose name contains `matching` waits until it is over."""
-
-    @contextmanager
-    def around(self, name: str) -> Iterator[None]:
-        """Surround one operation."""
-        if self._where in name:
-            self.failures += 1
+            if not self.halts.is_set():
+                raise self._what()
             assert self.over.wait(2 * SECONDS)
         yield
 
@@ -331,6 +324,51 @@ def hurried(it: Flushing) -> bool:
     return it.is_flushed(0)
 
 
+def test_an_error_stands_until_the_step_that_had_failed_succeeds(
+    world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A caller that hurries the flush clears no error: where the time is over first, `status` has it."""
+    times(monkeypatch, first=NEVER, most=NEVER)
+    world.run().batch([("a", 1)])
+    outage = Outage("write")
+    it = flushing(outage).start()
+    until(lambda: it.error() is not None)
+    outage.halts.set()
+    it.loop.hurry()
+    until(lambda: outage.failures >= 2)
+    with pytest.raises(errors.FlushTimeout, match="last error: "):
+        wait_until_flushed(
+            Checkpoint(world.checkpoint), world.log, 0.1, lambda _: it.loop.has_tried()
+        )
+    assert it.error() is not None
+    outage.over.set()
+    until(lambda: it.is_flushed(0))
+    until(lambda: it.error() is None)
+
+
+def test_a_step_that_is_interrupted_ends_no_error(
+    world: World,
+    flushing: Flushings,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The block of a job ends just after the first failure, and stops the next try in its middle."""
+    times(monkeypatch, first=NEVER, most=NEVER)
+    world.run().batch([("a", 1)], [("b", 2)])
+    outage = Outage("write")
+    it = flushing(outage).start()
+    until(lambda: it.error() is not None)
+    outage.halts.set()
+    it.loop.hurry()
+    until(lambda: outage.failures >= 2)
+    it.loop.stop()
+    outage.over.set()
+    assert it.ended()
+    assert it.error() is not None
+    assert "works again" not in caplog.text
+    assert not it.is_flushed(0)
+
+
 def test_a_caller_sees_a_try_that_fails_with_nothing_to_flush(
     world: World, flushing: Flushings
 ) -> None:
@@ -355,7 +393,8 @@ def test_who_waits_for_one_target_does_not_wait_for_a_try_at_another(
 ) -> None:
     """That may take long, as where the other one does not answer."""
     world.run().flushed_batches([("a", 1)])
-    stands_still = Standstill("list ")
+    stands_still = Outage("list ")
+    stands_still.halts.set()
     loops = [flushing().start().loop, flushing(stands_still, "other").start().loop]
     until(lambda: stands_still.failures > 0)
     checkpoint, log = Checkpoint(world.checkpoint), world.log

@@ -145,8 +145,8 @@ class Flusher:
         """What can be brought back, with its second names; listed anew when others have moved the row."""
         self._begun: Window | None = None
         """The window that this flusher has begun last."""
-        self._mark = -1
-        """The newest epoch with a record, as it was looked up last."""
+        self.mark = -1
+        """The newest epoch with a record, as it was looked up or written last."""
         run_history.watch(pipeline.query_id)
         pipeline.target.load()
 
@@ -170,7 +170,7 @@ class Flusher:
         """Do a pass; do another one where it ends with an error that others may have caused meanwhile."""
         self._doubts, doubted, looks = False, "", 0
         while True:
-            before, looks = self._mark, looks + 1
+            before, looks = self.mark, looks + 1
             try:
                 step = self._pass()
             except WalSinkError as error:
@@ -235,7 +235,7 @@ class Flusher:
                 checkpointed, None, None, asked=False, row=None, attempts=(), absent=why.what
             )
         recorded = self._log.newest_flushed()
-        self._mark = recorded.epoch if recorded else -1
+        self.mark = recorded.epoch if recorded else -1
         identity = owned(self._log, self._checkpoint) or refuse_vanished(
             self._log, self._checkpoint
         )
@@ -247,10 +247,10 @@ class Flusher:
             asked = at_start or not idle_step(checkpointed, recorded, identity)
             if asked:
                 self.sync.start(checkpointed)
-                row, known = self._connection.row(identity.mark(self._mark) if recorded else None)
+                row, known = self._connection.row(identity.mark(self.mark) if recorded else None)
         attempts = self._log.attempts(fresh=asked)
         # After the manifests: a flusher makes the record before it deletes the manifest.
-        stale = asked and self._log.mark(fresh=True) > self._mark
+        stale = asked and self._log.mark(fresh=True) > self.mark
         fresh = asked and row is None and recorded is None
         rewound = fresh and bool(self._log.interventions("rewind", fresh=True))
         trimmable = self.trimmer.trimmable(recorded, attempts)
@@ -452,6 +452,7 @@ class Flusher:
             self.reporter.observer.flushed(delivered, time.monotonic() - self._looked_s)
         records = flushed_records(window, self._clock_us(), given_up)
         self._log.record_flushed(records)
+        self.mark = window.last
         for record in records:
             self.reporter.say("recording", record.epoch)
             logger.info("flushed %d rows", record.rows)

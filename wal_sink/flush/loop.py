@@ -77,8 +77,6 @@ class FlushLoop(threading.Thread):
 
     def hurry(self) -> None:
         """Try now, even if the last try failed a moment ago: a caller waits for the outcome."""
-        if self.is_alive():  # one that has ended does not report over another flusher
-            self._reporter.clear_error()
         self._tried.clear()
         self._hurried.set()
         self.wake()
@@ -142,7 +140,7 @@ class FlushLoop(threading.Thread):
     def _flush_until_idle(self) -> bool:
         """Flush while there is something to flush; whether a step was the last one."""
         while (step := self._tries(self._step)) is not None:
-            self._reporter.succeeded()
+            self._reporter.succeeded(None if isinstance(step, Idle) else self._flusher.mark)
             self._tried.set()
             if self._is_last(step):
                 return True

@@ -101,9 +101,17 @@ class Reporter:
         if at_once or self._is_due():
             self._write()
 
-    def succeeded(self) -> None:
-        """Note that a step was done: the error, if there was one, is over."""
+    def succeeded(self, flushed: int | None = None) -> None:
+        """Note that a step was done. The error of an epoch is over once that epoch is flushed.
+
+        A step may end without what had failed: it was interrupted, or another flusher was quicker.
+
+        :param flushed: the newest epoch that is; None: there is nothing to flush, so no error stands.
+        """
         log_epoch(None)
+        failed = self._error.epoch if self._error is not None else None
+        if failed is not None and flushed is not None and failed > flushed:
+            return
         self.observer.succeeded()
         if self._error is not None:
             self.clear_error()

@@ -61,7 +61,8 @@ def wait_until_flushed(
     after `awaitTermination` returns, or never.
 
     :param timeout: seconds; None waits for as long as a flusher is alive.
-    :param has_tried: whether the flusher to a target has tried a step since; it may find the target set back.
+    :param has_tried: whether the flusher to a target has tried a step since: the error that it reports may
+        be repaired, and the target may be set back.
     :raises FlushTimeout: the time is over.
     :raises NoFlusher: no flusher was seen to report for two minutes of the wait; or epochs wait for a target
         that is not attached, or is detached meanwhile.
@@ -102,7 +103,7 @@ def _wait(
         report = log.last_report()
         error = report.error if report else None
         stopped = stopping_error(report, now_us(), alive=watch.look(report))
-        if stopped and error and (waiting or not _is_past(error, newest, goal)):
+        if tried and stopped and error and (waiting or not _is_past(error, newest, goal)):
             raise stopped
         waited = time.monotonic() - started
         timed_out = timeout is not None and waited >= timeout
