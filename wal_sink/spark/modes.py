@@ -1,4 +1,4 @@
-"""Refuses the modes of Spark in which its checkpoint does not say what the sink relies on.
+"""Refuses the modes of Spark in which its checkpoint does not say what the sink relies on; and layouts.
 
 The sink relies on plain micro-batches: Spark writes `offsets/N` before epoch N runs, and `commits/N` after
 `commit()` of N, for every epoch, before it plans N + 1. What was measured or read of Spark 4.3.0:
@@ -15,6 +15,8 @@ The sink relies on plain micro-batches: Spark writes `offsets/N` before epoch N 
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from wal_sink.errors import OptionError
 
@@ -49,3 +51,20 @@ def refuse_mode(query_id: str, execution: str, trigger: str) -> None:
         "Start it with trigger(processingTime=…) or trigger(availableNow=True), without"
         " asyncProgressTrackingEnabled.",
     )
+
+
+def refuse_layout(query_id: str, asked: Mapping[str, str]) -> None:
+    """Refuse a layout that Spark does not pass on: the table would have another one without a word.
+
+    :param asked: columns, by the method of the writer.
+    :raises OptionError: there are some.
+    """
+    for method, columns in asked.items():
+        remedy = f"Leave out .{method}(…): the table that is there keeps its own layout."
+        if method == "partitionBy":
+            remedy += " One that createTable makes is partitioned by"
+            remedy += f' .option("partitionColumns", "{columns}").'
+        raise OptionError(
+            f"Query {query_id} was started with {method}({columns}), which Spark gives to no Python sink.",
+            remedy,
+        )

@@ -27,7 +27,8 @@ from wal_sink.spark.internals.spark_session import (
     java,
     without_jvm,
 )
-from wal_sink.spark.modes import refuse_mode
+from wal_sink.spark.internals.stream_writer import layout_asked
+from wal_sink.spark.modes import refuse_layout, refuse_mode
 
 _QUERY, _RUN, _EPOCH = "sql.streaming.queryId", "spark.jobGroup.id", "streaming.sql.batchId"
 """Local properties of the thread that runs a query, and of its tasks."""
@@ -139,7 +140,8 @@ def started_query(
     :param options_at: the options of a `foreachBatch` query, which Spark does not have, by its checkpoint;
         None for one of another function.
 
-    :raises OptionError: it does not run in plain micro-batches, see `refuse_mode`.
+    :raises OptionError: it does not run in plain micro-batches, see `refuse_mode`; or its writer was asked
+        for a layout, see `refuse_layout`.
     """
     execution = query._jsq.streamingQuery()
     root, sink = str(execution.resolvedCheckpointRoot()), execution.sink()
@@ -151,6 +153,7 @@ def started_query(
     trigger = execution.trigger().getClass().getSimpleName()
     # Before its options are read: the plan of a refused mode may have none.
     refuse_mode(str(query.id), execution.getClass().getName(), trigger)
+    refuse_layout(str(query.id), layout_asked(root))
     if given is None:
         table = _table(execution)  # in which as little is written as in a path
         given = {**({"path": table} if table else {}), **_write_options(execution)}

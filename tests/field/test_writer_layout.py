@@ -1,0 +1,94 @@
+"""Writers that are asked for a layout, as those of files are."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+import wal_sink
+from wal_sink.errors import OptionError
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def rows(spark: SparkSession, tmp_path: Path) -> DataFrame:
+    """A stream of two rows."""
+    source = str(tmp_path / "source")
+    spark.sql("SELECT id, 'monday' AS day FROM range(2)").write.parquet(source)
+    return spark.readStream.schema("id bigint, day string").parquet(source)
+
+
+def options(place: Path, **more: str) -> dict[str, str]:
+    """Return the options of a query whose table is made beside its checkpoint."""
+    table = {"target": "delta", "delta.path": str(place / "table"), "createTable": "true"}
+    return {"checkpointLocation": str(place / "checkpoint"), **table, **more}
+
+
+def writer(rows: DataFrame, given: dict[str, str], *, by_format: bool) -> DataStreamWriter:
+    """Return the writer of a job, by the format or by foreachBatch."""
+    made: Any = rows.writeStream.trigger(availableNow=True).options(**given)
+    if by_format:
+        return made.format("wal_sink")
+    return made.foreachBatch(wal_sink.batch_writer(rows.sparkSession, **given))
+
+
+@pytest.mark.parametrize(
+    ("method", "by_format"), [("partitionBy", True), ("clusterBy", True), ("clusterBy", False)]
+)
+def test_a_layout_of_the_writer_is_refused(
+    spark: SparkSession, rows: DataFrame, tmp_path: Path, method: str, *, by_format: bool
+) -> None:
+    """Spark swallows it; of foreachBatch it refuses partitionBy itself."""
+    job = writer(rows, options(tmp_path), by_format=by_format)
+    with (
+        pytest.raises(OptionError, match=rf"{method}\(day\)(.|\n)*Leave out"),
+        wal_sink.register(spark),
+    ):
+        getattr(job, method)("day").start().awaitTermination()
+    assert not (tmp_path / "table").exists()
+
+
+def test_the_option_that_the_refusal_names_partitions_the_table(
+    spark: SparkSession, rows: DataFrame, tmp_path: Path
+) -> None:
+    """The remedy, as it stands in the error."""
+    given = options(tmp_path, partitionColumns="day")
+    with wal_sink.register(spark):
+        writer(rows, given, by_format=True).start().awaitTermination()
+    table = DeltaTable(str(tmp_path / "table"))
+    assert table.metadata().partition_columns == ["day"]
+    assert table.count() == 2
+
+
+def test_of_two_queries_that_start_at_once_one_is_refused(
+    spark: SparkSession, rows: DataFrame, tmp_path: Path
+) -> None:
+    """Each by its own writer, in a thread of its own."""
+    started = threading.Barrier(2)
+    jobs = [
+        writer(rows, options(tmp_path / "plain"), by_format=True),
+        writer(rows, options(tmp_path / "asked"), by_format=True).partitionBy("day"),
+    ]
+
+    def start(job: DataStreamWriter) -> StreamingQuery:
+        spark.createDataFrame([], "id int")  # else Spark finds no format in a new thread
+        started.wait()
+        return job.start()
+
+    sink = wal_sink.register(spark)
+    with ThreadPoolExecutor(2) as threads:
+        plain, asked = threads.map(start, jobs)
+    plain.awaitTermination()
+    assert sink.await_flushed(plain).epoch == 0
+    with pytest.raises(OptionError, match=rf"{asked.id}(.|\n)*partitionBy\(day\)"):
+        sink.close()
+    assert DeltaTable(str(tmp_path / "plain" / "table")).count() == 2

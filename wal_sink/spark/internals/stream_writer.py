@@ -1,0 +1,70 @@
+"""Undocumented names of DataStreamWriter: the layout that it was asked for, which no Python sink is told.
+
+A query has no trace of it (read in Spark 4.1 and 4.3). So it is read of the writer, while that starts the
+query: Spark tells of a query's start before `start()` returns. Of a query that Scala or Java starts, nothing
+is seen.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+_FIELDS = {"partitionBy": "partitioningColumns", "clusterBy": "clusteringColumns"}
+_STARTS = {"start", "toTable"}
+
+
+def layout_asked(checkpoint: str) -> Mapping[str, str]:
+    """Return the columns that `partitionBy` and `clusterBy` were given, by the name of the method.
+
+    :param checkpoint: of the query that starts: several threads may start one each. A Spark that says it
+        otherwise asks for nothing.
+    """
+    writers = [writer._jwrite for writer in _starting()]
+    try:
+        if len(writers) > 1:
+            writers = [each for each in writers if checkpoint == _checkpoint(each)]
+        asked = {
+            method: _field(writer, name) for writer in writers for method, name in _FIELDS.items()
+        }
+        return {
+            method: str(columns.get().mkString(", "))
+            for method, columns in asked.items()
+            if columns.isDefined()
+        }
+    except Py4JError:
+        return {}
+
+
+def _starting() -> Iterator[DataStreamWriter]:
+    """Yield the writers that start a query now, in any thread."""
+    for innermost in sys._current_frames().values():
+        frame: Any = innermost
+        while frame is not None:
+            if frame.f_code.co_name in _STARTS:
+                writer = frame.f_locals.get("self")
+                if isinstance(writer, DataStreamWriter):
+                    yield writer
+            frame = frame.f_back
+
+
+def _checkpoint(writer: Any) -> str:
+    """Return the checkpoint of a writer, as Spark resolves a path; empty where only the session has one."""
+    given = _field(writer, "extraOptions").get("checkpointLocation")
+    if given.isEmpty():
+        return ""
+    jvm: Any = SparkContext._jvm
+    path = jvm.org.apache.hadoop.fs.Path(given.get())
+    conf = _field(writer, "ds").sparkSession().sessionState().newHadoopConf()
+    return str(path.getFileSystem(conf).makeQualified(path).toString())
+
+
+def _field(writer: Any, name: str) -> Any:
+    found = writer.getClass().getDeclaredField(name)
+    found.setAccessible(True)
+    return found.get(writer)
