@@ -95,20 +95,18 @@ def test_a_table_that_is_there_with_another_key_is_refused(cassandra: Node, keys
     ("given", "schema", "said"),
     [
         ({"keyColumns": "shop, Day, nowhere"}, SCHEMA, "names nowhere"),
-        ({"cassandra.addColumns": "tags"}, SCHEMA, "cannot hold the totals"),
         ({"cassandra.ledgerTable": "nowhere.l"}, SCHEMA, "nowhere of cassandra.ledgerTable"),
         ({}, SCHEMA.append(pa.field("s", pa.struct([("a", pa.int32())]))), "user-defined type"),
         ({}, SCHEMA.append(pa.field("m", pa.month_day_nano_interval())), "no type for"),
     ],
-    ids=["key", "totals", "ledger", "struct", "interval"],
+    ids=["key", "ledger", "struct", "interval"],
 )
 def test_a_start_that_is_refused_makes_no_table(
     cassandra: Node, keyspace: str, given: dict[str, str], schema: pa.Schema, said: str
 ) -> None:
     """Whatever the reason is."""
-    lives = {"cassandra.ttlColumn": ""} if "cassandra.addColumns" in given else {}
     with pytest.raises(SchemaMismatch, match=said):
-        target(cassandra, keyspace, **given, **lives).plan(schema, "key")
+        target(cassandra, keyspace, **given).plan(schema, "key")
     assert "sales" not in tables(cassandra, keyspace)
 
 

@@ -159,7 +159,7 @@ def test_a_delete_is_named_by_as_much_of_its_key_as_it_has(cassandra: Node, tabl
     with connect(target.options) as connection:
         of = Writer(connection, target.options)
         rows = Stamped(batch, np.arange(US, US + 2))
-        found = requests(of.prepare(plan).tables[0], rows, None)
+        found = requests(of.prepare(plan), rows, None)
         named = [of._describe(part) for request in found for part in request.halves() or [request]]
     for text, key in zip(
         named,

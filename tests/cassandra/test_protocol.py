@@ -72,16 +72,3 @@ def test_rule_16_a_plain_write_from_the_future_shadows_the_ledger(
     assert newest is not None
     assert newest.epoch == 0
     assert world.log.attempts() != ()
-
-
-def test_rule_14_a_row_after_one_that_the_server_has_dated_is_seen(
-    world: World, cassandra: Node, keyspace: str
-) -> None:
-    """`cassandra.ifNotExists` is taken away, and the host's clock is 20 s behind the node's."""
-    plain = world.target
-    world.target = target_of(cassandra, keyspace, **{"cassandra.ifNotExists": "true"})
-    world.clock.us -= 20_000_000
-    world.run().flushed_batches([("a", 1), ("b", 1)]).end()
-    world.target = plain
-    world.run().flushed_batches([("a", 2)])
-    assert table(cassandra, keyspace) == {"a": 2, "b": 1}

@@ -7,9 +7,6 @@ import uuid
 import pyarrow as pa
 import pytest
 
-from tests.cassandra.absent_contract import AbsentContract
-from tests.cassandra.collections_contract import Collections, CollectionsContract
-from tests.cassandra.tables_contract import Rows, TablesContract
 from tests.cassandra.times_contract import Make, TimesContract
 from tests.cassandra.updates_contract import UpdatesContract
 from tests.support.cassandra import target_of
@@ -88,37 +85,6 @@ class TestCassandraTimes(TimesContract):
         return {(row.k, row.n): row.life for row in found}
 
 
-class TestCassandraTables(TablesContract):
-    """Each row to two tables of other keys, or to the one that it names."""
-
-    @pytest.fixture
-    def target(self, cassandra: Node) -> CassandraTarget:
-        return self.new(cassandra)
-
-    @pytest.fixture
-    def naming(self, cassandra: Node) -> CassandraTarget:
-        return self.new(cassandra, tableColumn="goes")
-
-    def new(self, node: Node, **more: str) -> CassandraTarget:
-        """Make the tables; rows have their names, so each test has a keyspace of its own."""
-        keyspace = f"contract_{uuid.uuid4().hex}"
-        node.create_keyspace(keyspace)
-        values = "k text, n int, v bigint"
-        for table in (
-            f"by_k ({values}, t text, PRIMARY KEY (k, n))",
-            f"by_n ({values}, PRIMARY KEY (n, k))",
-        ):
-            node.execute(f"CREATE TABLE {keyspace}.{table}")
-        self.node, self.keyspace = node, keyspace
-        named = {"table": "", "tables": "by_k, by_n", "operationColumn": "op"}
-        return target_of(node, keyspace, **named, **more)
-
-    def rows(self, target: Target, table: str) -> Rows:
-        columns = {"by_k": "k, n, v, t", "by_n": "n, k, v"}[table]
-        found = self.node.execute(f"SELECT {columns} FROM {self.keyspace}.{table}")
-        return {tuple(row[:2]): tuple(row[2:]) for row in found}
-
-
 class TestCassandraUpdates(UpdatesContract):
     """By UPDATE, which leaves no row marker; of static columns alone, too."""
 
@@ -154,31 +120,3 @@ class TestCassandraUpdates(UpdatesContract):
         assert all(8_000 < r.life <= 9_000 for r in found)
         with pytest.raises(SchemaMismatch, match="static columns and clustering columns"):
             target.plan(schema.append(pa.field("n", pa.int32())), "key")
-
-
-class TestCassandraCollections(CollectionsContract):
-    """Elements of a set and a map, one by one."""
-
-    @pytest.fixture
-    def make(self, cassandra: Node, keyspace: str) -> Make:
-        table = new_table(cassandra, keyspace, "s set<text>, m map<text, bigint>, v bigint")
-        self.node, self.table = cassandra, f"{keyspace}.{table}"
-        return lambda options: target_of(cassandra, keyspace, table=table, **options)
-
-    def read(self, target: Target) -> Collections:
-        found = self.node.execute(f"SELECT k, n, s, m, v FROM {self.table}")
-        return {
-            (row.k, row.n): (
-                set(row.s) if row.s else None,
-                dict(row.m.items()) if row.m else None,
-                row.v,
-            )
-            for row in found
-        }
-
-
-class TestCassandraAbsent(AbsentContract):
-    """By INSERT … IF NOT EXISTS, a round of Paxos for each row."""
-
-    make = TestCassandraTimes.make
-    rows = TestCassandra.rows

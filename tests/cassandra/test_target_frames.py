@@ -196,7 +196,7 @@ def warnings(writer: Writer, plan: Plan, rows: Slice) -> set[str]:
     prepared = writer.prepare(plan)
     prepared.buffer.add(rows)
     (stamped,) = prepared.buffer.take()
-    for request in requests(prepared.tables[0], stamped, None):
+    for request in requests(prepared, stamped, None):
         future = writer._session.execute_async(writer._bound(request))
         future.result()
         said.update(future.warnings or ())

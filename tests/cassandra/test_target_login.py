@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -18,12 +16,12 @@ from cassandra.policies import RoundRobinPolicy
 from tests.cassandra.login import SETTINGS
 from tests.conftest import QUICK_SCHEMA
 from tests.support.cassandra import target_of
-from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch, TargetRefused
+from wal_sink.errors import OptionError, SchemaMismatch, TargetRefused
 from wal_sink.model.ledger import Owner
 from wal_sink.targets.base import Slice
-from wal_sink.targets.cassandra import CassandraTarget, fitness
+from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.driver.connection import connect
-from wal_sink.targets.cassandra.row_plan import CassandraPlan, TableName
+from wal_sink.targets.cassandra.row_plan import TableName
 from wal_sink.targets.cassandra.session import create_ledger
 from wal_sink.targets.cassandra.write.refusals import refusal
 from wal_sink.testing.contracts.ledger import create
@@ -37,13 +35,9 @@ DAY_US = 86_400 * 10**6
 
 GUARDRAILS = {
     "minimum_timestamp_fail_threshold": "30d",
-    "sai_string_term_size_fail_threshold": "2KiB",
-    "write_consistency_levels_disallowed": ["ANY", "TWO"],
-    "read_consistency_levels_disallowed": ["LOCAL_SERIAL"],
     "column_value_size_fail_threshold": "16KiB",
     "collection_size_fail_threshold": "4KiB",
     "items_per_collection_fail_threshold": 20,
-    "data_disk_usage_percentage_fail_threshold": 99,
 }
 
 
@@ -140,51 +134,17 @@ def test_permissions(node: EmbeddedCassandra, admin: Any) -> None:
     assert [row.id for row in admin.execute("SELECT * FROM ks.t")] == [1]
 
 
-def test_guardrails(
-    node: EmbeddedCassandra,
-    admin: Any,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Said at the start, if the role may see them; the flush names the row that is refused for one."""
-    fitness._say.cache_clear()
-    admin.execute("CREATE TABLE ks.guarded (id int PRIMARY KEY, c text)")
-    admin.execute("CREATE INDEX by_c ON ks.guarded (c) USING 'sai'")
+def test_rows_that_are_too_old_for_a_guardrail(node: EmbeddedCassandra, admin: Any) -> None:
+    """5.0.9 looks at the timestamps of lone statements alone; an error says what to do."""
+    admin.execute("CREATE TABLE ks.guarded (id int PRIMARY KEY)")
     for right in ("SELECT", "MODIFY", "CREATE"):
         admin.execute(f"GRANT {right} ON KEYSPACE ks TO flusher")
-    schema = SCHEMA.append(pa.field("c", pa.string()))
-    flusher = target(node, "flusher", "hunter2", "guarded", consistencyLevel="TWO")
-    with caplog.at_level(logging.INFO, "wal_sink"):
-        unaware = flusher.plan(schema, "k")
-    assert "threshold" not in caplog.text
-    grant = re.search("GRANT SELECT ON [^;]*", caplog.text)
-    assert grant is not None
-    assert [rule.most_bytes for rule in CassandraPlan.of(unaware).details.indexes] == [8_192]
-
-    admin.execute(grant[0])
-    plan = flusher.plan(schema, "k")
-    assert "minimum_timestamp_fail_threshold = 30d" in caplog.text
-    assert "refuses writes at TWO (write_consistency_levels_disallowed)" in caplog.text
-    assert {name for name in GUARDRAILS if f"{name} = " in caplog.text} == {
-        "minimum_timestamp_fail_threshold",
-        "column_value_size_fail_threshold",
-        "collection_size_fail_threshold",
-        "items_per_collection_fail_threshold",
-        "data_disk_usage_percentage_fail_threshold",
-    }
-    long = pa.record_batch({"id": [1, 2], "c": ["x" * 2_048, "x" * 2_049]}, schema)
-    with pytest.raises(InvalidRow, match=r"2,048 bytes that the index by_c takes, in .* id=2\."):
-        flusher.check(long, plan)
-
     flusher = target(node, "flusher", "hunter2", "guarded")
-    fine = flusher.check(long[:1], plan)
+    plan = flusher.plan(SCHEMA, "k")
+    fine = flusher.check(pa.record_batch({"id": pa.array([1], pa.int32())}), plan)
     with flusher.connect(Owner("q", "l", "c")) as session:
-        session.write(plan, Slice(0, fine, NOW_US - 29 * DAY_US))
-        session.drain()
-        session.write(plan, Slice(0, flusher.check(long, unaware), NOW_US))
-        with pytest.raises(TargetRefused, match="refuses the row with id=2"):
-            session.drain()
         session.write(plan, Slice(0, fine, NOW_US - 31 * DAY_US))
-        session.drain()  # 5.0.9 does not look at the timestamps of batches, but at those of lone statements
+        session.drain()
     insert = f"INSERT INTO ks.guarded (id) VALUES (1) USING TIMESTAMP {NOW_US - 31 * DAY_US}"
     with connect(flusher.options) as connection, pytest.raises(InvalidRequest) as old:
         connection.session.execute(insert)
@@ -215,15 +175,3 @@ def test_a_value_that_a_guardrail_refuses(
         session.write(plan, Slice(0, flusher.check(batch, plan), NOW_US))
         with pytest.raises(TargetRefused, match=rf"(?s)the row with id=2 of .*{guardrail}"):
             session.drain()
-
-
-@pytest.mark.usefixtures("admin")
-def test_a_level_that_the_ledger_is_not_read_at(
-    node: EmbeddedCassandra, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Said at the start."""
-    fitness._say.cache_clear()
-    given = {"username": "cassandra", "password": "cassandra"}
-    with caplog.at_level(logging.WARNING, "wal_sink"):
-        target(node, **given, serialConsistencyLevel="LOCAL_SERIAL").plan(SCHEMA, "k")
-    assert "refuses reads at LOCAL_SERIAL (read_consistency_levels_disallowed)" in caplog.text

@@ -142,38 +142,6 @@ class TimesContract(ABC):
                     write(now + number * S_US, rows)
         assert self.rows(target) == {("a", 1): (3, "new"), ("b", 1): (1, "x"), ("d", 1): (1, None)}
 
-    def test_of_one_key_and_time_the_later_position_stays(self, make: Make) -> None:
-        """Cell by cell, each with the life of its row, and not the larger value.
-
-        A row that comes after its delete is there.
-        """
-        given = {**EVENT_COLUMN, **TTL_COLUMN, "operationColumn": "op"}
-        target, now = make(given), now_us() - 100 * S_US
-        at = _instant(now)
-        rows = [
-            ("a", 1, 9, "z", "upsert", at, 9_000),
-            ("b", 1, 1, "gone", "upsert", at, 9_000),
-            ("a", 1, 5, None, "upsert", at, 1_000),
-            ("b", 1, None, None, "delete", at, None),
-            ("c", 1, 1, "hidden", "upsert", at, 9_000),
-            ("c", 1, None, None, "delete", at, None),
-            ("a", 1, None, "b", "upsert", at, 2_000),
-            ("c", 1, 2, None, "upsert", at, 3_000),
-            ("a", 2, 1, "other", "upsert", at, 4_000),
-        ]
-        with _open(target, "op", "at", "life") as write:
-            for _ in range(2):
-                write(now, [("c", 1, None, "older", "upsert", _instant(now - 1), 9_000)])
-                write(now, rows)
-        assert self.rows(target) == {
-            ("a", 1): (5, "b"),
-            ("a", 2): (1, "other"),
-            ("c", 1): (2, None),
-        }
-        lives = self.lives(target)
-        for key, given_s in {("a", 1): 1_000, ("a", 2): 4_000, ("c", 1): 3_000}.items():
-            assert given_s - 120 < (lives[key] or 0) <= given_s - 99
-
 
 class _open:  # noqa: N801 -- used as a function
     """Connect; writes rows as planner, task and flusher do, at a timestamp of the ledger."""

@@ -18,10 +18,8 @@ from wal_sink.model.plan import Column, Plan
 from wal_sink.publish.preflight import CheckedColumn
 from wal_sink.targets.cassandra.check import check
 from wal_sink.targets.cassandra.compare import Wanted, match_columns, refuse_changed, refuse_hidden
-from wal_sink.targets.cassandra.feature import Form
 from wal_sink.targets.cassandra.row_options import read_columns
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
-from wal_sink.targets.cassandra.table import IndexMetadata, TermLimits, index_rules
 from wal_sink.targets.cassandra.write.statements import delete, upsert
 
 NAMES = {"orderId": "id", "theShop": "shop"}
@@ -69,7 +67,7 @@ def test_each_column_is_written_to_its_own() -> None:
         ("day", "day", "date", "clustering"),
         ("orderId", "id", "bigint", "partition"),
     ]
-    assert '("shop", "day", "id")' in upsert(plan(), Form())
+    assert '("shop", "day", "id")' in upsert(plan())
     assert delete(plan()).endswith('WHERE "shop" = ? AND "day" = ? AND "id" = ?')
     swapped = pa.schema([("id", pa.date32()), ("day", pa.int64())])
     columns = match_columns(swapped, live(*COLUMNS), Wanted({"id": "day", "day": "id"}))
@@ -84,6 +82,8 @@ def test_the_plan_travels_and_one_without_other_names_is_written_as_before() -> 
     logged = Plan.from_json(plan(clustering=("day",)).plain.to_json(), "plan")
     assert logged == plan(clustering=("day",)).plain
     assert CassandraPlan.of(logged) == plan(clustering=("day",))
+    hostile = msgspec.structs.replace(logged, table="shop.orders; DROP TABLE x")
+    assert CassandraPlan.of(hostile).table == '"shop"."orders"', "it stands in statements"
     same = Column(name="a", source="int32", type="int", role="regular")
     text = Plan(key="k", target="t", table="t", columns=(same,)).to_json()
     assert set(json.loads(text)["columns"][0]) == {"name", "source", "type", "role"}
@@ -125,15 +125,6 @@ def test_a_task_names_a_column_as_the_dataframe_does() -> None:
         check(rows, plan())
     assert '["day"]' in caught.value.remedy
     assert check(rows[:0], plan()).schema.names == SCHEMA.names
-
-
-def test_an_index_is_of_the_tables_column_and_refuses_the_dataframes() -> None:
-    index = IndexMetadata("by_shop", "CUSTOM", {"target": "shop", "class_name": "sai"})
-    (rule,) = index_rules([index], plan().columns, {}, TermLimits(text=3))
-    assert rule.column == "theShop"
-    indexed = plan(indexes=(rule,))
-    with pytest.raises(InvalidRow, match=r"Column theShop .* by_shop"):
-        check(pa.record_batch([["long"], [0], [1]], schema=SCHEMA), indexed)
 
 
 def test_a_table_that_changes_is_compared_by_its_own_names() -> None:

@@ -18,7 +18,6 @@ from wal_sink.options import parse, public
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.options import ENVIRONMENT, login
-from wal_sink.targets.cassandra.row_options import CONFLICTS
 
 MINIMUM = {"keyspace": "shop", "table": "orders", "cassandra.contactPoints": "10.0.0.1"}
 
@@ -103,7 +102,7 @@ def test_the_ledger_may_be_elsewhere(given: str, expected: tuple[str, str]) -> N
         ("cassandra.contactPoints", "[::1]:9042", "cassandra.port"),
         ("cassandra.contactPoints", "a b", "comma-separated"),
         ("cassandra.contactPoints", "me:S3CRET@host", "holds a @"),
-        ("table", "orders,refunds", '"tables", "orders,refunds"'),
+        ("table", "orders,refunds", "option targets"),
         ("table", "shop.orders", r'"keyspace", "shop"\)\.option\("table", "orders"'),
         ("table", '"Orders"', "without quotes"),
         ("keyspace", "my-shop", "letters, digits and underscores"),
@@ -223,49 +222,43 @@ def test_a_bundle_that_cannot_be_used(tmp_path: Path) -> None:
         connect(given)
 
 
-VALUES = {
-    "table": "orders",
-    "tables": "a,b",
-    "operationColumn": "op",
-    "cassandra.ttl": "9",
-    "cassandra.ttlColumn": "life",
-    "cassandra.expiresAtColumn": "until",
-    "cassandra.timestampColumn": "at",
-    "cassandra.writeMode": "update",
-    "cassandra.collections.tags": "add",
-    "cassandra.ifNotExists": "true",
-    "cassandra.addColumns": "clicks",
-    "createTable": "true",
-}
-"""An option of each row feature, with a value other than its default."""
+LIVES = {"cassandra.ttl": "9", "cassandra.ttlColumn": "life", "cassandra.expiresAtColumn": "until"}
 
 
-def test_every_pair_of_options_is_taken_or_refused_as_the_table_says() -> None:
-    """Each alone is taken; of two that contradict each other both are named, with a remedy."""
-    conflicts = {
-        frozenset(each.replace("<column>", "tags") for each in pair[:2]): pair for pair in CONFLICTS
-    }
-    assert set().union(*conflicts) == VALUES.keys()
-    for pair in itertools.chain(
-        itertools.combinations(VALUES, 1), itertools.combinations(VALUES, 2)
-    ):
-        given = {"keyspace": "shop", "cassandra.contactPoints": "h"}
-        given |= {name: VALUES[name] for name in pair}
-        given |= {} if "tables" in given else {"table": "orders"}
-        given |= {"keyColumns": "id"} if "createTable" in pair else {}
-        if (conflict := conflicts.get(frozenset(pair))) is None:
-            parse(given, CassandraOptions)
-            continue
-        with pytest.raises(OptionError) as caught:
-            parse(given, CassandraOptions)
-        assert all(name in caught.value.what for name in pair)
-        assert conflict.why in caught.value.what
-        assert caught.value.remedy == conflict.remedy
+@pytest.mark.parametrize("pair", [*itertools.combinations(LIVES, 2)])
+def test_two_lives_of_a_row_are_refused(pair: tuple[str, str]) -> None:
+    """Both options are named; each alone is taken."""
+    for name in pair:
+        parse(MINIMUM | {name: LIVES[name]}, CassandraOptions)
+    with pytest.raises(OptionError) as caught:
+        parse(MINIMUM | {name: LIVES[name] for name in pair}, CassandraOptions)
+    assert all(name in caught.value.what for name in pair)
+    assert caught.value.remedy == "Keep one of them."
+
+
+@pytest.mark.parametrize(
+    ("given", "words", "remedy"),
+    [
+        ({"table": "a,b"}, "several tables", "by option targets"),
+        ({"table": "shop.b"}, "holds a keyspace too", '.option("keyspace", "shop")'),
+        ({"table": '"b"'}, "cannot be a name", "without quotes"),
+        (
+            {"operationColumn": "t", "cassandra.ttlColumn": "t"},
+            "both name column t",
+            "a column for each",
+        ),
+    ],
+)
+def test_options_that_say_no_table_are_refused(
+    given: dict[str, str], words: str, remedy: str
+) -> None:
+    """At the start, with a remedy."""
+    with pytest.raises(OptionError, match=words) as caught:
+        parse(MINIMUM | given, CassandraOptions)
+    assert remedy in caught.value.remedy
 
 
 SAID = [
-    ({"table": "", "tables": "a, b"}, "rows", "to every table"),
-    ({"table": "", "tables": "a, b", "tableColumn": "goes"}, "rows", "goes names"),
     ({"operationColumn": "op"}, "deletes", "whose op is delete"),
     ({"operationColumn": "o"}, "deletes", "whose o is delete"),
     ({"operationColumn": "o", "operations": '{"U": "upsert", "D": "delete"}'}, "deletes", "o is D"),
@@ -276,9 +269,6 @@ SAID = [
     ({"cassandra.expiresAtColumn": "a"}, "life", "cassandra.expiresAtColumn"),
     ({"cassandra.timestampColumn": "a"}, "newest", "cassandra.timestampColumn"),
     ({"cassandra.writeMode": "update"}, "write", "UPDATE"),
-    ({"cassandra.collections.tags": "add"}, "collections", "tags=add; by UPDATE"),
-    ({"cassandra.ifNotExists": "true"}, "newest", "the first row of a key"),
-    ({"cassandra.addColumns": "v, w"}, "totals", "v, w are added"),
 ]
 """Options of rows, and what a start says of them under which heading."""
 
@@ -297,7 +287,7 @@ def test_each_option_of_rows_makes_a_plan_of_its_own_and_is_said() -> None:
     schema = pa.schema([("id", pa.int64())])
     keys = {plan_key(schema, "cassandra", target(given).shape) for given, _, _ in SAID}
     assert len({plan_key(schema, "cassandra", plain.shape), *keys}) == len(SAID) + 1
-    defaults = {"cassandra.writeMode": "insert", "cassandra.ifNotExists": "false"}
+    defaults = {"cassandra.writeMode": "insert"}
     assert target(defaults).shape == plain.shape
-    whole = target({"cassandra.collections.tags": "overwrite", "cassandra.columns": '{"a": "a"}'})
+    whole = target({"cassandra.columns": '{"a": "a"}'})
     assert {*whole.description} == {*plain.description}, "what is as without it is not said"

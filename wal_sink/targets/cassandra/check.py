@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 
 from wal_sink.targets.arrow_values import int64, not_deleted, refuse_other_schema
 from wal_sink.targets.cassandra.casts import sizes
-from wal_sink.targets.cassandra.feature import Check, TaskRows
+from wal_sink.targets.cassandra.feature import TaskRows
 from wal_sink.targets.cassandra.features import used
 from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, in_order
-from wal_sink.targets.cassandra.rules import InvalidValue, invalid_values, refuse_invalid, refused
+from wal_sink.targets.cassandra.rules import InvalidValue, invalid_values, refuse_invalid
 from wal_sink.targets.cassandra.types import cast_column, column_types
 
 MAX_KEY_BYTES = 65_535
@@ -29,29 +29,15 @@ def check(batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
     """Cast `batch` to the types that the log holds.
 
     :raises SchemaMismatch: the columns are not those of the plan.
-    :raises InvalidRow: a row cannot be written to one of its tables, or names no table.
-    """
-    refuse_other_schema(batch.schema, plan)
-    whole: Check = check_for_one
-    for feature in used(plan):
-        whole = feature.wrap_check(whole, plan)
-    return whole(batch, plan)
-
-
-def check_for_one(batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
-    """Cast `batch` to what the log holds for one table.
-
     :raises InvalidRow: a row cannot be written; names the column and the first such row.
     """
-    features, rows = tuple(used(plan)), TaskRows(batch, plan)
-    for feature in features:
+    refuse_other_schema(batch.schema, plan)
+    rows = TaskRows(batch, plan)
+    for feature in used(plan):
         feature.read(rows)
     stored = _checked(rows.rows, rows.table, rows.deletes)
     found = dict(zip(stored.schema.names, stored.columns, strict=True)) | rows.controls
-    batch = in_order(found, plan)
-    for feature in features:
-        batch = feature.resolve_ties(batch, plan)
-    return batch
+    return in_order(found, plan)
 
 
 def _checked(
@@ -76,10 +62,6 @@ def _checked(
     names = [column.name for column in plan.columns]
     result = pa.RecordBatch.from_arrays(stored, names=names)
     _refuse_sizes(batch, plan, result)
-    for rule in plan.details.indexes:
-        if found := next(refused(rule, result.column(rule.column), plan.key), None):
-            value = batch.column(rule.column)[found.row]  # as it was given
-            refuse_invalid(batch, plan, found._replace(value=value))
     return result
 
 

@@ -11,13 +11,12 @@ import pyarrow as pa
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Column
-from wal_sink.options import of_column
 from wal_sink.targets.cassandra import ddl
-from wal_sink.targets.cassandra.row_options import COLLECTIONS, COLUMNS_OPTION
-from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, Change
+from wal_sink.targets.cassandra.row_options import COLUMNS_OPTION
+from wal_sink.targets.cassandra.row_plan import CassandraPlan
 from wal_sink.targets.cassandra.table import ColumnMetadata, TableMetadata
-from wal_sink.targets.cassandra.types import CqlType, mismatches, parse, taken, user_type_names
-from wal_sink.targets.columns import TableColumn, TableRules, does_not_fit
+from wal_sink.targets.cassandra.types import mismatches, parse, user_type_names
+from wal_sink.targets.columns import TableColumn, TableRules
 from wal_sink.targets.columns import match_columns as compare
 from wal_sink.targets.create_table import CREATE_TABLE, KEY_COLUMNS
 from wal_sink.targets.names import did_you_mean, quote
@@ -31,14 +30,7 @@ class Wanted(NamedTuple):
     names: Mapping[str, str] = {}
     """The table's names of columns that have another one there, by the DataFrame's."""
     update: bool = False
-    """Whether rows are written by UPDATE where no collection is changed."""
-    changes: Mapping[str, Change] = {}
-    """What is done to collections that are not written whole, by the DataFrame's names."""
-
-    def among(self, columns: list[str]) -> Wanted:
-        """Return how some columns of the DataFrame are to be written."""
-        changes = {name: change for name, change in self.changes.items() if name in columns}
-        return Wanted(self.names, self.update or bool(changes), changes)
+    """Whether rows are written by UPDATE."""
 
 
 AS_IT_IS = Wanted()
@@ -61,75 +53,9 @@ def match_columns(
     :raises SchemaMismatch: with a line for each thing that does not fit.
     """
     _refuse_table(schema, live)
-    rules = CassandraRules(schema, live, wanted.among(schema.names))
+    rules = CassandraRules(schema, live, wanted)
     others = about_other_names(schema, wanted.names)
     return compare(schema, rules.columns, str(live.name), rules, others, wanted.names)
-
-
-def match_tables(
-    schema: pa.Schema, tables: Sequence[TableMetadata], wanted: Wanted = AS_IT_IS
-) -> list[tuple[Column, ...]]:
-    """Match the DataFrame's columns with those of each table, which may lack some.
-
-    :returns: for each table the columns that it has, in the DataFrame's order.
-    :raises SchemaMismatch: no table has a column; a table does not fit; or two have a column in two types.
-    """
-    matched, names = [], wanted.names
-    for live in tables:
-        has = {column.name for column in live.columns}
-        # Where there is no table, its own error says so, with all columns.
-        own = [f for f in schema if names.get(f.name, f.name) in has or not has]
-        mine = {name: column for name, column in names.items() if column in has or not has}
-        matched.append(match_columns(pa.schema(own), live, wanted._replace(names=mine)))
-    problems = [
-        *about_other_names(schema, names),
-        *_about_no_table(schema, tables, names),
-        *_about_two_types(tables, matched),
-    ]
-    if problems:
-        raise does_not_fit(", ".join(str(live.name) for live in tables), problems)
-    for live, columns in zip(tables, matched, strict=True):
-        if lacking := [name for name in schema.names if name not in {c.name for c in columns}]:
-            log.info(
-                "table %s lacks the column %s, which is not written there",
-                live.name,
-                ", ".join(lacking),
-            )
-    return matched
-
-
-def _about_no_table(
-    schema: pa.Schema, tables: Sequence[TableMetadata], names: Mapping[str, str]
-) -> Iterator[str]:
-    known = {column.name for live in tables for column in live.columns}
-    written = {names.get(name, name) for name in schema.names}
-    for name in schema.names:
-        if (column := names.get(name, name)) not in known:
-            near = did_you_mean(column, known - written)
-            yield f"{name}: none of the tables has a column {column}. {near}".rstrip() + (
-                " Rename or drop it."
-            )
-
-
-def _about_two_types(
-    tables: Sequence[TableMetadata], matched: Sequence[tuple[Column, ...]]
-) -> Iterator[str]:
-    first: dict[str, tuple[TableMetadata, Column]] = {}
-    for live, columns in zip(tables, matched, strict=True):
-        for column in columns:
-            other, noted = first.setdefault(column.name, (live, column))
-            if _bare(parse(column.type, live.types)) != _bare(parse(noted.type, other.types)):
-                yield (
-                    f"{column.name}: it is {noted.type} in {other.name} and {column.type} in {live.name}, and"
-                    " the log has each value once. Give it one type in both, or add a copy of the column"
-                    " under another name."
-                )
-
-
-def _bare(tree: CqlType) -> CqlType:
-    """Return the type without what does not change its values: whether it is frozen, how it is printed."""
-    parts = tuple(_bare(part) for part in tree.parts)
-    return tree._replace(frozen=False, label="", parts=parts)
 
 
 class CassandraRules(TableRules):
@@ -139,7 +65,6 @@ class CassandraRules(TableRules):
         self._live, self._wanted = live, wanted
         written = [wanted.names.get(name, name) for name in schema.names]
         self._static_alone = writes_static_alone(live, written)
-        self._by_name = {column.name: column for column in live.columns}
 
     @property
     def columns(self) -> list[TableColumn]:
@@ -157,11 +82,9 @@ class CassandraRules(TableRules):
         ]
 
     def about_type(self, field: pa.Field, column: TableColumn) -> Sequence[str]:
-        """Say why its elements cannot be changed, or else where its type does not fit."""
-        tree, change = parse(column.type, self._live.types), self._wanted.changes.get(field.name)
-        if change and (why := about_change(field, self._by_name[column.name], tree, change)):
-            return [why]
-        return [*map(str, mismatches(field.name, field.type, taken(tree, change)))]
+        """Say where its type does not fit."""
+        tree = parse(column.type, self._live.types)
+        return [*map(str, mismatches(field.name, field.type, tree))]
 
     def about_missing(self, field: pa.Field, free: Collection[str]) -> str:
         """Name the option, if it has given the name; another case is a slip, and no new column."""
@@ -191,42 +114,6 @@ class CassandraRules(TableRules):
             f"it is in the table's primary key ({column.role} key, {column.type}) and not in the DataFrame."
             f" Add it{update}."
         )
-
-
-def option_of(column: str) -> str:
-    """Return the option that says what is done to a collection."""
-    return of_column(COLLECTIONS, column)
-
-
-def about_change(field: pa.Field, column: ColumnMetadata, tree: CqlType, change: Change) -> str:
-    """Say why a column's elements cannot be added or taken out one by one; empty: they can.
-
-    :param field: the DataFrame's column.
-    :param column: the table's.
-    :param tree: its type.
-    """
-    begins = f"{field.name}: {option_of(field.name)} is {change}, and"
-    leave = "Leave out the option"
-    if column.role in KEY:
-        return f"{begins} {column.name} is in the table's primary key. {leave}."
-    if tree.kind == "list":
-        return (
-            f"{begins} the table's {tree.label} is a list: to append to it twice doubles its elements, and a"
-            f" write can be repeated. {leave}, or make the table's column a set or a map."
-        )
-    if tree.kind not in ("set", "map"):
-        return f"{begins} the table's {tree.label} is no set and no map. {leave}."
-    if tree.frozen:
-        return (
-            f"{begins} the table's {tree.label} is frozen: it can only be written whole. {leave}, or give"
-            " the table a column that is not frozen."
-        )
-    if change == "remove" and tree.kind == "map" and pa.types.is_map(field.type):
-        return (
-            f"{begins} entries are taken out by their keys. Give an array of them,"
-            f' .withColumn("{field.name}", map_keys("{field.name}")).'
-        )
-    return ""
 
 
 def used_types(
@@ -337,8 +224,8 @@ def _refuse_table(schema: pa.Schema, live: TableMetadata) -> None:
         raise SchemaMismatch(
             f"{live.name} is a counter table: counters take no write timestamp, so "
             "an increment cannot be written exactly once.",
-            "Write the totals to a table without counters: aggregate in Spark, or let the sink add them up"
-            " (cassandra.addColumns).",
+            "Write the totals to a table without counters: aggregate in Spark, and write them by"
+            " wal_sink.batch_writer in update mode.",
         )
 
 

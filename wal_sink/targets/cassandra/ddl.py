@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import canonical, fields, is_array, spark_type
-from wal_sink.targets.cassandra.row_plan import ADDED_COLUMN, KEY, TableName
+from wal_sink.targets.cassandra.row_plan import KEY, TableName
 from wal_sink.targets.cassandra.table import ColumnMetadata, Role, TableMetadata
 from wal_sink.targets.cassandra.types import CQL_FOR
 from wal_sink.targets.create_table import Layout, refuse_unknown_columns
@@ -100,8 +100,6 @@ def new_table(
     schema: pa.Schema,
     layout: Layout,
     names: Mapping[str, str],
-    *,
-    totals: bool,
 ) -> TableMetadata:
     """Return the table that takes a DataFrame, as it will be: option createTable.
 
@@ -111,13 +109,10 @@ def new_table(
     :param schema: of the columns that are written.
     :param layout: as `primary_key` returns it, by the DataFrame's names.
     :param names: the table's by the DataFrame's, for those that differ.
-    :param totals: whether it needs the column that says what is in the totals.
     :raises SchemaMismatch: the DataFrame lacks a column of the key, or has one that createTable cannot make.
     """
     refuse_unknown_columns(layout, schema)
     columns = [_column(live.name, field, layout, names) for field in schema]
-    if totals:
-        columns.append(ColumnMetadata(ADDED_COLUMN, "text", "regular"))
     by_name = {names.get(name, name): number for number, name in enumerate(layout.key)}
     columns.sort(key=lambda column: by_name.get(column.name, len(by_name)))
     return live._replace(tables=(*live.tables, live.name.table), columns=tuple(columns))

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import itertools
 import socket
-import struct
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -404,7 +403,7 @@ class Encoded(NamedTuple):
 def encode(
     batch: pa.RecordBatch,
     plan: CassandraPlan,
-    stamps: Array | int | None,
+    stamps: Array | int,
     head: bytes = b"",
     *,
     stamp_first: bool = False,
@@ -417,21 +416,18 @@ def encode(
     four bytes before it, as in a request's `<n><value_1>...<value_n>`, without the number.
 
     :param stamps: write timestamps, microseconds since 1970, int64; or only that of row 0, if that
-        of row i is greater by i. None: the statement does not take them.
+        of row i is greater by i.
     :param head: bytes that stand before each row.
     :param stamp_first: whether the timestamp stands before the columns.
     :param ttls: seconds to live, which stand behind the timestamp; None: nothing does.
-    :param cleared: whether every value beside the key is written as null; the elements of a changed
-        collection are not: the plan has them taken out.
+    :param cleared: whether every value beside the key is written as null.
     """
     rows = batch.num_rows
-    changes = plan.details.changes
-    other = UNSET if plan.details.nulls == "unset" else NULL
+    absent = UNSET if plan.details.nulls == "unset" else NULL
     pieces: list[Pieces] = [constant(head)] if head else []
     columns: list[Pieces] = []
     for of, tree, column in zip(plan.columns, column_types(plan), batch.columns, strict=True):
-        absent = UNSET if of.name in changes else other
-        if cleared and of.role not in KEY and of.name not in changes:
+        if cleared and of.role not in KEY:
             columns.append(_as_null(column, absent))
         else:
             columns += prefixed(column, tree, absent)
@@ -503,44 +499,3 @@ def _part_length(pieces: tuple[Pieces, ...]) -> Pieces:
     if widths.max(initial=0) > _PART_BYTES:
         raise ValueError(f"A part of the partition key has more than {_PART_BYTES} bytes")
     return fixed(widths, ">u2")
-
-
-_LENGTH = struct.Struct(">i")
-
-
-class Keys(NamedTuple):
-    """The keys of a batch's rows, each once."""
-
-    numbers: Array
-    """Of each row the number of its key, int64; counted from 0 in the order in which keys come."""
-    distinct: pa.Array
-    """The bytes of each key: its values, each with its length in four bytes before it."""
-
-    def values(self) -> Iterator[list[bytes]]:
-        """Yield the values of each key, in the order of the plan's columns."""
-        for key in self.distinct.to_pylist():
-            at, values = 0, []
-            while at < len(key):
-                (length,) = _LENGTH.unpack_from(key, at)
-                at += _LENGTH.size + length
-                values.append(key[at - length : at])
-            yield values
-
-
-def distinct_keys(
-    batch: pa.RecordBatch, table: CassandraPlan, *before: Pieces, roles: Collection[str] = KEY
-) -> Keys:
-    """Return the keys of rows that `check` returned.
-
-    :param table: the plan's columns that the table has.
-    :param before: further parts of each key, without a length; `values` cannot be asked then.
-    :param roles: of the columns of the key.
-    """
-    pieces = [*before]
-    for column, tree in zip(table.columns, column_types(table), strict=True):
-        if column.role in roles:
-            pieces += prefixed(batch.column(column.name), tree)
-    rows = batch.num_rows
-    found = piece_binaries(varying(joined(pieces, rows), rows)).dictionary_encode()
-    numbers = elements(found.indices.cast(pa.int64()), "i8")
-    return Keys(numbers, found.dictionary)

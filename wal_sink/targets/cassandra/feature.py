@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wal_sink.model.plan import Column, WriteDemands
+from wal_sink.model.plan import Column
 from wal_sink.targets.arrow_values import FALSE, not_deleted
 from wal_sink.targets.cassandra.casts import as_is
-from wal_sink.targets.cassandra.compare import Wanted
 from wal_sink.targets.cassandra.fitness import Server
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan
@@ -22,9 +20,6 @@ from wal_sink.targets.cassandra.rules import InvalidValue, Reason, refuse_invali
 from wal_sink.targets.cassandra.table import TableMetadata
 
 Ints = npt.NDArray[np.int64]
-
-Check = Callable[[pa.RecordBatch, CassandraPlan], pa.RecordBatch]
-"""Casts rows to the types that the log holds, or raises InvalidRow."""
 
 EXPIRED, UPSERT = -2, -1
 """The kinds of rows that are upserts: a row whose life is over is written as it is afterwards. The kind of a
@@ -47,18 +42,6 @@ class Agreement(NamedTuple):
     live: TableMetadata
     columns: tuple[Column, ...]
     """Those of the table that the DataFrame has."""
-    wanted: Wanted
-
-
-class Form(NamedTuple):
-    """The form of the statement by which a row is written that is no delete."""
-
-    update: bool = False
-    """UPDATE, else INSERT."""
-    condition: str = ""
-    """Behind the values of an INSERT."""
-    stamped: bool = True
-    """Whether it takes the write timestamp: a statement with a condition is dated by the server."""
 
 
 class TaskRows:
@@ -109,10 +92,6 @@ class Feature:
 
     noted = ""
     """The detail of a plan's rows that says whether they are written with the feature, see `used`."""
-    demands = WriteDemands()
-    """What such rows demand of the flush."""
-    form: Mapping[str, Any] = MappingProxyType({})
-    """What it changes of the form of the statement by which a row is written that is no delete."""
 
     # --- when a query starts ---
 
@@ -125,25 +104,11 @@ class Feature:
     ) -> pa.Schema:
         """Return the columns of a DataFrame without those that only say what becomes of a row.
 
-        :param known: the DataFrame's names of the columns that the tables have.
-        :param place: the tables, as errors show them.
-        :raises SchemaMismatch: such a column is missing, or has another type, or a table has it, too.
+        :param known: the DataFrame's names of the columns that the table has.
+        :param place: the table, as errors show it.
+        :raises SchemaMismatch: such a column is missing, or has another type, or the table has it, too.
         """
         return schema
-
-    def wanted(self, wanted: Wanted, options: CassandraOptions, names: Sequence[str]) -> Wanted:
-        """Return how the columns of a DataFrame are to be written.
-
-        :param names: of the columns that are.
-        :raises SchemaMismatch: an option names none of them.
-        """
-        return wanted
-
-    def refuse_server(self, server: Server, options: CassandraOptions) -> None:
-        """Refuse a server that cannot do what the options ask for; also at each connection.
-
-        :raises SchemaMismatch: it cannot.
-        """
 
     def agree(self, details: CassandraRowPlan, agreed: Agreement) -> CassandraRowPlan:
         """Return the details of a table's plan with those of the feature.
@@ -158,19 +123,11 @@ class Feature:
         """Whether rows are written with the feature. The hooks below are for such plans."""
         return bool(getattr(plan.details, self.noted))
 
-    def wrap_check(self, check: Check, plan: CassandraPlan) -> Check:
-        """Return the check of rows, around the one for rows of one table."""
-        return check
-
     def read(self, rows: TaskRows) -> None:
         """Read the columns that say what becomes of a row.
 
         :raises InvalidRow: one of them is invalid.
         """
-
-    def resolve_ties(self, batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
-        """Return the rows that go into the log."""
-        return batch
 
     def refuse_drift(self, plan: CassandraPlan, live: TableMetadata) -> None:
         """Refuse a table that was altered so that rows cannot be written any more; also at the start.
@@ -199,10 +156,3 @@ class Feature:
     def kinds(self, batch: pa.RecordBatch, plan: CassandraPlan, kinds: Ints) -> Ints:
         """Return the kinds of the rows' statements, of those that they have so far."""
         return kinds
-
-    def rounds(self, rows: Stamped, plan: CassandraPlan, lives: Ints | None) -> Iterable[Ints]:
-        """Yield the places of rows that are sent at once on the condition of its `form`, round by round.
-
-        :param lives: see `seconds_left`; None: the rows live for ever.
-        """
-        return ()

@@ -15,14 +15,14 @@ from msgspec import Meta
 
 from wal_sink.errors import OptionError
 from wal_sink.options import BYTES, CONNECTS, SECONDS, SECRET, about, from_environment, marked
-from wal_sink.targets.cassandra.row_options import ADD_COLUMNS, RowOptions, refuse_bad_name
+from wal_sink.targets.cassandra.row_options import RowOptions, refuse_bad_name
 from wal_sink.targets.cassandra.row_plan import TableName
 
 LEDGER_TABLE = "wal_sink_ledger"
 
 
 class CassandraOptions(RowOptions, frozen=True, kw_only=True):
-    """Where the cluster is, how to connect, which tables to write to, and what becomes of rows there.
+    """Where the cluster is, how to connect, which table to write to, and what becomes of rows there.
 
     :raises OptionError: when constructed with a value that is invalid, or invalid beside another one.
     """
@@ -109,8 +109,6 @@ class CassandraOptions(RowOptions, frozen=True, kw_only=True):
         self._refuse_half_of_tls()
         for part in self.ledger:
             refuse_bad_name("cassandra.ledgerTable", part)
-        if self.add_columns:
-            read_level(self.consistency_level)
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -182,30 +180,6 @@ def _refuse_bad_contact_points(given: str, hosts: tuple[str, ...]) -> None:
 
 ENVIRONMENT = {field: str(name) for field, name in marked(CassandraOptions, "environment").items()}
 """The environment variables for options, by the option's field."""
-
-
-READ_LEVELS = {
-    "QUORUM": "QUORUM",
-    "LOCAL_QUORUM": "LOCAL_QUORUM",
-    "EACH_QUORUM": "LOCAL_QUORUM",
-    "ALL": "QUORUM",
-}
-"""At which level totals are read, by the level of writes: so that a read sees every acknowledged write."""
-
-
-def read_level(level: str) -> str:
-    """Return at which consistency level totals are read.
-
-    :param level: of writes.
-    :raises OptionError: no read is certain to see what was written at it.
-    """
-    if level not in READ_LEVELS:
-        raise OptionError(
-            f"Option cassandra.consistencyLevel is {level}: a total is read before it is written, and this"
-            " level does not promise that the read sees what was written last.",
-            f"With {ADD_COLUMNS} use {' or '.join(READ_LEVELS)}.",
-        )
-    return READ_LEVELS[level]
 
 
 class Login(NamedTuple):

@@ -1,4 +1,4 @@
-"""What Cassandra refuses of values: by their types, however deep, and by the indexes of their columns."""
+"""What Cassandra refuses of values by their types, however deep."""
 
 from __future__ import annotations
 
@@ -10,25 +10,14 @@ import pyarrow.compute as pc
 
 from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Plan
-from wal_sink.targets.arrow_values import TRUE, as_python, float32, int64, shorten
-from wal_sink.targets.cassandra.casts import Constraint, count_in, lists_with, sizes, unnest
-from wal_sink.targets.cassandra.row_plan import KEY, IndexRule
+from wal_sink.targets.arrow_values import TRUE, as_python, int64, shorten
+from wal_sink.targets.cassandra.casts import Constraint, lists_with, unnest
+from wal_sink.targets.cassandra.row_plan import KEY
 from wal_sink.targets.cassandra.types import NESTED, TYPES, CqlType
-
-MOST = 1e17
-"""Largest amount of a vector's element under SAI (`VectorValidation.MAX_FLOAT32_COMPONENT`)."""
-LEAST = 1e-22
-"""Where vectors are compared by cosine, the least amount that its largest element may have.
-
-The square of 2^-75, about 3e-23, is 0 to a float, and so is the length of a vector of such elements: the
-server then fails in the middle of a write, without an answer. It says the same of one of zeros in advance.
-"""
-_ENTRY = 6
-"""Bytes that an index of a map's entries adds to key and value."""
 
 
 class InvalidValue(NamedTuple):
-    """A value that breaks a constraint of its type, or of an index."""
+    """A value that breaks a constraint of its type."""
 
     row: int
     path: str
@@ -55,67 +44,6 @@ class InvalidValue(NamedTuple):
 
 Reason = tuple[pa.Array, str, str]
 """Which values are refused, as flags; why, which continues "Column c of t (value) …"; and what to do."""
-
-
-def refused(rule: IndexRule, stored: pa.Array, plan: str) -> Iterator[InvalidValue]:
-    """Yield the first value that an index refuses for each reason, with the flags of all.
-
-    :param plan: its key.
-    :param stored: the column as the log holds it, cast to its type.
-    """
-    for bad, problem, remedy in _reasons(rule, stored):
-        way_out = (
-            f"{remedy} If the index has to go: drop it, stop the query, wait until everything is flushed"
-            f" (`wal-sink status CHECKPOINT`), delete plans/{plan}.json in the log, and start the query."
-        )
-        if found := InvalidValue.first(bad, rule.column, stored, problem, way_out):
-            yield found
-
-
-def _reasons(rule: IndexRule, stored: pa.Array) -> Iterator[Reason]:
-    if rule.vector:
-        offsets, elements = unnest(stored)
-        amounts = pc.abs(elements)
-        beyond = pc.invert(pc.less_equal(amounts, float32(MOST)))  # NaN is not less
-        yield (
-            lists_with(offsets, beyond),
-            f"has an element that is NaN, infinite or beyond {MOST:g}, which the index {rule.index} refuses",
-            "Repair or drop such rows, or write null in place of the vector.",
-        )
-        if rule.vector == "cosine":
-            large = pc.greater_equal(amounts, float32(LEAST))
-            bad = pc.and_(pc.equal(count_in(offsets, large), int64(0)), stored.is_valid())
-            problem = (
-                f"has zeros alone, or nothing of {LEAST:g} or more: it points nowhere, and the index"
-                f" {rule.index} compares directions (similarity_function cosine)"
-            )
-            remedy = (
-                "Write null in place of it, as for the embedding of an empty text; or index by dot_product or"
-                " euclidean."
-            )
-            yield bad, problem, remedy
-    if rule.most_bytes:
-        what = {"value": "", "entries": "an entry of "}
-        whole = what.get(rule.part, f"one of its {rule.part} of ")
-        yield (
-            _too_long(rule, stored),
-            f"has {whole}more than the {rule.most_bytes:,} bytes that the index {rule.index} takes",
-            "Shorten it, or index a digest of it instead, sha2(col, 256).",
-        )
-
-
-def _too_long(rule: IndexRule, stored: pa.Array) -> pa.Array:
-    if rule.part == "value":
-        return pc.greater(sizes(stored), int64(rule.most_bytes))
-    offsets, values = unnest(stored)
-    if rule.part == "entries":
-        keys, items = values.flatten()
-        of_each = pc.add(pc.add(sizes(keys), sizes(items)), int64(_ENTRY))
-    elif rule.part == "elements":
-        of_each = sizes(values)
-    else:
-        of_each = sizes(values.flatten()[0 if rule.part == "keys" else 1])
-    return lists_with(offsets, pc.greater(of_each, int64(rule.most_bytes)))
 
 
 def invalid_values(

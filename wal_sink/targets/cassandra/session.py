@@ -1,8 +1,7 @@
 """The session of the Cassandra target: rows and ledger of one query over one connection.
 
-The ledger row is replaced by conditional updates of it as a whole (rule 13). A cell that a plain write has
-dated in the future hides what an update writes to it, and to it alone (rule 16). So a condition upon some
-cells would not tell that others are not what they were.
+The ledger row moves by one conditional update of all its cells (rule `ledger`). Nobody but the sink writes the
+ledger table: a plain write to it would hide later updates.
 """
 
 from __future__ import annotations
@@ -10,17 +9,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 from uuid import UUID, uuid5
 
 from cassandra import InvalidRequest, Unauthorized
 
 from wal_sink.errors import SchemaMismatch, TargetRefused, TargetUnavailable
-from wal_sink.model.ledger import LedgerRow, LedgerState, Outcome, Owner, PassedRow, Window
+from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.observer import Observer
-from wal_sink.targets.base import IdempotentSession, OnRefused, Slice
+from wal_sink.targets.base import IdempotentSession, Slice
 from wal_sink.targets.cassandra import ddl
 from wal_sink.targets.cassandra.compare import refuse_not_durable
 from wal_sink.targets.cassandra.driver.connection import (
@@ -31,7 +30,6 @@ from wal_sink.targets.cassandra.driver.connection import (
     explained,
 )
 from wal_sink.targets.cassandra.driver.errors import (
-    Meanwhile,
     classify,
     create_table,
     effect_unknown,
@@ -39,12 +37,9 @@ from wal_sink.targets.cassandra.driver.errors import (
     lacks_schema,
     lagging_node,
     longest_s,
-    nothing,
     retrying,
-    server_now_us,
 )
 from wal_sink.targets.cassandra.driver.internals import ConfigurationException, SyntaxException
-from wal_sink.targets.cassandra.features import refuse_server
 from wal_sink.targets.cassandra.fitness import inspect_server
 from wal_sink.targets.cassandra.options import CassandraOptions, login
 from wal_sink.targets.cassandra.row_plan import TableName
@@ -56,27 +51,17 @@ from wal_sink.targets.names import quote
 class CassandraSession(IdempotentSession):
     """Writes rows and moves the ledger over one connection, which it owns."""
 
-    def __init__(self, connection: Connection, options: CassandraOptions, owner: Owner) -> None:
+    def __init__(self, connection: Connection, options: CassandraOptions, query_id: str) -> None:
         self._connection = connection
         self._options = options
-        self._owner = owner
         timeout_s = longest_s(options.request_timeout)
-        self._ledger = Ledger(connection.session, options.ledger, owner, timeout_s)
+        self._ledger = Ledger(connection.session, options.ledger, query_id, timeout_s)
         self._writer = Writer(connection, options)
-        self._offered: Iterator[tuple[Plan, Slice]] = iter(())
 
-    def read_ledger(self) -> LedgerState | None:
+    def read(self) -> LedgerRow | None:
         """Read the ledger row at the serial consistency level."""
         with _permitted(self._options):
             return self._ledger.read()
-
-    def offer(self, rows: Iterator[tuple[Plan, Slice]]) -> None:
-        """Read the first of them while the next `compare_and_set` is on its way."""
-        self._offered = rows
-
-    def start(self, window: Window) -> None:
-        """Forget what an interrupted flush has left; totals are added by the places of the window's rows."""
-        self._writer.start(self._owner.query_id, window)
 
     def write(self, plan: Plan, rows: Slice) -> None:
         """Send rows; some of their requests are still in flight when this returns."""
@@ -88,33 +73,16 @@ class CassandraSession(IdempotentSession):
         with _permitted(self._options):
             self._writer.drain()
 
-    def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
-        """Send one conditional update or insert, after what an interrupted flush left in flight has ended."""
-        self._writer.abandon()
+    def finish(self, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
+        """Wait for all rows, then send one conditional update or insert."""
         with _permitted(self._options):
-            return self._ledger.compare_and_set(seen, new, self._read_offered)
-
-    def _read_offered(self) -> None:
-        offered, self._offered = self._offered, iter(())
-        self._writer.read_ahead(offered)
+            self._writer.drain()
+            return self._ledger.compare_and_set(seen, new)
 
     def compare(self, plan: Plan) -> None:
-        """Compare it with each of its tables."""
+        """Compare it with its table."""
         with _permitted(self._options):
             self._writer.prepare(plan)
-
-    def written_us(self) -> int | None:
-        """Read the write times of the row's cells."""
-        with _permitted(self._options):
-            return self._ledger.written_us()
-
-    def now_us(self) -> int | None:
-        """Ask a node for its time, each call another node."""
-        return server_now_us(self._connection.session)
-
-    def pass_over(self, refused: OnRefused | None, passed: Sequence[PassedRow] = ()) -> None:  # noqa: ARG002 -- rows are sent again as they are
-        """Let the writer tell of rows that the server refuses, and send the others."""
-        self._writer.pass_over(refused)
 
     def report_to(self, observer: Observer) -> None:
         """Report the requests with rows."""
@@ -141,17 +109,15 @@ def _permitted(options: CassandraOptions) -> Iterator[None]:
     except Unauthorized as error:
         role = login(options)
         name = quote(role.username) if role else "the role"
-        read = options.data if options.add_columns or options.if_not_exists else ()
         raise TargetRefused(
             f"Cassandra at {options.where} now refuses what it allowed before: {error}",
-            "".join(f"GRANT MODIFY ON TABLE {table} TO {name}; " for table in options.data)
-            + "".join(f"GRANT SELECT ON TABLE {table} TO {name}; " for table in read)
-            + f"GRANT SELECT ON TABLE {options.ledger} TO {name}; GRANT MODIFY ON TABLE"
-            f" {options.ledger} TO {name};",
+            f"GRANT MODIFY ON TABLE {options.data} TO {name};"
+            f" GRANT SELECT ON TABLE {options.ledger} TO {name};"
+            f" GRANT MODIFY ON TABLE {options.ledger} TO {name};",
         ) from error
 
 
-def open_session(options: CassandraOptions, owner: Owner) -> CassandraSession:
+def open_session(options: CassandraOptions, query_id: str) -> CassandraSession:
     """Connect, and check that the ledger's table exists.
 
     :raises TargetUnavailable: no connection.
@@ -162,15 +128,15 @@ def open_session(options: CassandraOptions, owner: Owner) -> CassandraSession:
     connection = connect(options)
     try:
         with explained(options):
-            refuse_server(inspect_server(connection.session, options), options)
+            inspect_server(connection.session, options)
             refuse_other_ledger(read_table(connection.session, options.ledger))
     except BaseException:
         connection.close()
         raise
-    return CassandraSession(connection, options, owner)
+    return CassandraSession(connection, options, query_id)
 
 
-_COLUMNS = LedgerRow._fields
+_COLUMNS = ("log_id", "epoch", "digest")
 """All but the key."""
 
 
@@ -181,14 +147,14 @@ class Ledger:
     :param timeout_s: after which an answer counts as lost.
     """
 
-    def __init__(self, session: Any, table: TableName, owner: Owner, timeout_s: float) -> None:
+    def __init__(self, session: Any, table: TableName, query_id: str, timeout_s: float) -> None:
         self._session = session
         self._timeout_s = timeout_s
         self._table = str(table)
-        self._owner = owner
+        self._query_id = query_id
         self._prepared: dict[str, Any] = {}
 
-    def read(self) -> LedgerState | None:
+    def read(self) -> LedgerRow | None:
         """Read the row at the serial consistency level; a read has no effect, so it is retried.
 
         :raises TargetUnavailable: no answer for a while.
@@ -197,41 +163,27 @@ class Ledger:
         row = self._row(", ".join(_COLUMNS))
         if row is None:
             return None
-        return LedgerState.from_row(
-            row, f"query {self._owner.query_id} in the ledger {self._table}"
-        )
+        return LedgerRow.from_cells((self._query_id, *row), f"the ledger {self._table}")
 
-    def written_us(self) -> int | None:
-        """Read when the newest cell of the row was written, in its own timestamps.
-
-        :raises TargetUnavailable: no answer for a while.
-        """
-        row = self._row(", ".join(f"writetime({name}) AS {name}" for name in _COLUMNS))
-        written = [us for us in row or () if us is not None]
-        return max(written, default=None)
-
-    def compare_and_set(
-        self, seen: LedgerState | None, new: LedgerState, meanwhile: Meanwhile = nothing
-    ) -> Outcome:
-        """Write the whole row, if it is exactly the one that was seen (rule 13)."""
+    def compare_and_set(self, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
+        """Write the whole row if it is exactly the one that was seen (rule `ledger`)."""
         if seen is None:
             insert = (
                 f"INSERT INTO {self._table} ({', '.join(LEDGER_COLUMNS)}) "  # noqa: S608 -- quoted name
-                "VALUES (?, ?, ?, ?, ?, ?, ?) IF NOT EXISTS USING TTL 0"
+                "VALUES (?, ?, ?, ?) IF NOT EXISTS USING TTL 0"
             )
-            return self._conditional(insert, (self._owner.query_id, *new.to_row()), nothing)
+            return self._conditional(insert, (self._query_id, *new.cells[1:]))
         update = (
             f"UPDATE {self._table} USING TTL 0 "  # noqa: S608 -- quoted name
             f"SET {', '.join(f'{name} = ?' for name in _COLUMNS)} "
             f"WHERE query_id = ? IF {' AND '.join(f'{name} = ?' for name in _COLUMNS)}"
         )
-        values = (*new.to_row(), self._owner.query_id, *seen.to_row())
-        return self._conditional(update, values, meanwhile)
+        return self._conditional(update, (*new.cells[1:], self._query_id, *seen.cells[1:]))
 
     def _row(self, columns: str) -> Any:
         query = f"SELECT {columns} FROM {self._table} WHERE query_id = ?"  # noqa: S608 -- quoted name
         try:
-            return retrying()(self._execute, query, (self._owner.query_id,), LEDGER_READ).one()
+            return retrying()(self._execute, query, (self._query_id,), LEDGER_READ).one()
         except Exception as error:
             if classify(error) == "fatal":
                 raise
@@ -239,36 +191,27 @@ class Ledger:
                 f"The ledger {self._table} cannot be read: {error}", "See to the cluster."
             ) from error
 
-    def _conditional(
-        self, statement: str, values: tuple[object, ...], meanwhile: Meanwhile
-    ) -> Outcome:
+    def _conditional(self, statement: str, values: tuple[object, ...]) -> Outcome:
         """Send one conditional statement, once.
 
-        :raises Exception: of the driver, when it certainly had no effect.
+        :raises Exception: of the driver, if it certainly had no effect.
         """
         self._prepare(statement)  # here, as an error of this has no effect
         try:
-            result = self._execute(statement, values, LEDGER, meanwhile)
+            result = self._execute(statement, values, LEDGER)
         except Exception as error:
             if effect_unknown(error):
                 return Outcome.UNKNOWN
             raise
         return Outcome.APPLIED if result.was_applied else Outcome.CONFLICT
 
-    def _execute(
-        self,
-        statement: str,
-        values: tuple[object, ...],
-        profile: str,
-        meanwhile: Meanwhile = nothing,
-    ) -> Any:
+    def _execute(self, statement: str, values: tuple[object, ...], profile: str) -> Any:
         return execute(
             self._session,
             self._prepare(statement),
             values,
             profile=profile,
             timeout_s=self._timeout_s,
-            meanwhile=meanwhile,
         )
 
     def _prepare(self, statement: str) -> Any:
@@ -279,16 +222,8 @@ class Ledger:
 
 log = logging.getLogger(__name__)
 
-LEDGER_COLUMNS = {
-    "query_id": "text",
-    "log_id": "text",
-    "checkpoint": "text",
-    "flushed": "bigint",
-    "last_us": "bigint",
-    "begun": "text",
-    "last": "text",
-}
-"""The first is the primary key; the others are in the order of `LedgerState`: see docs/cassandra.md."""
+LEDGER_COLUMNS = {"query_id": "text", "log_id": "text", "epoch": "bigint", "digest": "text"}
+"""The first is the primary key; the others are in the order of `LedgerRow`: see docs/cassandra.md."""
 
 
 _IDS = UUID("6d1c0f0a-5b3e-4c55-9d0e-0c8f4c3a7f21")

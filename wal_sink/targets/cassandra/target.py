@@ -7,10 +7,9 @@ from typing import Self
 
 import pyarrow as pa
 
-from wal_sink.model.ledger import Owner
 from wal_sink.model.plan import Plan
 from wal_sink.options import Options
-from wal_sink.targets.base import Delivery, Kind, Session, Target
+from wal_sink.targets.base import ErrorClass, Session, Target
 from wal_sink.targets.cassandra.options import CassandraOptions, with_environment
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
 from wal_sink.targets.operations import BY_POSITION
@@ -22,21 +21,21 @@ class CassandraTarget(Target):
     :param options: see `CassandraOptions`.
     """
 
+    interface = 2
     name = "cassandra"
     options_type: type[Options] = CassandraOptions
-    delivery = Delivery.IDEMPOTENT
     parallel_writes = True  # rows are ordered by their timestamps alone
 
     options: CassandraOptions
 
     @property
     def writes_to(self) -> str:
-        """Return keyspace and table, of several tables each."""
-        return ", ".join(".".join(table) for table in self.options.data)
+        """Return keyspace and table."""
+        return ".".join(self.options.data)
 
     @property
     def description(self) -> Mapping[str, str]:
-        """Return cluster, consistency level, tables and what becomes of rows."""
+        """Return cluster, consistency level, table and what becomes of rows."""
         from wal_sink.targets.cassandra.features import FEATURES  # noqa: PLC0415 -- pyarrow.compute
 
         given = self.options
@@ -46,7 +45,7 @@ class CassandraTarget(Target):
         renamed = ", ".join(f"{name} as {column}" for name, column in given.column_names.items())
         described = {
             "target": f"{self.name} at {where}, {given.consistency_level}",
-            "table" if given.table else "tables": f"{self.writes_to}, ledger in {ledger}",
+            "table": f"{self.writes_to}, ledger in {ledger}",
             **({"columns": f"{renamed} (cassandra.columns)"} if renamed else {}),
             "nulls": f"{given.nulls}: {nulls[given.nulls]} (cassandra.nulls)",
             "newest": f"{BY_POSITION} (see cassandra.timestampColumn)",
@@ -81,13 +80,13 @@ class CassandraTarget(Target):
         """Fill in secrets from this process's environment: Spark's workers have that of their start."""
         return type(self)(with_environment(self.options))
 
-    def connect(self, owner: Owner) -> Session:
+    def connect(self, query_id: str) -> Session:
         """Connect for flushing."""
         from wal_sink.targets.cassandra.session import open_session  # noqa: PLC0415 -- the driver
 
-        return open_session(self.options, owner)
+        return open_session(self.options, query_id)
 
-    def classify(self, error: Exception) -> Kind:
+    def classify(self, error: Exception) -> ErrorClass:
         """Return what an exception of the driver means for rows."""
         from wal_sink.targets.cassandra.driver.errors import classify  # noqa: PLC0415 -- the driver
 

@@ -30,7 +30,7 @@ from wal_sink.targets.cassandra.casts import (
     cast_to,
     unnest,
 )
-from wal_sink.targets.cassandra.row_plan import CassandraPlan, Change
+from wal_sink.targets.cassandra.row_plan import CassandraPlan
 from wal_sink.targets.names import did_you_mean
 
 
@@ -203,29 +203,13 @@ def has_lists(plan: CassandraPlan) -> bool:
 
 def column_types(plan: CassandraPlan) -> tuple[CqlType, ...]:
     """Return the types of the values that a plan's columns take, in order."""
-    details = plan.details
-    types = tuple(details.types.items())
-    return tuple(
-        _planned(each.type, types, details.changes.get(each.name)) for each in plan.columns
-    )
-
-
-def taken(tree: CqlType, change: Change | None) -> CqlType:
-    """Return the type of the values that a statement takes of a column: to take entries out, of their keys.
-
-    :param change: what is done to the column; None: it is written whole.
-    """
-    if change != "remove" or tree.kind != "map":
-        return tree
-    label = f"set<{tree.parts[0].label}> of the keys of {tree.label}"
-    return CqlType("set", label, frozen=False, parts=tree.parts[:1])
+    types = tuple(plan.details.types.items())
+    return tuple(_planned(each.type, types) for each in plan.columns)
 
 
 @lru_cache(maxsize=1024)
-def _planned(
-    text: str, types: tuple[tuple[str, tuple[tuple[str, str], ...]], ...], change: Change | None
-) -> CqlType:
-    return taken(parse(text, dict(types)), change)
+def _planned(text: str, types: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]) -> CqlType:
+    return parse(text, dict(types))
 
 
 CQL_FOR = {

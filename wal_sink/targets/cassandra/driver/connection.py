@@ -27,7 +27,6 @@ from cassandra.policies import (
     FallthroughRetryPolicy,
     TokenAwarePolicy,
 )
-from cassandra.query import tuple_factory
 
 from wal_sink.errors import OptionError, TargetRefused, TargetUnavailable, WalSinkError
 from wal_sink.options import VARIABLE_IS_READ
@@ -42,7 +41,6 @@ from wal_sink.targets.cassandra.driver.internals import (
 )
 from wal_sink.targets.cassandra.options import (
     ENVIRONMENT,
-    READ_LEVELS,
     CassandraOptions,
     login,
     with_environment,
@@ -79,8 +77,6 @@ def tls_context(options: CassandraOptions) -> ssl.SSLContext | None:
 
 ROWS = "rows"
 """Execution profile of rows: the data's consistency level."""
-TOTALS = "totals"
-"""Execution profile of totals, which are read before they are written: a level that sees what was written."""
 LEDGER = "ledger"
 """Execution profile of conditional updates: the data's level, and the serial one."""
 LEDGER_READ = "ledger read"
@@ -215,9 +211,7 @@ def _profiles(options: CassandraOptions) -> dict[Any, Any]:
     data = ConsistencyLevel.name_to_value[options.consistency_level]
     serial = ConsistencyLevel.name_to_value[options.serial_consistency_level]
 
-    total = READ_LEVELS.get(options.consistency_level, options.consistency_level)
-
-    def profile(consistency: int, **more: Any) -> Any:
+    def profile(consistency: int) -> Any:
         # No speculative execution is the default. A policy instance belongs to one profile.
         return ExecutionProfile(
             load_balancing_policy=TokenAwarePolicy(
@@ -227,13 +221,11 @@ def _profiles(options: CassandraOptions) -> dict[Any, Any]:
             consistency_level=consistency,
             serial_consistency_level=serial,
             request_timeout=options.request_timeout,
-            **more,
         )
 
     return {
         EXEC_PROFILE_DEFAULT: profile(_OF_ONE_NODE),
         ROWS: profile(data),
-        TOTALS: profile(ConsistencyLevel.name_to_value[total], row_factory=tuple_factory),
         LEDGER: profile(data),
         LEDGER_READ: profile(serial),
     }

@@ -32,7 +32,7 @@ from cassandra import (
 from cassandra.cluster import NoHostAvailable
 
 from wal_sink.errors import SchemaMismatch, TargetUnavailable, WalSinkError
-from wal_sink.targets.base import Kind
+from wal_sink.targets.base import ErrorClass
 from wal_sink.targets.cassandra.driver.internals import (
     CAS_WRITE_UNKNOWN,
     ConnectionBusy,
@@ -71,7 +71,7 @@ _RETRY = (
 )
 
 
-def classify(error: Exception) -> Kind:
+def classify(error: Exception) -> ErrorClass:
     """Say whether to try again at once, to slow down first, or to stop the flush.
 
     Rows are idempotent, so an error that may pass is worth another attempt. An unknown error is fatal: a
@@ -179,7 +179,7 @@ def _is_cas_unknown(error: Exception) -> bool:
     return isinstance(error, ErrorMessage) and error.code == CAS_WRITE_UNKNOWN
 
 
-def _of_hosts(error: NoHostAvailable) -> Kind:
+def _of_hosts(error: NoHostAvailable) -> ErrorClass:
     """Judge by the error of each host: an error is fatal for the cluster only if it is for every host."""
     if _is_each(error, lambda each: isinstance(each, _FATAL)):
         return "fatal"
@@ -208,14 +208,6 @@ def longest_s(request_timeout: float) -> float:
     return request_timeout + _LOST_S
 
 
-Meanwhile = Callable[[], None]
-"""Is called while a request is on its way; raises nothing."""
-
-
-def nothing() -> None:
-    """Do nothing meanwhile."""
-
-
 def execute(
     session: Any,
     statement: Any,
@@ -223,7 +215,6 @@ def execute(
     *,
     profile: str,
     timeout_s: float,
-    meanwhile: Meanwhile = nothing,
 ) -> Any:
     """Send a request and return its result, as `session.execute` does.
 
@@ -231,7 +222,6 @@ def execute(
     :raises OperationTimedOut: the driver has not ended it; it may have had its effect, or have it later.
     """
     future = session.execute_async(statement, values, execution_profile=profile)
-    meanwhile()
     return result(future, timeout_s)
 
 

@@ -47,8 +47,6 @@ class EncodedBatch(msgspec.Struct, gc=False):
     """Of the first row; the driver finds the replicas by keyspace and routing key."""
     node: Any = None
     """The driver's host that is the first replica of each row; None: any will do, or it is not known."""
-    is_conditional: bool = False
-    """Whether it is one row with a condition, which is no batch, and whose answer has a row."""
 
     def __len__(self) -> int:
         return self.number

@@ -64,8 +64,6 @@ class Ended(NamedTuple):
     last: Callable[[], EncodedBatch] | None
     """Returns one of those that are acknowledged; it is seldom wanted, and takes a copy of its bytes."""
     failed: Sequence[Failed]
-    present: int = 0
-    """How many of those that are acknowledged have a condition, and found that there is a row."""
     is_pipelined: bool = False
     """Whether they went by one push, and not by a future of the driver."""
 

@@ -88,8 +88,7 @@ class RowLives(Feature):
                     live.default_ttl,
                 )
             return details
-        settings = agreed.server.settings or {}
-        latest_s = latest_expiry_s(settings.get("storage_compatibility_mode"))
+        latest_s = latest_expiry_s(agreed.server.compatibility)
         return msgspec.structs.replace(details, lives=for_server(lives, latest_s, int(time.time())))
 
     def read(self, rows: TaskRows) -> None:

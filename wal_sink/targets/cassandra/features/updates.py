@@ -1,43 +1,35 @@
-"""Rows written by UPDATE; sets and maps whose elements are added or taken out one by one; and lists.
+"""Rows written by UPDATE; and lists that are not frozen.
 
-A row that is written by UPDATE exists as long as one of its values does.
-
-To add an element writes its cell, to take one out deletes its cell, each with the row's timestamp: either may
-be repeated, and changes nothing when it comes late. The server gives each write of a list elements of its
-own, so its rows are sent once (rule 26).
+A row that is written by UPDATE exists as long as one of its values does. The server gives each write of a
+list elements of its own, so its rows are sent once (rule 15).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import msgspec
 
 from wal_sink.errors import SchemaMismatch
-from wal_sink.model.plan import Column, WriteDemands
-from wal_sink.targets.cassandra.compare import Wanted, option_of
+from wal_sink.model.plan import Column
 from wal_sink.targets.cassandra.feature import Agreement, Feature
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_options import (
-    COLUMNS_OPTION,
     EVENT_COLUMN,
     EXPIRES_COLUMN,
     TTL,
     TTL_COLUMN,
     WRITE_MODE,
 )
-from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan, Change, Lives
+from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan, Lives
 from wal_sink.targets.cassandra.table import TableMetadata
 from wal_sink.targets.cassandra.types import has_lists
-from wal_sink.targets.names import did_you_mean
 
 
 class Updates(Feature):
-    """`cassandra.writeMode`; and rows whose collections are changed, as an INSERT writes them whole."""
+    """`cassandra.writeMode`."""
 
     noted = "update"
-    form: Mapping[str, Any] = {"update": True}
 
     def describe(self, options: CassandraOptions) -> Mapping[str, str]:
         """Say when a row exists."""
@@ -47,14 +39,9 @@ class Updates(Feature):
             "write": f"by UPDATE: a row exists as long as one of its values does ({WRITE_MODE})"
         }
 
-    def wanted(self, wanted: Wanted, options: CassandraOptions, names: Sequence[str]) -> Wanted:
-        """Say whether by UPDATE, and find the columns that options name."""
-        changes = found_changes(options.changes, names)
-        return wanted._replace(update=options.write_mode == "update", changes=changes)
-
     def agree(self, details: CassandraRowPlan, agreed: Agreement) -> CassandraRowPlan:
         """Note it, for what an UPDATE can write."""
-        if not agreed.wanted.update:
+        if agreed.options.write_mode != "update":
             return details
         refuse_no_update(agreed.live, agreed.columns, agreed.options.operation_column)
         return msgspec.structs.replace(details, update=True)
@@ -89,54 +76,11 @@ def refuse_no_update(live: TableMetadata, columns: Sequence[Column], operation: 
         )
 
 
-class Collections(Feature):
-    """`cassandra.collections.<column>`."""
-
-    noted = "changes"
-
-    def describe(self, options: CassandraOptions) -> Mapping[str, str]:
-        """Say what is done to which columns."""
-        changes = options.changes
-        changed = ", ".join(f"{option_of(name)}={changes[name]}" for name in sorted(changes))
-        return {"collections": f"{changed}; by UPDATE"} if changed else {}
-
-    def agree(self, details: CassandraRowPlan, agreed: Agreement) -> CassandraRowPlan:
-        """Note the changes of the table's columns."""
-        return msgspec.structs.replace(details, changes=dict(agreed.wanted.changes))
-
-
-def found_changes(modes: Mapping[str, Change], columns: Sequence[str]) -> dict[str, Change]:
-    """Return what is done to the columns of a DataFrame, by their names there.
-
-    :param modes: by column in lower case, as options name them.
-    :raises SchemaMismatch: an option names no column, or two that differ in upper and lower case only.
-    """
-    for column in modes:
-        named = [name for name in columns if name.lower() == column]
-        if not named:
-            near = did_you_mean(column, columns)
-            raise SchemaMismatch(
-                f"Option {option_of(column)} names no column of the DataFrame that is written; it has"
-                f" {', '.join(columns)}. {near}".rstrip(),
-                "Correct its last part, which is the DataFrame's name of the column, or leave it out.",
-            )
-        if len(set(named)) > 1:
-            raise SchemaMismatch(
-                f"Option {option_of(column)} could mean {' or '.join(named)}: Spark passes the names of"
-                " options in lower case.",
-                f"Rename one of the two in the DataFrame; {COLUMNS_OPTION} then says which column of the"
-                " table it is written to.",
-            )
-    return {name: modes[name.lower()] for name in columns if name.lower() in modes}
-
-
 _FROZEN = "Make the columns frozen<list<…>>, leave them out of the DataFrame"
 
 
 class Lists(Feature):
     """No option: the table's columns ask for it."""
-
-    demands = WriteDemands(sent_once=True)
 
     def used(self, plan: CassandraPlan) -> bool:
         """Whether a column is such a list."""

@@ -3,11 +3,10 @@
 ==============  ==================================================================
 `writer`        the order of the steps: check for drift, buffer, divide, send, drain
 `statements`    the statements of a plan, and which of them writes a row
-`batches`       joins small slices; divides rows by table, and into requests by partitions and sizes
+`batches`       joins small slices; divides rows into requests by partitions and sizes
 `sender`        repeats requests that failed, until all are acknowledged
 `refusals`      which row a refused request is refused for
 `in_flight`     those under way: how many may be, and which go by one push
 `drift`         notices that a table is no longer what a plan was made for
-`totals`        reads what the table holds, before rows are added to it
 ==============  ==================================================================
 """

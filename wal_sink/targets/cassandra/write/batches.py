@@ -1,4 +1,4 @@
-"""From slices of the log to requests: slices are joined, rows divided by table, partition, size. Pure.
+"""From slices of the log to requests: slices are joined, rows divided by partition and size. Pure.
 
 A backlog of small epochs comes as slices of some hundred rows each. Rows of several epochs may be encoded
 together, and share a request, because each row carries its own write timestamp.
@@ -21,13 +21,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from cassandra.metadata import Murmur3Token
 
 from wal_sink.arrow_batches import concatenated
-from wal_sink.targets import arrow_values
 from wal_sink.targets.base import Slice
-from wal_sink.targets.cassandra.casts import indices
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.encode import (
     Encoded,
@@ -37,8 +34,7 @@ from wal_sink.targets.cassandra.encode import (
     taken,
 )
 from wal_sink.targets.cassandra.feature import Ints, Stamped
-from wal_sink.targets.cassandra.features import used
-from wal_sink.targets.cassandra.row_plan import CassandraPlan, columns_of
+from wal_sink.targets.cassandra.row_plan import CassandraPlan
 from wal_sink.targets.cassandra.types import column_types, has_lists
 from wal_sink.targets.cassandra.write.statements import Part, Statements, places, table_rows
 
@@ -55,19 +51,10 @@ class SliceBuffer:
     """Slices of one plan that wait to be written, in the order in which they came.
 
     :param clock: monotonic, in seconds.
-    :param most_rows: with which it is due; so with `most_bytes`, and with `most_s`.
     """
 
-    def __init__(
-        self,
-        clock: Callable[[], float] = time.monotonic,
-        *,
-        most_rows: int = BUFFER_ROWS,
-        most_bytes: int = BUFFER_BYTES,
-        most_s: float = BUFFER_S,
-    ) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._most_rows, self._most_bytes, self._most_s = most_rows, most_bytes, most_s
         self._slices: list[Slice] = []
         self._rows = self._bytes = 0
         self._since = 0.0
@@ -84,9 +71,9 @@ class SliceBuffer:
     def is_due(self) -> bool:
         """Whether the slices should be written now: they are enough, or have waited long enough."""
         return (
-            self._rows >= self._most_rows
-            or self._bytes >= self._most_bytes
-            or self._clock() - self._since >= self._most_s
+            self._rows >= BUFFER_ROWS
+            or self._bytes >= BUFFER_BYTES
+            or self._clock() - self._since >= BUFFER_S
         )
 
     def take(self) -> list[Stamped]:
@@ -103,20 +90,6 @@ class SliceBuffer:
 
 def _stamps(rows: Slice) -> npt.NDArray[np.int64]:
     return np.arange(rows.first_us, rows.first_us + rows.batch.num_rows, dtype=np.int64)
-
-
-def by_table(rows: Stamped, plan: CassandraPlan) -> Iterator[Stamped]:
-    """Yield the rows of each table of a plan, each with its own timestamp.
-
-    :param rows: with the columns of the plan.
-    """
-    naming = plan.details.table_column
-    for table in plan.tables:
-        batch, stamps = rows
-        if naming:
-            mine = pc.equal(batch.column(naming), arrow_values.text(table.details.table))
-            batch, stamps = batch.filter(mine), stamps[mine.to_numpy(zero_copy_only=False)]
-        yield Stamped(columns_of(batch, plan, table), stamps)
 
 
 ROWS = 600
@@ -352,20 +325,13 @@ class Replicas:
         )
 
 
-class PreparedTable(NamedTuple):
-    """A plan of one table, and what is prepared once to write by it."""
+class PreparedPlan(NamedTuple):
+    """A plan of the log, what is prepared once to write by it, and its pending rows."""
 
     plan: CassandraPlan
     statements: Statements
     limits: Limits
     replicas: Replicas
-
-
-class PreparedPlan(NamedTuple):
-    """A plan of the log, its tables, and the rows that wait to be written by it."""
-
-    plan: CassandraPlan
-    tables: tuple[PreparedTable, ...]
     buffer: SliceBuffer
 
 
@@ -384,25 +350,25 @@ def in_batches(keys: pa.Array, sizes: Ints, limit: Limits, replicas: Replicas) -
     return batches._replace(coordinators=coordinators[partitions[batches.first_rows()]])
 
 
-def requests(table: PreparedTable, rows: Stamped, lives: Ints | None) -> Iterator[EncodedBatch]:
-    """Make requests of rows of a table. Their bytes are parts of one buffer: what outlives it is `detached`.
+def requests(prepared: PreparedPlan, rows: Stamped, lives: Ints | None) -> Iterator[EncodedBatch]:
+    """Make requests of rows of a plan. Their bytes are parts of one buffer: what outlives it is `detached`.
 
     :param lives: seconds that are left to each row, 0 or less for none; None: they live for ever.
     """
-    parts = table.statements.divide(rows, lives)
+    parts = prepared.statements.divide(rows, lives)
     found = one_after_the_other([_encoded(part) for part in parts])
     sizes, where = np.diff(found.offsets), places(parts)
     sizes = sizes if where is None else sizes[where]
-    of = table.statements.upsert
+    of = prepared.statements.upsert
     before = of.columns.start or 0
     indexes = [index - before for index in of.prepared.routing_key_indexes]
     keys = routing_keys(table_rows(rows.batch, of.plan), of.plan, indexes)
-    batches = in_batches(keys, sizes, table.limits, table.replicas)
+    batches = in_batches(keys, sizes, prepared.limits, prepared.replicas)
     order = batches.order
     if where is not None:
         order = where if order is None else where[order]
     found = found if order is None else taken(found, order)
-    keyspace, nodes = table.plan.details.keyspace, table.replicas.nodes
+    keyspace, nodes = prepared.plan.details.keyspace, prepared.replicas.nodes
     data = memoryview(found.data)
     bounds = itertools.pairwise(found.offsets[batches.starts].tolist())
     counts = np.diff(batches.starts).tolist()
@@ -416,30 +382,12 @@ def requests(table: PreparedTable, rows: Stamped, lives: Ints | None) -> Iterato
         yield EncodedBatch(count, data[begin:end], keyspace, key, node)
 
 
-def conditional_requests(
-    table: PreparedTable, rows: Stamped, lives: Ints | None
-) -> Iterator[list[EncodedBatch]]:
-    """Yield requests in rounds, for rows that are written on a condition: see `Feature.rounds`."""
-    plan, statements = table.plan, table.statements
-    found = (feature.rounds(rows, plan, lives) for feature in used(plan))
-    for these in itertools.chain.from_iterable(found):
-        some = Stamped(rows.batch.take(indices(these)), rows.stamps[these])
-        (part,) = statements.divide(some, None if lives is None else lives[these])
-        encoded = _encoded(part)
-        bounds = itertools.pairwise(encoded.offsets.tolist())
-        data = memoryview(encoded.data)
-        yield [
-            EncodedBatch(1, data[begin:end], plan.details.keyspace, b"", is_conditional=True)
-            for begin, end in bounds
-        ]
-
-
 def _encoded(part: Part) -> Encoded:
     of = part.statement
     return encode(
         part.rows.batch,
         of.plan,
-        part.rows.stamps if of.stamped else None,
+        part.rows.stamps,
         of.head,
         stamp_first=of.stamp_first,
         ttls=part.ttls,

@@ -3,13 +3,13 @@
 The server forgets a prepared statement when its table changes, and the driver prepares it anew, with the same
 id and without a look at the types. Rows that are encoded for the old types would then be sent on: eight bytes
 of a text are a valid bigint. So before rows go out, and again when all are acknowledged, a node is asked
-for the version of its schema: one small read. Where that has changed, the tables are compared again.
+for the version of its schema: one small read. Where that has changed, the table is compared again.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -38,23 +38,23 @@ class _Watched:
 
 
 class DriftWatch:
-    """Watches the tables of one connection's plans.
+    """Watches the table of one connection's plans.
 
     :param session: the driver's session.
-    :param tables: those that the options name.
+    :param table: the one that the options name.
     """
 
     def __init__(
         self,
         session: Any,
-        tables: Collection[TableName],
+        table: TableName,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._session = session
-        self._tables = tables
+        self._table = table
         self._clock = clock
-        self._plans: dict[tuple[str, str], _Watched] = {}
-        """By the key of the plan, and the table: a plan may have several."""
+        self._plans: dict[str, _Watched] = {}
+        """By the key of the plan."""
         self._version: UUID | None = None
         self._checked = float("-inf")
 
@@ -62,13 +62,12 @@ class DriftWatch:
         """Compare a plan with its table, now and whenever the schema changes.
 
         :raises SchemaMismatch: the table is no longer what the plan says.
-        :param plan: of one table.
-        :raises OptionError: the plan is for a table that the options do not name.
+        :raises OptionError: the plan is for another table than the options name.
         """
         # Before the comparison: what changes in between is seen by the next check.
         version, node = self._schema_version()
         live = self._compare(plan, node)
-        self._plans[_which(plan)] = _Watched(plan, live)
+        self._plans[plan.key] = _Watched(plan, live)
         if self._version is None:
             self._version, self._checked = version, self._clock()
 
@@ -79,7 +78,7 @@ class DriftWatch:
         :param first_us: their lowest write timestamp, microseconds since 1970.
         :raises SchemaMismatch: a column was dropped after that, and added again.
         """
-        watched = self._plans[_which(plan)]
+        watched = self._plans[plan.key]
         if watched.first_us is None or first_us < watched.first_us:
             watched.first_us = first_us
             refuse_hidden(plan, watched.live, first_us)
@@ -89,7 +88,7 @@ class DriftWatch:
 
         :param plan: one that was added.
         """
-        return self._plans[_which(plan)].live.default_ttl
+        return self._plans[plan.key].live.default_ttl
 
     def clear_rows(self) -> None:
         """Drop the rows that were sent: they are acknowledged, or not wanted any more."""
@@ -97,11 +96,11 @@ class DriftWatch:
             watched.first_us = None
 
     def check(self, *, now: bool) -> None:
-        """Compare the tables again if the schema has changed.
+        """Compare the table again if the schema has changed.
 
         :param now: also if the last check is younger than `CHECK_EVERY_S`.
-        :raises SchemaMismatch: a table is no longer what a plan says, or hides what was written.
-        :raises TargetUnavailable: a table was created anew, and what was written to the old one is gone.
+        :raises SchemaMismatch: the table is no longer what a plan says, or hides what was written.
+        :raises TargetUnavailable: the table was created anew, and what was written to the old one is gone.
         """
         if not self._plans or (not now and self._clock() - self._checked < CHECK_EVERY_S):
             return
@@ -138,18 +137,11 @@ class DriftWatch:
 
     def _compare(self, plan: CassandraPlan, node: Any) -> TableMetadata:
         """Compare a plan with the table as a node has it; return the table."""
-        name, among = plan.details.name, plan.details.among
+        name = plan.details.name
         # Or who may write to the log could write to each table of the role.
-        if name not in self._tables:
-            if among:
-                given = [f"tables={among}", "table="]
-            else:
-                others = ["tables=", "tableColumn="] if len(self._tables) > 1 else []
-                given = [f"table={name.table}", *others]
-            here = ", ".join(map(str, self._tables))
-            raise published_elsewhere(
-                f"the table {name}", here, [f"keyspace={name.keyspace}", *given]
-            )
+        if name != self._table:
+            given = [f"keyspace={name.keyspace}", f"table={name.table}"]
+            raise published_elsewhere(f"the table {name}", str(self._table), given)
         live = retrying()(read_table, self._session, name, node)
         refuse_changed(plan, live)
         for feature in used(plan):
@@ -163,7 +155,3 @@ class DriftWatch:
         """
         answer = retrying()(self._session.execute, _VERSION)
         return answer.one().schema_version, answer.response_future.coordinator_host
-
-
-def _which(plan: CassandraPlan) -> tuple[str, str]:
-    return plan.key, plan.table

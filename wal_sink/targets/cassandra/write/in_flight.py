@@ -132,19 +132,16 @@ class Concurrency:
         self.limit = max(self._least, self.limit // 2)
 
 
-def end_of(
-    request: EncodedBatch, sent: float, rows: Any = (), error: Exception | None = None
-) -> Ended:
+def end_of(request: EncodedBatch, sent: float, error: Exception | None = None) -> Ended:
     """Return the end of one request, now.
 
     :param sent: seconds of the monotonic clock.
-    :param rows: of the answer: one where the request has a condition, which says first whether it was met.
     :param error: None: it is acknowledged.
     """
     now = time.monotonic()
     if error is not None:
         return Ended(sent, now, 0, None, [Failed(request, error)])
-    return Ended(sent, now, 1, lambda: request, (), present=int(bool(rows) and not rows[0][0]))
+    return Ended(sent, now, 1, lambda: request, ())
 
 
 MOST_REQUESTS = 32
@@ -189,17 +186,12 @@ class Group:
 def grouped(requests: Iterable[EncodedBatch], concurrency: Concurrency) -> Iterator[Group]:
     """Yield requests in groups, those of a node in their order.
 
-    One with a condition is a group by itself. A request waits until the next one does not fit into its group,
+    A request waits until the next one does not fit into its group,
     so the memory holds one group for each node.
     """
     waiting: dict[Any, Group] = {}
     most_parts = concurrency.limit_parts // _AT_ONCE
     for request in requests:
-        if request.is_conditional:
-            alone = Group()
-            alone.add(request, PARTS)
-            yield alone
-            continue
         size = len(request.data)
         parts, size = concurrency.parts(size), size + _AROUND
         group = waiting.get(request.node)
@@ -254,7 +246,7 @@ class InFlight:
     def start_group(self, group: Group) -> None:
         """Start requests that are for one node, by one push where that can be."""
         first, pipelined = group.requests[0], self._pipelined
-        if pipelined and not first.is_conditional:
+        if pipelined:
             # Called once, from the driver's threads or by `expire`.
             on_done = functools.partial(self._end, group.parts)
             if pipelined.send(group.requests, first.node, on_done):
@@ -266,14 +258,13 @@ class InFlight:
     def start(self, request: EncodedBatch) -> None:
         """Start one request, by a future of the driver."""
         request = request.detached()
-        size = len(request.data)
-        parts = PARTS if request.is_conditional else self._concurrency.parts(size)
+        parts = self._concurrency.parts(len(request.data))
         statement, sent = self._bind(request), time.monotonic()
         future = self._session.execute_async(statement, execution_profile=ROWS)
         self._add(1, parts)
         unreported = Lock()
 
-        def end(rows: Any, error: Exception | None = None) -> None:
+        def end(error: Exception | None) -> None:
             """Queue the end, once; called from the driver's threads.
 
             The driver reports it twice where a timeout meets the end of its connection (3.30.1: the timer
@@ -281,9 +272,9 @@ class InFlight:
             still in flight would be taken for ended, and its rows for acknowledged.
             """
             if unreported.acquire(blocking=False):
-                self._end(parts, end_of(request, sent, rows, error))
+                self._end(parts, end_of(request, sent, error))
 
-        future.add_callbacks(end, lambda error: end((), error))
+        future.add_callbacks(lambda _: end(None), end)
 
     def _end(self, parts: int, ended: Ended) -> None:
         self._ended.put((parts, ended))

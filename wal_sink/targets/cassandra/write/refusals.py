@@ -155,25 +155,19 @@ def row_of(request: EncodedBatch, plans: Iterable[PreparedPlan]) -> FirstRow | N
     """Return the first row of a request; None when none of the plans has its statement."""
     query_id, values = next(request.statements())
     for prepared in plans:
-        for table in prepared.tables:
-            for statement in table.statements.known():
-                if statement.prepared.query_id == query_id:
-                    return FirstRow(values, table.plan, statement)
+        for statement in prepared.statements.known():
+            if statement.prepared.query_id == query_id:
+                return FirstRow(values, prepared.plan, statement)
     return None
 
 
 def ledger_us(request: EncodedBatch, plans: Collection[PreparedPlan]) -> int | None:
     """Return the write timestamp that the ledger has for the row of a request; None: that is not known.
 
-    Where a plan has event times, a request has these instead; and two plans may share a statement. A total is
-    of several rows, and a row with a condition is dated by the server.
+    Where a plan has event times, a request has these instead; and two plans may share a statement.
     """
     row = row_of(request, plans)
-    if (
-        row is None
-        or row.plan.demands.one_session
-        or any(each.plan.details.event_column for each in plans)
-    ):
+    if row is None or any(each.plan.details.event_column for each in plans):
         return None
     of = row.statement
     stamp = row.values[0 if of.stamp_first else of.columns.stop]

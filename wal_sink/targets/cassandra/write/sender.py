@@ -69,7 +69,7 @@ class Sender:
         self._unsent: deque[EncodedBatch] = deque()
         """Requests for which the socket had no room at that moment; each goes out when another has ended."""
         self._failures: list[Failed] = []
-        self._acknowledgements = self._present = 0
+        self._acknowledgements = 0
         self.repeats = True
         """Whether a request that has failed is sent again. Not where that would double what it has written:
         then its error is raised at once. What was certainly not carried out is sent again all the same."""
@@ -110,11 +110,6 @@ class Sender:
             self._finish()
         self._taken = None
         self.refusals.clear()
-
-    def take_present(self) -> int:
-        """Return how many rows with a condition have found one of their key, since the last call."""
-        present, self._present = self._present, 0
-        return present
 
     def abandon(self) -> None:
         """Wait until nothing is in flight, and drop what failed: its rows are no longer wanted.
@@ -159,7 +154,6 @@ class Sender:
         ended = self.in_flight.take()
         if ended.acknowledged:
             self._acknowledgements += ended.acknowledged
-            self._present += ended.present
             self._taken = ended.last
         for failed in ended.failed:
             # A node has forgotten the statement: the driver prepares it anew for a future alone.

@@ -2,8 +2,7 @@
 
 INSERT, so that a row without values exists, too; an UPDATE where the option says that it shall not. Every
 statement has a marker for the write timestamp: the order between rows of one key is by their timestamps
-alone, whichever statement comes first. Where rows live for a time only, an upsert takes what is left of it;
-elements that a row would have added to a collection are taken out once its life is over.
+alone, whichever statement comes first. Where rows live for a time only, an upsert takes what is left of it.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 from cassandra.query import BatchStatement, BatchType, BoundStatement
 
-from wal_sink.targets.cassandra.casts import flags, unnest
+from wal_sink.targets.cassandra.casts import flags
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, statement_head
-from wal_sink.targets.cassandra.feature import EXPIRED, UPSERT, Form, Ints, Stamped
+from wal_sink.targets.cassandra.feature import EXPIRED, UPSERT, Ints, Stamped
 from wal_sink.targets.cassandra.features import used
 from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan
 from wal_sink.targets.names import quote
@@ -38,14 +37,12 @@ class Statement(NamedTuple):
     """Whether the timestamp comes before the columns, not after them."""
     with_ttl: bool = False
     """Whether the seconds that the row lives come after the timestamp."""
-    stamped: bool = True
-    """Whether it takes the timestamp: a statement with a condition is dated by the server."""
 
     @property
     def columns(self) -> slice:
         """Where the values of the columns are among all that it takes."""
-        beside = self.stamped + self.with_ttl
-        return slice(beside, None) if self.stamp_first else slice(None, -beside or None)
+        beside = 1 + self.with_ttl
+        return slice(beside, None) if self.stamp_first else slice(None, -beside)
 
 
 class Part(NamedTuple):
@@ -73,17 +70,9 @@ class Statements:
         self._plan = plan
         self._prepare = prepare
         self._features = tuple(used(plan))
-        self._form = Form()
-        for feature in self._features:
-            self._form = self._form._replace(**feature.form)
         table = plan.of_table()
-        self.upsert = self._upsert(_values_first(table) if self._form.update else table)
+        self.upsert = self._upsert(_values_first(table) if plan.details.update else table)
         self._by_kind = {(UPSERT, False): self.upsert}
-
-    @property
-    def are_conditional(self) -> bool:
-        """Whether an upsert has a condition."""
-        return bool(self._form.condition)
 
     def known(self) -> Iterator[Statement]:
         """Yield what is prepared so far."""
@@ -122,7 +111,7 @@ class Statements:
         ]
 
     def _of(self, kind: int, *, with_ttl: bool) -> Statement:
-        statement = kind if self._plan.details.changes else max(kind, UPSERT), with_ttl
+        statement = max(kind, UPSERT), with_ttl
         if statement not in self._by_kind:
             self._by_kind[statement] = self._new(*statement)
         return self._by_kind[statement]
@@ -130,8 +119,6 @@ class Statements:
     def _new(self, kind: int, with_ttl: bool) -> Statement:
         if kind == UPSERT:
             return self._upsert(self.upsert.plan, with_ttl=with_ttl)
-        if kind == EXPIRED:
-            return self._upsert(self.upsert.plan.taking_out(), with_ttl=with_ttl)
         partition = [each.name for each in self._plan.columns if each.role == "partition"]
         names = [*partition, *self._plan.details.clustering[:kind]]
         by_name = {column.name: column for column in self._plan.columns}
@@ -140,20 +127,20 @@ class Statements:
         return self._prepared(delete(plan), plan, stamp_first=True)
 
     def _upsert(self, table: CassandraPlan, *, with_ttl: bool = False) -> Statement:
-        query = upsert(table, self._form, with_ttl=with_ttl)
-        return self._prepared(query, table, stamp_first=self._form.update, with_ttl=with_ttl)
+        query = upsert(table, with_ttl=with_ttl)
+        return self._prepared(query, table, stamp_first=table.details.update, with_ttl=with_ttl)
 
     def _prepared(
         self, query: str, plan: CassandraPlan, *, stamp_first: bool = False, with_ttl: bool = False
     ) -> Statement:
-        statement, stamped = self._prepare(query), self._form.stamped
+        statement = self._prepare(query)
         statement.is_idempotent = True
-        head = statement_head(statement.query_id, len(plan.columns) + stamped + with_ttl)
-        return Statement(statement, plan, head, stamp_first, with_ttl, stamped)
+        head = statement_head(statement.query_id, len(plan.columns) + 1 + with_ttl)
+        return Statement(statement, plan, head, stamp_first, with_ttl)
 
 
 def bound(request: EncodedBatch, prepared: Iterable[Any]) -> Any:
-    """Return a request by the driver's public classes; one with a condition is a plain statement.
+    """Return a request by the driver's public classes.
 
     A batch gets routing key and keyspace from its first row. It has no timestamp of its own, which would be
     the same for all its rows.
@@ -161,41 +148,30 @@ def bound(request: EncodedBatch, prepared: Iterable[Any]) -> Any:
     :param prepared: the driver's statements.
     """
     by_id = {each.query_id: each for each in prepared}
-    rows = []
-    for query_id, values in request.statements():
-        rows.append(BoundStatement(by_id[query_id]))
-        rows[-1].values = values
-        rows[-1].is_idempotent = True
-    if request.is_conditional:
-        return rows[0]
     batch = BatchStatement(BatchType.UNLOGGED)
     batch.is_idempotent = True
-    for row in rows:
+    for query_id, values in request.statements():
+        row = BoundStatement(by_id[query_id])
+        row.values = values
+        row.is_idempotent = True
         batch.add(row)
     return batch
 
 
-def upsert(plan: CassandraPlan, form: Form, *, with_ttl: bool = False) -> str:
+def upsert(plan: CassandraPlan, *, with_ttl: bool = False) -> str:
     """Return the statement for one row: a value for each column of the plan, then the timestamp.
 
     :param plan: for an UPDATE with the columns of the key behind the others; its timestamp comes first.
     :param with_ttl: whether the seconds that the row lives follow the timestamp.
     """
-    clauses = ["TIMESTAMP ?"] * form.stamped + ["TTL ?"] * with_ttl
-    using = f" USING {' AND '.join(clauses)}" if clauses else ""
-    if not form.update:
+    using = " USING TIMESTAMP ? AND TTL ?" if with_ttl else " USING TIMESTAMP ?"
+    if not plan.details.update:
         columns = ", ".join(quote(column.in_table) for column in plan.columns)
         marks = ", ".join("?" for _ in plan.columns)
-        condition = f" {form.condition}" if form.condition else ""
-        return f"INSERT INTO {plan.table} ({columns}) VALUES ({marks}){condition}{using}"  # noqa: S608 -- quoted names
-    signs = {"add": "+", "remove": "-"}
-    keys, values = [], []
+        return f"INSERT INTO {plan.table} ({columns}) VALUES ({marks}){using}"  # noqa: S608 -- quoted names
+    keys, values = list[str](), list[str]()
     for column in plan.columns:
-        name, change = quote(column.in_table), plan.details.changes.get(column.name)
-        if column.role in KEY:
-            keys.append(f"{name} = ?")
-        else:
-            values.append(f"{name} = {name} {signs[change]} ?" if change else f"{name} = ?")
+        (keys if column.role in KEY else values).append(f"{quote(column.in_table)} = ?")
     where = " AND ".join(keys)
     return f"UPDATE {plan.table}{using} SET {', '.join(values)} WHERE {where}"  # noqa: S608 -- quoted names
 
@@ -217,17 +193,6 @@ def table_rows(batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
     return batch if names == batch.schema.names else batch.select(names)
 
 
-def with_keys_of_maps(batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
-    """Return the batch with the keys in place of maps whose entries are taken out."""
-    changes = plan.details.changes
-    for position, (name, column) in enumerate(zip(batch.schema.names, batch.columns, strict=True)):
-        if changes.get(name) == "remove" and pa.types.is_map(column.type):
-            offsets, entries = unnest(column)
-            keys = pa.ListArray.from_arrays(offsets, entries.flatten()[0])
-            batch = batch.set_column(position, name, keys)
-    return batch
-
-
 def _part(
     statement: Statement,
     chosen: npt.NDArray[np.bool_] | None,
@@ -236,7 +201,7 @@ def _part(
     *,
     cleared: bool = False,
 ) -> Part:
-    batch = with_keys_of_maps(table_rows(rows.batch, statement.plan), statement.plan)
+    batch = table_rows(rows.batch, statement.plan)
     ttls = np.maximum(lives, 1) if lives is not None and statement.with_ttl else None
     if chosen is None:
         return Part(statement, None, Stamped(batch, rows.stamps), ttls, cleared)

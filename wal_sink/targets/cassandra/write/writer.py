@@ -13,10 +13,9 @@ from cassandra import InvalidRequest
 from wal_sink.clock import now_us
 from wal_sink.errors import TargetRefused
 from wal_sink.log_context import line_logger
-from wal_sink.model.ledger import Window
 from wal_sink.model.plan import Plan
 from wal_sink.observer import Observer
-from wal_sink.targets.base import OnRefused, Slice
+from wal_sink.targets.base import RefusedRow, RowsRefused, Slice
 from wal_sink.targets.cassandra.driver.connection import Connection
 from wal_sink.targets.cassandra.driver.errors import longest_s, server_now_us
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
@@ -29,11 +28,8 @@ from wal_sink.targets.cassandra.write.batches import (
     BYTES,
     ROWS,
     PreparedPlan,
-    PreparedTable,
     Replicas,
     SliceBuffer,
-    by_table,
-    conditional_requests,
     limits,
     requests,
 )
@@ -42,9 +38,11 @@ from wal_sink.targets.cassandra.write.in_flight import MOST, Concurrency
 from wal_sink.targets.cassandra.write.refusals import described, ledger_us, row_of
 from wal_sink.targets.cassandra.write.sender import Sender
 from wal_sink.targets.cassandra.write.statements import Statements, bound
-from wal_sink.targets.cassandra.write.totals import TotalsReader, with_added_column
 
 log = line_logger(__name__)
+
+MOST_REFUSED = 1_000
+"""Rows that the server refuses are raised at the latest when there are so many."""
 
 ASK_EVERY_S = 30.0
 """Seconds after which a node is asked for its time again."""
@@ -74,41 +72,11 @@ class Writer:
             ),
         )
         self._drift = DriftWatch(connection.session, options.data)
-        self._totals = TotalsReader(connection.session, options)
         self._clock = WriteClock(lambda: server_now_us(connection.session))
         self._plans: dict[str, PreparedPlan] = {}
-        self._last: PreparedPlan | None = None
         self._reported = False
-        self._on_refused: OnRefused | None = None
-
-    def read_ahead(self, rows: Iterator[tuple[Plan, Slice]]) -> None:
-        """Read the first rows that `write` may bring next, as many as a buffer takes; raises nothing.
-
-        The version of the schema, too, so that `write` need not wait for it. What is wrong with either,
-        `write` finds again, and raises.
-        """
-        try:
-            buffer = SliceBuffer()
-            for _, each in rows:
-                buffer.add(each)
-                if buffer.is_due():
-                    break
-            self._drift.look_ahead()
-        except Exception:
-            log.debug("rows could not be read before they are written", exc_info=True)
-
-    def start(self, query: str, window: Window) -> None:
-        """Expect the rows of a begun window, from the first one on.
-
-        :param query: the key of the query's ledger row.
-        """
-        self.abandon()
-        self._totals.start(query, window)
-
-    def pass_over(self, refused: OnRefused | None) -> None:
-        """Tell of each row that the server refuses, and send the others; None: raise it."""
-        self._on_refused = refused
-        self._sender.refusals.on_refused = None if refused is None else self._pass_over
+        self._refused: list[RefusedRow] = []
+        self._sender.refusals.on_refused = self._note_refused
 
     def report_to(self, observer: Observer) -> None:
         """Report requests to an observer."""
@@ -125,20 +93,16 @@ class Writer:
         self._drift.check(now=False)
         prepared = self.prepare(plan)
         first_us = _lowest_us(prepared, rows)
-        for table in prepared.tables:
-            # What the server dates is later than any change of the table.
-            if not plan.demands.target_dated:
-                self._drift.expect_rows(table.plan, first_us)
+        self._drift.expect_rows(prepared.plan, first_us)
         if not rows.batch.num_rows:
             return
-        self._drain_others(prepared)
         prepared.buffer.add(rows)
         if prepared.buffer.is_due():
             with self._explaining_drift():
                 self._send(prepared)
 
     def drain(self) -> None:
-        """Wait until all rows are acknowledged, by each of their tables.
+        """Wait until all rows are acknowledged.
 
         :raises Exception: what `write` raises.
         """
@@ -146,14 +110,9 @@ class Writer:
             for prepared in self._plans.values():
                 self._send(prepared)
             self._sender.drain()
-        if present := self._sender.take_present():
-            log.info(
-                "%d rows were not written, because the table has a row of their key: of an earlier"
-                " try, or of another writer (cassandra.ifNotExists)",
-                present,
-            )
         self._drift.check(now=True)
         self._drift.clear_rows()
+        self._raise_refused()
         if self._plans and not self._reported:
             self._reported = True
             log.info(
@@ -170,46 +129,17 @@ class Writer:
         for prepared in self._plans.values():
             prepared.buffer.take()
         self._sender.abandon()
+        self._refused.clear()
         self._drift.clear_rows()
-
-    def _drain_others(self, prepared: PreparedPlan) -> None:
-        """Let the rows of all other plans be acknowledged, where what is there decides about those of one."""
-        last, self._last = self._last, prepared
-        if last not in (None, prepared) and (
-            last.plan.demands.one_session or prepared.plan.demands.one_session
-        ):
-            with self._explaining_drift():
-                for other in self._plans.values():
-                    self._send(other)
-                self._sender.drain()
 
     def _send(self, prepared: PreparedPlan) -> None:
         for waiting in prepared.buffer.take():
-            if prepared.plan.demands.one_session:
-                self._sender.drain()  # what earlier rows have left decides
-            added = prepared.plan.details.added
-            rows = self._totals.complete(prepared.plan, waiting) if added else waiting
-            for table, part in self._by_table(prepared, rows):
-                lives = self._lives(table.plan, part)
-                if not table.statements.are_conditional:
-                    self._sender.send(requests(table, part, lives))
-                    continue
-                for each in conditional_requests(table, part, lives):
-                    self._sender.send(each)
-                    self._sender.drain()
-
-    def _by_table(
-        self, prepared: PreparedPlan, rows: Stamped
-    ) -> Iterator[tuple[PreparedTable, Stamped]]:
-        """Yield the rows of each table; a row that goes to several has the same timestamp in each."""
-        for table, part in zip(prepared.tables, by_table(rows, prepared.plan), strict=True):
-            if part.batch.num_rows:
-                yield table, part
+            self._sender.send(requests(prepared, waiting, self._lives(prepared.plan, waiting)))
 
     def _bound(self, request: EncodedBatch) -> Any:
         """Return a request as the driver takes it."""
-        tables = (table for prepared in self._plans.values() for table in prepared.tables)
-        return bound(request, (each.prepared for of in tables for each in of.statements.known()))
+        plans = self._plans.values()
+        return bound(request, (each.prepared for of in plans for each in of.statements.known()))
 
     def _lives(self, plan: CassandraPlan, rows: Stamped) -> Ints | None:
         """Return the seconds that are left of the rows' lives now; None: they live for ever."""
@@ -218,26 +148,21 @@ class Writer:
         return next((lives for lives in found if lives is not None), None)
 
     def prepare(self, plan: Plan) -> PreparedPlan:
-        """Compare a plan with its tables, once, as `write` does before the first rows."""
+        """Compare a plan with its table, once, as `write` does before the first rows."""
         if plan.key not in self._plans:
             typed = CassandraPlan.of(plan)
-            if plan.demands.sent_once:
+            if plan.sent_once:
                 self._sender.repeats = False
-            tables = tuple(map(self._prepare_table, typed.tables))
-            buffer = self._totals.buffer() if typed.details.added else SliceBuffer()
-            self._plans[plan.key] = PreparedPlan(typed, tables, buffer)
+            table = typed.of_table()
+            self._drift.add(table)
+            self._plans[plan.key] = PreparedPlan(
+                typed,
+                Statements(typed, self._session.prepare),
+                limits(table, self._batch_bytes, self._batch_rows),
+                Replicas(self._session.cluster.metadata, typed.details.keyspace, self._datacenter),
+                SliceBuffer(),
+            )
         return self._plans[plan.key]
-
-    def _prepare_table(self, plan: CassandraPlan) -> PreparedTable:
-        written = with_added_column(plan)
-        table = written.of_table()
-        self._drift.add(table)
-        return PreparedTable(
-            plan,
-            Statements(written, self._session.prepare),
-            limits(table, self._batch_bytes, self._batch_rows),
-            Replicas(self._session.cluster.metadata, plan.details.keyspace, self._datacenter),
-        )
 
     @contextlib.contextmanager
     def _explaining_drift(self) -> Iterator[None]:
@@ -248,14 +173,24 @@ class Writer:
             self._drift.check(now=True)
             raise
 
-    def _pass_over(self, request: EncodedBatch, error: TargetRefused) -> None:
-        """Tell of a request of one row that is refused, unless the table was altered: that refuses all."""
+    def _note_refused(self, request: EncodedBatch, error: TargetRefused) -> None:
+        """Note a request of one row that is refused. If the table was altered, raise that instead.
+
+        :raises TargetRefused: nobody can say which row it is.
+        """
         self._drift.check(now=True)
         us = ledger_us(request, self._plans.values())
         if us is None:
             raise error
-        assert self._on_refused is not None
-        self._on_refused(us, error)
+        self._refused.append(RefusedRow(us, error))
+        if len(self._refused) >= MOST_REFUSED:
+            self._raise_refused()
+
+    def _raise_refused(self) -> None:
+        """Raise what the server has refused since the last call."""
+        refused, self._refused = self._refused, []
+        if refused:
+            raise RowsRefused(refused)
 
     def _describe(self, request: EncodedBatch) -> str:
         """Name the first row of a request by its key."""
@@ -269,7 +204,7 @@ def _lowest_us(prepared: PreparedPlan, rows: Slice) -> int:
         return rows.first_us
     # One number for all rows: those behind the first have higher ones, and most slices keep these.
     stamps = np.broadcast_to(np.int64(rows.first_us), rows.batch.num_rows)
-    dated = prepared.tables[0].statements.dated(Stamped(rows.batch, stamps)).stamps
+    dated = prepared.statements.dated(Stamped(rows.batch, stamps)).stamps
     return rows.first_us if dated is stamps else int(dated.min())
 
 

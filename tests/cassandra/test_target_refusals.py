@@ -1,25 +1,21 @@
-"""Values that an index of the table refuses: by the tasks, and by the server."""
+"""Rows that the server refuses, or fails at, for an index of the table."""
 
 from __future__ import annotations
 
-import math
 import secrets
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pytest
 
 from tests.cql_driver import binding, request_of
 from tests.support.cassandra import options_of
-from wal_sink.errors import InvalidRow, TargetRefused, TargetUnavailable
+from wal_sink.errors import TargetRefused, TargetUnavailable
 from wal_sink.model.ledger import Owner
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Slice
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.driver.connection import connect
-from wal_sink.targets.cassandra.row_plan import CassandraPlan
-from wal_sink.targets.cassandra.rules import LEAST, MOST
 from wal_sink.targets.cassandra.write.in_flight import Concurrency
 from wal_sink.targets.cassandra.write.sender import Sender
 from wal_sink.testing.servers.cassandra import Node
@@ -74,92 +70,16 @@ def rows(values: list[Any], kind: pa.DataType, first: int = 0) -> pa.RecordBatch
     return pa.record_batch({"id": ids, "c": pa.array(values, kind)})
 
 
-GOOD = [[1.5, 2.5], [MOST * 0.99, -MOST * 0.99], [LEAST * 1.01, 0.0], None]
 ANGLE = "({}) USING 'sai'"
-PRODUCT = ANGLE + " WITH OPTIONS = {{'similarity_function': 'dot_product'}}"
 
 
-def test_vectors(table: Table) -> None:
-    """The tasks refuse what the server fails at, or hangs over; what they let pass is taken."""
-    table.create("a vector<float, 2>, p vector<float, 2>", ANGLE.format("a"), PRODUCT.format("p"))
-    schema = pa.schema([("id", pa.int32()), ("a", FLOATS), ("p", FLOATS)])
-    plan = table.target.plan(schema, "k")
-    nowhere, beyond = "points nowhere", r"NaN, infinite or beyond 1e\+17"
-    for column, bad, says in [
-        ("a", [0.0, -0.0], nowhere),
-        ("a", [LEAST / 2, LEAST / 2], nowhere),
-        ("a", [math.nan, 1.0], beyond),
-        ("p", [math.inf, 1.0], beyond),
-        ("p", [1.0, -MOST * 1.01], beyond),
-    ]:
-        values = {"a": [*GOOD, GOOD[0]], "p": [*GOOD, GOOD[0]]}
-        values[column][4] = bad
-        batch = pa.record_batch({"id": range(5), **values}, schema)
-        with pytest.raises(
-            InvalidRow, match=rf"Column {column} of .*{says}.*with id=4\."
-        ) as refused:
-            table.target.check(batch, plan)
-        assert "write null" in refused.value.remedy.lower()
-    good = pa.record_batch({"id": range(5), "a": [*GOOD, None], "p": [*GOOD, [0.0, 0.0]]}, schema)
-    table.write(plan, table.target.check(good, plan))
-    found = table.node.execute(f"SELECT id, a, p FROM {table.name}")
-    assert {row.id: (row.a, row.p) for row in found} == {
-        row["id"]: (row["a"], row["p"]) for row in good.to_pylist()
-    }
-
-
-TEXTS = pa.map_(pa.string(), pa.string())
-SIZES: list[tuple[str, str, pa.DataType, Any, Any]] = [
-    ("text", "({}) USING 'sai'", pa.string(), "x" * 8_192, "x" * 8_193),
-    ("frozen<list<text>>", "(full({})) USING 'sai'", pa.list_(pa.string()), ["x"], ["x" * 9_000]),
-    ("text", "({})", pa.string(), "x" * 65_534, "x" * 65_535),
-    ("blob", "({})", pa.binary(), b"x" * 65_534, b"x" * 65_535),
-    ("set<text>", "({})", pa.list_(pa.string()), ["a", "x" * 65_534], ["a", "x" * 65_535]),
-    ("map<text, text>", "({})", TEXTS, [("k", "x" * 65_534)], [("k", "x" * 65_535)]),
-    ("map<text, text>", "(keys({}))", TEXTS, [("x" * 65_534, "k")], [("x" * 65_535, "k")]),
-    ("map<text, text>", "(entries({}))", TEXTS, [("k", "x" * 65_527)], [("k", "x" * 65_528)]),
-    ("frozen<set<text>>", "(full({}))", pa.list_(pa.string()), ["x" * 65_526], ["x" * 65_527]),
-]
-
-
-def test_sizes(table: Table) -> None:
-    """To the byte: the largest is taken, and what the tasks refuse the server refuses, too, by name."""
-    columns = [f"c{i}" for i in range(len(SIZES))]
-    table.create(
-        ", ".join(f"{name} {size[0]}" for name, size in zip(columns, SIZES, strict=True)),
-        *(size[1].format(name) for name, size in zip(columns, SIZES, strict=True)),
-    )
-    kinds = {name: size[2] for name, size in zip(columns, SIZES, strict=True)}
-    schema = pa.schema({"id": pa.int32(), **kinds})
-    plan = table.target.plan(schema, "k")
-    unaware = msgspec.structs.replace(plan, details={**plan.details, "indexes": []})
-
-    def row(key: int, **values: Any) -> pa.RecordBatch:
-        given = {"id": key, **dict.fromkeys(columns), **values}
-        return pa.record_batch({name: [value] for name, value in given.items()}, schema)
-
-    with table.target.connect(Owner("q", "log", "checkpoint")) as session:
-        good = {name: size[3] for name, size in zip(columns, SIZES, strict=True)}
-        session.write(plan, Slice(0, table.target.check(row(0, **good), plan), US))
-        session.drain()
-        for name, size in zip(columns, SIZES, strict=True):
-            bad = row(7, **{name: size[4]})
-            with pytest.raises(InvalidRow, match=rf"Column {name} .* that the index .*with id=7\."):
-                table.target.check(bad, plan)
-            if "sai" in size[1]:  # a node without logins stores what it then never finds
-                continue
-            session.write(plan, Slice(0, table.target.check(bad, unaware), US))
-            with pytest.raises(TargetRefused, match=r"the row with id=7 of .*index"):
-                session.drain()
-    assert table.ids() == {0}
-
-
-def test_a_row_that_no_task_refused(table: Table, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_row_that_replicas_fail_at_is_named(
+    table: Table, caplog: pytest.LogCaptureFixture
+) -> None:
     """Replicas answer UNKNOWN, again and again: the row is found among its neighbours, and named."""
     table.create("c vector<float, 2>", ANGLE.format("c"))
     values: list[list[float]] = [[1.0, float(i)] for i in range(1_000)]
     plan = table.plan(rows(values, FLOATS))
-    assert [rule.vector for rule in CassandraPlan.of(plan).details.indexes] == ["cosine"]
     values[618] = [0.0, 0.0]
     with pytest.raises(TargetRefused) as refused:
         table.write(plan, rows(values, FLOATS))
