@@ -19,7 +19,7 @@ from wal_sink.options import CONNECTS
 from wal_sink.targets import (
     Column,
     Delivery,
-    Kind,
+    ErrorClass,
     LedgerState,
     Options,
     Outcome,
@@ -91,7 +91,7 @@ class RedisTarget(Target):
     def connect(self, owner: Owner) -> TransactionalSession:
         return RedisSession(self, owner)
 
-    def classify(self, error: Exception) -> Kind:
+    def classify(self, error: Exception) -> ErrorClass:
         return "retry" if isinstance(error, LOST) else "fatal"
 
 

@@ -32,6 +32,7 @@ class SqliteOptions(SqlOptions, frozen=True, kw_only=True):
 class SqliteTarget(SqlTarget):
     """Adds rows to a table of a SQLite file."""
 
+    interface = 2
     name = "sqlite"
     options_type = SqliteOptions
     transient = (sqlite3.OperationalError,)  # above all: another process holds the file's lock

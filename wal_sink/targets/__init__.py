@@ -10,13 +10,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
+    from wal_sink.model.ledger import LedgerRow, Outcome
     from wal_sink.model.plan import Column, Plan
     from wal_sink.options import Options
     from wal_sink.targets.base import (
-        Delivery,
+        ErrorClass,
         IdempotentSession,
-        Kind,
+        RefusedRow,
+        RowsRefused,
         Slice,
         StagedSession,
         Target,
@@ -27,14 +28,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Column",
-    "Delivery",
+    "ErrorClass",
     "IdempotentSession",
-    "Kind",
-    "LedgerState",
+    "LedgerRow",
     "Options",
     "Outcome",
-    "Owner",
     "Plan",
+    "RefusedRow",
+    "RowsRefused",
     "Slice",
     "SqlOptions",
     "SqlTarget",
@@ -43,7 +44,6 @@ __all__ = [
     "TableRules",
     "Target",
     "TransactionalSession",
-    "Window",
     "match_columns",
     "refuse_changed",
 ]

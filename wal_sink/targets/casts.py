@@ -10,12 +10,11 @@ import functools
 from collections.abc import Callable, Sequence
 from urllib.parse import quote
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from wal_sink.errors import InvalidRow, TargetRefused
+from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Column, Plan, canonical, is_array, is_blob, is_text, spark_ddl
 from wal_sink.targets.arrow_values import (
     TRUE,
@@ -261,22 +260,6 @@ KEY = "key"
 def key_of(plan: Plan) -> tuple[str, ...]:
     """Return the columns by which an upsert finds the row to replace; none where each row is added."""
     return tuple(plan.details.get(KEY, ()))
-
-
-def as_new_rows(plan: Plan, batch: pa.RecordBatch) -> tuple[Plan, pa.RecordBatch]:
-    """Return rows, and the plan by which each is added, where their own plan replaces those of a key.
-
-    :raises TargetRefused: one of them is a delete.
-    """
-    if plan.operation is not None:
-        if pc.any(are_deletes(batch.column(plan.operation))).as_py():
-            raise TargetRefused(
-                f"{row_text(batch, plan, 0)} is a delete, and what the key has now may be newer".capitalize(),
-                "Delete it by hand, if it is to be deleted.",
-            )
-        batch = batch.drop_columns([plan.operation])
-    details = {name: value for name, value in plan.details.items() if name != KEY}
-    return msgspec.structs.replace(plan.of_table(), details=details), batch
 
 
 def row_text(batch: pa.RecordBatch, plan: Plan, row: int) -> str:

@@ -11,9 +11,8 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from wal_sink.errors import OptionError, TargetUnavailable, WalSinkError
-from wal_sink.model.ledger import Owner
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import Kind, Session, Target
+from wal_sink.targets.base import ErrorClass, Session, Target
 
 CLIENTS = {
     "postgresql": ("psycopg", "pgpq"),
@@ -52,7 +51,7 @@ def importing(target: type[Target] | Target) -> Iterator[None]:
 
 @contextlib.contextmanager
 def explained(
-    classify: Callable[[Exception], Kind],
+    classify: Callable[[Exception], ErrorClass],
     place: str,
     to_correct: str,
     to_reach: str,
@@ -90,7 +89,7 @@ class ClientTarget(Target):
     checks: ClassVar[str]
     """Checks a batch by a plan; in a module without the client."""
     connects: ClassVar[str]
-    """The class of a session, made of options and owner."""
+    """The class of a session, made of options and the key of the ledger row."""
     classifies: ClassVar[str]
     """Says what an error means."""
     to_correct: ClassVar[str]
@@ -125,14 +124,14 @@ class ClientTarget(Target):
         """Import the client."""
         self._loaded(self.connects)
 
-    def connect(self, owner: Owner) -> Session:
+    def connect(self, query_id: str) -> Session:
         """Make a session; it connects when it is used."""
-        made: Session = self._loaded(self.connects)(self.options, owner)
+        made: Session = self._loaded(self.connects)(self.options, query_id)
         return made
 
-    def classify(self, error: Exception) -> Kind:
+    def classify(self, error: Exception) -> ErrorClass:
         """Take what does not answer, and a commit that met another one, for errors that pass."""
-        kind: Kind = self._loaded(self.classifies)(error)
+        kind: ErrorClass = self._loaded(self.classifies)(error)
         return kind
 
     def _loaded(self, place: str) -> Any:

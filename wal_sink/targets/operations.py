@@ -60,26 +60,6 @@ def refuse_written(
         )
 
 
-def without_words(
-    schema: pa.Schema, option: str, column: str, known: Collection[str], place: object, words: str
-) -> pa.Schema:
-    """Return the columns of a DataFrame without one of words; no change for an empty name.
-
-    :param option: that names it.
-    :param known: the names of the table's columns.
-    :param place: the table, or several, as errors show it.
-    :param words: that the column may have, as the remedy says it.
-    :raises SchemaMismatch: the DataFrame lacks the column, or has another type; or the table has one of that
-        name.
-    """
-    if not column:
-        return schema
-    remedy = f'Make it a string of {words}: .cast("string").'
-    refuse_type(schema, option, column, ("string",), remedy)
-    refuse_written(option, column, known, place)
-    return schema.remove(schema.names.index(column))
-
-
 UPSERT: Operation = "upsert"
 DELETE: Operation = "delete"
 
@@ -217,8 +197,12 @@ def without_operation(
     :raises SchemaMismatch: the DataFrame lacks the column, or has another type; or the table has one of that
         name, which would not be written.
     """
-    words = f"the words that mean {UPSERT} and {DELETE}"
-    return without_words(schema, OPERATION_COLUMN, column, table, name, words)
+    if not column:
+        return schema
+    remedy = f'Make it a string of the words that mean {UPSERT} and {DELETE}: .cast("string").'
+    refuse_type(schema, OPERATION_COLUMN, column, ("string",), remedy)
+    refuse_written(OPERATION_COLUMN, column, table, name)
+    return schema.remove(schema.names.index(column))
 
 
 def with_operation(columns: Sequence[Column], schema: pa.Schema, column: str) -> tuple[Column, ...]:

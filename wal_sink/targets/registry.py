@@ -88,17 +88,19 @@ def _load(name: str, place: str) -> type[Target]:
             f"Option target is {name}, but {place} is not a Target.",
             "Derive the class from wal_sink.targets.Target.",
         )
+    if loaded.interface < INTERFACE:
+        raise OptionError(
+            f"Target {name} is written for version {loaded.interface} of the interface of targets, and this"
+            f" version of wal_sink has {INTERFACE}.",
+            "Install a newer version of the target. For a target of your own, docs/targets.md has the steps: set"
+            f" interface = {INTERFACE} on {loaded.__name__}.",
+        )
     if loaded.interface > INTERFACE:
         raise OptionError(
             f"Target {name} is written for version {loaded.interface} of the interface of targets, and this"
             f" version of wal_sink has {INTERFACE}.",
             "pip install --upgrade wal_sink, on every host of the query and where commands run; or install an"
             " older version of the target.",
-        )
-    if not hasattr(loaded, "delivery"):
-        raise OptionError(
-            f"Target {name} does not say what makes a row count in it.",
-            f"Set delivery on {loaded.__name__}: a member of wal_sink.targets.Delivery.",
         )
     return loaded
 

@@ -21,9 +21,9 @@ import msgspec
 import pyarrow as pa
 
 from wal_sink.errors import TargetUnavailable
-from wal_sink.model.ledger import LedgerState, Outcome, Window
+from wal_sink.model.ledger import Outcome
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import Kind, Slice, StagedSession
+from wal_sink.targets.base import ErrorClass, Slice, StagedSession
 from wal_sink.targets.client import shortly
 
 logger = logging.getLogger(__name__)
@@ -160,7 +160,7 @@ class StagedFileSession(StagedSession, Generic[T, R]):
     """What to do where staged files vanish; set on the class."""
 
     def __init__(
-        self, kind: Callable[[Exception], Kind], is_conflict: Callable[[Exception], bool]
+        self, kind: Callable[[Exception], ErrorClass], is_conflict: Callable[[Exception], bool]
     ) -> None:
         self._kind, self._is_conflict = kind, is_conflict
         self._looked: T | None = None
@@ -180,10 +180,6 @@ class StagedFileSession(StagedSession, Generic[T, R]):
         """
 
     # --- rows -------------------------------------------------------------------------------------
-
-    def start(self, window: Window) -> None:  # noqa: ARG002 -- a receipt depends on no window
-        """Forget what is staged without a receipt."""
-        self._abandon()
 
     def write(self, plan: Plan, rows: Slice) -> None:
         """Stage rows in Parquet files.
@@ -223,6 +219,10 @@ class StagedFileSession(StagedSession, Generic[T, R]):
         self._abandon()
         self._looked = None
 
+    def _staged(self, receipts: Sequence[bytes]) -> list[R]:
+        """Return what this session has staged, and what others have, by their receipts."""
+        return self._decoded([*receipts, *self.drain()])
+
     def _decoded(self, receipts: Sequence[bytes]) -> list[R]:
         return [self.receipt_type.from_bytes(receipt) for receipt in receipts]
 
@@ -250,13 +250,14 @@ class StagedFileSession(StagedSession, Generic[T, R]):
         assert self._looked is not None
         return self._looked
 
-    def _refuse_gone(self, staged: Sequence[R], new: LedgerState) -> None:
-        """Check that the staged files are there.
+    def _refuse_gone(self, staged: Sequence[R], epoch: int) -> None:
+        """Check that the files that are staged for a window are there.
 
+        :param epoch: the last one of the window.
         :raises TargetUnavailable: one is not.
         """
         if staged and (gone := self._table().files.missing(each.path for each in staged)):
-            raise self._gone(f"{gone[0]}, staged for epoch {new.flushed}, is gone")
+            raise self._gone(f"{gone[0]}, staged for epoch {epoch}, is gone")
 
     def _gone(self, what: str) -> TargetUnavailable:
         return TargetUnavailable(what, f"{self.spare} All rows are staged again.")
@@ -339,7 +340,7 @@ _REFUSES = re.compile(
 """As stores and their clients write it, and no part of a key or a URL that they quote."""
 
 
-def kind_of_access(error: OSError) -> Kind:
+def kind_of_access(error: OSError) -> ErrorClass:
     """Tell a store that refuses from one that does not answer: delta-rs and Arrow have one class for both."""
     refuses = isinstance(error, PermissionError) or _REFUSES.search(str(error))
     return "fatal" if refuses else "retry"

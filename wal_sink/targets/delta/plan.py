@@ -11,7 +11,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, Schema
 
 from wal_sink.errors import SchemaMismatch
-from wal_sink.model.plan import Plan, WriteDemands
+from wal_sink.model.plan import Plan
 from wal_sink.targets.casts import KEY
 from wal_sink.targets.columns import match_columns
 from wal_sink.targets.create_table import (
@@ -105,14 +105,12 @@ def _plan(
         details[EVENT] = options.timestamp_column
     _refuse_keys(options.keys, written, fields)
     _refuse_event(options.timestamp_column, written, fields)
-    demands = WriteDemands(replaces=bool(options.keys))
     return Plan(
         key=key,
         target="delta",
         table=options.path,
         columns=with_operation(columns, schema, operation),
         operations=dict(options.words) if operation else {},
-        demands=demands,
         details=details,
     )
 

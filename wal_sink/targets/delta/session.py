@@ -1,6 +1,6 @@
 """The session of the Delta target: commits staged files with the ledger row.
 
-Each conditional update is one commit upon the version of the table from which the row was read. delta-rs
+Each conditional update is one commit on the version of the table from which the row was read. delta-rs
 refuses a commit if one in between has noted the same transaction; it does not refuse one from a version
 read after that. So the row is read and compared, and the commit made, on one and the same version
 (`Table`).
@@ -24,7 +24,7 @@ import msgspec
 from deltalake.transaction import AddAction
 
 from wal_sink.errors import CorruptLog, OptionError
-from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
+from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.targets.casts import key_of
 from wal_sink.targets.client import shortly
@@ -44,7 +44,7 @@ class RowFile(NamedTuple):
     """The ledger row, and the number of its file; both are None where there is none."""
 
     number: int | None
-    row: LedgerState | None
+    row: LedgerRow | None
 
 
 class _Kept(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +52,7 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
 
     table: str
     """Id of the table for which the row was written. One that is replaced keeps its log under another id."""
-    row: LedgerState
+    row: LedgerRow
 
 
 class LedgerFiles:
@@ -82,7 +82,7 @@ class LedgerFiles:
         kept = self._read[1]
         return RowFile(number, kept.row if kept.table == table.id else None)
 
-    def write(self, row: LedgerState, table: Table) -> int:
+    def write(self, row: LedgerRow, table: Table) -> int:
         """Write a file; return its number. Nothing points to it yet."""
         number = _NUMBERS.getrandbits(62)
         self._files.write(self._path(number), msgspec.json.encode(_Kept(table=table.id, row=row)))
@@ -133,33 +133,33 @@ class DeltaSession(StagedFileSession[Table, DeltaReceipt]):
     may_land_late = False
     spare = "See that no VACUUM of the table has a retention of minutes."
 
-    def __init__(self, options: DeltaOptions, owner: Owner) -> None:
+    def __init__(self, options: DeltaOptions, query_id: str) -> None:
         super().__init__(classify, is_conflict)
         self._options = options
-        self._owner = owner
+        self._query_id = query_id
         self._files = Files(options.path, options.storage_options)
-        self._ledger = LedgerFiles(self._files, owner.query_id)
+        self._ledger = LedgerFiles(self._files, query_id)
 
-    def read_ledger(self) -> LedgerState | None:
+    def read(self) -> LedgerRow | None:
         """Read the row of the table's newest version, and make that version durable."""
         row = self._row().row
         self._table().sync()
         return row
 
-    def commit(
-        self, seen: LedgerState | None, new: LedgerState, receipts: Sequence[bytes]
+    def finish(
+        self, seen: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
     ) -> Outcome:
         """Commit files and row, if that is the one that was seen and the table's shape is the same.
 
-        :raises SchemaMismatch: a window is begun, and no file may be added; or no row replaced.
+        :raises SchemaMismatch: no file may be added.
         """
-        staged = self._decoded(receipts)
+        staged = self._staged(receipts)
         there = self._row()
         if there.row != seen:
             return Outcome.CONFLICT
-        if new.begun is not None or any(receipt.merged for receipt in staged):
+        if staged:
             self._table().refuse_unfit(replaces=bool(self._options.keys))
-        self._refuse_gone(staged, new)
+        self._refuse_gone(staged, new.epoch)
         number = self._ledger.write(new, self._table())
         request, since = self._request(seen, new, number, staged), 0
 
@@ -179,15 +179,15 @@ class DeltaSession(StagedFileSession[Table, DeltaReceipt]):
 
     def _request(
         self,
-        seen: LedgerState | None,
-        new: LedgerState,
+        seen: LedgerRow | None,
+        new: LedgerRow,
         number: int,
         staged: Sequence[DeltaReceipt],
     ) -> Callable[[], None]:
-        """Return what asks for a commit of files and row, upon the look by which the row was seen."""
+        """Return what asks for a commit of files and row, on the version by which the row was seen."""
         transactions = {self._ledger.app_id: number}
-        if _finished(seen, new):
-            transactions[self._owner.query_id] = new.flushed
+        if seen is not None:
+            transactions[self._query_id] = new.epoch
         reason, options = _reason(seen, new), self._options
         if not any(receipt.merged for receipt in staged):
             files = [_action(receipt) for receipt in staged]
@@ -266,20 +266,11 @@ class DeltaSession(StagedFileSession[Table, DeltaReceipt]):
         return DeltaStage(table, plan, merged=bool(self._options.keys))
 
 
-def _finished(seen: LedgerState | None, new: LedgerState) -> Window | None:
-    """Return the window that a change of the row finishes; None: it finishes none."""
-    return (
-        new.last if seen is not None and seen.begun is not None and seen.begun == new.last else None
-    )
-
-
-def _reason(seen: LedgerState | None, new: LedgerState) -> str:
-    """Say why the row changes, for the table's history."""
-    if (window := _finished(seen, new)) is not None:
-        return f"epochs {window.first} to {window.last}"
-    if new.begun is not None:
-        return f"epochs {new.begun.first} to {new.begun.last} begin"
-    return f"the ledger says epoch {new.flushed}"
+def _reason(seen: LedgerRow | None, new: LedgerRow) -> str:
+    """Return why the row changes, for the table's history."""
+    if seen is None or new.epoch <= seen.epoch:
+        return f"the ledger says epoch {new.epoch}"
+    return f"epochs {seen.epoch + 1} to {new.epoch}"
 
 
 def _action(receipt: DeltaReceipt) -> AddAction:

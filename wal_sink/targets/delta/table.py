@@ -21,7 +21,7 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
 from wal_sink.errors import SchemaMismatch
-from wal_sink.targets.base import Kind
+from wal_sink.targets.base import ErrorClass
 from wal_sink.targets.delta.columns import DECLARED, declared, is_absolute, to_arrow, to_sql
 from wal_sink.targets.delta.files import Files, table_is_there
 from wal_sink.targets.names import quote
@@ -427,7 +427,7 @@ def is_conflict(error: Exception) -> bool:
     return isinstance(error, CommitFailedError) and str(error).startswith(_CONFLICT)
 
 
-def classify(error: Exception) -> Kind:
+def classify(error: Exception) -> ErrorClass:
     """Retry where a store does not answer, and where a commit is in conflict with another."""
     if is_conflict(error):
         return "retry"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from wal_sink.options import Options
-from wal_sink.targets.base import Delivery
 from wal_sink.targets.client import ClientTarget
 from wal_sink.targets.delta.options import EVENT_COLUMN, DeltaOptions
 
@@ -16,9 +15,9 @@ class DeltaTarget(ClientTarget):
     :param options: see `DeltaOptions`.
     """
 
+    interface = 2
     name = "delta"
     options_type: type[Options] = DeltaOptions
-    delivery = Delivery.STAGED
     parallel_writes = True
 
     agrees = "wal_sink.targets.delta.plan:agree"

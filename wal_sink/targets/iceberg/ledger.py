@@ -6,7 +6,7 @@ the snapshot with the rows** goes when that snapshot is expired, as soon as a co
 tag** has both: a catalog compares the snapshot that a tag names (`assert-ref-snapshot-id`), in one step with
 all else that a commit changes, and no clean-up of snapshots removes what a tag names. The snapshot under the
 tag has no files, so it keeps none from being cleaned up; each change of the row makes a new one and removes
-the last. So the main branch has one snapshot for a window, and `begin` makes none there.
+the last. So the main branch has one snapshot for a window.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from wal_sink.errors import CorruptLog
-from wal_sink.model.ledger import LedgerState, Outcome
+from wal_sink.model.ledger import LedgerRow, Outcome
 
 ROW = "wal-sink.ledger"
 """The property of the snapshot's summary that has the row."""
@@ -34,7 +34,7 @@ MAX_REF_AGE_MS = _FOREVER_MS
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """What the summary has."""
 
-    state: LedgerState
+    ledger: LedgerRow
     before: tuple[int, ...] = ()
     """The snapshots that had this row before, the newest first."""
     rows: int | None = None
@@ -54,17 +54,17 @@ class Seen(NamedTuple):
     row: Row | None
 
     @property
-    def state(self) -> LedgerState | None:
+    def ledger(self) -> LedgerRow | None:
         """The ledger row, as flushers know it."""
-        return None if self.row is None else self.row.state
+        return None if self.row is None else self.row.ledger
 
-    def next(self, state: LedgerState) -> Row:
+    def next(self, ledger: LedgerRow) -> Row:
         """Return the row that comes after this one, without rows of the main branch."""
         before = () if self.snapshot is None else (self.snapshot,)
         if self.row is None:
-            return Row(state=state, before=before)
+            return Row(ledger=ledger, before=before)
         kept = (before + self.row.before)[:_KEPT]
-        return msgspec.structs.replace(self.row, state=state, before=kept)
+        return msgspec.structs.replace(self.row, ledger=ledger, before=kept)
 
 
 def tag(query_id: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from wal_sink.model.ledger import LedgerState, Outcome, Owner
+from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.targets.columns import refuse_changed
 from wal_sink.targets.iceberg.ledger import conflict_outcome, epochs, tag
@@ -26,29 +26,29 @@ class IcebergSession(StagedFileSession[IcebergTable, IcebergReceipt]):
     may_land_late = True  # a client or a proxy may have repeated the request
     spare = "See that remove_orphan_files spares files of the last days."
 
-    def __init__(self, options: IcebergOptions, owner: Owner) -> None:
+    def __init__(self, options: IcebergOptions, query_id: str) -> None:
         super().__init__(classify, is_conflict)
         self._options = options
-        self._tag = tag(owner.query_id)
+        self._tag = tag(query_id)
 
-    def read_ledger(self) -> LedgerState | None:
+    def read(self) -> LedgerRow | None:
         """Read the row of the table's newest version, and make that version durable."""
         table = self._refreshed()
         table.sync()
-        return table.seen(self._tag).state
+        return table.seen(self._tag).ledger
 
-    def commit(
-        self, seen: LedgerState | None, new: LedgerState, receipts: Sequence[bytes]
+    def finish(
+        self, seen: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
     ) -> Outcome:
         """Commit the files and the row, if it is the one that was seen and the table's shape is the same."""
-        staged = self._decoded(receipts)
+        staged = self._staged(receipts)
         there = self._refreshed().seen(self._tag)
-        if there.state != seen:
+        if there.ledger != seen:
             return Outcome.CONFLICT
-        self._refuse_gone(staged, new)
+        self._refuse_gone(staged, new.epoch)
         snapshot = _IDS.getrandbits(62) + 1
         """The same for each try: of several that are under way one takes effect at most."""
-        said = epochs(new.last.first, new.last.last) if new.last else ""
+        said = epochs(new.epoch if seen is None else seen.epoch + 1, new.epoch)
 
         def ask() -> None:
             table = self._table()
@@ -59,7 +59,7 @@ class IcebergSession(StagedFileSession[IcebergTable, IcebergReceipt]):
             nonlocal there
             before, there = there, self._refreshed().seen(self._tag)
             outcome = conflict_outcome(before, snapshot, there)
-            if outcome is None and there.state != seen:  # the table was rolled back meanwhile
+            if outcome is None and there.ledger != seen:  # the table was rolled back meanwhile
                 return Outcome.UNKNOWN
             return outcome
 

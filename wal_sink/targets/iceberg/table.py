@@ -41,7 +41,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import InterfaceError, OperationalError
 
 from wal_sink.errors import SchemaMismatch, TargetUnavailable
-from wal_sink.targets.base import Kind
+from wal_sink.targets.base import ErrorClass
 from wal_sink.targets.create_table import CREATE_TABLE
 from wal_sink.targets.iceberg.ledger import (
     MAX_REF_AGE_MS,
@@ -176,7 +176,7 @@ class IcebergTable:
             updates += [added, self._with_retention(head)]
             written += append._written_manifests + append._written_manifest_lists  # noqa: SLF001
             row = Row(
-                state=row.state, before=row.before, rows=append.snapshot_id, sequence=sequence
+                ledger=row.ledger, before=row.before, rows=append.snapshot_id, sequence=sequence
             )
             sequence += 1
         location = self._table.location_provider().new_metadata_location(
@@ -347,7 +347,7 @@ def is_conflict(error: Exception) -> bool:
     )
 
 
-def classify(error: Exception) -> Kind:
+def classify(error: Exception) -> ErrorClass:
     """Take a catalog or store that does not answer, and a commit that met another, for errors that pass."""
     if is_conflict(error) or isinstance(error, _PASSING):
         return "throttle" if isinstance(error, ice.TooManyRequestsError) else "retry"

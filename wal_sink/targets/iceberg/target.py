@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 
 from wal_sink.options import Options
-from wal_sink.targets.base import Delivery
 from wal_sink.targets.client import ClientTarget, importing
 from wal_sink.targets.iceberg.options import IcebergOptions
 
@@ -18,9 +17,9 @@ class IcebergTarget(ClientTarget):
     :param options: see `IcebergOptions`.
     """
 
+    interface = 2
     name = "iceberg"
     options_type: type[Options] = IcebergOptions
-    delivery = Delivery.STAGED
     parallel_writes = True
 
     agrees = "wal_sink.targets.iceberg.plan:agree_on"

@@ -15,11 +15,13 @@ import logging
 import time
 from typing import Any
 
+import msgspec
+
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from wal_sink.errors import TargetUnavailable
-from wal_sink.model.ledger import LedgerState
+from wal_sink.model.ledger import LedgerRow
 from wal_sink.targets.kafka import topics
 from wal_sink.targets.kafka.options import KafkaOptions
 
@@ -35,7 +37,7 @@ it; the default is half a second."""
 
 
 class LedgerReader:
-    """Reads one query's ledger row, and the notes of its rows, from where it read last.
+    """Reads one query's ledger row, from where it read last.
 
     :param timeout_s: for each request.
     """
@@ -57,7 +59,7 @@ class LedgerReader:
         self._rows: dict[bytes, bytes | None] = {}
         """The last record of each key."""
 
-    def read(self, patience_s: float) -> LedgerState | None:
+    def read(self, patience_s: float) -> LedgerRow | None:
         """Read all that is in the topic when this is called; None when there is no record of the query.
 
         :param patience_s: how long a transaction that is open may hold this up.
@@ -68,7 +70,9 @@ class LedgerReader:
         """
         if (end := self._end()) is None:
             return None
-        if end < self._upto:  # the topic was made anew, or cut: what was read of it counts no more
+        if (
+            end < self._upto
+        ):  # the topic was made again, or cut: what was read of it no longer counts
             self._begin()
         if self._upto < end:
             self._consumer.assign([TopicPartition(self.topic, 0, self._upto)])
@@ -76,7 +80,7 @@ class LedgerReader:
                 self._read_to(end, patience_s)
             finally:
                 self._consumer.unassign()  # else it would ask the broker for more between reads
-        return self.last(self._query_id)
+        return self._last()
 
     def _read_to(self, end: int, patience_s: float) -> None:
         until_s, at_open = time.monotonic() + patience_s, False
@@ -96,14 +100,19 @@ class LedgerReader:
             else:
                 raise KafkaException(error)
 
-    def last(self, key: str) -> LedgerState | None:
-        """Return the last record of a key among those that `read` has met; None where it met none.
+    def _last(self) -> LedgerRow | None:
+        """Return the last record among those that were read; None if none was.
 
         :raises CorruptLog: the record is not one that this version wrote.
         """
-        record = self._rows.get(key.encode())
-        where = f"query {key} in the topic {self.topic}"
-        return None if record is None else LedgerState.from_json(record, where)
+        record = self._rows.get(self._query_id.encode())
+        if record is None:
+            return None
+        try:
+            cells = msgspec.json.decode(record, type=tuple[str, str, int, str])
+        except msgspec.DecodeError:
+            cells = (self._query_id, "", None, record.decode(errors="replace"))
+        return LedgerRow.from_cells(cells, f"the topic {self.topic}")
 
     def close(self) -> None:
         """Disconnect. Idempotent."""
@@ -140,11 +149,11 @@ class LedgerReader:
             message = consumer.poll(self._timeout_s)
         found = None if message is None or message.error() else message.key()
         self.held_by = found or b""
-        query_id = self.held_by.decode(errors="replace").split(" ")[0]
+        query_id = self.held_by.decode(errors="replace")
         of = f"query {query_id}" if query_id else "a program that is none of ours"
         return TargetUnavailable(
             f"The ledger's topic {self.topic} cannot be read to its end for {patience_s:.0f} s: a transaction"
-            f" of {of} is open there. Its flusher has died, or stands still",
+            f" of {of} is open there. Its flusher has died or is stalled",
             "Start that query again, which ends the transaction; or wait: the broker ends it after the"
             " kafka.transaction.timeout.ms of that query."
             + (

@@ -5,7 +5,7 @@ aborted, and they can commit nothing more. So the ledger that this session reads
 current until it commits, or is fenced itself: that is its conditional update.
 
 A record that a topic refuses makes its whole transaction fail. So a session asks what the topics take before
-it sends, and leaves out what an altered topic would refuse (rule 24).
+it sends, and finds the records that an altered topic would refuse.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgspec
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from wal_sink.errors import (
@@ -25,14 +26,14 @@ from wal_sink.errors import (
     TargetRefused,
     TargetUnavailable,
 )
-from wal_sink.model.ledger import LedgerState, Outcome, Owner, PassedRow, Window
+from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import OnRefused, Slice, TransactionalSession
+from wal_sink.targets.base import RowsRefused, Slice, TransactionalSession
 from wal_sink.targets.kafka import topics
 from wal_sink.targets.kafka.ledger import LedgerReader
 from wal_sink.targets.kafka.options import KafkaOptions
 from wal_sink.targets.kafka.records import Limits, planned_limits, records, refuse
-from wal_sink.targets.refusals import WindowRefusals, is_sent, refusal
+from wal_sink.targets.refusals import RefusalSearch
 from wal_sink.targets.registry import published_elsewhere
 
 logger = logging.getLogger(__name__)
@@ -64,52 +65,44 @@ _REFUSED = {
     KafkaError.INVALID_TIMESTAMP,
 }
 
-_RESENDS = "-resend"
-"""Ends the name of a producer that sends rows of the quarantine: it fences others like it, and no flusher."""
-
 
 class KafkaSession(TransactionalSession):
     """One flusher's producer, made when it first writes: to read the ledger fences no one."""
 
-    def __init__(self, options: KafkaOptions, owner: Owner) -> None:
+    def __init__(self, options: KafkaOptions, query_id: str) -> None:
         self._options = options
-        self._owner = owner
-        self._ledger = LedgerReader(options, owner.query_id, TIMEOUT_S)
+        self._query_id = query_id
+        self._ledger = LedgerReader(options, query_id, TIMEOUT_S)
         self._limits: dict[str, Limits] | None = None
         """What each topic takes, asked once."""
         self._producer: Any = None
-        self._suffix = ""
-        """Of the producer's name."""
         self._open = False
-        """Whether it has a transaction open."""
-        self._window: Window | None = None
-        """Whose records that transaction holds."""
-        self._refusals = WindowRefusals()
+        """True if the producer has a transaction open."""
+        self._seen: LedgerRow | None = None
+        """The ledger row as it was read or written last."""
+        self._is_lost = False
+        """True if the ledger row was not as it was read: the records of the window are not sent."""
+        self._search = RefusalSearch()
         self._failed: list[tuple[KafkaError, Any]] = []
         """Records that were not delivered."""
 
-    def read_ledger(self) -> LedgerState | None:
+    def read(self) -> LedgerRow | None:
         """Read the ledger topic to its end; abort an open transaction of the query that blocks this."""
+        self._abort()
+        self._is_lost = False
+        self._seen = self._read()
+        return self._seen
+
+    def _read(self) -> LedgerRow | None:
         if self._producer is not None:
             return self._ledger.read(TIMEOUT_S)
         try:
             return self._ledger.read(_OPEN_TRANSACTION_S)
         except TargetUnavailable as error:
-            query_id, of_row, _ = self._ledger.held_by.decode(errors="replace").partition(" ")
-            if query_id != self._owner.query_id:
+            if self._ledger.held_by.decode(errors="replace") != self._query_id:
                 raise
             logger.info("%s. That transaction is ended now", error.what)
-            return self._take_over(_RESENDS if of_row else "")
-
-    def start(self, window: Window) -> None:
-        """Open the window's transaction."""
-        self._take_over()
-        self._begin()
-        self._window, self._refusals = window, WindowRefusals()
-
-    def pass_over(self, refused: OnRefused | None, passed: Sequence[PassedRow] = ()) -> None:
-        """Leave out records that a topic refuses, and note them, also those left out already."""
-        self._refusals = WindowRefusals(refused, passed)
+            return self._take_over()
 
     def compare(self, plan: Plan) -> None:
         """Compare the name of the topic, and see that both topics are still there and serve.
@@ -129,93 +122,49 @@ class KafkaSession(TransactionalSession):
         :raises OptionError: they were published for another topic.
         :raises SchemaMismatch: the topic was altered, and takes none of them any more.
         :raises TargetRefused: a topic refuses one, also of an earlier call.
-        :raises TargetUnavailable: the topic was altered meanwhile; or no transaction is open any more: the
-            window is written again from `start`.
+        :raises TargetUnavailable: the topic was altered meanwhile.
         """
-        if self._window is None:
-            raise TargetUnavailable(
-                f"The transaction with the records of epoch {rows.epoch} has ended by an error",
-                "Nothing: all of them are written again.",
-            )
+        if not self._open and not self._is_lost:
+            self._is_lost = self._seen is None or self._take_over() != self._seen
+            if not self._is_lost:
+                self._begin()
+        if self._is_lost:
+            return
         try:
             self.compare(plan)
             if self._topic_limits() == planned_limits(plan):
                 self._send(rows)
             else:
-                confirm = self._refuse_old_limits
-                self._refusals.find(plan, rows, self._window, self._send_unless_refused, confirm)
+                send, confirm = self._send_unless_refused, self._refuse_old_limits
+                self._search.insert(plan, rows, send, confirm)
         except BaseException:
             self._abort()  # a part of the rows must not be committed
             raise
 
-    def drain(self) -> None:
-        """Wait until the brokers have all records.
+    def finish(self, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
+        """Add the ledger record to the window's transaction, and commit it.
 
-        :raises TargetRefused, TargetUnavailable: see `write`; or the brokers take too long.
+        :raises RowsRefused: a topic refuses records; the others are aborted, too.
         """
-        if self._producer is None:
-            return
-        try:
-            with _explained_fencing(self._options.transaction_timeout_ms):
-                left = self._producer.flush(TIMEOUT_S)
-            self._raise_failed()
-        except BaseException:
-            self._abort()
-            raise
-        if left:
-            raise TargetUnavailable(
-                f"The brokers have not acknowledged {left} records within {TIMEOUT_S:.0f} s",
-                "See to the brokers; all records are written again.",
-            )
-
-    def commit(self, seen: LedgerState, new: LedgerState) -> Outcome:
-        """Add the ledger record to the window's transaction, with a note of each row left out; commit it."""
-        if self._window is None or self._window != seen.begun or self.read_ledger() != seen:
+        if self._is_lost or seen != self._seen:
             self._abort()
             return Outcome.CONFLICT
-        owner = self._owner
-        notes = {_note_key(owner, row): row.note(owner) for row in self._refusals.passed}
-        return self._commit({owner.query_id: new, **notes})
-
-    def resend(self, plan: Plan, rows: Slice, seen: LedgerState, *, noted: bool) -> bool:
-        """Send a row of the quarantine, in one transaction with its note.
-
-        :raises TargetRefused: a topic refuses it; or its note is lost.
-        :raises TargetUnavailable: another command sends rows, or has made the ledger row; or the answer is
-            lost.
-        """
-        row = PassedRow(rows.epoch, rows.first_us)
-        if self._take_over(_RESENDS) != seen:
-            return False
-        key, sent = _note_key(self._owner, row), row.note(self._owner, sent=True)
-        if is_sent(row, self._ledger.last(key), sent, noted=noted):
-            return True
-        self.compare(plan)
-        self._begin()
-        try:
-            if (error := self._send_unless_refused(rows)) is not None:
-                raise refusal(plan, rows, None, error) from error
-        except BaseException:
+        if self._search.refused:
+            refused = self._search.refused
             self._abort()
-            raise
-        if self._commit({key: sent}) is not Outcome.APPLIED:
-            raise TargetUnavailable(
-                f"It is not known whether a row of epoch {row.epoch} was sent",
-                "Run the command again: the ledger has a note of it, and the row comes once.",
-            )
-        return True
-
-    def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
-        """Write a ledger record, in a transaction of its own, after the one that was seen."""
-        if seen is None and not topics.is_there(self._ledger.admin, self._ledger.topic):
-            topics.create_ledger(self._ledger.admin, self._ledger.topic)
-        if self._take_over() != seen:
+            raise RowsRefused(refused)
+        if not self._open:  # no rows: a transaction of its own
+            if seen is None and not topics.is_there(self._ledger.admin, self._ledger.topic):
+                topics.create_ledger(self._ledger.admin, self._ledger.topic)
+            if self._take_over() != seen:
+                return Outcome.CONFLICT
+            self._begin()
+        elif self._ledger.read(TIMEOUT_S) != seen:
+            self._abort()
             return Outcome.CONFLICT
-        self._begin()
-        outcome = self._commit({self._owner.query_id: new})
-        if new.begun is None:
-            # A command may let epochs be flushed again: one that is about to send their rows sends none.
-            self._producer_of(_RESENDS)
+        outcome = self._commit(new)
+        if outcome is Outcome.APPLIED:
+            self._seen = new
         return outcome
 
     def close(self) -> None:
@@ -226,19 +175,13 @@ class KafkaSession(TransactionalSession):
 
     # --- transactions ---
 
-    def _take_over(self, suffix: str = "") -> LedgerState | None:
-        """Fence earlier producers of this name, and abort what they had open; return the ledger row.
-
-        :param suffix: of the producer's name.
-        """
+    def _take_over(self) -> LedgerRow | None:
+        """Fence earlier producers of the query, and abort what they had open; return the ledger row."""
         self._abort()
-        if self._producer is None or self._suffix != suffix:
-            self._producer, self._suffix = self._producer_of(suffix), suffix
+        if self._producer is None:
+            limits = self._topic_limits()
+            self._producer = transactional(self._options, self._query_id, limits, TIMEOUT_S)
         return self._ledger.read(TIMEOUT_S)
-
-    def _producer_of(self, suffix: str) -> Any:
-        name, limits = f"{self._owner.query_id}{suffix}", self._topic_limits()
-        return transactional(self._options, name, limits, TIMEOUT_S)
 
     def _topic_limits(self) -> dict[str, Limits]:
         if self._limits is None:
@@ -259,29 +202,29 @@ class KafkaSession(TransactionalSession):
         self._limits = self._producer = None  # which is made by the limits
         raise TargetUnavailable(
             f"The topic {self._options.topic} was altered while its records were written",
-            "Nothing: all of them are written again.",
+            "No action needed: all of them are written again.",
         )
 
     def _begin(self) -> None:
         self._producer.begin_transaction()
         self._open = True
 
-    def _commit(self, records: Mapping[str, LedgerState]) -> Outcome:
-        """Write ledger records, by their keys, and commit the open transaction.
+    def _commit(self, row: LedgerRow) -> Outcome:
+        """Write a ledger record, and commit the open transaction.
 
         :raises Exception: it certainly had no effect.
         """
-        self._window, self._open = None, False
+        self._open = False
+        self._search = RefusalSearch()
         try:
-            for key, record in records.items():
-                self._producer.produce(
-                    self._ledger.topic,
-                    key=key.encode(),
-                    value=record.to_json(),
-                    partition=0,
-                    on_delivery=self._not_delivered,
-                )
-            self.drain()
+            self._producer.produce(
+                self._ledger.topic,
+                key=self._query_id.encode(),
+                value=msgspec.json.encode(row.cells),
+                partition=0,
+                on_delivery=self._not_delivered,
+            )
+            self._drain()
         except BaseException as error:
             try:
                 self._raise_cause(error)
@@ -299,6 +242,20 @@ class KafkaSession(TransactionalSession):
             return Outcome.UNKNOWN
         return Outcome.APPLIED
 
+    def _drain(self) -> None:
+        """Wait until the brokers have all records.
+
+        :raises TargetRefused, TargetUnavailable: see `write`; or the brokers take too long.
+        """
+        with _explained_fencing(self._options.transaction_timeout_ms):
+            left = self._producer.flush(TIMEOUT_S)
+        self._raise_failed()
+        if left:
+            raise TargetUnavailable(
+                f"The brokers have not acknowledged {left} records within {TIMEOUT_S:.0f} s.",
+                "Check the brokers. All records are written again.",
+            )
+
     def _raise_cause(self, error: BaseException) -> None:
         """Raise why a transaction takes no record: only a commit returns that, and it commits nothing."""
         if isinstance(error, KafkaException) and error.args[0].code() == KafkaError._STATE:  # noqa: SLF001
@@ -309,9 +266,10 @@ class KafkaSession(TransactionalSession):
 
     def _abort(self) -> None:
         """Abort what is open."""
+        self._search = RefusalSearch()
         if not self._open:
             return
-        self._window, self._open = None, False
+        self._open = False
         self._failed.clear()
         try:
             self._producer.abort_transaction(TIMEOUT_S)
@@ -324,7 +282,7 @@ class KafkaSession(TransactionalSession):
 
     def _drop_producer(self) -> None:
         """Drop the producer; the next one aborts what it may have left open."""
-        self._producer = self._window = None
+        self._producer = None
         self._open = False
         self._failed.clear()
 
@@ -391,11 +349,6 @@ class KafkaSession(TransactionalSession):
         )
 
 
-def _note_key(owner: Owner, row: PassedRow) -> str:
-    """Return the key of the record that says what became of a row; it begins with the query's own."""
-    return f"{owner.query_id} {row.epoch} {row.us}"
-
-
 def transactional(
     options: KafkaOptions, query_id: str, limits: Mapping[str, Limits], timeout_s: float
 ) -> Any:
@@ -436,8 +389,8 @@ def transactional(
 def _altered(topic: str, problem: str) -> SchemaMismatch:
     return SchemaMismatch(
         f"The topic {topic} was altered, and refuses all records that wait for it: {problem}",
-        "Set back its cleanup.policy until these are flushed; the flush goes on by itself. Or leave their"
-        " epoch out, by wal-sink skip, which keeps the rows in a file.",
+        "Set back its cleanup.policy until these are flushed; the flush goes on by itself. Or give"
+        " their epoch up: `wal-sink give-up CHECKPOINT --epoch EPOCH` keeps the rows in the log.",
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from wal_sink.options import Options
-from wal_sink.targets.base import Delivery
 from wal_sink.targets.client import ClientTarget
 from wal_sink.targets.kafka.options import KafkaOptions
 
@@ -16,10 +15,10 @@ class KafkaTarget(ClientTarget):
     :param options: see `KafkaOptions`.
     """
 
+    interface = 2
     name = "kafka"
     options_type: type[Options] = KafkaOptions
-    delivery = Delivery.TRANSACTIONAL
-    resends = True
+    restores_together = False  # rows and ledger are in two topics
 
     agrees = "wal_sink.targets.kafka.plan:agree"
     checks = "wal_sink.targets.kafka.records:check"

@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from wal_sink.errors import SchemaMismatch
-from wal_sink.targets.base import Kind
+from wal_sink.targets.base import ErrorClass
 from wal_sink.targets.kafka.options import KafkaOptions
 from wal_sink.targets.kafka.records import LARGEST_OF_CLIENT, UNBOUNDED_MS, Limits
 from wal_sink.targets.names import did_you_mean
@@ -183,7 +183,7 @@ _FOR_GOOD = {
 broker that has just started knows no topic for a moment."""
 
 
-def classify(error: Exception) -> Kind:
+def classify(error: Exception) -> ErrorClass:
     """Return what an exception means."""
     if not isinstance(error, KafkaException):
         return "fatal"

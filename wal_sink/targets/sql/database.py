@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from wal_sink.errors import InvalidRow, TargetUnavailable
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import Kind
+from wal_sink.targets.base import ErrorClass
 from wal_sink.targets.columns import TableColumn
 from wal_sink.targets.names import quote
 from wal_sink.targets.refusals import Savepoints
@@ -34,7 +34,7 @@ class Errors(NamedTuple):
     of_statement: frozenset[int | str] = frozenset()
     """Codes among these that say that the statement is wrong."""
 
-    def kind(self, error: Exception) -> Kind:
+    def kind(self, error: Exception) -> ErrorClass:
         """Return what an error means. One without a code is of a connection that is lost, or never was."""
         if isinstance(error, TargetUnavailable):
             return "retry"
@@ -218,7 +218,7 @@ class Database(ABC):
         return quote(name)
 
     @abstractmethod
-    def classify(self, error: Exception) -> Kind:
+    def classify(self, error: Exception) -> ErrorClass:
         """Tell errors that pass: see `Target.classify`."""
 
     @property

@@ -21,7 +21,7 @@ import pyarrow.types as pt
 from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.model.plan import Plan, is_array, spark_ddl
 from wal_sink.options import SECONDS, SHAPES, about, secret_parameter
-from wal_sink.targets.base import Kind
+from wal_sink.targets.base import ErrorClass
 from wal_sink.targets.casts import KEY
 from wal_sink.targets.client import importing
 from wal_sink.targets.columns import (
@@ -256,7 +256,7 @@ class KeyedTarget(SqlTarget):
         with importing(self):
             return import_module(self.client)
 
-    def classify(self, error: Exception) -> Kind:
+    def classify(self, error: Exception) -> ErrorClass:
         """Return what an exception of the driver means."""
         return self.errors.kind(error)
 

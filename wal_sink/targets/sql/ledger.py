@@ -8,22 +8,22 @@ from __future__ import annotations
 from contextlib import closing
 from typing import Any
 
-from wal_sink.model.ledger import LedgerRow, LedgerState, Owner, Window
+from wal_sink.model.ledger import LedgerRow
 
-COLUMNS = LedgerRow._fields
+COLUMNS = ("log_id", "epoch", "digest")
 """All but the key."""
 
 _NOTHING = "-"
 """What the table has for an empty text, which Oracle would take for null."""
 
-_HEX = "0123456789abcdef"
+_LOCK = ":"
+"""Ends the id of a transaction, which only that transaction reads in `digest`."""
 
 DDL = (
     "CREATE TABLE {table} (query_id {key} PRIMARY KEY, log_id {key} NOT NULL,"
-    " checkpoint {text} NOT NULL, flushed {number} NOT NULL, last_us {number} NOT NULL,"
-    " begun {text} NOT NULL, last {text} NOT NULL) {suffix}"
+    " epoch {number} NOT NULL, digest {text} NOT NULL) {suffix}"
 )
-"""Makes the ledger's table; `begun` and `last` take up to 64 epochs of 500 bytes."""
+"""Makes the ledger's table. A digest has up to 110 characters while a transaction holds the row."""
 
 
 def with_values(name: str, parameter: str) -> str:
@@ -40,85 +40,84 @@ class Ledger:
     :param connection: of PEP 249, in whose transaction the statements are.
     :param table: of the ledger, quoted.
     :param parameter: what stands for a value in a statement, such as `?`.
+    :param query_id: the key of the row.
     """
 
-    def __init__(self, connection: Any, table: str, parameter: str, owner: Owner) -> None:
+    def __init__(self, connection: Any, table: str, parameter: str, query_id: str) -> None:
         self._connection = connection
         self._name = table
         self._table = with_values(table, parameter)
         self._p = parameter
-        self._owner = owner
+        self._query_id = query_id
 
-    def read(self) -> LedgerState | None:
-        """Read the row; None when there is none.
+    def read(self) -> LedgerRow | None:
+        """Read the row; None if there is none.
 
         :raises CorruptLog: it is not one that this version wrote.
         """
         statement = f"SELECT {', '.join(COLUMNS)} FROM {self._table} WHERE query_id = {self._p}"  # noqa: S608
         with closing(self._connection.cursor()) as cursor:
-            cursor.execute(statement, (self._owner.query_id,))
-            rows = (
-                cursor.fetchall()
-            )  # to the end: a result that is left open may block the next statement
+            cursor.execute(statement, (self._query_id,))
+            # To the end: a result that is left open may block the next statement.
+            rows = cursor.fetchall()
         if not rows:
             return None
-        *others, begun, last = ("" if cell == _NOTHING else cell for cell in rows[0])
-        begun = begun and begun.lstrip(_HEX)  # without the id of `lock`
-        where = f"query {self._owner.query_id} in the ledger {self._name}"
-        return LedgerState.from_row((*others, begun, last), where)
+        log_id, epoch, digest = rows[0]
+        digest = "" if digest == _NOTHING else digest
+        cells = (self._query_id, log_id, epoch, digest)
+        return LedgerRow.from_cells(cells, f"the ledger {self._name}")
 
-    def insert(self, new: LedgerState) -> bool:
-        """Create the row; return whether the driver counts one.
+    def insert(self, new: LedgerRow) -> bool:
+        """Create the row; return True if the driver counts one.
 
-        :raises Exception: of the driver; also when there is a row.
+        :raises Exception: of the driver; also if there is a row.
         """
         values = ", ".join([self._p] * (1 + len(COLUMNS)))
         return (
             self._execute(
                 f"INSERT INTO {self._table} (query_id, {', '.join(COLUMNS)}) VALUES ({values})",  # noqa: S608
-                (self._owner.query_id, *_cells(new).values()),
+                (self._query_id, *_cells(new)),
             )
             == 1
         )
 
-    def lock(self, window: Window, lock_id: str) -> bool:
-        """Hold the row, if exactly this window is begun, until the transaction ends.
+    def lock(self, seen: LedgerRow, lock_id: str) -> bool:
+        """Hold the row until the transaction ends, if it is exactly `seen`; return True if it is.
 
-        :param lock_id: hexadecimal digits that no other transaction has; put before `begun`, where the
-            transaction alone reads them, since it never commits them.
+        :param lock_id: a text that no other transaction has. It is put before `digest`, where the transaction
+            alone reads it, since it never commits it.
         """
-        text = window.to_text()
-        return self._update({"begun": lock_id + text}, {"begun": text}) == 1
+        log_id, epoch, digest = _cells(seen)
+        return self._update((log_id, epoch, f"{lock_id}{_LOCK}{digest}"), _cells(seen)) == 1
 
-    def replace(self, seen: LedgerState, new: LedgerState, lock_id: str = "") -> bool:
-        """Write the whole row, if it is exactly the one that was seen (rule 13).
+    def replace(self, seen: LedgerRow, new: LedgerRow, lock_id: str = "") -> bool:
+        """Write the whole row if it is exactly the one that was seen; return True if it is.
 
-        :param lock_id: of the transaction that holds the row, if it is to be the open one: a driver may have
-            lost that one, with its rows, and have connected again without a word.
+        :param lock_id: of the transaction that holds the row, if it has to be the open one: a driver may have
+            lost that one, with its rows, and have connected again without an error.
         """
-        there = _cells(seen)
-        there["begun"] = f"{lock_id}{there['begun']}"
-        return self._update(_cells(new), there) == 1
+        log_id, epoch, digest = _cells(seen)
+        held = f"{lock_id}{_LOCK}{digest}" if lock_id else digest
+        return self._update(_cells(new), (log_id, epoch, held)) == 1
 
     def delete(self) -> None:
         """Remove the row."""
         self._execute(
             f"DELETE FROM {self._table} WHERE query_id = {self._p}",  # noqa: S608
-            (self._owner.query_id,),
+            (self._query_id,),
         )
 
-    def touch(self, state: LedgerState) -> int:
+    def touch(self, row: LedgerRow) -> int:
         """Write the row as it is; return how many rows the driver counts, where it should be one."""
-        cells = _cells(state)
-        return self._update(cells, cells)
+        return self._update(_cells(row), _cells(row))
 
-    def _update(self, changes: dict[str, object], seen: dict[str, object]) -> int:
-        """Update the row if it has these values; return how many rows the driver counts."""
-        sets = ", ".join(f"{name} = {self._p}" for name in changes)
-        conditions = " AND ".join(f"{name} = {self._p}" for name in ("query_id", *seen))
+    def _update(self, cells: tuple[object, ...], seen: tuple[object, ...]) -> int:
+        """Update the row if it has these cells; return how many rows the driver counts."""
+        sets = ", ".join(f"{name} = {self._p}" for name in COLUMNS)
+        conditions = " AND ".join(f"{name} = {self._p}" for name in ("query_id", *COLUMNS))
         return self._execute(
             f"UPDATE {self._table} SET {sets} WHERE {conditions}",  # noqa: S608 -- quoted name
-            (*changes.values(), self._owner.query_id, *seen.values()),
+            (*cells, self._query_id, *seen),
         )
 
     def _execute(self, statement: str, values: tuple[object, ...]) -> int:
@@ -127,8 +126,6 @@ class Ledger:
             return int(cursor.rowcount)
 
 
-def _cells(state: LedgerState) -> dict[str, object]:
-    return {
-        name: cell or _NOTHING if isinstance(cell, str) else cell
-        for name, cell in state.to_row()._asdict().items()
-    }
+def _cells(row: LedgerRow) -> tuple[object, ...]:
+    """Return the cells of the columns."""
+    return tuple(cell if isinstance(cell, int) else cell or _NOTHING for cell in row.cells[1:])

@@ -5,26 +5,20 @@ from __future__ import annotations
 import contextlib
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from wal_sink.errors import TargetRefused, TargetUnavailable, WalSinkError
-from wal_sink.model.ledger import LedgerState, Outcome, Owner, PassedRow, Window
+from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import OnRefused, Slice, TransactionalSession
-from wal_sink.targets.casts import as_new_rows
+from wal_sink.targets.base import RowsRefused, Slice, TransactionalSession
 from wal_sink.targets.client import shortly
 from wal_sink.targets.columns import refuse_changed
 from wal_sink.targets.names import unquoted
-from wal_sink.targets.refusals import (
-    Savepoints,
-    WindowRefusals,
-    is_sent,
-    refusal,
-)
+from wal_sink.targets.refusals import RefusalSearch, Savepoints
 from wal_sink.targets.registry import published_elsewhere
 from wal_sink.targets.sql.database import Database
 from wal_sink.targets.sql.ledger import Ledger
@@ -35,40 +29,44 @@ logger = logging.getLogger(__name__)
 class SqlSession(TransactionalSession):
     """Keeps one connection, and at most one transaction with rows.
 
-    Every statement that is not of a window's transaction is committed, or rolled back, before its method
-    returns. After an error of the window's transaction nothing is left of it: the next `commit` is refused.
+    The first `write` of a window opens its transaction and holds the ledger row in it, as it was read last: so no
+    other flusher writes meanwhile. Every other statement is committed, or rolled back, before its method returns.
+    After an error nothing is left of a transaction.
 
     :param connection: of PEP 249, which the session owns; it does not commit by itself.
+    :param query_id: the key of the ledger row.
     """
 
-    def __init__(self, database: Database, connection: Any, owner: Owner) -> None:
+    def __init__(self, database: Database, connection: Any, query_id: str) -> None:
         self._database = database
         self._connection = connection
-        self._owner = owner
-        self._ledger = Ledger(connection, database.ledger_name, database.parameter, owner)
-        self._window: Window | None = None
-        """Whose rows the open transaction holds; None: no transaction is open."""
+        self._ledger = Ledger(connection, database.ledger_name, database.parameter, query_id)
+        self._seen: LedgerRow | None = None
+        """The ledger row as it was read or written last."""
         self._lock_id = ""
-        """What that transaction alone reads in the ledger row."""
+        """What the open transaction of a window alone reads in the ledger row; empty if none is open."""
+        self._is_lost = False
+        """True if the ledger row was not as it was read: the rows of the window are not written."""
         self._closed = False
         self._compared: set[str] = set()
         """Plans with which the table was compared over this connection."""
         self._written: dict[str, Plan] = {}
-        """Those by which the open transaction has written rows, since it was compared with them."""
-        self._refusals = WindowRefusals()
+        """Plans by which the open transaction has written rows, since the table was compared with them."""
+        self._search = RefusalSearch()
         self._warned: set[str] = set()
-        """Plans whose rows the table has dropped, and a warning said so."""
+        """Plans whose rows the table has dropped, and a warning was logged."""
         self._again: list[tuple[Plan, Slice]] = []
-        """Rows of the open transaction, to be written again where there are no savepoints."""
+        """Rows of the open transaction, to be written again in a database without savepoints."""
 
-    def read_ledger(self) -> LedgerState | None:
-        """Read the row: in the window's transaction, which holds it, or in one of its own.
+    def read(self) -> LedgerRow | None:
+        """Read the row, in a transaction of its own.
 
         :raises TargetRefused: the table cannot be read, and could not be the next time.
         """
+        self._roll_back()
         try:
             with self._transaction() as end:
-                row = self._ledger.read()
+                self._seen = self._ledger.read()
                 end(self._connection.rollback)
         except WalSinkError:
             raise
@@ -77,44 +75,26 @@ class SqlSession(TransactionalSession):
                 raise
             raise TargetRefused(
                 f"The ledger's table {self._database.options.ledger_table} cannot be read:"
-                f" {type(error).__name__}: {shortly(error)}",
-                "Where there is no such table, the options name another database than this query wrote to,"
-                " or it was dropped. Name the database of before, or restore the table from a backup.",
+                f" {type(error).__name__}: {shortly(error)}.",
+                "If there is no such table, the options name another database than this query wrote to, or the"
+                " table was dropped. Name the former database, or restore the table from a backup.",
             ) from error
-        return row
-
-    def start(self, window: Window) -> None:
-        """Open the window's transaction, and hold the ledger row in it, so that no other flusher writes.
-
-        A session that cannot have the row gets no rows either: `commit` will be refused.
-        """
-        self._roll_back()
-        self._refusals, self._again = WindowRefusals(), []
-        self._written.clear()
-        self._lock_id = uuid.uuid4().hex
-        if not self._hold(window):
-            logger.info("another flusher has changed the ledger row of epoch %d", window.first)
-
-    def pass_over(self, refused: OnRefused | None, passed: Sequence[PassedRow] = ()) -> None:
-        """Go on behind rows that the server refuses; note those that are passed over already."""
-        self._refusals = WindowRefusals(refused, passed)
+        return self._seen
 
     def write(self, plan: Plan, rows: Slice) -> None:
         """Insert rows in the window's transaction.
 
-        The table is compared before the first rows by a plan, and behind the last ones of each transaction,
-        in `drain`: by then the server lets nothing alter it, nor a partition that rows have gone to. Else
-        rows in a binary format would be taken for others, where it was altered meanwhile.
+        The table is compared before the first rows by a plan, and after the last ones of each transaction: by
+        then the server lets nothing alter it, nor a partition that rows have gone to. Else rows in a binary
+        format would be taken for others, if the table was altered meanwhile.
 
         :raises SchemaMismatch: the table is no longer what the plan says.
         :raises OptionError: the plan is for another table than the options name.
-        :raises TargetUnavailable: there is none any more; the window is written again from `start`.
         """
-        if self._window is None:
-            raise TargetUnavailable(
-                f"The transaction with the rows of epoch {rows.epoch} has ended by an error",
-                "Nothing: all of them are written again.",
-            )
+        if not self._lock_id and not self._is_lost:
+            self._hold()
+        if self._is_lost:
+            return
         with self._transaction():
             if plan.key not in self._compared:
                 self._compare(plan)
@@ -123,90 +103,49 @@ class SqlSession(TransactionalSession):
                 self._insert(plan, rows)
                 self._written[plan.key] = plan
 
-    def drain(self) -> None:
-        """Compare the table once more with the plans by which rows were written."""
-        with self._transaction():
-            while self._written:
-                self._compare(self._written.popitem()[1])
-
     def compare(self, plan: Plan) -> None:
-        """Look the table's columns up, in a transaction that is rolled back."""
+        """Read the table's columns, in a transaction that is rolled back."""
         with self._transaction() as end:
             self._compare(plan)
             end(self._connection.rollback)
 
-    def commit(self, seen: LedgerState, new: LedgerState) -> Outcome:
-        """Update the row, and commit it with the rows; refused where the transaction of `start` is lost."""
-        if self._window is None or self._window != seen.begun:
+    def finish(self, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
+        """Update the row, and commit it with the rows; CONFLICT if their transaction is lost.
+
+        :raises RowsRefused: the server refuses rows; the others are rolled back, too.
+        """
+        if self._is_lost or seen != self._seen:
             self._roll_back()
             return Outcome.CONFLICT
-        self.drain()
+        if seen is None:
+            return self._create(new)
+        if self._search.refused:
+            refused = self._search.refused
+            self._roll_back()
+            raise RowsRefused(refused)
         with self._transaction():
-            for row in self._refusals.passed:
-                self._note(row)
+            while self._written:
+                self._compare(self._written.popitem()[1])
+        lock_id = self._lock_id
         try:
-            outcome = self._conditional(lambda: self._ledger.replace(seen, new, self._lock_id))
+            outcome = self._conditional(lambda: self._ledger.replace(seen, new, lock_id))
         except Exception as error:
             if not self._is_deferred(error):
                 raise
             self._database.checks_at_once = True
             raise TargetUnavailable(
-                f"COMMIT of the rows of epoch {new.flushed} is refused by a deferred constraint:"
-                f" {type(error).__name__}: {error}",
-                "Nothing: all of them are written again, and each is checked at once, to find the row.",
+                f"COMMIT of the rows of epoch {new.epoch} is refused by a deferred constraint:"
+                f" {type(error).__name__}: {error}.",
+                "No action needed: all rows are written again, and each is checked at once, to find the row.",
             ) from error
         self._database.checks_at_once = False
+        if outcome is Outcome.APPLIED:
+            self._seen = new
         return outcome
-
-    def resend(self, plan: Plan, rows: Slice, seen: LedgerState, *, noted: bool) -> bool:
-        """Insert a row of the quarantine as a new one, in one transaction with its note.
-
-        An upsert does not replace what its key has: that may be of a later epoch.
-
-        :raises TargetRefused: the server refuses it; it is a delete; or its note is lost.
-        """
-        row = PassedRow(rows.epoch, rows.first_us)
-        self._roll_back()
-        with self._transaction() as end:
-            # It holds the row: nothing moves it meanwhile.
-            if self._ledger.touch(seen) != 1:
-                end(self._connection.rollback)
-                return False
-            note = self._ledger_of(row)
-            there = note.read()
-            sent = row.note(self._owner, sent=True)
-            if is_sent(row, there, sent, noted=noted):
-                end(self._connection.rollback)
-                return True
-            self._compare(plan)
-            new_plan, batch = as_new_rows(plan, rows.batch)
-            _write(note, there, sent)
-            try:
-                self._add(new_plan, batch)
-                end(self._connection.commit)
-            except Exception as error:
-                if not self._database.refuses(error):
-                    raise
-                raise refusal(plan, rows, None, error) from error
-            return True
-
-    def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
-        """Update the row, or insert it; in a transaction of its own."""
-        self._roll_back()
-        if seen is not None:
-            return self._conditional(lambda: self._ledger.replace(seen, new))
-        if self.read_ledger() is not None:
-            return Outcome.CONFLICT
-        try:
-            return self._conditional(lambda: self._ledger.insert(new))
-        except Exception:
-            if self.read_ledger() is not None:  # another process was quicker
-                return Outcome.CONFLICT
-            raise
 
     def close(self) -> None:
         """Disconnect; what is not committed is rolled back. Idempotent."""
-        self._window = None
+        self._lock_id = ""
         if not self._closed:  # a driver may raise the second time
             self._closed = True
             self._connection.close()
@@ -214,23 +153,12 @@ class SqlSession(TransactionalSession):
     # --- rows that the server refuses ---
 
     def _insert(self, plan: Plan, rows: Slice) -> None:
-        """Insert rows; those that the server refuses go into quarantine, or stop the flush."""
-        if self._refusals.report is not None:
-            self._find(plan, rows)
-            return
-        try:
-            self._add(plan, rows.batch)
-        except Exception as error:
-            if not self._database.refuses(error):
-                raise
-            raise self._named(plan, rows, error) from error
-
-    def _find(self, plan: Plan, rows: Slice) -> None:
+        """Insert rows, but for those that the server refuses."""
         insert, compare = partial(self._try_insert, plan), partial(self._compare, plan)
-        self._refusals.find(plan, rows, self._window, insert, compare)
+        self._search.insert(plan, rows, insert, compare)
 
     def _add(self, plan: Plan, batch: pa.RecordBatch) -> None:
-        """Insert rows, and warn once where the table drops some of them without an error."""
+        """Insert rows, and warn once if the table drops some of them without an error."""
         added = self._database.insert(self._connection, plan, batch)
         if added is None or not 0 <= added < batch.num_rows or plan.key in self._warned:
             return
@@ -262,44 +190,25 @@ class SqlSession(TransactionalSession):
         return None
 
     def _go_back(self, points: Savepoints | None) -> None:
-        """Undo what has failed; where there are no savepoints, by the same transaction once more."""
+        """Undo what has failed; in a database without savepoints, by the same transaction once more."""
         if points:
             self._execute(points.go_back)
             return
-        window = self._window
-        assert window is not None
-        self._connection.rollback()
-        if not self._hold(window):
+        again = self._again
+        search = self._search
+        self._roll_back()
+        self._hold()
+        self._search, self._again = search, again
+        if self._is_lost:
             raise TargetUnavailable(
-                f"Epoch {window.first} is no longer begun as it was",
-                "Nothing: the flush looks again.",
+                "Another flusher has changed the ledger row.",
+                "No action needed: the flush goes on by itself.",
             )
-        for plan, rows in self._again:
+        for plan, rows in again:
             self._add(plan, rows.batch)
 
-    def _named(self, plan: Plan, rows: Slice, error: Exception) -> TargetRefused:
-        """Return the error that names the row that is refused, found in a transaction that is rolled back."""
-        window = self._window
-        assert window is not None
-        self.start(window)
-        try:
-            self._find(plan, rows)
-        except TargetRefused as found:
-            return found
-        return refusal(plan, rows, window, error)  # it was refused for what lies before it
-
-    def _note(self, row: PassedRow) -> None:
-        """Note in the open transaction that it leaves a row out."""
-        ledger = self._ledger_of(row)
-        _write(ledger, ledger.read(), row.note(self._owner))
-
-    def _ledger_of(self, row: PassedRow) -> Ledger:
-        database = self._database
-        key = row.owner(self._owner)
-        return Ledger(self._connection, database.ledger_name, database.parameter, key)
-
     def _is_deferred(self, error: Exception) -> bool:
-        """Whether COMMIT has refused a row that can be found by checking each at once."""
+        """Return True if COMMIT has refused a row that can be found by checking each at once."""
         database = self._database
         return bool(
             database.check_at_once and not database.checks_at_once and database.refuses(error)
@@ -311,33 +220,53 @@ class SqlSession(TransactionalSession):
 
     # --- transactions ---
 
-    def _hold(self, window: Window) -> bool:
-        """Hold the ledger row in a new transaction; False: it does not name the window any more."""
-        self._window = window
+    def _hold(self) -> None:
+        """Open the transaction of a window, and hold the ledger row as it was read last."""
+        self._lock_id = uuid.uuid4().hex
         with self._transaction():
             if self._database.checks_at_once:
                 self._execute(self._database.check_at_once)
-            return self._ledger.lock(window, self._lock_id)
+            seen = self._seen
+            self._is_lost = seen is None or not self._ledger.lock(seen, self._lock_id)
+        if self._is_lost:
+            logger.info("another flusher has changed the ledger row: %s", self._seen)
+            self._roll_back()
+            self._is_lost = True
+
+    def _create(self, new: LedgerRow) -> Outcome:
+        """Insert the row, in a transaction of its own."""
+        self._roll_back()
+        if self.read() is not None:
+            return Outcome.CONFLICT
+        try:
+            outcome = self._conditional(lambda: self._ledger.insert(new))
+        except Exception:
+            if self.read() is not None:  # another process was quicker
+                return Outcome.CONFLICT
+            raise
+        if outcome is Outcome.APPLIED:
+            self._seen = new
+        return outcome
 
     def _conditional(self, update: Callable[[], bool]) -> Outcome:
         """Run a conditional update, and end the transaction; only COMMIT leaves its outcome open.
 
-        :raises Exception: of the driver, when it certainly had no effect.
+        :raises Exception: of the driver, if it certainly had no effect.
         """
-        with self._transaction() as end:
+        with self._transaction():
             if not update():
-                self._window = None
-                end(self._connection.rollback)
+                self._roll_back()
                 return Outcome.CONFLICT
-            self._window = None
+            self._lock_id = ""
             try:
-                end(self._connection.commit)
+                self._connection.commit()
             except Exception as error:
                 if self._database.classify(error) == "fatal":
                     raise
                 logger.warning("the answer to COMMIT is lost: %r", error)
                 self._roll_back()  # SQLite leaves it open, and what is read in it is not what is there
                 return Outcome.UNKNOWN
+        self._forget()
         return Outcome.APPLIED
 
     @contextlib.contextmanager
@@ -348,7 +277,7 @@ class SqlSession(TransactionalSession):
         """
 
         def end(how: Callable[[], object]) -> None:
-            if self._window is None:
+            if not self._lock_id:
                 how()
 
         try:
@@ -359,11 +288,17 @@ class SqlSession(TransactionalSession):
 
     def _roll_back(self) -> None:
         """Roll back what is open."""
-        self._window = None
+        self._forget()
         try:
             self._connection.rollback()
         except Exception as error:  # noqa: BLE001 -- the connection is broken, and its transaction ends with it
             logger.info("nothing to roll back: %r", error)
+
+    def _forget(self) -> None:
+        """Forget the window whose transaction has ended."""
+        self._lock_id, self._is_lost = "", False
+        self._search, self._again = RefusalSearch(), []
+        self._written.clear()
 
     def _compare(self, plan: Plan) -> None:
         """Check that the table is still what the plan says.
@@ -377,11 +312,3 @@ class SqlSession(TransactionalSession):
         columns = self._database.columns(self._connection)
         others = self._database.other_changes(self._connection, plan) if columns else ()
         refuse_changed(plan, columns, others)
-
-
-def _write(note: Ledger, there: LedgerState | None, new: LedgerState) -> None:
-    """Write a note in the open transaction, which holds the query's row: nobody else writes notes."""
-    if there is None:
-        note.insert(new)
-    else:
-        note.replace(there, new)

@@ -18,10 +18,10 @@ from wal_sink.errors import (
     TargetUnavailable,
     WalSinkError,
 )
-from wal_sink.model.ledger import LedgerState, Owner
+from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.plan import Plan
 from wal_sink.options import SHAPES, VARIABLE_IS_READ, Options, about, connecting
-from wal_sink.targets.base import Delivery, Session, Target
+from wal_sink.targets.base import Session, Target
 from wal_sink.targets.casts import CastRules, cast, stored_by
 from wal_sink.targets.client import explained
 from wal_sink.targets.columns import match_columns
@@ -85,9 +85,8 @@ class SqlTarget(Target, Database):
     :param options: a struct of `options_type`, such as one derived from `SqlOptions`.
     """
 
-    delivery = Delivery.TRANSACTIONAL
+    interface = 2
     options_type: type[Options] = SqlOptions
-    resends = True
 
     options: NamesTables
 
@@ -123,9 +122,9 @@ class SqlTarget(Target, Database):
         """Cast `batch` to the table's types, and refuse rows that the database would refuse."""
         return cast(batch, plan, stored_by(self.arrow_type, self.fits))
 
-    def connect(self, owner: Owner) -> Session:
+    def connect(self, query_id: str) -> Session:
         """Connect for flushing."""
-        return SqlSession(self, self._open(), owner)
+        return SqlSession(self, self._open(), query_id)
 
     def _agreed(self, schema: pa.Schema, key: str, *, create: bool) -> Plan:
         with self._connected() as connection:
@@ -212,14 +211,11 @@ class SqlTarget(Target, Database):
             twice.
         :raises TargetRefused: the update counts the rows that it changes.
         """
-        owner = Owner(uuid.uuid4().hex, "log", "checkpoint")
-        ledger = Ledger(connection, self.ledger_name, self.parameter, owner)
-        tried = LedgerState(
-            log_id="log", checkpoint="checkpoint", flushed=-1, last_us=0, begun=None, last=None
-        )
+        tried = LedgerRow(uuid.uuid4().hex, "log", -1, "digest")
+        ledger = Ledger(connection, self.ledger_name, self.parameter, tried.query_id)
         ledger.insert(tried)
         counted = ledger.touch(tried)
-        finds_other = ledger.touch(msgspec.structs.replace(tried, checkpoint="CHECKPOINT")) > 0
+        finds_other = ledger.touch(tried._replace(digest="DIGEST")) > 0
         connection.rollback()
         stays = ledger.read() is not None
         if stays:
@@ -236,7 +232,7 @@ class SqlTarget(Target, Database):
         if finds_other:
             raise SchemaMismatch(
                 f"Texts of the ledger's table {self.options.ledger_table} are equal without upper"
-                " and lower case: a flusher could mistake another one's window for its own.",
+                " and lower case: a flusher could mistake another row for its own.",
                 "Give its columns a collation that compares bytes (in MariaDB and MySQL: ALTER TABLE …"
                 " CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_bin).",
             )
