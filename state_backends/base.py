@@ -174,15 +174,6 @@ class StateBackend(ABC):
         would look like objects that are missing. Unfinished objects are never listed.
         """
 
-    def list_fresh(self, prefix: str = "") -> builtins.list[str]:
-        """Return what `list` returns, and certainly no listing of an earlier moment.
-
-        For a caller to whom an object that is missing in the listing means something. A kind whose
-        `list` may be answered from a cache, against guarantee 3, overrides this. Raises
-        `StateBackendError` when only an old listing can be had.
-        """
-        return self.list(prefix)
-
     def folders(self, prefix: str = "") -> builtins.list[str]:
         """Return the sorted names of the folders right below the folder `prefix`.
 

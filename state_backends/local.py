@@ -5,24 +5,16 @@ has the setgid bit, by which a folder is shared with its group, the group gets i
 that it has in the parent, and may read new files. Existing folders and files keep their mode.
 
 *Durability.* Files and folders are synced. Folders are made when they are needed, and removed when empty.
-
-*Listings.* The kernel has every name of this host's own disks: each is added through it, by a process or a
-container of the host, or by a server on it. Of a network mount it may have an old listing, so listings that
-have to be fresh go another way there.
 """
 
 import builtins
-import ctypes
 import errno
-import functools
 import os
-import platform
 import re
 import shutil
 import stat
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -215,55 +207,7 @@ def write(descriptor: int, data: bytes) -> None:
         left = left[os.write(descriptor, left) :]
 
 
-_OWN = {
-    0xEF53,  # ext2 to ext4
-    0x58465342,  # XFS
-    0x9123683E,  # Btrfs
-    0xF2F52010,  # F2FS
-    0x01021994,  # tmpfs
-}
-"""What Linux says of their kind. Not overlayfs, whose lower folders may be anything; nor FUSE."""
-
-_KNOWN = {"x86_64", "aarch64"}
-"""Where `struct statfs` is known to begin with the kind, in eight bytes."""
-
-_STATFS_BYTES = 512
-"""Bytes; the structure has 120."""
-
-
-def is_on_own_disk(folder: str) -> bool:
-    """Whether a folder is on a disk of this host alone; of one that does not exist, where it would be.
-
-    False where that cannot be told.
-    """
-    statfs = _statfs()
-    if statfs is None:
-        return False
-    found = ctypes.create_string_buffer(_STATFS_BYTES)
-    while statfs(os.fsencode(folder), found) != 0:
-        if folder in {"/", ""}:
-            return False
-        folder = os.path.dirname(folder)  # noqa: PTH120 - Path is slow
-    return int.from_bytes(found.raw[:8], sys.byteorder) in _OWN
-
-
-@functools.cache
-def _statfs() -> Callable[..., int] | None:
-    if platform.machine() not in _KNOWN:
-        return None
-    try:
-        found = ctypes.CDLL(None).statfs
-    except (OSError, AttributeError):
-        return None
-    found.argtypes = (ctypes.c_char_p, ctypes.c_void_p)
-    found.restype = ctypes.c_int
-    called: Callable[..., int] = found
-    return called
-
-
 _UNFINISHED = re.compile(r"\.[0-9a-f]{32}\.tmp")
-_LISTINGS = 3
-"""How often a listing is tried that turns out to be an old one."""
 _NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV}
 
 
@@ -375,27 +319,6 @@ class LocalBackend(StateBackend):
         """See `StateBackend.list`."""
         return _shown(self._files(prefix))
 
-    def list_fresh(self, prefix: str = "") -> builtins.list[str]:
-        """See `StateBackend.list_fresh`.
-
-        A network mount may answer a listing from what its host has cached. A new name in the folder makes
-        the host ask the server again, and a listing that has this name is not from before. A disk of this
-        host alone needs no such name, which costs as much as a small write.
-        """
-        folder = check_prefix(prefix)
-        if self._is_own(folder):
-            return self.list(folder)
-        for _ in range(_LISTINGS):
-            with self._unfinished(str(self._root / folder / "listing")) as (_, marker, _):
-                found = builtins.list(self._files(folder))
-            hidden = marker.rpartition("/")[2]
-            if any(name == hidden for _, name in found):
-                return _shown(found)
-        raise StateBackendError(
-            f"the mount of {self._root / folder} answers with an old listing: a file that was just made is "
-            "not in it. Mount it so that no host caches its folders (NFS: actimeo=0)"
-        )
-
     def folders(self, prefix: str = "") -> builtins.list[str]:
         """See `StateBackend.folders`."""
         place = self._root / check_prefix(prefix)
@@ -480,10 +403,6 @@ class LocalBackend(StateBackend):
             os.close(descriptor)
             with suppress(FileNotFoundError):
                 os.unlink(temporary)  # noqa: PTH108 - Path is slow
-
-    def _is_own(self, folder: str) -> bool:
-        """Whether only this host changes a folder, so that any listing of it is fresh."""
-        return is_on_own_disk(f"{self._place}{folder}")
 
     def _files(self, prefix: str) -> Iterator[tuple[str, str]]:
         """Give path and name of every file below the folder `prefix`, hidden files included."""

@@ -24,13 +24,11 @@ from wal_sink.options import (
     refuse_unknown,
 )
 from wal_sink.removed import refuse_removed
+from wal_sink.protocol.retention import Retention
 from wal_sink.targets.base import Target
 from wal_sink.targets.operations import refuse_undeclared
 from wal_sink.targets.registry import installed, is_installed, reduced, target_type
 from wal_sink.wal.location import Location, is_folder, locate
-
-ON_FULL = ("block", "fail", "detach")
-"""What may happen when the log is full of what one of several targets lacks."""
 
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 _SPARKS_OWN = "org.apache.spark.sql.execution.streaming."
@@ -41,13 +39,13 @@ class Destination(NamedTuple):
     """One of the targets that a query writes to, and its options."""
 
     name: str
-    """Empty for the only one, which has none."""
+    """Its name in the log. A single target is called as its kind."""
+    prefix: str
+    """Begins its options: its name, or nothing for a single target."""
     kind: str
     """As option `target` says."""
     options: Options
     target: Target
-    on_full: str = "block"
-    """What happens when the log is full of what this one lacks: block, fail, or detach (of several)."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle so that a worker which lacks the target's module says so."""
@@ -56,10 +54,8 @@ class Destination(NamedTuple):
     @property
     def public(self) -> dict[str, str]:
         """Its options without secrets, as a user writes them."""
-        found = {"target": self.kind, "onFull": self.on_full, **public(self.options)}
-        if not self.name:
-            del found["onFull"]
-        return {qualified(self.name, option): value for option, value in found.items()}
+        options = {"target": self.kind, **public(self.options)}
+        return {qualified(self.prefix, option): value for option, value in options.items()}
 
 
 class Configuration(NamedTuple):
@@ -72,9 +68,14 @@ class Configuration(NamedTuple):
     """Of `start(path)`, which Spark passes on, or the table of `toTable`; no row goes there."""
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the targets; none where there is only one, without a name."""
-        return tuple(each.name for each in self.destinations if each.name)
+    def several(self) -> bool:
+        """True if the query names its targets by option `targets`, be it one."""
+        return bool(self.destinations[0].prefix)
+
+    @property
+    def retention(self) -> Retention:
+        """How long flushed epochs stay in the log."""
+        return Retention(us=round(self.sink.retention * 1_000_000), bytes=self.sink.max_bytes // 10)
 
     def refuse_bucket(self, file_manager: str | None = None) -> None:
         """Refuse a checkpoint in which two drivers overwrite each other's files (rule 11).
@@ -115,16 +116,17 @@ class Configuration(NamedTuple):
 
     @property
     def public(self) -> dict[str, str]:
-        """The options without secrets, as a run's claim records them."""
+        """The options without secrets, as the state of the log records them."""
         of_sink = public(self.sink)
-        if self.names:
+        if self.several:
+            of_sink["targets"] = ",".join(each.name for each in self.destinations)
             del of_sink["target"]
         return of_sink | {k: v for each in self.destinations for k, v in each.public.items()}
 
     def _descriptions(self) -> dict[str, str]:
         """Return what each target says of itself, under its name where there are several."""
         return {
-            qualified(each.name, heading): text
+            qualified(each.prefix, heading): text
             for each in self.destinations
             for heading, text in each.target.description.items()
         }
@@ -167,11 +169,9 @@ def configure(raw: Mapping[str, str], folder: str | None = None) -> Configuratio
         refuse_undeclared(given, target.name, target.options_type)
         refuse_unknown(raw, names(SinkOptions, target.options_type), is_installed)
         parsed = parse(raw, target.options_type)
-        destinations = (Destination("", kind, parsed, target(parsed)),)
+        destinations = (Destination(target.name, "", kind, parsed, target(parsed)),)
     sink = parse(raw, SinkOptions)
     location = locate(sink.checkpoint, sink.wal_location, folder, *storage_options(sink))
-    is_several = bool(destinations[0].name)
-    location = location._replace(several=is_several)
     return Configuration(sink, destinations, location, given.get("path", ""))
 
 
@@ -212,8 +212,7 @@ def several(raw: Mapping[str, str]) -> tuple[Destination, ...]:
     shared = {key: value for key, value in raw.items() if key.partition(".")[0].lower() not in own}
     known = [name for name in names(SinkOptions) if name != "target"]
     _refuse_unnamed(shared, known, own)
-    on_full = lowered(raw).get("wal.onfull", "block")
-    found = tuple(_destination(name, own[name], on_full) for name in listed)
+    found = tuple(_destination(name, own[name]) for name in listed)
     for one, other in itertools.combinations(found, 2):
         if same := _tables(one) & _tables(other) if _place(one) == _place(other) else set():
             raise OptionError(
@@ -254,12 +253,11 @@ def _options_of_kind(given: Mapping[str, str]) -> Collection[str]:
     kind = lowered(given).get("target", "").strip()
     return (
         "target",
-        "onFull",
         *(names(target_type(kind).options_type) if is_installed(kind) else ()),
     )
 
 
-def _destination(name: str, raw: Mapping[str, str], default_on_full: str) -> Destination:
+def _destination(name: str, raw: Mapping[str, str]) -> Destination:
     lower = lowered(raw)
     kind = lower.pop("target", "").strip()
     if not kind:
@@ -267,20 +265,13 @@ def _destination(name: str, raw: Mapping[str, str], default_on_full: str) -> Des
             f"Option {name}.target is missing.",
             f'Add .option("{name}.target", …): {", ".join(installed())}, or module:Class of your own.',
         )
-    own = {key: value for key, value in raw.items() if key.lower() not in {"target", "onfull"}}
-    on_full = lower.get("onfull", default_on_full).strip().lower()
-    refuse_removed({f"{name}.onFull": on_full})
-    if on_full not in ON_FULL:
-        raise OptionError(
-            f"Option {name}.onFull is {on_full}.",
-            f"Write one of {', '.join(ON_FULL)}: the query waits, fails, or goes on without this target.",
-        )
+    own = {key: value for key, value in raw.items() if key.lower() != "target"}
     try:
         target = target_type(kind)
         refuse_undeclared(lower, target.name, target.options_type)
         refuse_unknown(own, names(target.options_type))
         parsed = parse(own, target.options_type)
-        return Destination(name, kind, parsed, target(parsed), on_full)
+        return Destination(name, name, kind, parsed, target(parsed))
     except OptionError as error:
         raise OptionError(
             f"Target {name}: {error.what}", f"{error.remedy} Its options begin with {name}."

@@ -3,7 +3,7 @@
 All derive from :class:`WalSinkError`. An error has two texts: what happened, and the remedy. `exit_code`
 is what the command line returns for it; errors that need the same reaction share a code. The docstring of
 each class is its entry in the reference: what it means, then what to do. A flusher tries every error again;
-one that is not transient is also raised to those who wait for the flush (rule 21).
+one that is not transient is also raised to those who wait for the flush (rule `stop`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class WalSinkError(Exception):
 
     The log keeps what is not flushed.
 
-    What to do: report it, with the text and the output of `wal-sink verify CHECKPOINT --json`.
+    What to do: report it, with the text and the output of `wal-sink status CHECKPOINT --deep --json`.
 
     :param what: what happened, naming the option, column, file or epoch.
     :param remedy: what the reader does next, as one or more imperative sentences.
@@ -40,8 +40,8 @@ class WalSinkError(Exception):
     exit_code = 1
     """What the command line returns, see `EXIT_CODES`."""
     transient = False
-    """Whether it may pass by itself. A flusher tries every error again; one that is not transient is also
-    raised to those who wait (rule 21)."""
+    """True if it may pass by itself. A flusher tries every error again; one that is not transient is also
+    raised to those who wait (rule `stop`)."""
 
     def __init__(self, what: str, remedy: str = "") -> None:
         super().__init__(what, remedy)
@@ -116,7 +116,8 @@ class InvalidRow(WalSinkError):
     stops, and finds the same row at each start.
 
     What to do: Filter or repair such rows in the query, and start it again with the same checkpoint. Or
-    set `onInvalidRow` to `quarantine`.
+    set `onInvalidRow` to `quarantine`; then export such rows, repair them, and write them by a query of your
+    own.
 
     :param column: the column that is to blame, as the DataFrame names it; empty where there is no single one.
     :param problem: what is wrong, without the row and its value; default: `what`.
@@ -144,7 +145,7 @@ class TargetRefused(WalSinkError):
     log keeps everything.
 
     What to do: Repair the table, the role or the rule; the flush goes on by itself. If the table can
-    never take the epoch: `wal-sink skip CHECKPOINT EPOCH --to URL --begun`.
+    never take the epoch: `wal-sink give-up CHECKPOINT --epoch EPOCH`, which keeps its files in the log.
     """
 
     exit_code = 3
@@ -193,10 +194,10 @@ class NotDrained(WalSinkError):
 class NoFlusher(WalSinkError):
     """Epochs wait to be flushed, and no process flushes them.
 
-    Or one of several targets is detached. The epochs are in the log.
+    The epochs are in the log.
 
     What to do: Start the query again under `wal_sink.register(spark)`, or run `wal-sink flush CHECKPOINT
-    --follow`. For a detached target: `wal-sink attach CHECKPOINT --target NAME`.
+    --follow`.
     """
 
     exit_code = 4
@@ -214,22 +215,11 @@ class LogFull(WalSinkError):
     exit_code = 4
 
 
-class StoppedWaiting(WalSinkError):
-    """The query was stopped while an epoch waited for space in the log.
-
-    Nothing is lost: Spark computes the epoch again at the next start.
-
-    What to do: Nothing.
-    """
-
-    exit_code = 4
-
-
 # --- exit code 5: find the other run -------------------------------------------------------------
 
 
 class Fenced(WalSinkError):
-    """Another run of the query was first, so this one must stop (rules 3, 5, 7).
+    """Another run of the query was first, so this one must stop (rule `one-publisher`).
 
     Two drivers ran on one checkpoint. Nothing that this run wrote, and Spark did not keep, is flushed.
 
@@ -240,7 +230,7 @@ class Fenced(WalSinkError):
 
 
 class AlreadyPublished(WalSinkError):
-    """The same run published the same epoch twice with different contents (rule 6).
+    """The same run published the same epoch twice with different contents (rule `publish`).
 
     The first manifest stays. With `batch_writer`, the function wrote one batch twice.
 
@@ -252,7 +242,7 @@ class AlreadyPublished(WalSinkError):
 
 
 class WrongOwner(WalSinkError):
-    """The checkpoint, the log and the ledger row do not belong together (rule 1).
+    """The checkpoint, the log and the ledger row do not belong together (rule `identity`).
 
     `wal.location` was changed, or a checkpoint was copied, moved, or deleted and made anew. Nothing was
     written.
@@ -267,21 +257,9 @@ class WrongOwner(WalSinkError):
 class FlusherAtWork(WalSinkError):
     """A flusher of the query is alive, so an operator's command cannot run.
 
-    Or the ledger row has just moved, or another `rewind` runs. Nothing was changed.
+    Nothing was changed.
 
     What to do: Stop the query and every `wal-sink flush`, and run the command again.
-    """
-
-    exit_code = 5
-
-
-class NotRegistered(WalSinkError):
-    """The run has no ticket: `wal_sink.register` was not called before `start()` (rule 2).
-
-    Nothing was published. The source has all rows.
-
-    What to do: Call `register(spark)` first, on the same session, and start the query again. Make a
-    `batch_writer` before `start()`, too.
     """
 
     exit_code = 5
@@ -291,25 +269,25 @@ class NotRegistered(WalSinkError):
 
 
 class MissingManifest(WalSinkError):
-    """A checkpointed epoch has no manifest in the log (rule 12). Its rows are at risk.
+    """A checkpointed epoch has no manifest in the log (rule `order`). Its rows are at risk.
 
     A file of the log was deleted. The flush has stopped before that epoch; later epochs are safe. With
     `batch_writer`, the function did not write that batch.
 
-    What to do: Restore `manifests/` from a copy of the log. If there is none: `wal-sink skip CHECKPOINT
-    EPOCH`.
+    What to do: Restore `manifests/` from a copy of the log. If there is none: `wal-sink give-up CHECKPOINT
+    --epoch EPOCH`.
     """
 
     exit_code = 6
 
 
 class MissingSegment(WalSinkError):
-    """A segment of a manifest, or a manifest of the ledger row, is gone (rule 20). Rows are at risk.
+    """A segment of a manifest is gone (rule `order`). Rows are at risk.
 
     The flush has stopped before that epoch; later epochs are safe.
 
-    What to do: Restore the file from a copy of the log. If there is none: `wal-sink skip CHECKPOINT EPOCH
-    --to URL`, with `--begun` where the text says so.
+    What to do: Restore the file from a copy of the log. If there is none: `wal-sink give-up CHECKPOINT --epoch
+    EPOCH`.
     """
 
     exit_code = 6
@@ -333,8 +311,8 @@ class CorruptLog(WalSinkError):
     then nothing is wrong.
 
     What to do: Upgrade, if the format is newer. Else restore the file from a copy. If there is none:
-    `wal-sink skip CHECKPOINT EPOCH --to URL`. `wal-sink verify CHECKPOINT` reads every byte, and lists
-    all that is damaged.
+    `wal-sink give-up CHECKPOINT --epoch EPOCH`. `wal-sink status CHECKPOINT --deep` reads all that is pending,
+    and lists what is damaged.
     """
 
     exit_code = 6
@@ -354,7 +332,7 @@ class LogUnavailable(WalSinkError):
 
 
 class CheckpointNotVisible(WalSinkError):
-    """The query's checkpoint cannot be read where the sink looks for it (rule 0).
+    """The query's checkpoint cannot be read where the sink looks for it (rule `identity`).
 
     The path is one inside a container, a mount that this host does not have, or an empty folder. Nothing
     was changed.
@@ -366,7 +344,7 @@ class CheckpointNotVisible(WalSinkError):
 
 
 class UnknownOffsetsFormat(WalSinkError):
-    """Spark wrote an offsets file in a format that this version does not know (rule 5).
+    """Spark wrote an offsets file in a format that this version does not know.
 
     It knows formats `v1` and `v2`. The query stops before it publishes.
 
@@ -380,38 +358,26 @@ class UnknownOffsetsFormat(WalSinkError):
 
 
 class Diverged(WalSinkError):
-    """One epoch id has two different histories (rules 5, 18 and 23).
+    """One epoch id has two different histories (rules `publish` and `restored`).
 
     The checkpoint was set back to a backup, two queries ran from it, or it is a clone. The table has one
     of the two histories. **Only you can decide which one is right.**
 
-    What to do: Restore the newer checkpoint, or start with a new one. If checkpoint and log were restored
-    from a backup: stop every flusher, then run the `wal-sink rewind` that the text names.
+    What to do: Restore the newer checkpoint, or start with a new one. If checkpoint and log were restored from
+    a backup without the target: restore the target, too, or run the `wal-sink set-mark` that the text names.
     """
 
     exit_code = 7
 
 
 class LedgerBehindLog(WalSinkError):
-    """The ledger is older than the log (rules 13, 19). Rows of the table may be lost as well.
+    """The ledger row is older than what the log still has (rule `restored`). Rows of the table may be lost.
 
-    The target was restored from a backup, or the table of the ledger was truncated.
+    The target was restored from a backup that is older than `wal.retention`, or the table of the ledger was
+    truncated.
 
-    What to do: Stop the query and every other flusher. Then `wal-sink rewind CHECKPOINT --to EPOCH`: the
-    last flushed epoch, if the table has all rows; else an earlier one, whose later epochs the log still
-    has.
-    """
-
-    exit_code = 7
-
-
-class LedgerShadowed(WalSinkError):
-    """An acknowledged update of the ledger is not there when it is read (rule 16).
-
-    A person or program wrote to the ledger row with a timestamp of the future. The rows are not affected.
-
-    What to do: Stop the query. Then `wal-sink rewind CHECKPOINT --to EPOCH --option
-    cassandra.ledgerTable=NAME`, with the last flushed epoch. Start the query with the same option.
+    What to do: Restore a newer copy of the target. Or stop the query and every other flusher, and accept what
+    the target has: `wal-sink set-mark CHECKPOINT --to EPOCH`.
     """
 
     exit_code = 7
@@ -423,78 +389,25 @@ def by_name(kind: str) -> type[WalSinkError]:
     return found if isinstance(found, type) and issubclass(found, WalSinkError) else WalSinkError
 
 
-VERIFY = "`wal-sink verify CHECKPOINT` says what else is wrong."
 REPORT_IT = "This is a bug in wal_sink or a change in Spark; please report it."
 ADOPT = "`wal-sink adopt CHECKPOINT`"
-LOST_IDENTITY = "Restore it from a copy of the log."
-LEDGER_TABLE = "TARGET.ledgerTable"
-"""The option that names the ledger's table, of any target."""
 
 
-def _number(epoch: int | None) -> str:
-    return "EPOCH" if epoch is None else str(epoch)
-
-
-def skip(epoch: int | None, *, begun: bool = False) -> str:
-    """Name the command that gives an epoch up and keeps what the log holds of it.
-
-    :param begun: rows of it may be in the table.
-    """
-    return f"`wal-sink skip CHECKPOINT {_number(epoch)} --to URL{' --begun' if begun else ''}`"
-
-
-def while_refused(*, may_quarantine: bool) -> str:
-    """Say what else to do while a begun window is refused; the target names the repair.
-
-    :param may_quarantine: whether the target could pass over rows, and no option asks for it.
-    """
-    alone = " If it is rows that are refused, onInvalidRow=quarantine keeps these alone."
-    return (
-        "A flush that runs then goes on by itself. Or go on without the epoch:"
-        f" {skip(None, begun=True)} keeps its rows in files.{alone if may_quarantine else ''}"
-    )
-
-
-def skip_lost(epoch: int) -> str:
-    """Name the command that gives an epoch up whose manifest is lost."""
-    return f"`wal-sink skip CHECKPOINT {epoch}`"
-
-
-def rewind(epoch: int, options: str = "") -> str:
-    """Say how to set ledger and log to an epoch, with more options if need be.
-
-    The command refuses while a flusher is alive.
-    """
-    command = f"`wal-sink rewind CHECKPOINT --to {epoch}{options}`"
-    return f"stop the query and every other flusher, then run {command}"
-
-
-def reset_timestamps(epoch: int) -> str:
-    """Say how to bring the timestamps of a query back from the future.
-
-    :param epoch: the last one that is flushed.
-    """
-    return rewind(epoch, " --reset-timestamps")
-
-
-def restore_or_skip(epoch: int | None, *, begun: bool = False) -> str:
+def restore_or_give_up(epoch: int | None) -> str:
     """Say what to do about a manifest or a segment that cannot be used."""
+    number = "EPOCH" if epoch is None else str(epoch)
     return (
-        f"Restore the file from a copy of the log. If there is none, give epoch {_number(epoch)} up:"
-        f" {skip(epoch, begun=begun)} keeps its other files, and the flush goes on without it. {VERIFY}"
+        f"Restore the file from a copy of the log. If there is none, give the epoch up: `wal-sink give-up"
+        f" CHECKPOINT --epoch {number}` keeps its other files, and the flush goes on without it. `wal-sink status"
+        " CHECKPOINT --deep` lists what else is damaged."
     )
 
 
-def rewind_if_restored(flushed: int | None) -> str:
-    """Say what to do where the ledger row may follow another log than this one (rule 23).
-
-    :param flushed: the last epoch that this log says is flushed.
-    """
-    to = "FLUSHED" if flushed is None else str(flushed)
+def while_refused(epoch: int) -> str:
+    """Say what else to do while a target refuses rows; the target names the repair."""
     return (
-        "If checkpoint and log were restored from a backup: stop the query and every other flusher, then run"
-        f" `wal-sink rewind CHECKPOINT --to {to}`. It makes the ledger follow this log; what the log holds"
-        f" after epoch {to} is flushed. If they are a copy: start the copy with a new checkpoint."
+        "The flush then goes on by itself. To keep such rows in files, and go on without them, set"
+        f" onInvalidRow=quarantine. To go on without the epoch: `wal-sink give-up CHECKPOINT --epoch {epoch}`."
     )
 
 
@@ -542,19 +455,4 @@ def open_to_others(log: str) -> str:
     return (
         f"every user of this host can get into {log}, which holds rows. What is written from now on belongs"
         f" to its user alone; for what is there already: chmod -R go= {shlex.quote(folder)}"
-    )
-
-
-def shadow_remedy(flushed: int) -> str:
-    """Say what to do about a ledger row from the future: conditional updates have the present time.
-
-    To delete it does not help: its tombstone is from the same future.
-    """
-    return (
-        "The ledger row was written with a timestamp in the future, by a plain write or a clock"
-        " that runs ahead: see the write time of its column flushed. Deleting the row does not help, as what"
-        " is inserted after it is older. Make it anew in another table:"
-        f" {rewind(flushed, f' --option {LEDGER_TABLE}=NAME')}. Then start the query with"
-        " that option, where TARGET is what option target says. What was begun is written again, which"
-        " changes nothing."
     )

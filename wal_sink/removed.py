@@ -11,13 +11,25 @@ from collections.abc import Collection, Mapping, Sequence
 
 from wal_sink.errors import OptionError
 
-OPTIONS: dict[str, str] = {}
+_TOTALS = "Aggregate in Spark, and upsert the totals by `wal_sink.batch_writer` in update mode."
+_SEVERAL_TABLES = "Name the tables by option targets; or write each by a filtered query of its own."
+
+OPTIONS: dict[str, str] = {
+    "cassandra.addColumns": _TOTALS,
+    "cassandra.addColumnsAfter": _TOTALS,
+    "cassandra.collections": "Write the whole collection: it replaces what the row has.",
+    "cassandra.ifNotExists": "Drop duplicates in the query: `dropDuplicates`.",
+    "tableColumn": _SEVERAL_TABLES,
+    "tables": _SEVERAL_TABLES,
+}
 """Way out by option. `cassandra.addColumns` is also `cassandra.addColumns.price`. `<name>.onFull=detach` is
 one value of an option that stays; `<name>` stands for the name of one of several targets."""
 
 COMMANDS: dict[str, str] = {
     "check --parquet": "Use `wal_sink.check(df, **options)` in Python.",
     "check --schema": "Use `wal_sink.check(df, **options)` in Python.",
+    "quarantine --retry": "Export the rows by `wal-sink quarantine CHECKPOINT --export FILE`, repair them,"
+    " and write them by a query of your own.",
     "reset": "Stop the query, and delete its checkpoint folder and its log folder by `rm -r`:"
     " `wal-sink status CHECKPOINT` names both, and says whether that loses rows.",
     "new-target": "Copy examples/sqlite_target.py of the repository; the page Targets has the steps.",

@@ -240,8 +240,7 @@ def plan_adopt(
     :raises TargetUnavailable: the ledger cannot be read.
     """
     noted = query.checkpoint.log_url()
-    # As it lies there: a view for one of several targets has a later first epoch.
-    old = query.log.of("").identity()
+    old = query.log.identity()
     if old is None:
         raise OptionError(
             f"{query.log.url} has no log.json: nothing is published there, or it is lost",

@@ -34,7 +34,6 @@ from wal_sink.text import counted
 from wal_sink.wal.location import owned, store_errors
 from wal_sink.wal.log import Log
 from wal_sink.wal.retention import Retention
-from wal_sink.wal.targets import not_attached
 from wal_sink.wal.trim import list_trimmable
 
 logger = logging.getLogger(__name__)
@@ -196,7 +195,6 @@ class FlushCommand:
         """Trim what is left of flushed epochs, and flush what is checkpointed now.
 
         :raises NotDrained: it was stopped before.
-        :raises NoFlusher: the target is not attached.
         :raises WalSinkError: the flush stops at it; of a step, a transient one is raised after some tries.
         """
         goal = self._query.checkpoint.last_commit()
@@ -226,8 +224,6 @@ class FlushCommand:
                 f"Interrupted after {counted(self._tally.epochs, 'epoch')}; {self._pending()} wait",
                 "Nothing is lost: run it again.",
             )
-        if (error := not_attached(self._query.log)) is not None:
-            raise error  # no flusher has failed, so none reports it
         return self._done(why)
 
     def follow(self, progress: Progress = no_progress) -> FlushDone:

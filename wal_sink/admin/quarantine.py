@@ -109,7 +109,7 @@ class _Part(NamedTuple):
 class _Standing:
     """What ledger row and log say of entries; it holds as long as the row is this one (rule 24).
 
-    An epoch that is flushed again, after a `rewind` or `attach`, moves the row before it keeps its refused
+    An epoch that is flushed again, after a `rewind`, moves the row before it keeps its refused
     rows again. The entries of before may be listed still.
     """
 
@@ -133,7 +133,7 @@ class _Standing:
         if not self._listing.has(entry.name, number):
             return None
         if epoch not in self._flushed:
-            self._flushed[epoch] = self._log.flushed(epoch, fresh=True)
+            self._flushed[epoch] = self._log.flushed(epoch)
         flushed = self._flushed[epoch]
         if flushed is not None and self._listing.is_older(entry.name, flushed):
             raise TargetRefused(
@@ -242,11 +242,10 @@ class _Sender:
 
         What the flush met was checked by the plan of its epoch; what the tasks have refused is checked by a
         plan that is made now, for the table may have been altered. Such a row does not say which plan its
-        epoch has; so where a plan of the log takes rows in their order alone, it may be one of those, though
-        the options are others by now: written by itself, it would replace a total.
+        epoch has, so no plan of the log may be one whose rows are sent once.
         """
         log = self._query.log
-        if key and not log.several:
+        if key and not log.targets:
             plan = log.plan(key)
             if plan is None:
                 raise CorruptLog(
@@ -294,19 +293,12 @@ def _checked(
 def _by_row(plan: Plan) -> Plan:
     """Return a plan by which the target takes each row by itself.
 
-    :raises OptionError: it takes them in their order alone, such as what is added to totals; or would double
-        a row that is sent again after a lost answer.
+    :raises OptionError: it would double a row that is sent again after a lost answer.
     """
-    if plan.demands.sent_once:
+    if plan.sent_once:
         raise OptionError(
             f"{plan.table} has lists that are not frozen: a row that is sent again after a lost answer would"
             " have their elements twice.",
-            _BY_HAND,
-        )
-    if plan.demands.one_session:
-        raise OptionError(
-            f"Rows of {plan.table} are written in their order alone, within their window, such as those that"
-            " are added to totals, or of which the first one stays: one that is sent afterwards is too late.",
             _BY_HAND,
         )
     return plan

@@ -13,7 +13,7 @@ import logging
 import os
 import shlex
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -31,9 +31,15 @@ from wal_sink.removed import refuse_removed
 from wal_sink.targets.base import Target
 from wal_sink.targets.registry import is_installed, target_type
 from wal_sink.text import printable
-from wal_sink.wal.location import find_by_checkpoint, open_place, owned, refuse_unused
+from wal_sink.wal.location import (
+    find_by_checkpoint,
+    open_place,
+    owned,
+    refuse_other_targets,
+    refuse_unused,
+)
 from wal_sink.wal.log import Log
-from wal_sink.wal.targets import is_attached, options_of_newest_run, target_names, view_of, views
+from wal_sink.wal.targets import options_of_newest_run, view_of, views
 
 OPTIONS_VARIABLE = "WAL_SINK_OPTIONS"
 """The variable that holds options of the operator for every command."""
@@ -159,25 +165,20 @@ class Query(NamedTuple):
         :param target: as an operator names it; empty: not at all.
         :raises OptionError: it has no such target, or several of which one has to be named.
         """
-        if target or not self.log.several:
+        if target or not self.log.targets:
             return self._replace(log=view_of(self.log, target))
-        names = target_names(self.log)
         raise OptionError(
-            f"The query has the targets {', '.join(names)}.",
-            f"Say which one this is about, such as --target {names[0]}.",
+            f"The query has the targets {', '.join(self.log.targets)}.",
+            f"Say which one this is about, such as --target {self.log.targets[0]}.",
         )
 
-    def each(self, target: str, *, detached: bool = False) -> list[Query]:
-        """Return the query as each of its attached targets sees it, or as one of them.
+    def each(self, target: str) -> list[Query]:
+        """Return the query as each of its targets sees it, or as one of them.
 
         :param target: as an operator names it; empty: all.
-        :param detached: whether those that are detached count, too.
         :raises OptionError: it has no such target.
         """
-        if target or not self.log.several:
-            return [self.of(target)]
-        found = (self.of(name) for name in target_names(self.log))
-        return [query for query in found if detached or is_attached(query.log)]
+        return [self._replace(log=view) for view in views(view_of(self.log, target))]
 
     def list_afresh(self) -> None:
         """Ask for what this host may have listed long ago (rule 9), before a command decides from it.
@@ -185,13 +186,10 @@ class Query(NamedTuple):
         :raises StateBackendError: it answers with an old listing still.
         """
         self.checkpoint.next_epoch()
-        shown = views(self.log.of(""), fresh=True)
+        shown = views(self.log.of(""))
         for folder in paths.FOLDERS:
-            # Its own also where no target is there yet: the first run may begin the log right after this.
-            for own in dict.fromkeys(view.stored_path(folder) for view in (self.log, *shown)):
+            for own in dict.fromkeys(view.stored_path(folder) for view in shown):
                 self.log.backend.list_fresh(own)
-        for view in shown:
-            view.state_names(fresh=True)
 
     def identity(self) -> LogIdentity:
         """Read to which checkpoint the log belongs.
@@ -262,26 +260,8 @@ def target_of(query: Query, options: Mapping[str, str]) -> Target:
     kind = target_type(given.get("target", name or "cassandra")).options_type
     refuse_unconfirmed(kind, logged, given, os.environ, first)
     found = configure(_merged(query, every, lowered(options)))  # the log is not read again
-    destinations = {each.name: each.target for each in found.destinations}
-    if mine not in destinations:
-        raise _not_named(mine, [*destinations])
-    return destinations[mine]
-
-
-def _not_named(target: str, named: Sequence[str]) -> OptionError:
-    """Return the error for a target of the log that the options do not name."""
-    if not target:
-        return OptionError(
-            f"Option targets is {','.join(named)}, and the query has one target, without a name.",
-            "Give the target's options without a name, and leave option targets out.",
-        )
-    listed = ", ".join(filter(None, named)) or "one without a name"
-    every = ",".join([*filter(None, named), target])
-    return OptionError(
-        f"Target {target} is not among those of the newest run: {listed}.",
-        f"Start the query with it, and run the command again; or add --option targets={every}, --option"
-        f" {target}.target=… and its other options, each as --option {target}.NAME=VALUE.",
-    )
+    refuse_other_targets(query.log, query.log.targets, found.names)
+    return next(each.target for each in found.destinations if each.name == mine)
 
 
 def sink_options(query: Query, options: Mapping[str, str]) -> SinkOptions:

@@ -9,7 +9,7 @@ docs/protocol/operators.md#how-far-rewind-can-go argues why.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from itertools import groupby
 from typing import NamedTuple
 
@@ -27,7 +27,6 @@ from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerState
 from wal_sink.model.manifest import Attempt, Manifest
 from wal_sink.model.records import (
-    KNOWN_FLUSHED,
     LEFT_FIRST,
     LEFT_LAST,
     Decision,
@@ -43,7 +42,6 @@ from wal_sink.protocol.repair import (
     left_behind,
     refuse_lost,
     refuse_rewind,
-    refuse_unless_restored,
     rewound,
 )
 from wal_sink.protocol.windows import WINDOW_EPOCHS, fits
@@ -51,7 +49,6 @@ from wal_sink.targets.base import Delivery, Target
 from wal_sink.text import counted
 from wal_sink.wal.aside import bring_back, prove_aside, set_aside
 from wal_sink.wal.log import Log
-from wal_sink.wal.quarantine import forget, kept_again
 from wal_sink.wal.retention import all_records, has_manifest, put_back, retained_paths
 from wal_sink.wal.segment import check_segment
 
@@ -210,30 +207,6 @@ def read_past(query: Query, row: LedgerState | None, checkpointed: int, now_us: 
         left_behind=tuple(_left(row).ahead_of(now_us) for row in earlier if LEFT_FIRST in row),
         checkpointed=checkpointed,
         highest=highest,
-        in_order=next((plan.table for plan in log.plans() if plan.demands.one_session), ""),
-    )
-
-
-def void_notes(
-    log: Log, left_behind: Collection[LeftBehind], new: LedgerState, but: Collection[int]
-) -> list[str]:
-    """List the notes about refused rows that may come again with timestamps that were left behind.
-
-    Their manifests were published as of the future. Once that has come, a flush begins them as of then.
-
-    :param new: what the ledger is about to say.
-    :param but: the epochs of which no flush keeps the rows again.
-    """
-    if not left_behind:
-        return []
-    return log.paths_of(
-        paths.RELEASED,
-        lambda each: (
-            each.epoch > new.flushed
-            and each.epoch not in but
-            and each.us > new.last_us
-            and any(left.covers(each.us) for left in left_behind)
-        ),
     )
 
 
@@ -313,9 +286,6 @@ class Rewind(NamedTuple):
                 f" The ledger follows another log and says {known}: rows of that log's epochs from"
                 f" {self.past.floor + 1} on stay in the table."
             )
-            if self.past.in_order:
-                order = f" {self.past.in_order} must be set back to epoch {self.to}: what it has of those"
-                text += f"{order} epochs counts for this log's, whose rows are passed over then."
         if self.stopping:
             listed = ", ".join(map(str, self.stopping))
             text += (
@@ -367,7 +337,7 @@ class Rewind(NamedTuple):
                 by=user_and_host(),
                 at_us=now_us,
                 why=why,
-                before={**before, KNOWN_FLUSHED: str(past.upper)},
+                before=before,
                 after=after,
             )
         )
@@ -393,22 +363,16 @@ class Rewind(NamedTuple):
                 f"What is to be flushed again was changed meanwhile: {error}",
                 "Run the command again.",
             ) from error
-        stay = {*past.given_up, *self.stopping}
-        refused = kept_again(query.log, self.to, stay)
-        behind = (*past.left_behind, self.left) if self.left else past.left_behind
-        void = void_notes(query.log, behind, self.new, stay)
         with open_ledger(self.target, query.owner(past.identity)) as ledger:
             ledger.replace(past.row, self.new)
             query.log.cut_window(self.to)
             # Listed by now: a flusher may have recorded what it had finished before the row was moved.
-            retained = retained_paths(query.log, fresh=True)
+            retained = retained_paths(query.log)
             for epoch, objects in query.log.recorded_above(self.to, retained):
                 reporter.say(REWINDING, epoch)
                 ledger.refuse_moved(self.new)  # what is there now may be about a later flush
                 query.log.delete(objects)
             self._refuse_undone(ledger)
-        query.log.delete(void)
-        forget(query.log, refused, self.new.last_us, user_and_host(), now_us)
         return Rewound(
             query_id=query.query_id,
             record=query.log.url_of(record),
@@ -422,7 +386,7 @@ class Rewind(NamedTuple):
     def _chosen(self) -> list[Manifest]:
         """Return what was chosen for all of several targets, of what is kept: others may have it."""
         log = self.query.log
-        if not log.several:
+        if not log.targets:
             return []
         choices = {each: log.read(paths.CHOICE, each) for each in {m.epoch for m in self.needed}}
         return [
@@ -474,16 +438,11 @@ def plan_rewind(
     with open_ledger(target, owner) as ledger:
         row = ledger.read()
         reset_us = ledger.present_us(reset_by) if reset_by else None
-    query.list_afresh()  # the row is older: if others act since, it cannot be replaced
+    # The row is older than what follows: if others act since, it cannot be replaced.
     checkpointed = query.checkpoint.last_commit()
     past = read_past(query, row, checkpointed, now_us)
     past = past._replace(foreign=restored or is_foreign(query, row, checkpointed))
-    if to == past.agreed and row is not None:
-        there = kept_again(query.log, to, past.given_up)
-        void = void_notes(query.log, past.left_behind, row, past.given_up)
-        past = past._replace(refused_left=bool(there or void))
     refuse_rewind(past, to, owner, reset_us=reset_us)
-    refuse_unless_restored(past, to, restored=restored)
     above = range(to + 1, past.upper + 1)
     # What a flusher has deleted since an earlier rewind; not of epochs whose records are forgotten: those are
     # trimmed, and a manifest that came back would have nothing to be compared with.

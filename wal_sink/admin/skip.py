@@ -116,7 +116,7 @@ class Skip(NamedTuple):
         text = f"Epoch {self.seen.epoch} of query {self.query.query_id} will not be flushed. "
         if self.to is not None:
             text += counted(len(self.files), "file of it", "files of it")
-            text += " will be copied" if self.query.log.several else " will move"
+            text += " will be copied" if self.query.log.targets else " will move"
             text += f" from {self.query.log.url} to {self.to.url}."
         else:
             text += f"It has no manifest in {self.query.log.url}: its rows are lost."
@@ -149,7 +149,7 @@ class Skip(NamedTuple):
             )
         copied = {copy.path for copy in decision.files}
         # Another target may need them: of several, they are trimmed with the epoch.
-        if not self.query.log.several:
+        if not self.query.log.targets:
             self.query.log.delete(path for path in self.files if path in copied)
         with open_ledger(self.target, self.query.owner(self.query.identity())) as ledger:
             return Skipped(
@@ -225,7 +225,6 @@ def plan_skip(
     :raises FlusherAtWork: a flusher is alive and has not stopped at an error.
     :raises WrongOwner, LedgerBehindLog, TargetUnavailable, Diverged: see `_look`.
     """
-    query.list_afresh()
     with open_ledger(target, query.owner(query.identity())) as ledger:
         seen = _look(query, ledger, epoch, begun=begun or not _counts_in_part(target))
     decisions, present = query.log.decisions(epoch), None

@@ -8,12 +8,12 @@ were flushed since. A row that the target refuses is found only by a flusher: `v
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from types import TracebackType
 
 import msgspec
 
 from wal_sink import errors
-from wal_sink.admin.attach import missing_epochs_text
 from wal_sink.admin.query import Progress, Query, no_progress, summing_progress
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import (
@@ -54,9 +54,7 @@ from wal_sink.targets.base import Target
 from wal_sink.text import counted
 from wal_sink.wal.aside import names_aside
 from wal_sink.wal.location import owned, refuse_vanished
-from wal_sink.wal.quarantine import runs
 from wal_sink.wal.segment import check_segment
-from wal_sink.wal.targets import lacking, not_attached, state_of, views
 from wal_sink.wal.trim import refuse_diverged
 
 
@@ -269,11 +267,12 @@ class EpochCheck:
 
     def _report_missing(self, epochs: list[int]) -> None:
         """Report epochs without a manifest; a whole folder that is lost is one finding."""
-        for first, number in runs(epochs):
+        for _, run in groupby(enumerate(epochs), key=lambda item: item[1] - item[0]):
+            first, *others = [epoch for _, epoch in run]
             file = f"{self._log.url}/{paths.MANIFEST.folder}"
             with self._findings.catching(first, file):
-                if number > 1:
-                    last = first + number - 1
+                if others:
+                    last = others[-1]
                     raise MissingManifest(
                         f"Epochs {first} to {last} are checkpointed but have no manifest in the log",
                         "Restore the log's manifests/ folder from a copy. To give their rows up, one"
@@ -379,12 +378,6 @@ class _Verification:
         epochs = sorted(
             {*needed, *(attempt.epoch for attempt in attempts if attempt.epoch > floor)}
         )
-        state = state_of(self._log) if self._log.target else None
-        if state is not None and state.verb != "attached":
-            epochs = []  # which of them it gets is decided when it is attached
-            with self._findings.catching():
-                if (error := not_attached(self._log)) and state.verb == "announced":
-                    raise error
         epoch_check = EpochCheck(self._query, attempts, self._findings, self._progress)
         epoch_check.check(epochs, checkpointed, row.begun if row and row.flushed == floor else None)
         if target is not None and identity is not None and asked:
@@ -537,7 +530,6 @@ class _Verification:
         if given_up := self._log.decided():
             listed = ", ".join(map(str, given_up))
             notes.append(f"operators gave up these epochs, see decisions/ in the log: {listed}")
-        notes += self._say_missing()
         if again := outdated(self._log, self._query.checkpoint, flushed, self._log.attempts()):
             listed = ", ".join(map(str, again))
             notes.append(
@@ -564,11 +556,3 @@ class _Verification:
                 f"{report.flusher} flushed last, {ago}; it last said: {report.doing}{error}"
             )
         return notes
-
-    def _say_missing(self) -> list[str]:
-        """Say what targets lack since they were detached."""
-        return [
-            f"target {view.target} was detached, and lacks these epochs: {missing_epochs_text(*gap)}"
-            for view in views(self._log.of(""))
-            for gap in lacking(view)
-        ]

@@ -11,10 +11,8 @@ import contextlib
 import json
 import os
 import re
-import threading
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TypeAlias
 
 from state_backends import StateBackend
 from wal_sink import errors
@@ -23,15 +21,6 @@ from wal_sink.model.manifest import Offsets, parse_offsets
 from wal_sink.model.records import LogUrl
 
 _LOCAL = "file://"
-_REMEMBERED = 64
-"""Files; an epoch has four."""
-
-_FAILED: dict[tuple[int, int, int], OSError] = {}
-"""Syncs that have failed in this process: device and inode, and when what they name was written last.
-
-A system reports an error of writing once, and may drop what it could not write. A later sync of the same
-bytes then succeeds, and says nothing (rule 8).
-"""
 
 
 def local_folder(url: str) -> Path | None:
@@ -39,87 +28,17 @@ def local_folder(url: str) -> Path | None:
     return Path(url.removeprefix(_LOCAL)) if url.startswith(_LOCAL) else None
 
 
-class Synced:
-    """Files below one folder that were synced, and are as they were then. Used by several threads.
-
-    A file with the same number, size and times has not changed since, nor was it named anew: it is durable,
-    with its name. To look costs microseconds, a sync milliseconds.
-
-    :param url: the folder; in another kind of store nothing is synced, as it keeps what it has acknowledged.
-    """
-
-    def __init__(self, url: str) -> None:
-        self._root = local_folder(url)
-        self._states: dict[Path, _State] = {}
-        self._lock = threading.Lock()
-
-    def has(self, path: str) -> bool:
-        """Whether a file is there."""
-        return self._root is not None and (self._root / path).exists()
-
-    def make_durable(self, paths: Iterable[str]) -> None:
-        """Sync files, their checksum files, and the folders that hold them, as far as they are not durable.
-
-        Passes over files that Spark has purged.
-
-        :raises OSError: a file could not be synced, now or earlier in this process, so its content must not
-            be acted on.
-        """
-        if self._root is None:
-            return
-        files = [self._root / path for path in paths]
-        # Hadoop reads a file only if the other one agrees.
-        pairs = [each for file in files for each in (file, file.with_name(f".{file.name}.crc"))]
-        with self._lock:
-            synced: dict[Path, _State] = {}
-            for file in pairs:
-                known = self._states.get(file)
-                if (state := _sync(file, known)) is not None and state != known:
-                    synced[file] = state
-            for folder in {file.parent for file in synced}:
-                _sync(folder)
-            for file, state in synced.items():
-                self._states.pop(file, None)
-                self._states[file] = state
-            for file in list(self._states)[:-_REMEMBERED]:
-                del self._states[file]
-
-
-_State: TypeAlias = tuple[int, int, int, int, int]
-
-
-def _state_of(found: os.stat_result) -> _State:
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
-
-
-def _sync(path: Path, known: _State | None = None) -> _State | None:
-    """Sync a file or folder, unless it is as known; return its state from before, None when it is not there.
-
-    It is opened in any case: a network mount then asks its server for the state.
-    """
+def _sync(path: Path) -> bool:
+    """Sync a file or a folder; False if it is not there."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        return None
+        return False
     try:
-        found = os.fstat(descriptor)
-        state, written = _state_of(found), (found.st_dev, found.st_ino, found.st_mtime_ns)
-        try:
-            if state != known:
-                os.fsync(descriptor)
-        except OSError as error:
-            _FAILED[written] = error
-        # After the sync: that of another thread may have failed meanwhile.
-        if (failed := _FAILED.get(written)) is not None:
-            raise OSError(
-                failed.errno,
-                f"{path} could not be synced ({failed}), and no later sync tells whether the disk has it. The"
-                " flush goes on when the file is written anew (copy it, and move the copy into its place), or"
-                " when Spark has committed two more epochs",
-            ) from failed
+        os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    return state
+    return True
 
 
 def committed_us(url: str, epoch: int, published_us: int) -> int:
@@ -178,7 +97,7 @@ class Checkpoint:
             return _one_name(json.loads(self._backend.read(self.METADATA))["id"])
         except FileNotFoundError as error:
             # Spark writes metadata before either of these.
-            if (log := self.log_url()) or _epochs(self._backend.list_fresh("offsets/")):
+            if (log := self.log_url()) or _epochs(self._backend.list("offsets/")):
                 raise _deleted(self.url, log) from error
             folder = local_folder(self.url)
             missing = folder is not None and not folder.is_dir()
@@ -211,17 +130,13 @@ class Checkpoint:
         """Note another place of the query's log, whole: an operator adopts it (rule 22)."""
         self._backend.replace(self.LOG_URL, LogUrl(log=url).to_json())
 
-    def last_commit(self, *, fresh: bool = False) -> int:
+    def last_commit(self) -> int:
         """Return the highest checkpointed epoch, -1 for none.
 
         Every epoch up to it is checkpointed as well, although Spark purges old files. A file that is empty
         or torn does not count: Spark would run its epoch again.
-
-        :param fresh: for a caller that goes on because an epoch is not checkpointed, see
-            `StateBackend.list_fresh`.
         """
-        listed = self._backend.list_fresh if fresh else self._backend.list
-        for epoch in sorted(_epochs(listed("commits/")), reverse=True):
+        for epoch in sorted(_epochs(self._backend.list("commits/")), reverse=True):
             try:
                 if _well_formed(self._backend.read(f"commits/{epoch}")):
                     return epoch
@@ -230,13 +145,13 @@ class Checkpoint:
         return -1
 
     def next_epoch(self) -> int:
-        """Return the epoch with which a run that starts goes on, from fresh listings.
+        """Return the epoch with which a run that starts goes on.
 
         Spark runs the newest epoch that is planned and not checkpointed. Where `commits/` was set back and
         `offsets/` was not, that is not the one after the last commit: those between are not computed again.
         """
-        planned = max(_epochs(self._backend.list_fresh("offsets/")), default=-1)
-        return max(planned, self.last_commit(fresh=True) + 1)
+        planned = max(_epochs(self._backend.list("offsets/")), default=-1)
+        return max(planned, self.last_commit() + 1)
 
     def committing_offsets(self, epoch: int) -> Offsets:
         """Read `offsets/<epoch>` of an epoch that Spark is committing.
@@ -251,6 +166,22 @@ class Checkpoint:
                 _WHERE,
             )
         return found
+
+    def make_durable(self, paths: Iterable[str]) -> None:
+        """Sync files of Spark's that are in a local folder, with their checksum files and folders.
+
+        Another kind of store keeps what it has acknowledged. Files that Spark has purged are passed.
+
+        :raises OSError: a file could not be synced, so its content must not be acted on.
+        """
+        root = local_folder(self.url)
+        if root is None:
+            return
+        files = [root / path for path in paths]
+        # Hadoop reads a file only if its checksum file agrees.
+        pairs = [pair for file in files for pair in (file, file.with_name(f".{file.name}.crc"))]
+        for folder in {file.parent for file in pairs if _sync(file)}:
+            _sync(folder)
 
     def offsets_digest(self, epoch: int) -> str | None:
         """Return the digest of what `offsets` reads; None also where its version is not known."""

@@ -3,10 +3,7 @@
 In a local folder of Linux, inotify(7) reports a new file at once, and a waiting thread takes no processor.
 Where inotify does not report, as for files that another host writes, the watcher lists the folder every few
 milliseconds. Where each listing costs a request, the flush loop waits for Spark's event. Any of them only
-wakes the loop; the flusher then reads what is checkpointed (rule 8).
-
-`EarlySync`, which the flusher has, syncs `offsets/N` and `commits/N` as early as possible (rule 8). A sync
-takes about as long as a request to the target. A window is begun after both, but neither needs the other.
+wakes the loop; the flusher then reads what is checkpointed.
 """
 
 from __future__ import annotations
@@ -16,13 +13,11 @@ import os
 import select
 import threading
 import time
-from collections.abc import Collection, Iterable
-from concurrent.futures import Future
 from pathlib import Path
 
 from inotify_simple import INotify, flags
 
-from wal_sink.checkpoint.checkpoint import Checkpoint, Synced, local_folder
+from wal_sink.checkpoint.checkpoint import local_folder
 
 _GONE = flags.DELETE_SELF | flags.MOVE_SELF | flags.IGNORED | flags.UNMOUNT
 """After one of these the path names another folder, or none."""
@@ -122,8 +117,6 @@ class CommitWatcher:
         self._missed = 0
         self._changed_s = 0.0
         self._newest = -1
-        self.others_wrote = False
-        """Whether the last wait ended by another file: Spark writes a commit under another name first."""
 
     @property
     def can_watch(self) -> bool:
@@ -137,9 +130,7 @@ class CommitWatcher:
         `LOOK_S` at most.
         """
         notified = self._wait(timeout_s)
-        is_new = self.has_new_commit()
-        self.others_wrote = notified and not is_new
-        if not is_new:
+        if not self.has_new_commit():
             return False
         self._missed = 0 if notified else self._missed + 1
         return True
@@ -181,57 +172,3 @@ class CommitWatcher:
         is_new = newest != self._newest
         self._changed_s, self._newest = changed_s, newest
         return is_new
-
-
-_FOLDERS = ("offsets", "commits")
-
-
-class EarlySync:
-    """Syncs the files of one checkpoint, for one flusher; does nothing where that is in no local folder."""
-
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        self._files = Synced(checkpoint.url)
-        self._is_local = local_folder(checkpoint.url) is not None
-        self._epoch = self._ahead = -1
-        self._synced: Future[None] = Future()
-
-    def ahead(self) -> None:
-        """Begin to sync what there is of the next epoch, once: Spark is about to checkpoint it."""
-        epoch = self._epoch + 1
-        if epoch != self._ahead and self._files.has(f"offsets/{epoch}"):
-            self._ahead = epoch
-            self._in_thread((epoch - 1, epoch), Future())
-
-    def start(self, epoch: int) -> None:
-        """Begin to sync an epoch that this pass has found checkpointed; forget that of a pass before.
-
-        Files that have changed since are synced again: the checkpoint may be another one by now.
-        """
-        self._epoch, self._synced = epoch, Future()
-        if self._is_local:
-            self._in_thread((epoch,), self._synced)
-        else:
-            self._synced.set_result(None)
-
-    def make_durable(self, epochs: Collection[int]) -> None:
-        """Sync what is left of some epochs; return when all of them are durable.
-
-        :raises OSError: a file could not be synced, so the epochs must not be acted on.
-        """
-        self._sync(epoch for epoch in epochs if epoch != self._epoch)
-        if self._epoch in epochs:
-            self._synced.result()
-
-    def _sync(self, epochs: Iterable[int]) -> None:
-        self._files.make_durable(f"{folder}/{epoch}" for epoch in epochs for folder in _FOLDERS)
-
-    def _in_thread(self, epochs: Iterable[int], synced: Future[None]) -> None:
-        def sync() -> None:
-            try:
-                self._sync(epochs)
-            except BaseException as error:  # noqa: BLE001 - it is raised where the flusher waits
-                synced.set_exception(error)
-            else:
-                synced.set_result(None)
-
-        threading.Thread(target=sync, name="wal_sink-sync", daemon=True).start()

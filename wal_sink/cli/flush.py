@@ -93,7 +93,7 @@ def flush(
                 with _signals(flushers):
                     done = _flush_all(flushers, console, follow=follow, as_json=given.as_json)
         show = _print_preview if dry_run else _print
-        console.show_each(done, show, several=query.log.several and not given.target)
+        console.show_each(done, show, several=bool(query.log.targets) and not given.target)
 
 
 def _flusher(

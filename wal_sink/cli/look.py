@@ -1,4 +1,4 @@
-"""The commands that only read: `status`, `inspect`, `check` and `verify`."""
+"""The commands that only read: `status`, `inspect`, `check`, `verify` and `quarantine`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from rich.text import Text
 
 from wal_sink.admin import inspect as listing
 from wal_sink.admin.inspect import inspect_epoch
+from wal_sink.admin.quarantine import Quarantined, export, list_quarantine
 from wal_sink.admin.query import Query, is_unused, target_of
 from wal_sink.admin.verify import Verified
 from wal_sink.admin.verify import verify as look
@@ -262,7 +263,7 @@ def verify(
                 )
                 for one in query.each(given.target)
             ]
-        console.show_each(each, _print, several=query.log.several and not given.target)
+        console.show_each(each, _print, several=bool(query.log.targets) and not given.target)
         codes = [finding.exit_code for found in each for finding in found.findings]
         if codes:
             raise typer.Exit(codes[0])
@@ -303,3 +304,50 @@ def _print(console: Console, found: Verified) -> None:
     else:
         said = "Nothing is wrong."
     console.print(said, soft_wrap=True)
+
+
+@command("why", "yes")
+def quarantine(
+    given: Given,
+    *,
+    file: Annotated[
+        str,
+        typer.Option(
+            "--export",
+            metavar="FILE",
+            help="Write the rows to a file that is not there yet: .parquet, or .jsonl.",
+        ),
+    ] = "",
+) -> None:
+    """List the rows that were refused and onInvalidRow=quarantine kept, by their reasons.
+
+    The command reads the log alone. --export writes the rows to a file, with epoch and reason.
+    Nothing sends them again: repair them, and write them by a query of your own.
+    """
+    with output(as_json=given.as_json) as console:
+        query = given.find()
+        each = query.each(given.target, detached=True)
+        if file:
+            written = export(each, file)
+            said = f"{counted(written.rows, 'row is', 'rows are')} in {written.file}."
+            console.show(written, said)
+            return
+        listed = [list_quarantine(one) for one in each]
+        console.show_each(listed, _quarantined, several=query.log.several and not given.target)
+
+
+def _quarantined(console: Console, quarantined: Quarantined) -> None:
+    of = f" of target {quarantined.target}" if quarantined.target else ""
+    rows = counted(quarantined.rows, "row") if quarantined.rows else "No rows"
+    console.print(f"{rows}{of} {'is' if quarantined.rows == 1 else 'are'} in quarantine.")
+    if not quarantined.rows:
+        return
+    table = Table()
+    for name in ("epoch", "rows"):
+        table.add_column(name, justify="right")
+    for name in ("column", "reason", "what to do"):
+        table.add_column(name, overflow="fold")
+    for group in quarantined.groups:
+        texts = (group.column, group.reason, group.remedy)
+        table.add_row(str(group.epoch), f"{group.rows:,}", *(Text(printable(t)) for t in texts))
+    console.print(table)

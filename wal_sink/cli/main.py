@@ -11,9 +11,9 @@ from typer.core import TyperCommand, TyperGroup
 
 from wal_sink.cli.demo import demo
 from wal_sink.cli.flush import flush
-from wal_sink.cli.look import check, inspect, status, verify
+from wal_sink.cli.look import check, inspect, quarantine, status, verify
 from wal_sink.cli.options import options
-from wal_sink.cli.repair import adopt, attach, detach, quarantine, rewind, skip
+from wal_sink.cli.repair import adopt, attach, detach, rewind, skip
 from wal_sink.cli.terminal import output
 from wal_sink.removed import removed_command
 
@@ -78,8 +78,8 @@ def main(
 START, LOOK, REPAIR, TARGETS = "Start", "Look", "Repair", "Targets"
 _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     START: (demo, check, options),
-    LOOK: (status, inspect, verify),
-    REPAIR: (flush, skip, rewind, adopt, quarantine),
+    LOOK: (status, inspect, verify, quarantine),
+    REPAIR: (flush, skip, rewind, adopt),
     TARGETS: (attach, detach),
 }
 """The commands, as `--help` groups them."""

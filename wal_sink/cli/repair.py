@@ -1,6 +1,6 @@
 """The commands that change a query's state: each plans, says the consequences, asks, and carries out.
 
-They are `skip`, `rewind`, `adopt`, `attach`, `detach` and `quarantine`.
+They are `skip`, `rewind`, `adopt`, `attach` and `detach`.
 """
 
 from __future__ import annotations
@@ -12,14 +12,11 @@ from typing import Annotated, Protocol, TypeVar
 import msgspec
 import typer
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from state_backends import StateBackend, StateBackendError, child_url
 from wal_sink.admin.adopt import plan_adopt
 from wal_sink.admin.attach import Attached, missing_epochs_text, plan_attach, plan_detach
 from wal_sink.admin.flusher_at_work import Patience
-from wal_sink.admin.quarantine import Quarantined, Retried, export, list_quarantine, plan_retry
 from wal_sink.admin.query import Query, target_of
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.skip import Skipped, plan_skip
@@ -29,7 +26,7 @@ from wal_sink.clock import now_us
 from wal_sink.errors import OptionError
 from wal_sink.progress.status import epoch_id
 from wal_sink.targets.base import Target
-from wal_sink.text import counted, printable
+from wal_sink.text import counted
 
 Done_co = TypeVar("Done_co", bound=msgspec.Struct, covariant=True)
 
@@ -298,76 +295,3 @@ def _attach_summary(done: Attached) -> str:
     if done.missing:
         text += f" It lacks these epochs: {missing_epochs_text(*done.missing, done.missing_rows)}."
     return text
-
-
-_REASONS = 3
-"""How many reasons are shown for which rows are refused again."""
-
-
-@command("why")
-def quarantine(
-    given: Given,
-    *,
-    file: Annotated[
-        str,
-        typer.Option(
-            "--export",
-            metavar="FILE",
-            help="Write the rows to a file that is not there yet: .parquet, or .jsonl.",
-        ),
-    ] = "",
-    retry: Annotated[
-        bool,
-        typer.Option("--retry", help="Send the rows again, after what refused them was repaired."),
-    ] = False,
-) -> None:
-    """List the rows that the target refused and onInvalidRow=quarantine kept, by their reasons.
-
-    The command reads the log alone. --export writes the rows to a file, with epoch, write timestamp
-    and reason; they stay in quarantine. --retry sends them to the target as of their epochs, so
-    that they hide nothing newer. Rows that the target takes leave the quarantine.
-    """
-    if retry:
-        with output(as_json=given.as_json):
-            if file:
-                raise OptionError("--retry does not go with --export.", "Export first, then retry.")
-        make_change(given, plan_retry, _retry_summary)
-        return
-    with output(as_json=given.as_json) as console:
-        query = given.find()
-        each = query.each(given.target, detached=True)
-        if file:
-            written = export(each, file)
-            said = f"{counted(written.rows, 'row is', 'rows are')} in {written.file}."
-            console.show(written, said)
-            return
-        found = [list_quarantine(one) for one in each]
-        console.show_each(found, _print, several=query.log.several and not given.target)
-
-
-def _retry_summary(done: Retried) -> str:
-    text = f"{counted(done.sent, 'row was', 'rows were')} sent, and left the quarantine."
-    if done.left:
-        text += f" {counted(done.left, 'is', 'are')} refused still: " + " ".join(
-            done.refused[:_REASONS]
-        )
-    if (more := len(done.refused) - _REASONS) > 0:
-        text += f" And {counted(more, 'more reason')}: --json has them all."
-    return text
-
-
-def _print(console: Console, found: Quarantined) -> None:
-    of = f" of target {found.target}" if found.target else ""
-    rows = counted(found.rows, "row") if found.rows else "No rows"
-    console.print(f"{rows}{of} {'is' if found.rows == 1 else 'are'} in quarantine.")
-    if not found.rows:
-        return
-    table = Table()
-    for name in ("epoch", "rows"):
-        table.add_column(name, justify="right")
-    for name in ("column", "reason", "what to do"):
-        table.add_column(name, overflow="fold")
-    for group in found.groups:
-        texts = (group.column, group.reason, group.remedy)
-        table.add_row(str(group.epoch), f"{group.rows:,}", *(Text(printable(t)) for t in texts))
-    console.print(table)

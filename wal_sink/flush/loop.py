@@ -13,15 +13,14 @@ import tenacity
 
 from wal_sink.checkpoint.watcher import CommitWatcher
 from wal_sink.errors import WalSinkError
-from wal_sink.flush.flusher import Flusher
+from wal_sink.flush.flusher import Flusher, Pass
 from wal_sink.log_context import line_logger, log_epoch, logging_query
-from wal_sink.protocol.next_step import Idle, Step
 
 logger = line_logger(__name__)
 
-POLL_S, POLL_BILLED_S = 1.0, 10.0
-"""How often the loop looks at the checkpoint when no event comes: events are late, and lost in a crash.
-Less often where each look is paid for."""
+POLL_S, POLL_BILLED_S = 1.0, 15.0
+"""How often the loop reads `commits/` when no event comes: events are late, and lost in a crash. Less often if
+each request is paid for: an idle query asks a bucket 240 times an hour, and reports 144 times."""
 
 _RETRY_FIRST_S, _RETRY_MOST_S = 0.5, 10.0
 
@@ -29,26 +28,23 @@ _RETRY_FIRST_S, _RETRY_MOST_S = 0.5, 10.0
 class FlushLoop(threading.Thread):
     """Runs a flusher until it is told to end, or to stop.
 
-    An error stops the flush: the loop tries the same step again until it succeeds, and never skips one
-    (rule 21). The pauses between tries are random and grow to 10 s: `docs/recover.md` has them. A
-    step that succeeds ends the count: in a backlog under an overloaded target each window has its own.
+    An error stops the flush: the loop tries the same pass again until it succeeds, and skips nothing (rule
+    `stop`). The pauses between tries are random and grow to 10 s: `docs/recover.md` has them. A pass that
+    succeeds ends the count: in a backlog under an overloaded target each window has its own.
 
-    :param is_last: asked after each step, whether to end with it.
-    :param prepare: done before the first step, and tried as a step is.
-    :param gives_up: asked after each try that failed, whether to end with its error, which `error` has then.
+    :param is_last: asked after each pass: True ends the loop.
+    :param gives_up: asked after each try that failed: True ends the loop with its error, which `error` has then.
     """
 
     def __init__(
         self,
         flusher: Flusher,
-        is_last: Callable[[Step], bool] = lambda _step: False,
-        prepare: Callable[[], object] = lambda: None,
+        is_last: Callable[[Pass], bool] = lambda _pass: False,
         gives_up: Callable[[tenacity.RetryCallState], bool] = tenacity.stop_never,
     ) -> None:
         self._pipeline = flusher.pipeline
         super().__init__(name=f"wal_sink-flush-{self._pipeline.query_id}", daemon=True)
-        self.target_name = self._pipeline.log.target
-        """Empty where the query has one target."""
+        self.target_name = self._pipeline.target_name
         self._flusher = flusher
         self._reporter = flusher.reporter
         self._poll_s = POLL_BILLED_S if self._pipeline.billed else POLL_S
@@ -58,7 +54,7 @@ class FlushLoop(threading.Thread):
         self._tried = threading.Event()
         self._ending = False
         self._stopping = threading.Event()
-        self._is_last, self._prepare = is_last, prepare
+        self._is_last = is_last
         self.error: BaseException | None = None
         """At which it has ended."""
         self._tries = tenacity.Retrying(
@@ -71,7 +67,7 @@ class FlushLoop(threading.Thread):
         )
 
     def wake(self) -> None:
-        """Look now: something may be checkpointed."""
+        """Read `commits/` now: something may be checkpointed."""
         self._woken.set()
         self._commit_watcher.interrupt()
 
@@ -82,7 +78,7 @@ class FlushLoop(threading.Thread):
         self.wake()
 
     def has_tried(self) -> bool:
-        """Whether a step was done, or has failed, since the last `hurry`; or none comes any more."""
+        """Return True if a pass was done, or has failed, since the last `hurry`; or none comes any more."""
         return self._tried.is_set() or not self.is_alive()
 
     def end(self) -> None:
@@ -91,7 +87,7 @@ class FlushLoop(threading.Thread):
         self.wake()
 
     def stop(self) -> None:
-        """End after the step under way."""
+        """End after the pass under way."""
         self._stopping.set()
         self._flusher.interrupt()
         self._hurried.set()
@@ -99,11 +95,12 @@ class FlushLoop(threading.Thread):
 
     def run(self) -> None:
         """Flush until told to end, and wait while there is nothing to flush."""
-        with logging_query(self._pipeline.query_id, self._pipeline.log.target):
+        with logging_query(
+            self._pipeline.query_id, self._pipeline.target_name if self._pipeline.several else ""
+        ):
             self._reporter.observer.started()
             try:
                 with self._reporter.beating():
-                    self._tries(self._prepare)
                     self._go_on()
             except BaseException as error:
                 if not self._stopping.is_set():  # else it is reported
@@ -120,7 +117,7 @@ class FlushLoop(threading.Thread):
     def _go_on(self) -> None:
         while not self._stopping.is_set():
             self._woken.clear()
-            ending = self._ending  # before looking: what came later is not seen by this look
+            ending = self._ending  # before the pass: it does not see what comes later
             if self._flush_until_idle() or ending:
                 return
             self._wait()
@@ -134,28 +131,26 @@ class FlushLoop(threading.Thread):
         while not self._woken.is_set() and (left_s := until_s - time.monotonic()) > 0:
             if self._commit_watcher.wait(left_s):
                 return
-            if self._commit_watcher.others_wrote:
-                self._flusher.sync.ahead()
 
     def _flush_until_idle(self) -> bool:
-        """Flush while there is something to flush; whether a step was the last one."""
-        while (step := self._tries(self._step)) is not None:
-            self._reporter.succeeded(None if isinstance(step, Idle) else self._flusher.mark)
+        """Flush while there is something to flush; return True after the last pass."""
+        while (done := self._tries(self._pass)) is not None:
+            self._reporter.succeeded()
             self._tried.set()
-            if self._is_last(step):
+            if self._is_last(done):
                 return True
-            if isinstance(step, Idle):
+            if done.idle:
                 break
         return False
 
-    def _step(self) -> Step | None:
-        """Do a step, unless told to stop: then the last error is not over."""
+    def _pass(self) -> Pass | None:
+        """Do a pass, unless told to stop: then the last error is not over."""
         return None if self._stopping.is_set() else self._flusher.run_once()
 
     def _failed(self, state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
         assert error is not None
-        self._flusher.close()  # the next try connects, and compares the plan with the table, anew
+        self._flusher.close()  # the next try connects and compares the plan with the table again
         self._reporter.failed(error, tried=state.attempt_number, wait_s=state.upcoming_sleep)
         self._tried.set()
         log_epoch(None)

@@ -1,4 +1,4 @@
-"""Reports what a flusher does and what stops it: in `flusher.json`, in the process's log, to an observer."""
+"""Reports what a flusher does and what stops it: in the log, in the process's own log, to an observer."""
 
 from __future__ import annotations
 
@@ -11,55 +11,60 @@ from wal_sink.clock import now_us
 from wal_sink.errors import WalSinkError
 from wal_sink.log_context import Seldom, line_logger, log_epoch
 from wal_sink.model import paths
-from wal_sink.model.records import ErrorReport, FlusherReport
 from wal_sink.observer import Observer
-from wal_sink.progress.heartbeat import (
-    BEAT_BILLED_S,
-    BEAT_S,
+from wal_sink.progress.report import (
     ENDED,
-    FlusherWatch,
+    REPORT_BILLED_S,
+    REPORT_S,
+    ErrorReport,
+    FlusherReport,
+    is_alive,
+    read_report,
     this_process,
 )
 from wal_sink.text import counted
-from wal_sink.wal.log import Log
+from wal_sink.wal.store import LogStore
 
 logger = line_logger(__name__)
 
-_SAY_AGAIN_S = 60.0
+_LOG_AGAIN_S = 60.0
 """How often the same error is logged again; a weekend's outage would be fifty thousand lines."""
 
 HUNG_S = 900.0
-"""A flusher that says nothing for so long is taken for hung: its heartbeat stops. One slice may take long
-where the target is slow."""
+"""A flusher that reports nothing new for so long is taken for hung: its heartbeat stops. One slice may take
+long if the target is slow."""
 
-_LOOK_S = 1.0
-"""How often the heartbeat's thread looks whether a report is due."""
+_CHECK_S = 1.0
+"""How often the heartbeat's thread checks whether a report is due."""
 
 
 class Reporter:
-    """Writes what other processes know of this flusher, see `progress.heartbeat`.
+    """Writes what other processes know of this flusher, see `progress.report`.
 
-    A report that cannot be written never stops the flush.
+    A report that cannot be written never stops the flush. The flush's thread says what it does. While `beating`,
+    a thread of its own repeats that: a flusher in the middle of a long request is alive, and others know it by
+    nothing else.
 
-    The flush's thread says what it does. While `beating`, a thread of its own repeats that every few seconds:
-    a flusher in the middle of a long request is alive, and others see it by nothing else.
-
-    :param log: the query's log; None: nothing is written.
+    :param store: the query's log; None: nothing is written.
+    :param target: name of the target that is flushed.
     :param clock_us: microseconds since 1970.
-    :param gives_way: write nothing while another process reports: a flusher that works for a moment must
-        not hide, by ending, that the query's own flusher lives.
+    :param gives_way: write nothing while another process reports: a flusher that works for a moment must not
+        hide, by ending, that the query's own flusher is alive.
     :param observer: counts; None: nothing is counted.
     """
 
     def __init__(
         self,
-        log: Log | None,
+        store: LogStore | None,
+        target: str,
         clock_us: Callable[[], int] = now_us,
         *,
         gives_way: bool = False,
         observer: Observer | None = None,
     ) -> None:
-        self._log = log
+        self._store = store
+        self._path = paths.REPORT.path(target)
+        self._target = target
         self.observer = observer or Observer()
         self._clock_us = clock_us
         self._gives_way = gives_way
@@ -67,13 +72,12 @@ class Reporter:
         self._epoch: int | None = None
         self._error: ErrorReport | None = None
         self._waits = ""
+        self._rate: float | None = None
         self._writing = threading.Lock()
-        self._beats = 0
-        self._beat_s = BEAT_BILLED_S if log is not None and log.backend.billed else BEAT_S
-        self._said_s = 0.0
-        self._written_s = 0.0
+        self._due_s = REPORT_BILLED_S if store is not None and store.billed else REPORT_S
+        self._reported_s = 0.0
+        self._written_s = float("-inf")
         self._written: FlusherReport | None = None
-        self._another = FlusherWatch()
         self._seldom = Seldom()
         self._failures = FailureLog()
 
@@ -91,30 +95,29 @@ class Reporter:
             over.set()
             thread.join()
 
-    def say(self, doing: str, epoch: int | None) -> None:
-        """Note what the flusher is about to do; written at once when it concerns no epoch."""
+    def report(self, doing: str, epoch: int | None) -> None:
+        """Note what the flusher is about to do; written at once if it is something new about no epoch."""
         if epoch is not None:
             log_epoch(epoch)
         at_once = epoch is None and doing != self._doing
-        self._said_s = time.monotonic()
+        self._reported_s = time.monotonic()
         self._doing, self._epoch, self._waits = doing, epoch, ""
         if at_once or self._is_due():
             self._write()
 
-    def succeeded(self, flushed: int | None = None) -> None:
-        """Note that a step was done. The error of an epoch is over once that epoch is flushed.
+    def flushed(self, rows: int, seconds: float) -> None:
+        """Note how fast a window was flushed."""
+        if rows and seconds > 0:
+            rate = rows / seconds
+            self._rate = rate if self._rate is None else 0.7 * self._rate + 0.3 * rate
 
-        A step may end without what had failed: it was interrupted, or another flusher was quicker.
-
-        :param flushed: the newest epoch that is; None: there is nothing to flush, so no error stands.
-        """
+    def succeeded(self) -> None:
+        """Note that a step was done: the error that stopped it, if there was one, is over."""
         log_epoch(None)
-        failed = self._error.epoch if self._error is not None else None
-        if failed is not None and flushed is not None and failed > flushed:
-            return
         self.observer.succeeded()
         if self._error is not None:
-            self.clear_error()
+            self._error, self._waits = None, ""
+            self._write()
         self._failures.over()
 
     def failed(self, error: BaseException, *, tried: int = 1, wait_s: float | None = None) -> None:
@@ -123,7 +126,7 @@ class Reporter:
         :param tried: how often in a row by now.
         :param wait_s: seconds until the next try; None: the caller decides, and says what it decides.
         """
-        self._said_s = time.monotonic()
+        self._reported_s = time.monotonic()
         ours = error if isinstance(error, WalSinkError) else None
         kind, transient = type(error).__name__, ours is not None and ours.transient
         self.observer.failed(kind if ours else "bug", transient=transient)
@@ -146,84 +149,64 @@ class Reporter:
         if wait_s is not None:
             self._failures.met(error, tried=tried)
 
-    def repeat_error(self) -> None:
-        """Go on reporting at what a flusher has stopped."""
-        last = self._log.last_report() if self._log is not None else None
-        self._error = last.error if last is not None else None
-
-    def keep_error(self, behind: int) -> None:
-        """Report that error no more, unless it is of an epoch behind `behind`."""
-        error = self._error
-        if error is not None and (error.epoch is None or error.epoch <= behind):
-            self._error = None
-
-    def clear_error(self) -> None:
-        """Report no error any more."""
-        self._error, self._waits = None, ""
-        self._write()
-
     def ended(self) -> None:
         """Note that the flusher has ended, and the error at which it stood, unless another reports since.
 
-        Without it a process that lives on would seem to flush for half a minute more. While two flushers
-        report in turn, the end of one may hide the other, until that reports again.
+        Without it a process that goes on would seem to flush for half a minute more.
         """
-        if self._log is None or self._written is None:
+        if self._store is None or self._written is None:
             return
         self._doing, self._epoch, self._waits = ENDED, None, ""
         try:
-            last = self._log.last_report()
-        except OSError:
+            last = read_report(self._store, self._target)
+        except (OSError, WalSinkError):
             return  # a log that cannot be read is not written either
         if last == self._written:
             self._write()
 
     def _is_due(self) -> bool:
-        return time.monotonic() - self._written_s > self._beat_s
+        return time.monotonic() - self._written_s > self._due_s
 
     def _beat(self, over: threading.Event) -> None:
         """Repeat the last report when it is old; not before there is one, nor for a flusher that hangs."""
-        while not over.wait(_LOOK_S):
-            if time.monotonic() - self._said_s > HUNG_S:
+        while not over.wait(_CHECK_S):
+            if time.monotonic() - self._reported_s > HUNG_S:
                 continue
             if self._written is not None and self._is_due():
                 self._write()
 
     def _write(self) -> None:
         with self._writing:
-            self._write_report()
-
-    def _write_report(self) -> None:
-        self._written_s = time.monotonic()
-        if self._log is None:
-            return
-        self._beats += 1
-        doing = self._doing if self._epoch is None else f"{self._doing} epoch {self._epoch}"
-        report = FlusherReport(
-            flusher=this_process(),
-            doing=self._waits or doing,
-            heartbeat_us=self._clock_us(),
-            beat=self._beats,
-            error=self._error,
-        )
-        try:
-            if not (self._gives_way and self._another_reports(self._log)):
-                self._warn_of_another(self._log)
-                self._log.report(report)
-                self._written = report
-        except OSError as error:
-            logger.warning(
-                "the flusher's report %s cannot be written, so `wal-sink"
-                " status` shows an old one. Cause: %r",
-                self._log.url_of(paths.FLUSHER),
-                error,
+            self._written_s = time.monotonic()
+            if self._store is None:
+                return
+            doing = self._doing if self._epoch is None else f"{self._doing} epoch {self._epoch}"
+            report = FlusherReport(
+                flusher=this_process(),
+                doing=self._waits or doing,
+                heartbeat_us=self._clock_us(),
+                rows_per_second=self._rate,
+                error=self._error,
             )
+            try:
+                if self._gives_way and self._another_reports(self._store):
+                    return
+                self._warn_of_another(self._store)
+                self._store.replace(self._path, report.to_json())
+                self._written = report
+            except (OSError, WalSinkError) as error:
+                logger.warning(
+                    "the flusher's report %s cannot be written, so `wal-sink status` shows an old one."
+                    " Cause: %r",
+                    self._store.url_of(self._path),
+                    error,
+                )
 
-    def _warn_of_another(self, log: Log) -> None:
-        """Say, once a minute, that another process has reported since this one did."""
+    def _warn_of_another(self, store: LogStore) -> None:
+        """Warn, once a minute, that another process has reported since this one did."""
         if self._written is None or not self._seldom.is_due():
             return
-        last = log.last_report()
+        last = read_report(store, self._target)
         if last is None or last.doing == ENDED or last.flusher == self._written.flusher:
             return
         logger.warning(
@@ -232,15 +215,11 @@ class Reporter:
             last.flusher,
         )
 
-    def _another_reports(self, log: Log) -> bool:
-        """Whether another process does; at the first look, whether it may, by the time of its report.
-
-        Where that guess is wrong, the other one reports again within seconds, and is seen to.
-        """
-        last = log.last_report()
+    def _another_reports(self, store: LogStore) -> bool:
+        last = read_report(store, self._target)
         if last is None or last.flusher == this_process():
             return False
-        return self._another.guess(last, self._clock_us())
+        return is_alive(last, self._clock_us())
 
 
 class FailureLog:
@@ -253,7 +232,7 @@ class FailureLog:
         self._clock_s = clock_s
         self._kind: str | None = None
         self._since_s = 0.0
-        self._said_s = 0.0
+        self._logged_s = 0.0
 
     def met(self, error: BaseException, *, tried: int) -> None:
         """Log an error, unless one of its kind was logged a moment ago.
@@ -265,9 +244,9 @@ class FailureLog:
         kind = type(error).__name__
         if self._kind is None:
             self._since_s = now_s
-        elif kind == self._kind and now_s - self._said_s < _SAY_AGAIN_S:
+        elif kind == self._kind and now_s - self._logged_s < _LOG_AGAIN_S:
             return
-        new, self._kind, self._said_s = kind != self._kind, kind, now_s
+        new, self._kind, self._logged_s = kind != self._kind, kind, now_s
         logger.warning(
             "the flush failed, %s in %.0f s. It is tried again. Cause: %s",
             counted(tried, "try", "tries"),

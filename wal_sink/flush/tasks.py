@@ -1,4 +1,4 @@
-"""Writes one task's share of a begun window, in a Spark job (rule 15). Imports no Spark.
+"""Writes one task's share of a window, in a Spark job. Imports no Spark.
 
 A task returns its errors as values, so that the flusher meets the kind that it would have met in the
 driver; what Spark sees as a failed task is a bug or a dead worker. Spark then runs the share again, up to
@@ -18,18 +18,18 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from wal_sink.errors import WalSinkError
-from wal_sink.flush.connection import connected, drained, target_errors
-from wal_sink.flush.rows import FileGoneError, RateLimit, RowsRefused, as_written, read_piece
+from wal_sink.flush.connection import target_errors
+from wal_sink.flush.rate import RateLimit
+from wal_sink.flush.window import Window, read_range
 from wal_sink.log_context import log_epoch, logging_query
-from wal_sink.model.ledger import Owner
-from wal_sink.protocol.windows import Piece
-from wal_sink.targets.base import Session, Target
+from wal_sink.protocol.windows import SegmentRange
+from wal_sink.targets.base import IdempotentSession, RefusedRow, RowsRefused, Session, StagedSession
 from wal_sink.targets.registry import reduced
 from wal_sink.wal.location import store_errors
-from wal_sink.wal.log import Log
 
 logger = logging.getLogger(__name__)
 
@@ -103,88 +103,84 @@ POOL = SessionPool()
 """The sessions of a Python worker."""
 
 
-FlushError = WalSinkError | FileGoneError
-"""What stops a task: known to the flusher, and picklable."""
+class Answer(NamedTuple):
+    """What a task returns. Picklable."""
 
-Answer = FlushError | tuple[bytes, ...]
-"""What a task returns: what stopped it, or the receipts of what it has staged."""
+    error: WalSinkError | None = None
+    """What stopped it."""
+    refused: tuple[RefusedRow, ...] = ()
+    """Rows that the server refuses."""
+    receipts: tuple[bytes, ...] = ()
+    """Of what it has staged."""
 
 
 class FlushTask:
-    """Writes shares. Pickles, with the secrets of log and target; travels to the tasks.
+    """Writes shares of one window. Pickles, with the secrets of log and target; travels to the tasks.
 
-    :param log: the query's log, opened as the driver opens it.
+    :param window: without its manifests' rows: a share has what a task writes.
+    :param key: of the ledger row in the target.
     :param session_key: tasks of one key share sessions; the flusher takes a new one after an error, so that
-        the next try connects, and compares the plan with the table, anew.
+        the next try connects, and compares the plan with the table, again.
     :param rows_per_second: of each task; None: as fast as the target takes them.
-    :param quarantine: whether rows that the target refuses go into quarantine.
     """
 
     def __init__(
         self,
-        log: Log,
-        target: Target,
-        owner: Owner,
+        window: Window,
+        query_id: str,
+        key: str,
         session_key: Hashable,
         rows_per_second: int | None = None,
-        *,
-        quarantine: bool = False,
     ) -> None:
-        self._log = log
-        self._target = target
-        self._owner = owner
+        self._window = replace(window, manifests=(), target=window.target.for_tasks())
+        self._query_id = query_id
+        self._key = key
         self._session_key = session_key
         self._rows_per_second = rows_per_second
-        self._quarantine = quarantine
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle so that a worker which lacks the target's module says so."""
-        return reduced(_restored, (vars(self),), self._target)
+        return reduced(_restored, (vars(self),), self._window.target)
 
-    def __call__(self, share: Iterable[Piece]) -> Answer:
-        """Write a share; return when every row of it is acknowledged or staged, or what stopped it."""
-        query_id, _, target = self._owner.query_id.partition("/")  # see `ledger_key`
+    def __call__(self, share: Iterable[SegmentRange]) -> Answer:
+        """Write a share; return when every row of it is durable in the target or staged, or what stopped it."""
+        target = self._window.target_name if self._window.several else ""
         try:
-            with store_errors(), logging_query(query_id, target):
-                return self._write(list(share))
-        except FileGoneError as gone:
-            return gone
+            with store_errors(), logging_query(self._query_id, target):
+                return Answer(receipts=self._write(list(share)))
+        except RowsRefused as refused:
+            return Answer(refused=refused.rows)
         except WalSinkError as error:
-            return _placed(error)
+            return Answer(error=_placed(error))
 
-    def _write(self, share: Sequence[Piece]) -> tuple[bytes, ...]:
-        pace = RateLimit(self._rows_per_second)
-        with POOL.session((self._session_key, self._owner), self._connect) as session:
-            # It may be another window's.
-            session.pass_over(RowsRefused(self._log, share) if self._quarantine else None)
-            for piece in share:
-                log_epoch(piece.epoch)
-                for rows in pace.paced(read_piece(self._log.backend, piece)):
-                    with target_errors(self._target):
-                        session.write(
-                            piece.plan, as_written(self._log, self._target, piece.plan, rows)
-                        )
-            with target_errors(self._target):
-                return drained(session)
+    def _write(self, share: Sequence[SegmentRange]) -> tuple[bytes, ...]:
+        rate_limit = RateLimit(self._rows_per_second)
+        window = self._window
+        with POOL.session((self._session_key, self._key), self._connect) as session:
+            for ranged in share:
+                log_epoch(ranged.epoch)
+                for rows in read_range(window.store.backend, ranged):
+                    for part in rate_limit.paced(rows):
+                        with target_errors(window.target):
+                            session.write(ranged.plan, window.as_written(ranged.plan, part))
+            with target_errors(window.target):
+                if isinstance(session, IdempotentSession):
+                    session.drain()
+                    return ()
+                assert isinstance(session, StagedSession)
+                return session.drain()
 
     def _connect(self) -> Session:
-        with target_errors(self._target):
-            return connected(self._target, self._owner)
+        with target_errors(self._window.target):
+            return self._window.target.connect(self._key)
 
 
-def gravest(errors: Sequence[FlushError]) -> FlushError:
-    """Return the one of several tasks' errors that is to be raised.
-
-    A missing file first: it may be that another flusher has finished the window (rule 20). Then what
-    is not transient.
+def gravest(errors: Sequence[WalSinkError]) -> WalSinkError:
+    """Return the one of several tasks' errors that is to be raised: one that does not pass by itself, if any.
 
     :param errors: at least one.
     """
-
-    def gravity(error: FlushError) -> int:
-        return 2 if isinstance(error, FileGoneError) else int(not error.transient)
-
-    return max(errors, key=gravity)
+    return max(errors, key=lambda error: not error.transient)
 
 
 def _placed(error: WalSinkError) -> WalSinkError:

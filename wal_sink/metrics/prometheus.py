@@ -22,54 +22,53 @@ from prometheus_client.registry import Collector
 
 from wal_sink import clock
 from wal_sink.checkpoint.checkpoint import Checkpoint, committed_us
-from wal_sink.model.records import Backlog
 from wal_sink.observer import Delivered, Observer
-from wal_sink.progress.backlog import BacklogReader
-from wal_sink.wal.log import Log
+from wal_sink.progress.backlog import BacklogReader, Snapshot
+from wal_sink.wal.store import LogStore
 
 KEEP_S = 900.0
 """How long the series of a query stay after its flush has ended and nothing of it waits any more."""
 
 ENDED_KEPT = 100
-"""With more queries than this that have ended, one that starts looks whether some of them are over."""
+"""Above this number of ended queries, each query that starts drops some that are over."""
 
-_LOOKS = 2
-"""At so many it looks: more than one, so that they become fewer."""
+_CHECKED = 2
+"""How many ended queries are checked each time. More than one, so that their number shrinks."""
 
 _SECONDS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 21_600)
 
 _LABELS = ("query_id", "target")
 """Of every series; the target is empty where the query has one without a name."""
 
-BACKLOG: Mapping[str, tuple[str, Callable[[Backlog, int], float]]] = {
+BACKLOG: Mapping[str, tuple[str, Callable[[Snapshot, int], float]]] = {
     "wal_sink_checkpointed_epoch": (
         "The last epoch that is checkpointed, -1 for none.",
-        lambda seen, _now_us: seen.checkpointed,
+        lambda read, _now_us: read.backlog.checkpointed,
     ),
     "wal_sink_flushed_epoch": (
         "The last epoch that is in the target, as the log says, -1 for none.",
-        lambda seen, _now_us: seen.flushed,
+        lambda read, _now_us: read.backlog.flushed,
     ),
     "wal_sink_pending_epochs": (
         "Epochs that are checkpointed and not flushed.",
-        lambda seen, _now_us: seen.epochs,
+        lambda read, _now_us: read.backlog.epochs,
     ),
-    "wal_sink_pending_rows": ("Rows of pending epochs.", lambda seen, _now_us: seen.rows),
+    "wal_sink_pending_rows": ("Rows of pending epochs.", lambda read, _now_us: read.backlog.rows),
     "wal_sink_pending_bytes": (
         "Bytes of segments of pending epochs.",
-        lambda seen, _now_us: seen.bytes,
+        lambda read, _now_us: read.backlog.bytes,
     ),
     "wal_sink_oldest_pending_seconds": (
-        "Since the oldest pending epoch was published, 0 for none. The one to alert on.",
-        lambda seen, now_us: seen.oldest_seconds(now_us),
+        "Since the flush fell behind, 0 if nothing is pending. The one to alert on.",
+        lambda read, now_us: read.backlog.oldest_seconds(now_us),
     ),
     "wal_sink_quarantined_rows": (
-        "Rows that the target refused, in quarantine until an operator sends them again.",
-        lambda seen, _now_us: seen.quarantined_rows,
+        "Rows that could not be written, which the log keeps.",
+        lambda read, _now_us: read.quarantined_rows,
     ),
     "wal_sink_pending_read_timestamp_seconds": (
         "When log and checkpoint were last read for pending epochs, seconds since 1970.",
-        lambda seen, _now_us: seen.read_us / 1_000_000,
+        lambda read, _now_us: read.read_us / 1_000_000,
     ),
 }
 """Gauges of pending epochs; a query has none until log and checkpoint were read once."""
@@ -113,7 +112,7 @@ class Metrics(Collector):
         self.epochs = counter("wal_sink_flushed_epochs", "Epochs that are in the target.", _LABELS)
         self.flush_seconds = histogram(
             "wal_sink_flush_seconds",
-            "From the look that finds a window of epochs to its mark; of tries that succeed.",
+            "From the pass that takes a window of epochs to its mark; of tries that succeed.",
             _LABELS,
         )
         self.visible_seconds = histogram(
@@ -136,13 +135,32 @@ class Metrics(Collector):
         self._queries: dict[tuple[str, str], QueryObserver] = {}
         self.registry.register(self)
 
-    def watch(self, query_id: str, checkpoint: Checkpoint, log: Log, table: str) -> QueryObserver:
-        """Return the observer of a query; one that starts again goes on with its counts."""
-        self._look_at_ended()
+    def watch(  # noqa: PLR0913 - what the labels say
+        self,
+        query_id: str,
+        checkpoint: Checkpoint,
+        store: LogStore,
+        target: str,
+        table: str,
+        *,
+        several: bool,
+    ) -> QueryObserver:
+        """Return the observer of a query; one that starts again goes on with its counts.
+
+        :param target: name of the target in the log; it is a label if the query names several.
+        """
+        self._check_ended()
+        label = target if several else ""
         with self._lock:
-            known = self._queries.get((query_id, log.target))
+            known = self._queries.get((query_id, label))
             if known is None:
-                known = QueryObserver(self, query_id, checkpoint, log, table)
+                known = QueryObserver(
+                    self,
+                    (query_id, label),
+                    BacklogReader(checkpoint, store, target),
+                    checkpoint,
+                    table,
+                )
                 self._queries[known.labels] = known
             known.watched()
             return known
@@ -152,22 +170,22 @@ class Metrics(Collector):
         now_s = self._clock_s()
         with self._lock:
             observers = list(self._queries.values())
-        looks = [(observer, observer.backlog.look()) for observer in observers]
-        looks = [(each, seen) for each, seen in looks if not self._drop_if_over(each, seen, now_s)]
+        reads = [(observer, observer.backlog.read()) for observer in observers]
+        reads = [(each, read) for each, read in reads if not self._drop_if_over(each, read, now_s)]
         info = _gauge(INFO, "1; which checkpoint and table a query id is.", "checkpoint", "table")
-        for observer, _ in looks:
+        for observer, _ in reads:
             info.add_metric([*observer.labels, observer.checkpoint_url, observer.table], 1)
         yield info
         for name, (text, state) in FLUSH.items():
             family = _gauge(name, text)
-            for observer, _ in looks:
+            for observer, _ in reads:
                 family.add_metric(observer.labels, state(observer))
             yield family
         for name, (text, value) in BACKLOG.items():
             family = _gauge(name, text)
-            for observer, seen in looks:
-                if seen is not None:
-                    family.add_metric(observer.labels, value(seen, round(now_s * 1_000_000)))
+            for observer, read in reads:
+                if read is not None:
+                    family.add_metric(observer.labels, value(read, round(now_s * 1_000_000)))
             yield family
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
@@ -176,20 +194,20 @@ class Metrics(Collector):
             yield _gauge(name, text)
         yield _gauge(INFO, "")
 
-    def _look_at_ended(self) -> None:
-        """Drop the series of queries that are over, the one that was looked at last after all others."""
+    def _check_ended(self) -> None:
+        """Drop the series of queries that are over; check the one that was checked last after all others."""
         with self._lock:
             ended = [each for each in self._queries.values() if not each.running]
-            looks = ended[:_LOOKS] if len(ended) > ENDED_KEPT else []
-            for observer in looks:
+            checked = ended[:_CHECKED] if len(ended) > ENDED_KEPT else []
+            for observer in checked:
                 self._queries[observer.labels] = self._queries.pop(observer.labels)
-        for observer in looks:
-            self._drop_if_over(observer, observer.backlog.look(), self._clock_s())
+        for observer in checked:
+            self._drop_if_over(observer, observer.backlog.read(), self._clock_s())
 
-    def _drop_if_over(self, observer: QueryObserver, seen: Backlog | None, now_s: float) -> bool:
+    def _drop_if_over(self, observer: QueryObserver, read: Snapshot | None, now_s: float) -> bool:
         """Drop the series of a query that is over; whether it is."""
         with self._lock:
-            if not observer.is_over(seen, now_s):
+            if not observer.is_over(read, now_s):
                 return False
             if self._queries.pop(observer.labels, None) is None:
                 return True  # another scrape was quicker
@@ -208,12 +226,17 @@ class QueryObserver(Observer):
     """Counts what the flush of one query does; made by `Metrics.watch`."""
 
     def __init__(
-        self, metrics: Metrics, query_id: str, checkpoint: Checkpoint, log: Log, table: str
+        self,
+        metrics: Metrics,
+        labels: tuple[str, str],
+        backlog: BacklogReader,
+        checkpoint: Checkpoint,
+        table: str,
     ) -> None:
-        self.labels = query_id, log.target
+        self.labels = labels
         self.checkpoint_url = checkpoint.url
         self.table = table
-        self.backlog = BacklogReader(checkpoint, log)
+        self.backlog = backlog
         self.running: int = 0
         """Threads that flush the query."""
         self.stopped: int = 0
@@ -237,9 +260,9 @@ class QueryObserver(Observer):
         """Note that the query starts: it is not over, although no thread flushes it yet."""
         self._idle_since_s = None
 
-    def is_over(self, seen: Backlog | None, now_s: float) -> bool:
+    def is_over(self, read: Snapshot | None, now_s: float) -> bool:
         """Whether its flush has ended a while ago, and nothing waits."""
-        if self.running or seen is None or seen.epochs:
+        if self.running or read is None or read.backlog.epochs:
             self._idle_since_s = None
             return False
         if self._idle_since_s is None:

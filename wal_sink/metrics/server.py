@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import OptionError
 from wal_sink.observer import Observer
-from wal_sink.wal.log import Log
+from wal_sink.wal.store import LogStore
 
 if TYPE_CHECKING:
     from wal_sink.metrics.bounded_server import BoundedServer
@@ -46,9 +46,20 @@ class Exposition:
         """The address that it listens on."""
         return self._server.host
 
-    def watch(self, query_id: str, checkpoint: Checkpoint, log: Log, table: str) -> Observer:
+    def watch(  # noqa: PLR0913 - see `Metrics.watch`
+        self,
+        query_id: str,
+        checkpoint: Checkpoint,
+        store: LogStore,
+        target: str,
+        table: str,
+        *,
+        several: bool,
+    ) -> Observer:
         """Show a query from now on; return what its flush reports to."""
-        return self._server.metrics.watch(query_id, checkpoint, log, table)
+        return self._server.metrics.watch(
+            query_id, checkpoint, store, target, table, several=several
+        )
 
     def close(self) -> None:
         """Give the share up; the last one stops the port.

@@ -8,7 +8,6 @@ from typing import Self
 
 import msgspec
 
-from wal_sink import errors
 from wal_sink.errors import CorruptLog
 
 FORMAT = 1
@@ -56,7 +55,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
             raise CorruptLog(
                 f"{where} cannot be read as {cls.__name__}: {error}",
                 "Restore the file from a copy. Do not delete it: what it names may be unflushed."
-                f" {errors.VERIFY} A lost manifest: {errors.skip(None)}.",
+                " `wal-sink status CHECKPOINT --deep` says what else is wrong.",
             ) from error
 
 

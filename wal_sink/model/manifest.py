@@ -9,8 +9,6 @@ from __future__ import annotations
 import builtins
 import json
 import re
-from bisect import bisect_left
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -18,26 +16,10 @@ import msgspec
 from wal_sink import errors
 from wal_sink.errors import CorruptLog, UnknownOffsetsFormat
 from wal_sink.model.codec import Record, digest, learn
+from wal_sink.model.state import EpochManifest, Predecessor, Sums
 
 _END = b"\n}\n"
 """How the JSON of a manifest ends: in it, only the last brace stands at the beginning of a line."""
-
-
-class Attempt(NamedTuple):
-    """One run's attempt at an epoch, which names a manifest. Ordered by epoch, then by generation."""
-
-    epoch: int
-    """Spark's batch id."""
-    generation: int
-    """Fencing number of the run, claimed once (rule 3)."""
-
-
-def attempts_at(attempts: Sequence[Attempt], epoch: int) -> Sequence[Attempt]:
-    """Return the attempts at one epoch.
-
-    :param attempts: those at any number of epochs, ascending: each of thousands that wait is looked up.
-    """
-    return attempts[bisect_left(attempts, (epoch,)) : bisect_left(attempts, (epoch + 1,))]
 
 
 class SegmentRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -52,7 +34,7 @@ class SegmentRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """SHA-256 of the file, hexadecimal."""
     data: builtins.bytes | None = None
     """The bytes themselves of a small segment, which then is no file: nothing lies at its path. In JSON they
-    are empty, and follow behind it."""
+    are empty, and follow after it."""
 
     @property
     def is_file(self) -> bool:
@@ -65,10 +47,10 @@ class SegmentRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Manifest(Record, frozen=True, kw_only=True):
-    """Names all segments of an epoch, as one run computed it; immutable once created (rule 6)."""
+    """Names all segments of an epoch, as one run computed it; immutable once created (rule `publish`)."""
 
     epoch: int
-    generation: int
+    """Spark's batch id."""
     query_id: str
     run_id: str
     nonce: str
@@ -78,17 +60,25 @@ class Manifest(Record, frozen=True, kw_only=True):
     segments: tuple[SegmentRef, ...]
     """In the order of Spark's partitions, in which the rows of the epoch are numbered."""
     refused: tuple[SegmentRef, ...] = ()
-    """Segments of the rows that the target's check refused (rule 24), in the order of the partitions."""
+    """Segments of the rows that the target's check refused, in the order of the partitions."""
     offsets: str
     """Content of Spark's `offsets/<epoch>`: the part of the sources that the epoch covers."""
     offsets_digest: str
     """Digest of the source offsets alone, equal for every attempt at the epoch."""
     published_us: int
     """Clock of the publishing driver, microseconds since 1970."""
+    first_us: int
+    """Write timestamp of row 0, microseconds since 1970; row i has `first_us + i`."""
+    last_us: int
+    """The last write timestamp that is reserved for the epoch. An epoch without rows uses up one."""
+    sums: Sums
+    """Rows and bytes of all epochs of the log, this one included."""
+    predecessor: Predecessor
+    """The epoch before: by it manifests form a chain."""
 
     @property
     def all_segments(self) -> tuple[SegmentRef, ...]:
-        """All segments, those of refused rows behind the others."""
+        """All segments, those of refused rows after the others."""
         return self.segments + self.refused
 
     @property
@@ -100,11 +90,6 @@ class Manifest(Record, frozen=True, kw_only=True):
     def refused_rows(self) -> int:
         """Rows in the segments of refused rows."""
         return sum(segment.rows for segment in self.refused)
-
-    @property
-    def attempt(self) -> Attempt:
-        """The name of this manifest."""
-        return Attempt(self.epoch, self.generation)
 
     @property
     def rows(self) -> int:
@@ -122,7 +107,7 @@ class Manifest(Record, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, segments=bare)
 
     def to_file(self) -> builtins.bytes:
-        """Encode as it lies in the log: JSON, and behind it the segments that it holds, in their order."""
+        """Encode as it lies in the log: JSON, and after it the segments that it holds, in their order."""
         held = [segment.data for segment in self.segments if segment.data is not None]
         return b"".join([self.without_data().to_json(), *held])
 
@@ -137,6 +122,23 @@ class Manifest(Record, frozen=True, kw_only=True):
         json = _json_of(data)
         manifest = _with_data(cls.from_json(json, where), data, len(json), where)
         return Published(manifest, digest(json))
+
+    def as_epoch(self, path: str, digest: str) -> EpochManifest:
+        """Return what the protocol needs to know of it.
+
+        :param path: where it lies, below the log's folder.
+        :param digest: see `manifest_digest`.
+        """
+        return EpochManifest(
+            epoch=self.epoch,
+            manifest=path,
+            digest=digest,
+            offsets_digest=self.offsets_digest,
+            first_us=self.first_us,
+            last_us=self.last_us,
+            sums=self.sums,
+            predecessor=self.predecessor,
+        )
 
 
 def manifest_digest(data: builtins.bytes) -> str:
@@ -171,7 +173,7 @@ def _with_data(manifest: Manifest, data: bytes, start: int, where: str) -> Manif
     if start != len(data):
         raise CorruptLog(
             f"{where} has {len(data)} bytes; with the segments that it holds it had {start}",
-            f"The file was edited. {errors.restore_or_skip(manifest.epoch)}",
+            f"The file was edited. {errors.restore_or_give_up(manifest.epoch)}",
         )
     return msgspec.structs.replace(manifest, segments=tuple(found))
 

@@ -47,27 +47,6 @@ class Column(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.column or self.name
 
 
-class WriteDemands(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What the rows of a plan demand of a flush, beyond that each of them is written.
-
-    A demand that is not declared here is refused when the plan is read: no flusher may overlook one.
-    """
-
-    one_session: bool = False
-    """One session writes all rows of a window, in their order, from `start` to `finish`. Else, where rows are
-    cells, the target takes each row by itself: from any session, and at any time."""
-    sent_once: bool = False
-    """A row may be sent once with each timestamp, since it is doubled otherwise (rule 26)."""
-    target_dated: bool = False
-    """The target itself dates the rows when it writes them, whatever the ledger row says (rule 14)."""
-    replaces: bool = False
-    """A row replaces those of its key that are in the table before the window. A row that the same window
-    only adds would not be found: such epochs share no window."""
-
-
-NO_DEMANDS = WriteDemands()
-
-
 class Plan(Record, frozen=True, kw_only=True):
     """`plans/<key>.json`: what was agreed with the target, as plain data; immutable.
 
@@ -82,7 +61,9 @@ class Plan(Record, frozen=True, kw_only=True):
     """In the order of the DataFrame."""
     operations: dict[str, Operation] = msgspec.field(default_factory=dict)
     """What each word of the operation column means; empty without such a column."""
-    demands: WriteDemands = NO_DEMANDS
+    sent_once: bool = False
+    """True if a row must not be sent twice with one write timestamp, since it would be doubled: lists that are not
+    frozen."""
     details: dict[str, Any] = msgspec.field(default_factory=dict)
     """What else the target has noted; a target may derive a plan that gives it a type."""
 

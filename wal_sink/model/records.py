@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -21,11 +20,13 @@ class LogIdentity(Record, frozen=True, kw_only=True):
     """URL of the query's checkpoint."""
     first_epoch: int
     """The first epoch that was not checkpointed then; every epoch from it on has a manifest (rule 12)."""
+    targets: tuple[str, ...] = ()
+    """Names of the log's targets, ascending; none where it has one target, without a name."""
 
     def mark(self, flushed: int) -> int:
         """Return the last epoch that is flushed, or else what lies before the first one.
 
-        :param flushed: the epoch of the newest record; of a target that is attached anew it may be older.
+        :param flushed: the epoch of the newest record.
         """
         return max(flushed, self.first_epoch - 1)
 
@@ -72,7 +73,7 @@ class Claim(Record, frozen=True, kw_only=True):
 class CommitProof(Record, frozen=True, kw_only=True):
     """`proofs/<epoch>-<generation>.json`: Spark has kept an attempt of a fenced or waiting run (rule 11).
 
-    In `aside/`: a rewind flushes the attempt again, or a target that is attached again gets it.
+    In `aside/`: a rewind flushes the attempt again.
     """
 
     epoch: int
@@ -122,63 +123,6 @@ class Chosen(Record, frozen=True, kw_only=True):
     digest: str
     """Digest of the manifest (rule 4); empty for an epoch that Spark's state repartition made (rule 12)."""
     offsets_digest: str
-
-
-class TargetState(Record, frozen=True, kw_only=True):
-    """`targets/<name>/<number>.json`: from when on a log has one of its targets; the newest one counts.
-
-    The states of a target alternate: it is announced, from then on nothing more is trimmed, and attached,
-    which names its first epoch; it may be detached, and announced again.
-    """
-
-    verb: Literal["announced", "attached", "detached"]
-    epoch: int
-    """Attached: the first epoch that it gets. Else the last one that it has, -1 for none."""
-    by: str
-    """`<user>@<host>` of a command; `<host>:<pid>` of a start, or of a `commit()` that found the log full."""
-    at_us: int
-    why: str
-    rows: int = 0
-    """Attached: how many rows the epochs have that it lacks since it was detached; -1: not known."""
-
-
-class Gap(NamedTuple):
-    """Epochs that a target lacks since it was detached."""
-
-    first: int
-    last: int | None
-    """None: it lacks all that follow."""
-    rows: int
-    """-1: not known."""
-
-
-def gaps(states: Iterable[TargetState]) -> list[Gap]:
-    """Return what a target lacks, by its states, oldest first.
-
-    What it gets anew since it was attached last is no gap any more, nor does it have more than it had then.
-    """
-    found: list[Gap] = []
-    has, open_from = -1, None
-    for number, state in enumerate(states):
-        if state.verb != "attached":
-            has, open_from = state.epoch, state.epoch + 1 if number > 1 else None
-            continue
-        if open_from is not None:
-            found = [gap for gap in found if gap.first <= has]
-            found += [Gap(open_from, state.epoch - 1, state.rows)] if state.epoch > has + 1 else []
-        open_from = None
-    return found if open_from is None else [*found, Gap(open_from, None, -1)]
-
-
-def first_epoch(states: Iterable[TargetState]) -> int:
-    """Return the epoch from which on a target has everything, by its states; -1: it was never attached."""
-    first, has = -1, -1
-    for state in states:
-        if state.verb != "attached":
-            has = state.epoch
-        elif first < 0 or state.epoch > has + 1 or state.epoch < first:
-            first = state.epoch
-    return first
 
 
 class FlushedEpoch(Record, frozen=True, kw_only=True):
@@ -264,25 +208,8 @@ class Decision(Record, frozen=True, kw_only=True):
     the epoch again."""
 
 
-class Released(Record, frozen=True, kw_only=True):
-    """`quarantine/….released-<first>-<rows>.json`: rows have left the quarantine (rule 24).
-
-    Created once, after the target has acknowledged them, or by a rewind, since the flush keeps them again.
-    When all rows of its entry have left, it goes with the record of their epoch.
-    """
-
-    by: str
-    """`<user>@<host>`."""
-    at_us: int
-
-
 LEFT_FIRST, LEFT_LAST = "left_first_us", "left_last_us"
 """What the record of a rewind says, in `after`, of write timestamps of the future that are left behind."""
-
-
-KNOWN_FLUSHED = "known_flushed"
-"""What the record of a rewind says, in `before`: the last epoch that log or ledger row said is flushed. The
-row alone may be lost, or restored from a backup."""
 
 
 class Intervention(Record, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Waits until what is checkpointed is flushed, by the log's records alone; never connects to the target."""
+"""Waits until what is checkpointed is flushed, by the marks in the log's state; never connects to the target."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import msgspec
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
 from wal_sink.errors import FlushTimeout, NoFlusher
-from wal_sink.model.records import ErrorReport, FlushedEpoch
-from wal_sink.progress.backlog import count_epochs
-from wal_sink.progress.heartbeat import FlusherWatch, is_over, stopping_error
+from wal_sink.model.state import State, Target
+from wal_sink.progress.report import is_alive, read_report, stopping_error
+from wal_sink.protocol.state import refuse_other_place
 from wal_sink.text import counted
-from wal_sink.wal.location import owned, refuse_vanished, store_errors
-from wal_sink.wal.log import Log
-from wal_sink.wal.targets import flushed_epoch, flushed_limits, not_attached
+from wal_sink.wal.location import named_target, refuse_vanished, store_errors
+from wal_sink.wal.states import newest
+from wal_sink.wal.store import LogStore
 
 _POLL_S, _POLL_BILLED_S = 0.05, 0.5
 
@@ -51,91 +51,118 @@ class Flushed(msgspec.Struct, frozen=True, kw_only=True):
 @store_errors()
 def wait_until_flushed(
     checkpoint: Checkpoint,
-    log: Log,
+    store: LogStore,
     timeout: float | None = None,
+    *,
+    target: str = "",
     has_tried: Callable[[str], bool] = lambda _target: True,
 ) -> Flushed:
     """Wait until every epoch that is checkpointed now is in the target and marked; of several, in each.
 
-    It reads the checkpoint and waits for the log's `flushed/` records, since Spark's last event comes
-    after `awaitTermination` returns, or never.
+    It reads the checkpoint and waits for the marks, since Spark's last event comes after `awaitTermination`
+    returns, or never.
 
     :param timeout: seconds; None waits for as long as a flusher is alive.
-    :param has_tried: whether the flusher to a target has tried a step since: the error that it reports may
-        be repaired, and the target may be set back.
+    :param target: name of the only target to wait for.
+    :param has_tried: returns True if the flusher of a target has done a pass since; it may find the target
+        set back.
     :raises FlushTimeout: the time is over.
-    :raises NoFlusher: no flusher was seen to report for two minutes of the wait; or epochs wait for a target
-        that is not attached, or is detached meanwhile.
+    :raises NoFlusher: no flusher has reported for two minutes of the wait.
     :raises LogUnavailable: the store of log or checkpoint does not answer, or refuses.
-    :raises WalSinkError: the error at which the flusher has stopped.
+    :raises WalSinkError: the error at which a flusher has stopped.
     """
-    started = time.monotonic()
-    goal = checkpoint.last_commit()
-    done = []
-    for view, _ in flushed_limits(log) if log.several and not log.target else ((log, -1),):
-        left = None if timeout is None else max(0.0, timeout - (time.monotonic() - started))
-        done.append(_wait(checkpoint, view, goal, left, has_tried))
-    return Flushed(
-        epoch=min((each.epoch for each in done), default=-1),
-        rows=max((each.rows for each in done), default=0),
-        seconds=time.monotonic() - started,
-    )
+    waiting = _Waiting(checkpoint, store, target, timeout)
+    while not waiting.is_over(has_tried):
+        time.sleep(_POLL_BILLED_S if store.billed else _POLL_S)
+    return waiting.result()
 
 
-def _wait(
-    checkpoint: Checkpoint,
-    log: Log,
-    goal: int,
-    timeout: float | None,
-    has_tried: Callable[[str], bool],
-) -> Flushed:
-    """Wait until one target has every epoch up to a goal."""
-    started = time.monotonic()
-    place = f"{checkpoint.url} to target {log.target}" if log.target else checkpoint.url
-    newest = log.newest_flushed()
-    flushed = {newest.epoch: 0} if newest else {}
-    watch, those = FlusherWatch(), f"up to {goal} of {place}"
-    while True:
-        tried = has_tried(log.target)  # before its report is read
-        waiting = count_epochs(log, goal, newest.epoch if newest else -1)
-        if waiting and (unattached := not_attached(log)) is not None:
-            raise unattached
-        report = log.last_report()
-        error = report.error if report else None
-        stopped = stopping_error(report, now_us(), alive=watch.look(report))
-        if tried and stopped and error and (waiting or not _is_past(error, newest, goal)):
-            raise stopped
-        waited = time.monotonic() - started
-        timed_out = timeout is not None and waited >= timeout
-        silent = timeout is None and watch.silent_s > _PATIENCE_S
-        if not waiting and (tried or timed_out or silent):
-            if goal > (newest.epoch if newest else -1) and owned(log, checkpoint) is None:
-                refuse_vanished(log, checkpoint)  # what has waited there is not counted
-            break
+class _Waiting:
+    """One call of `wait_until_flushed`."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, store: LogStore, target: str, timeout: float | None
+    ) -> None:
+        self._checkpoint, self._store, self._timeout = checkpoint, store, timeout
+        self._target = target
+        self._started_s = self._alive_s = time.monotonic()
+        self._goal = checkpoint.last_commit()
+        self._state = self._read()
+        self._rows = {each.name: each.mark.sums.rows for each in self._targets()}
+
+    def is_over(self, has_tried: Callable[[str], bool]) -> bool:
+        """Return True if every target has the goal.
+
+        :raises WalSinkError: see `wait_until_flushed`.
+        """
+        tried = {each.name: has_tried(each.name) for each in self._targets()}
+        self._state = self._read()
+        lacking = [each for each in self._targets() if each.mark.epoch < self._goal]
+        waited_s = time.monotonic() - self._started_s
+        timed_out = self._timeout is not None and waited_s >= self._timeout
+        for each in self._targets():
+            report = read_report(self._store, each.name)
+            stopped = stopping_error(report, now_us())
+            if stopped is not None and (each in lacking or _is_open(report, each)):
+                raise stopped
+            if is_alive(report, now_us()) or each not in lacking:
+                self._alive_s = time.monotonic()
+        if self._goal < 0 or (self._state is not None and not lacking):
+            return timed_out or all(tried.values())
         if timed_out:
             raise FlushTimeout(
-                f"{counted(waiting, f'epoch {those} is', f'epochs {those} are')} not flushed after"
-                f" {waited:.1f} s" + (f"; last error: {error.summary}" if error else ""),
-                "Nothing is lost: the log keeps them. Wait longer, or check that the target"
-                " answers.",
+                f"{self._pending(lacking)} not flushed after {waited_s:.1f} s{self._last_error(lacking)}.",
+                "Nothing is lost: the log keeps them. Wait longer, or check that the target answers.",
             )
-        if silent:
+        if self._timeout is None and time.monotonic() - self._alive_s > _PATIENCE_S:
             raise NoFlusher(
-                f"{counted(waiting, f'epoch {those} waits', f'epochs {those} wait')} and no process flushes",
+                f"{self._pending(lacking)} pending, and no process flushes.",
                 "Start the query again under wal_sink.register(spark), or run"
-                f" `wal-sink flush {checkpoint.url}`.",
+                f" `wal-sink flush {self._checkpoint.url}`.",
             )
-        time.sleep(_POLL_BILLED_S if log.backend.billed else _POLL_S)
-        # Added up meanwhile: the older records of a long backlog are deleted before its end.
-        flushed.update((r.epoch, r.rows) for r in log.flushed_since(max(flushed, default=-1)))
-        newest = log.newest_flushed()
-    return Flushed(
-        epoch=min(goal, flushed_epoch(log)),
-        rows=sum(rows for epoch, rows in flushed.items() if epoch <= goal),
-        seconds=time.monotonic() - started,
-    )
+        return False
+
+    def result(self) -> Flushed:
+        """Return what was waited for."""
+        targets = self._targets()
+        flushed = [each.mark.sums.rows - self._rows.get(each.name, 0) for each in targets]
+        return Flushed(
+            epoch=min([self._goal, *(each.mark.epoch for each in targets)]),
+            rows=max(flushed, default=0),
+            seconds=time.monotonic() - self._started_s,
+        )
+
+    def _read(self) -> State | None:
+        state = newest(self._store)
+        if state is None:
+            refuse_vanished(self._store, self._checkpoint)
+            return None
+        refuse_other_place(state, self._checkpoint.query_id(), self._checkpoint.url)
+        return state
+
+    def _targets(self) -> tuple[Target, ...]:
+        if self._state is None:
+            return ()
+        if self._target:
+            return (named_target(self._state, self._target),)
+        return self._state.live
+
+    def _pending(self, lacking: list[Target]) -> str:
+        mark = min((each.mark.epoch for each in lacking), default=-1)
+        names = ", ".join(each.name for each in lacking)
+        epochs = self._goal - mark
+        where = f"of {self._checkpoint.url} to {names}" if names else f"of {self._checkpoint.url}"
+        return f"{counted(epochs, 'epoch')} {where} {'is' if epochs == 1 else 'are'}"
+
+    def _last_error(self, lacking: list[Target]) -> str:
+        for each in lacking:
+            report = read_report(self._store, each.name)
+            if report is not None and report.error is not None:
+                return f"; last error: {report.error.summary}"
+        return ""
 
 
-def _is_past(error: ErrorReport, newest: FlushedEpoch | None, goal: int) -> bool:
-    """Whether an error says nothing of the epochs up to a goal, which are all flushed."""
-    return (error.epoch is not None and error.epoch > goal) or is_over(error, newest, 0)
+def _is_open(report: object, target: Target) -> bool:
+    """Return True if an error was reported after the target's mark moved: it stops what comes next."""
+    error = getattr(report, "error", None)
+    return error is not None and error.at_us > target.mark.at_us

@@ -17,7 +17,7 @@ import pyarrow as pa
 from state_backends import StateBackendError
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
-from wal_sink.configuration import Configuration
+from wal_sink.configuration import Configuration, Destination
 from wal_sink.errors import (
     InvalidRow,
     LogUnavailable,
@@ -28,13 +28,11 @@ from wal_sink.errors import (
 from wal_sink.model import paths
 from wal_sink.model.manifest import Appended, Execution, Task
 from wal_sink.model.plan import Plan, several_plans_key
-from wal_sink.protocol.budget import Budget
-from wal_sink.publish.backpressure import Backpressure
-from wal_sink.publish.orphans import discard, discard_call
-from wal_sink.publish.publisher import Publisher
-from wal_sink.targets.base import Target
-from wal_sink.wal.location import log_errors, owned, store_errors
-from wal_sink.wal.log import Log
+from wal_sink.protocol.flush_order import SENDINGS
+from wal_sink.publish.backpressure import Backpressure, Budget
+from wal_sink.publish.publisher import Publisher, Terms, discard, discard_call
+from wal_sink.wal.location import log_errors, refuse_other_log, store_errors
+from wal_sink.wal.store import LogStore
 
 _TYPE = pa.int64()
 
@@ -76,13 +74,13 @@ def with_epoch(batch: pa.RecordBatch, name: str, epoch: int) -> pa.RecordBatch:
 
 
 def refuse_quarantine(plans: Iterable[Plan], on_invalid_row: str) -> None:
-    """Refuse quarantine for a table whose rows may be sent once with each timestamp (rule 26).
+    """Refuse quarantine for a table whose rows may be sent once with each timestamp (rule 15).
 
     :raises OptionError: such rows would be kept.
     """
     if on_invalid_row == "quarantine":
         for plan in plans:
-            if plan.demands.sent_once:
+            if plan.sent_once:
                 raise OptionError(
                     f"Option onInvalidRow is quarantine, and {plan.table} has lists that are not frozen:"
                     " refused rows are known, and sent again, by their timestamps, which each attempt at such"
@@ -110,7 +108,7 @@ class MicroBatch(NamedTuple):
         return append(
             (with_epoch(batch, column, task.epoch) for batch in batches),
             task=task,
-            backend=self._log(task.query_id).backend,
+            backend=self._store(task.query_id).backend,
             check=self._checked,
             compression=self.configuration.sink.compression,
             on_invalid_row=self.configuration.sink.on_invalid_row,
@@ -123,41 +121,50 @@ class MicroBatch(NamedTuple):
             try:
                 checked = each.target.check(batch, self.plans[each.name])
             except InvalidRow as error:
-                error.target = each.name
+                error.target = each.prefix
                 raise
-        return batch if self.configuration.names else checked
+        return batch if self.configuration.several else checked
 
-    def publish(self, execution: Execution, appended: Sequence[Appended]) -> None:
+    def publish(
+        self,
+        execution: Execution,
+        appended: Sequence[Appended],
+        begins_after: int | None = None,
+    ) -> None:
         """Publish the epoch, on the driver's host; nothing is sent before Spark has written `commits/N`.
 
-        :raises: see `Publisher.publish`.
+        :param begins_after: see `Publisher`.
+        :raises WalSinkError: see `Publisher.publish`.
         """
-        checkpoint = self.configuration.location.open_checkpoint()
-        log = self._log(checkpoint.query_id())
-        sink = self.configuration.sink
-        of_targets = {each.name: each.on_full for each in self.configuration.destinations}
-        budget = Budget(sink.max_bytes, sink.on_full, of_targets if log.several else {})
-        publisher = Publisher(
-            log,
-            checkpoint,
-            plan=next(iter(self.plans.values())).key,
-            options=self.configuration.public,
-            clock_us=now_us,
-            backpressure=Backpressure(budget, checkpoint, log, clock_us=now_us),
+        configuration, sink = self.configuration, self.configuration.sink
+        checkpoint = configuration.location.open_checkpoint()
+        store = self._store(execution.query_id)
+        plans = self.plans.values()
+        terms = Terms(
+            targets=tuple(each.name for each in configuration.destinations),
+            plan=next(iter(plans)).key,
+            sendings=SENDINGS if any(plan.sent_once for plan in plans) else 1,
+            max_bytes=sink.max_bytes,
+            options=configuration.public,
         )
-        with log_errors(log.url):
+        budget = Budget(sink.max_bytes, sink.on_full)
+        backpressure = Backpressure(budget, store, checkpoint.url, clock_us=now_us)
+        publisher = Publisher(
+            store, checkpoint, terms, backpressure, clock_us=now_us, begins_after=begins_after
+        )
+        with log_errors(store.url):
             publisher.publish(execution, appended)
 
     def discard(self, appended: Sequence[Appended]) -> None:
         """Delete what tasks have reported of a batch of which a task has failed."""
         if appended:
-            discard(self._log(appended[0].query_id), appended)
+            discard(self._store(appended[0].query_id), appended)
 
     def discard_call(self, execution: Execution, call: str) -> None:
         """Delete what tasks of one call have written, of which none has reported."""
-        discard_call(self._log(execution.query_id), execution, call)
+        discard_call(self._store(execution.query_id), execution, call)
 
-    def _log(self, query_id: str) -> Log:
+    def _store(self, query_id: str) -> LogStore:
         return self.configuration.location.open_log(query_id)
 
 
@@ -170,40 +177,52 @@ def agree(configuration: Configuration, schema: pa.Schema) -> MicroBatch:
     :raises WrongOwner: the log is not that of the checkpoint.
     """
     checkpoint = configuration.location.open_checkpoint()
-    log = configuration.location.open_log(checkpoint.query_id())
+    store = configuration.location.open_log(checkpoint.query_id())
     columns = with_epoch_field(schema, configuration.sink.epoch_column)
-    targets = {each.name: each.target for each in configuration.destinations}
-    of_targets = {name: (target.name, target.shape) for name, target in targets.items()}
-    key = several_plans_key(columns, of_targets)
+    key = plans_key(configuration, columns)
     plans = {
-        name: _agreed(log.of(name), checkpoint, target, key, columns)
-        for name, target in targets.items()
+        each.name: _agreed(store, checkpoint, each, key, columns)
+        for each in configuration.destinations
     }
     refuse_quarantine(plans.values(), configuration.sink.on_invalid_row)
     return MicroBatch(configuration, plans)
 
 
-def _agreed(log: Log, checkpoint: Checkpoint, target: Target, key: str, schema: pa.Schema) -> Plan:
-    """Read the plan from the log; make it where the log has none, which alone connects to the target."""
+def plans_key(configuration: Configuration, columns: pa.Schema) -> str:
+    """Return the key of the plans of all targets."""
+    return several_plans_key(
+        columns,
+        {each.prefix: (each.target.name, each.target.shape) for each in configuration.destinations},
+    )
+
+
+def _agreed(
+    store: LogStore, checkpoint: Checkpoint, destination: Destination, key: str, schema: pa.Schema
+) -> Plan:
+    """Read the plan from the log; make it if the log has none, which alone connects to the target."""
+    path = paths.PLAN.path(paths.PlanName(destination.name, key))
     with store_errors():
-        plan = log.plan(key)
+        plan = store.read_record(Plan, path)
         if plan is None:
-            owned(log, checkpoint)  # else a folder would stay where wal.location must not be
-    if plan is None:
-        try:
-            log.backend.probe()
-        except StateBackendError as error:
-            raise LogUnavailable(
-                f"The log cannot be kept in {log.url}: {error}",
-                "Set wal.location to a place that driver and executors share and may write to.",
-            ) from error
-        try:
-            made = target.plan(schema, key)
-        except TargetUnavailable as error:  # the flush tries again, a start does not
-            raise TargetUnavailable(
-                error.what, f"{error.remedy} Then start the query again."
-            ) from error
-        log.create(paths.PLAN, key, made)
-        plan = log.plan(key)
-        assert plan is not None
+            refuse_other_log(
+                store, checkpoint
+            )  # else a folder would stay where the log must not be
+    if plan is not None:
+        return plan
+    try:
+        store.backend.probe()
+    except StateBackendError as error:
+        raise LogUnavailable(
+            f"The log cannot be kept in {store.url}: {error}.",
+            "Set wal.location to a place that driver and executors share and may write to.",
+        ) from error
+    try:
+        made = destination.target.plan(schema, key)
+    except TargetUnavailable as error:  # the flush tries again, a start does not
+        raise TargetUnavailable(
+            error.what, f"{error.remedy} Then start the query again."
+        ) from error
+    store.create(path, made.to_json())
+    plan = store.read_record(Plan, path)
+    assert plan is not None
     return plan

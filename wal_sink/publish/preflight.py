@@ -12,9 +12,9 @@ import msgspec
 import pyarrow as pa
 
 from wal_sink.configuration import Configuration, configure
-from wal_sink.model.plan import several_plans_key, spark_ddl
+from wal_sink.model.plan import spark_ddl
 from wal_sink.options import qualified
-from wal_sink.publish.micro_batch import refuse_quarantine, with_epoch_field
+from wal_sink.publish.micro_batch import plans_key, refuse_quarantine, with_epoch_field
 
 
 class CheckedColumn(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,11 +107,8 @@ def preflight(
     configuration = configure(raw)
     configuration.refuse_bucket(file_manager)
     columns = with_epoch_field(schema, configuration.sink.epoch_column)
-    named = {
-        each.name: (each.target.name, each.target.shape) for each in configuration.destinations
-    }
-    key = several_plans_key(columns, named)
-    plans = {each.name: each.target.dry_plan(columns, key) for each in configuration.destinations}
+    key = plans_key(configuration, columns)
+    plans = {each.prefix: each.target.dry_plan(columns, key) for each in configuration.destinations}
     refuse_quarantine(plans.values(), configuration.sink.on_invalid_row)
     creates = {
         qualified(name, "creates"): plan.creates for name, plan in plans.items() if plan.creates

@@ -1,9 +1,8 @@
-"""Publishes an epoch on the driver's host, in `commit()`: step 3 of `docs/protocol/README.md`.
+"""Publishes an epoch on the driver's host, in `commit()` (rules `one-publisher`, `segments`, `publish`).
 
-Before it, the epoch's segments are durable and nothing refers to them. After it, one manifest does. Spark
-has not written `commits/N` yet, so no row may be sent: a flusher does that when the file is there. When the
-epoch is refused before its manifest, its segments are deleted; from then on nothing is deleted, since the
-manifest may exist (rule 7).
+Before, the epoch's segments are durable and nothing names them. After, the state's `last` is the epoch's
+manifest. Spark has not written `commits/N` yet, so nothing is sent. An epoch that is refused before its manifest
+is created has its segments deleted; from then on nothing is deleted here, since the state may name them.
 """
 
 from __future__ import annotations
@@ -11,296 +10,276 @@ from __future__ import annotations
 import contextlib
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.configuration import target_names
 from wal_sink.errors import (
     REPORT_IT,
     AlreadyPublished,
     CheckpointNotVisible,
-    Diverged,
-    Fenced,
     SegmentNotVisible,
-    StoppedWaiting,
     WalSinkError,
 )
 from wal_sink.model import paths
 from wal_sink.model.manifest import (
     Appended,
-    Attempt,
     Execution,
     Manifest,
     Offsets,
     SegmentRef,
+    manifest_digest,
 )
-from wal_sink.model.records import LogIdentity
+from wal_sink.model.state import Predecessor, State, Sums
+from wal_sink.progress.report import this_process
+from wal_sink.protocol import state as protocol
 from wal_sink.publish.backpressure import Backpressure
-from wal_sink.publish.fencing import claim_generation, fenced, leave_proof, refuse_overtaken
-from wal_sink.publish.orphans import discard, sweep_orphans
-from wal_sink.wal.location import lost_identity, owned, refuse_vanished
-from wal_sink.wal.log import Log
-from wal_sink.wal.targets import (
-    flushed_limits,
-    mark_anywhere,
-    record_anywhere,
-    refuse_other_targets,
-)
+from wal_sink.wal.garbage import delete_garbage, delete_unfinished
+from wal_sink.wal.location import refuse_other_log, refuse_vanished
+from wal_sink.wal.manifests import create_manifest
+from wal_sink.wal.states import newest, update
+from wal_sink.wal.store import LogStore
 
 logger = logging.getLogger(__name__)
-
 
 _LISTED_FROM = 10
 """More segments than this are listed in a bucket: one request for a thousand, instead of one for each."""
 
 
-class _Seen(NamedTuple):
-    """What was seen of log and checkpoint before an epoch is published."""
+class Terms(NamedTuple):
+    """What holds for every epoch that a query publishes."""
 
-    attempt: Attempt
-    checkpointed: int
-    offsets: Offsets
-    first_epoch: int
-    flushed_anywhere: int
-    """The last epoch that is flushed to any target, -1 for none."""
-    flushed_everywhere: int
-    """The last epoch that is flushed to every target: what lies above it takes space."""
+    targets: tuple[str, ...]
+    """Names of the targets."""
+    plan: str
+    """Key of the plans that the rows were checked against."""
+    sendings: int
+    """How many write timestamps each row reserves: more than one for lists that are not frozen."""
+    max_bytes: int
+    """`wal.maxBytes`."""
+    options: Mapping[str, str]
+    """The sink's options without secrets; the state keeps those of the run that publishes."""
 
 
 class Publisher:
-    """Publishes an epoch; `commit()` makes one each time.
+    """Publishes epochs; `commit()` makes one each time, and nothing stays in memory.
 
     :param clock_us: microseconds since 1970.
-    :param options: the sink's options without secrets, kept with the run's claim.
-    :param backpressure: waits for space in the log, for one epoch; None for a log without a budget.
+    :param begins_after: the epoch after which a new log begins; None: the last one that Spark has completed.
     """
 
     def __init__(
         self,
-        log: Log,
+        store: LogStore,
         checkpoint: Checkpoint,
+        terms: Terms,
+        backpressure: Backpressure,
         *,
-        plan: str,
-        options: Mapping[str, str],
         clock_us: Callable[[], int],
-        backpressure: Backpressure | None = None,
+        begins_after: int | None = None,
     ) -> None:
-        self._log = log
+        self._store = store
         self._checkpoint = checkpoint
-        self._plan = plan
-        self._options = options
-        self._clock_us = clock_us
+        self._terms = terms
         self._backpressure = backpressure
+        self._clock_us = clock_us
+        self._begins_after = begins_after
 
     def publish(self, execution: Execution, appended: Sequence[Appended]) -> Manifest | None:
-        """Publish an epoch; None when it was flushed before and Spark merely replays it.
+        """Publish an epoch; None if the log has it already and Spark merely replays it.
 
         :param execution: the run that has computed it.
         :param appended: what every task of it reported, in the order of the partitions.
-        :raises CheckpointNotVisible, NotRegistered, Fenced, WrongOwner, Diverged,
-            UnknownOffsetsFormat, SegmentNotVisible, AlreadyPublished, OptionError: see `wal_sink.errors`.
-        :raises LogFull, NoFlusher, StoppedWaiting: there is no space in the log, see `budget`; or the error
-            at which the flusher has stopped.
+        :raises WalSinkError: the epoch is refused, see `protocol.state.predecessor_for`; or there is no space
+            in the log, see `Backpressure`.
         """
+        epoch, run_id = execution.epoch, execution.run_id
         batch = _joined(execution, appended)
         try:
-            seen = self._admit(batch)
+            self._open(execution)
+            offsets = self._checkpoint.committing_offsets(epoch)
+            predecessor = self._predecessor(execution, offsets)
+            if predecessor is None:
+                discard(self._store, appended)
+                logger.warning(
+                    "epoch %d of %s is in the log already, and Spark computes it again. The new rows are not"
+                    " published: the targets get the first ones, even where they differ",
+                    epoch,
+                    self._checkpoint.url,
+                )
+                return None
+            self._refuse_missing_files(epoch, batch.files)
         except (OSError, WalSinkError):
-            discard(self._log, appended)
+            discard(self._store, appended)
             raise
-        if seen.flushed_anywhere >= batch.epoch:
-            discard(self._log, appended)
-            refuse_overtaken(self._log, seen.attempt)
-            return None
-        manifest = self._create_manifest(batch, seen)
-        if self._backpressure is not None:
-            self._backpressure.published(manifest)
+        self._checkpoint.make_durable([f"offsets/{epoch}", f"commits/{epoch - 1}"])
+        manifest = self._manifest(batch, offsets, predecessor)
+        path = paths.MANIFEST.path(paths.ManifestName(epoch, run_id))
+        present = create_manifest(self._store, path, manifest)
+        if present.nonce != manifest.nonce:
+            raise AlreadyPublished(
+                f"Epoch {epoch} was published before, by the same run and with other rows. Its first rows stay.",
+                "With batch_writer, combine the rows by `df.union(…)` and write once for each batch.",
+            )
+        made = manifest.as_epoch(path, manifest_digest(manifest.to_file()))
+        update(
+            self._store,
+            lambda state: protocol.publish(
+                _there(state),
+                run_id,
+                made,
+                self._checkpoint.last_commit(),
+                self._terms.max_bytes,
+                self._actor(),
+            ),
+        )
         return manifest
 
-    def _admit(self, batch: Appended) -> _Seen:
-        """Check that the epoch may be published, as soon as there is space for it."""
-        seen = self._look(batch)
-        while seen.flushed_anywhere < batch.epoch and not self._has_space(batch, seen):
-            seen = self._look_again(batch)  # nothing seen before a wait is used
-        if seen.flushed_anywhere < batch.epoch:
-            self._refuse_missing_files(batch.files, seen.attempt)
-        return seen
-
-    def _look(self, batch: Appended) -> _Seen:
-        """Check that this run may publish the epoch, but for space in the log."""
-        self._refuse_other_checkpoint(batch.query_id)
-        # Before the claim: a copy must not fence the original.
-        identity = owned(self._log, self._checkpoint) or refuse_vanished(
-            self._log, self._checkpoint
+    def _open(self, execution: Execution) -> None:
+        """Let this run publish, and no earlier one any more; make the log before its first epoch."""
+        state = newest(self._store)
+        if state is not None and state.run is not None and state.run.run_id == execution.run_id:
+            protocol.refuse_other_place(state, execution.query_id, self._checkpoint.url)
+            return
+        self._refuse_other_checkpoint(execution.query_id)
+        refuse_other_log(self._store, self._checkpoint)
+        opening = protocol.Opening(
+            query_id=execution.query_id,
+            checkpoint=self._checkpoint.url,
+            run_id=execution.run_id,
+            targets=self._terms.targets,
+            options=self._terms.options,
         )
-        try:
-            claimed = claim_generation(
-                self._log,
-                batch.run_id,
-                self._options,
-                batch.epoch,
-                before=lambda: self._refuse_to_claim(batch),
+        if state is None:
+            refuse_vanished(self._store, self._checkpoint)
+            begins_after = self._begins_after
+            if begins_after is None:
+                begins_after = self._checkpoint.last_commit()
+            made = protocol.create(
+                opening,
+                uuid.uuid4().hex,
+                begins_after,
+                self._store.list(paths.MANIFEST.folder),
+                self._actor(),
             )
-            checkpointed = self._checkpoint.last_commit(fresh=True)
-            _refuse_checkpointed(batch, checkpointed)
-        except Fenced:
-            leave_proof(self._log, batch.epoch - 1, batch.run_id)
-            raise
-        if claimed.is_new:
-            sweep_orphans(self._log, batch.run_id, checkpointed=batch.epoch - 1)
-        offsets = self._checkpoint.committing_offsets(batch.epoch)
-        first_epoch = self._first_epoch(identity, batch.epoch)
-        flushed = self._flushed_before(batch.epoch, offsets)
-        attempt = Attempt(batch.epoch, claimed.generation)
-        fresh = claimed.is_new or claimed.early
-        everywhere = self._flushed_everywhere(fresh=fresh) if self._log.several else flushed
-        return _Seen(attempt, checkpointed, offsets, first_epoch, flushed, everywhere)
+            update(self._store, lambda there: made if there is None else None)
+        self._checkpoint.create_log_url(self._store.url)
+        refuse_other_log(self._store, self._checkpoint)
+        opened = update(
+            self._store,
+            lambda there: protocol.open_run(
+                _there(there),
+                opening,
+                execution.epoch,
+                self._checkpoint.last_commit(),
+                self._actor(),
+            ),
+        )
+        # What earlier runs left is garbage now: they cannot publish any more.
+        delete_garbage(self._store, _there(opened))
+        delete_unfinished(self._store)
 
-    def _refuse_to_claim(self, batch: Appended) -> None:
-        """Refuse a run that cannot publish, before its claim stops an older one."""
-        _refuse_checkpointed(batch, self._checkpoint.last_commit(fresh=True))
-        if self._log.several:
-            refuse_other_targets(self._log, target_names(self._options))
-
-    def _flushed_everywhere(self, *, fresh: bool) -> int:
-        """Return the last epoch that is flushed to every target; the run has made plans of all of them.
-
-        :param fresh: the run may not have listed the targets since its claim. `attach` announces a target,
-            then looks for claims: the one or the other is seen.
-        :raises OptionError: a target was attached meanwhile that the run does not name.
-        """
-        limits = {view.target: flushed for view, flushed in flushed_limits(self._log, fresh=fresh)}
-        names = target_names(self._options)
-        if not limits.keys() <= {*names}:
-            refuse_other_targets(self._log, names)
-        return min(limits.values(), default=-1)
-
-    def _has_space(self, batch: Appended, seen: _Seen) -> bool:
-        """Whether the epoch may be published now; False after a pause, in which that may change."""
-        backpressure = self._backpressure
-        if backpressure is None:
-            return True
-        if backpressure.admits(
-            seen.attempt,
-            checkpointed=seen.checkpointed,
-            flushed=seen.flushed_everywhere,
-            first_epoch=seen.first_epoch,
-        ):
-            return True
-        before = batch.epoch - 1
-        if len(self._log.attempts_at(before)) > 1:
-            leave_proof(self._log, before, batch.run_id)  # or it waits for this epoch: see `budget`
-        backpressure.pause()
-        return False
-
-    def _look_again(self, batch: Appended) -> _Seen:
-        """Look anew after a pause, unless the run was told to stop meanwhile (rule 2)."""
-        if self._log.read(paths.STOP, batch.run_id) is not None:
-            raise StoppedWaiting(
-                "The query was stopped while an epoch waited for space in the log",
-                "Nothing is lost. Start the query again; Spark computes the epoch anew.",
+    def _predecessor(self, execution: Execution, offsets: Offsets) -> Predecessor | None:
+        """Return what the manifest continues, as soon as the log has space; None for a replay."""
+        while True:
+            state = _there(newest(self._store))
+            predecessor = protocol.predecessor_for(
+                state,
+                execution.run_id,
+                execution.epoch,
+                offsets.digest,
+                self._checkpoint.last_commit(),
             )
-        return self._look(batch)
+            if predecessor is None or self._backpressure.admits(
+                state, execution.epoch, predecessor
+            ):
+                return predecessor
+            self._backpressure.pause()
 
-    def _create_manifest(self, batch: Appended, seen: _Seen) -> Manifest:
-        """Create the manifest, and see that it counts (rules 6 and 7)."""
-        manifest = Manifest(
+    def _manifest(self, batch: Appended, offsets: Offsets, predecessor: Predecessor) -> Manifest:
+        """Make the manifest, which continues timestamps and sums of its predecessor."""
+        rows = sum(segment.rows for segment in batch.segments)
+        size = sum(segment.bytes for segment in batch.segments + batch.refused)
+        now_us = self._clock_us()
+        first_us = max(now_us, predecessor.last_us + 1)
+        return Manifest(
             epoch=batch.epoch,
-            generation=seen.attempt.generation,
             query_id=batch.query_id,
             run_id=batch.run_id,
             nonce=uuid.uuid4().hex,
-            plan=self._plan,
+            plan=self._terms.plan,
             segments=batch.segments,
             refused=batch.refused,
-            offsets=seen.offsets.text,
-            offsets_digest=seen.offsets.digest,
-            published_us=self._clock_us(),
+            offsets=offsets.text,
+            offsets_digest=offsets.digest,
+            published_us=now_us,
+            first_us=first_us,
+            last_us=first_us + max(rows * self._terms.sendings, 1) - 1,
+            sums=Sums(rows=predecessor.sums.rows + rows, bytes=predecessor.sums.bytes + size),
+            predecessor=predecessor,
         )
-        present = self._log.create_manifest(manifest)
-        if present is not None and present.nonce != manifest.nonce:
-            raise AlreadyPublished(
-                f"{self._log.url}/{paths.MANIFEST.path(manifest.attempt)} exists with other contents",
-                "Two publishers act as one run. Stop the query and start it again.",
-            )
-        refuse_overtaken(self._log, manifest.attempt)
-        if present is None:  # an older run has committed it after all, and it is trimmed
-            raise fenced(f"Epoch {batch.epoch} was flushed from another attempt meanwhile")
-        return manifest
 
     def _refuse_other_checkpoint(self, query_id: str) -> None:
-        """Refuse a checkpoint that is not the one from which Spark runs (rule 0)."""
-        found = self._checkpoint.query_id()
-        if found != query_id:
+        """Refuse a checkpoint that is not the one from which Spark runs (rule `identity`)."""
+        there = self._checkpoint.query_id()
+        if there != query_id:
             raise CheckpointNotVisible(
-                f"{self._checkpoint.url}/metadata is of query {found}, the running one is {query_id}",
+                f"{self._checkpoint.url}/metadata is of query {there}, the running one is {query_id}.",
                 "Give checkpointLocation as an absolute location that driver and executors share.",
             )
 
-    def _first_epoch(self, identity: LogIdentity | None, epoch: int) -> int:
-        """Return the first epoch of the log, which its first run has fixed as it started (rule 1)."""
-        if identity is None:  # the run has a ticket, and the log was begun before that
-            raise lost_identity(self._log)
-        if epoch < identity.first_epoch:
-            raise Diverged(
-                f"Epoch {epoch} lies before the first epoch {identity.first_epoch} of {self._log.url}",
-                "The checkpoint was set back. Restore it, or start with a new checkpoint. If nothing was"
-                " published in the log yet: stop the query, delete the log, and start again.",
-            )
-        return identity.first_epoch
-
-    def _flushed_before(self, epoch: int, offsets: Offsets) -> int:
-        """Return the last epoch that is flushed, -1 for none.
-
-        Rule 5: a replay of what is flushed is ignored if it is the same, else refused.
-        """
-        flushed = mark_anywhere(self._log)
-        if epoch > flushed:
-            return flushed
-        record = record_anywhere(self._log, epoch)
-        if record is None and (fresh := mark_anywhere(self._log, fresh=True)) < epoch:
-            return fresh  # a rewind has deleted the record, which an old listing has
-        if record is None or record.offsets_digest != offsets.digest:
-            raise Diverged(
-                f"Epoch {epoch} was flushed"
-                + (" long ago" if record is None else " with other source offsets")
-                + f" and Spark computes it again; {self._log.url} is flushed up to {flushed}",
-                "The checkpoint was set back. Restore the newer checkpoint, or start with a new one;"
-                " what is in the table stays.",
-            )
-        logger.warning(
-            "epoch %d of %s is flushed already, and Spark computes it again. The new"
-            " rows are not published: the table keeps the first ones, even where they"
-            " differ",
-            epoch,
-            self._checkpoint.url,
-        )
-        return flushed
-
-    def _refuse_missing_files(self, files: Sequence[SegmentRef], attempt: Attempt) -> None:
-        """Refuse an epoch of which a file is missing (rule 4), or deleted by a newer run (rule 18)."""
-        many = self._log.backend.billed and len(files) > _LISTED_FROM
-        listed = self._log.backend.sizes(paths.segment_folder(attempt.epoch)) if many else {}
+    def _refuse_missing_files(self, epoch: int, files: Sequence[SegmentRef]) -> None:
+        """Refuse an epoch of which a segment is not there with its size (rule `segments`)."""
+        backend = self._store.backend
+        many = self._store.billed and len(files) > _LISTED_FROM
+        sizes = backend.sizes(paths.segment_folder(epoch)) if many else {}
         for segment in files:
-            size = listed.get(segment.path)
+            size = sizes.get(segment.path)
             if size is None:
                 with contextlib.suppress(FileNotFoundError):
-                    size = self._log.backend.size(segment.path)
+                    size = backend.size(segment.path)
             if size != segment.bytes:
-                refuse_overtaken(self._log, attempt)
-                found = "is not there" if size is None else f"has {size} bytes"
+                present = "is not there" if size is None else f"has {size} bytes"
                 raise SegmentNotVisible(
-                    f"{self._log.url}/{segment.path} {found} on the driver's host; its task wrote"
-                    f" {segment.bytes} bytes",
+                    f"{self._store.url_of(segment.path)} {present} on the driver's host; its task wrote"
+                    f" {segment.bytes} bytes.",
                     "Set wal.location to a place that the driver and all executors share.",
                 )
 
+    def _actor(self) -> protocol.Actor:
+        return protocol.Actor(by=this_process(), now_us=self._clock_us())
 
-def _refuse_checkpointed(batch: Appended, checkpointed: int) -> None:
-    """Refuse an epoch that Spark has completed (rule 5)."""
-    if checkpointed >= batch.epoch:
-        raise fenced(f"Epoch {batch.epoch} is checkpointed already, by another run")
+
+def discard(store: LogStore, appended: Iterable[Appended]) -> None:
+    """Delete segments that no manifest can name any more; an error is logged, and they go with their epoch."""
+    try:
+        store.delete(segment.path for task in appended for segment in task.files)
+    except OSError as error:
+        logger.info("segments of an epoch that was not published stay for now: %r", error)
+
+
+def discard_call(store: LogStore, execution: Execution, call: str) -> None:
+    """Delete what tasks of one call have written, of which none has reported; errors as in `discard`.
+
+    :param call: begins the nonces of the segments of the call.
+    """
+    try:
+        listed = store.list(paths.segment_folder(execution.epoch))
+        names = ((path, paths.SEGMENT.parse(path)) for path in listed)
+        store.delete(
+            path
+            for path, name in names
+            if name and name.run_id == execution.run_id and name.nonce.startswith(call)
+        )
+    except OSError as error:
+        logger.info("segments of a failed batch stay for now: %r", error)
+
+
+def _there(state: State | None) -> State:
+    """Return a state that was there before."""
+    if state is None:
+        raise WalSinkError("The state of the log vanished while an epoch was published.", REPORT_IT)
+    return state
 
 
 def _joined(execution: Execution, appended: Sequence[Appended]) -> Appended:
@@ -309,7 +288,7 @@ def _joined(execution: Execution, appended: Sequence[Appended]) -> Appended:
     if others:
         raise WalSinkError(
             f"Epoch {execution.epoch} of run {execution.run_id} is to be published with reports of"
-            f" {sorted(others)}",
+            f" {sorted(others)}.",
             REPORT_IT,
         )
     return Appended(

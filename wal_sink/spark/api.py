@@ -36,8 +36,7 @@ from wal_sink.wal.location import (
     refuse_unused,
     store_errors,
 )
-from wal_sink.wal.log import Log
-from wal_sink.wal.targets import view_of
+from wal_sink.wal.store import LogStore
 
 logger = logging.getLogger(__name__)
 
@@ -250,8 +249,8 @@ def await_flushed(
     """
     if (query := _query(query_or_checkpoint)) and (sink := sink_of(str(query.id))):
         return sink.await_flushed(query, timeout, target=target)
-    checkpoint, log = _find(query_or_checkpoint, wal, storage_options)
-    return wait_until_flushed(checkpoint, view_of(log, target), timeout)
+    checkpoint, store = _find(query_or_checkpoint, wal, storage_options)
+    return wait_until_flushed(checkpoint, store, timeout, target=target)
 
 
 def status(
@@ -264,8 +263,8 @@ def status(
     """Read how far a query's flush is; never connects. Arguments as for `await_flushed`."""
     if (query := _query(query_or_checkpoint)) and (sink := sink_of(str(query.id))):
         return sink.status(query, target=target)
-    checkpoint, log = _find(query_or_checkpoint, wal, storage_options)
-    return read_status(checkpoint, view_of(log, target))
+    checkpoint, store = _find(query_or_checkpoint, wal, storage_options)
+    return read_status(checkpoint, store, target)
 
 
 def check(df_or_schema: DataFrame | StructType, **options: object) -> Checked:
@@ -310,7 +309,7 @@ def _find(
     query_or_checkpoint: StreamingQuery | str,
     wal: str | None,
     storage_options: Mapping[str, object] | None,
-) -> tuple[Checkpoint, Log]:
+) -> tuple[Checkpoint, LogStore]:
     """Find checkpoint and log of a query. A folder takes no options, unless neither place can take any."""
     if not isinstance(query_or_checkpoint, str):
         return locate(query_or_checkpoint)

@@ -16,14 +16,15 @@ import threading
 
 from wal_sink.errors import WalSinkError
 from wal_sink.spark.internals import spark_session
-from wal_sink.wal.log import Log
+from wal_sink.wal.states import newest
+from wal_sink.wal.store import LogStore
 
 logger = logging.getLogger(__name__)
 
 MAX_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 MAX_RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 UNMEASURED = 2147483647
-"""The one limit of bytes that Spark does not look at after each row."""
+"""The one limit of bytes that Spark does not check after each row."""
 
 BATCH_BYTES = 64 * 1024 * 1024
 """What a batch may have: Spark's own default."""
@@ -31,8 +32,8 @@ MARGIN = 16
 """Between a row in the log and one in a batch: it is compressed there, and others may be wider."""
 FEW_ROWS = 1_000
 """Of a batch while the log has not shown how wide rows are: 64 MiB, were they of 64 KiB."""
-LOOK_EVERY = 30
-"""Calls of `look_again` from one look at the rows to the next, once there was one: five minutes."""
+READ_EVERY = 100
+"""Epochs from one reading of the rows' width to the next."""
 
 
 def rows_a_batch(rows: int, log_bytes: int, most: int) -> int:
@@ -75,9 +76,11 @@ class ArrowBatching:
     :param wanted: False leaves it as it is.
     """
 
-    def __init__(self, session: spark_session.OwnSession | None, log: Log, *, wanted: bool) -> None:
+    def __init__(
+        self, session: spark_session.OwnSession | None, store: LogStore, *, wanted: bool
+    ) -> None:
         self._session = session
-        self._log = log
+        self._store = store
         self._lock = threading.Lock()
         self._calls = 0
         self._rows: int | None = None
@@ -95,18 +98,18 @@ class ArrowBatching:
                 " width"
             )
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Set how many rows a batch has, by the newest epoch in the log; smaller than before if need be."""
         if self._session is None:
             return
         try:
-            seen = _newest(self._log)
+            width = _newest(self._store)
         except (OSError, WalSinkError) as error:
             logger.debug("the width of the rows is unknown: %s", error)
             return
-        if seen is None:
+        if width is None:
             return
-        rows = rows_a_batch(*seen, self._most)
+        rows = rows_a_batch(*width, self._most)
         with self._lock:
             if self._rows is not None and rows >= self._rows:
                 return
@@ -119,11 +122,11 @@ class ArrowBatching:
             logger.debug("Arrow batches have %d rows", rows)
             self._rows = rows
 
-    def look_again(self) -> None:
-        """Look again now and then, since rows may become wider; called every ten seconds."""
+    def epoch_done(self) -> None:
+        """Read the width now and then, since rows may become wider; called for each epoch."""
         self._calls += 1
-        if self._rows is None or self._calls % LOOK_EVERY == 0:
-            self.look()
+        if self._rows is None or self._calls % READ_EVERY == 0:
+            self.update()
 
     def __str__(self) -> str:
         if self._rows is None:
@@ -134,11 +137,12 @@ class ArrowBatching:
         )
 
 
-def _newest(log: Log) -> tuple[int, int] | None:
-    """Return rows and bytes of the newest epoch that has rows, of those that wait or are flushed last."""
-    attempts = log.attempts()
-    published = log.manifest(attempts[-1]) if attempts else None
-    if published is not None and published.manifest.rows:
-        return published.manifest.rows, published.manifest.bytes
-    flushed = log.newest_flushed()
-    return (flushed.rows, flushed.bytes) if flushed is not None and flushed.rows else None
+def _newest(store: LogStore) -> tuple[int, int] | None:
+    """Return rows and bytes of the newest epoch, or of all epochs if that has no rows; None without any."""
+    state = newest(store)
+    if state is None:
+        return None
+    last, before = state.last.sums, state.last.predecessor.sums
+    if last.rows > before.rows:
+        return last.rows - before.rows, last.bytes - before.bytes
+    return (last.rows, last.bytes) if last.rows else None

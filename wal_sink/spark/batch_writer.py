@@ -5,7 +5,7 @@ collects are their reports: of several attempts at a task the one that counts. T
 the epoch. It returns before Spark writes `commits/<epoch>`, as `commit()` of a data source does.
 
 A listener of Spark gets no options of such a query. So a writer registers itself in this process by its
-checkpoint, and is notified of each run that starts there (rule 25).
+checkpoint: the flush of the query finds its options there.
 """
 
 from __future__ import annotations
@@ -20,30 +20,16 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.configuration import Configuration, configure
-from wal_sink.errors import (
-    REPORT_IT,
-    MissingManifest,
-    NotRegistered,
-    OptionError,
-    WalSinkError,
-    skip_lost,
-)
+from wal_sink.errors import REPORT_IT, CheckpointNotVisible, OptionError, WalSinkError
 from wal_sink.model.manifest import Appended, Execution
 from wal_sink.options import as_texts
-from wal_sink.publish.fencing import refuse_published
 from wal_sink.publish.micro_batch import MicroBatch, agree
 from wal_sink.spark import data_source
 from wal_sink.spark.arrow_batching import most_rows
 from wal_sink.spark.errors import failure_in
 from wal_sink.spark.internals import dataframe, spark_session, streaming_query
-from wal_sink.wal.location import locate, store_errors
-
-_BEFORE_START = (
-    "Call wal_sink.register(spark), then wal_sink.batch_writer(spark, …), both before start() and on the"
-    " session of the query; call that one writer for every batch."
-)
+from wal_sink.wal.location import locate
 
 
 def batch_writer(
@@ -61,8 +47,8 @@ def batch_writer(
         query = (totals.writeStream.outputMode("update").foreachBatch(writer)
             .option("checkpointLocation", place).start())
 
-    Make it before `start()`, in a session that is registered. It may be called inside a function of your own,
-    beside other actions, exactly once for each batch, also for an empty one.
+    Make it before `start()`: a new log begins after the epochs that are completed by then. It may be called
+    inside a function of your own, beside other actions, exactly once for each batch, also for an empty one.
 
     :param checkpointLocation: that of the query, given to both.
     :param options: those of the format, by their names.
@@ -84,13 +70,6 @@ _REPORTS = msgspec.json.Decoder(_Report)
 """Made here: else the threads of several queries would make it at the same time."""
 
 
-class _Run(NamedTuple):
-    """The run that a writer writes for."""
-
-    run_id: str
-    next_epoch: int
-
-
 class BatchWriter:
     """A function for `foreachBatch`; made by `wal_sink.batch_writer`.
 
@@ -99,14 +78,14 @@ class BatchWriter:
 
     def __init__(self, spark: SparkSession, options: dict[str, str]) -> None:
         self._spark = spark
-        self._run: _Run | None = None
-        self._seen = ""
+        self._checked_run = ""
         folder = spark_session.folder(spark)
         place = options["checkpointLocation"]
         if place and not place.startswith("/") and ":" not in place:
             options = {**options, "checkpointLocation": f"{folder}/{place}"}
         self.options = options
         self.configuration: Configuration = configure(options, folder)
+        self._begins_after = _last_commit(self.configuration)
         _writers[self.checkpoint] = self
 
     @property
@@ -122,15 +101,11 @@ class BatchWriter:
         """Write a micro-batch to the log; Spark calls this, or the function that was given to `foreachBatch`.
 
         :raises OptionError: it is no micro-batch of a query with this checkpoint, or of output mode complete.
-        :raises NotRegistered: the run started where sink or writer did not exist yet.
         :raises AlreadyPublished: the run has written the batch already.
-        :raises MissingManifest: the run has completed a batch without a call of this writer.
+        :raises MissingManifest: a batch was completed without a call of this writer.
         :raises WalSinkError: as `commit()` of the format.
         """
         execution = self._execution(epoch)
-        log = self.configuration.location.open_log(execution.query_id)
-        with store_errors():
-            refuse_published(log, execution)
         schema = dataframe.arrow_schema(batch.schema)
         micro_batch = self.agree(schema)
         call = uuid.uuid4().hex[:16]
@@ -141,19 +116,11 @@ class BatchWriter:
             if (failure := failure_in(str(error))) is not None:
                 raise failure from None  # of a task; Spark's text around it is some hundred lines
             raise
-        micro_batch.publish(execution, appended)
-        self._run = _Run(execution.run_id, epoch + 1)
+        micro_batch.publish(execution, appended, self._begins_after)
 
     def agree(self, schema: pa.Schema) -> MicroBatch:
         """Agree with the target on rows of a schema."""
         return agree(self.configuration, schema)
-
-    def begin(self, run_id: str, next_epoch: int) -> None:
-        """Take note of a run that starts.
-
-        :param next_epoch: with which it goes on.
-        """
-        self._run = _Run(run_id, next_epoch)
 
     def _execution(self, epoch: int) -> Execution:
         """Return what Spark calls this micro-batch, of a run for which this writer may write."""
@@ -165,31 +132,18 @@ class BatchWriter:
                 "Call it inside the function that foreachBatch was given, in the same thread, with the batch"
                 " id that the function gets.",
             )
-        if execution.run_id != self._seen:
+        if execution.run_id != self._checked_run:
             self._refuse_other_query(execution)
-            self._seen = execution.run_id
-        if self._run is None or self._run.run_id != execution.run_id:
-            raise NotRegistered(
-                f"Run {execution.run_id} started before sink and writer were there to take its ticket",
-                _BEFORE_START,
-            )
-        if epoch > self._run.next_epoch:
-            raise MissingManifest(
-                f"Batch {self._run.next_epoch} was completed without a call of the writer: its rows are in no"
-                " log",
-                "Call the writer for every batch, also for an empty one, and let its errors go through. The"
-                " flush stops before that batch, which Spark does not compute again. To give its rows up:"
-                f" {skip_lost(self._run.next_epoch)}, then start the query again.",
-            )
+            self._checked_run = execution.run_id
         return execution
 
     def _refuse_other_query(self, execution: Execution) -> None:
         """Refuse a query that this writer is not for."""
         query = streaming_query.active_query(self._spark, execution.query_id)
         if query is None:
-            raise NotRegistered(
-                f"Query {execution.query_id} is not of the session that the writer was given",
-                _BEFORE_START,
+            raise OptionError(
+                f"Query {execution.query_id} is not of the session that the writer was given.",
+                "Call wal_sink.batch_writer(spark, …) with the session of the query.",
             )
         if str(query.runId) != execution.run_id:
             raise OptionError(
@@ -225,13 +179,12 @@ def options_at(checkpoint_root: str) -> dict[str, str] | None:
     return None if writer is None else writer.options
 
 
-def begin_run(checkpoint: Checkpoint, run_id: str) -> None:
-    """Tell the writer that was made for a checkpoint, if there is one, that a run starts.
-
-    Called inside `start()`, before Spark reads the checkpoint.
-    """
-    if (writer := _writers.get(checkpoint.url)) is not None:
-        writer.begin(run_id, checkpoint.next_epoch())
+def _last_commit(configuration: Configuration) -> int:
+    """Return the last epoch that is completed as a writer is made; -1 for none, or no checkpoint yet."""
+    try:
+        return configuration.location.open_checkpoint().last_commit()
+    except (OSError, CheckpointNotVisible):
+        return -1
 
 
 def _url(place: str) -> str:

@@ -11,24 +11,25 @@ import contextlib
 import itertools
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from wal_sink.flush.rows import WindowWrite, WriteInThread, divided
+from wal_sink.flush.rate import divided
 from wal_sink.flush.tasks import Answer, FlushTask, gravest
+from wal_sink.flush.write import WindowWrite, WriteInThread
 from wal_sink.log_context import line_logger
-from wal_sink.protocol.windows import Piece, is_large, share_out
+from wal_sink.protocol.windows import SegmentRange, is_large, share_out
 from wal_sink.spark.internals import spark_session
-from wal_sink.targets.base import Slice
+from wal_sink.targets.base import RowsRefused, Slice
 
 logger = line_logger(__name__)
 
-Shares = list[tuple[Piece, ...]]
+Shares = list[tuple[SegmentRange, ...]]
 
-_LOOK_S = 0.2
-"""How often the flusher looks whether a job has ended, and whether it is still wanted."""
+_CHECK_S = 0.2
+"""How often the flusher checks whether a job has ended, and whether it was interrupted."""
 
 _NO_ROWS = pa.RecordBatch.from_arrays([], names=[])
 
@@ -55,38 +56,32 @@ class WriteByJob:
 
     def __call__(self, write: WindowWrite) -> bool:
         """Write all rows of a window. See `WriteRows`."""
-        size = sum(begun.bytes for begun in write.epochs)
-        if write.connection.target.parallel_writes and is_large(size, self._above_bytes):
-            pieces = [piece for begun in write.epochs for piece in write.pieces(begun)]
-            with _SLOTS.lent(self._spark, pieces, self._above_bytes) as shares:
+        window = write.window
+        if window.target.parallel_writes and is_large(window.bytes, self._above_bytes):
+            ranges = [each for manifest in window.manifests for each in window.ranges(manifest)]
+            with _SLOTS.lent(self._spark, ranges, self._above_bytes) as shares:
                 if shares and (written := self._by_job(write, shares)) is not None:
                     return written
         return self._write_here(write)
 
     def _by_job(self, write: WindowWrite, shares: Shares) -> bool | None:
-        """Run a job; None when it failed for a reason of Spark's, not of the rows or the target."""
-        if write.is_over():
+        """Run a job; None if it failed for a reason of Spark's, not of the rows or the target."""
+        connection = write.connection
+        if connection.interrupted:
             return False
-        for piece in itertools.chain.from_iterable(shares):
-            # Each task sees the table only while it writes: this session's `drain`, or the receipts of all
-            # of them in its `finish`, answers for them.
-            with write.connection.session() as session:
-                session.write(piece.plan, Slice(piece.epoch, _NO_ROWS, piece.first_us))
+        for ranged in itertools.chain.from_iterable(shares):
+            # Each task compares the table only while it writes; this session answers for all of them.
+            with connection.session() as session:
+                session.write(ranged.plan, Slice(ranged.epoch, _NO_ROWS, ranged.first_us))
         rate = divided(self._rows_per_second, len(shares))
-        task = FlushTask(
-            write.log,
-            write.connection.target.for_tasks(),
-            write.connection.owner,
-            self._session_key,
-            rate,
-            quarantine=write.quarantine,
-        )
-        job = _Job(self._spark, _described(write), task, shares)
+        query_id = connection.key.partition("/")[0]
+        task = FlushTask(write.window, query_id, connection.key, self._session_key, rate)
+        job = _Job(self._spark, _described(write, query_id), task, shares)
         logger.info("a Spark job of %d tasks writes the rows: %s", len(shares), job.description)
         try:
-            while not job.wait(_LOOK_S):
-                write.reporter.say("writing", write.window.first)
-                if write.is_over():
+            while not job.wait(_CHECK_S):
+                write.reporter.report("writing", write.window.first)
+                if connection.interrupted:
                     return False
                 if spark_session.is_stopped(self._spark):
                     job.wait(_CANCEL_S)
@@ -100,15 +95,22 @@ class WriteByJob:
                 job.failure,
             )
             return None
-        errors = []
-        for answer in job.answers:
-            if isinstance(answer, tuple):
-                write.connection.staged(answer)
-            else:
-                errors.append(answer)
-        if errors:
+        return self._taken(write, job.answers)
+
+    def _taken(self, write: WindowWrite, answers: Sequence[Answer]) -> bool:
+        """Take what the tasks have returned.
+
+        :raises WalSinkError, RowsRefused: a task was stopped.
+        """
+        for answer in answers:
+            write.connection.add_receipts(answer.receipts)
+        errors = [answer.error for answer in answers if answer.error is not None]
+        refused = [row for answer in answers for row in answer.refused]
+        if errors or refused:
             self._session_key = uuid.uuid4().hex
-            raise gravest(errors)
+            if errors:
+                raise gravest(errors)
+            raise RowsRefused(refused)
         return True
 
 
@@ -120,14 +122,16 @@ class _Slots:
         self._lent = 0
 
     @contextlib.contextmanager
-    def lent(self, spark: SparkSession, pieces: list[Piece], above_bytes: int) -> Iterator[Shares]:
-        """Share pieces out over the slots that no other job holds, and hold one for each share.
+    def lent(
+        self, spark: SparkSession, ranges: list[SegmentRange], above_bytes: int
+    ) -> Iterator[Shares]:
+        """Share segments out over the slots that no other job holds, and hold one for each share.
 
         No shares where fewer than two slots are left beside the query's own.
         """
         with self._lock:
             free = spark_session.slots(spark) - self._lent
-            shares = share_out(pieces, above_bytes=above_bytes, slots=free)
+            shares = share_out(ranges, above_bytes=above_bytes, slots=free)
             self._lent += len(shares)
         try:
             yield shares
@@ -140,7 +144,7 @@ _SLOTS = _Slots()
 
 
 class _Job:
-    """Runs a Spark job in a thread of its own, so that the flusher can look at the ledger meanwhile."""
+    """Runs a Spark job in a thread of its own, so that the flusher can report and be interrupted meanwhile."""
 
     def __init__(
         self, spark: SparkSession, description: str, task: FlushTask, shares: Shares
@@ -158,16 +162,16 @@ class _Job:
         self._thread.start()
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the end of the job; whether it has come."""
+        """Wait for the end of the job; return True if it has come."""
         return self._ended.wait(seconds)
 
     def cancel(self) -> None:
         """Cancel the job if it has not ended, and wait for its end, for `_CANCEL_S` at most."""
-        for _ in range(round(_CANCEL_S / _LOOK_S)):
+        for _ in range(round(_CANCEL_S / _CHECK_S)):
             if self._ended.is_set():
                 break
             spark_session.cancel_jobs(self._spark, self._group)  # again: it may have begun only now
-            self._ended.wait(_LOOK_S)
+            self._ended.wait(_CHECK_S)
         if self._ended.is_set():
             self._thread.join()
 
@@ -185,10 +189,10 @@ class _Job:
             self._ended.set()
 
 
-def _described(write: WindowWrite) -> str:
+def _described(write: WindowWrite, query_id: str) -> str:
     first, last = write.window.first, write.window.last
     epochs = f"epoch {first}" if first == last else f"epochs {first} to {last}"
-    return f"wal_sink flushes {epochs} of query {write.connection.owner.query_id}"
+    return f"wal_sink flushes {epochs} of query {query_id}"
 
 
 def _in_short(error: Exception) -> str:

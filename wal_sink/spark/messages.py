@@ -16,13 +16,13 @@ from wal_sink.errors import OptionError, WalSinkError
 from wal_sink.log_context import query_name
 from wal_sink.options import lowered, options_of, parse
 from wal_sink.progress.backlog import pending_epochs
-from wal_sink.progress.heartbeat import reported_ago, seems_alive, this_process
+from wal_sink.progress.report import age_s, is_alive, read_report, this_process
 from wal_sink.spark.internals.streaming_query import Source
 from wal_sink.spark.query import QueryFlush
 from wal_sink.text import counted
 from wal_sink.wal.location import Location, abandoned_logs
-from wal_sink.wal.log import Log
-from wal_sink.wal.targets import options_of_newest_run
+from wal_sink.wal.states import newest
+from wal_sink.wal.store import LogStore
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ Spark's own can; about a source that is not Spark's own the message claims nothi
 def say_in_force(
     query_id: str,
     configuration: Configuration,
-    log: Log,
+    store: LogStore,
     sources: Iterable[Source],
     arrow_batching: str,
     *,
@@ -50,19 +50,19 @@ def say_in_force(
         _log_visibly(
             block(
                 query_id,
-                in_force(configuration, log.url, lost, arrow_batching, flushes_here=flushes_here),
+                in_force(configuration, store.url, lost, arrow_batching, flushes_here=flushes_here),
             )
         )
         if lost:
             logger.warning("query %s: %s", query_id, unreplayable(lost))
         if configuration.path:
             logger.warning("query %s: %s", query_id, path_ignored(configuration))
-        if there := other_place(options_of_newest_run(log), configuration):
+        if there := other_place(_options_of_newest_run(store), configuration):
             logger.warning("query %s: %s", query_id, there)
-        if short := short_of_disk(configuration.sink.max_bytes, _free_bytes(log), log.url):
+        if short := short_of_disk(configuration.sink.max_bytes, _free_bytes(store), store.url):
             logger.warning("query %s: %s", query_id, short)
-        if log.backend.open_to_others():
-            logger.warning("query %s: %s", query_id, errors.open_to_others(log.url))
+        if store.backend.open_to_others():
+            logger.warning("query %s: %s", query_id, errors.open_to_others(store.url))
     except Exception:
         logger.warning("query %s: its settings could not be shown", query_id, exc_info=True)
 
@@ -184,9 +184,14 @@ def short_of_disk(max_bytes: int, free_bytes: int | None, log: str) -> str | Non
     )
 
 
-def _free_bytes(log: Log) -> int | None:
+def _options_of_newest_run(store: LogStore) -> Mapping[str, str]:
+    state = newest(store)
+    return state.run.options if state is not None and state.run is not None else {}
+
+
+def _free_bytes(store: LogStore) -> int | None:
     try:
-        return log.backend.free_bytes()
+        return store.backend.free_bytes()
     except OSError:
         return None  # the first task that writes a segment says what is wrong
 
@@ -201,12 +206,12 @@ def _log_visibly(text: str) -> None:
 
 def say_left(flush: QueryFlush) -> None:
     """At a start: say what an earlier run, perhaps killed, could not flush any more."""
-    query = query_name(flush.query_id, flush.log.target)
+    query = query_name(flush.query_id, "")
     if waiting := _epochs(flush):
         logger.warning(
             "%s left in %s by an earlier run. The flush goes on now",
             counted(waiting, f"epoch of {query} was", f"epochs of {query} were"),
-            flush.log.url,
+            flush.store.url,
         )
 
 
@@ -221,7 +226,7 @@ def say_abandoned(query_id: str, location: Location) -> None:
                 "query %s: the checkpoint %s was deleted before all rows of its former query, %s, were in the"
                 " target. %s",
                 *(query_id, location.checkpoint, left.query_id),
-                errors.abandoned_log(left.log.url, left.epochs),
+                errors.abandoned_log(left.url, left.epochs),
             )
     except (OSError, WalSinkError) as error:
         logger.warning(
@@ -248,34 +253,34 @@ def say_pending(flush: QueryFlush, *, flushes_here: bool) -> None:
     """
     if not (waiting := _epochs(flush)):
         return
-    checkpoint, query = flush.checkpoint.url, query_name(flush.query_id, flush.log.target)
+    checkpoint, query = flush.checkpoint.url, query_name(flush.query_id, "")
     if flushes_here:
         how = (
             ". To flush them, start the query again under `with wal_sink.register(spark):`, which waits for"
             f" the flush, or run `wal-sink flush {checkpoint}`."
         )
-    elif (report := flush.log.last_report()) and seems_alive(report, now_us()):
-        ago = reported_ago(report, now_us())
-        how = f" for the process that flushes: {report.flusher} does, as it said {ago}"
+    elif (report := read_report(flush.store, flush.targets[0])) and is_alive(report, now_us()):
+        ago = max(0.0, age_s(report, now_us()))
+        how = f" for the process that flushes: {report.flusher}, which reported {ago:.0f} s ago"
     else:
-        how = " for the process that flushes: no process does now;"
+        how = " for a process that flushes: there is none now;"
         how += f" run `wal-sink flush {checkpoint} --follow`"
     logger.warning(
         "%s in %s%s",
-        counted(waiting, f"epoch of {query} waits", f"epochs of {query} wait"),
-        flush.log.url,
+        counted(waiting, f"epoch of {query} is pending", f"epochs of {query} are pending"),
+        flush.store.url,
         how,
     )
 
 
 def _epochs(flush: QueryFlush) -> int:
     try:
-        return pending_epochs(flush.checkpoint, flush.log)
+        return pending_epochs(flush.checkpoint, flush.store)
     except (OSError, WalSinkError) as error:
         logger.warning(
             "query %s: cannot read the pending epochs of %s: %s",
             flush.query_id,
-            flush.log.url,
+            flush.store.url,
             error,
         )
         return 0

@@ -21,7 +21,7 @@ from wal_sink.spark.arrow_batching import ArrowBatching
 from wal_sink.spark.batch_writer import options_at
 from wal_sink.spark.data_source import FORMAT
 from wal_sink.spark.internals import streaming_query
-from wal_sink.wal.log import Log
+from wal_sink.wal.store import LogStore
 
 
 @dataclass
@@ -32,13 +32,15 @@ class QueryFlush:
     run_id: str
     """Of the run with which this flush began; an event of an earlier run does not concern it."""
     checkpoint: Checkpoint
-    log: Log
+    store: LogStore
+    targets: Sequence[str]
+    """Names of its targets."""
     loops: Sequence[FlushLoop]
     arrow_batching: ArrowBatching
     taken_over: bool = False
-    """Whether the query has started again under another handle, which flushes it since."""
+    """True if the query has started again under another handle, which flushes it since."""
     terminated: bool = False
-    """Whether the run has ended."""
+    """True if the run has ended."""
 
     def for_each_loop(self, act: Callable[[FlushLoop], object]) -> None:
         """Call a method of every loop, such as `FlushLoop.wake`; none waits for another."""
@@ -46,28 +48,28 @@ class QueryFlush:
             act(loop)
 
     def has_tried(self, target: str) -> bool:
-        """Whether the thread for a target has tried a step since it was told to `hurry`."""
+        """Return True if the thread for a target has done a pass since it was told to `hurry`."""
         return all(loop.has_tried() for loop in self.loops if loop.target_name == target)
 
     @property
     def is_alive(self) -> bool:
-        """Whether a thread runs."""
+        """True if a thread runs."""
         return any(loop.is_alive() for loop in self.loops)
 
     def is_done(self) -> bool:
-        """Whether nothing more can come of it: run and flush have ended, and all of it is in the target.
+        """Return True if nothing more can come of it: run and flush have ended, and all is in the target.
 
-        Asks log and checkpoint.
+        Reads log and checkpoint.
         """
         if not self.terminated or self.is_alive:
             return False
         try:
-            return pending_epochs(self.checkpoint, self.log) == 0
+            return pending_epochs(self.checkpoint, self.store) == 0
         except (OSError, WalSinkError):
             return False  # nothing is known of it
 
 
-def locate(query: StreamingQuery) -> tuple[Checkpoint, Log]:
+def locate(query: StreamingQuery) -> tuple[Checkpoint, LogStore]:
     """Find checkpoint and log of a query of this process by what Spark knows of it.
 
     :raises OptionError: it is not of this sink, or was refused, or Spark does not answer.

@@ -26,8 +26,7 @@ from wal_sink.spark.internals import spark_session, streaming_query
 from wal_sink.spark.messages import say_flushing, say_pending
 from wal_sink.spark.queries import Queries
 from wal_sink.spark.query import locate, offer
-from wal_sink.wal.log import Log
-from wal_sink.wal.targets import view_of
+from wal_sink.wal.store import LogStore
 
 logger = logging.getLogger(__name__)
 
@@ -85,20 +84,22 @@ class Sink:
 
         :raises OptionError: the query is not of this sink, or was refused as it started.
         """
-        checkpoint, log = self._place_of(query)
+        checkpoint, store = self._place_of(query)
         flush = self._queries.find(str(query.id))
         if flush is None:
-            return wait_until_flushed(checkpoint, view_of(log, target), timeout)
+            return wait_until_flushed(checkpoint, store, timeout, target=target)
         flush.for_each_loop(FlushLoop.hurry)  # an error that was repaired since is found to be over
-        return wait_until_flushed(checkpoint, view_of(log, target), timeout, flush.has_tried)
+        return wait_until_flushed(
+            checkpoint, store, timeout, target=target, has_tried=flush.has_tried
+        )
 
     def status(self, query: StreamingQuery, *, target: str = "") -> Status:
         """Read how far the flush of `query` is; see `wal_sink.status`.
 
         :raises OptionError: the query is not of this sink, or was refused as it started.
         """
-        checkpoint, log = self._place_of(query)
-        return read_status(checkpoint, view_of(log, target))
+        checkpoint, store = self._place_of(query)
+        return read_status(checkpoint, store, target)
 
     def failure(self, query: StreamingQuery) -> WalSinkError | None:
         """Return the error of this sink with which `query` has failed; None: it has not, or by another error.
@@ -125,7 +126,6 @@ class Sink:
             if not self._queries.close():
                 return
             spark_session.drop_interrupted_call(self._spark)
-            self._queries.end_dead_runs()
             if self._queries.flushes_here:
                 failures = self._drain(self.drain_timeout)
             self._end(_JOIN_S)
@@ -163,10 +163,8 @@ class Sink:
 
     def retire(self) -> None:
         """Give way to the handle of a new session; pending epochs are flushed until that one flushes them."""
-        self._queries.end_dead_runs()
         if self._queries.closed:
             return
-        self._queries.run_watcher.end(_JOIN_S)
         for flush in self._queries.flushes():
             flush.for_each_loop(FlushLoop.end)
         offer(self._queries.flushes())
@@ -212,7 +210,7 @@ class Sink:
         for flush in flushes:
             left = max(0.0, deadline - time.monotonic())
             try:
-                wait_until_flushed(flush.checkpoint, flush.log, left, flush.has_tried)
+                wait_until_flushed(flush.checkpoint, flush.store, left, has_tried=flush.has_tried)
             except Exception as error:  # noqa: BLE001 - the others are waited for all the same
                 failures.append(f"- query {flush.query_id}: {type(error).__name__}: {error}")
         return failures
@@ -225,7 +223,6 @@ class Sink:
         running = {str(query.id) for query in streaming_query.running_queries(self._spark)}
         streaming_query.remove_listener(self._spark, self._listener)
         deadline = time.monotonic() + join_s
-        self._queries.run_watcher.end(join_s)
         for flush in flushes:
             flush.for_each_loop(lambda loop: loop.join(max(0.0, deadline - time.monotonic())))
             if say and flush.is_alive:
@@ -248,7 +245,7 @@ class Sink:
             if not flush.taken_over:
                 say_pending(flush, flushes_here=self._queries.flushes_here)
 
-    def _place_of(self, query: StreamingQuery) -> tuple[Checkpoint, Log]:
+    def _place_of(self, query: StreamingQuery) -> tuple[Checkpoint, LogStore]:
         if refusal := self._queries.refused.get(str(query.id)):
             raise type(refusal)(*refusal.args)
         return self._queries.place(str(query.id)) or locate(query)

@@ -19,13 +19,12 @@ from typing import Any, BinaryIO, Generic, Literal, TypeVar
 import pyarrow as pa
 
 from state_backends import StateBackend
-from wal_sink.model.ledger import LedgerState, Outcome, Owner, PassedRow, Window
+from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.observer import Observer
 from wal_sink.targets.base import (
+    ErrorClass,
     IdempotentSession,
-    Kind,
-    OnRefused,
     Session,
     Slice,
     StagedSession,
@@ -35,10 +34,8 @@ from wal_sink.targets.base import (
 
 T = TypeVar("T")
 
-LOOKS = ("read ", "list ", "size ", "input ")
+READS = ("read ", "list ", "size ", "input ")
 """In checkpoint, log and ledger."""
-TOLD = "event "
-"""What Spark tells this process, and only its memory has."""
 
 
 class Crash(BaseException):
@@ -169,8 +166,8 @@ def _is_builtin(function: Any) -> bool:
 
 
 def changes(operation: str) -> bool:
-    """Whether something may lie in the stores that did not before: else dying now is dying earlier."""
-    return not operation.startswith((*LOOKS, TOLD))
+    """Return True if something may lie in the stores that did not before: else dying now is dying earlier."""
+    return not operation.startswith(READS)
 
 
 def different_faults(operations: Sequence[str], when: str) -> list[int]:
@@ -193,15 +190,13 @@ def halves(rows: Slice) -> tuple[Slice, Slice]:
     )
 
 
-def update_name(seen: LedgerState | None, new: LedgerState) -> str:
+def update_name(seen: LedgerRow | None, new: LedgerRow) -> str:
     """Return what an update of the ledger row does, as `<verb> <epoch>`."""
     if seen is None:
-        return f"create ledger {new.flushed}"
-    if seen.begun is None and new.begun is not None:
-        return f"begin {new.begun.first}"
-    if seen.begun is not None and seen.begun == new.last:
-        return f"finish {new.flushed}"
-    return "replace row"
+        return f"create ledger {new.epoch}"
+    if seen.epoch == new.epoch:
+        return f"claim sending {new.sending} of {new.epoch + 1}"
+    return f"finish {new.epoch}"
 
 
 class FaultyBackend(StateBackend):
@@ -238,9 +233,6 @@ class FaultyBackend(StateBackend):
     def list(self, prefix: str = "") -> list[str]:
         return self.faults.call(f"list {prefix}", lambda: self.inner.list(prefix))
 
-    def list_fresh(self, prefix: str = "") -> builtins.list[str]:
-        return self.faults.call(f"list {prefix}", lambda: self.inner.list_fresh(prefix))
-
     def sizes(self, prefix: str = "") -> dict[str, int]:
         return self.faults.call(f"list {prefix}", lambda: self.inner.sizes(prefix))
 
@@ -271,9 +263,8 @@ class FaultyTarget(Target):
         self.faults = faults
         self.name = inner.name
         self.options_type = inner.options_type
-        self.delivery = inner.delivery
+        self.interface = inner.interface  # type: ignore[misc]
         self.parallel_writes = inner.parallel_writes
-        self.resends = inner.resends
 
     @property
     def shape(self) -> Mapping[str, str]:
@@ -289,16 +280,16 @@ class FaultyTarget(Target):
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
         return self.inner.check(batch, plan)
 
-    def connect(self, owner: Owner) -> Session:
-        return faulty(self.faults.call("connect", lambda: self._connect(owner)), self.faults)
+    def connect(self, query_id: str) -> Session:
+        return faulty(self.faults.call("connect", lambda: self._connect(query_id)), self.faults)
 
-    def _connect(self, owner: Owner) -> Session:
-        session = self.inner.connect(owner)
+    def _connect(self, query_id: str) -> Session:
+        session = self.inner.connect(query_id)
         if self._sessions is not None:
             self._sessions.append(session)
         return session
 
-    def classify(self, error: Exception) -> Kind:
+    def classify(self, error: Exception) -> ErrorClass:
         """Take a connection error for an injected one, which passes by itself."""
         return "retry" if isinstance(error, ConnectionError) else self.inner.classify(error)
 
@@ -316,23 +307,17 @@ class FaultySession(Session, Generic[S]):
         self.inner = inner
         self.faults = faults
 
-    def read_ledger(self) -> LedgerState | None:
-        return self.faults.call("read ledger", self.inner.read_ledger)
-
-    def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
-        return self.update(seen, new, lambda: self.inner.compare_and_set(seen, new))
+    def read(self) -> LedgerRow | None:
+        return self.faults.call("read ledger", self.inner.read)
 
     def update(
-        self, seen: LedgerState | None, new: LedgerState, update: Callable[[], Outcome]
+        self, seen: LedgerRow | None, new: LedgerRow, update: Callable[[], Outcome]
     ) -> Outcome:
         """Run an update of the ledger row; a lost answer is what a driver reports as UNKNOWN."""
         try:
             return self.faults.call(update_name(seen, new), update)
         except AnswerLost:
             return Outcome.UNKNOWN
-
-    def start(self, window: Window) -> None:
-        self.faults.call(f"start {window.first}", lambda: self.inner.start(window))
 
     def write(self, plan: Plan, rows: Slice) -> None:
         # Of the driver, before a job: it names the table, and sends nothing.
@@ -348,24 +333,11 @@ class FaultySession(Session, Generic[S]):
         )
 
     def write_half(self, plan: Plan, rows: Slice) -> None:
-        """Write the first half of a slice: a fault behind it finds its rows there."""
+        """Write the first half of a slice."""
         self.inner.write(plan, rows)
-        self.inner.drain()
 
     def compare(self, plan: Plan) -> None:
         self.faults.call("compare", lambda: self.inner.compare(plan))
-
-    def offer(self, rows: Iterator[tuple[Plan, Slice]]) -> None:
-        self.inner.offer(rows)
-
-    def pass_over(self, refused: OnRefused | None, passed: Sequence[PassedRow] = ()) -> None:
-        self.inner.pass_over(refused, passed)
-
-    def written_us(self) -> int | None:
-        return self.faults.call("written", self.inner.written_us)
-
-    def now_us(self) -> int | None:
-        return self.faults.call("clock", self.inner.now_us)
 
     def report_to(self, observer: Observer) -> None:
         self.inner.report_to(observer)
@@ -375,64 +347,48 @@ class FaultySession(Session, Generic[S]):
 
 
 class FaultyIdempotentSession(FaultySession[IdempotentSession], IdempotentSession):
-    """Of a target with `Delivery.IDEMPOTENT`."""
-
-    def drain(self) -> None:
-        self.faults.call("drain", self.inner.drain)
-
-
-class FaultyTransactionalSession(FaultySession[TransactionalSession], TransactionalSession):
-    """Of a target with `Delivery.TRANSACTIONAL`."""
-
-    def drain(self) -> None:
-        self.faults.call("drain", self.inner.drain)
-
-    def commit(self, seen: LedgerState, new: LedgerState) -> Outcome:
-        return self.update(seen, new, lambda: self.inner.commit(seen, new))
-
-    def resend(self, plan: Plan, rows: Slice, seen: LedgerState, *, noted: bool) -> bool:
-        return self.faults.call("resend", lambda: self.inner.resend(plan, rows, seen, noted=noted))
-
-
-class FaultyStagedSession(FaultySession[StagedSession], StagedSession):
-    """Of a target with `Delivery.STAGED`."""
-
-    _receipts: tuple[bytes, ...] = ()
-    """Of the halves that are staged before the rest of their slice."""
-
-    def start(self, window: Window) -> None:
-        self._receipts = ()
-        super().start(window)
+    """A session in which rows count as they are written: a fault after half of them finds them there."""
 
     def write_half(self, plan: Plan, rows: Slice) -> None:
         self.inner.write(plan, rows)
-        self._receipts += self.inner.drain()
+        self.inner.drain()
+
+    def drain(self) -> None:
+        self.faults.call("drain", self.inner.drain)
+
+    def finish(self, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
+        return self.update(seen, new, lambda: self.inner.finish(seen, new))
+
+
+class FaultyTransactionalSession(FaultySession[TransactionalSession], TransactionalSession):
+    """A session with a transaction for each window."""
+
+    def finish(self, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
+        return self.update(seen, new, lambda: self.inner.finish(seen, new))
+
+
+class FaultyStagedSession(FaultySession[StagedSession], StagedSession):
+    """A session that stages rows."""
 
     def drain(self) -> tuple[bytes, ...]:
-        receipts = self._receipts + self.faults.call("drain", self.inner.drain)
-        self._receipts = ()
-        return receipts
+        return self.faults.call("drain", self.inner.drain)
 
-    def commit(
-        self, seen: LedgerState | None, new: LedgerState, receipts: Sequence[bytes]
+    def finish(
+        self, seen: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
     ) -> Outcome:
-        return self.update(seen, new, lambda: self.inner.commit(seen, new, receipts))
-
-    def close(self) -> None:
-        self.inner.discard(self._receipts)
-        super().close()
+        return self.update(seen, new, lambda: self.inner.finish(seen, new, receipts))
 
     def discard(self, receipts: Sequence[bytes]) -> None:
         self.faults.call("discard", lambda: self.inner.discard(receipts))
 
 
 def faulty(session: Session, faults: Faults) -> Session:
-    """Return a session of the same kind whose operations may fail."""
+    """Return a session whose operations may fail, of the same kind."""
     match session:
-        case StagedSession():
-            return FaultyStagedSession(session, faults)
-        case TransactionalSession():
-            return FaultyTransactionalSession(session, faults)
         case IdempotentSession():
             return FaultyIdempotentSession(session, faults)
-    raise TypeError(f"{type(session).__name__} is of no delivery")
+        case TransactionalSession():
+            return FaultyTransactionalSession(session, faults)
+        case StagedSession():
+            return FaultyStagedSession(session, faults)
+    raise TypeError(f"{type(session).__name__} derives none of the three sessions")

@@ -1,39 +1,34 @@
 """Keeps rows and ledger in memory: a target for tests that need no server.
 
-A row is made of cells with write timestamps. Of two writes to a cell the one with the higher timestamp
-stays, so a row may be written again, late, and by two sessions. A delete leaves a timestamp, too: it hides
-every cell up to that, also one that is written later.
+A row is made of cells with write timestamps. Of two writes to a cell the one with the higher timestamp stays, so
+a row may be written again, late, and by two sessions. A delete leaves a timestamp, too: it hides every cell up to
+that, also one that is written later. The elements of `lists` are there twice if a row is written twice with one
+timestamp.
 
-Three options make a target that asks more of a flusher, as targets with cells may do. The rows of `lists` are
-there twice if they are written twice with one timestamp (rule 26). `totals` are added in their order by one
-session (rule 27). With `if_absent` the first row of a key stays, and the target dates it itself (rule 14).
-
-The state lies in the instance, so the successor of a flusher that "crashed" finds what was written. Nothing
-here is code of a real target: a model must not use what it judges.
+The state lies in the instance, so the successor of a flusher that "crashed" finds what was written. Nothing here
+is code of a real target: a model must not use what it judges.
 """
 
 from __future__ import annotations
 
 import copy
-import itertools
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 import pyarrow as pa
 
-from wal_sink.clock import now_us
 from wal_sink.errors import InvalidRow, TargetRefused
-from wal_sink.model.ledger import LedgerState, Outcome, Owner, PassedRow, Window
-from wal_sink.model.plan import Column, Operation, Plan, WriteDemands
+from wal_sink.model.ledger import LedgerRow, Outcome
+from wal_sink.model.plan import Column, Operation, Plan
 from wal_sink.options import SHAPES, Options, about
 from wal_sink.targets.arrow_values import read_operations
 from wal_sink.targets.base import (
-    Delivery,
+    ErrorClass,
     IdempotentSession,
-    Kind,
-    OnRefused,
+    RefusedRow,
+    RowsRefused,
     Session,
     Slice,
     Target,
@@ -47,13 +42,9 @@ from wal_sink.targets.operations import (
     without_operation,
 )
 
-__all__ = ["Cell", "MemoryOptions", "MemorySession", "MemoryTarget", "ReadsOffers", "Row", "Shadow"]
+__all__ = ["Cell", "MemoryOptions", "MemorySession", "MemoryTarget", "Row"]
 
 Key = tuple[Any, ...]
-READ_AHEAD = 3
-"""Slices of offered rows."""
-PLACE = "(place)"
-"""The cell of a row with totals that says which row of the log was added last, by epoch and number."""
 
 
 class MemoryOptions(Options, frozen=True, kw_only=True):
@@ -68,24 +59,11 @@ class MemoryOptions(Options, frozen=True, kw_only=True):
     lists: Annotated[
         str, about("columns of lists, comma-separated, doubled if they are written twice", SHAPES)
     ] = ""
-    totals: Annotated[
-        str, about("columns, comma-separated, that are added to what is there", SHAPES)
-    ] = ""
-    if_absent: Annotated[bool, about("write a row only where there is none", SHAPES)] = False
 
     @property
     def words(self) -> Mapping[str, Operation]:
         """What each word of the operation column means."""
         return read_words(self.operation_column, self.operations)
-
-    @property
-    def demands(self) -> WriteDemands:
-        """What the rows ask of a flusher."""
-        return WriteDemands(
-            one_session=bool(self.totals or self.if_absent),
-            sent_once=bool(self.lists),
-            target_dated=self.if_absent,
-        )
 
 
 class Cell(NamedTuple):
@@ -111,20 +89,12 @@ class Row(NamedTuple):
     us: int
 
 
-class Shadow(NamedTuple):
-    """A plain write with a timestamp of the future: what updates write to these cells is never seen."""
-
-    until_us: int
-    cells: Collection[str] = LedgerState.__struct_fields__
-    """Fields of the ledger row."""
-
-
 class MemoryTarget(Target):
     """Rows and ledger in memory; unlike other targets it does not pickle, since its content is the point."""
 
+    interface = 2
     name = "memory"
     options_type = MemoryOptions
-    delivery = Delivery.IDEMPOTENT
 
     def __init__(self, options: MemoryOptions) -> None:
         super().__init__(options)
@@ -133,11 +103,8 @@ class MemoryTarget(Target):
         """Every cell that was written, also those that a delete hides."""
         self.deleted: dict[Key, int] = {}
         """Timestamps of deletes."""
-        self.ledger: dict[str, LedgerState] = {}
-        self.shadows: dict[str, Shadow] = {}
-        """Ledger rows with cells of the future, by query."""
-        self.clock_us: Callable[[], int] = now_us
-        """The clock of the target, microseconds since 1970."""
+        self.ledger: dict[str, LedgerRow] = {}
+        """Ledger rows, by their keys."""
         self.refuses: Callable[[Mapping[str, Any]], str] = lambda _row: ""
         """Says why a row is refused when it is written; empty: it is not."""
 
@@ -173,8 +140,8 @@ class MemoryTarget(Target):
             table="cells",
             columns=with_operation(columns, schema, given.operation_column),
             operations=dict(given.words) if given.operation_column else {},
-            demands=given.demands,
-            details={"nulls": given.nulls, "lists": given.lists, "totals": given.totals},
+            sent_once=bool(given.lists),
+            details={"nulls": given.nulls, "lists": given.lists},
         )
 
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
@@ -191,11 +158,11 @@ class MemoryTarget(Target):
             batch.schema.names.index(plan.operation), plan.operation, operations
         )
 
-    def connect(self, owner: Owner) -> Session:
+    def connect(self, query_id: str) -> Session:
         """Connect; always works."""
-        return MemorySession(self, owner)
+        return MemorySession(self, query_id)
 
-    def classify(self, error: Exception) -> Kind:
+    def classify(self, error: Exception) -> ErrorClass:
         """Retry connection errors, which tests inject; nothing of its own can fail."""
         return "retry" if isinstance(error, ConnectionError) else "fatal"
 
@@ -214,7 +181,7 @@ class MemoryTarget(Target):
         if key not in self.table:
             return None
         row, seen = self.table[key], self.seen(key)
-        values = {n: seen[n].value if n in seen else None for n in row.cells if n != PLACE}
+        values = {n: seen[n].value if n in seen else None for n in row.cells}
         there = row.us > self.deleted.get(key, -1)
         return values if there or any(value is not None for value in values.values()) else None
 
@@ -232,66 +199,58 @@ class MemoryTarget(Target):
         self.table[key] = Row(row.cells | merged, max(us, row.us))
 
 
-class ReadsOffers:
-    """Part of a session that reads ahead what is offered, as one does that encodes rows."""
-
-    _offered: Iterator[tuple[Plan, Slice]] = iter(())
-
-    def offer(self, rows: Iterator[tuple[Plan, Slice]]) -> None:
-        """Read the first of them while the next update is on its way."""
-        self._offered = rows
-
-    def read_offered(self) -> None:
-        """Read them: the update has been made, and its answer has not come."""
-        offered, self._offered = self._offered, iter(())
-        for _ in itertools.islice(offered, READ_AHEAD):
-            pass
-
-
-class MemorySession(ReadsOffers, IdempotentSession):
+class MemorySession(IdempotentSession):
     """A connection to a `MemoryTarget`. The rows of a call are in flight until the next one."""
 
-    def __init__(self, target: MemoryTarget, owner: Owner) -> None:
+    def __init__(self, target: MemoryTarget, query_id: str) -> None:
         self._target = target
-        self._owner = owner
+        self._query_id = query_id
         self._in_flight: list[tuple[Plan, Slice]] = []
-        self._refused: OnRefused | None = None
-        self._bases_us: dict[int, int] = {}
-        """Of the begun window: the timestamp of each epoch's first row."""
+        self._refused: list[RefusedRow] = []
 
-    def pass_over(self, refused: OnRefused | None, passed: Sequence[PassedRow] = ()) -> None:  # noqa: ARG002 -- rows are sent again as they are
-        """Tell of each row that the target refuses, and take the others."""
-        self._refused = refused
-
-    def read_ledger(self) -> LedgerState | None:
+    def read(self) -> LedgerRow | None:
         """Read the ledger row."""
         with self._target.lock:
-            return self._target.ledger.get(self._owner.query_id)
-
-    def start(self, window: Window) -> None:
-        """Expect the rows of a window: totals are added by their places in it."""
-        self._in_flight = []
-        self._bases_us = {begun.epoch: begun.base_us for begun in window.epochs}
+            return self._target.ledger.get(self._query_id)
 
     def write(self, plan: Plan, rows: Slice) -> None:
         """Write the rows of the call before; those of this call stay in flight until the next one."""
-        self.drain()
+        self._send()
         self._in_flight = [(plan, rows)]
 
     def drain(self) -> None:
-        """Write what is in flight."""
+        """Write what is in flight.
+
+        :raises RowsRefused: the target refuses rows, of all calls since the last one.
+        """
+        self._send()
+        refused, self._refused = self._refused, []
+        if refused:
+            raise RowsRefused(refused)
+
+    def finish(self, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
+        """Replace the row if it is the one that was seen."""
+        self.drain()
+        with self._target.lock:
+            if self._target.ledger.get(self._query_id) != seen:
+                return Outcome.CONFLICT
+            self._target.ledger[self._query_id] = new
+            return Outcome.APPLIED
+
+    def close(self) -> None:
+        """Forget what is in flight."""
+        self._in_flight, self._refused = [], []
+
+    def _send(self) -> None:
         while self._in_flight:
             plan, rows = self._in_flight.pop(0)
             for index, values in enumerate(rows.batch.to_pylist()):
-                self._write(plan, rows.epoch, rows.first_us + index, values)
+                self._write(plan, rows.first_us + index, values)
 
-    def _write(self, plan: Plan, epoch: int, us: int, values: dict[str, Any]) -> None:
+    def _write(self, plan: Plan, us: int, values: dict[str, Any]) -> None:
         target = self._target
         if why := target.refuses(values):
-            error = TargetRefused(why, "Change the target.")
-            if self._refused is None or plan.demands.one_session:
-                raise error
-            self._refused(us, error)
+            self._refused.append(RefusedRow(us, TargetRefused(why, "Change the target.")))
             return
         operation = plan.operation and values.pop(plan.operation)
         key = tuple(values.pop(name) for name in target.keys)
@@ -299,51 +258,9 @@ class MemorySession(ReadsOffers, IdempotentSession):
             if operation == DELETE:
                 target.deleted[key] = max(us, target.deleted.get(key, -1))
                 return
-            if plan.demands.target_dated:
-                if target.read(key) is not None:
-                    return
-                us = target.clock_us()
             null_us = -1 if plan.details["nulls"] == "unset" else us  # older than any other cell
             cells = {n: Cell(v, null_us if v is None else us) for n, v in values.items()}
-            if totals := _names(plan.details["totals"]):
-                place = Cell((epoch, us - self._bases_us[epoch]), us)
-                seen = target.seen(key)
-                if PLACE in seen and place.value <= seen[PLACE].value:
-                    return  # they have it already
-                for name in totals:
-                    if name in seen and values[name] is not None:
-                        cells[name] = Cell((seen[name].value or 0) + values[name], us)
-                cells[PLACE] = place
             target.upsert(key, us, cells, _names(plan.details["lists"]))
-
-    def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
-        """Replace the row if it is the one that was seen."""
-        with self._target.lock:
-            there = self._target.ledger.get(self._owner.query_id)
-            if there == seen:
-                self._put(new)
-        self.read_offered()
-        return Outcome.APPLIED if there == seen else Outcome.CONFLICT
-
-    def written_us(self) -> int | None:
-        """Return the timestamp of a plain write that shadows the row, or cells of it."""
-        shadow = self._target.shadows.get(self._owner.query_id)
-        return shadow and shadow.until_us
-
-    def now_us(self) -> int | None:
-        """Return what the target's clock says."""
-        return self._target.clock_us()
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-    def _put(self, new: LedgerState) -> None:
-        """Write the row; without effect on cells that are shadowed (rule 16)."""
-        query_id, ledger = self._owner.query_id, self._target.ledger
-        shadow, there = self._target.shadows.get(query_id), ledger.get(query_id)
-        if shadow and there:
-            new = msgspec.structs.replace(new, **{n: getattr(there, n) for n in shadow.cells})
-        ledger[query_id] = new
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -1,13 +1,12 @@
 """Plays a streaming query without Spark: the same durable steps in the same order, and no JVM.
 
-It plays Spark, never the sink: tickets, segments, manifests and the flush are the real code. Its order is
-the one measured on Spark 4.3: metadata, onQueryStarted, read the checkpoint, offsets/N, tasks, commit(),
-commits/N. `docs/targets.md#under-kills` has a test of a target by it.
+It plays Spark, never the sink: segments, manifests, the state and the flush are the real code. Its order is the
+one measured on Spark 4.3: metadata, read the checkpoint, offsets/N, tasks, commit(), commits/N.
+`docs/targets.md#under-kills` has a test of a target by it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import uuid
 from collections.abc import Callable, Sequence
@@ -19,20 +18,20 @@ from state_backends import StateBackend, open_backend
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
 from wal_sink.errors import WalSinkError
-from wal_sink.flush.flusher import Flusher, Pipeline
-from wal_sink.flush.run_history import RunHistory
+from wal_sink.flush.flusher import Flusher, Pass, Pipeline
 from wal_sink.model import paths
 from wal_sink.model.manifest import Appended, Execution, Manifest, Task
 from wal_sink.model.plan import Plan, several_plans_key
-from wal_sink.protocol.next_step import Idle, Step
+from wal_sink.model.state import State
+from wal_sink.protocol.flush_order import SENDINGS
+from wal_sink.protocol.retention import Retention
 from wal_sink.publish.append import OnInvalidRow, append, most_inline
-from wal_sink.publish.fencing import take_ticket
-from wal_sink.publish.publisher import Publisher
-from wal_sink.publish.start import begin_log, note_without_sink
+from wal_sink.publish.backpressure import Backpressure, Budget
+from wal_sink.publish.publisher import Publisher, Terms
 from wal_sink.targets.base import Session, Target
 from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget
-from wal_sink.wal.log import Log
-from wal_sink.wal.targets import attach_targets
+from wal_sink.wal.states import newest
+from wal_sink.wal.store import LogStore
 
 Row = tuple[Any, ...]
 Rows = Sequence[Row]
@@ -45,27 +44,27 @@ def in_memory() -> tuple[StateBackend, StateBackend]:
     return open_backend(f"memory://{name}/ck"), open_backend(f"memory://{name}/log")
 
 
-def until_rest(flusher: Flusher) -> list[Step]:
-    """Run a flusher until there is nothing to do; return its steps."""
-    steps: list[Step] = []
-    for _ in range(100):
-        steps.append(flusher.run_once())
-        if isinstance(steps[-1], Idle):
-            return steps
-    raise AssertionError(f"the flusher never rests: {steps[-5:]}")
+def until_idle(flusher: Flusher) -> list[Pass]:
+    """Run a flusher until there is nothing to do; return its passes."""
+    passes: list[Pass] = []
+    for _ in range(200):
+        passes.append(flusher.run_once())
+        if passes[-1].idle:
+            return passes
+    raise AssertionError(f"the flusher is never idle: {passes[-5:]}")
 
 
 def flush(flusher: Flusher) -> None:
-    """Flush as the loop does: what an error interrupted is tried again, on a new connection."""
-    for _ in range(100):
+    """Flush as the loop does: what an error interrupted is tried again, over a new connection."""
+    for _ in range(200):
         try:
-            if isinstance(flusher.run_once(), Idle):
+            if flusher.run_once().idle:
                 return
         except WalSinkError as error:
             if not error.transient:
                 raise
             flusher.close()
-    raise AssertionError("the flusher never rests")
+    raise AssertionError("the flusher is never idle")
 
 
 class PlayedQuery:
@@ -88,7 +87,8 @@ class PlayedQuery:
         self.query_id = str(uuid.uuid4())
         self.clock: Callable[[], int] = now_us
         """Of driver and flushers, microseconds since 1970."""
-        self.retention_s = 0.0
+        self.retention = Retention(us=0, bytes=0)
+        self.budget = Budget(max_bytes=10 << 30, on_full="fail")
         self.on_invalid_row: OnInvalidRow = "fail"
         self.inline_from: int | None = None
         """The first partition whose small segments are in the manifest; None: here all are files."""
@@ -107,8 +107,8 @@ class PlayedQuery:
 
     @property
     def targets(self) -> dict[str, Target]:
-        """The targets by name; the only one has none."""
-        return {"": self.target}
+        """The targets by name; a single one is called as its kind."""
+        return {self.target.name: self.target}
 
     @property
     def inline(self) -> range:
@@ -117,13 +117,20 @@ class PlayedQuery:
 
     @property
     def several(self) -> bool:
-        """Whether the targets have names."""
-        return "" not in self.targets
+        """True if the query names its targets."""
+        return len(self.targets) > 1
 
     @property
-    def log(self) -> Log:
+    def store(self) -> LogStore:
         """The log, without faults."""
-        return Log(self.log_backend, several=self.several)
+        return LogStore(self.log_backend)
+
+    @property
+    def state(self) -> State:
+        """The newest state of the log, which is there."""
+        state = newest(self.store)
+        assert state is not None
+        return state
 
     def frame(self, rows: Rows) -> pa.RecordBatch:
         """Return rows as the DataFrame has them: each has its values in the order of the schema."""
@@ -131,55 +138,43 @@ class PlayedQuery:
             [dict(zip(self.schema.names, row, strict=True)) for row in rows], self.schema
         )
 
-    def run(
-        self,
-        faults: Faults | None = None,
-        *,
-        listening: bool = True,
-        run_history: RunHistory | None = None,
-    ) -> Run[Self]:
-        """Start a run of the query; `listening` means that the sink is registered."""
-        return Run(
-            self, faults or Faults(), listening=listening, run_history=run_history or RunHistory()
-        )
+    def run(self, faults: Faults | None = None) -> Run[Self]:
+        """Start a run of the query."""
+        return Run(self, faults or Faults())
 
-    def flusher(
-        self,
-        faults: Faults | None = None,
-        run_history: RunHistory | None = None,
-        name: str = "",
-    ) -> Flusher:
+    def flusher(self, faults: Faults | None = None, name: str = "") -> Flusher:
         """Start a flusher, in a process of its own as far as its memory goes.
 
-        :param run_history: what its process saw of runs; None when it is a process without any.
-        :param name: of its target.
+        :param name: of its target; the first one by default.
         """
-        faults = faults or Faults()
+        faults, name = faults or Faults(), name or next(iter(self.targets))
         pipeline = Pipeline(
-            self.query_id,
-            Log(FaultyBackend(self.log_backend, faults), name),
-            Checkpoint(FaultyBackend(self.checkpoint, faults)),
-            FaultyTarget(self.targets[name], faults, self._sessions),
-            self.retention_s,
-            self.on_invalid_row == "quarantine",
+            query_id=self.query_id,
+            store=LogStore(FaultyBackend(self.log_backend, faults)),
+            checkpoint=Checkpoint(FaultyBackend(self.checkpoint, faults)),
+            target=FaultyTarget(self.targets[name], faults, self._sessions),
+            target_name=name,
+            several=self.several,
+            retention=self.retention,
+            quarantine=self.on_invalid_row == "quarantine",
         )
-        return Flusher(pipeline, clock_us=self.clock, run_history=run_history or RunHistory())
+        return Flusher(pipeline, clock_us=self.clock)
 
-    def flush(
-        self, faults: Faults | None = None, run_history: RunHistory | None = None
-    ) -> list[Step]:
-        """Flush until there is nothing to do; return the steps.
+    def flush(self, faults: Faults | None = None) -> list[Pass]:
+        """Flush into every target until there is nothing to do; return the passes.
 
         :raises Crash: the faults inject it. A dead flusher closes nothing: see `end_sessions`.
         """
-        flusher = self.flusher(faults, run_history)
-        try:
-            steps = until_rest(flusher)
-        except Exception:
+        passes = []
+        for name in self.targets:
+            flusher = self.flusher(faults, name)
+            try:
+                passes += until_idle(flusher)
+            except Exception:
+                flusher.close()
+                raise
             flusher.close()
-            raise
-        flusher.close()
-        return steps
+        return passes
 
     def end_sessions(self) -> None:
         """Let the target notice that its clients are gone, as a server does when a process dies."""
@@ -194,39 +189,25 @@ Query_co = TypeVar("Query_co", bound=PlayedQuery, covariant=True)
 class Run(Generic[Query_co]):
     """One run of the query, from `start()` on."""
 
-    def __init__(
-        self, query: Query_co, faults: Faults, *, listening: bool, run_history: RunHistory
-    ) -> None:
+    def __init__(self, query: Query_co, faults: Faults) -> None:
         self.query = query
         self.faults = faults
-        self.run_history = run_history
         self.run_id = str(uuid.uuid4())
-        self.log = Log(FaultyBackend(query.log_backend, faults), several=query.several)
+        self.store = LogStore(FaultyBackend(query.log_backend, faults))
         self.checkpoint = FaultyBackend(query.checkpoint, faults)
         if "metadata" not in self.checkpoint.list():
             self.checkpoint.create("metadata", json.dumps({"id": query.query_id}).encode())
-        if listening:
-            with contextlib.suppress(OSError):  # an error in the callback does not stop Spark
-                if query.several:
-                    attach_targets(
-                        self.log, Checkpoint(self.checkpoint), query.targets, query.clock(), "user"
-                    )
-                begin_log(self.log, Checkpoint(self.checkpoint))
-                note_without_sink(self.log, Checkpoint(self.checkpoint))
-                take_ticket(self.log, self.run_id)
-            run_history.watch(query.query_id)
-            run_history.started(query.query_id, self.run_id)
         self.next = Checkpoint(self.checkpoint).last_commit() + 1
         schema = query.frame(()).schema
         named = {name: (target.name, target.shape) for name, target in query.targets.items()}
         key = several_plans_key(schema, named)
         self.plans: dict[str, Plan] = {}
         for name, target in query.targets.items():
-            log = self.log.of(name)
-            if log.plan(key) is None:
-                log.create(paths.PLAN, key, FaultyTarget(target, faults).plan(schema, key))
-            plan = log.plan(key)
-            assert plan is not None
+            path = paths.PLAN.path(paths.PlanName(name, key))
+            plan = self.store.read_record(Plan, path)
+            if plan is None:
+                plan = FaultyTarget(target, faults).plan(schema, key)
+                self.store.create(path, plan.to_json())
             self.plans[name] = plan
         self.plan = next(iter(self.plans.values()))
 
@@ -257,8 +238,7 @@ class Run(Generic[Query_co]):
     def write_offsets(self, offset: str | None = None) -> None:
         """Write offsets/N, unless a run before has planned the batch already."""
         epoch = self.next
-        conf = {"spark.sql.shuffle.partitions": "2"}
-        metadata = json.dumps({"batchTimestampMs": self.query.clock(), "conf": conf})
+        metadata = json.dumps({"batchTimestampMs": self.query.clock(), "conf": {}})
         body = f'v1\n{metadata}\n{{"offset":{offset or epoch}}}'
         if f"offsets/{epoch}" not in self.checkpoint.list("offsets/"):
             self.checkpoint.create(f"offsets/{epoch}", body.encode())
@@ -277,7 +257,7 @@ class Run(Generic[Query_co]):
                     partition=number,
                     task_attempt=0,
                 ),
-                backend=self.log.backend,
+                backend=self.store.backend,
                 check=self._check,
                 compression="lz4",
                 on_invalid_row=self.query.on_invalid_row,
@@ -304,20 +284,20 @@ class Run(Generic[Query_co]):
 
     def commit(self, appended: list[Appended]) -> Manifest | None:
         """Call the sink's `commit()`."""
-        publisher = Publisher(
-            self.log,
-            Checkpoint(self.checkpoint),
+        query, checkpoint = self.query, Checkpoint(self.checkpoint)
+        terms = Terms(
+            targets=tuple(query.targets),
             plan=self.plan.key,
+            sendings=SENDINGS if any(plan.sent_once for plan in self.plans.values()) else 1,
+            max_bytes=query.budget.max_bytes,
             options=self.options,
-            clock_us=self.query.clock,
         )
+        backpressure = Backpressure(query.budget, self.store, checkpoint.url, clock_us=query.clock)
+        publisher = Publisher(self.store, checkpoint, terms, backpressure, clock_us=query.clock)
         return publisher.publish(self.execution, appended)
 
-    def write_commit(self, partitions: Sequence[Rows], *, heard: bool = True) -> None:
-        """Write commits/N; an epoch that exists stays, as for Spark's rename without overwriting.
-
-        :param heard: whether the event about it arrives.
-        """
+    def write_commit(self, partitions: Sequence[Rows]) -> None:
+        """Write commits/N; an epoch that exists stays, as for Spark's rename without overwriting."""
         path = f"commits/{self.next}"
         body = json.dumps({"nextBatchWatermarkMs": 0, "by": self.run_id})
         try:
@@ -327,12 +307,4 @@ class Run(Generic[Query_co]):
             if there and body.encode() in self.query.checkpoint.read(path):
                 self.query.keepers[self.next] = self.run_id
                 self.query.committed[self.next] = [row for rows in partitions for row in rows]
-        if heard:
-            with self.faults.around(f"event {self.next}"):
-                pass  # it comes late, and in a crash never
-            self.run_history.progressed(self.query.query_id, self.run_id, self.next)
         self.next += 1
-
-    def end(self, *, gave_way: bool = False) -> None:
-        """End as a query does whose driver lives on."""
-        self.run_history.terminated(self.query.query_id, self.run_id, gave_way=gave_way)

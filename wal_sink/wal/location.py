@@ -1,12 +1,12 @@
-"""Finds a query's checkpoint and log, opens their stores, and checks that they belong together (rule 1).
+"""Finds a query's checkpoint and log, opens their stores, and checks that they belong together (`identity`).
 
-Both URLs are made absolute once, then passed on as they are (rule 0). Storage options belong to a kind of
+Both URLs are made absolute once, then passed on as they are. Storage options belong to a kind of
 store: one mapping from URL scheme to options opens every place of a query, and any other place that an
 operator names. Only where log and checkpoint are in one kind of store with different options (two accounts,
 say) does each of them have an entry of its own, under its URL.
 
-`log.json` names its checkpoint, so that a copied checkpoint cannot use the log of the first one. The
-checkpoint names its log, in `wal_sink/location.json`, so that a query whose `wal.location` was changed
+The state names its checkpoint, so that a copied checkpoint cannot use the log of the first one. The checkpoint
+names its log, in `wal_sink/location.json`, so that a query whose `wal.location` was changed
 cannot start a second log while epochs are pending in the first: they would never be flushed.
 
 A log below `wal.location` stays when its checkpoint is deleted. The next start there is a new query with a
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import uuid
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -34,9 +33,9 @@ from wal_sink import errors
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import CorruptLog, LogFull, LogUnavailable, OptionError, WrongOwner
 from wal_sink.model import paths
-from wal_sink.model.records import LogIdentity
-from wal_sink.wal.log import Log, read_many
-from wal_sink.wal.targets import flushed_epoch
+from wal_sink.model.state import State, Target
+from wal_sink.wal.states import newest
+from wal_sink.wal.store import LogStore
 
 LOG_FOLDER = "wal_sink"
 """Folder of the logs inside the checkpoint, when `wal.location` does not say otherwise."""
@@ -55,17 +54,14 @@ class Location(NamedTuple):
     """The folder in which each query's log has a folder named by its query id (rule 1)."""
     stores: Mapping[str, StorageOptions]
     """See `options_for`."""
-    several: bool = False
-    """Whether the log has targets with names."""
 
     def open_checkpoint(self) -> Checkpoint:
         """Open the checkpoint; no I/O."""
         return Checkpoint(open_place(self.checkpoint, self.stores))
 
-    def open_log(self, query_id: str) -> Log:
+    def open_log(self, query_id: str) -> LogStore:
         """Open the log of a query; no I/O."""
-        backend = open_place(child_url(self.logs, query_id), self.stores)
-        return Log(backend, several=self.several)
+        return LogStore(open_place(child_url(self.logs, query_id), self.stores))
 
 
 def options_for(url: str, stores: Mapping[str, StorageOptions]) -> StorageOptions:
@@ -163,9 +159,9 @@ def find_by_checkpoint(
         places.insert(0, below(_folder_of(named, query_id, opened.url, argument)))
     for place in places:
         backend = place.open_log(query_id).backend
-        # Of a log that was published to, runs/ has up to 200 names; of what was left of one, any name counts.
-        if backend.list(paths.CLAIM.folder) or backend.list():
-            return query_id, place._replace(several=bool(backend.list(paths.TARGET_STATE.folder)))
+        # The state has 100 names or a few more; of what was left of a log, any name counts.
+        if backend.list(paths.STATE.folder) or backend.list():
+            return query_id, place
     raise OptionError(
         f"There is no log of query {query_id} at"
         f" {' or '.join(place.open_log(query_id).url for place in places)}.",
@@ -216,91 +212,56 @@ def _folder_of(log: str, query_id: str, checkpoint: str, argument: str) -> str:
     return logs
 
 
-def owned(log: Log, checkpoint: Checkpoint) -> LogIdentity | None:
-    """Read the log's identity; None before the query's first start.
+def refuse_other_log(store: LogStore, checkpoint: Checkpoint) -> None:
+    """Refuse a log that is not the one which the checkpoint names.
 
-    :raises WrongOwner: log and checkpoint do not belong together.
+    :raises WrongOwner: epochs may be pending in the other one.
     """
-    _refuse_other_log(log, checkpoint)
-    identity = log.identity()
-    if identity is not None:
-        _refuse_other_checkpoint(identity, log, checkpoint)
-    return identity
-
-
-def tie(log: Log, checkpoint: Checkpoint) -> LogIdentity:
-    """Tie log and checkpoint together, once, as the first run starts; return the identity that stands.
-
-    Called before Spark reads the checkpoint, so no run that has called it computes an epoch before the log's
-    first one. The checkpoint names its log last: a location in which nothing can be written ties nothing.
-
-    :raises WrongOwner: another log or checkpoint was faster.
-    :raises CorruptLog: see `refuse_vanished`.
-    """
-    identity = owned(log, checkpoint) or refuse_vanished(log, checkpoint)
-    if identity is None:
-        first = checkpoint.last_commit(fresh=True) + 1
-        made = LogIdentity(log_id=uuid.uuid4().hex, checkpoint=checkpoint.url, first_epoch=first)
-        identity = log.create_or_read(paths.IDENTITY, (), made)
-        _refuse_other_checkpoint(identity, log, checkpoint)
-    checkpoint.create_log_url(log.url)
-    _refuse_other_log(log, checkpoint)
-    return identity
-
-
-def refuse_vanished(log: Log, checkpoint: Checkpoint) -> LogIdentity | None:
-    """Refuse a log that has vanished with all that was pending in it: a new one would begin behind that.
-
-    :returns: the identity, if the first start was quicker; None before it.
-    :raises CorruptLog: the log says that runs have published in it, and no longer whose it is; or the
-        checkpoint names it, which the first start does last, and there is none.
-    """
-    published = log.keys(paths.CLAIM, fresh=True)
-    if checkpoint.log_url() is None and not published:
-        return None
-    if (identity := log.identity()) is not None:
-        return identity
-    if published:
-        raise lost_identity(log)
-    raise CorruptLog(
-        f"{checkpoint.url} has the log {log.url}, and there is none: it was deleted or moved, or its file"
-        " system is not mounted",
-        "Mount it, or restore it from a copy. If it is lost, with all epochs that were pending in it: delete"
-        f" {checkpoint.url}/{checkpoint.LOG_URL}, and start the query again; it goes on behind them.",
-    )
-
-
-def lost_identity(log: Log) -> CorruptLog:
-    """Return the error of a run whose log no longer says whose it is."""
-    return CorruptLog(f"{log.url}/{paths.LOG} is gone", errors.LOST_IDENTITY)
-
-
-def _refuse_other_log(log: Log, checkpoint: Checkpoint) -> None:
-    found = checkpoint.log_url()
-    if found is not None and found != log.url:
-        is_new = found.rpartition("/")[2] != log.url.rpartition("/")[2]
+    named = checkpoint.log_url()
+    if named is not None and named != store.url:
+        new_query = named.rpartition("/")[2] != store.url.rpartition("/")[2]
         raise WrongOwner(
-            f"The log of {checkpoint.url} is {found}, not {log.url}",
-            "Set wal.location back: epochs may wait in that log. A copied checkpoint must not be"
-            f" used: start the copy with a new one. If checkpoint or log were moved: {errors.ADOPT}."
-            " If nothing was published in that log yet: delete it, and"
-            f" {checkpoint.url}/{checkpoint.LOG_URL}."
+            f"The log of {checkpoint.url} is {named}, not {store.url}.",
+            "Set wal.location back: epochs may be pending in that log. Start a copy of a checkpoint with a new"
+            f" checkpoint. If checkpoint or log were moved: {errors.ADOPT}. If nothing was published in that"
+            f" log yet, delete it, and {checkpoint.url}/{checkpoint.LOG_URL}."
             + (
-                f" If Spark's files were deleted to begin with a new query: delete {checkpoint.LOG_URL}, too."
-                " The next start with the same wal.location says which epochs wait in the old log."
-                if is_new
+                f" If Spark's files were deleted to begin with a new query, delete {checkpoint.LOG_URL}, too:"
+                " the next start with the same wal.location says which epochs are pending in the old log."
+                if new_query
                 else ""
             ),
         )
 
 
-def _refuse_other_checkpoint(identity: LogIdentity, log: Log, checkpoint: Checkpoint) -> None:
-    if identity.checkpoint != checkpoint.url:
-        raise WrongOwner(
-            f"{log.url} belongs to the checkpoint {identity.checkpoint}, not to {checkpoint.url}",
-            "A copied checkpoint must not be used: start the copy with a new one. If the checkpoint"
-            f" was moved: {errors.ADOPT}.",
+def refuse_vanished(store: LogStore, checkpoint: Checkpoint) -> None:
+    """Refuse a log without a state that the checkpoint names: a new one would begin after what was pending.
+
+    :raises CorruptLog: the first run has made the log, and it is gone.
+    """
+    if checkpoint.log_url() is None:
+        return
+    raise CorruptLog(
+        f"{checkpoint.url} has the log {store.url}, and there is none: it was deleted or moved, or its file"
+        " system is not mounted.",
+        "Mount it, or restore it from a copy. If it is lost, its pending epochs are lost, too: delete"
+        f" {checkpoint.url}/{checkpoint.LOG_URL} and start the query again; it continues after them. Then"
+        f" {errors.ADOPT}.",
+    )
+
+
+def named_target(state: State, name: str) -> Target:
+    """Return a target of the log by its name.
+
+    :raises OptionError: the log has none of this name.
+    """
+    target = state.target(name)
+    if target is None:
+        raise OptionError(
+            f"The log has no target {name}.",
+            f"Its targets are: {', '.join(each.name for each in state.targets)}.",
         )
+    return target
 
 
 @contextlib.contextmanager
@@ -348,43 +309,39 @@ def _unavailable(what: str, error: Exception, remedy: str) -> LogUnavailable:
 
 
 class AbandonedLog(NamedTuple):
-    """A log whose checkpoint was deleted, and the epochs that are published in it and not flushed."""
+    """The log of an earlier query, whose checkpoint was deleted and made again."""
 
     query_id: str
-    log: Log
+    url: str
     epochs: tuple[int, ...]
-    """At least one, ascending. All but the last were checkpointed; the last one may have been."""
+    """Published and not flushed to every target. All but the last one were checkpointed; the last one may have
+    been."""
 
 
 def abandoned_logs(location: Location, query_id: str) -> list[AbandonedLog]:
     """Find the logs that other queries with this query's checkpoint have left.
 
-    One listing, and one read for each log that lies there: for the first start of a query.
+    One listing, and two requests for each log that lies there: for the first start of a query.
     """
     logs = open_place(location.logs, location.stores)
-    others = [name for name in logs.folders() if name != query_id]
-    opened = [location.open_log(name) for name in others]
-    if not opened:
-        return []
-    identities = read_many(opened[0], _identity, opened)
     found = []
-    for name, log, identity in zip(others, opened, identities, strict=True):
-        if identity is not None and identity.checkpoint == location.checkpoint:
-            # A log has targets with names for ever, or never, whatever the new query has.
-            view = Log(log.backend, several=bool(log.backend.list(paths.TARGET_STATE.folder)))
-            if epochs := unflushed(view):
-                found.append(AbandonedLog(name, view, epochs))
+    for name in logs.folders():
+        if name == query_id:
+            continue
+        store = location.open_log(name)
+        try:
+            state = newest(store)
+        except (OSError, CorruptLog):
+            continue  # it may be of another user, or no log at all
+        if state is None or state.checkpoint != location.checkpoint:
+            continue
+        if epochs := unflushed(state):
+            found.append(AbandonedLog(name, store.url, epochs))
     return found
 
 
-def unflushed(log: Log) -> tuple[int, ...]:
-    """Return the epochs that are published and not flushed to every attached target, ascending."""
-    flushed = flushed_epoch(log)
-    return tuple(sorted({each.epoch for each in log.attempts() if each.epoch > flushed}))
-
-
-def _identity(log: Log) -> LogIdentity | None:
-    try:
-        return log.identity()
-    except (OSError, CorruptLog):
-        return None  # it may be of another user, or no log at all
+def unflushed(state: State) -> tuple[int, ...]:
+    """Return the epochs that are published and not flushed to every target, ascending."""
+    marks = (target.mark.epoch for target in state.live)
+    flushed = min(marks, default=state.last.epoch)
+    return tuple(range(flushed + 1, state.last.epoch + 1))

@@ -149,7 +149,7 @@ def read_segment(
     if rows != ref.rows:
         raise CorruptLog(
             f"Segment {backend.url}/{ref.path} holds {rows} rows, its manifest says {ref.rows}",
-            errors.restore_or_skip(paths.segment_epoch(ref.path), begun=True),
+            errors.restore_or_give_up(paths.segment_epoch(ref.path)),
         )
 
 
@@ -180,7 +180,7 @@ def _decoding(backend: StateBackend, ref: SegmentRef, source: pa.NativeFile) -> 
             f"Segment {backend.url}/{ref.path} is what its manifest says, and pyarrow {pa.__version__} cannot"
             f" read it: {error}",
             "If a newer version of wal_sink or of pyarrow wrote it, flush with that one."
-            f" {errors.restore_or_skip(paths.segment_epoch(ref.path), begun=True)}",
+            f" {errors.restore_or_give_up(paths.segment_epoch(ref.path))}",
         ) from error
 
 
@@ -237,7 +237,7 @@ def _refuse_other(found: tuple[int, str], ref: SegmentRef, log: str) -> None:
             f"Segment {log}/{ref.path} {'' if ref.is_file else 'in its manifest '}has {size} bytes with"
             f" SHA-256 {digest};"
             f" its manifest says {ref.bytes} bytes with {ref.digest}",
-            errors.restore_or_skip(paths.segment_epoch(ref.path), begun=True),
+            errors.restore_or_give_up(paths.segment_epoch(ref.path)),
         )
 
 
@@ -268,28 +268,19 @@ class _DigestingFile:
 
 
 ROW = "row"
-_PLAN = "plan"
 TEXTS = ("kind", "target", "column", "reason", "remedy")
 """The kind of the error, `InvalidRow` from a task or `TargetRefused` from the flush; which of several targets
 refuses, else empty; the column, empty where none alone is to blame; what is wrong; and what to do."""
 
 
-def with_reasons(rows: pa.RecordBatch, texts: tuple[str, ...], plan: str = "") -> pa.RecordBatch:
+def with_reasons(rows: pa.RecordBatch, texts: tuple[str, ...]) -> pa.RecordBatch:
     """Return rows with why they are refused, as a segment holds them.
 
     :param texts: one for each of `TEXTS`, the same for all rows.
-    :param plan: key of the plan by which the rows were cast; empty: they are as the DataFrame has them.
     """
     structs = pa.StructArray.from_arrays(rows.columns, fields=list(rows.schema))
     why = [_repeated(text, rows.num_rows) for text in texts]
-    found = pa.RecordBatch.from_arrays([structs, *why], names=[ROW, *TEXTS])
-    return found.replace_schema_metadata({_PLAN: plan}) if plan else found
-
-
-def plan_key_of(schema: pa.Schema) -> str:
-    """Return the key of the plan by which the rows of a segment were cast; empty for none."""
-    found: bytes = (schema.metadata or {}).get(_PLAN.encode(), b"")
-    return found.decode()
+    return pa.RecordBatch.from_arrays([structs, *why], names=[ROW, *TEXTS])
 
 
 def rows_of(refused: pa.RecordBatch) -> pa.RecordBatch:

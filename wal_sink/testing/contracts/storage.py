@@ -415,15 +415,6 @@ class StateBackendContract:
         assert backend.list() == backend.folders() == []
         assert backend.list("manifests/") == backend.list("segments/7/x") == []
 
-    def test_a_fresh_listing_has_what_a_listing_has(self, backend: StateBackend) -> None:
-        """(3) And leaves nothing behind: no object, and nothing for a sweep."""
-        assert backend.list_fresh("m/") == []
-        for path in ("m/1", "m/a/2", "z"):
-            backend.create(path, b"x")
-        assert backend.list_fresh("m/") == ["m/1", "m/a/2"]
-        assert backend.list_fresh() == backend.list() == ["m/1", "m/a/2", "z"]
-        assert backend.sweep_unfinished(0) == 0
-
     def test_a_copy_is_an_object_of_its_own(self, backend: StateBackend) -> None:
         """(1, 2) It stays when the first one goes, and replaces nothing."""
         backend.create_missing({"a/first": b"content", "b/third": b"other"})

@@ -1,0 +1,62 @@
+"""Bounds the rows that a flusher sends in a second: `flush.maxRowsPerSecond`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+from wal_sink.targets.base import Slice, part_of
+
+_PART_S = 0.25
+"""The longest pause, unless a single row takes longer: a flush can be interrupted after it."""
+
+
+def divided(rows_per_second: int | None, tasks: int) -> int | None:
+    """Return the rate of each of several tasks that write at once: together they keep the whole one.
+
+    Each gets at least one row a second. So with more tasks than rows a second they are faster together.
+    """
+    return None if rows_per_second is None else max(rows_per_second // tasks, 1)
+
+
+class RateLimit:
+    """Lets rows through at a rate; used by one flusher, for all that it flushes.
+
+    The generic cell rate algorithm (ITU-T I.371) without tolerance: each part of n rows makes the next one due
+    n / rate seconds later, and time that was not used is lost. So no burst follows a pause.
+
+    :param rows_per_second: None lets everything through as it is.
+    :param clock: seconds, never backwards.
+    :param sleep: waits for seconds.
+    """
+
+    def __init__(
+        self,
+        rows_per_second: int | None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._rate = rows_per_second
+        self._clock = clock
+        self._sleep = sleep
+        self._due = float("-inf")
+
+    def paced(self, rows: Slice) -> Iterator[Slice]:
+        """Yield the same rows in parts, each when it is due."""
+        if not rows.batch.num_rows:
+            return
+        if self._rate is None:
+            yield rows
+            return
+        most = max(int(self._rate * _PART_S), 1)
+        for begin in range(0, rows.batch.num_rows, most):
+            part = part_of(rows, begin, begin + most)
+            self._wait(part.batch.num_rows / self._rate)
+            yield rows if rows.batch.num_rows <= most else part
+
+    def _wait(self, seconds: float) -> None:
+        """Wait until the next part is due, which then makes the one after it due `seconds` later."""
+        wait_s = self._due - self._clock()
+        if wait_s > 0:
+            self._sleep(wait_s)
+        self._due = max(self._due, self._clock()) + seconds

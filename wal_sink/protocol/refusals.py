@@ -1,0 +1,78 @@
+"""The errors by which several transitions of the state refuse. Pure; not connected yet."""
+
+from __future__ import annotations
+
+from wal_sink.errors import Diverged, Fenced, LedgerBehindLog, MissingManifest, WrongOwner
+from wal_sink.model.ledger import LedgerRow
+from wal_sink.model.state import State, Target
+
+
+def refuse_other_log(state: State, target: Target, row: LedgerRow) -> None:
+    """Raise `WrongOwner` if a ledger row is of another log."""
+    if (row.query_id, row.log_id) == (state.query_id, state.log_id):
+        return
+    raise WrongOwner(
+        f"The ledger row of target {target.name} is of log {row.log_id}, and this is log {state.log_id}:"
+        " another copy of the query writes there, or the log is a new one",
+        "Start a copy with a new checkpoint. If only this query owns the table: `wal-sink adopt CHECKPOINT`.",
+    )
+
+
+def refuse_completed(state: State, epoch: int, committed: int) -> None:
+    """Raise `Fenced` if Spark has completed an epoch that a run wants to publish."""
+    if committed >= epoch:
+        raise fenced(state, epoch, f"Spark has completed epoch {committed}")
+
+
+def fenced(state: State, epoch: int, why: str = "") -> Fenced:
+    """Return the error of a run that may not publish."""
+    run = "none" if state.run is None else state.run.run_id
+    return Fenced(
+        f"Epoch {epoch} is not published: {why or f'the run that may publish is {run}'}. Another run of the"
+        " query was quicker",
+        "Find out why two drivers run on one checkpoint, and see that one goes on.",
+    )
+
+
+def missing_manifest(state: State, epoch: int) -> MissingManifest:
+    """Return the error of a manifest that is not there."""
+    return MissingManifest(
+        f"Epoch {epoch} has no manifest in the log, whose newest epoch is {state.last.epoch}. Its rows would"
+        " be skipped",
+        "Restore the folder manifests/ from a copy of the log. If there is none:"
+        f" `wal-sink give-up CHECKPOINT --epoch {epoch}`.",
+    )
+
+
+def behind(state: State, target: Target, why: str) -> LedgerBehindLog:
+    """Return the error of a target that lacks epochs which the log may not have."""
+    return LedgerBehindLog(
+        f"Target {target.name} {why}; the log has flushed epoch {target.mark.epoch}. Rows may be lost, and"
+        " the log does not have them any more",
+        f"Restore a newer copy of the target. Or accept what it has: `wal-sink set-mark CHECKPOINT --to"
+        f" {max(target.mark.epoch, state.trimmed)} --target {target.name}`.",
+    )
+
+
+def diverged(state: State, target: Target, row: LedgerRow) -> Diverged:
+    """Return the error of a ledger row that no epoch of this log has made."""
+    return Diverged(
+        f"Target {target.name} has epoch {row.epoch} from another history: its digest is {row.digest}, and"
+        f" the log, whose newest epoch is {state.last.epoch}, has another one",
+        "Log and checkpoint were restored without the target, or two copies of them ran. Decide which"
+        " history is right: restore the target, or run"
+        f" `wal-sink set-mark CHECKPOINT --to EPOCH --target {target.name}`.",
+    )
+
+
+def went_back_apart(state: State, name: str, row: LedgerRow) -> LedgerBehindLog:
+    """Return the error of a target whose rows and ledger row need not go back together."""
+    target = state.target(name)
+    mark = target.mark.epoch if target is not None else -1
+    return LedgerBehindLog(
+        f"Target {name} went back from epoch {mark} to epoch {row.epoch}. Its rows and its ledger row may be of"
+        " two moments, so the flush cannot tell which rows are missing.",
+        "Compare the target with its source. Then name the last epoch whose rows the target has:"
+        f" `wal-sink set-mark CHECKPOINT --to EPOCH --target {name}`. Epochs after {state.trimmed} are in the log"
+        " and are flushed again from there.",
+    )

@@ -1,0 +1,60 @@
+"""How long flushed epochs stay in the log, for a target that goes back. Pure; not connected yet."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from wal_sink.model.state import Flushed, Mark, State
+
+EARLIER = 16
+"""How many earlier marks a target keeps."""
+
+
+class Retention(NamedTuple):
+    """How long a flushed epoch stays: `wal.retention`, and a tenth of `wal.maxBytes`."""
+
+    us: int
+    bytes: int
+
+    def is_over(self, flushed: Flushed, now_us: int, flushed_bytes: int) -> bool:
+        """Return True if an epoch, and all before it, may be deleted.
+
+        :param flushed_bytes: running sum up to the target's mark.
+        """
+        return now_us - flushed.at_us >= self.us or flushed_bytes - flushed.bytes >= self.bytes
+
+    def is_apart(self, former: Flushed, later: Flushed) -> bool:
+        """Return True if two marks are so far apart that both are worth to be kept.
+
+        Of those that are not over, age / `us` and bytes / `bytes` are both below 1, so the sum is below 2.
+        With 2/15 between two of them they are 15 at most, and one that is over stays beside them.
+        """
+        age, size = later.at_us - former.at_us, later.bytes - former.bytes
+        return 15 * (age * self.bytes + size * self.us) >= 2 * self.us * self.bytes
+
+
+def earlier_marks(
+    former: Mark, size: int, retention: Retention, now_us: int
+) -> tuple[Flushed, ...]:
+    """Return the earlier marks of a target whose mark moves.
+
+    One with a time of the future goes: the clock of another host was ahead. Then a trim comes later.
+    """
+    marks = [flushed for flushed in former.earlier if flushed.at_us <= now_us]
+    last = Flushed(epoch=former.epoch, at_us=former.at_us, bytes=former.sums.bytes)
+    if former.at_us <= now_us and (not marks or retention.is_apart(marks[-1], last)):
+        marks.append(last)
+    over = [flushed for flushed in marks if retention.is_over(flushed, now_us, size)]
+    return tuple([*over[-1:], *marks[len(over) :]][-EARLIER:])
+
+
+def trimmable(state: State, retention: Retention, now_us: int) -> int:
+    """Return the epoch up to which all targets have been flushed for long enough; at least `trimmed`."""
+    epochs = []
+    for target in state.live:
+        current = target.mark
+        size = current.sums.bytes
+        marks = (*current.earlier, Flushed(epoch=current.epoch, at_us=current.at_us, bytes=size))
+        over = [flushed.epoch for flushed in marks if retention.is_over(flushed, now_us, size)]
+        epochs.append(max(over, default=state.trimmed))
+    return max(min(epochs, default=state.settled), state.trimmed)

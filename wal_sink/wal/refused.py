@@ -1,0 +1,92 @@
+"""Keeps rows that could not be written, with the reasons: `refused/<epoch>/`. No trim touches them.
+
+Tasks refuse rows by the target's check, before the epoch is published; the manifest names their segments. A
+server refuses rows in the flush. Both are durable here before the ledger row moves over their epoch, and a
+flusher that writes the epoch again skips them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from state_backends import StateBackend
+from wal_sink.model import paths
+from wal_sink.model.manifest import Manifest
+from wal_sink.wal.segment import check_segment
+from wal_sink.wal.store import LogStore
+
+
+class RefusedRows(NamedTuple):
+    """Rows of `refused/`: an Arrow file."""
+
+    epoch: int
+    rows: int
+    path: str
+    target: str
+    """The target whose server refuses the row; empty for rows that the tasks refuse."""
+
+
+def keep_refused(store: LogStore, manifest: Manifest) -> None:
+    """Copy the segments of rows that the tasks refused. To repeat it changes nothing.
+
+    :raises FileNotFoundError: a segment is missing.
+    :raises CorruptLog: a segment is not what its task wrote.
+    """
+    for segment in manifest.refused:
+        name = segment.path.rpartition("/")[2]
+        path = paths.REFUSED.path(paths.RefusedName(manifest.epoch, segment.rows, name))
+        if path in store.list(paths.refused_folder(manifest.epoch)):
+            continue
+        check_segment(store.backend, segment)
+        try:
+            store.backend.copy(segment.path, path)
+        except FileExistsError:
+            continue  # another flusher was quicker
+
+
+def keep_row(store: LogStore, epoch: int, target: str, us: int, row: pa.RecordBatch) -> None:
+    """Keep a row that the server of a target refuses. To repeat it changes nothing.
+
+    :param us: write timestamp of the row by its manifest, microseconds since 1970.
+    :param row: one row, as `segment.with_reasons` makes it.
+    """
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, row.schema) as writer:
+        writer.write_batch(row)
+    path = paths.REFUSED_ROW.path(paths.RefusedRowName(epoch, target, us))
+    store.create(path, sink.getvalue().to_pybytes())
+
+
+def refused_us(store: LogStore, target: str, after: int) -> dict[int, tuple[int, ...]]:
+    """Return the write timestamps of the rows that a target's server refuses, ascending, by epoch.
+
+    :param after: epochs after this one only.
+    """
+    refused: dict[int, list[int]] = {}
+    for path in store.list(paths.REFUSED.folder):
+        name = paths.REFUSED_ROW.parse(path)
+        if name is not None and name.target == target and name.epoch > after:
+            refused.setdefault(name.epoch, []).append(name.us)
+    return {epoch: tuple(sorted(rows)) for epoch, rows in refused.items()}
+
+
+def listed(store: LogStore) -> list[RefusedRows]:
+    """List what is kept, ascending by epoch."""
+    found = []
+    for path in store.list(paths.REFUSED.folder):
+        row, rows = paths.REFUSED_ROW.parse(path), paths.REFUSED.parse(path)
+        if rows is not None:
+            found.append(
+                RefusedRows(rows.epoch, rows.rows, path, row.target if row is not None else "")
+            )
+    return found
+
+
+def read_refused(backend: StateBackend, path: str) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file of `refused/`, with the columns of `segment.with_reasons`."""
+    reader = pa.ipc.open_file(pa.BufferReader(backend.read(path)))
+    for index in range(reader.num_record_batches):
+        yield reader.get_batch(index)

@@ -1,0 +1,91 @@
+"""Reads and changes the state of a log: `state/<n>.json`, where number n + 1 is created once, from number n.
+
+Creating an object fails if its name is taken: so all changes of a log have one order, whoever makes them. The
+newest 100 states stay. A process that has read a state which is gone since is at least 100 changes late: what
+it creates then is void, and it deletes that again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from wal_sink.errors import CorruptLog
+from wal_sink.model import paths
+from wal_sink.model.state import State
+from wal_sink.wal.store import LogStore
+
+KEPT = 100
+"""How many states stay."""
+
+_DELETED_AT_A_TIME = 20
+"""States are deleted by so many: one request instead of twenty."""
+
+Change = Callable[[State | None], State | None]
+"""A transition of `protocol.state` with its arguments: returns the next state, or None for no change."""
+
+
+def newest(store: LogStore) -> State | None:
+    """Read the newest state; None before the first run has opened the log.
+
+    :raises CorruptLog: the newest state cannot be read, or all states are gone and manifests are there.
+    """
+    while True:
+        numbers = _numbers(store)
+        if not numbers:
+            _refuse_lost(store)
+            return None
+        state = store.read_record(State, paths.STATE.path(numbers[-1]))
+        if state is not None:
+            return state
+        # 100 changes since the listing have deleted it.
+
+
+def advance(store: LogStore, state: State | None, new: State) -> bool:
+    """Create `new` from `state`. Return False if another process has changed the log since `state` was read.
+
+    After a lost answer the object is read back: `new` names who made it and when, so equal bytes are ours.
+    """
+    path, data = paths.STATE.path(new.number), new.to_json()
+    try:
+        created = store.create(path, data)
+    except OSError:
+        present = store.read(path)
+        if present is None:
+            raise
+        created = False
+    if not created and store.read(path) != data:
+        return False
+    if state is not None and store.read(paths.STATE.path(state.number)) is None:
+        store.delete([path])
+        return False
+    if new.number % _DELETED_AT_A_TIME == 0:
+        last = new.number - KEPT
+        first = max(0, last - 2 * _DELETED_AT_A_TIME)
+        store.delete(paths.STATE.path(number) for number in range(first, last))
+    return True
+
+
+def update(store: LogStore, change: Change) -> State | None:
+    """Change the log, however often another process is quicker; return the state that holds now.
+
+    :raises WalSinkError: `change` refuses.
+    """
+    while True:
+        state = newest(store)
+        new = change(state)
+        if new is None or advance(store, state, new):
+            return new or state
+
+
+def _numbers(store: LogStore) -> list[int]:
+    found = (paths.STATE.parse(path) for path in store.list(paths.STATE.folder))
+    return sorted(number for number in found if number is not None)
+
+
+def _refuse_lost(store: LogStore) -> None:
+    if store.list(paths.MANIFEST.folder):
+        raise CorruptLog(
+            f"{store.url}/{paths.STATE.folder} is empty, and the log has manifests.",
+            f"Restore {store.url} from a copy: the folder as a whole, with the checkpoint of the same moment."
+            " If there is no copy, start the query with a new checkpoint.",
+        )

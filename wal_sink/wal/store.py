@@ -1,0 +1,82 @@
+"""The store of one query's log: named objects, read and written whole. Functions by subject build on it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from state_backends import StateBackend
+from wal_sink.model.codec import Record
+
+R = TypeVar("R", bound=Record)
+T = TypeVar("T")
+V = TypeVar("V")
+
+_REQUESTS_AT_A_TIME = 16
+
+
+class LogStore:
+    """The folder `<wal.location>/<query id>`. Pickles, to travel to tasks.
+
+    :param backend: a state backend whose root is that folder.
+    """
+
+    def __init__(self, backend: StateBackend) -> None:
+        self.backend = backend
+
+    @property
+    def url(self) -> str:
+        """The URL of the folder, for messages."""
+        return self.backend.url
+
+    @property
+    def billed(self) -> bool:
+        """Return True if each request costs money and a round trip over a network."""
+        return self.backend.billed
+
+    def url_of(self, path: str) -> str:
+        """Return the URL of an object, for messages."""
+        return f"{self.url}/{path}"
+
+    def read(self, path: str) -> bytes | None:
+        """Return the content of an object; None if there is no such object."""
+        with contextlib.suppress(FileNotFoundError):
+            return self.backend.read(path)
+        return None
+
+    def read_record(self, kind: type[R], path: str) -> R | None:
+        """Decode a record; None if there is no such object.
+
+        :raises CorruptLog: the object is not a record of this kind.
+        """
+        data = self.read(path)
+        return None if data is None else kind.from_json(data, self.url_of(path))
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Create an object durably. Return False, and change nothing, if the name is taken."""
+        try:
+            self.backend.create(path, data)
+        except FileExistsError:
+            return False
+        return True
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Write an object in place of an older one. For reports only: a crash may bring the older one back."""
+        self.backend.replace(path, data)
+
+    def list(self, folder: str) -> Sequence[str]:
+        """Return the paths of the objects in a folder, at any depth, ascending."""
+        return self.backend.list(folder)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Delete objects. Objects that are gone already are no error."""
+        self.backend.delete(paths)
+
+    def read_many(self, read: Callable[[T], V], names: Iterable[T]) -> list[V]:
+        """Call `read` for each name and return the results in order; in threads if requests are billed."""
+        if not self.billed:
+            return [read(name) for name in names]
+        with ThreadPoolExecutor(_REQUESTS_AT_A_TIME) as pool:
+            return list(pool.map(read, names))
