@@ -39,12 +39,9 @@ Field = tuple[str, Role, str, pa.DataType]
 """A column: its name, its role, its CQL type, and its type in the DataFrame."""
 
 
-def plan_of(
-    *fields: Field, demands: Any = None, operations: Any = None, **details: Any
-) -> CassandraPlan:
+def plan_of(*fields: Field, operations: Any = None, **details: Any) -> CassandraPlan:
     """Return a plan of the table "ks"."t", unless `details` name another one."""
     noted = {"keyspace": "ks", "table": "t", **details}
-    more = {"demands": demands} if demands else {}
     return CassandraPlan(
         key="k",
         target="cassandra",
@@ -55,7 +52,6 @@ def plan_of(
         ),
         operations=operations or {},
         details=CassandraRowPlan(**noted),
-        **more,
     )
 
 
@@ -149,12 +145,12 @@ def bind(
 
     :param cleared: whether the rows' lives are over.
     """
-    changes, columns = plan.details.changes, []
+    columns = []
     for column, tree, values in zip(plan.columns, column_types(plan), batch.columns, strict=True):
-        keeps = plan.details.nulls == "unset" or column.name in changes
+        keeps = plan.details.nulls == "unset"
         bound = column_for_driver(values, tree)
         bound = [UNSET_VALUE if value is None and keeps else value for value in bound]
-        if cleared and column.role not in KEY and column.name not in changes:
+        if cleared and column.role not in KEY:
             bound = [value if value is UNSET_VALUE else None for value in bound]
         columns.append(bound)
     beside = [list(each) for each in (stamps, ttls) if each is not None]

@@ -16,13 +16,11 @@ from typing import NamedTuple
 import numpy as np
 
 from tests.benchmarks.rows import Source
-from wal_sink.clock import now_us
 from wal_sink.configuration import configure
 from wal_sink.model.manifest import Execution, Task
 from wal_sink.publish.fencing import take_ticket
 from wal_sink.publish.micro_batch import agree
 from wal_sink.wal.location import tie
-from wal_sink.wal.targets import attach_targets
 
 _TASKS = 2
 _SLICE = 10_000
@@ -65,7 +63,6 @@ class Query:
         self._configuration = configure(self.backlog.options)
         log = self._configuration.location.open_log(self._query_id)
         checkpoint = self._configuration.location.open_checkpoint()
-        attach_targets(log, checkpoint, self._configuration.names, now_us(), "make bench")
         tie(log, checkpoint)
         take_ticket(log, self._run_id)
 

@@ -12,7 +12,6 @@ from typer.testing import CliRunner, Result
 
 from sqlite_target import SqliteOptions, SqliteTarget
 from tests.protocol.engine import World
-from wal_sink.admin.attach import plan_attach, plan_detach
 from wal_sink.admin.query import find_query
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.cli.main import app
@@ -26,8 +25,6 @@ class TwoTables(World):
 
     folder: Path
     place = "checkpoint"
-    named: tuple[str, ...] = ("left", "right")
-    """What option `targets` of the newest run says."""
 
     @property
     def targets(self) -> dict[str, Target]:
@@ -48,8 +45,8 @@ class TwoTables(World):
 
     def command(self, verb: str, *arguments: str) -> Result:
         """Run `wal-sink <verb> CHECKPOINT … --json` in this process."""
-        given = {"targets": ",".join(self.named)}
-        for name in self.named:
+        given = {"targets": ",".join(self.targets)}
+        for name in self.targets:
             given |= {
                 f"{name}.target": "sqlite_target:SqliteTarget",
                 f"{name}.sqlite.path": str(self.folder / "shop.db"),
@@ -129,52 +126,6 @@ def test_a_change_names_its_target(two: TwoTables) -> None:
     assert "There is no target middle" in json.loads(unknown.stdout)["what"]
 
 
-def test_a_target_is_detached_and_attached_by_commands(two: TwoTables) -> None:
-    """`verify` says what it lacks meanwhile."""
-    assert two.told("detach", "--target", "right", "--yes")["state"]["verb"] == "detached"
-    two.told("flush")
-    assert two.told("status")["detached"] == ["right"]
-    assert "brings it back" in shown(two, "right")
-    assert NOBODY not in shown(two, "right")
-    (left,) = two.told("verify")["targets"]
-    assert left["notes"][0] == "target right was detached, and lacks these epochs: all from 0 on"
-    attached = two.told("attach", "--target", "right", "--yes")
-    assert attached["state"]["epoch"] == 2
-    run = two.run()
-    run.batch([("c", 3)])
-    two.told("flush")
-    assert (two.keys("left"), two.keys("right")) == (["a", "b", "c"], ["c"])
-    notes = [each["notes"] for each in two.told("verify")["targets"]]
-    said = "target right was detached, and lacks these epochs: 0 to 1 (2 rows)"
-    assert [each[0] for each in notes] == [said, said]
-    assert two.log.segments() == []
-
-
-def test_a_flush_to_a_detached_target_fails(two: TwoTables) -> None:
-    """Its epochs wait, and a script has to see that."""
-    two.told("detach", "--target", "right", "--yes")
-    refused = two.command("flush", "--target", "right")
-    found = json.loads(refused.stdout)
-    assert (refused.exit_code, found["error"]) == (4, "NoFlusher"), refused.output
-    assert "attach CHECKPOINT --target right" in found["remedy"]
-    assert two.keys("right") == []
-
-
-def test_a_target_that_the_newest_run_does_not_name(two: TwoTables) -> None:
-    """A command that would ask it says which options are missing, instead of failing with a traceback."""
-    two.told("detach", "--target", "right", "--yes")
-    two.named = ("left",)
-    assert two.told("status", "--target", "right")["target"] == "right"
-    refused = two.command("attach", "--target", "right", "--yes")
-    found = json.loads(refused.stdout)
-    assert (refused.exit_code, found["error"]) == (2, "OptionError"), refused.output
-    assert "Target right is not among those of the newest run: left" in found["what"]
-    assert "--option targets=left,right" in found["remedy"]
-    assert "--option right.target=" in found["remedy"]
-    two.named = ("left", "right")
-    assert two.told("attach", "--target", "right", "--yes")["state"]["epoch"] == 0
-
-
 def test_options_of_several_targets_for_a_query_with_one(world: World, tmp_path: Path) -> None:
     """The log has one target, without a name: the operator's option does not fit."""
     world.run().batch([("a", 1)])
@@ -184,19 +135,15 @@ def test_options_of_several_targets_for_a_query_with_one(world: World, tmp_path:
     refused = CliRunner().invoke(app, arguments)
     found = json.loads(refused.stdout)
     assert (refused.exit_code, found["error"]) == (2, "OptionError"), refused.output
-    assert "leave option targets out" in found["remedy"], found
+    assert "without option targets" in found["remedy"], found
 
 
 def test_the_only_target_of_a_query_has_no_name(world: World, tmp_path: Path) -> None:
-    """It is neither let go nor brought back: `attach` would move it over what it lacks."""
+    """A command cannot be about one of several."""
     world.run().batch([("a", 1)])
     query = find_query(str(tmp_path / "checkpoint"), None, {})
-    with pytest.raises(OptionError, match=r"Only one of several targets can be detached"):
+    with pytest.raises(OptionError, match="has one target, without a name"):
         query.of("left")
-    with pytest.raises(OptionError, match="has one target, without a name"):
-        plan_detach(query)
-    with pytest.raises(OptionError, match="has one target, without a name"):
-        plan_attach(query, world.store)
 
 
 def test_a_query_that_was_moved_is_adopted_for_each_target(two: TwoTables) -> None:

@@ -19,16 +19,14 @@ from tests.contract import test_sqlite_target, test_staging_target, test_targets
 from tests.protocol.staging_world import StagingSession
 from tests.sql.test_contracts import TestSqliteAppend, TestSqliteDeletes
 from wal_sink.errors import TargetRefused
-from wal_sink.model.ledger import LedgerState, Outcome, Owner, PassedRow, Window
+from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import Plan
 from wal_sink.targets.arrow_values import are_deletes
 from wal_sink.targets.base import Session, Slice, Target
-from wal_sink.targets.casts import as_new_rows
-from wal_sink.targets.refusals import is_sent
 from wal_sink.targets.sql.ledger import Ledger
-from wal_sink.targets.sql.session import SqlSession, _write
+from wal_sink.targets.sql.session import SqlSession
 from wal_sink.targets.sqlalchemy import SqlAlchemyTarget
-from wal_sink.testing.contracts.ledger import SessionFixtures, row_of
+from wal_sink.testing.contracts.ledger import SessionFixtures
 from wal_sink.testing.contracts.rows import RACERS
 from wal_sink.testing.memory_target import MemorySession, MemoryTarget
 
@@ -257,42 +255,6 @@ class CommittingDelete(SqlAlchemyTarget):
         return added
 
 
-class LateNoteSession(SqlSession):
-    """Sends a row of the quarantine, then notes that."""
-
-    def resend(self, plan: Plan, rows: Slice, seen: LedgerState, *, noted: bool) -> bool:
-        row = PassedRow(rows.epoch, rows.first_us)
-        note, sent = self._ledger_of(row), row.note(self._owner, sent=True)
-        there = note.read()
-        if not is_sent(row, there, sent, noted=noted):
-            self._add(*as_new_rows(plan, rows.batch))
-            self._connection.commit()
-            _write(note, there, sent)
-            self._connection.commit()
-        return True
-
-
-class HastySession(SqlSession):
-    """Sends a row of the quarantine whatever the ledger row says by then."""
-
-    def resend(self, plan: Plan, rows: Slice, seen: LedgerState, *, noted: bool) -> bool:
-        return super().resend(plan, rows, row_of(self), noted=noted)
-
-
-class Hasty(SqlAlchemyTarget):
-    """Has such sessions."""
-
-    def connect(self, owner: Owner) -> Session:
-        return HastySession(self, self._open(), owner)
-
-
-class LateNotes(SqlAlchemyTarget):
-    """Has such sessions."""
-
-    def connect(self, owner: Owner) -> Session:
-        return LateNoteSession(self, self._open(), owner)
-
-
 # --- rows that are staged -----------------------------------------------------------------------------------
 
 
@@ -516,14 +478,6 @@ WRONG: tuple[Wrong, ...] = (
     Wrong(
         "a delete commits by itself",
         *(DELETES, CommittingDelete, "test_a_delete_counts_with_its_window"),
-    ),
-    Wrong(
-        "a row of the quarantine is sent, then noted",
-        *(REFUSALS, LateNotes, "test_a_resend_may_die_anywhere"),
-    ),
-    Wrong(
-        "a row of the quarantine is sent under any ledger row",
-        *(REFUSALS, Hasty, "test_a_row_is_sent_under_the_ledger_row_that_was_seen"),
     ),
     *(
         Wrong(what, CELLS, with_session(Cells, session), test)

@@ -49,7 +49,7 @@ def test_a_password_is_rotated_under_a_stream(
             "cassandra.ssl.enabled": "true",
             **{f"cassandra.ssl.{name}": str(file) for name, file in files.items()},
         }
-        with Stream(cluster, tmp_path, adds=False, options=options, prepare=grant) as stream:
+        with Stream(cluster, tmp_path, options=options, prepare=grant) as stream:
             admin.execute("ALTER ROLE flusher WITH PASSWORD = 'second'")
             monkeypatch.setenv(PASSWORD, "second")
             for node in reversed(cluster.nodes):

@@ -1,4 +1,4 @@
-"""Records that a topic refuses since it was altered, through flusher, quarantine and `--retry` (rule 24)."""
+"""Records that a topic refuses since it was altered, through flusher and quarantine (rule 24)."""
 
 from __future__ import annotations
 
@@ -12,30 +12,26 @@ from confluent_kafka import KafkaException
 
 from tests.kafka.conftest import TopicWorld, altered
 from tests.protocol.engine import until_rest
-from tests.protocol.operators import rewind
 from tests.protocol.quarantining import query_of
-from wal_sink.admin.quarantine import list_quarantine, plan_retry
+from wal_sink.admin.quarantine import list_quarantine
 from wal_sink.errors import TargetRefused, TargetUnavailable
 from wal_sink.model.ledger import Owner
-from wal_sink.model.plan import Plan
 from wal_sink.options import parse
 from wal_sink.targets.base import Slice
 from wal_sink.targets.kafka import KafkaTarget
 from wal_sink.targets.kafka.options import KafkaOptions
-from wal_sink.targets.kafka.session import KafkaSession
 from wal_sink.testing.contracts.ledger import begin, begun_window, create
 from wal_sink.testing.contracts.rows import BASE_US, write_and_drain
-from wal_sink.testing.faults import Crash
 from wal_sink.testing.servers.kafka import Broker
 
 LONG = "x" * 5_000
 ROWS = [("a", 1), (LONG, 2), ("c", 3)]
 
 
-def test_a_row_goes_into_quarantine_and_comes_when_it_is_sent_again(
+def test_a_record_goes_into_quarantine_after_the_topic_was_altered(
     make_world: Callable[[], TopicWorld], kafka: Broker
 ) -> None:
-    """Though the session was there before the topic was altered; and it comes once the topic takes it."""
+    """Though the session was there before the topic was altered; it is not sent once the topic takes it."""
     world = make_world()
     world.on_invalid_row = "quarantine"
     flusher = world.flusher()
@@ -51,68 +47,11 @@ def test_a_row_goes_into_quarantine_and_comes_when_it_is_sent_again(
     (group,) = list_quarantine(query_of(world)).groups
     assert (group.epoch, group.rows, group.kind) == (1, 1, "TargetRefused")
     assert "refuses row 1 of epoch 1, the row with key=b'xxx" in group.reason
-    first = plan_retry(query_of(world), world.target)
-    assert first.carry_out(world.clock.us).left == 1
     altered(kafka, world.topic, "max.message.bytes", "1000000")
-    assert first.carry_out(world.clock.us).sent == 1
-    assert sorted(world.visible()) == [*taken, ROWS[1]]
-    assert list_quarantine(query_of(world)).rows == 0
     world.run().batch([("d", 4)])
     until_rest(flusher)
-    assert len(world.visible()) == 5
-
-
-def test_a_command_that_dies_holds_up_no_flusher(
-    make_world: Callable[[], TopicWorld], kafka: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The next session ends the transaction that it has left open on the ledger."""
-    world = make_world()
-    world.on_invalid_row = "quarantine"
-    world.run().batch(ROWS)
-    altered(kafka, world.topic, "max.message.bytes", "2000")
-    until_rest(world.flusher())
-    altered(kafka, world.topic, "max.message.bytes", "1000000")
-
-    def dies(self: KafkaSession) -> None:
-        self._producer.flush()
-        self._open = False  # nothing of it is aborted by this process
-        raise Crash
-
-    with monkeypatch.context() as patch:
-        patch.setattr(KafkaSession, "drain", dies)
-        with pytest.raises(Crash):
-            plan_retry(query_of(world), world.target).carry_out(world.clock.us)
-    world.run().batch([("d", 4)])
-    begin_s = time.monotonic()
-    until_rest(world.flusher())
-    assert time.monotonic() - begin_s < 50, "kafka.transaction.timeout.ms is 60 s"
-    assert sorted(world.visible()) == [("a", 1), ("c", 3), ("d", 4)]
-    assert plan_retry(query_of(world), world.target).carry_out(world.clock.us).sent == 1
-    assert max(world.visible()) == ROWS[1]
-
-
-def test_a_command_that_stood_still_over_a_rewind_sends_nothing(
-    make_world: Callable[[], TopicWorld], kafka: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It has looked at the ledger, and sends when its epoch was flushed again: the rewind has fenced it."""
-    world = make_world()
-    world.on_invalid_row, world.retention_s = "quarantine", 3_600.0
-    world.run().batch(ROWS)
-    altered(kafka, world.topic, "max.message.bytes", "2000")
-    until_rest(world.flusher())
-    altered(kafka, world.topic, "max.message.bytes", "1000000")
-    compare = KafkaSession.compare
-
-    def overtaken(self: KafkaSession, plan: Plan) -> None:
-        monkeypatch.setattr(KafkaSession, "compare", compare)
-        rewind(world, -1)
-        until_rest(world.flusher())
-        self.compare(plan)
-
-    monkeypatch.setattr(KafkaSession, "compare", overtaken)
-    with pytest.raises(TargetUnavailable, match="fenced"):
-        plan_retry(query_of(world), world.target).carry_out(world.clock.us)
-    assert sorted(world.visible()) == sorted([*ROWS, *ROWS[::2]])
+    assert sorted(world.visible()) == sorted([*taken, ("d", 4)])
+    assert list_quarantine(query_of(world)).rows == 1
 
 
 SCHEMA = pa.schema(

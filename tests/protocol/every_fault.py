@@ -123,9 +123,8 @@ def fault(k: int, when: When) -> Faults:
 
 
 TARGET = (
-    "begin ",
-    "start ",
     "finish ",
+    "drain",
     "write ",
     "read ledger",
     "connect",

@@ -24,7 +24,6 @@ import msgspec
 from wal_sink.errors import LedgerShadowed
 from wal_sink.model.ledger import BegunEpoch, LedgerState, Outcome, Owner, Window
 from wal_sink.model.manifest import Attempt, Manifest, Published, SegmentRef
-from wal_sink.model.plan import WriteDemands
 from wal_sink.model.records import Chosen, CommitProof, FlushedEpoch, LogIdentity
 from wal_sink.protocol.attempts import (
     Contender,
@@ -163,31 +162,23 @@ class Rules:
     """The rows of all epochs are of one key, each with a list that is not frozen: what is written twice with
     one timestamp is there twice. So many sendings of a window are explored; 0: there is no list."""
     raised: bool = True
-    """26. Off: a flusher that resumes a window writes it with its timestamps."""
+    """15. Off: a flusher that resumes a window writes it with its timestamps."""
     above_all: bool = True
-    """26. Off: a sending's timestamps lie above the same rows' of the one before, not above all of them."""
+    """15. Off: a sending's timestamps lie above the same rows' of the one before, not above all of them."""
     announced: bool = True
-    """26. Off: a flusher writes a sending that the ledger does not have."""
+    """15. Off: a flusher writes a sending that the ledger does not have."""
     newest_finishes: bool = True
-    """26. Off: a sending that was overtaken may finish the window."""
+    """15. Off: a sending that was overtaken may finish the window."""
     sends_once: bool = True
-    """26. Off: a request that is not answered is sent again as it is."""
+    """15. Off: a request that is not answered is sent again as it is."""
     postcheck: bool = True
     """7. Off: a run does not look again after its manifest."""
     refuses: bool = False
-    """24: the target refuses row 0 of each attempt, until it is repaired; `--retry` sends such rows again."""
+    """24: the target refuses row 0 of each attempt, until it is repaired."""
     rewinds: bool = False
     """An operator may rewind, once, and flushers stand still in their rows meanwhile."""
     kept_first: bool = True
     """24. Off: a flusher passes over a refused row whose entry is not durable."""
-    by_timestamp: bool = True
-    """24. Off: an entry says epoch and row, not the write timestamp."""
-    of_its_epoch: bool = True
-    """24. Off: `--retry` sends a row as of now."""
-    old_ones: bool = True
-    """24. Off: a rewind deletes what is in quarantine after it has set the ledger back."""
-    acknowledged: bool = True
-    """24. Off: `--retry` releases a row before the target has taken it."""
 
 
 class Run(NamedTuple):
@@ -240,8 +231,8 @@ class Fl(NamedTuple):
     """How many of the rows were written in a transaction that is gone."""
     twice: int = 0
     """How many rows of a try before are still under the receipts."""
-    passed: frozenset[Row] = frozenset()
-    """What was in quarantine when it resumed the window."""
+    passed: frozenset[tuple[int, int, int]] = frozenset()
+    """What was in quarantine when it took the window."""
     known: LedgerState | None = None
     """The row as it has left it."""
     seen: LedgerState | None = None
@@ -262,14 +253,6 @@ class Late(NamedTuple):
     window: Window
     gone: bool
     """Whether what it is to commit is deleted."""
-
-
-class Rewind(NamedTuple):
-    """How far an operator's rewind has come."""
-
-    deletes: frozenset[Row]
-    """What it has still to delete from the quarantine."""
-    done: bool = False
 
 
 class Side(NamedTuple):
@@ -313,13 +296,11 @@ class State(NamedTuple):
     """What the other target has."""
     late: Late | None = None
     was_late: bool = False
-    quarantine: frozenset[Row] = frozenset()
+    quarantine: frozenset[tuple[int, int, int]] = frozenset()
+    """Epoch, run and number of the rows in it."""
     repaired: bool = False
     """Whether the target takes every row."""
-    retry: Row | None = None
-    """What `--retry` is about to send, or has sent."""
-    sent: bool = False
-    rewind: Rewind | None = None
+    rewound: bool = False
     listed: tuple[Listed, ...] = ()
     """The elements of the list that are not deleted, ascending."""
     deleted_us: int = 0
@@ -733,13 +714,14 @@ def _begin(rules: Rules, s: State, f: int, window: Window) -> Next:
         ledger, outcome = _updated(rules, s, new), Outcome.APPLIED
     fl = Fl()
     if is_mine(outcome, window, ledger):
-        fl = Fl("write", window=window, seen=new if outcome is Outcome.APPLIED else ledger)
+        at = "pass" if rules.refuses else "write"
+        fl = Fl(at, window=window, seen=new if outcome is Outcome.APPLIED else ledger)
     state = s._replace(ledger=ledger, fls=(*s.fls[:f], fl, *s.fls[f + 1 :]))
     yield f"flusher{f} begins {window.first}: {outcome.value}", state
 
 
 def _begin_again(rules: Rules, s: State, f: int, before: Window) -> Next:
-    """Begin another sending of a window, as long as the ledger says what was seen (rule 26)."""
+    """Begin another sending of a window, as long as the ledger says what was seen (rule 15)."""
     ledger, seen = s.ledger, s.fls[f].seen
     assert ledger is not None
     assert seen is not None
@@ -799,11 +781,11 @@ def _write(rules: Rules, s: State, f: int, window: Window) -> Next:
 
 
 def _row(rules: Rules, s: State, me: Fl, row: Row) -> tuple[str, State]:
-    """Write a row, or pass over it, as one that is in quarantine, or that the target refuses."""
-    if any(row == seen if rules.by_timestamp else row[:3] == seen[:3] for seen in me.passed):
-        return "passes over", s
+    """Write a row, or skip it, as one that is in quarantine, or that the target refuses."""
+    if row[:3] in me.passed:
+        return "skips", s
     if rules.refuses and row.row == 0 and not s.repaired:
-        kept = s.quarantine | {row} if rules.kept_first else s.quarantine
+        kept = s.quarantine | {row[:3]} if rules.kept_first else s.quarantine
         return "keeps the refused", s._replace(quarantine=kept)
     if rules.atomic and rules.one_transaction:
         return "writes", s
@@ -911,7 +893,7 @@ def _finish(rules: Rules, s: State, f: int, window: Window) -> Next:
         try:
             became = after_finish(window, ledger, applied=applied, atomic=rules.atomic)
         except LedgerShadowed:
-            assert s.hidden or s.rewind is not None, "also where it stood still over a rewind"
+            assert s.hidden or s.rewound, "also where it stood still over a rewind"
             became = "superseded"
             if applied and not rules.reads_back:
                 raise BrokenError("recorded, and the ledger does not say so") from None
@@ -932,7 +914,7 @@ def _look_at_finished(rules: Rules, s: State, window: Window) -> None:
             raise BrokenError("lost")
         if rules.refuses:
             _look_for(s, begun.epoch, s.gens[begun.generation - 1])
-    kept = {row.row for row in s.quarantine if row.n == n}
+    kept = {row for epoch, _, row in s.quarantine if epoch == n}
     old = [row for row, (_, epoch) in enumerate(s.cells) if epoch < n and row not in kept]
     if window.epochs[-1].rows and old:
         raise BrokenError("an old value wins")
@@ -971,59 +953,29 @@ def _committed(rules: Rules, s: State, window: Window, lost: int) -> State:
 def _look_for(s: State, n: int, run: int) -> None:
     """See that each row of an attempt is in the table or in quarantine."""
     for row in range(ROWS):
-        if (run, row) not in s.seen[n] and not any(x[:3] == (n, run, row) for x in s.quarantine):
+        if (run, row) not in s.seen[n] and (n, run, row) not in s.quarantine:
             raise BrokenError("lost")
 
 
 def operator_steps(rules: Rules, s: State) -> Next:
-    """What an operator may do about refused rows, and to the ledger; each command may stand still."""
+    """What an operator may do to a target that refuses rows, and to the ledger."""
     if rules.refuses and not s.repaired:
         yield "the target is repaired", s._replace(repaired=True)
-    if s.retry is None:
-        for refused in sorted(s.quarantine):
-            yield f"retry reads {refused}", s._replace(retry=refused, sent=False)
-    else:
-        yield from _retry(rules, s, s.retry)
     if rules.rewinds:
-        yield from _rewind(rules, s)
+        yield from _rewind(s)
     if rules.hides and not s.hidden and s.ledger is not None:
         yield f"a write of the future hides {rules.hides}", s._replace(hidden=True)
 
 
-def _retry(rules: Rules, s: State, refused: Row) -> Next:
-    """Send a row again, then release it."""
-    yield "retry dies", s._replace(retry=None)
-    if s.sent == rules.acknowledged:
-        rest = s._replace(quarantine=s.quarantine - {refused}, sent=not s.sent)
-        if s.ledger is not None and s.ledger.flushed >= refused.n:
-            _look_for(rest, refused.n, refused.run)
-            others = any(x[:3] == refused[:3] for x in rest.quarantine)
-            if s.cells[refused.row][1] < refused.n and not others:
-                raise BrokenError("an old value wins")
-        yield f"retry releases {refused}", rest._replace(retry=None if s.sent else refused)
-    elif s.repaired:
-        assert s.ledger is not None
-        us = refused.us if rules.of_its_epoch else s.ledger.last_us + 1
-        shown = _shown(rules, s, refused._replace(us=us))
-        newest = max(n for n, seen in enumerate(shown.seen) if (s.com[n], refused.row) in seen)
-        if shown.cells[refused.row][1] < newest and s.rewind is None:
-            raise BrokenError("an old value wins")
-        yield f"retry sends {refused}", shown._replace(sent=not s.sent)
-
-
-def _rewind(rules: Rules, s: State) -> Next:
-    """Set the ledger back to the begin, where all is in the log; then delete what was in quarantine."""
-    ledger, rewind = s.ledger, s.rewind
-    if rewind is not None and not rewind.done:
-        gone = rewind.deletes if rules.old_ones else s.quarantine
-        emptied = s._replace(rewind=Rewind(frozenset(), done=True), quarantine=s.quarantine - gone)
-        yield "rewind empties the quarantine", emptied
-    if rewind is not None or ledger is None or ledger.flushed < 0 or ledger.begun is not None:
+def _rewind(s: State) -> Next:
+    """Set the ledger back to the begin, where all is in the log."""
+    ledger = s.ledger
+    if s.rewound or ledger is None or ledger.flushed < 0 or ledger.begun is not None:
         return
     whole = all(any(n == x[0] for x in s.man) for n in range(ledger.flushed + 1))
     if whole and all(fl.at in ("idle", "pass", "write") for fl in s.fls):
         back = msgspec.structs.replace(ledger, flushed=-1, last=None)
-        set_back = s._replace(ledger=back, recorded=None, rewind=Rewind(s.quarantine))
+        set_back = s._replace(ledger=back, recorded=None, rewound=True)
         yield "rewind sets the ledger back", set_back
 
 
@@ -1133,8 +1085,8 @@ def plan(
     manifests = [Published(_manifest(attempt, gens, listed, emp), "digest") for attempt in attempts]
     before = ledger if rules.chained else msgspec.structs.replace(ledger, last_us=0)
     now_us = bounded_now(rules.flusher_us, [NOW] if rules.bounded else [])
-    demands = WriteDemands(sent_once=rules.sendings > 0)
-    return new_window(manifests, before, now_us, f"flusher{f}", demands)
+    once = rules.sendings > 0
+    return new_window(manifests, before, now_us, f"flusher{f}", sent_once=once)
 
 
 def _manifest(

@@ -31,7 +31,7 @@ class QuarantiningWorld(World):
         """Judge the quarantine, too, before it goes: one row of each kept attempt but epoch 2."""
         whose = raw.kept(self)
         names = sorted(path.rpartition("/")[2] for path in self.log_backend.list("quarantine/"))
-        found = [(int(name[:20]), name.split("-1-", 1)[1]) for name in names]
+        found = [(int(name[:20]), name[21:]) for name in names]
         assert [epoch for epoch, _ in found] == [epoch for epoch in range(EPOCHS) if epoch != 2]
         for epoch, segment in found:
             assert whose[epoch] in segment, "a refused row of an attempt that Spark did not keep"
@@ -40,15 +40,14 @@ class QuarantiningWorld(World):
 
 def query_of(world: World, target: str = "") -> Query:
     """Return the query as an operator sees it."""
-    log = Log(world.log_backend, target, several=world.several)
+    log = Log(world.log_backend, target, targets=world.names)
     return Query(world.query_id, Checkpoint(world.checkpoint), log)
 
 
-def listed(world: World, target: str = "") -> list[tuple[int, int, object]]:
-    """Return epoch, write timestamp and row of what is in quarantine."""
+def listed(world: World, target: str = "") -> list[tuple[int, dict[str, object]]]:
+    """Return epoch and row of what is in quarantine."""
     return [
-        (row.entry.name.epoch, row.entry.name.us + row.number, json_value(row.row))
-        for row in read_quarantine(query_of(world, target))
+        (row.entry.epoch, json_value(row.row)) for row in read_quarantine(query_of(world, target))
     ]
 
 
@@ -60,7 +59,7 @@ class RefusingWorld(QuarantiningWorld):
         self.store.refuses = lambda row: "three sevens" if row["v"] == -777 else ""
 
     def forget(self) -> None:
-        """Judge the quarantine: the rows of kept attempts that the target refuses, with their timestamps."""
+        """Judge the quarantine: the rows of kept attempts that the target refuses."""
         whose = raw.kept(self)
         refused = [
             (epoch, key)
@@ -68,7 +67,7 @@ class RefusingWorld(QuarantiningWorld):
             for key, value in self.computed[epoch, whose[epoch]]
             if value is None and key.startswith("777")
         ]
-        found = [(epoch, row["k"]) for epoch, _, row in listed(self)]  # type: ignore[index]
+        found = [(epoch, row["k"]) for epoch, row in listed(self)]
         assert sorted(found) == sorted(refused)
         World.forget(self)
 

@@ -1,6 +1,6 @@
-"""The independent judge: reads checkpoint, log and table as they lie there, with none of the sink's code.
+"""The independent checker: reads checkpoint, log and table as they lie there, with none of the sink's code.
 
-The engine writes the run's id into `commits/N`, which Spark does not. So the judge knows whose attempt
+The engine writes the run's id into `commits/N`, which Spark does not. So the checker knows whose attempt
 was kept, and the engine remembers what each attempt computed.
 """
 
@@ -38,11 +38,6 @@ def parsed(data: bytes) -> dict[str, Any]:
     return found
 
 
-def last_us(record: Mapping[str, Any]) -> int:
-    """Return the highest timestamp that the rows of a flushed epoch have, as its record says."""
-    return int(record["base_us"] + max(record["rows"], 1) - 1)
-
-
 def json_of(data: bytes) -> bytes:
     """Return the JSON of an object: all of it, but for what a manifest has behind it."""
     return b"".join(data.partition(b"\n}\n")[:2])
@@ -60,11 +55,15 @@ def manifest_file(fields: dict[str, Any]) -> bytes:
     return text.encode() + b"".join(each.get("data", b"") for each in fields["segments"])
 
 
-def records(backend: StateBackend, folder: str = "flushed/") -> dict[int, Any]:
-    """Read the records of flushed epochs, by epoch; of two the one with the higher timestamp counts."""
-    windows = objects(backend, folder).values()
-    found = sorted((each for one in windows for each in one["epochs"]), key=lambda r: r["base_us"])
-    return {each["epoch"]: each for each in sorted(found, key=lambda record: record["epoch"])}
+def state(backend: StateBackend) -> dict[str, Any]:
+    """Read the newest state; empty before the first run."""
+    states = objects(backend, "state/")
+    return states[max(states)] if states else {}
+
+
+def marks(backend: StateBackend) -> dict[str, int]:
+    """Return the last epoch that the log says is in each target, by the target's name."""
+    return {each["name"]: each["mark"]["epoch"] for each in state(backend).get("targets", ())}
 
 
 def segment_bytes(backend: StateBackend, segment: dict[str, Any]) -> bytes:
@@ -133,14 +132,14 @@ def safe(world: World, why: object) -> None:
 
 
 def needed_is_there(world: World, why: object) -> None:
-    """Every segment of a kept attempt above the flushed mark exists, to the byte."""
+    """Every segment of a kept attempt that a target may lack exists, to the byte."""
     backend = world.log_backend
-    mark = max(records(backend), default=-1)
+    mark = min(marks(backend).values(), default=-1)
     whose = kept(world)
     for manifest in objects(backend, "manifests/").values():
         epoch = manifest["epoch"]
         ledger = world.ledger()
-        if epoch <= max(mark, ledger.flushed if ledger else -1):
+        if epoch <= max(mark, ledger.epoch if ledger else -1):
             continue
         if whose.get(epoch) == manifest["run_id"]:
             for segment in manifest["segments"]:
@@ -150,27 +149,26 @@ def needed_is_there(world: World, why: object) -> None:
 
 
 def complete(world: World, epochs: int, why: object) -> None:
-    """At the end: every kept row once and none extra, marks without gaps, timestamps that grow, no rest."""
+    """At the end: every kept row once and none extra, mark and ledger at the end, timestamps that grow, no rest."""
     safe(world, why)
     assert sorted(kept(world)) == list(range(epochs)), why
     verdict = judge(expected(epochs, world), world.visible())
     assert verdict.exact, f"{verdict} ({why})"
     backend = world.log_backend
-    flushed = list(records(backend).values())
-    assert [record["epoch"] for record in flushed] == list(range(epochs)), why
+    newest_state = state(backend)
+    assert set(marks(backend).values()) == {epochs - 1}, why
+    assert (newest_state["last"]["epoch"], newest_state["settled"]) == (epochs - 1, epochs - 1), why
     ledger = world.ledger()
-    assert ledger is not None
-    assert (ledger.flushed, ledger.begun) == (epochs - 1, None), why
-    for older, newer in pairwise(flushed):
-        assert newer["base_us"] > last_us(older), why
-    for (key,), row in world.store.table.items() if world.dates else ():
-        (epoch,) = {
-            e for (e, _), rows in world.computed.items() if (key, row.cells["v"].value) in rows
-        }
-        record = flushed[epoch]
-        assert 0 <= row.cells["v"].us - record["base_us"] < record["rows"], f"{key} ({why})"
-    world.flush()  # a flusher that starts deletes what goes every hour
+    assert ledger is not None, why
+    assert (ledger.epoch, ledger.digest) == (epochs - 1, newest_state["last"]["digest"]), why
+    dated = [
+        (epoch, row.cells["v"].us)
+        for (key,), row in world.store_target.table.items()
+        for (epoch, _), rows in world.computed.items()
+        if world.dates and (key, row.cells["v"].value) in rows
+    ]
+    for (epoch, us), (later, later_us) in pairwise(sorted(dated)):
+        assert epoch == later or us < later_us, why
+    world.flush()
     left = {path.split("/")[0] for path in backend.list()}
-    assert left <= {"flushed", "log.json", "plans", "quarantine", "runs", "tickets"}, (
-        f"{left} ({why})"
-    )
+    assert left <= {"state", "plans", "refused"}, f"{left} ({why})"

@@ -75,20 +75,6 @@ class SeveralWorld(World):
             finally:
                 flusher.close()
 
-    def empty_database(self) -> None:
-        """Replace the database of `added` by an empty one, which has a ledger table and no row."""
-        self._path.unlink()
-        self._create_table()
-        self.targets[ADDED].plan(self.frame(()).schema, "key")
-
-    def copy_database(self) -> bytes:
-        """Return the database of `added` as it is."""
-        return self._path.read_bytes()
-
-    def restore_database(self, copy: bytes) -> None:
-        """Put a copy of the database of `added` in its place."""
-        self._path.write_bytes(copy)
-
     def _create_table(self) -> None:
         with sqlite3.connect(self._path) as connection:
             connection.execute("CREATE TABLE t (k TEXT, v INTEGER)")
@@ -148,5 +134,5 @@ def complete(world: SeveralWorld, epochs: int, why: object) -> None:
     assert all(history == histories[0] for history in histories), f"two histories ({why})"
     world.flush_all()  # a flusher that starts deletes what goes every hour
     left = {path.split("/")[0] for path in world.log_backend.list() if "flusher" not in path}
-    known = {"flushed", "log.json", "plans", "runs", "targets", "tickets"}
+    known = {"flushed", "log.json", "plans", "runs", "tickets"}
     assert left <= known, f"{left} ({why})"

@@ -15,10 +15,9 @@ import pyarrow as pa
 
 from tests.protocol.cases import covered
 from tests.protocol.engine import Rows, World, in_memory
-from tests.protocol.operators import query, rewind, skip
+from tests.protocol.operators import query, rewind
 from wal_sink.admin.quarantine import plan_retry
-from wal_sink.errors import TargetUnavailable, WalSinkError
-from wal_sink.model import paths
+from wal_sink.errors import WalSinkError
 from wal_sink.testing.faults import AnswerLost, Crash, Faults
 from wal_sink.testing.memory_target import MemoryOptions
 
@@ -28,8 +27,7 @@ KINDS = {
     "newest": MemoryOptions(keys="k"),
     "nulls": MemoryOptions(keys="k", nulls="write"),
     "delete": MemoryOptions(keys="k", operation_column="op"),
-    "first": MemoryOptions(keys="k", if_absent=True),
-    "total": MemoryOptions(keys="k", totals="v"),
+    "list": MemoryOptions(keys="k", lists="v"),
 }
 """Options of a run, by what becomes of its rows."""
 When = Literal["before", "after"]
@@ -48,14 +46,11 @@ class Step:
     def upon(self, table: dict[str, int | None], refused: Callable[[int], bool]) -> None:
         """Do to a table what the rows say, one after the other."""
         for (key, value), deletes in zip(self.rows, self.deletes, strict=True):
-            there = table.get(key)
             if refused(value):
                 continue
             if deletes:
                 table[key] = None
-            elif self.kind == "total":
-                table[key] = (there or 0) + value
-            elif self.kind != "first" or there is None:
+            else:
                 table[key] = value
 
 
@@ -119,12 +114,8 @@ class History(World):
         self.flush_all()
 
     def flush_all(self) -> None:
-        """Flush; where the target might date rows too early, when that time is over."""
-        for _ in range(12):  # each change of who dates the rows may wait
-            with contextlib.suppress(TargetUnavailable):
-                self.flush()
-                return
-            self.clock.us += 120 * SECOND
+        """Flush without a fault."""
+        self.flush()
 
     def in_turn(self) -> dict[str, int]:
         """Return what the rows leave one after the other, those that are refused left out."""
@@ -145,11 +136,11 @@ def test_no_row_is_lost_or_mixed_where_options_change() -> None:
 
 
 def test_what_is_flushed_again_by_a_rewind_ends_the_same() -> None:
-    """Totals aside, which a rewind to before them may refuse."""
+    """Whatever options each epoch had."""
     for seed in range(SEEDS):
         history = History(seed)
         history.retention_s = 3_600.0
-        history.play([kind for kind in KINDS if kind != "total"])
+        history.play(list(KINDS))
         rewind(history, history.chance.randint(-1, history.state.flushed - 1))
         history.clock.us += 1_200 * SECOND
         history.flush_all()
@@ -171,38 +162,3 @@ def test_rows_in_quarantine_are_missing_alone_and_come_back_in_their_place() -> 
         history.forget()
     covered("rows that left the quarantine in these histories", f"{sent}")
     assert sent > SEEDS
-
-
-def dated_by_the_target() -> History:
-    """Return a query whose first row the target has dated, by a clock that is ahead."""
-    history = History(0)
-    history.target_ahead_us, history.retention_s, history.inline_from = 20 * SECOND, 0.0, None
-    epoch(history, "first", 1)
-    history.flush()
-    return history
-
-
-def epoch(history: History, kind: str, value: int) -> None:
-    """Run an epoch of one row of key k, with the options of a kind."""
-    history.have(kind)
-    history.run().batches([("k", value)]).end()
-
-
-def test_rule_14_an_epoch_that_is_passed_over_does_not_forget_who_dated_the_rows_before() -> None:
-    """Between the last row that the target has dated and the next one of the log lies one without rows."""
-    history = dated_by_the_target()
-    epoch(history, "newest", 2)
-    history.log.delete(history.log_backend.list(paths.MANIFEST.folder))
-    skip(history, 1)
-    history.flush()
-    epoch(history, "newest", 3)
-    assert history.flushed() == {"k": 3}
-
-
-def test_rule_14_a_ledger_row_that_is_made_anew_does_not_forget_it() -> None:
-    """After a rewind the row names no window; the plans of the log tell."""
-    history = dated_by_the_target()
-    epoch(history, "newest", 2)
-    history.store.ledger.clear()
-    rewind(history, 0)
-    assert history.flushed() == {"k": 2}

@@ -213,8 +213,8 @@ def test_verify_beside_a_flusher(world: World) -> None:
     listed = world.log.attempts
 
     class Slow(Log):
-        def attempts(self, *, fresh: bool = False) -> tuple[Attempt, ...]:
-            found = listed(fresh=fresh)
+        def attempts(self) -> tuple[Attempt, ...]:
+            found = listed()
             world.flush()
             return found
 
@@ -290,8 +290,8 @@ def test_a_query_that_runs_does_not_set_its_checkpoint_back(world: World) -> Non
     run = world.run()
 
     class Slow(Checkpoint):
-        def last_commit(self, *, fresh: bool = False) -> int:
-            found = super().last_commit(fresh=fresh)
+        def last_commit(self) -> int:
+            found = super().last_commit()
             if found < EPOCHS:
                 run.flushed_batches([("meanwhile", 1)])
             return found

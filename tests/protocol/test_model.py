@@ -30,7 +30,7 @@ flushed in place of what it has kept back."""
 
 
 REFUSED = Rules(runs=1, refuses=True)
-"""A target that refuses rows, until it is repaired; `--retry` and a rewind may come at any time."""
+"""A target that refuses rows, until it is repaired."""
 
 
 KNOWN = Rules(runs=1, flushers=2, rewinds=True, knows=True)
@@ -218,39 +218,23 @@ def test_every_order_of_steps_is_safe(what: str, rules: Rules) -> None:
             replace(REFUSED, kept_first=False), "lost", id="24-passed-over-before-its-entry"
         ),
         pytest.param(
-            replace(REFUSED, rewinds=True, by_timestamp=False),
-            "lost",
-            id="24-the-entry-names-no-timestamp",
-        ),
-        pytest.param(
-            replace(REFUSED, rewinds=True, old_ones=False),
-            "lost",
-            id="24-a-rewind-deletes-new-entries",
-        ),
-        pytest.param(
-            replace(REFUSED, of_its_epoch=False), "an old value wins", id="24-sent-again-as-of-now"
-        ),
-        pytest.param(
-            replace(REFUSED, acknowledged=False), "lost", id="24-released-before-it-is-taken"
-        ),
-        pytest.param(
             replace(LATE, second_look=False), "missing segment", id="18-no-listing-after-the-note"
         ),
         pytest.param(
-            replace(LISTS, raised=False), TWICE, id="26-a-window-is-resumed-with-its-timestamps"
+            replace(LISTS, raised=False), TWICE, id="15-a-window-is-resumed-with-its-timestamps"
         ),
         pytest.param(
-            replace(LISTS, above_all=False), TWICE, id="26-timestamps-of-an-attempt-lie-one-above"
+            replace(LISTS, above_all=False), TWICE, id="15-timestamps-of-an-attempt-lie-one-above"
         ),
         pytest.param(
-            replace(LISTS, announced=False), TWICE, id="26-rows-before-the-ledger-has-their-attempt"
+            replace(LISTS, announced=False), TWICE, id="15-rows-before-the-ledger-has-their-attempt"
         ),
         pytest.param(
             replace(LISTS, newest_finishes=False),
             "an old value wins",
-            id="26-an-attempt-that-was-overtaken-is-finished",
+            id="15-an-attempt-that-was-overtaken-is-finished",
         ),
-        pytest.param(replace(LISTS, sends_once=False), TWICE, id="26-a-request-is-sent-again"),
+        pytest.param(replace(LISTS, sends_once=False), TWICE, id="15-a-request-is-sent-again"),
     ],
 )
 def test_a_rule_that_is_switched_off_is_missed(

@@ -25,9 +25,7 @@ def test_old_tickets_and_claims_go_and_the_highest_generation_stays(world: World
     starts(world, 2 * RUNS_KEPT)
     newest = world.log.highest_generation()
     world.flush()
-    assert world.log.keys(paths.CLAIM, fresh=True) == list(
-        range(newest - RUNS_KEPT + 1, newest + 1)
-    )
+    assert world.log.keys(paths.CLAIM) == list(range(newest - RUNS_KEPT + 1, newest + 1))
     assert len(ticketed(world.log)) == RUNS_KEPT
     run = world.run().batches([("b", 2)])
     assert world.log.highest_generation() == newest + 1
@@ -88,7 +86,7 @@ def test_rule_3_a_claim_that_was_deleted_is_fenced(
     def others_start() -> None:
         starts(world, 3 * RUNS_KEPT)
         world.flush()
-        assert 2 not in world.log.keys(paths.CLAIM, fresh=True)
+        assert 2 not in world.log.keys(paths.CLAIM)
 
     world.run().flushed_batches([("a", 1)])
     zombie = world.run(At(f"{stands_still_before} {paths.CLAIM.path(2)}", others_start, number))

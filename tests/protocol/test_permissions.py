@@ -53,7 +53,7 @@ def _open(top: Path) -> list[str]:
 
 
 def test_a_user_who_may_only_read_can_look(shared: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A listing that is certainly fresh makes a file, so no command that only looks asks for one."""
+    """No command that only looks writes a file."""
     shared.run().flushed_batches([("a", 0)])
     shared.run().batch([("b", 1)])
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, get_args
 
-import msgspec
 import pyarrow as pa
 import pytest
 
@@ -494,24 +493,6 @@ def test_rule_24_what_has_left_goes_with_the_record_of_its_epoch(
     world.flush()
     assert len(world.log_backend.list("quarantine/")) == len(listed(world)) == 2
     assert listed(world) == stay
-
-
-def test_rule_24_a_row_is_not_sent_by_other_options_than_its_epoch_had() -> None:
-    """It was to be added to a total, or written where there is none: by itself it would replace a row."""
-    world = QuarantiningWorld()
-    plain = world.store.options
-    refuse_negative(world)
-    for ordered in ({"totals": "v"}, {"if_absent": True}):
-        world.store.options = msgspec.structs.replace(plain, **ordered)
-        world.run().flushed_batches([("a", 1)], [("a", -5)])
-        repair(world)
-        world.store.options = plain
-        with pytest.raises(errors.OptionError, match="in their order alone"):
-            retry(world)
-        assert world.table() == {"a": 1}
-        assert len(listed(world)) == 1
-        world = QuarantiningWorld()
-        refuse_negative(world)
 
 
 def test_rule_24_a_retry_of_rows_that_the_check_joins_releases_each_of_them() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,32 +10,43 @@ from typing import Literal, get_args
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
-from state_backends import LocalBackend, open_backend
+from state_backends import open_backend
 from tests.protocol import several_world as judged
-from tests.protocol.caching_mount import CachingMount
 from tests.protocol.cases import covered
 from tests.protocol.engine import NOW_US, Rows, World, a_decision, flush, in_memory
 from tests.protocol.every_fault import fault, injected_as_meant, partitions
 from tests.protocol.interleave import Process, Turns
-from tests.protocol.operators import files, restore
+from tests.protocol.operators import files, query, restore
+from tests.protocol.publishing import Driver
 from tests.protocol.several_world import ADDED, CELLS, SeveralWorld
 from wal_sink.admin.query import Query
 from wal_sink.admin.rewind import plan_rewind
 from wal_sink.admin.skip import plan_skip
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.errors import Diverged, Fenced, WalSinkError
+from wal_sink.errors import (
+    CorruptLog,
+    Diverged,
+    Fenced,
+    LogFull,
+    NoFlusher,
+    OptionError,
+    WalSinkError,
+)
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.flush.rows import as_written
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
 from wal_sink.progress.backlog import read_backlog
-from wal_sink.protocol.next_step import Idle
+from wal_sink.progress.status import read_status
+from wal_sink.progress.wait import wait_until_flushed
 from wal_sink.targets.base import Slice, Target
 from wal_sink.testing.faults import Crash, Faults, different_faults
 from wal_sink.testing.memory_target import MemoryOptions, MemoryTarget
+from wal_sink.wal.location import owned, tie
 from wal_sink.wal.log import Log
-from wal_sink.wal.targets import announce, attach_targets, flushed_epoch
+from wal_sink.wal.targets import flushed_epoch
 
 EPOCHS = 3
 
@@ -163,25 +175,6 @@ def test_rule_11_of_two_flushers_that_choose_at_once_one_decides(world: SeveralW
     judged.complete(world, 1, "")
 
 
-def test_of_two_starts_that_attach_a_target_the_first_one_says_from_which_epoch(
-    world: SeveralWorld,
-) -> None:
-    """One stood still before it looked how far the query is; then an epoch was published for the target."""
-    turns = Turns(0, counts=lambda operation: operation.startswith("list commits/"))
-
-    def start(faults: Faults) -> None:
-        world.run(faults)
-
-    late = Process(turns, start)
-    late.turn()
-    assert turns.stopped_before
-    world.run().batches([("a", 1)])
-    late.turn()
-    world.run().batches([("b", 2)])
-    world.flush_all()
-    judged.complete(world, 2, "")
-
-
 def test_rule_22_an_epoch_is_given_up_for_one_target_alone(world: SeveralWorld) -> None:
     """The decision lies in the target's own folder, and the other one gets the epoch."""
     world.run().batch([("a", 1)])
@@ -282,52 +275,127 @@ def test_the_budget_counts_what_the_slowest_target_lacks(world: SeveralWorld) ->
     assert read_backlog(checkpoint, world.log).epochs == 0
 
 
-def test_a_target_that_is_added_later_begins_at_the_next_epoch(tmp_path: Path) -> None:
-    """And nothing that it is to get is trimmed by a flusher that has not heard of it."""
-    world = SeveralWorld(tmp_path, CELLS)
-    world.run().batches([("a", 1)])
-    old = world.flusher(name=CELLS)
-    flush(old)
-    world.named = SeveralWorld(tmp_path).named | world.named
-    world.run().batches([("b", 2)])
-    flush(old)
-    assert [attempt.epoch for attempt in world.log.attempts()] == [1]
-    flush(world.flusher(name=ADDED))
-    assert [record["epoch"] for record in world.records(ADDED)] == [1]
-    assert sorted(world.rows(CELLS)) == [("a", 1), ("b", 2)]
-    flush(old)
-    assert world.log.attempts() == ()
-
-
-def test_while_a_target_is_only_announced_nothing_is_trimmed(tmp_path: Path) -> None:
-    """A crash between the two steps of attaching: the next start goes on with it."""
-    world = SeveralWorld(tmp_path, CELLS)
-    world.run().batches([("a", 1)])
-    world.named = SeveralWorld(tmp_path).named | world.named
-    with pytest.raises(Crash):
-        world.run(
-            Faults(at=0, matching=f"create {paths.TARGET_STATE.path(paths.StateName(ADDED, 1))}")
-        )
+@pytest.fixture
+def ahead(world: SeveralWorld) -> SeveralWorld:
+    """Return a query of which both targets have epoch 0, and one has epoch 1."""
+    world.run().batch([("0", 0)])
+    world.flush_all()
+    world.run().batch([("1", 1)])
     flush(world.flusher(name=CELLS))
-    assert [attempt.epoch for attempt in world.log.attempts()] == [0]
-    assert isinstance(world.flusher(name=ADDED).run_once(), Idle)
-    world.run()
-    flush(world.flusher(name=CELLS))
-    assert world.log.attempts() == ()
+    return world
 
 
-@pytest.mark.parametrize("asks_again", [True, False])
-def test_a_start_attaches_a_target_whatever_an_old_listing_says(
-    tmp_path: Path, *, asks_again: bool
+def test_a_command_is_about_one_target_or_says_which_there_are(ahead: SeveralWorld) -> None:
+    """A rewind of one sends nothing to the other."""
+    with pytest.raises(OptionError, match="has the targets added, cells"):
+        query(ahead).of("")
+    with pytest.raises(OptionError, match="There is no target lake"):
+        query(ahead).of("lake")
+    assert [each.log.target for each in query(ahead).each("")] == [ADDED, CELLS]
+    ahead.store.table.clear()
+    plan_rewind(query(ahead).of(CELLS), ahead.targets[CELLS], 0, NOW_US).carry_out(NOW_US)
+    ahead.flush_all()
+    assert ahead.rows(CELLS) == [("1", 1)]
+    assert sorted(ahead.rows(ADDED)) == [("0", 0), ("1", 1)]
+
+
+def test_waiting_is_for_each_target_or_for_one(ahead: SeveralWorld) -> None:
+    """What only one of them has is not flushed."""
+    checkpoint = Checkpoint(ahead.checkpoint)
+    assert wait_until_flushed(checkpoint, ahead.log.of(CELLS), 0).epoch == 1
+    shown = read_status(checkpoint, ahead.log)
+    assert {each.target: each.pending_epochs for each in shown.targets} == {ADDED: 1, CELLS: 0}
+    assert (shown.flushed, shown.pending_epochs, shown.safe_to_delete) == (0, 1, False)
+    assert shown.unsafe_because == f"target {ADDED}: 1 checkpointed epoch is not flushed"
+    flush(ahead.flusher(name=ADDED))
+    assert wait_until_flushed(checkpoint, ahead.log, 0).epoch == 1
+
+
+def test_the_slowest_target_decides_what_a_full_log_does(ahead: SeveralWorld) -> None:
+    """What the option of the other one says does not count."""
+    driver = Driver(ahead.run())
+    driver.budget = driver.budget._replace(of_targets={ADDED: "fail", CELLS: "block"})
+    with pytest.raises(LogFull):
+        driver.batch([("2", 2)])
+    driver.budget = driver.budget._replace(of_targets={ADDED: "block", CELLS: "fail"})
+    with pytest.raises(NoFlusher):
+        driver.batch([("2", 2)])
+
+
+def test_rule_22_what_is_given_up_for_one_target_stays_for_the_other(
+    world: SeveralWorld, tmp_path: Path
 ) -> None:
-    """It has announced the target, or found it announced: so it attaches it."""
-    mount, whole = CachingMount(tmp_path, asks_again=asks_again), Log(LocalBackend(tmp_path))
-    mount.cache(paths.target_states(ADDED))
-    announce(whole.of(ADDED), 0, NOW_US, "test", "a start that died")
-    attach_targets(
-        Log(mount, several=True), Checkpoint(in_memory()[0]), [ADDED], NOW_US, "a later one"
-    )
-    assert [state.verb for state in whole.of(ADDED).states()] == ["announced", "attached"]
+    """`skip --to` copies the files, and they go when the other target has the epoch."""
+    world.run().batch([("0", 0)])
+    world.flush_all()
+    world.run().batch([("1", 1)])
+    to = open_backend(str(tmp_path / "kept"))
+    asked = query(world).of(CELLS)
+    planned = plan_skip(asked, world.targets[CELLS], 1, to, NOW_US, begun=False)
+    assert "2 files of it will be copied" in planned.consequences
+    assert len(planned.carry_out(NOW_US).decision.files) == len(to.list()) == 2
+    flush(world.flusher(name=CELLS))
+    flush(world.flusher(name=ADDED))
+    assert (world.rows(CELLS), sorted(world.rows(ADDED))) == ([("0", 0)], [("0", 0), ("1", 1)])
+    flush(world.flusher(name=CELLS))
+    assert world.log.attempts() == ()
+
+
+@pytest.mark.parametrize("wanted", [(CELLS,), (CELLS, ADDED, "lake"), (ADDED, "lake"), ()], ids=str)
+def test_a_start_with_another_set_of_targets_is_refused(
+    world: SeveralWorld, wanted: tuple[str, ...]
+) -> None:
+    """A target more or less, another one, or one without a name; the former set starts in any order."""
+    world.run().batch([("a", 1)])
+    before, checkpoint = world.log.identity(), Checkpoint(world.checkpoint)
+    with pytest.raises(OptionError, match="is fixed when a log begins") as caught:
+        tie(Log(world.log_backend, targets=wanted), checkpoint)
+    for way in ("targets=added,cells", "a new checkpoint", "a second query"):
+        assert way in caught.value.remedy
+    assert world.log.identity() == before
+    assert tie(Log(world.log_backend, targets=(CELLS, ADDED)), checkpoint) == before
+
+
+def test_a_log_without_names_gets_no_names(world: SeveralWorld) -> None:
+    """What was flushed without a name is not known by any."""
+    one = World(*in_memory())
+    one.run().batch([("a", 1)])
+    with pytest.raises(OptionError, match="without a name, and option targets names cells"):
+        tie(Log(one.log_backend, targets=(CELLS,)), Checkpoint(one.checkpoint))
+
+
+def test_of_two_first_starts_with_other_targets_one_is_refused(tmp_path: Path) -> None:
+    """One stops before any of its operations, and the other one begins the log meanwhile."""
+    whole, refused = Faults(), 0
+    SeveralWorld(tmp_path).run(whole)
+    for k in range(len(whole.operations)):
+        world = SeveralWorld(tmp_path)
+        world.checkpoint.create("metadata", json.dumps({"id": world.query_id}).encode())
+        late = Process(Turns(k, counts=bool), lambda faults, world=world: world.run(faults))  # type: ignore[misc]
+        late.turn()
+        if world.log.identity() is not None:
+            break
+        world.named = {CELLS: world.named[CELLS]}
+        world.run().batch([("first", 1)])
+        with pytest.raises(OptionError, match="fixed when a log begins"):
+            late.turn()
+        identity = world.log.identity()
+        assert identity is not None
+        assert identity.targets == (CELLS,)
+        world.flush_all()
+        assert world.rows(CELLS) == [("first", 1)]
+        refused += 1
+    assert refused > 2
+
+
+def test_names_of_targets_in_a_foreign_log_are_no_paths(world: SeveralWorld) -> None:
+    """Who can write to the log could name another folder by them."""
+    world.run()
+    identity = world.log.identity()
+    assert identity is not None
+    world.log.replace_identity(replace(identity, targets=("../../other",)))
+    with pytest.raises(CorruptLog, match="names targets that cannot be names"):
+        owned(world.log, Checkpoint(world.checkpoint))
 
 
 def test_rows_are_cast_for_each_target_as_they_are_written(world: SeveralWorld) -> None:

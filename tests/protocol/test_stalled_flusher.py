@@ -79,6 +79,18 @@ def test_rule_9_a_login_that_is_refused_is_not_tried_again_in_the_same_step(worl
     assert refused.operations == ["connect"]
 
 
+def test_rule_9_a_pass_before_the_first_epoch_does_not_ask(world: World) -> None:
+    """The next pass asks the target, though nothing is pending then: its ledger row lies behind the log."""
+    early = world.flusher()
+    early.run_once()
+    run = world.run().flushed_batches([("a", 0)])
+    row = world.state
+    run.flushed_batches([("b", 1)])
+    world.store.ledger[world.query_id] = row
+    with pytest.raises(LedgerBehindLog):
+        until_rest(early)
+
+
 @pytest.mark.parametrize("deleted", range(5))
 def test_rule_22_a_flusher_that_wakes_in_a_trim_deletes_no_last_copy(
     world: World, deleted: int

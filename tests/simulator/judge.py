@@ -62,8 +62,6 @@ class Judge(logging.Handler):
         """Whether no clock jumps in this history."""
         self.clocks_set_us = 0
         """When a clock has jumped last."""
-        self.totals = False
-        """Whether rows are added to totals, in their order alone: quarantine keeps what it has (rule 27)."""
         self.old_listings = False
         """Whether hosts may have answered listings from a cache."""
         self.steps = Steps(self)
@@ -216,20 +214,13 @@ class Judge(logging.Handler):
         """Look at a row that the target has taken, with its timestamp."""
         attempt = self.by_value[value]
         looked_us = MACHINE.looked_us
-        if self.totals and not looked_us:
-            self.violate(f"row {key} of {attempt.name} is added to totals out of its order")
         dated = (key, value)
-        # What was begun in a row that is lost has the timestamps of that row, in quarantine, too.
-        made_us = max(
-            site.entries.get((target, attempt.epoch, us), ("", 0))[1] for site in self.sites
-        )
-        if (looked_us or made_us or MACHINE.true_us) >= self.row_lost_us.get(target, 0):
+        # What was begun in a row that is lost has the timestamps of that row.
+        if looked_us >= self.row_lost_us.get(target, 0):
             dated = self._dated.setdefault((target, us), dated)
         if dated != (key, value) and self._knows_dates:
             self.violate(f"row {key} of {attempt.name} has the timestamp of row {dated}")
-        # Under a ledger that hid that it was begun, what is in quarantine is of an attempt that was left.
-        sent_again = attempt.lost and key.startswith((INVALID, REFUSED))
-        if not (attempt.committed or attempt.excused or sent_again):
+        if not (attempt.committed or attempt.excused):
             self.violate(f"row {key} of {attempt.name} is visible, which Spark has not completed")
         given_up = [
             (target, attempt.epoch) in site.given_up
@@ -239,9 +230,9 @@ class Judge(logging.Handler):
         ]
         if given_up and all(given_up):  # a clone does not have the other one's decisions
             self.violate(f"row {key} of {attempt.name} is written, which was given up before")
-        if looked_us and not any(us in each for each in attempt.at(target).timestamps):
+        if not any(us in each for each in attempt.at(target).timestamps):
             self.violate(f"row {key} of {attempt.name} is sent with a timestamp that was not begun")
-        self.updates.written(target, key, attempt.epoch, us)
+        self.updates.written(target, key, attempt)
         attempt.at(target).keys.add(key)
         attempt.at(target).gone.discard(key)
 
@@ -267,7 +258,8 @@ class Judge(logging.Handler):
             if attempt is not None:
                 arrival = attempt.at(target)
                 arrival.begun_us = MACHINE.true_us
-                arrival.timestamps.setdefault(attempt.used_us(begun), MACHINE.true_us)
+                used_us = range(begun.base_us, begun.last_us + 1)
+                arrival.timestamps.setdefault(used_us, MACHINE.true_us)
             if begun.manifest and attempt is None:
                 self.violate(f"{begun.manifest} was begun, which no run has published")
             elif attempt is None:
@@ -295,13 +287,11 @@ class Judge(logging.Handler):
         return "shadow" not in self.disasters and not {"log", "ledger"} <= self.disasters
 
     def _dates(self, target: str, window: Window) -> None:
-        """Look at the timestamps of a window: they grow, and none was used before, in quarantine either."""
+        """Look at the timestamps of a window: they grow, and none was used before."""
         last = self._begun_last.get(target)
         used_us = last.last_us if last is not None else 0
         for begun in window.epochs:
-            attempt = self._by_digest.get(begun.digest)
-            first_us = attempt.used_us(begun).start if attempt else begun.base_us
-            if first_us <= used_us and self._knows_dates:
+            if begun.base_us <= used_us and self._knows_dates:
                 self.violate(f"epoch {begun.epoch} is begun with timestamps that were used before")
             used_us = begun.last_us
         self._begun_last[target] = window
@@ -359,18 +349,11 @@ class Judge(logging.Handler):
                 continue
             arrival = attempt.at(target)
             arrival.flushed, arrival.flushed_us = True, MACHINE.true_us
-            if self.totals:  # what is in quarantine stays there
-                arrival.gone |= {key for key in attempt.rows if key.startswith(INVALID)}
             if any((target, begun.epoch) in site.given_up for site in self.sites):
                 # Flushed all the same in a log that is restored from before the decision.
                 arrival.gone |= attempt.rows.keys() - arrival.keys
                 continue
-            # A backup from before a retry or a rewind lacks what had left the quarantine: a limit,
-            # docs/recover.md. With the same timestamps these rows count as left still.
-            used_us = attempt.used_us(begun)
-            arrival.gone |= {key for key, us in arrival.undone if us in used_us} - arrival.keys
-            left = {key for key in arrival.gone if key.startswith((INVALID, REFUSED))}
-            if missing := set(attempt.rows) - arrival.keys - left:
+            if missing := set(attempt.rows) - arrival.keys:
                 for site in self.sites:
                     missing -= site.quarantined(target, attempt)
             if missing:
@@ -473,14 +456,12 @@ class Judge(logging.Handler):
     def restored_before_rewind(self, target: str, epochs: range) -> None:
         """Learn that a backup of the target was restored from before a rewind of these epochs.
 
-        The rewind has taken their refused rows out of the quarantine: they were to come again. So what the
-        backup lacks of these is lost. What it has, with a ledger row that says so, is flushed.
+        What it has, with a ledger row that says so, is flushed.
         """
         for attempt in self.by_value:
             if attempt.epoch in epochs:
                 rows = {key for key in attempt.rows if key.startswith((INVALID, REFUSED))}
                 arrival = attempt.at(target)
-                arrival.gone |= rows - arrival.keys
                 there = arrival.keys.issuperset(attempt.rows.keys() - rows)
                 arrival.flushed |= bool(arrival.begun_us) and there
 
@@ -527,10 +508,6 @@ class Judge(logging.Handler):
             arrival, there = attempt.at(target), arrived.get(attempt.value, frozenset())
             arrival.taken = (arrival.taken | arrival.keys) - there
             arrival.gone -= there
-            released = arrival.released_us.items()
-            arrival.undone |= {row for row, since_us in released if since_us >= made_us}
-            if arrival.flushed:
-                arrival.gone |= {k for k in arrival.taken if k.startswith((INVALID, REFUSED))}
             arrival.keys = set(there)
         self.row_is_back(target)
 
@@ -655,32 +632,6 @@ class Judge(logging.Handler):
         if self.row_was_moved():
             self.two_rewinds.update(epochs)
 
-    def entry_deleted(self, site: Site, target: str, path: str) -> None:
-        """Look at an entry that is about to be deleted: its rows are in the table, or come again.
-
-        A rewind that stood still deletes the one of before, where a flusher has made another one since.
-        """
-        for key, value in refused_in(site.log.get(path)).items():
-            attempt = self.by_value[value]
-            arrival = attempt.at(target)
-            given_up = (target, attempt.epoch) in site.given_up
-            rewinds = MACHINE.thread is not None and MACHINE.thread.rewind is not None
-            if given_up and rewinds and key not in arrival.keys:
-                self.violate(f"a rewind deletes row {key} of {attempt.name}, which stays given up")
-            # Of a history that was left, Spark computes it again.
-            left = given_up or attempt.lost or key in arrival.gone
-            left |= key in site.quarantined(target, attempt, but=path)
-            if arrival.flushed and key not in arrival.keys and not left:
-                self.violate(f"row {key} of {attempt.name} leaves the quarantine, and is lost")
-            elif key not in arrival.keys:
-                # By a rewind: lost, if an operator then vouches for the epoch.
-                arrival.taken.add(key)
-
-    def released(self, target: str, us: int, entry: bytes) -> None:
-        """Learn that the row of an entry has left the quarantine, by a retry or a rewind."""
-        for key, value in refused_in(entry).items():
-            self.by_value[value].at(target).released_us[key, us] = MACHINE.true_us
-
     def attached(self, site: Site, target: str, first: int) -> None:
         """Look at a log as a target is attached: it has all that is to be flushed from `first` on."""
         self.steps.attached(site, target, first)
@@ -721,28 +672,10 @@ class Judge(logging.Handler):
         )
         if rows < lacking:
             self.violate(f"{rows} rows are said to be in quarantine, and {lacking} are missing")
-        folder = paths.of_target(target, paths.QUARANTINED.folder)
-        entries = [path for path in site.log.paths(folder) if path.endswith(".arrow")]
         there = {
-            (key, value, self._begun_in_lost_row(site, target, value, path))
-            for path in entries
+            (key, value)
+            for path in site.log.paths(paths.of_target(target, paths.QUARANTINED.folder))
             for key, value in refused_in(site.log.get(path)).items()
         }
-        if rows > len(there) and not site.unended_rewinds[target]:
+        if rows > len(there):
             self.violate(f"{rows} rows are said to be in quarantine, which has {len(there)}")
-
-    def _begun_in_lost_row(self, site: Site, target: str, value: int, entry: str) -> int:
-        """Return the timestamp of an entry, if nothing says any more that its flush was begun; else 0.
-
-        Then the epoch is begun with other timestamps, and the entry stays, unless a rewind takes it along.
-        """
-        epoch, us = map(int, entry.rpartition("/")[2].split("-")[:2])
-        begun_us = self.by_value[value].begun_with(target, us)
-        if not 0 < begun_us <= self.begun_lost_us(target):
-            return 0
-        made_us = site.entries.get((target, epoch, us), ("", 0))[1]
-        rewound = (target, epoch) not in site.given_up and any(
-            name == target and to < epoch and made_us < since_us
-            for name, to, since_us in site.ended_rewinds
-        )
-        return 0 if rewound else us

@@ -48,8 +48,6 @@ class Machine:
         :raises ActsError: one would change something.
         """
         before, true_us, state = self.only_looks, self.true_us, self.random.getstate()
-        host = self.current.host if self.current is not None else None
-        listings = dict(host.listings) if host is not None else {}
         self.only_looks = True
         logging.disable()
         try:
@@ -57,8 +55,6 @@ class Machine:
         finally:
             self.only_looks, self.true_us = before, true_us
             self.random.setstate(state)
-            if host is not None:
-                host.listings = listings
             if not before:
                 logging.disable(logging.NOTSET)
 
@@ -78,11 +74,6 @@ class Machine:
     def looked_us(self) -> int:
         """When the flusher's step that is under way began; 0: it is none."""
         return self.thread.looked_us if self.thread is not None else 0
-
-    @property
-    def records_us(self) -> int:
-        """From when the records are that the flusher's step under way goes by; 0: it is none."""
-        return self.thread.records_us if self.thread is not None else 0
 
     def now_us(self) -> int:
         """Return what the clock of the current process's host says; it ticks whenever it is asked."""

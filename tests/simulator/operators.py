@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from tests.simulator.flushing import Flushing
@@ -16,7 +15,6 @@ from tests.simulator.volume import Mount, Volume
 from tests.simulator.world import World
 from wal_sink import clock
 from wal_sink.admin.adopt import plan_adopt
-from wal_sink.admin.attach import plan_attach, plan_detach
 from wal_sink.admin.flusher_at_work import Patience
 from wal_sink.admin.quarantine import list_quarantine, plan_retry
 from wal_sink.admin.query import Query
@@ -145,43 +143,6 @@ class Operator:
         assert row is not None
         self.world.judge.row_made(self.name, row)
 
-    def detach(self) -> None:
-        """Give `wal-sink detach --target`."""
-
-        def act() -> None:
-            with self._decides():
-                plan = plan_detach(self.query)
-            plan.carry_out(clock.now_us())
-
-        self._command(f"detach {self.name}", act)
-
-    @contextlib.contextmanager
-    def _decides(self) -> Iterator[None]:
-        """Demand that a refusal follows from fresh listings, too (rule 9)."""
-        try:
-            yield
-        except OptionError:
-            if self.name:
-                self.world.judge.steps.listed("decides", self.thread.since_us)
-            raise
-
-    def attach(self) -> None:
-        """Give `wal-sink attach --target`; it has to say what the target lacks."""
-
-        def act() -> None:
-            database = self.world.databases[self.name]
-            target = SimulatedTarget(database, self.process, lambda _flushed: self._row_made())
-            with self._decides():
-                plan = plan_attach(self.query, target)
-            self.thread.listed.clear()  # those listings are old when the operator agrees
-            found = plan.carry_out(clock.now_us())
-            # One that has stood still may tell of what a rewind has changed since.
-            stood_still = self.process.stalled_us > self.thread.since_us
-            if found.state.verb == "attached" and not stood_still:
-                self.world.judge.reported(self.site, self.name, found.state.epoch, found.missing)
-
-        self._command(f"attach {self.name}", act)
-
     def retry(self) -> None:
         """Give `wal-sink quarantine --retry`."""
         self._command(
@@ -190,10 +151,8 @@ class Operator:
         )
 
     def _as_now(self) -> SimulatedTarget:
-        """Return the target; the options of today may lack the totals that the query had."""
-        plain = self.world.mode == "totals" and self.world.chance.random() < 0.5
-        database = self.world.databases[self.name]
-        return SimulatedTarget(database, self.process, plain=plain)
+        """Return the target."""
+        return SimulatedTarget(self.world.databases[self.name], self.process)
 
     def list_quarantine(self) -> None:
         """Give `wal-sink quarantine`; it has to name every row that is not in the table."""

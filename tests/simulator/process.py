@@ -26,13 +26,11 @@ T = TypeVar("T")
 _INTERRUPTED = 0.03
 """How probable it is that others act while a process waits for a second."""
 
-_READS = frozenset(
-    ("read", "size", "input", "list", "list fresh", "read ledger", "now", "plan", "connect")
-)
+_READS = frozenset(("read", "size", "input", "list", "read ledger", "now", "plan", "connect"))
 """Calls that change nothing."""
 
-_LOOKS = _READS - {"now", "plan", "connect", "list fresh"}
-"""Calls that leave no trace at all; a fresh listing makes a name, and the judge demands some."""
+_LOOKS = _READS - {"now", "plan", "connect"}
+"""Calls that leave no trace at all."""
 
 VERBS = (
     "create",
@@ -114,8 +112,6 @@ class Host:
         self.name = name
         self.ahead_us = 0
         """By how much its clock is ahead of the true time."""
-        self.listings: dict[tuple[str, str], tuple[int, list[str]]] = {}
-        """What it has listed on a network mount, by URL and folder, and when."""
 
 
 class Process:
@@ -282,14 +278,12 @@ class Thread:
         """When the task under way began."""
         self.looked_us = 0
         """When the flusher's step that is under way began; 0: it is no flusher's."""
-        self.records_us = 0
-        """From when the oldest listing of records is that this step goes by: a host may have cached it."""
         self.late = False
         """Whether its process is dead, and a call of it on its way."""
         self.listed: dict[str, int] = {}
-        """When it has listed each folder freshly last."""
-        self.looked: dict[str, int] = {}
-        """When it has listed each folder last, be it from a cache; and read the ledger row, as "ledger"."""
+        """When it has listed each folder last."""
+        self.ledger_us = 0
+        """When it has read the ledger row last; 0: not yet."""
         self.run_id = ""
         """The run of Spark that it is at work for."""
         self.next_epoch = 0

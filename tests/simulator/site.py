@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from typing import Any, NamedTuple
 
 from tests.protocol.raw import body_run, manifest_digest, sources
@@ -30,7 +29,6 @@ class Backup(NamedTuple):
     kept: dict[int, Computed | None]
     completed: dict[int, Computed | None]
     given_up: set[tuple[str, int]]
-    states: dict[str, list[dict[str, Any]]]
     marks_gone: dict[str, bytes]
     put_back_late: set[str]
     taken_back: set[int]
@@ -55,19 +53,15 @@ class Site:
         """What Spark has completed last, also behind what the ledger says is flushed."""
         self.given_up: set[tuple[str, int]] = set()
         """The epochs that an operator has given up, each with the target that lacks it."""
-        self.states: dict[str, list[dict[str, Any]]] = {}
-        """What the log says of each of several targets: announced, attached, detached."""
         self.since_us: dict[tuple[str, int], int] = {}
-        """When a target was announced last, epoch -1, and when an epoch of it was given up."""
-        self.bounds: dict[str, int] = {}
-        """The newest epoch that any target had ever a record of when a target was announced last."""
+        """When an epoch of a target was given up."""
         self.claimed_us: dict[str, int] = {}
         """When each run has claimed its generation last. Not by the claim's path: once a claim is deleted, a
         run that was overtaken can claim its number again (rule 3)."""
         self.committed_us: dict[int, int] = {}
         """When each epoch was completed last."""
-        self.entries: dict[tuple[str, int, int], tuple[str, int]] = {}
-        """The entry of each row in quarantine, by target, epoch and timestamp, and when it was made."""
+        self.entries: dict[tuple[str, int, str], int] = {}
+        """When each row came into quarantine, by target, value and key."""
         self.marks_gone: dict[str, bytes] = {}
         """Records to which a rewind went back, and which a flusher has deleted since, as old ones: a
         documented limit, docs/protocol/operators.md."""
@@ -81,10 +75,6 @@ class Site:
         """Epochs whose records a rewind has deleted, and that were not recorded again since."""
         self.rewound_us = 0
         """When a rewind has set a ledger row back last."""
-        self.unended_rewinds = Counter[str]()
-        """By target, those that have made a ledger row and have not ended: they leave old entries."""
-        self.ended_rewinds: list[tuple[str, int, int]] = []
-        """Target, epoch, and since when: none that a log which is restored may lack."""
         self.is_copy = False
         """Whether it must not be used, as it is a copy of another one."""
         self._judge = judge
@@ -98,16 +88,7 @@ class Site:
 
     def open_log(self, process: Process, target: str = "") -> Log:
         """Open the log in a process, as a target sees it."""
-        return Log(Mount(self.log, process), target, several=self._judge.targets != ("",))
-
-    def is_named(self, target: str) -> bool:
-        """Whether the newest run that has published, or is about to, names a target in its options."""
-        published = max((each.generation for each in self._judge.attempts.values()), default=0)
-        for path in reversed(self.log.paths(paths.CLAIM.folder)):
-            claim = json.loads(self.log.get(path))
-            if not claim.get("early") or int(re.findall(r"[0-9]+", path)[0]) <= published:
-                return target in claim["options"]["targets"].split(",")
-        return False
+        return Log(Mount(self.log, process), target, targets=filter(None, self._judge.targets))
 
     @property
     def next_epoch(self) -> int:
@@ -145,7 +126,6 @@ class Site:
             dict(self.kept),
             dict(self.completed),
             set(self.given_up),
-            {name: list(states) for name, states in self.states.items()},
             dict(self.marks_gone),
             set(self.put_back_late),
             set(self.taken_back),
@@ -166,23 +146,18 @@ class Site:
                 attempt.committed = True  # the checkpoint may have been set back since
                 attempt.fenced_us = None  # the backup may lack its proof
         self.given_up = set(backup.given_up)
-        self.states = {name: list(states) for name, states in backup.states.items()}
         # What limits have taken from the log that is left, or left in it, says nothing of the backup.
         self.marks_gone = dict(backup.marks_gone)
         self.put_back_late = set(backup.put_back_late)
         self.taken_back = set(backup.taken_back)
-        self.ended_rewinds.clear()
         for attempt in chosen:  # the ledger row names it still
             self.take_begun(attempt)
         self.take_newer_unsettled()  # the ledger row may have been lost since
 
     @property
     def looked_before_rewind(self) -> bool:
-        """Whether the flusher's step that is under way has the records of before a rewind.
-
-        It began before, or its host lists them from its cache.
-        """
-        return 0 < MACHINE.records_us < self.rewound_us
+        """Whether the flusher's step that is under way began before a rewind."""
+        return 0 < MACHINE.looked_us < self.rewound_us
 
     def lacks_records(self, target: str) -> bool:
         """Whether a record is missing by a limit: `marks_gone`, or the first of two rewinds has deleted it.
@@ -243,9 +218,8 @@ class Site:
         self.put_back_late.clear()
 
     def _passed_unrecorded(self, epoch: int) -> bool:
-        """Whether each attached target has a record of a later epoch, and none of this one."""
-        attached = [name for name in self._judge.targets if self.state(name) != "detached"]
-        marks = [max(self.recorded(target), default=-1) for target in attached]
+        """Whether each target has a record of a later epoch, and none of this one."""
+        marks = [max(self.recorded(target), default=-1) for target in self._judge.targets]
         return self.record(epoch) is None and all(epoch < mark for mark in marks)
 
     def vouch_for(self, attempt: Computed) -> None:
@@ -337,13 +311,13 @@ class Site:
     def has_proof(self, attempt: Computed | Attempt) -> bool:
         """Whether the log has the proof of an attempt: a clone lacks what was proven in the other one.
 
-        A run leaves it in `proofs/`; `rewind` and `attach`, which found the attempt whole, in `aside/`.
+        A run leaves it in `proofs/`; `rewind`, which found the attempt whole, in `aside/`.
         """
         note = paths.PROOF.path(Attempt(attempt.epoch, attempt.generation))
         return self.log.has(note) or self.comes_again(attempt)
 
     def comes_again(self, attempt: Computed | Attempt) -> bool:
-        """Whether `rewind` or `attach` has left a proof in `aside/` that a target gets the attempt."""
+        """Whether `rewind` has left a proof in `aside/` that a target gets the attempt."""
         note = paths.PROOF.path(Attempt(attempt.epoch, attempt.generation))
         return any(each.endswith(f"/{note}") for each in self.log.paths(paths.ASIDE))
 
@@ -404,36 +378,12 @@ class Site:
 
     # --- targets ----------------------------------------------------------------------------------
 
-    def state(self, target: str) -> str:
-        """Return what a target is: announced, attached or detached; the only one is attached."""
-        states = self.states.get(target)
-        return states[-1]["verb"] if states else "" if target else "attached"
-
-    def first(self, target: str) -> int:
-        """Return the first epoch that a target gets since it was attached."""
-        states = self.states.get(target)
-        return states[-1]["epoch"] if states else 0
-
-    def first_ever(self, target: str) -> int:
-        """Return the first epoch that a target was to get when it was attached first."""
-        attached = (s["epoch"] for s in self.states.get(target, ()) if s["verb"] == "attached")
-        return next(attached, 0)
-
     def lacking(self, attempt: Computed) -> frozenset[str]:
-        """Return the targets that are attached, and are still to get an attempt."""
+        """Return the targets that are still to get an attempt."""
         return frozenset(
             target
             for target in self._judge.targets
-            if (
-                (self.state(target) == "attached" and attempt.epoch >= self.first(target))
-                # What has looked before it was announced may delete something still.
-                or (
-                    (self.state(target) == "announced" and attempt.epoch > self.first(target))
-                    and MACHINE.looked_us > self.since_us.get((target, -1), 0)
-                )
-            )
-            and not attempt.at(target).flushed
-            and (target, attempt.epoch) not in self.given_up
+            if not attempt.at(target).flushed and (target, attempt.epoch) not in self.given_up
         )
 
     def has(self, target: str, path: str, but: str = "") -> bool:
@@ -449,16 +399,12 @@ class Site:
 
     # --- quarantine -------------------------------------------------------------------------------
 
-    def quarantined(self, target: str, attempt: Computed, but: str = "") -> set[str]:
-        """Return the keys of an attempt's rows that are in a target's quarantine, or have left it.
-
-        :param but: an entry that is about to go.
-        """
+    def quarantined(self, target: str, attempt: Computed) -> set[str]:
+        """Return the keys of an attempt's rows that are in a target's quarantine."""
         folder = paths.of_target(target, paths.QUARANTINED.folder)
         found: set[str] = set()
         for path in self.log.paths(folder):
-            is_here = path.endswith(".arrow") and path != but
-            if is_here and int(path.rpartition("/")[2][:20]) == attempt.epoch:
+            if int(path.rpartition("/")[2][:20]) == attempt.epoch:
                 rows = refused_in(self.log.get(path))
                 found |= {key for key, value in rows.items() if value == attempt.value}
         return found
@@ -474,7 +420,8 @@ class Site:
     def _logged(self, path: str, data: bytes) -> None:
         self._judge.steps.created(self, path, data)
         if path.startswith("quarantine/"):
-            self._kept_or_released(path)
+            for key, value in refused_in(data).items():
+                self.entries[target_of(path), value, key] = MACHINE.true_us
         elif path.startswith(paths.MANIFEST.folder):
             self._judge.published(self, data)
             self._put_back(path)
@@ -488,24 +435,6 @@ class Site:
             epoch = int(path.rpartition("/")[2][:20])
             self.given_up.add((target, epoch))
             self.since_us[target, epoch] = MACHINE.true_us
-        elif path.startswith(paths.TARGET_STATE.folder):
-            target, state = path.split("/")[1], json.loads(data)
-            self.states.setdefault(target, []).append(state)
-            if state["verb"] == "announced":
-                self.since_us[target, -1] = MACHINE.true_us
-                self.bounds[target] = self._judge.steps.newest_recorded
-            if state["verb"] == "attached":
-                self._judge.attached(self, target, state["epoch"])
-
-    def _kept_or_released(self, path: str) -> None:
-        """Note an entry of the quarantine, or tell the judge that its row has left."""
-        target, entry = target_of(path), f"{path.partition('.released-')[0]}.arrow"
-        epoch, us, count = map(int, re.findall(r"[0-9]+", path)[:3])
-        if path.endswith(".arrow"):
-            for row_us in range(us, us + count):
-                self.entries[target, epoch, row_us] = path, MACHINE.true_us
-        elif self.log.has(entry):
-            self._judge.released(target, us, self.log.get(entry))
 
     def _put_back(self, path: str) -> None:
         """Note a manifest that a rewind puts back late."""
@@ -524,9 +453,8 @@ class Site:
             self.trimmed_late.add(int(re.findall(r"[0-9]+", path)[0]))
         if path.startswith((paths.FLUSHED.folder, paths.RETAINED_RECORD.folder)):
             self._judge.rewind_deletes(_epochs_of(path))
-        if path.startswith("quarantine/") and path.endswith(".arrow"):
-            target = target_of(path)
-            self._judge.entry_deleted(self, target, path)
+        if path.startswith("quarantine/"):
+            self._judge.violate(f"{path} is deleted, which has the only copy of its rows")
         elif MANIFEST.search(path):
             data = self.log.get(path)
             name = f"{paths.MANIFEST.folder}{path.rpartition('/')[2]}"
@@ -587,12 +515,11 @@ def target_of(path: str) -> str:
 def _was_listed(attempt: Computed) -> bool:
     """Whether who deletes has listed manifests since this one was made last (rule 18).
 
-    Whoever stood still, or lists from a cache, does not know of one that was put back meanwhile for a rewind.
+    Whoever stood still does not know of one that was put back meanwhile for a rewind.
     """
     thread = MACHINE.thread
     assert thread is not None
-    listed_us = max(thread.looked.get("manifests", 0), thread.listed.get("manifests", 0))
-    return attempt.published_us <= listed_us
+    return attempt.published_us <= thread.listed.get("manifests", 0)
 
 
 def _epochs_of(path: str) -> range:

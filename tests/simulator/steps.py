@@ -28,15 +28,11 @@ _FRESH = {
     "starts where no run has published": ("commits",),
     "claims as it starts": ("commits",),
     "counts what waits": ("manifests",),
-    "starts with its targets": ("targets",),
     "notes an orphan": ("flushed", "runs", "manifests"),
     "makes the ledger row": ("manifests", "flushed", "interventions"),
     "begins a window": ("manifests", "decisions"),
     "moves a manifest to its copy": ("flushed",),
-    "trims": (),
     "decides": ("manifests", "flushed"),
-    "announces": ("manifests", "flushed"),
-    "attaches": ("runs", "targets", "flushed", "interventions", "commits", "manifests"),
     "takes records back": ("flushed", "retained"),
     "forgets runs": ("manifests",),
 }
@@ -72,12 +68,6 @@ class Steps:
         self._put_back_us: dict[str, int] = {}
         """When a flusher has put a manifest back from `aside/`, by its path."""
 
-    @property
-    def newest_recorded(self) -> int:
-        """The newest epoch that was ever recorded as flushed; -1: none."""
-        there = (number(p) for p in self.recorded_us if p.startswith(paths.FLUSHED.folder))
-        return max(there, default=-1)
-
     def listed(self, step: str, since_us: int, *more: str) -> None:
         """Demand that the thread that is at work has listed folders freshly since a moment.
 
@@ -89,9 +79,7 @@ class Steps:
         folders = (*_FRESH[step], *more)
         late = [folder for folder in folders if thread.listed.get(folder, -1) < since_us]
         if late:
-            acts = 2 if step in ("announces", "attaches") else 1  # it was detached before
-            what = f"{thread.process.name} {step} without a fresh listing of {late}"
-            self._wrong(what, acts)
+            self._wrong(f"{thread.process.name} {step} without a fresh listing of {late}")
 
     # --- runs -------------------------------------------------------------------------------------
 
@@ -114,9 +102,9 @@ class Steps:
     def _fits(self, site: Site, epoch: int, since_us: int, claimed_us: int) -> None:
         """An epoch is published while what is checkpointed and waits has less than `wal.maxBytes`.
 
-        What a rewind or an attach brings back while a run publishes it may have missed, and a target in an
-        old listing; what was checkpointed after it had looked does not count. Nor does what a flusher puts
-        back for a rewind that was cut short: the run reads the log as it claims (docs/limits.md).
+        What a rewind brings back while a run publishes it may have missed; what was checkpointed after it had
+        looked does not count. Nor does what a flusher puts back for a rewind cut short: the run reads
+        the log as it claims (docs/limits.md).
         """
         moved = any(us >= since_us or self._judge.old_listings for us in site.since_us.values())
         moved |= site.rewound_us >= (1 if self._judge.old_listings else since_us)
@@ -192,12 +180,7 @@ class Steps:
         elif thread.rewind is not None and path.startswith("flusher"):
             thread.rewind.reported |= json.loads(data)["doing"].startswith("rewind")
         if step := self._step(site, path, data):
-            since_us = thread.since_us
-            if step == "attaches":
-                since_us = max(
-                    since_us, site.since_us[path.split("/")[1], -1]
-                )  # it looks again then
-            self.listed(step, since_us)
+            self.listed(step, thread.since_us)
 
     def _step(self, site: Site, path: str, data: bytes) -> str:
         """Return which step it is to make an object of the log, before which folders are listed freshly."""
@@ -206,17 +189,9 @@ class Steps:
         if path.startswith(paths.TICKET.folder) and site.log.paths(paths.CLAIM.folder):
             return ""
         commands = MACHINE.thread is not None and MACHINE.thread.name == "command"
-        if path.startswith(paths.TARGET_STATE.folder) and commands:
-            return self._changed(site, path.split("/")[1], json.loads(data)["verb"])
         if path.startswith(paths.DECISION.folder) and commands:
             return "decides"
         return next((step for name, step in _MADE.items() if path.startswith(name)), "")
-
-    def _changed(self, site: Site, target: str, verb: str) -> str:
-        """A target is announced before it is attached (`docs/protocol/targets.md`)."""
-        if verb == "attached" and site.state(target) != "announced":
-            self._wrong(f"{target} is attached, and was not announced", acts=2)
-        return {"announced": "announces", "attached": "attaches"}.get(verb, "decides")
 
     def _records(self, site: Site, path: str, window: dict[str, Any]) -> None:
         """A record says what the target's own ledger row has said (rule 17), of this log (rule 23)."""
@@ -295,17 +270,15 @@ class Steps:
     def _ticket_goes(self, site: Site, path: str) -> None:
         """Rule 2: it stays while a manifest of its generation, or of a lower one, is pending.
 
-        What was flushed before a rewind has one attempt, so there is nothing to prove: where the flusher has
-        looked before, or where the rewind went back behind what the targets get since they were attached.
+        What was flushed before a rewind has one attempt, so there is nothing to prove where the flusher has
+        looked before.
         """
         generation = json.loads(site.log.get(path))["generation"] + 1
-        attached = [each for each in self._judge.targets if site.state(each) == "attached"]
         pending = [
             name
             for name in site.log.paths(paths.MANIFEST.folder)
             if number(name) > site.settled() and number(name, 1) <= generation
             if not (site.looked_before_rewind and name in self._judge.updates.ever)
-            if any(number(name) >= site.first(each) for each in attached)
         ]
         if pending:
             self._wrong(f"{path} goes, and {pending} may need a proof of its run")
@@ -316,11 +289,10 @@ class Steps:
         if not path.startswith(paths.CHOICE.folder) or site.looked_before_rewind:
             return
         for target in self._judge.targets:
-            lacks = site.state(target) == "attached" and epoch >= site.first(target)
             done = max(site.recorded(target), default=-1) >= epoch or (
                 (target, epoch) in site.given_up
             )
-            if lacks and not done and self._was_seen(site, target):
+            if not done:
                 self._wrong(f"{path} goes, and {target} lacks the epoch")
 
     def _note_goes(self, site: Site, path: str) -> None:
@@ -385,17 +357,9 @@ class Steps:
                 self.listed("moves a manifest to its copy", made_us)
         if site.rewound_us or self._judge.disasters or self._judge.cloned:
             return
-        states = [paths.target_states(each) for each in site.states if self._was_seen(site, each)]
-        self.listed("trims", MACHINE.looked_us, *states)
         attempt = site.kept.get(epoch)
-        lacking = site.lacking(attempt) if attempt is not None else ()
-        # One that was announced since the flusher has looked has second names.
-        if epoch not in site.kept or any(self._was_seen(site, target) for target in lacking):
+        if epoch not in site.kept or (attempt is not None and site.lacking(attempt)):
             self._wrong(f"{path} goes, and its epoch is not flushed everywhere")
-
-    def _was_seen(self, site: Site, target: str) -> bool:
-        """Whether a target was announced before the flusher's step that is under way."""
-        return site.since_us.get((target, -1), 0) < MACHINE.looked_us
 
     def _copy_goes(self, site: Site, path: str) -> None:
         """Rule 18: a record has a copy as long as its manifest is retained; segments go before both."""
@@ -474,29 +438,6 @@ class Steps:
             for path in (*attempt.segments, attempt.manifest):
                 if site.log.has(path) and not any(name.endswith(f"/{path}") for name in aside):
                     self._wrong(f"a rewind to {to} gives {path} no second name")
-
-    def attached(self, site: Site, target: str, first: int) -> None:
-        """Look at a target that is attached again: what others may trim has second names of its own."""
-        row = self._judge.read_ledger(target)
-        if row is not None and site.log.has(paths.LOG):
-            log = json.loads(site.log.get(paths.LOG))
-            if (row.log_id, row.checkpoint) != (log["log_id"], log["checkpoint"]):
-                self._wrong(f"{target} is attached, and its ledger row is of {row.log_id}")
-        aside = site.log.paths(paths.of_target(target, paths.ASIDE))
-        completed = max(site.checkpoint.numbers("commits"), default=-1)  # it may have been set back
-        bound = min(site.bounds.get(target, -1), completed)
-        for attempt in site.kept.values():
-            if attempt is not None and attempt.epoch >= first and site.log.has(attempt.manifest):
-                plan = parsed(site.log.get(attempt.manifest))["plan"]
-                if not site.log.has(paths.of_target(target, paths.PLAN.path(plan))):
-                    self._wrong(f"{target} is attached, and {attempt.name} has no plan")
-            if attempt is None or not first <= attempt.epoch <= bound:
-                continue
-            if target not in site.lacking(attempt):
-                continue
-            for path in (*attempt.segments, attempt.manifest):
-                if not any(name.endswith(f"/{path}") for name in aside):
-                    self._wrong(f"{target} is attached, and has no second name of {path}")
 
     def record_deleted(self, site: Site, epoch: int) -> None:
         """Look at a record that a flusher deletes."""

@@ -32,7 +32,6 @@ FAULTS = (
     "outages",
     "full disks",
     "clock jumps",
-    "stale listings",
     "purges",
     "few records",
     "small windows",
@@ -48,11 +47,9 @@ FAULTS = (
     "operators",
     "small segments",
     "several targets",
-    "detached targets",
     "refused rows",
     "batch writer",
     "migrated queries",
-    "totals",
     "lists",
 )
 """What a history may draw."""
@@ -64,7 +61,6 @@ _ACTING = {
     "checkpoints set back",
     "ledgers",
     "operators",
-    "detached targets",
 }
 """The faults by which others change what is flushed, or what says so."""
 
@@ -72,14 +68,11 @@ _ACTS = (
     "backup restored",
     "clone",
     "target restored",
-    "database replaced",
     "checkpoint set back",
     "ledger lost",
     "ledger shadowed",
     "operator: rewind",
     "operator: skip",
-    "operator: detach",
-    "operator: attach",
 )
 """What they do, as it is counted."""
 
@@ -99,22 +92,20 @@ def acted(counts: Counter[str]) -> int:
 _THEMES = (
     {"lists", "zombies", "other flushers"},
     {"lists", "crashes", "other flushers", "lost answers"},
-    {"totals", "crashes", "zombies", "small windows"},
     {"refused rows", "crashes", "operators", "zombies"},
     {"refused rows", "lists", "crashes", "other flushers"},
-    {"several targets", "detached targets", "crashes", "trim delay", "small windows"},
-    {"several targets", "detached targets", "zombies", "few records", "other flushers"},
+    {"several targets", "crashes", "trim delay", "small windows"},
+    {"several targets", "zombies", "few records", "other flushers"},
     {"several targets", "standing drivers", "zombies", "purges"},
     {"several targets", "budget", "trim delay", "operators", "crashes"},
     {"restored backups", "restarts", "crashes", "operators"},
     {"restored backups", "repartitions", "checkpoints set back", "purges"},
     {"restored targets", "operators", "zombies", "trim delay"},
     {"ledgers", "operators", "zombies", "other flushers"},
-    {"checkpoints set back", "operators", "crashes", "stale listings"},
+    {"checkpoints set back", "operators", "crashes"},
     {"checkpoints set back", "operators", "zombies", "standing drivers"},
     {"few records", "operators", "zombies", "other flushers"},
-    {"stale listings", "zombies", "restarts", "other flushers"},
-    {"few records", "stale listings", "standing drivers", "zombies"},
+    {"few records", "standing drivers", "zombies"},
     {"budget", "standing drivers", "zombies", "lost events"},
     {"budget", "crashes", "restarts", "operators"},
     {"repartitions", "purges", "crashes", "operators"},
@@ -122,11 +113,8 @@ _THEMES = (
     {"operators", "trim delay", "crashes", "zombies"},
     {"standing drivers", "zombies", "lost events", "late calls", "other flushers"},
     {"several targets", "standing drivers", "zombies", "other flushers"},
-    {"several targets", "detached targets", "operators", "crashes"},
+    {"several targets", "operators", "crashes"},
     {"lists", "restarts", "zombies", "crashes"},
-    {"stale listings", "standing drivers", "zombies"},
-    {"stale listings", "trim delay", "other flushers", "crashes"},
-    {"stale listings", "repartitions", "migrated queries", "restarts"},
     {"restored targets", "operators", "crashes", "trim delay"},
     {"operators", "few records", "trim delay", "zombies", "other flushers"},
     {"restored backups", "repartitions", "operators"},
@@ -135,14 +123,13 @@ _THEMES = (
     {"clock jumps", "operators", "zombies"},
     {"clock jumps", "operators", "trim delay", "crashes"},
     {"operators", "crashes", "other flushers", "outages"},
-    {"several targets", "detached targets", "migrated queries", "crashes"},
+    {"several targets", "migrated queries", "crashes"},
     {"several targets", "checkpoints set back", "operators", "crashes"},
-    {"several targets", "detached targets", "operators", "trim delay", "zombies"},
+    {"several targets", "operators", "trim delay", "zombies"},
     {"checkpoints set back", "budget", "operators", "crashes"},
     {"lists", "zombies", "other flushers", "standing drivers"},
     {"refused rows", "operators", "trim delay", "zombies"},
     {"refused rows", "operators", "trim delay", "crashes"},
-    {"stale listings", "few records", "crashes", "restarts"},
     {"budget", "trim delay", "operators", "other flushers"},
     {"standing drivers", "other flushers", "operators", "zombies"},
 )
@@ -158,15 +145,6 @@ _EXCLUDES = {
         "restored targets",
         "ledgers",
         "copies",
-    },
-    # Totals name the last row that they have: a restored table has its own (rule 23), and what a rewind
-    # takes back stays in them, though Spark computes it again.
-    "totals": {
-        *_OTHER_LOGS,
-        "lists",
-        "restored targets",
-        "ledgers",
-        "checkpoints set back",
     },
     # A list is doubled where nothing says that it was sent: the ledger row is lost, or shadowed.
     "lists": {*_OTHER_LOGS, "ledgers", "refused rows"},
@@ -195,8 +173,6 @@ class Operation(NamedTuple):
 
 _RETAINED = 0.5
 """How probable it is that the log keeps what operators may have flushed again."""
-_DETACHED = 0.7
-"""How probable it is that some of several targets are detached."""
 
 
 @dataclass(frozen=True)
@@ -215,15 +191,12 @@ class Swarm:
         """Draw a history's faults."""
         share = chance.choice((0.1, 0.25, 0.4))
         faults = frozenset(fault for fault in among if chance.random() < share)
-        faults -= {"detached targets"}
         if chance.random() < _THEMED:
             theme = frozenset(chance.choice(_THEMES)) & frozenset(among)
             excluded = {each for fault in theme for each in _EXCLUDES.get(fault, ())}
             faults = theme | frozenset(
                 each for each in faults - excluded if not _EXCLUDES.get(each, set()) & theme
             )
-        if "several targets" in faults and chance.random() < _DETACHED:
-            faults |= {"detached targets"}
         if "operators" in faults and chance.random() < _RETAINED:
             faults |= {"trim delay"} & frozenset(among)
         for fault in [fault for fault in _EXCLUDES if fault in faults]:

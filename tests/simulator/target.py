@@ -43,9 +43,7 @@ class Cell(NamedTuple):
 
     us: int
     values: tuple[int, ...]
-    """One; of a total all that were added, of a list the elements, which are there twice if sent twice."""
-    place: tuple[int, int] = (-1, -1)
-    """Of a total: epoch and row of the log that was added last."""
+    """One; of a list the elements, which are there twice if sent twice."""
 
 
 class Snapshot(NamedTuple):
@@ -64,7 +62,7 @@ class Row(NamedTuple):
     key: str
     value: int
     us: int
-    place: tuple[int, int]
+    epoch: int
     adds: bool
     """Whether it is an element of a list."""
 
@@ -73,14 +71,12 @@ class Database:
     """Table and ledger of one target.
 
     :param target: its name; empty: it is the only one.
-    :param mode: cells, totals or lists.
+    :param lists: whether values are lists.
     """
 
-    def __init__(self, judge: Judge, target: str = "", mode: str = "cells") -> None:
+    def __init__(self, judge: Judge, target: str = "", *, lists: bool = False) -> None:
         self.target = target
-        self.mode = mode
-        lists, totals = ("v" if mode == each else "" for each in ("lists", "totals"))
-        self.cells = MemoryTarget(MemoryOptions(keys="k", lists=lists, totals=totals))
+        self.cells = MemoryTarget(MemoryOptions(keys="k", lists="v" if lists else ""))
         self.plain = MemoryTarget(MemoryOptions(keys="k"))
         """The same without lists, whose options a run may have."""
         self.table: dict[str, Cell] = {}
@@ -145,11 +141,8 @@ class Database:
     def put(self, row: Row) -> None:
         """Write a row."""
         there = self.table.get(row.key, Cell(0, ()))
-        new = Cell(row.us, (row.value,), row.place)
-        if self.mode == "totals":
-            if new.place > there.place:  # else it has that row already
-                self.table[row.key] = new._replace(values=there.values + new.values)
-        elif row.adds and new.us == there.us:
+        new = Cell(row.us, (row.value,))
+        if row.adds and new.us == there.us:
             self.table[row.key] = new._replace(values=there.values + new.values)
         elif new > there:
             self.table[row.key] = new
@@ -225,7 +218,6 @@ class Connection(ReadsOffers, IdempotentSession):
         self._process = process
         self._replaced = replaced
         self._in_flight: list[Row] = []
-        self._bases_us: dict[int, int] = {}
         self._refused: OnRefused | None = None
 
     def pass_over(self, refused: OnRefused | None, passed: Sequence[PassedRow] = ()) -> None:
@@ -235,21 +227,19 @@ class Connection(ReadsOffers, IdempotentSession):
     def start(self, window: Window) -> None:
         """Expect the rows of a window."""
         self._in_flight = []
-        self._bases_us = {begun.epoch: begun.base_us for begun in window.epochs}
 
     def read_ledger(self) -> LedgerState | None:
         """Read the row."""
         row = self._io("read ledger", "", self._ledger.read_ledger)
         if MACHINE.thread is not None and not MACHINE.only_looks:
-            MACHINE.thread.looked["ledger"] = MACHINE.true_us
+            MACHINE.thread.ledger_us = MACHINE.true_us
         return row
 
     def write(self, plan: Plan, rows: Slice) -> None:
         """Send the rows of the call before; those of this call stay in flight until the next one."""
         self.drain()
-        base_us = self._bases_us.get(rows.epoch, rows.first_us)
         self._in_flight = [
-            Row(row["k"], row["v"], us, (rows.epoch, us - base_us), plan.demands.sent_once)
+            Row(row["k"], row["v"], us, rows.epoch, plan.sent_once)
             for us, row in enumerate(rows.batch.to_pylist(), rows.first_us)
         ]
 
@@ -259,9 +249,9 @@ class Connection(ReadsOffers, IdempotentSession):
             row = self._in_flight[0]
             if self._database.refuses and row.key.startswith(REFUSED):
                 judge, target = self._database.judge, self._database.target
-                judge.updates.written(target, row.key, row.place[0], row.us)
+                judge.updates.written(target, row.key, row.epoch, row.us)
                 error = TargetRefused("a rule of the table refuses the row", "Change the table.")
-                if self._refused is None or self._database.mode == "totals":
+                if self._refused is None:
                     raise error
                 self._refused(row.us, error)
             else:

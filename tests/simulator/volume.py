@@ -12,7 +12,6 @@ from typing import BinaryIO, NoReturn
 from state_backends import StateBackend
 from tests.simulator.machine import MACHINE
 from tests.simulator.process import Process
-from wal_sink.model import paths
 
 Files = dict[str, bytes]
 
@@ -33,8 +32,6 @@ class Volume:
         deleted: Callable[[str], None],
     ) -> None:
         self.url = url
-        self.cached_us = 0
-        """For how long hosts answer listings from what they have cached, as on a network mount."""
         self.full = False
         self.away = False
         self._created = created
@@ -121,21 +118,13 @@ class Mount(StateBackend):
         if self._volume.away or (self._volume.full and verb in _NEEDS_ROOM):
             self._process.disturbed_us = MACHINE.true_us
 
-    def _put(self, path: str, data: bytes, *, exclusive: bool = True) -> None:
-        self._changed(path)
-        self._volume.put(path, data, exclusive=exclusive)
-
-    def _remove(self, path: str) -> None:
-        self._changed(path)
-        self._volume.remove(path)
-
     def create(self, path: str, data: bytes) -> None:
         """See `StateBackend.create`."""
-        self._io("create", path, lambda: self._put(path, data))
+        self._io("create", path, lambda: self._volume.put(path, data))
 
     def replace(self, path: str, data: bytes) -> None:
         """See `StateBackend.replace`."""
-        self._io("replace", path, lambda: self._put(path, data, exclusive=False))
+        self._io("replace", path, lambda: self._volume.put(path, data, exclusive=False))
 
     def read(self, path: str) -> bytes:
         """See `StateBackend.read`."""
@@ -154,7 +143,7 @@ class Mount(StateBackend):
         """See `StateBackend.open_output`."""
         output = BytesIO()
         yield output
-        self._io("output", path, lambda: self._put(path, output.getvalue()))
+        self._io("output", path, lambda: self._volume.put(path, output.getvalue()))
 
     def open_input(self, path: str) -> BinaryIO:
         """See `StateBackend.open_input`."""
@@ -163,47 +152,18 @@ class Mount(StateBackend):
         return BytesIO(found)
 
     def list(self, prefix: str = "") -> builtins.list[str]:
-        """See `StateBackend.list`; from the cache of this host, where the volume has one."""
-        found = self._io("list", prefix, lambda: self._cached(prefix))
-        assert isinstance(found, builtins.list)
-        if MACHINE.thread is not None and not MACHINE.only_looks:
-            cached = self._process.host.listings.get((self.url, prefix))
-            cached_us = cached[0] if cached else MACHINE.true_us
-            MACHINE.thread.looked[prefix.partition("/")[0]] = cached_us
-            if prefix.startswith(paths.FLUSHED.folder):
-                MACHINE.thread.records_us = min(MACHINE.thread.records_us, cached_us)
-        return found
-
-    def list_fresh(self, prefix: str = "") -> builtins.list[str]:
-        """See `StateBackend.list_fresh`."""
-        found = self._io("list fresh", prefix, lambda: self._asked(prefix))
+        """See `StateBackend.list`."""
+        found = self._io("list", prefix, lambda: self._listed(prefix))
         assert isinstance(found, builtins.list)
         return found
 
-    def _cached(self, prefix: str) -> builtins.list[str]:
-        if not self._volume.cached_us:
-            return self._volume.paths(prefix)
-        listings, key = self._process.host.listings, (self.url, prefix)
-        listed_us, found = listings.get(key, (0, []))
-        if MACHINE.true_us - listed_us > self._volume.cached_us:
-            found = self._volume.paths(prefix)
-            listings[key] = (MACHINE.true_us, found)
-        return builtins.list(found)
-
-    def _asked(self, prefix: str) -> builtins.list[str]:
-        self._changed(prefix)  # a new name in the folder lets the host ask the server
+    def _listed(self, prefix: str) -> builtins.list[str]:
         if MACHINE.thread is not None and not MACHINE.only_looks:
             for folder in (prefix, prefix.partition("/")[0]):
                 MACHINE.thread.listed[folder] = MACHINE.true_us
         return self._volume.paths(prefix)
 
-    def _changed(self, path: str) -> None:
-        """Let the host ask anew after a change of its own in a folder."""
-        listings, top = self._process.host.listings, path.partition("/")[0]
-        for key in [key for key in listings if key[1].partition("/")[0] in (top, "")]:
-            del listings[key]
-
     def delete(self, paths: Iterable[str]) -> None:
         """See `StateBackend.delete`; each object is a call of its own."""
         for path in builtins.list(paths):
-            self._io("delete", path, lambda path=path: self._remove(path))  # type: ignore[misc]
+            self._io("delete", path, lambda path=path: self._volume.remove(path))  # type: ignore[misc]

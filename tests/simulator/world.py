@@ -32,10 +32,11 @@ class World:
         names = ("a", "b", "c")[: chance.choice((2, 2, 3))]
         self.targets: tuple[str, ...] = names if "several targets" in swarm else ("",)
         """Names of the targets; the only one has none."""
-        self.mode = next((mode for mode in ("totals", "lists") if mode in swarm), "cells")
+        self.lists = "lists" in swarm
         self.judge.targets = self.targets
-        self.judge.totals = self.mode == "totals"
-        self.databases = {name: Database(self.judge, name, self.mode) for name in self.targets}
+        self.databases = {
+            name: Database(self.judge, name, lists=self.lists) for name in self.targets
+        }
         self.query_id = str(chance.getrandbits(64))
         self.judge.read_ledger = self.row
         self.site = Site(self.judge, self.query_id)
@@ -61,13 +62,8 @@ class World:
         """`wal.maxBytes`; None: no budget."""
         self.documented: set[str] = set()
         """Kinds of errors at which the flush may stop, after what was done to this history."""
-        self.is_over = False
-        """Whether the history has come to its end, in which every run names all targets."""
         self.documented_once_started: set[str] = set()
         """Those that are once a run has started anew."""
-        self.replaced: set[str] = set()
-        """Targets whose database was replaced by an empty one, while they were detached: a flusher that lists
-        the states as they were finds no ledger row."""
 
     @property
     def several(self) -> bool:

@@ -1,4 +1,4 @@
-"""`make soak`: a query that uses ten features at once, and deaths for some minutes.
+"""`make soak`: a query that uses nine features at once, and deaths for some minutes.
 
 Each cell is compared in the end, with its write time and the end of its life.
 With `--cluster`: a topic of Kafka, read by a standalone cluster of Spark into three nodes of Cassandra,
@@ -70,7 +70,7 @@ def _tell(console: Console, outcome: FeaturesOutcome, seconds: float) -> int:
     deaths = ", ".join(f"{name} {count}" for name, count in sorted(outcome.deaths.items()))
     console.print(
         f"{deaths}; {outcome.starts} starts, {wanted.epochs} epochs, {wanted.changes:,} changes;"
-        f" {outcome.sent_again} refused rows were sent again, {outcome.left} are refused still;"
+        f" {outcome.left} rows are in quarantine;"
         f" {round(seconds)} s"
     )
     table = Table("cells expected", *(name for name in CellVerdict._fields[1:-1]), "mixed epochs")

@@ -18,14 +18,14 @@ import pyarrow as pa
 
 from state_backends import open_backend
 from tests.protocol.raw import parsed, records
-from tests.soak.changes import is_bad, is_long
+from tests.soak.changes import is_bad
 
 _ON_ITS_WAY_S = 32
 """Seconds that a request may be on its way: to a node that stands still for 20, on a machine with more to do.
 A life is longer by that time, see docs/protocol/targets.md#lives."""
 
 Key = tuple[int, ...]
-KEYS = {"customers": ("customer_id",), "days": ("day", "customer_id")}
+KEYS = {"customers": ("day", "customer_id")}
 
 
 class Cell(NamedTuple):
@@ -89,8 +89,6 @@ class Expected(NamedTuple):
     cells: dict[str, dict[Key, dict[str, Cell]]]
     deleted: dict[str, dict[Key, int]]
     """Write timestamp of the newest delete of a key."""
-    refused_long: int
-    """Rows with long notes that tasks have refused; of a flush, the log does not say it."""
     bad: int
     wrong: list[str]
     """What is wrong with the log itself."""
@@ -104,7 +102,7 @@ def expected(changes: Sequence[dict[str, Any]], rows: Sequence[Logged]) -> Expec
     cells: dict[str, dict[Key, dict[str, Cell]]] = {table: defaultdict(dict) for table in KEYS}
     deleted: dict[str, dict[Key, int]] = {table: {} for table in KEYS}
     attempts = defaultdict(set)
-    refused_long = bad = 0
+    bad = 0
     stamps = Counter(row.us for row in rows)
     wrong = [f"{n} rows have timestamp {us}" for us, n in stamps.items() if n > 1]
     wrong += _not_once(changes, rows)
@@ -117,13 +115,12 @@ def expected(changes: Sequence[dict[str, Any]], rows: Sequence[Logged]) -> Expec
         attempts[row.epoch].add(row.values["attempt"])
         change = changes[row.values["seq"]]
         bad += is_bad(change)
-        if row.refused != is_bad(change) and not (row.refused and is_long(change)):
+        if row.refused != is_bad(change):
             wrong.append(f"change {change['seq']}: refused is {row.refused}")
         if is_bad(change):
             continue
-        refused_long += row.refused
         for table, keys in KEYS.items():
-            values = _values(change, row, table)
+            values = _values(change, row)
             key = tuple(values.pop(name) for name in keys)
             for name, value in values.items():
                 there = cells[table][key].get(name)
@@ -131,7 +128,7 @@ def expected(changes: Sequence[dict[str, Any]], rows: Sequence[Logged]) -> Expec
                     cells[table][key][name] = Cell(row.us, value, _second(change["expires"]))
     mixed = sorted(epoch for epoch, found in attempts.items() if len(found) > 1)
     epochs = len({row.epoch for row in rows})
-    return Expected(cells, deleted, refused_long, bad, wrong, mixed, epochs, len(changes))
+    return Expected(cells, deleted, bad, wrong, mixed, epochs, len(changes))
 
 
 def _not_once(changes: Sequence[dict[str, Any]], rows: Sequence[Logged]) -> list[str]:
@@ -153,8 +150,8 @@ def _not_once(changes: Sequence[dict[str, Any]], rows: Sequence[Logged]) -> list
 _NAMES = {"customer_id": "customerId"}
 
 
-def _values(change: dict[str, Any], row: Logged, table: str) -> dict[str, Any]:
-    """Return what a change writes to a table; a null leaves a cell as it is."""
+def _values(change: dict[str, Any], row: Logged) -> dict[str, Any]:
+    """Return what a change writes to the table; a null leaves a cell as it is."""
     values = {
         "customer_id": change["customerId"],
         "day": change["day"],
@@ -168,8 +165,6 @@ def _values(change: dict[str, Any], row: Logged, table: str) -> dict[str, Any]:
         "note": change["note"],
         "tag": change["tag"] if row.values["tag"] else None,
     }
-    if table == "days":
-        del values["note"]
     return {name: value for name, value in values.items() if value is not None}
 
 

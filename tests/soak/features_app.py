@@ -20,16 +20,15 @@ from wal_sink.testing.local_spark import local_session
 COLUMNS = (
     "amount decimal, points varint, device uuid, city text, seq bigint, attempt text, epoch bigint"
 )
-TABLES = (
-    f"CREATE TABLE {{}}.customers (customer_id int PRIMARY KEY, day int, note text, {COLUMNS})",
-    f"CREATE TABLE {{}}.days (day int, customer_id int, {COLUMNS}, PRIMARY KEY (day, customer_id))",
+TABLE = (
+    f"CREATE TABLE {{}}.customers (day int, customer_id int, note text, {COLUMNS},"
+    " PRIMARY KEY (day, customer_id))"
 )
 GROWTH = (
     "ALTER TABLE {}.customers ADD tag text",
-    "ALTER TABLE {}.days ADD tag text",
     "CREATE INDEX notes ON {}.customers (note)",
 )
-"""What the tables get while the query runs. The DataFrame has the column from its next start on."""
+"""What the table gets while the query runs. The DataFrame has the column from its next start on."""
 REPAIR = "DROP INDEX {}.notes"
 
 
@@ -55,7 +54,7 @@ def main(config: dict[str, Any]) -> None:
             spark,
             checkpointLocation=config["checkpoint"],
             keyspace=config["keyspace"],
-            tables="customers,days",
+            table="customers",
             operationColumn="op",
             operations=json.dumps({"U": "upsert", "D": "delete"}),
             epochColumn="epoch",

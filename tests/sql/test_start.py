@@ -8,11 +8,9 @@ import re
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pytest
 
@@ -440,52 +438,6 @@ def test_a_database_without_the_ledger_is_named_as_another_one(
         words = "wal_sink_ledger cannot be read: .*\n.*another database than this query wrote to"
         with pytest.raises(TargetRefused, match=words):
             row_of(session)
-
-
-class Overtaken(SqlAlchemyTarget):
-    """Lets another command act once, when a session has read the note of a row and compares the table."""
-
-    act: Any = None
-
-    def columns(self, connection: Any) -> Any:
-        """Look them up, after the other command."""
-        act, self.act = self.act, None
-        if act is not None:
-            act()
-        return super().columns(connection)
-
-
-@pytest.mark.parametrize("beside", ["retry", "rewind"])
-def test_a_row_of_the_quarantine_is_sent_by_one_command_alone(
-    postgresql: Server, schema: str, beside: str
-) -> None:
-    """One that a task refused, without a note. A rewind would flush it again, and a second one send it."""
-    store = Postgresql(postgresql, schema)
-    store.execute(TABLE.format(key=""))
-    quick = target(store)
-    of, owner = Overtaken(quick.options), Owner("query", "log", "checkpoint")
-    plan = agreed(of)
-    with of.connect(owner) as first, quick.connect(owner) as late:
-        assert isinstance(first, SqlSession)
-        assert isinstance(late, SqlSession)
-        create(first, flushed=0)
-        row = Slice(0, pa.record_batch([[1], ["x"]], SCHEMA), 5)
-        seen = row_of(first)
-        back = msgspec.structs.replace(seen, flushed=-1)
-        acts: dict[str, Callable[[], object]] = {
-            "retry": lambda: late.resend(plan, row, seen, noted=False),
-            "rewind": lambda: late.compare_and_set(seen, back),
-        }
-
-        def waits() -> None:
-            with pytest.raises(Exception, match="lock timeout") as caught:
-                acts[beside]()
-            assert of.classify(caught.value) == "retry"
-
-        of.act = waits
-        first.resend(plan, row, seen, noted=False)
-        acts[beside]()
-    assert store.execute("SELECT * FROM t") == [(1, "x")]
 
 
 def test_a_server_that_replicates_by_statement_is_refused(mariadb: MariaDb, database: str) -> None:

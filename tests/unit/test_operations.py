@@ -18,7 +18,13 @@ from wal_sink.errors import InvalidRow, OptionError
 from wal_sink.targets.cassandra.check import check
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.feature import Stamped
-from wal_sink.targets.cassandra.write.batches import Limits, PreparedTable, Replicas, requests
+from wal_sink.targets.cassandra.write.batches import (
+    Limits,
+    PreparedPlan,
+    Replicas,
+    SliceBuffer,
+    requests,
+)
 from wal_sink.targets.cassandra.write.statements import Statements, places
 from wal_sink.targets.operations import read_words
 
@@ -222,8 +228,10 @@ def test_a_request_has_rows_of_its_partition_in_the_order_of_the_slice() -> None
     rows = Stamped(check(CHANGES, PLAN), np.arange(US, US + CHANGES.num_rows))
     replicas = Replicas(Metadata(), "ks", "dc1")
     by_second = functools.partial(prepared, key=[1])
-    table = PreparedTable(PLAN, Statements(PLAN, by_second), Limits(shared_bytes=0), replicas)
-    found = {each.routing_key: rows_of(each) for each in requests(table, rows, None)}
+    plan = PreparedPlan(
+        PLAN, Statements(PLAN, by_second), Limits(shared_bytes=0), replicas, SliceBuffer()
+    )
+    found = {each.routing_key: rows_of(each) for each in requests(plan, rows, None)}
     assert found == {
         b"x": [
             (INSERT, US),

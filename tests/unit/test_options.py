@@ -12,7 +12,17 @@ from msgspec import Meta
 
 from wal_sink.configuration import configure
 from wal_sink.errors import OptionError
-from wal_sink.options import SECRET, Options, SinkOptions, names, parse, public, refuse_unknown
+from wal_sink.options import (
+    SECRET,
+    Named,
+    Options,
+    SinkOptions,
+    named,
+    names,
+    parse,
+    public,
+    refuse_unknown,
+)
 from wal_sink.targets.cassandra import CassandraOptions
 from wal_sink.targets.postgresql.options import PostgresqlOptions
 from wal_sink.targets.sqlalchemy.options import SqlAlchemyOptions
@@ -34,13 +44,7 @@ KNOWN = [
         "wal.onFull",
         "targets",
         "cassandra.columns",
-        "tables",
-        "tableColumn",
         "cassandra.writeMode",
-        "cassandra.collections.<column>",
-        "cassandra.ifNotExists",
-        "cassandra.addColumns",
-        "cassandra.addColumnsAfter",
         "operationColumn",
         "operations",
         "onInvalidRow",
@@ -346,3 +350,11 @@ def test_what_is_no_duration_or_size_is_quoted(option: str, written: str, takes:
         parse({"checkpointLocation": "/c", option: written}, SinkOptions)
     assert repr(written) in str(refused.value)
     assert takes in str(refused.value)
+
+
+def test_an_option_that_is_given_by_columns_is_named_in_any_case() -> None:
+    """Spark passes names in lower case, Python as they are typed; without a column it is no option."""
+    for written in ("iceberg.catalog.S3.Region", "ICEBERG.CATALOG.s3.region"):
+        found = named(written, ["table", "iceberg.catalog.<column>"])
+        assert found == Named("iceberg.catalog.<column>", "s3.region")
+    assert named("iceberg.catalog.", ["iceberg.catalog.<column>"]) is None

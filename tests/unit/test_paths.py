@@ -17,9 +17,7 @@ from wal_sink.model.paths import (
     EntryName,
     InterventionName,
     Name,
-    ReleasedName,
     SegmentName,
-    StateName,
     WindowName,
 )
 
@@ -29,7 +27,7 @@ NUMBERS = st.integers(0, 10**7)
 TIMES = st.integers(0, 2**63 - 1)
 WORDS = st.from_regex(r"[0-9A-Za-z_-]+", fullmatch=True)
 ATTEMPTS = st.builds(Attempt, EPOCHS, GENERATIONS)
-ENTRIES = st.builds(EntryName, EPOCHS, TIMES, NUMBERS, WORDS)
+ENTRIES = st.builds(EntryName, EPOCHS, WORDS, NUMBERS, NUMBERS)
 
 KEYS: dict[str, st.SearchStrategy[Any]] = {
     "IDENTITY": st.just(()),
@@ -43,13 +41,11 @@ KEYS: dict[str, st.SearchStrategy[Any]] = {
     "TOMBSTONE": ATTEMPTS,
     "WITHOUT_SINK": EPOCHS,
     "CHOICE": EPOCHS,
-    "TARGET_STATE": st.builds(StateName, st.from_regex(paths.TARGET_NAME, fullmatch=True), NUMBERS),
     "FLUSHED": st.builds(WindowName, EPOCHS, EPOCHS, TIMES),
     "RETAINED_MANIFEST": ATTEMPTS,
     "RETAINED_RECORD": EPOCHS,
     "DECISION": st.builds(DecisionName, EPOCHS, NUMBERS),
     "INTERVENTION": st.builds(InterventionName, st.sampled_from(["adopt", "rewind"]), TIMES),
-    "RELEASED": st.builds(ReleasedName, EPOCHS, TIMES, NUMBERS, WORDS, NUMBERS, NUMBERS),
     "QUARANTINED": ENTRIES,
     "SEGMENT": st.builds(
         SegmentName,

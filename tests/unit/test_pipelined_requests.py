@@ -459,7 +459,7 @@ def lists_sender(to: Nodes, timeout_s: float = 5) -> Sender:
 
 
 def test_rows_that_may_be_sent_once_are_not_sent_again() -> None:
-    """The first failure is raised at once: the request may have been carried out (rule 26)."""
+    """The first failure is raised at once: the request may have been carried out (rule 15)."""
     node = FailsOnce(OVERLOADED)
     with nodes(answers=node) as to:
         by = lists_sender(to)

@@ -18,7 +18,7 @@ from wal_sink.errors import CorruptLog
 from wal_sink.model.codec import FORMAT, Record, digest
 from wal_sink.model.ledger import BegunEpoch, Window
 from wal_sink.model.manifest import Attempt, Manifest, SegmentRef, manifest_digest
-from wal_sink.model.plan import Column, Plan, WriteDemands
+from wal_sink.model.plan import Column, Plan
 from wal_sink.model.records import (
     Chosen,
     Claim,
@@ -33,9 +33,7 @@ from wal_sink.model.records import (
     LogIdentity,
     LogUrl,
     OrphanTombstone,
-    Released,
     Stop,
-    TargetState,
     Ticket,
     WithoutSink,
 )
@@ -87,18 +85,17 @@ FLUSHED = FlushedEpoch(
 )
 GOLDEN_RECORDS: dict[str, Record] = {
     "chosen": Chosen(epoch=41, generation=3, digest="d" * 64, offsets_digest="c" * 64),
-    "target_state": TargetState(
-        verb="attached",
-        epoch=42,
-        by="operator@host",
-        at_us=US,
-        why="named in the option targets",
-    ),
     "log_url": LogUrl(log="file:///data/ckpt/orders/wal_sink/q"),
     "log_identity": LogIdentity(
         log_id="fedcba9876543210fedcba9876543210",
         checkpoint="file:///data/checkpoints/köln",
         first_epoch=0,
+    ),
+    "log_identity_of_several": LogIdentity(
+        log_id="fedcba9876543210fedcba9876543210",
+        checkpoint="file:///data/checkpoints/orders",
+        first_epoch=0,
+        targets=("books", "orders"),
     ),
     "ticket": Ticket(run_id=RUN, generation=2),
     "manifest_with_refused_rows": msgspec.structs.replace(MANIFEST, refused=MANIFEST.segments[:1]),
@@ -109,7 +106,6 @@ GOLDEN_RECORDS: dict[str, Record] = {
             msgspec.structs.replace(MANIFEST.segments[1], bytes=6, data=b""),
         ),
     ),
-    "released": Released(by="user@host", at_us=1_700_000_000_000_000),
     "stop": Stop(run_id=RUN),
     "claim": Claim(
         run_id=RUN, options={"cassandra.port": "9042", "keyspace": "shop"}, early=False, epoch=41
@@ -128,25 +124,6 @@ GOLDEN_RECORDS: dict[str, Record] = {
         ),
         details={"nulls": "unset"},
     ),
-    "plan_with_indexes": Plan(
-        key="9f86d081884c7d659a2feaa0c55ad015",
-        target="cassandra",
-        table='"shop"."texts"',
-        columns=(
-            Column(name="id", source="int64", type="bigint", role="partition"),
-            Column(name="v", source="list<float>", type="vector<float, 2>", role="regular"),
-            Column(name="t", source="list<string>", type="set<text>", role="regular"),
-        ),
-        details={
-            "nulls": "unset",
-            "keyspace": "shop",
-            "table": "texts",
-            "indexes": [
-                {"column": "v", "index": "texts_v_idx", "most_bytes": 32_768, "vector": "cosine"},
-                {"column": "t", "index": "texts_t_idx", "part": "elements", "most_bytes": 65_534},
-            ],
-        },
-    ),
     "plan_with_operations": Plan(
         key="9f86d081884c7d659a2feaa0c55ad015",
         target="cassandra",
@@ -157,7 +134,7 @@ GOLDEN_RECORDS: dict[str, Record] = {
             Column(name="line", source="int32", type="int", role="clustering"),
         ),
         operations={"D": "delete", "U": "upsert"},
-        demands=WriteDemands(sent_once=True),
+        sent_once=True,
         details={"keyspace": "shop", "table": "orders", "clustering": ["line"]},
     ),
     "flushed_epoch": FLUSHED,
@@ -345,11 +322,6 @@ def test_every_field_is_needed_and_has_its_type(name: str) -> None:
                 kind.from_json(each, "there")
 
 
-def test_a_demand_that_is_not_known_is_refused() -> None:
-    """No flusher may overlook what a newer one demands of it."""
-    refused("plan", changed("plan", demands={"sent_once": True, "later": True}))
-
-
 @pytest.mark.parametrize("value", ["1", 1.5, None, True])
 def test_numbers_are_not_guessed_from_other_values(value: object) -> None:
     """An epoch is an integer, nothing that looks like one."""
@@ -484,8 +456,8 @@ for kind in Record.__subclasses__():
         kind.from_json(b'{"format": 1}', "here")
     except Exception:
         pass  # a field is missing
-text = Path(sys.argv[1], "plan_with_indexes.json").read_bytes()
-assert CassandraPlan.of(plan.Plan.from_json(text, "here")).details.indexes
+text = Path(sys.argv[1], "plan_with_operations.json").read_bytes()
+assert CassandraPlan.of(plan.Plan.from_json(text, "here")).details.clustering
 Window.from_text(Path(sys.argv[1], "window.json").read_text())
 sys.setprofile(None)
 print(learning)

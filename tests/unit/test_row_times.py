@@ -7,24 +7,20 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from cassandra.query import UNSET_VALUE
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from tests.cql_driver import SIMPLE, Field, bind, plan_of, prepared
 from tests.unit.test_options import GIVEN
 from wal_sink.clock import now_us
 from wal_sink.configuration import configure
 from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch
-from wal_sink.model.plan import WriteDemands
 from wal_sink.options import parse
 from wal_sink.targets.cassandra import CassandraOptions
 from wal_sink.targets.cassandra.check import check
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.encode import encode
-from wal_sink.targets.cassandra.feature import Form, Stamped
+from wal_sink.targets.cassandra.feature import Stamped
 from wal_sink.targets.cassandra.features import FEATURES
 from wal_sink.targets.cassandra.features.event_time import EVENT_US
 from wal_sink.targets.cassandra.features.lives import (
@@ -38,7 +34,6 @@ from wal_sink.targets.cassandra.row_plan import MOST_TTL_S, CassandraPlan, Lives
 from wal_sink.targets.cassandra.write.batches import (
     Limits,
     PreparedPlan,
-    PreparedTable,
     Replicas,
     SliceBuffer,
 )
@@ -247,7 +242,7 @@ def test_rows_with_lives_are_encoded_as_the_driver_binds_them(nulls: str) -> Non
     for part in parts:
         of, batch = part.statement, part.rows.batch
         query = of.prepared.query_id.decode()
-        assert query == upsert(plan.of_table(), Form(), with_ttl=True)
+        assert query == upsert(plan.of_table(), with_ttl=True)
         assert query.endswith("USING TIMESTAMP ? AND TTL ?")
         assert part.ttls is not None
         data = encode(
@@ -313,103 +308,9 @@ def event_plan(nulls: str) -> CassandraPlan:
 
 EVENT_PLAN = event_plan("unset")
 
-changes = st.lists(
-    st.tuples(
-        st.sampled_from("xxy"),
-        st.sampled_from([1, 1, 2]),
-        st.sampled_from(["upsert", "upsert", "upsert", "delete", "delete all"]),
-        st.sampled_from([1_000_001, 1_000_003]),
-        st.sampled_from([10, 20, 30]),
-        st.none() | st.integers(0, 3),
-        st.none() | st.lists(st.integers(0, 1), min_size=1, max_size=2),
-        st.none() | st.sampled_from(["p", "q"]),
-    ),
-    max_size=9,
-)
 
-_LIVES = [
-    ("x", 1, "upsert", 1_000_001, 30, 1, None, None),
-    ("x", 1, "upsert", 1_000_001, 10, None, [1], None),
-]
-_STATIC = [
-    ("x", 1, "upsert", 1_000_001, 10, 1, None, "q"),
-    ("x", 2, "upsert", 1_000_001, 10, 1, None, "p"),
-]
-
-
-@settings(max_examples=150, deadline=None)
-@given(changes, st.sampled_from(["unset", "write"]))
-@example(_LIVES, "unset")
-@example(_STATIC, "write")
-def test_of_one_key_and_time_the_rows_end_as_one_by_one(
-    rows: list[tuple[Any, ...]], nulls: str
-) -> None:
-    """By Cassandra's rules, in any order, as if each had been a microsecond after the one before (rule 15).
-
-    Each cell lives as long as its own row, and one of a static column is the whole partition's. A delete of a
-    partition takes all rows of its time, also later ones.
-    """
-    columns = list(zip(*rows, strict=True)) or [()] * len(EVENTS)
-    frame = pa.record_batch(
-        [pa.array(c, kind) for c, (_, _, _, kind) in zip(columns, EVENTS, strict=True)],
-        names=[name for name, *_ in EVENTS],
-    )
-    deletes_all = [op == "delete all" for op in columns[2]]
-    frame = frame.set_column(
-        1, "n", pc.if_else(pa.array(deletes_all, pa.bool_()), None, frame["n"])
-    )
-    frame = frame.set_column(2, "op", pc.replace_substring(frame["op"], " all", ""))
-    stored = check(frame, event_plan(nulls))
-    assert stored.column("at").type == pa.int64(), "what the table has of it: milliseconds"
-    names = ["k", "n", "op", EVENT_US, LIFE_S, "a", "b", "s"]
-    logged = list(zip(*(stored.column(n).to_pylist() for n in names), strict=True))
-    expected = sorted(enumerate(rows), key=lambda each: (each[1][3], each[0]))
-    wanted = [
-        (k, None, "delete", 10 * us + 9, None, None, None, None)
-        if op == "delete all"
-        else (k, n, op, 10 * us + i, *([life, *values] if op == "upsert" else [None] * 4))
-        for i, (k, n, op, us, life, *values) in expected
-    ]
-    found = cells([(*row[:3], 10 * row[3], *row[4:]) for row in logged], nulls)
-    assert found == cells(wanted, nulls)
-    assert found == cells([(*row[:3], 10 * row[3], *row[4:]) for row in logged[::-1]], nulls)
-
-
-Cells = dict[tuple[str, int | None], dict[str, tuple[Any, int | None]]]
-
-
-def cells(rows: list[tuple[Any, ...]], nulls: str) -> Cells:
-    """Return what a reader sees of rows with their timestamps; of equal ones a tombstone wins.
-
-    Of each cell its value and its life; of a static one in all rows, where nulls are written too, the value
-    alone, since rows of one time all bring it along. There is a row where it has cells, or an upsert left its
-    marker.
-    """
-    deleted: dict[tuple[str, int | None], int] = {}
-    found: dict[tuple[str, int | None, str], tuple[int, Any, int | None]] = {}
-    for k, n, op, us, *_ in rows:
-        if op == "delete":
-            deleted[k, n] = max(us, deleted.get((k, n), -1))
-    for k, n, op, us, life, *values in rows:
-        for name, value in zip(["", "a", "b", "s"], [True, *values], strict=True):
-            if op == "upsert" and (value is not None or nulls == "write"):
-                place = (k, None if name == "s" else n, name)
-                old = found.get(place)
-                own = None if not name or (name == "s" and nulls == "write") else life
-                if old is None or old[0] < us:
-                    found[place] = us, value, own
-                elif name and old[0] == us:
-                    same = nulls == "write" and name == "s" and old[1] == value
-                    assert same or us <= deleted.get((k, n), -1), "Cassandra would keep the larger"
-    seen: Cells = {}
-    for (k, n, name), (us, value, life) in found.items():
-        if us > max(deleted.get((k, n), -1), deleted.get((k, None), -1)) and value is not None:
-            seen.setdefault((k, n), {})[name] = value, life
-    return seen
-
-
-def test_times_of_their_own_cost_no_look_at_the_keys() -> None:
-    """Only rows that share a time can be of one key and time."""
+def test_event_times_become_the_timestamps_of_rows() -> None:
+    """What the table has of them is milliseconds."""
     columns = (
         ["x"] * 3,
         [1] * 3,
@@ -437,23 +338,13 @@ def test_an_event_time_does_not_tell_which_row_is_refused() -> None:
     plain = plan_of(COLUMNS[0])
     timed = plan_of(COLUMNS[0], event_column="at")
     plans = [
-        PreparedPlan(
-            of, (PreparedTable(of, Statements(of, prepared), Limits(), ANYWHERE),), SliceBuffer()
-        )
+        PreparedPlan(of, Statements(of, prepared), Limits(), ANYWHERE, SliceBuffer())
         for of in (plain, timed)
     ]
-    (table,) = plans[0].tables
-    upsert = table.statements.upsert
+    upsert = plans[0].statements.upsert
     batch = pa.record_batch({"k": ["x"]})
     rows = encode(batch, upsert.plan, NOW_S * S_US, upsert.head)
     lone = EncodedBatch(1, bytes(rows.data), "ks", b"x")
     assert ledger_us(lone, plans[:1]) == NOW_S * S_US
     assert ledger_us(lone, plans) is None
     assert ledger_us(lone, []) is None
-    ordered = WriteDemands(one_session=True)
-    absent = plan_of(COLUMNS[0], demands=ordered, if_not_exists=True)
-    statements = Statements(absent, prepared)
-    table = PreparedTable(absent, statements, Limits(), ANYWHERE)
-    data = statements.upsert.head + b"\0\0\0\1x"  # the server dates such a row
-    conditional = EncodedBatch(1, data, "ks", b"x", is_conditional=True)
-    assert ledger_us(conditional, [PreparedPlan(absent, (table,), SliceBuffer())]) is None

@@ -33,7 +33,7 @@ def test_each_target_has_its_options() -> None:
     assert found.names == ("orders", "books")
     assert [each.target.name for each in found.destinations] == ["cassandra", "postgresql"]
     assert [each.target.writes_to for each in found.destinations] == ["shop.orders", "orders"]
-    assert found.location.several
+    assert found.location.targets == ("orders", "books")
     assert found.public["orders.keyspace"] == "shop"
     assert found.public["books.target"] == "postgresql"
     assert "target" not in found.public
@@ -47,11 +47,11 @@ def test_each_target_has_its_options() -> None:
 
 def test_what_happens_when_the_log_is_full_is_said_for_each() -> None:
     """Else `wal.onFull` says it."""
-    given = {"wal.onFull": "fail", "books.onFull": "detach"}
-    assert [each.on_full for each in configure(GIVEN | given).destinations] == ["fail", "detach"]
+    given = {"wal.onFull": "fail", "books.onFull": "block"}
+    assert [each.on_full for each in configure(GIVEN | given).destinations] == ["fail", "block"]
     with pytest.raises(OptionError, match=r"books\.onFull is wait") as caught:
         configure(GIVEN | {"books.onFull": "wait"})
-    assert "block, fail, detach" in caught.value.remedy
+    assert "block, fail" in caught.value.remedy
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wal_sink.model.manifest import SegmentRef
-from wal_sink.model.plan import Plan, WriteDemands
+from wal_sink.model.plan import Plan
 from wal_sink.protocol.windows import MOST_READERS, Piece, is_large, share_out
 
 PLAN = Plan(key="plan", target="cells", table="cells", columns=())
@@ -109,20 +109,8 @@ def test_a_segment_has_few_readers() -> None:
     assert len(share_out(window((1, MIB)), above_bytes=0, slots=9)) == 0, "one row is one share"
 
 
-def _demanding(**asked: bool) -> Plan:
-    return msgspec.structs.replace(PLAN, demands=WriteDemands(**asked))
-
-
-def test_rule_27_what_one_session_writes_is_not_shared_out() -> None:
-    """Rows that are added to totals: of a key in two tasks, each would add to what the other one read."""
-    pieces = window((10_000, 40 * MIB), (10_000, 40 * MIB))
-    assert share_out(pieces, above_bytes=MIB, slots=9)
-    one = msgspec.structs.replace(pieces[1], plan=_demanding(one_session=True))
-    assert not share_out([pieces[0], one], above_bytes=MIB, slots=9)
-
-
-def test_rule_26_what_is_sent_once_is_not_shared_out() -> None:
+def test_rule_15_what_is_sent_once_is_not_shared_out() -> None:
     """Rows with lists: Spark runs a task again that has failed, and two copies of a slow one."""
     pieces = window((10_000, 40 * MIB), (10_000, 40 * MIB))
-    one = msgspec.structs.replace(pieces[1], plan=_demanding(sent_once=True))
+    one = msgspec.structs.replace(pieces[1], plan=msgspec.structs.replace(PLAN, sent_once=True))
     assert not share_out([pieces[0], one], above_bytes=MIB, slots=9)

@@ -185,7 +185,6 @@ LAKE = {
         (LAKE, LAKE, None),
         (GIVEN, GIVEN | {"cassandra.contactPoints": "10.0.0.9", "cassandra.nulls": "write"}, None),
         ({}, GIVEN, None),
-        (GIVEN | {"table": "", "tables": "a,b"}, GIVEN | {"table": "", "tables": "b,a"}, None),
         (
             {k: v for k, v in LAKE.items() if not k.startswith("lake.")} | {"targets": "orders"},
             LAKE,

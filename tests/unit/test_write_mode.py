@@ -111,7 +111,7 @@ def test_what_no_update_can_write_is_refused(
     options = configure(GIVEN | more).target.options
     assert isinstance(options, CassandraOptions)
     columns = match_columns(pa.schema(fields), LIVE, UPDATE)
-    agreed = Agreement(options, Server("5.0", "c", {}), LIVE, columns, UPDATE)
+    agreed = Agreement(options, Server("5.0", "c", frozenset()), LIVE, columns)
 
     def agree() -> CassandraRowPlan:
         return reduce(

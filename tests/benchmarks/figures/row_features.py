@@ -15,7 +15,7 @@ from tests.benchmarks.contenders import ours
 from tests.benchmarks.figure import Figure, at_most, figure
 from tests.benchmarks.figures.flush import NAME, flushed
 from tests.benchmarks.flush import flush
-from tests.benchmarks.rows import Name, Source
+from tests.benchmarks.rows import Source
 from tests.benchmarks.run import Run, Taken
 from tests.benchmarks.table import RowsWrong, Table
 
@@ -46,14 +46,9 @@ class Feature(NamedTuple):
     name: str
     change: Callable[[Rows, Ids], pa.Table]
     options: Mapping[str, str]
-    """Of the sink, beside those that name server and table; `{}` is the table's name."""
+    """Of the sink, beside those that name server and table."""
     rows_each: float = 1
     """So many rows leave one in the table."""
-    first: str = ""
-    """A statement before the run; `{}` is the table."""
-    shape: Name = "grouped"
-    second: bool = False
-    """Whether each row goes to a second table, too."""
 
 
 def _deletes(rows: Rows, ids: Ids) -> pa.Table:
@@ -70,32 +65,10 @@ def _plain(rows: Rows, ids: Ids) -> pa.Table:
     return rows(ids)
 
 
-def _totals(each: int) -> Feature:
-    """Return rows that are added, of which so many in a row have one key."""
-    return Feature(
-        f"totals, {each} of each key",
-        lambda rows, ids: rows(ids // each),
-        {"cassandra.addColumns": "amount"},
-        rows_each=each,
-        first="ALTER TABLE {} ADD wal_sink_added text",
-        shape="narrow",
-    )
-
-
 FEATURES = (
     Feature("deletes", _deletes, {"operationColumn": "op"}, rows_each=2),
     Feature("lives", _lives, {"cassandra.ttlColumn": "life"}),
     Feature("event times", _plain, {"cassandra.timestampColumn": "at"}),
-    Feature(
-        "two tables",
-        _plain,
-        {"table": "", "tables": "{},{}_too"},
-        first="CREATE TABLE {}_too (device text, id bigint, at timestamp, amount bigint, note text,"
-        " PRIMARY KEY (device, id))",
-        second=True,
-    ),
-    _totals(1),
-    _totals(50),
 )
 
 
@@ -103,8 +76,7 @@ def features(bench: Bench) -> list[Figure]:
     """Client CPU of a written row over that of an insert."""
     figures = []
     for feature in FEATURES:
-        rows = bench.sizes.grouped if feature.shape == "grouped" else bench.sizes.shapes
-        plain = Source(shape=feature.shape, rows=rows)
+        plain = Source(shape="grouped", rows=bench.sizes.grouped)
         bench.say(f"{feature.name}; {plain.shape}, {plain.rows:,} rows")
         pairs = [
             (
@@ -114,38 +86,27 @@ def features(bench: Bench) -> list[Figure]:
             for number in range(bench.sizes.rounds)
         ]
         ratios = [other.client_us / one.client_us for one, other in pairs if one and other]
-        written = 2 if feature.second else 1
         name = f"{feature.name} over inserts: client CPU a written row"
-        target = None if feature.name.startswith("totals") else at_most(1.15)
-        figures.append(figure(name, [each / written for each in ratios], "x", target))
+        figures.append(figure(name, ratios, "x", at_most(1.15)))
     return figures
 
 
 def _flushed(bench: Bench, plain: Source, feature: Feature, number: int) -> Run | None:
     """Make a backlog and flush it; None when the table has another number of rows than it should."""
     folder = bench.new_folder()
-    wheres = ("{}", "{}_too") if feature.second else ("{}",)
-
-    def prepare(table: Table) -> None:
-        if feature.first:
-            table.server.execute(feature.first.format(table.where))
 
     def what(table: Table) -> Taken:
-        more = {key: value.format(table.name, table.name) for key, value in feature.options.items()}
-        options = {**ours.options(table), **more}
+        options = {**ours.options(table), **feature.options}
         rows = Changed(shape=plain.shape, rows=plain.rows, change=feature.change)
         return flush(backlog.make(folder, options, rows, bench.sizes.micro_batches))
 
     def check(table: Table) -> None:
-        for where in (each.format(table.where) for each in wheres):
-            select = f"SELECT id FROM {where}"
-            rows = table.server.session().execute(select, timeout=None)  # by pages
-            if (found := sum(1 for _ in rows)) != plain.rows // feature.rows_each:
-                raise RowsWrong(f"{where} has {found:,} rows of {plain.rows:,}")
-        for where in wheres[1:]:
-            table.server.execute(f"DROP TABLE {where.format(table.where)}")
+        select = f"SELECT id FROM {table.where}"
+        rows = table.server.session().execute(select, timeout=None)  # by pages
+        if (found := sum(1 for _ in rows)) != plain.rows // feature.rows_each:
+            raise RowsWrong(f"{table.where} has {found:,} rows of {plain.rows:,}")
 
     name = f"{NAME}, {feature.name}"
-    run = bench.write(name, plain, number, what, prepare=prepare, check=check)
+    run = bench.write(name, plain, number, what, check=check)
     shutil.rmtree(folder, ignore_errors=True)
     return run

@@ -60,7 +60,7 @@ class Latencies:
 
     def look(self) -> None:
         """Look once."""
-        flushed = self._log.newest_flushed(fresh=True)
+        flushed = self._log.newest_flushed()
         if flushed is None or flushed.epoch <= self._last:
             return
         committed = committed_us(self._checkpoint, flushed.epoch, flushed.published_us)
