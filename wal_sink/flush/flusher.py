@@ -102,6 +102,8 @@ class Flusher:
         self._plans: dict[str, Plan] = {}
         self._refused: dict[int, tuple[int, ...]] | None = None
         """Rows that the server refuses, by epoch; None: to be listed."""
+        self.mark = -1
+        """The last epoch that the log says is in the target, as it was read or written last."""
         self._deleted = -1
         """Objects of epochs up to this one were deleted by this flusher."""
         pipeline.target.load()
@@ -152,6 +154,7 @@ class Flusher:
         target = state.target(self._name)
         if target is None or target.given_up:
             return self._idle(f"the log has no target {self._name}, or the target was given up")
+        self.mark = target.mark.epoch
         if committed < target.first:
             return self._idle("nothing is checkpointed yet")
         row = self._connection.row()
@@ -248,6 +251,7 @@ class Flusher:
         )
         if not advance(self._store, state, marked):
             return
+        self.mark = row.epoch
         self.reporter.report("marking", row.epoch)
         self._manifests.forget(row.epoch)
         self._delete(marked)

@@ -135,7 +135,7 @@ class FlushLoop(threading.Thread):
     def _flush_until_idle(self) -> bool:
         """Flush while there is something to flush; return True after the last pass."""
         while (done := self._tries(self._pass)) is not None:
-            self._reporter.succeeded()
+            self._reporter.succeeded(None if done.idle else self._flusher.mark)
             self._tried.set()
             if self._is_last(done):
                 return True

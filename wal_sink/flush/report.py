@@ -111,9 +111,17 @@ class Reporter:
             rate = rows / seconds
             self._rate = rate if self._rate is None else 0.7 * self._rate + 0.3 * rate
 
-    def succeeded(self) -> None:
-        """Note that a step was done: the error that stopped it, if there was one, is over."""
+    def succeeded(self, flushed: int | None = None) -> None:
+        """Note that a pass was done. The error of an epoch is over once that epoch is flushed.
+
+        A pass may end without what had failed: it was interrupted, or another flusher was quicker.
+
+        :param flushed: the target's mark; None: there is nothing to flush, so no error stands.
+        """
         log_epoch(None)
+        failed = self._error.epoch if self._error is not None else None
+        if failed is not None and flushed is not None and failed > flushed:
+            return
         self.observer.succeeded()
         if self._error is not None:
             self._error, self._waits = None, ""
