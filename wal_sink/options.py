@@ -257,11 +257,12 @@ class SinkOptions(Options, frozen=True, kw_only=True):
     retention: Annotated[
         float,
         about(
-            "How long a flushed epoch stays in the log, 0 or more. rewind can flush it again",
+            "How long a flushed epoch stays in the log, 0 or more: a target that goes back, such as by a restored"
+            " backup or a promoted replica, gets it again. At most a tenth of wal.maxBytes stays",
             SECONDS,
             ge=0,
         ),
-    ] = msgspec.field(name="wal.retention", default=0.0)
+    ] = msgspec.field(name="wal.retention", default=600.0)
     max_rows_per_second: Annotated[
         Annotated[int, Meta(ge=1)] | None,
         about(

@@ -1,4 +1,4 @@
-"""Says where the demo kills the driver, and reads what its death leaves behind."""
+"""Where the demo kills the driver, and what its death leaves."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import pyarrow as pa
 from wal_sink.demo.queries import CONTROL, FLIGHTS, TENTH, Query
 from wal_sink.demo.stores import Stores
 from wal_sink.model import paths
+from wal_sink.model.manifest import Manifest
 from wal_sink.testing.pauses import Pause, Point
 from wal_sink.wal.location import locate
-from wal_sink.wal.log import Log
+from wal_sink.wal.store import LogStore
 
 KillWindow = Literal[
     "while a task writes",
@@ -67,13 +68,12 @@ def window_hit(folder: Path, query: Query, epoch: int, stores: Stores) -> KillWi
     location = locate(str(folder / query.checkpoint))
     checkpoint = location.open_checkpoint()
     query_id = checkpoint.query_id()
-    log = location.open_log(query_id)
+    store = location.open_log(query_id)
     if checkpoint.last_commit() >= epoch:
-        found = stores.ledger(query_id)
-        window = found.begun if found and found.flushed < epoch else None
-        begun = window and any(each.epoch == epoch for each in window.epochs)
-        return "while an epoch is being flushed" if begun else "none of them"
-    if log.attempts_at(epoch):
+        row = stores.ledger(query_id)
+        is_flushed = row is not None and row.epoch >= epoch
+        return "none of them" if is_flushed else "while an epoch is being flushed"
+    if _manifests(store, epoch):
         return "between manifest and commits/N"
     return "none of them" if checkpoint.offsets(epoch) is None else "while a task writes"
 
@@ -82,17 +82,24 @@ def discarded_rows(folder: Path, query: Query) -> int:
     """Count the rows in files and manifests that are not checkpointed: Spark computes them again."""
     location = locate(str(folder / query.checkpoint))
     checkpoint = location.open_checkpoint()
-    log = location.open_log(checkpoint.query_id())
+    store = location.open_log(checkpoint.query_id())
     epoch = checkpoint.last_commit() + 1
-    published = [log.manifest(attempt) for attempt in log.attempts_at(epoch)]
-    refs = [ref for found in published if found for ref in found.manifest.segments]
+    refs = [ref for manifest in _manifests(store, epoch) for ref in manifest.segments]
     inline = sum(ref.rows for ref in refs if not ref.is_file)
-    return inline + sum(map(_readable_rows, _segment_files(log, epoch)))
+    return inline + sum(map(_readable_rows, _segment_files(store, epoch)))
 
 
-def _segment_files(log: Log, epoch: int) -> list[Path]:
+def _manifests(store: LogStore, epoch: int) -> list[Manifest]:
+    """Read the manifests of an epoch, of all runs."""
+    names = ((path, paths.MANIFEST.parse(path)) for path in store.list(paths.MANIFEST.folder))
+    wanted = [path for path, name in names if name is not None and name.epoch == epoch]
+    files = ((path, store.read(path)) for path in wanted)
+    return [Manifest.from_file(data, path).manifest for path, data in files if data is not None]
+
+
+def _segment_files(store: LogStore, epoch: int) -> list[Path]:
     """List the segments, and the files that a dead task did not finish."""
-    folder = Path(log.url.removeprefix("file://")) / paths.segment_folder(epoch)
+    folder = Path(store.url.removeprefix("file://")) / paths.segment_folder(epoch)
     return sorted(folder.iterdir()) if folder.is_dir() else []
 
 

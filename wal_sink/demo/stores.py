@@ -1,6 +1,6 @@
 """What the demo needs of a store, which ones it has, and those of one demo: `--targets cassandra,iceberg`.
 
-One query fills all of them. The flush stands still at the first to be killed, and the first has the control.
+One query fills all of them. The flush pauses at the first to be killed, and the first has the control.
 A new store is one module with one class, and its name in `STORES`.
 """
 
@@ -18,7 +18,7 @@ import msgspec
 from pyspark.sql import DataFrame, Row
 
 from wal_sink.demo.queries import CONTROL, FLIGHTS, Query
-from wal_sink.model.ledger import LedgerState, Owner, ledger_key
+from wal_sink.model.ledger import LedgerRow, ledger_key
 from wal_sink.options import parse
 from wal_sink.targets.registry import target_type
 
@@ -57,7 +57,7 @@ class Store(ABC):
 
     @abstractmethod
     def options(self, table: str) -> Mapping[str, str]:
-        """Return the sink's options, with a target that can stand still to be killed."""
+        """Return the sink's options, with a target that can pause to be killed."""
 
     def written(self, rows: DataFrame) -> DataFrame:
         """Return the rows with the columns that the store takes."""
@@ -178,7 +178,7 @@ class Stores(NamedTuple):
         for store in self.all:
             own = dict(store.options(table))
             if store is not self.first:
-                own["target"] = store.target  # in place of the one that can stand still
+                own["target"] = store.target  # in place of the one that can pause
             merged |= {f"{name_of(store.target)}.{option}": value for option, value in own.items()}
         return merged
 
@@ -187,13 +187,13 @@ class Stores(NamedTuple):
         having_it = self.all[:1] if table == CONTROL.table else self.all
         return min(each.count(table) for each in having_it)
 
-    def ledger(self, query_id: str) -> LedgerState | None:
+    def ledger(self, query_id: str) -> LedgerRow | None:
         """Read the ledger row of a query in the first store; None when there is none."""
         target = target_type(self.first.target)
         made = target(parse(self.first.options(FLIGHTS.table), target.options_type))
         name = "" if len(self.all) == 1 else name_of(self.first.target)
-        with made.connect(Owner(ledger_key(query_id, name), "", "")) as session:
-            return session.read_ledger()
+        with made.connect(ledger_key(query_id, name)) as session:
+            return session.read()
 
 
 def name_of(target: str) -> str:

@@ -13,6 +13,7 @@ from wal_sink.errors import WalSinkError
 from wal_sink.testing import flights
 from wal_sink.testing.background import Background
 from wal_sink.wal.location import locate
+from wal_sink.wal.states import newest
 
 _EVERY_S = 1.0
 _COUNTABLE = 100_000
@@ -92,7 +93,7 @@ class Watch(Background):
     def _flushed(self, query: Query) -> int:
         location = locate(str(self._folder / query.checkpoint))
         try:
-            log = location.open_log(location.open_checkpoint().query_id())
+            state = newest(location.open_log(location.open_checkpoint().query_id()))
         except WalSinkError:
             return -1  # the query has not begun
-        return log.mark()
+        return -1 if state is None else min(each.mark.epoch for each in state.targets)

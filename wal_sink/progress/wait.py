@@ -95,7 +95,9 @@ class _Waiting:
 
         :raises WalSinkError: see `wait_until_flushed`.
         """
-        tried = {each.name: has_tried(each.name) for each in self._targets()}  # before their reports
+        tried = {
+            each.name: has_tried(each.name) for each in self._targets()
+        }  # before their reports
         self._state = self._read()
         lacking = [each for each in self._targets() if each.mark.epoch < self._goal]
         waited_s = time.monotonic() - self._started_s
@@ -103,7 +105,11 @@ class _Waiting:
         for each in self._targets():
             report = read_report(self._store, each.name)
             stopped = stopping_error(report, now_us())
-            if stopped and tried.get(each.name, True) and (each in lacking or _is_open(report, each)):
+            if (
+                stopped
+                and tried.get(each.name, True)
+                and (each in lacking or _is_open(report, each))
+            ):
                 raise stopped
             if is_alive(report, now_us()) or each not in lacking:
                 self._alive_s = time.monotonic()

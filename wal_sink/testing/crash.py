@@ -1,4 +1,4 @@
-"""Starts, watches and kills a Spark application, which stands still at a chosen point of a chosen epoch.
+"""Starts, watches and kills a Spark application, which pauses at a chosen point of a chosen epoch.
 
 The application runs in a process group of its own. Subclasses of what Spark and the flusher call wait at
 the points (`pauses`); the product has no such hooks. Use it so::
@@ -31,7 +31,6 @@ from pyspark.sql.types import StructType
 
 from wal_sink import arrow_batches
 from wal_sink.errors import WalSinkError
-from wal_sink.model.ledger import Owner
 from wal_sink.model.manifest import Appended, Execution, Task
 from wal_sink.publish.micro_batch import MicroBatch
 from wal_sink.spark.batch_writer import BatchWriter
@@ -150,7 +149,7 @@ def _table(options: object) -> str:
 
 
 class PausingDataSource(WalSinkDataSource):
-    """The sink, standing still at a point of Spark's side."""
+    """The sink, pausing at a point of Spark's side."""
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
         writer = super().streamWriter(schema, overwrite)
@@ -166,7 +165,7 @@ class PausingBatchWriter(BatchWriter):
 
 
 class PausingMicroBatch(MicroBatch):
-    """A micro-batch, standing still in a task, and on the driver's host."""
+    """A micro-batch, pausing in a task, and on the driver's host."""
 
     @property
     def _table(self) -> str:
@@ -180,30 +179,35 @@ class PausingMicroBatch(MicroBatch):
             for batch in batches:
                 quarter = batch.num_rows // 4
                 yield batch.slice(0, quarter)
-                yield batch.slice(quarter, quarter)  # behind it, the first one is written
+                yield batch.slice(quarter, quarter)  # after it, the first one is written
                 pause_at("write", self._table, task.epoch)
                 yield batch.slice(2 * quarter)
 
         return super().append(in_parts(), task)
 
-    def publish(self, execution: Execution, appended: Sequence[Appended]) -> None:
+    def publish(
+        self,
+        execution: Execution,
+        appended: Sequence[Appended],
+        begins_after: int | None = None,
+    ) -> None:
         pause_at("commit called", self._table, execution.epoch)
-        super().publish(execution, appended)
+        super().publish(execution, appended, begins_after)
         pause_at("commit returned", self._table, execution.epoch)
 
 
 class Pausing(Target):
-    """Makes a target stand still in an epoch's flush: `class PausingMine(Pausing, MyTarget): ...`.
+    """Makes a target pause in an epoch's flush: `class PausingMine(Pausing, MyTarget): ...`.
 
-    For each kind of delivery. What a `Pause` calls a table is option `table`, or `topic`, or else the path.
+    What a `Pause` calls a table is option `table`, or `topic`, or else the path.
     """
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
         self._pauses_at = _table(options)
 
-    def connect(self, owner: Owner) -> Session:
-        return pausing(super().connect(owner), self._pauses_at)  # type: ignore[safe-super]
+    def connect(self, query_id: str) -> Session:
+        return pausing(super().connect(query_id), self._pauses_at)  # type: ignore[safe-super]
 
 
 class PausingTarget(Pausing, CassandraTarget):

@@ -1,8 +1,8 @@
-"""Lets a process stand still at a chosen point of a chosen epoch, so that it can be killed there.
+"""Pauses a process at a chosen point of a chosen epoch, so that it can be killed there.
 
 The environment says which points, because tasks, `commit` and the flusher run in different processes: whoever
 kills sets `PAUSES` to what `pauses` returns, starts the process, and waits for the marker file. A session
-stands still when it is wrapped by `pausing`; `wal_sink.testing.crash` has targets, and Spark's side.
+pauses when it is wrapped by `pausing`; `wal_sink.testing.crash` has targets, and Spark's side.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ledger does not say so; the ledger says so, and the log does not."""
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True):
-    """Where to stand still."""
+    """Where to pause."""
 
     point: Point
     table: str
@@ -61,7 +61,7 @@ def _wait_for_death(pause: Pause) -> NoReturn:
 
 
 class _Pauses(Faults):
-    """Stands still around operations of a session, in place of a fault.
+    """Pauses around operations of a session, in place of a fault.
 
     :param table: to whose windows the session belongs.
     """
@@ -69,22 +69,22 @@ class _Pauses(Faults):
     def __init__(self, table: str) -> None:
         super().__init__()
         self._table = table
-        self._first = 0
-        """The first epoch of the window that was started."""
+        self._first: int | None = None
+        """The first epoch of the window that is written."""
 
     @contextlib.contextmanager
     def around(self, name: str) -> Iterator[None]:
-        """Stand still before a window is begun, before it is finished, and behind that.
+        """Pause before a window is written, before it is finished, and after that.
 
-        And behind the first half of a slice's rows: a reader of cells finds them during the pause.
+        And after the first half of a slice's rows: a reader of cells finds them during the pause.
         """
         verb, _, rest = name.partition(" ")
-        epoch = int(rest.split()[0]) if verb in ("begin", "start", "write") else self._first
-        if verb == "begin":
-            pause_at("committed", self._table, epoch)
-        elif verb == "start":
+        epoch = int(rest.split()[0]) if verb in ("write", "finish") else -1
+        if verb == "write" and self._first is None:
             self._first = epoch
+            pause_at("committed", self._table, epoch)
         elif verb == "finish":
+            epoch, self._first = epoch if self._first is None else self._first, None
             pause_at("finishing", self._table, epoch)
         yield
         if verb == "write":
@@ -94,5 +94,5 @@ class _Pauses(Faults):
 
 
 def pausing(session: Session, table: str) -> Session:
-    """Return a session of the same kind that stands still at the points of a window of this table."""
+    """Return a session of the same kind that pauses at the points of a window of this table."""
     return faulty(session, _Pauses(table))
