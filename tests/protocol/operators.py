@@ -1,20 +1,14 @@
-"""What operators do to a query of the engine: commands, backups, edits of its files."""
+"""What operators do to a query of the engine: backups, and edits of its files."""
 
 from __future__ import annotations
 
 import pytest
 
-from state_backends import StateBackend, open_backend
-from tests.protocol.engine import NOW_US, World
-from wal_sink.admin.query import Query
-from wal_sink.admin.rewind import Rewound, plan_rewind
-from wal_sink.admin.skip import plan_skip
-from wal_sink.admin.verify import Verified, verify
-from wal_sink.checkpoint.checkpoint import Checkpoint
+from state_backends import StateBackend
+from tests.protocol.engine import World
 from wal_sink.errors import WalSinkError
-from wal_sink.model.records import Decision
-from wal_sink.testing.faults import Faults, FaultyBackend
-from wal_sink.wal.log import Log
+from wal_sink.model.ledger import LedgerRow
+from wal_sink.testing.memory_target import Row
 
 
 def edit(backend: StateBackend, path: str, change: bytes | None) -> None:
@@ -22,25 +16,6 @@ def edit(backend: StateBackend, path: str, change: bytes | None) -> None:
     backend.delete([path])
     if change is not None:
         backend.create(path, change)
-
-
-def query(world: World) -> Query:
-    """Return the query as an operator sees it."""
-    return Query(world.query_id, Checkpoint(world.checkpoint), world.log)
-
-
-def look(world: World) -> Verified:
-    """`wal-sink verify`."""
-    return verify(query(world), lambda: world.target, NOW_US)
-
-
-def stuck(world: World, error: type[WalSinkError]) -> str:
-    """Flush twice: the flush stops at the same place; return what the error says."""
-    with pytest.raises(error):
-        world.flush()
-    with pytest.raises(error) as caught:
-        world.flush()
-    return str(caught.value)
 
 
 Files = dict[str, bytes]
@@ -64,46 +39,47 @@ class Backup:
     def __init__(self, world: World) -> None:
         self._world = world
         self._log, self._checkpoint = files(world.log_backend), files(world.checkpoint)
-        self._committed = dict(world.committed)
+        self._committed, self._keepers = dict(world.committed), dict(world.keepers)
 
     def restore(self) -> None:
         """Put both back; the target stays as it is."""
         restore(self._world.log_backend, self._log)
+        self.restore_checkpoint()
+
+    def restore_checkpoint(self) -> None:
+        """Put the checkpoint back alone."""
         restore(self._world.checkpoint, self._checkpoint)
         self._world.committed = dict(self._committed)
+        self._world.keepers = dict(self._keepers)
 
 
-def rewind(world: World, to: int, *, restored: bool = False) -> Rewound:
-    """Rewind as the error says; any flusher has been dead for long."""
-    now_us = world.clock.us + 600_000_000
-    plan = plan_rewind(query(world), world.target, to, now_us, restored=restored)
-    return plan.carry_out(now_us)
+class TargetBackup:
+    """Rows and ledger row of the target, of one moment."""
+
+    def __init__(self, world: World) -> None:
+        self._target = world.store_target
+        self._table: dict[tuple[object, ...], Row] = dict(self._target.table)
+        self._deleted = dict(self._target.deleted)
+        self._ledger: dict[str, LedgerRow] = dict(self._target.ledger)
+
+    def restore(self) -> None:
+        """Put both back, in place."""
+        target = self._target
+        for now, then in (
+            (target.table, self._table),
+            (target.deleted, self._deleted),
+            (target.ledger, self._ledger),
+        ):
+            now.clear()
+            now.update(then)  # type: ignore[arg-type]
 
 
-def stops(world: World) -> WalSinkError:
-    """Flush; return the error at which the flush stops. Nothing is deleted from the log meanwhile."""
-    before = set(world.log_backend.list())
-    with pytest.raises(WalSinkError) as caught:
-        world.flush()
+def stops(world: World, error: type[WalSinkError] = WalSinkError) -> WalSinkError:
+    """Flush twice; return the error at which the flush stops. Nothing is deleted from the log meanwhile."""
+    before = {path for path in world.log_backend.list() if not path.startswith("state/")}
+    for _ in range(2):
+        with pytest.raises(error) as caught:
+            world.flush()
     assert before <= set(world.log_backend.list())
+    assert caught.value.remedy
     return caught.value
-
-
-def skip(world: World, epoch: int, to: str | None = None, *, begun: bool = False) -> Decision:
-    """Give an epoch up; any flusher has been dead for long."""
-    now_us = world.clock.us + 600_000_000
-    place = open_backend(to) if to else None
-    return (
-        plan_skip(query(world), world.target, epoch, place, now_us, begun=begun)
-        .carry_out(now_us)
-        .decision
-    )
-
-
-def faulty(world: World, faults: Faults, target: str = "") -> Query:
-    """The query, or one of its targets, as a process sees it whose operations fail."""
-    return Query(
-        world.query_id,
-        Checkpoint(FaultyBackend(world.checkpoint, faults)),
-        Log(FaultyBackend(world.log_backend, faults), target),
-    )
