@@ -75,7 +75,7 @@ class Configuration(NamedTuple):
     @property
     def retention(self) -> Retention:
         """How long flushed epochs stay in the log."""
-        return Retention(us=round(self.sink.retention * 1_000_000), bytes=self.sink.max_bytes // 10)
+        return retention_of(self.sink)
 
     def refuse_bucket(self, file_manager: str | None = None) -> None:
         """Refuse a checkpoint in which two drivers overwrite each other's files (rule 11).
@@ -152,6 +152,11 @@ class Configuration(NamedTuple):
                 else {}
             ),
         }
+
+
+def retention_of(sink: SinkOptions) -> Retention:
+    """Return how long flushed epochs stay in the log."""
+    return Retention(us=round(sink.retention * 1_000_000), bytes=sink.max_bytes // 10)
 
 
 def configure(raw: Mapping[str, str], folder: str | None = None) -> Configuration:

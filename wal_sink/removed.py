@@ -25,14 +25,30 @@ OPTIONS: dict[str, str] = {
 """Way out by option. `cassandra.addColumns` is also `cassandra.addColumns.price`. `<name>.onFull=detach` is
 one value of an option that stays; `<name>` stands for the name of one of several targets."""
 
+_EXPORT = (
+    "Export the rows by `wal-sink quarantine CHECKPOINT --export FILE`, repair them, and write them by a query"
+    " of your own."
+)
+_TARGETS = (
+    "Change the option targets at a restart, once `wal-sink status CHECKPOINT` shows no lag. A target that is"
+    " dead: `wal-sink give-up CHECKPOINT --target NAME`."
+)
+
 COMMANDS: dict[str, str] = {
+    "adopt --original-is-gone": "Answer yes to `wal-sink adopt CHECKPOINT`: it looks for no other copy.",
+    "attach": _TARGETS,
     "check --parquet": "Use `wal_sink.check(df, **options)` in Python.",
     "check --schema": "Use `wal_sink.check(df, **options)` in Python.",
-    "quarantine --retry": "Export the rows by `wal-sink quarantine CHECKPOINT --export FILE`, repair them,"
-    " and write them by a query of your own.",
+    "detach": _TARGETS,
+    "inspect": "Use `wal-sink show CHECKPOINT`, or `wal-sink show CHECKPOINT EPOCH`.",
+    "new-target": "Copy examples/sqlite_target.py of the repository; the page Targets has the steps.",
+    "quarantine --retry": _EXPORT,
     "reset": "Stop the query, and delete its checkpoint folder and its log folder by `rm -r`:"
     " `wal-sink status CHECKPOINT` names both, and says whether that loses rows.",
-    "new-target": "Copy examples/sqlite_target.py of the repository; the page Targets has the steps.",
+    "rewind": "A target that went back is brought forward by itself, as long as wal.retention has the epochs."
+    " Else name the epoch that it has: `wal-sink set-mark CHECKPOINT --to EPOCH`.",
+    "skip": "Use `wal-sink give-up CHECKPOINT --epoch EPOCH`: the files of the epoch stay in the log.",
+    "verify": "Use `wal-sink status CHECKPOINT --deep`.",
 }
 """Way out by command, or by command and flag: `quarantine --retry`."""
 

@@ -1,7 +1,6 @@
-"""What an operator does to a query's log and ledger, for the most part when the flush has stopped (rule 22).
+"""What an operator asks of a query, without Spark.
 
-`verify`, `inspect` and `quarantine` only read; `flush` hosts a flusher; `skip`, `adopt`, `rewind`, `detach`
-and `attach` change the state. These have one shape: `plan_…` checks that the change can
-be made, and returns it; the change says its `consequences`, and `carry_out` makes it. Their order of writes
-lets each be run again after it died: docs/protocol/operators.md.
+`deep`, `show` and `quarantine` only read; `flush` hosts a flusher; `repair` and `adopt` change the state of the
+log or a ledger row. A change says its `consequences` before `carry_out` makes it. Each of them can be run again
+after it died.
 """

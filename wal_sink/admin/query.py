@@ -1,4 +1,4 @@
-"""Finds a query by its checkpoint: its log, its ledger row, and its target as its runs were configured.
+"""Finds a query by its checkpoint: its log, and its targets as its newest run was configured.
 
 *Secrets.* A command reads in the log how the query's newest run connected. All who may write to the log may
 write that, too. So a password of the operator's, from the environment or an option, goes only to the place
@@ -8,38 +8,33 @@ only at the operator's word. Where no secret is at hand, the log's word is enoug
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import logging
 import os
 import shlex
-import socket
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from state_backends import StateBackend, StorageOptions
-from wal_sink.admin.flusher_at_work import PATIENCE, Patience
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.configuration import configure, storage_options
+from wal_sink.clock import now_us
+from wal_sink.configuration import Configuration, configure, storage_options, target_names
 from wal_sink.errors import OptionError
-from wal_sink.flush.window import WindowChooser
-from wal_sink.model import paths
-from wal_sink.model.ledger import Owner, ledger_key
-from wal_sink.model.records import LogIdentity
+from wal_sink.flush.connection import TargetConnection
+from wal_sink.flush.flusher import Pipeline
+from wal_sink.flush.report import Reporter
+from wal_sink.model.ledger import ledger_key
+from wal_sink.model.state import State, Target
 from wal_sink.options import Options, SinkOptions, fields, lowered, options_of, parse
+from wal_sink.progress.report import this_process
+from wal_sink.protocol import state as protocol
 from wal_sink.removed import refuse_removed
-from wal_sink.targets.base import Target
 from wal_sink.targets.registry import is_installed, target_type
 from wal_sink.text import printable
-from wal_sink.wal.location import (
-    find_by_checkpoint,
-    open_place,
-    owned,
-    refuse_other_targets,
-    refuse_unused,
-)
-from wal_sink.wal.log import Log
-from wal_sink.wal.targets import options_of_newest_run, view_of, views
+from wal_sink.wal.location import find_by_checkpoint, named_target, refuse_unused
+from wal_sink.wal.states import advance, newest
+from wal_sink.wal.store import LogStore
 
 OPTIONS_VARIABLE = "WAL_SINK_OPTIONS"
 """The variable that holds options of the operator for every command."""
@@ -132,87 +127,111 @@ def no_progress(_done: int, _total: int) -> None:
     """Report nothing."""
 
 
-def summing_progress(progress: Progress, total: int) -> Callable[[int], None]:
-    """Return a function that takes the size of each part that is done, and reports their sum."""
-    done = 0
-
-    def add(part: int) -> None:
-        nonlocal done
-        done += part
-        progress(done, total)
-
-    return add
-
-
 class Query(NamedTuple):
-    """One query, as an operator sees it."""
+    """One query, as an operator finds it."""
 
     query_id: str
     checkpoint: Checkpoint
-    log: Log
-    stores: Mapping[str, StorageOptions] = {}
-    """Storage options, as `open_place` takes them."""
-    patience: Patience = PATIENCE
-    """How a command waits for a flusher's sign of life."""
+    store: LogStore
+    options: Mapping[str, str] = NO_OPTIONS
+    """What the operator gives: what the log does not hold, or what has changed."""
 
-    def open(self, url: str) -> StateBackend:
-        """Open another place, with the options of its kind of store."""
-        return open_place(url, self.stores)
+    def state(self) -> State:
+        """Read the state of the log.
 
-    def of(self, target: str) -> Query:
-        """Return the query as one of its targets sees it; as it is, where it has one without a name.
-
-        :param target: as an operator names it; empty: not at all.
-        :raises OptionError: it has no such target, or several of which one has to be named.
+        :raises OptionError: no run of the query has published.
         """
-        if target or not self.log.targets:
-            return self._replace(log=view_of(self.log, target))
-        raise OptionError(
-            f"The query has the targets {', '.join(self.log.targets)}.",
-            f"Say which one this is about, such as --target {self.log.targets[0]}.",
-        )
-
-    def each(self, target: str) -> list[Query]:
-        """Return the query as each of its targets sees it, or as one of them.
-
-        :param target: as an operator names it; empty: all.
-        :raises OptionError: it has no such target.
-        """
-        return [self._replace(log=view) for view in views(view_of(self.log, target))]
-
-    def list_afresh(self) -> None:
-        """Ask for what this host may have listed long ago (rule 9), before a command decides from it.
-
-        :raises StateBackendError: it answers with an old listing still.
-        """
-        self.checkpoint.next_epoch()
-        shown = views(self.log.of(""))
-        for folder in paths.FOLDERS:
-            for own in dict.fromkeys(view.stored_path(folder) for view in shown):
-                self.log.backend.list_fresh(own)
-
-    def identity(self) -> LogIdentity:
-        """Read to which checkpoint the log belongs.
-
-        :raises WrongOwner: log and checkpoint do not belong together.
-        :raises OptionError: nothing was ever published to it.
-        """
-        identity = owned(self.log, self.checkpoint)
-        if identity is None:
+        state = newest(self.store)
+        if state is None:
             raise OptionError(
-                f"{self.log.url} has no log.json: nothing is published there, or it is lost",
-                "See with `wal-sink verify CHECKPOINT`; if the log is elsewhere, pass --wal.",
+                f"Query {self.query_id} has published nothing yet: its log has nothing to flush, and no options"
+                " of a run.",
+                "Wait for its first micro-batch: `wal-sink status CHECKPOINT` shows it. If it does not come, the"
+                " query's own error says why.",
             )
-        return identity
+        return state
 
-    def chooser(self) -> WindowChooser:
-        """Return what chooses as a flusher that has seen no event of Spark (rule 11)."""
-        return WindowChooser(self.log, self.checkpoint, self.query_id)
+    def settled(self) -> tuple[State, int]:
+        """Settle what Spark has completed, as a flusher does; return the state and the last completed epoch.
 
-    def owner(self, identity: LogIdentity) -> Owner:
-        """Return the owner that the ledger row has to name."""
-        key = ledger_key(self.query_id, self.log.target)
-        return Owner(key, identity.log_id, identity.checkpoint)
+        :raises WrongOwner: the log is another checkpoint's.
+        :raises OptionError: no run of the query has published.
+        """
+        while True:
+            state = self.state()
+            protocol.refuse_other_place(state, self.query_id, self.checkpoint.url)
+            committed = self.checkpoint.last_commit()
+            settled = protocol.settle(state, committed, actor())
+            if settled is None or advance(self.store, state, settled):
+                return settled or state, committed
+
+    def configured(self, state: State) -> Configuration:
+        """Return what the newest run was configured with, and what the operator adds.
+
+        The target's options are taken at the operator's word, or the log's: see `refuse_unconfirmed`.
+
+        :raises OptionError: an option is missing, unknown, or does not fit; or the operator has to confirm what
+            only the log says.
+        """
+        logged, given = _logged(state), lowered(self.options)
+        for name in target_names(logged | given) or ("",):
+            _refuse_unsaid(name, options_of(name, logged), options_of(name, given))
+        return configure(_merged(self, state))
+
+    def pipelines(self, state: State, name: str = "") -> list[Pipeline]:
+        """Return what flushers to the targets that get epochs work on, or to one of them.
+
+        :param name: of the only one that is asked for; empty: all.
+        :raises OptionError: see `configured`; or the log has no such target, or the options do not name it.
+        """
+        wanted = [named_target(state, name)] if name else state.live or state.targets
+        configured = self.configured(state)
+        named = {destination.name: destination for destination in configured.destinations}
+        for target in wanted:
+            if target.name not in named:
+                raise OptionError(
+                    f"The log has the target {target.name}, and the options name {', '.join(named)}.",
+                    "Give the options of the query's newest run.",
+                )
+        return [
+            Pipeline(
+                query_id=self.query_id,
+                store=self.store,
+                checkpoint=self.checkpoint,
+                target=named[target.name].target,
+                target_name=target.name,
+                several=configured.several,
+                retention=configured.retention,
+                quarantine=configured.sink.on_invalid_row == "quarantine",
+            )
+            for target in wanted
+        ]
+
+
+@contextlib.contextmanager
+def connected(pipeline: Pipeline) -> Iterator[TargetConnection]:
+    """Provide a connection to the target, and to its ledger row; nothing is reported about it."""
+    name = pipeline.target_name
+    key = ledger_key(pipeline.query_id, name if pipeline.several else "")
+    connection = TargetConnection(pipeline.target, key, pipeline.query_id, Reporter(None, name))
+    with contextlib.closing(connection):
+        yield connection
+
+
+def one_target(state: State, name: str) -> Target:
+    """Return the target that a command is about.
+
+    :param name: as the operator names it; empty: the only one that was not given up.
+    :raises OptionError: there are several, and none is named; or there is none of this name.
+    """
+    if name:
+        return named_target(state, name)
+    if len(state.live) != 1:
+        names = ", ".join(target.name for target in state.targets)
+        raise OptionError(
+            f"The query has the targets {names}.", "Name the one that this is about: --target NAME."
+        )
+    return state.live[0]
 
 
 def find_query(
@@ -222,7 +241,6 @@ def find_query(
 ) -> Query:
     """Find a query by the location of its checkpoint.
 
-    :param options: those about storage count here.
     :raises CheckpointNotVisible, WrongOwner, OptionError: see `find_by_checkpoint`.
     :raises OptionError: an option no longer exists.
     """
@@ -234,68 +252,42 @@ def find_query(
         refuse_unused(location, given[0], "Option wal.storageOptions")
     except OptionError as error:  # the environment may give it, to every command
         logger.warning("%s", error.summary)
-    return Query(query_id, location.open_checkpoint(), location.open_log(query_id), location.stores)
+    return Query(query_id, location.open_checkpoint(), location.open_log(query_id), options)
 
 
-def target_of(query: Query, options: Mapping[str, str]) -> Target:
-    """Make the target from the options of the newest run, which the log holds without secrets.
-
-    :param options: what the log does not hold, or what has changed; names are case-insensitive.
-    :raises OptionError: an option is missing, unknown, or does not fit; or no option names this target of
-        the log; or the operator has to confirm what only the log says, see `refuse_unconfirmed`.
-    """
-    every, mine = _logged(query), query.log.target
-    if is_unused(query, options):
-        raise OptionError(
-            f"Query {query.query_id} has published nothing yet: its log has nothing to flush, and no options"
-            " of a run.",
-            "Wait for its first micro-batch: `wal-sink status CHECKPOINT` shows it. If it does not come, the"
-            " query's own error says why.",
-        )
-    logged, given = options_of(mine, every), options_of(mine, lowered(options))
-    name = logged.get("target")
-    first = f"{mine}." if mine else ""
-    if name is not None:
-        refuse_unregistered(name, given.get("target"), first)
-    kind = target_type(given.get("target", name or "cassandra")).options_type
-    refuse_unconfirmed(kind, logged, given, os.environ, first)
-    found = configure(_merged(query, every, lowered(options)))  # the log is not read again
-    refuse_other_targets(query.log, query.log.targets, found.names)
-    return next(each.target for each in found.destinations if each.name == mine)
-
-
-def sink_options(query: Query, options: Mapping[str, str]) -> SinkOptions:
-    """Return the sink's own options of the newest run, those of the target aside.
-
-    :param options: as for `target_of`.
+def sink_options(query: Query, state: State) -> SinkOptions:
+    """Return the sink's own options of the newest run; no target is asked for.
 
     :raises OptionError: one does not fit.
     """
-    return parse(_merged(query, _logged(query), lowered(options)), SinkOptions)
+    return parse(_merged(query, state), SinkOptions)
 
 
-def _logged(query: Query) -> dict[str, str]:
-    """Return the options of the newest run, see `options_of_newest_run`."""
-    return lowered(options_of_newest_run(query.log))
-
-
-def is_unused(query: Query, options: Mapping[str, str]) -> bool:
-    """Whether nothing was published yet, and neither the log nor `options` say what the target is."""
-    log = query.log
-    said = _logged(query) or set(lowered(options)) - set(_PLACES)
-    return not (said or log.attempts() or log.mark() >= 0)
-
-
-def _merged(query: Query, logged: dict[str, str], given: dict[str, str]) -> dict[str, str]:
-    """Return what a run would be given; the places of log and checkpoint are known already."""
-    options = {name: value for name, value in (logged | given).items() if name not in _PLACES}
-    return {**options, "checkpointLocation": query.checkpoint.url}
-
-
-def user_and_host() -> str:
-    """Return who gives the command, as `<user>@<host>`."""
+def actor() -> protocol.Actor:
+    """Return who gives the command, as the state names who changed it."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container without a name for its user
         user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"
+    return protocol.Actor(by=f"{user}@{this_process()}", now_us=now_us())
+
+
+def _refuse_unsaid(target: str, logged: Mapping[str, str], given: Mapping[str, str]) -> None:
+    """Refuse what only the log says of a target, where the operator has to say it."""
+    name, prefix = logged.get("target"), f"{target}." if target else ""
+    if name is not None:
+        refuse_unregistered(name, given.get("target"), prefix)
+    kind = target_type(given.get("target", name or "cassandra")).options_type
+    refuse_unconfirmed(kind, logged, given, os.environ, prefix)
+
+
+def _logged(state: State) -> dict[str, str]:
+    """Return the options of the newest run, without secrets."""
+    return lowered(dict(state.run.options)) if state.run is not None else {}
+
+
+def _merged(query: Query, state: State) -> dict[str, str]:
+    """Return what a run would be given; the places of log and checkpoint are known already."""
+    merged = _logged(state) | lowered(query.options)
+    options = {name: value for name, value in merged.items() if name not in _PLACES}
+    return {**options, "checkpointLocation": query.checkpoint.url}

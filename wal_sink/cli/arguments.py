@@ -46,11 +46,8 @@ TargetName = Annotated[
     typer.Option(
         "--target",
         metavar="NAME",
-        help="One of the query's targets, if option targets names several.",
+        help="One of the query's targets.",
     ),
-]
-Why = Annotated[
-    str, typer.Option("--why", metavar="TEXT", help="Kept with the record of the decision.")
 ]
 
 
@@ -68,7 +65,7 @@ def whole_number(least: int, most: int | None = None) -> Callable[[Any], int]:
                 return number
         except ValueError:
             pass
-        raise typer.BadParameter(f"{text!r} is no whole number {bounds}.")
+        raise typer.BadParameter(f"{text!r} is not a whole number {bounds}.")
 
     return parse
 
@@ -115,7 +112,6 @@ class Given(NamedTuple):
 
     checkpoint: CheckpointArgument
     target: TargetName = ""
-    why: Why = ""
     wal: Wal = None
     option: OptionPairs = None
     yes: Yes = False

@@ -15,17 +15,16 @@ from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 from rich.table import Table
 
 from wal_sink.admin.flush import FlushCommand, FlushDone, preview
-from wal_sink.admin.query import Query, sink_options, target_of
+from wal_sink.admin.query import sink_options
 from wal_sink.cli.arguments import Given, command, whole_number
 from wal_sink.cli.terminal import LateBar, output
 from wal_sink.errors import OptionError
 from wal_sink.metrics.server import LOOPBACK, Exposition, expose
 from wal_sink.progress.status import byte_count, epoch_id
-from wal_sink.targets.base import Target
 from wal_sink.text import counted
 
 
-@command("why", "yes")
+@command("yes")
 def flush(
     given: Given,
     *,
@@ -67,48 +66,37 @@ def flush(
     --option wal.retention=0 deletes them, too.
     """
     with output(as_json=given.as_json) as console:
-        if dry_run and follow:
-            raise OptionError("--dry-run does not go with --follow.", "Leave one of them out.")
-        if metrics_port is not None and not follow:
-            raise OptionError(
-                "--metrics-port goes with --follow.",
-                "Leave it out: a flush that ends by itself says what it did.",
-            )
-        if metrics_port is None and metrics_host != LOOPBACK:
-            raise OptionError("--metrics-host goes with --metrics-port.", "Give both, or neither.")
+        _refuse_together(metrics_port, metrics_host, follow=follow, dry_run=dry_run)
+        query = given.find()
+        if dry_run:
+            console.show_each(preview(query, given.target), _print_preview)
+            return
         with _exposed(metrics_port, metrics_host, console) as exposition:
-            query, options = given.find(), given.options
-            sink = sink_options(query, options)
-            retention_s, quarantine = sink.retention, sink.on_invalid_row == "quarantine"
-            each = query.each(given.target)
-            if dry_run:
-                done = [preview(one, retention_s) for one in each]
-            else:
-                flushers = [
-                    _flusher(
-                        one, target_of(one, options), retention_s, exposition, quarantine=quarantine
-                    )
-                    for one in each
-                ]
-                with _signals(flushers):
-                    done = _flush_all(flushers, console, follow=follow, as_json=given.as_json)
-        show = _print_preview if dry_run else _print
-        console.show_each(done, show, several=bool(query.log.targets) and not given.target)
+            state = query.state()
+            rate = sink_options(query, state).max_rows_per_second
+            flushers = [
+                FlushCommand(pipeline, rate, exposition and exposition.watch)
+                for pipeline in query.pipelines(state, given.target)
+            ]
+            with _signals(flushers):
+                done = _flush_all(flushers, console, follow=follow, as_json=given.as_json)
+        console.show_each(done, _print)
 
 
-def _flusher(
-    query: Query,
-    target: Target,
-    retention_s: float,
-    exposition: Exposition | None,
-    *,
-    quarantine: bool,
-) -> FlushCommand:
-    observer = None
-    if exposition is not None:
-        place = query.query_id, query.checkpoint, query.log
-        observer = exposition.watch(*place, target.writes_to)
-    return FlushCommand(query, target, retention_s, observer, quarantine=quarantine)
+def _refuse_together(port: int | None, host: str, *, follow: bool, dry_run: bool) -> None:
+    """Refuse flags that would have no effect together.
+
+    :raises OptionError: there are such.
+    """
+    if dry_run and follow:
+        raise OptionError("--dry-run does not go with --follow.", "Leave one of them out.")
+    if port is not None and not follow:
+        raise OptionError(
+            "--metrics-port goes with --follow.",
+            "Leave it out: a flush that ends by itself says what it did.",
+        )
+    if port is None and host != LOOPBACK:
+        raise OptionError("--metrics-host goes with --metrics-port.", "Give both, or neither.")
 
 
 def _flush_all(
@@ -184,42 +172,27 @@ def _signals(flushers: Sequence[FlushCommand]) -> Iterator[None]:
 
 def _print(console: Console, done: FlushDone) -> None:
     console.print(
-        f"{_about(done)}{counted(done.epochs, 'epoch was', 'epochs were')} flushed:"
+        f"Target {done.target}: {counted(done.epochs, 'epoch was', 'epochs were')} flushed,"
         f" {counted(done.rows, 'row')}, {byte_count(done.bytes)}, in {done.seconds:.1f} s."
         f" The last one that is flushed: {epoch_id(done.flushed)};"
-        f" {counted(done.pending_epochs, 'waits', 'wait')}. It ended: {done.why}.",
+        f" {counted(done.pending_epochs, 'epoch is', 'epochs are')} pending. It ended: {done.why}.",
     )
-    if done.trimmed:
-        console.print(
-            f"Of epochs that were flushed before, {counted(len(done.trimmed), 'object was', 'objects were')}"
-            f" deleted: {byte_count(done.trimmed_bytes)}.",
-        )
-    if done.half_written:
-        console.print(
-            f"{counted(done.half_written, 'file was', 'files were')} deleted that writers had left half"
-            " written."
-        )
-
-
-def _about(done: FlushDone) -> str:
-    return f"Target {done.target}: " if done.target else ""
 
 
 def _print_preview(console: Console, done: FlushDone) -> None:
     console.print(
-        f"{_about(done)}{counted(done.epochs, 'epoch')} would be flushed: {counted(done.rows, 'row')},"
-        f" {byte_count(done.bytes)}.",
+        f"Target {done.target}: {counted(done.epochs, 'epoch')} would be flushed,"
+        f" {counted(done.rows, 'row')}, {byte_count(done.bytes)}. Every epoch up to {done.flushed} is in the"
+        " target.",
     )
-    if not done.trimmed:
-        console.print("Nothing that is flushed would go from the log.")
+    if not done.deletes:
+        console.print("Nothing would be deleted from the log.")
         return
     table = Table("object", "bytes")
     table.columns[0].overflow = "fold"
     table.columns[1].justify = "right"
-    for file in done.trimmed:
+    for file in done.deletes:
         table.add_row(file.path, f"{file.bytes:,}")
     console.print(table)
-    console.print(
-        f"{counted(len(done.trimmed), 'object')} of {byte_count(done.trimmed_bytes)} would go. Every epoch up"
-        f" to {done.flushed} is in the target.",
-    )
+    size = byte_count(sum(file.bytes for file in done.deletes))
+    console.print(f"{counted(len(done.deletes), 'object')} of {size} would be deleted.")

@@ -1,54 +1,48 @@
-"""The commands that only read: `status`, `inspect`, `check`, `verify` and `quarantine`."""
+"""The commands that only read: `status`, `show`, `check` and `quarantine`."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from functools import partial
 from typing import Annotated
 
 import typer
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.progress import DownloadColumn, TimeRemainingColumn
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from wal_sink.admin import inspect as listing
-from wal_sink.admin.inspect import inspect_epoch
+from wal_sink.admin.deep import DeepStatus, deep_status
 from wal_sink.admin.quarantine import Quarantined, export, list_quarantine
-from wal_sink.admin.query import Query, is_unused, target_of
-from wal_sink.admin.verify import Verified
-from wal_sink.admin.verify import verify as look
+from wal_sink.admin.query import Query
+from wal_sink.admin.show import list_epochs, show_epoch
 from wal_sink.cli.arguments import Given, SinkOptionPairs, command, option_values, whole_number
 from wal_sink.cli.screens import epoch_screen, log_screen
-from wal_sink.cli.terminal import (
-    Failure,
-    LateBar,
-    Lines,
-    document_line,
-    output,
-    reddened,
-)
+from wal_sink.cli.terminal import Failure, LateBar, Lines, document_line, output
 from wal_sink.clock import now_us
-from wal_sink.errors import WalSinkError
-from wal_sink.progress.heartbeat import FlusherWatch
-from wal_sink.progress.status import Line, Status, byte_count, epoch_id, read_status, status_lines
+from wal_sink.errors import OptionError, WalSinkError
+from wal_sink.progress.status import Line, Status, byte_count, read_status, status_lines
 from wal_sink.publish.preflight import preflight_options
 from wal_sink.text import counted, printable
-from wal_sink.wal.targets import slowest_view, view_of
 
 _EVERY_S = 1.0
-"""How often `--watch` looks."""
+"""How often `--watch` reads."""
 
 
-@command("why", "yes")
+@command("yes")
 def status(
     given: Given,
     *,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Look again every second, until Ctrl-C.")
+        bool, typer.Option("--watch", help="Read again every second, until Ctrl-C.")
+    ] = False,
+    deep: Annotated[
+        bool,
+        typer.Option("--deep", help="Read all that is pending, and ask the target: what stops it?"),
+    ] = False,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="With --deep: do not ask the target.")
     ] = False,
 ) -> None:
     """Show how far the flush is, what the flusher does, and its last error.
@@ -56,23 +50,63 @@ def status(
     The command reads checkpoint and log only. So it works while the target is down, and disturbs no
     other process. With --watch and --json it prints one document a line. With --watch into a file
     or a pipe it prints a line at each change.
+
+    With --deep it reads every pending manifest and segment, the ledger row and the table, and lists
+    what would stop the flush. The exit code is that of the first finding, or 0.
     """
     with output(as_json=given.as_json) as console:
+        if (watch and deep) or (offline and not deep):
+            raise OptionError(
+                "--deep does not go with --watch, and --offline goes with --deep.",
+                "Leave one of them out.",
+            )
         query = given.find()
-        query = query._replace(log=view_of(query.log, given.target))
+        if deep:
+            with LateBar("reading segments", as_json=given.as_json) as bar:
+                size = max(1, read_status(query.checkpoint, query.store).pending_bytes)
+                found = deep_status(
+                    query,
+                    given.target,
+                    offline=offline,
+                    progress=lambda done: bar.update(done, max(done, size)),
+                )
+            console.show(found, status_screen(found), _findings(found))
+            if found.findings:
+                raise typer.Exit(found.findings[0].exit_code)
+            return
         if not watch:
-            found = _look(query)
-            console.show(found, status_screen(found))
+            shown = read_status(query.checkpoint, query.store, given.target)
+            console.show(shown, status_screen(shown))
             return
         try:
             if given.as_json:
-                _stream(query)
+                _stream(query, given.target)
             elif console.is_terminal:
-                _watch(query, console)
+                _watch(query, given.target, console)
             else:
-                _print_changes(query, console)
+                _print_changes(query, given.target, console)
         except KeyboardInterrupt:
             return  # how it ends
+
+
+def _findings(found: DeepStatus) -> Lines:
+    """Lay out what would stop the flush."""
+    lines = [Line("read", f"{counted(found.read_epochs, 'epoch')}, {byte_count(found.read_bytes)}")]
+    lines += [
+        Line(f"ledger of {name}", "no row" if epoch is None else f"epoch {epoch}")
+        for name, epoch in found.ledger.items()
+    ]
+    lines += [Line("note", printable(note)) for note in found.notes]
+    for finding in found.findings:
+        where = "" if finding.epoch is None else f" at epoch {finding.epoch}"
+        of = f" of target {finding.target}" if finding.target else ""
+        lines += [
+            Line("finding", printable(f"{finding.kind}{where}{of}: {finding.what}"), "bad"),
+            Line("what to do", printable(finding.remedy)),
+        ]
+    if not found.findings:
+        lines.append(Line("finding", "none: nothing would stop the flush", "good"))
+    return Lines(lines)
 
 
 def status_screen(found: Status) -> Lines:
@@ -100,16 +134,11 @@ class BacklogBar:
         return table
 
 
-def _look(query: Query, watches: dict[str, FlusherWatch] | None = None) -> Status:
-    return read_status(query.checkpoint, query.log, watches)
-
-
-def _looks(query: Query) -> Iterator[Status | WalSinkError]:
-    """Look each second; an error that may pass is yielded, and the next look follows all the same."""
-    watches: dict[str, FlusherWatch] = {}
+def _each_second(query: Query, target: str) -> Iterator[Status | WalSinkError]:
+    """Read each second; an error that may pass is yielded, and the next status follows all the same."""
     while True:
         try:
-            found: Status | WalSinkError = _look(query, watches)
+            found: Status | WalSinkError = read_status(query.checkpoint, query.store, target)
         except WalSinkError as error:
             if not error.transient:
                 raise
@@ -118,36 +147,36 @@ def _looks(query: Query) -> Iterator[Status | WalSinkError]:
         time.sleep(_EVERY_S)
 
 
-def _first(looks: Iterator[Status | WalSinkError]) -> Status:
-    found = next(looks)
+def _first(statuses: Iterator[Status | WalSinkError]) -> Status:
+    found = next(statuses)
     if isinstance(found, WalSinkError):
         raise found
     return found
 
 
-def _watch(query: Query, console: Console) -> None:
+def _watch(query: Query, target: str, console: Console) -> None:
     """Show the screen until Ctrl-C; a store that does not answer is shown, and asked again."""
     backlog = BacklogBar()
 
     def shown(found: Status) -> Group:
         return Group(status_screen(found), backlog.of(found))
 
-    looks = _looks(query)
-    with Live(shown(_first(looks)), console=console, auto_refresh=False) as live:
-        for found in looks:
+    statuses = _each_second(query, target)
+    with Live(shown(_first(statuses)), console=console, auto_refresh=False) as live:
+        for found in statuses:
             if isinstance(found, WalSinkError):
                 live.update(Text(_said(found), "red"), refresh=True)
             else:
                 live.update(shown(found), refresh=True)
 
 
-def _print_changes(query: Query, console: Console) -> None:
+def _print_changes(query: Query, target: str, console: Console) -> None:
     """Print the screen once, then a line at each change, until Ctrl-C: a file or a pipe has no screen."""
-    looks = _looks(query)
-    first = _first(looks)
+    statuses = _each_second(query, target)
+    first = _first(statuses)
     console.print(status_screen(first))
     said = _said(first)
-    for found in looks:
+    for found in statuses:
         if (line := _said(found)) != said:
             console.print(Text(printable(" ".join(line.split()))))
             said = line
@@ -157,9 +186,9 @@ def _said(found: Status | WalSinkError) -> str:
     return f"{type(found).__name__}: {found}" if isinstance(found, WalSinkError) else found.headline
 
 
-def _stream(query: Query) -> None:
+def _stream(query: Query, target: str) -> None:
     """Print a document each second until Ctrl-C; an error that may pass is a document, too."""
-    for found in _looks(query):
+    for found in _each_second(query, target):
         if isinstance(found, WalSinkError):
             failure = Failure(error=type(found).__name__, what=found.what, remedy=found.remedy)
             document_line(failure)
@@ -167,8 +196,8 @@ def _stream(query: Query) -> None:
             document_line(found)
 
 
-@command("why", "yes")
-def inspect(
+@command("yes")
+def show(
     given: Given,
     epoch: Annotated[
         int | None,
@@ -186,45 +215,25 @@ def inspect(
     ] = 5,
     most: Annotated[
         int,
-        typer.Option(
-            "--most",
-            metavar="N",
-            parser=whole_number(1),
-            help="Epochs to list: the newest flushed, and the oldest others.",
-        ),
-    ] = 20,
-    ask_ledger: Annotated[
-        bool, typer.Option("--ledger", help="Ask the target which epochs are begun.")
-    ] = False,
+        typer.Option("--most", metavar="N", parser=whole_number(1), help="Epochs to list."),
+    ] = 40,
 ) -> None:
     """List the epochs in the log; or show one, with its segments, schema, offsets and some rows.
 
-    The command changes nothing; the query may run. Without --ledger it does not ask the target, and
-    lists a begun epoch as waiting. The rows come from the log: once an epoch is flushed, they are
-    in the table.
+    The command changes nothing, and asks no target; the query may run. The rows come from the log:
+    once an epoch is flushed, they are in the table, and later the log deletes them.
     """
     with output(as_json=given.as_json) as console:
         query = given.find()
-        view = view_of(query.log, given.target) if given.target else slowest_view(query.log)
-        query = query._replace(log=view)
-        begun = None
-        if ask_ledger:
-            begun = listing.begun_window(query, target_of(query, given.options))
         if epoch is None:
-            found = listing.inspect(query, begun, most, asked=ask_ledger)
-            console.show(found, log_screen(found, now_us()))
+            listed = list_epochs(query, given.target, most)
+            console.show(listed, log_screen(listed, now_us()))
             return
-        with _segment_bar(given) as bar:
-            shown = inspect_epoch(query, epoch, begun, rows, bar.update)
+        shown = show_epoch(query, epoch, given.target, rows)
         console.show(shown, epoch_screen(shown))
 
 
-def _segment_bar(given: Given) -> LateBar:
-    columns = (DownloadColumn(), TimeRemainingColumn())
-    return LateBar("reading segments", *columns, as_json=given.as_json)
-
-
-@command("target", "why", "wal", "option", "yes")
+@command("target", "wal", "option", "yes")
 def check(given: Given, *, option: SinkOptionPairs = None) -> None:
     """Check the options of a query before it starts, and say what they mean.
 
@@ -241,72 +250,7 @@ def check(given: Given, *, option: SinkOptionPairs = None) -> None:
         )
 
 
-@command("why", "yes")
-def verify(
-    given: Given,
-    *,
-    offline: Annotated[bool, typer.Option("--offline", help="Do not ask the target.")] = False,
-) -> None:
-    """Look for everything at which the flush would stop. Changes nothing; the query may run.
-
-    The command reads the checkpoint, the ledger, and every manifest and segment that is not
-    flushed. The exit code is that of the first finding, or 0. A checkpoint that was set back is
-    reported, and is no finding.
-    """
-    with output(as_json=given.as_json) as console:
-        query, options = given.find(), given.options
-        offline = offline or is_unused(query, options)
-        with _segment_bar(given) as bar:
-            each = [
-                look(
-                    one, None if offline else partial(target_of, one, options), now_us(), bar.update
-                )
-                for one in query.each(given.target)
-            ]
-        console.show_each(each, _print, several=bool(query.log.targets) and not given.target)
-        codes = [finding.exit_code for found in each for finding in found.findings]
-        if codes:
-            raise typer.Exit(codes[0])
-
-
-def _print(console: Console, found: Verified) -> None:
-    if found.target:
-        console.print(f"Target {found.target}:")
-    for finding in found.findings:
-        where = "" if finding.epoch is None else f" at epoch {finding.epoch}"
-        console.print(reddened(finding.kind, f"{where}: {finding.what}"), soft_wrap=True)
-        if finding.file:
-            console.print(f"  File: {finding.file}", soft_wrap=True)
-        console.print(f"  What to do: {finding.remedy}", soft_wrap=True)
-    for note in found.notes:
-        console.print(f"Note: {note}", soft_wrap=True)
-    ledger = "not read" if found.ledger is None else epoch_id(found.ledger)
-    early = ""
-    if found.published > max(found.checkpointed, found.flushed):
-        early = f" (epoch {found.published} is published, and not checkpointed yet)"
-    console.print(
-        f"Checkpointed: {epoch_id(found.checkpointed)}. Published: {epoch_id(found.published)}. Flushed:"
-        f" {epoch_id(found.flushed)} (ledger: {ledger}). {counted(found.epochs, 'epoch')} not flushed{early},"
-        f" in {counted(found.segments, 'segment')} of {byte_count(found.bytes)}.",
-    )
-    if found.findings:
-        return
-    if found.set_back:
-        said = (
-            "Nothing is damaged, but the checkpoint was set back: nothing is flushed until the query has"
-            " caught up."
-        )
-    elif found.flusher_error:
-        said = (
-            f"Nothing is wrong that shows before rows are written. The flusher's {found.flusher_error} is"
-            " repaired, or shows only then: see what wal-sink status says."
-        )
-    else:
-        said = "Nothing is wrong."
-    console.print(said, soft_wrap=True)
-
-
-@command("why", "yes")
+@command("target", "yes")
 def quarantine(
     given: Given,
     *,
@@ -326,28 +270,26 @@ def quarantine(
     """
     with output(as_json=given.as_json) as console:
         query = given.find()
-        each = query.each(given.target, detached=True)
         if file:
-            written = export(each, file)
+            written = export(query, file)
             said = f"{counted(written.rows, 'row is', 'rows are')} in {written.file}."
             console.show(written, said)
             return
-        listed = [list_quarantine(one) for one in each]
-        console.show_each(listed, _quarantined, several=query.log.several and not given.target)
+        found = list_quarantine(query)
+        console.show(found, *_quarantined(found))
 
 
-def _quarantined(console: Console, quarantined: Quarantined) -> None:
-    of = f" of target {quarantined.target}" if quarantined.target else ""
-    rows = counted(quarantined.rows, "row") if quarantined.rows else "No rows"
-    console.print(f"{rows}{of} {'is' if quarantined.rows == 1 else 'are'} in quarantine.")
-    if not quarantined.rows:
+def _quarantined(found: Quarantined) -> Iterator[RenderableType]:
+    rows = counted(found.rows, "row is", "rows are") if found.rows else "No rows are"
+    yield f"{rows} in quarantine."
+    if not found.rows:
         return
     table = Table()
     for name in ("epoch", "rows"):
         table.add_column(name, justify="right")
     for name in ("column", "reason", "what to do"):
         table.add_column(name, overflow="fold")
-    for group in quarantined.groups:
+    for group in found.groups:
         texts = (group.column, group.reason, group.remedy)
         table.add_row(str(group.epoch), f"{group.rows:,}", *(Text(printable(t)) for t in texts))
-    console.print(table)
+    yield table

@@ -11,9 +11,9 @@ from typer.core import TyperCommand, TyperGroup
 
 from wal_sink.cli.demo import demo
 from wal_sink.cli.flush import flush
-from wal_sink.cli.look import check, inspect, quarantine, status, verify
+from wal_sink.cli.look import check, quarantine, show, status
 from wal_sink.cli.options import options
-from wal_sink.cli.repair import adopt, attach, detach, rewind, skip
+from wal_sink.cli.repair import adopt, give_up, set_mark
 from wal_sink.cli.terminal import output
 from wal_sink.removed import removed_command
 
@@ -75,12 +75,11 @@ def main(
     """Take the options that belong to no command."""
 
 
-START, LOOK, REPAIR, TARGETS = "Start", "Look", "Repair", "Targets"
+START, LOOK, REPAIR = "Start", "Look", "Repair"
 _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     START: (demo, check, options),
-    LOOK: (status, inspect, verify, quarantine),
-    REPAIR: (flush, skip, rewind, adopt),
-    TARGETS: (attach, detach),
+    LOOK: (status, show, quarantine),
+    REPAIR: (flush, give_up, set_mark, adopt),
 }
 """The commands, as `--help` groups them."""
 

@@ -1,4 +1,4 @@
-"""How `wal-sink inspect` shows what it found. No I/O."""
+"""How `wal-sink show` lays out epochs. No I/O."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from wal_sink.admin.inspect import AttemptView, EpochLine, Inspected, InspectedEpoch
+from wal_sink.admin.show import AttemptView, EpochLine, Listed, Shown
 from wal_sink.cli.terminal import Lines
-from wal_sink.clock import iso
-from wal_sink.model.records import FlushedEpoch
 from wal_sink.progress.status import Line, ago, byte_count, epoch_id
 from wal_sink.text import counted, printable
 
 _NUMBERS = {
     "epoch",
-    "generation",
     "segments",
     "rows",
     "bytes",
@@ -31,77 +28,63 @@ _NUMBERS = {
 
 _STYLES = {
     "flushed": "green",
-    "begun": "cyan",
-    "waiting": "yellow",
+    "pending": "yellow",
     "damaged": "red",
     "no manifest": "red",
 }
 
 
-def log_screen(found: Inspected, now_us: int) -> RenderableType:
+def log_screen(found: Listed, now_us: int) -> RenderableType:
     """Lay out the epochs of a log.
 
     :param now_us: microseconds since 1970: times are shown as seen from then.
     """
-    table = _table("epoch", "generation", "state", "segments", "rows", "bytes", "published")
+    table = _table("epoch", "state", "segments", "rows", "bytes", "published")
     for line in found.epochs:
         table.add_row(
             str(line.epoch),
-            "" if line.generation is None else str(line.generation),
             Text(line.state, _STYLES.get(line.state, "")),
             _number(line.segments),
             _number(line.rows),
             "" if line.bytes is None else byte_count(line.bytes),
             "" if line.published is None else ago(now_us / 1_000_000 - _seconds(line.published)),
         )
-    first = (
-        f"Query {found.query_id}. Checkpointed: {epoch_id(found.checkpointed)}. Flushed:"
+    notes = [
+        f"Query {found.query_id}, target {found.target}. Checkpointed: {epoch_id(found.checkpointed)}. Flushed:"
         f" {epoch_id(found.flushed)}."
-    )
-    notes = [first]
-    if found.left_out_flushed or found.left_out_waiting:
-        notes.append(
-            f"Left out: {found.left_out_flushed:,} flushed epochs before these, and"
-            f" {found.left_out_waiting:,} others after them; see --most."
-        )
-    if not found.begun_known:
-        notes.append("What is begun is listed as waiting: the target was not asked, see --ledger.")
+    ]
+    if found.trimmed >= 0:
+        notes.append(f"What was flushed up to epoch {found.trimmed} is deleted from the log.")
+    if found.left_out:
+        notes.append(f"Left out: {counted(found.left_out, 'newer epoch')}; see --most.")
     notes += _problems(found.epochs)
     parts: list[RenderableType] = [table, Text("")] if found.epochs else []
     return Group(*parts, *map(Text, notes))
 
 
-def epoch_screen(found: InspectedEpoch) -> RenderableType:
+def epoch_screen(found: Shown) -> RenderableType:
     """Lay out one epoch."""
     parts: list[RenderableType] = [
         _pairs(
             ("epoch", f"{found.epoch} of query {found.query_id}"),
             ("checkpointed", "yes" if found.checkpointed else "no"),
-            ("flushed", _flushed(found.flushed) if found.flushed else "no, or long ago"),
         )
     ]
-    if found.begun:
-        begun = f"generation {found.begun.generation}, timestamps from {found.begun.base_us} us"
-        parts.append(_pairs(("begun", begun)))
-    if found.decision:
-        said = f"given up by {found.decision.by}: {found.decision.why}"
-        parts.append(_pairs(("given up", said), ("kept in", found.decision.where)))
     parts += [Text(printable(problem), "red") for problem in found.problems]
     for attempt in found.attempts:
         parts += _attempt(attempt)
-    if found.flushed and not found.attempts:
-        parts.append(Text("Its segments are trimmed: its rows are in the table."))
     return Group(*parts)
 
 
 def _attempt(found: AttemptView) -> list[RenderableType]:
+    refused = f", {counted(found.refused_rows, 'refused row')}" if found.refused_rows else ""
     parts: list[RenderableType] = [
         Text(""),
         _pairs(
-            ("generation", f"{found.generation}, {found.state or 'state unknown'}"),
+            ("state", found.state),
             ("run", found.run_id),
-            ("published", found.published),
-            ("holds", f"{counted(found.rows, 'row')}, {byte_count(found.bytes)}"),
+            ("published", f"{found.published}, timestamps from {found.first_us} us"),
+            ("holds", f"{counted(found.rows, 'row')}{refused}, {byte_count(found.bytes)}"),
             *(("source offsets", offsets) for offsets in found.offsets),
         ),
     ]
@@ -178,15 +161,6 @@ def _table(*names: str) -> Table:
         right = name in _NUMBERS
         table.add_column(Text(name), justify="right" if right else "left", no_wrap=True)
     return table
-
-
-def _flushed(record: FlushedEpoch) -> str:
-    """Say when, and with which write timestamps."""
-    return (
-        f"{iso(record.recorded_us)}, generation {record.generation}, {counted(record.rows, 'row')},"
-        f" {byte_count(record.bytes)}; begun {iso(record.begun_us)}; published"
-        f" {iso(record.published_us)}; timestamps from {record.base_us} us"
-    )
 
 
 def _problems(lines: tuple[EpochLine, ...]) -> list[str]:

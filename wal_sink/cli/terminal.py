@@ -69,18 +69,13 @@ class SafeConsole(Console):
         for line in lines:
             self.print(line, soft_wrap=isinstance(line, str))
 
-    def show_each(
-        self, found: Sequence[Found], show: Callable[[Console, Found], None], *, several: bool
-    ) -> None:
-        """Print what a command has found of each target: as one document, or each for people.
-
-        :param several: whether each of several targets was asked for.
-        """
+    def show_each(self, found: Sequence[Found], show: Callable[[Console, Found], None]) -> None:
+        """Print what a command has found of each target: as one document, or each for people."""
         if self._as_json:
-            document(OfTargets(targets=tuple(found)) if several else found[0])
+            document(found[0] if len(found) == 1 else OfTargets(targets=tuple(found)))
             return
-        for each in found:
-            show(self, each)
+        for of_target in found:
+            show(self, of_target)
 
     def render_str(self, text: str, **how: Any) -> Text:
         """Render a text."""

@@ -64,6 +64,7 @@ class Run(Value, frozen=True):
 
     number: int
     run_id: str
+    """Empty after an `adopt` at another place: then no run may publish, and the options stay for commands."""
     options: Mapping[str, str] = {}
     """Options of the query, without secrets."""
 

@@ -26,7 +26,7 @@ def refuse_completed(state: State, epoch: int, committed: int) -> None:
 
 def fenced(state: State, epoch: int, why: str = "") -> Fenced:
     """Return the error of a run that may not publish."""
-    run = "none" if state.run is None else state.run.run_id
+    run = (state.run.run_id if state.run is not None else "") or "none"
     return Fenced(
         f"Epoch {epoch} is not published: {why or f'the run that may publish is {run}'}. Another run of the"
         " query was quicker",

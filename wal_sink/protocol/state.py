@@ -390,7 +390,7 @@ def give_up_epoch(state: State, name: str, epoch: int, actor: Actor) -> State | 
     return _next(state, actor, f"give up {epoch} for {name}", given_up=(*state.given_up, item))
 
 
-def give_upmissing_manifest(
+def give_up_missing(
     state: State, manifest: EpochManifest, committed: int, actor: Actor
 ) -> State | None:
     """Let all targets do without an epoch that Spark has completed and nobody has published.
@@ -440,14 +440,16 @@ def adopt(state: State, log_id: str, checkpoint: str, actor: Actor) -> State:
     run is open: one that goes on at the former place is superseded. If the command dies in between, the
     flush stops with `WrongOwner` until it is run again.
     """
-    moved = checkpoint != state.checkpoint
+    run = state.run
+    if run is not None and checkpoint != state.checkpoint:
+        run = msgspec.structs.replace(run, run_id="")  # its options stay, for commands
     return _next(
         state,
         actor,
         f"adopt {log_id}",
         log_id=log_id,
         checkpoint=checkpoint,
-        run=None if moved else state.run,
+        run=run,
     )
 
 
@@ -458,7 +460,7 @@ def adopted_row(state: State, row: LedgerRow) -> LedgerRow:
     first epoch gets the digest that the log has there, which is none: a new log behind an old row.
     """
     digest = "" if row.epoch == state.first - 1 else row.digest
-    return LedgerRow(state.query_id, state.log_id, row.epoch, digest)
+    return row._replace(query_id=state.query_id, log_id=state.log_id, digest=digest)
 
 
 def refuse_other_place(state: State, query_id: str, checkpoint: str) -> None:

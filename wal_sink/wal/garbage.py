@@ -11,20 +11,25 @@ UNFINISHED_S = 6 * 3600.0
 """How long a file that a killed writer left unfinished stays: longer than a task writes one segment."""
 
 
-def delete_garbage(store: LogStore, state: State) -> int:
-    """Delete manifests and segments that are garbage by a state; return how many.
-
-    The state says so before: whoever pauses here deletes nothing that is needed again. Two listings; a crash
-    leaves the rest to the next call. Refused rows, plans, and the files of given-up epochs stay.
-    """
+def garbage(store: LogStore, state: State) -> list[str]:
+    """Return the paths of manifests and segments that are garbage by a state. Two listings."""
     names = [
         *((path, paths.MANIFEST.parse(path)) for path in store.list(paths.MANIFEST.folder)),
         *((path, paths.SEGMENT.parse(path)) for path in store.list(paths.SEGMENT.folder)),
     ]
-    garbage = [path for path, name in names if name and is_garbage(state, name.epoch, name.run_id)]
-    if garbage:
-        store.delete(garbage)
-    return len(garbage)
+    return [path for path, name in names if name and is_garbage(state, name.epoch, name.run_id)]
+
+
+def delete_garbage(store: LogStore, state: State) -> int:
+    """Delete manifests and segments that are garbage by a state; return how many.
+
+    The state says so before: whoever pauses here deletes nothing that is needed again. A crash leaves the rest
+    to the next call. Refused rows, plans, and the files of given-up epochs stay.
+    """
+    found = garbage(store, state)
+    if found:
+        store.delete(found)
+    return len(found)
 
 
 def delete_unfinished(store: LogStore) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from wal_sink.errors import CorruptLog, MissingManifest, restore_or_give_up
 from wal_sink.model import paths
 from wal_sink.model.manifest import Manifest, Published, manifest_digest
-from wal_sink.model.state import EpochManifest, State
+from wal_sink.model.state import EpochManifest, Predecessor, State
 from wal_sink.wal.store import LogStore
 
 _KEPT_BYTES = 16 * 1024 * 1024
@@ -51,6 +51,17 @@ class ManifestChain:
             manifest = known
         return chain
 
+    def named(self, epoch: int, link: Predecessor) -> EpochManifest:
+        """Read the manifest of an epoch as the one after it names it.
+
+        :raises MissingManifest, CorruptLog: it is gone, or another one.
+        """
+        published = self._read(epoch, link.manifest, link.digest)
+        if published is None:
+            raise self._missing(epoch, link.manifest)
+        self._keep(link.manifest, published)
+        return published.manifest.as_epoch(link.manifest, link.digest)
+
     def read(self, manifest: EpochManifest) -> Published:
         """Read the manifest of an epoch of the chain, with the rows that it holds.
 
@@ -62,10 +73,7 @@ class ManifestChain:
         else:
             published = self._read(manifest.epoch, manifest.manifest, manifest.digest)
         if published is None:
-            raise MissingManifest(
-                f"The manifest {self._store.url_of(manifest.manifest)} of epoch {manifest.epoch} is gone.",
-                restore_or_give_up(manifest.epoch),
-            )
+            raise self._missing(manifest.epoch, manifest.manifest)
         return published
 
     def forget(self, up_to: int) -> None:
@@ -73,6 +81,12 @@ class ManifestChain:
         for epoch in [epoch for epoch in self._known if epoch <= up_to]:
             kept = self._kept.pop(self._known.pop(epoch).manifest, None)
             self._kept_bytes -= _held(kept) if kept is not None else 0
+
+    def _missing(self, epoch: int, path: str) -> MissingManifest:
+        return MissingManifest(
+            f"The manifest {self._store.url_of(path)} of epoch {epoch} is gone.",
+            restore_or_give_up(epoch),
+        )
 
     def _keep(self, path: str, published: Published) -> None:
         if self._kept_bytes + _held(published) <= _KEPT_BYTES:
