@@ -215,6 +215,17 @@ class LogFull(WalSinkError):
     exit_code = 4
 
 
+class StoppedWaiting(WalSinkError):
+    """The query was stopped while an epoch waited for space in the log.
+
+    Nothing is lost: Spark computes the epoch again at the next start.
+
+    What to do: Nothing.
+    """
+
+    exit_code = 4
+
+
 # --- exit code 5: find the other run -------------------------------------------------------------
 
 

@@ -7,7 +7,6 @@ import tempfile
 import time
 from pathlib import Path
 
-from wal_sink.model.ledger import Owner
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import IdempotentSession, Session, Slice
 from wal_sink.targets.cassandra import CassandraTarget
@@ -72,10 +71,10 @@ class Gate:
 class GatedTarget(CassandraTarget):
     """The target, behind a gate."""
 
-    def connect(self, owner: Owner) -> Session:
+    def connect(self, query_id: str) -> Session:
         """See `Target`."""
         Gate(self.options.keyspace).note(login(self.options))
-        session = super().connect(owner)
+        session = super().connect(query_id)
         assert isinstance(session, IdempotentSession)
         return _GatedSession(session, Gate(self.options.keyspace))
 

@@ -11,19 +11,20 @@ from wal_sink import status
 from wal_sink.testing.pauses import Pause, Point
 from wal_sink.testing.servers.cassandra import Node
 from wal_sink.wal.location import locate
+from wal_sink.wal.states import newest
 
-DURABLE: dict[Point, tuple[bool, bool, bool]] = {
-    # What is durable when a query dies there, as (published, checkpointed, flushing).
-    "write": (False, False, False),
-    "commit called": (False, False, False),
-    "commit returned": (True, False, False),
-    "committed": (True, True, False),
-    "flushing": (True, True, True),
+DURABLE: dict[Point, tuple[bool, bool]] = {
+    # What is durable when a query dies there, as (published, checkpointed).
+    "write": (False, False),
+    "commit called": (False, False),
+    "commit returned": (True, False),
+    "committed": (True, True),
+    "flushing": (True, True),
 }
 
 
 class At(NamedTuple):
-    """Where a query stands still when it is killed."""
+    """Where a query pauses when it is killed."""
 
     point: Point
     epoch: int
@@ -80,7 +81,7 @@ class Victim:
     def look(self, number: int) -> None:
         """After a kill that hit it: see which window that was, and that what is visible is checkpointed."""
         at = self.deaths[number]
-        assert where_it_died(self.checkpoint, at.epoch, self.table) == DURABLE[at.point], at
+        assert where_it_died(self.checkpoint, at.epoch) == DURABLE[at.point], at
         checkpointed = (locate(self.checkpoint).open_checkpoint().last_commit() + 1) * ROWS_PER_FILE
         extra = [i for i in self.table.ids() if i >= checkpointed]
         assert extra == [], f"{at}: rows are visible that are not checkpointed"
@@ -181,11 +182,11 @@ class Read(Victim):
         """Read as docs/cassandra.md says: the ledger first, then the rows up to its mark."""
         table = self.table
         ledger = table.cassandra.execute(
-            f"SELECT flushed FROM {table.keyspace}.wal_sink_ledger WHERE query_id = %s",
+            f"SELECT epoch FROM {table.keyspace}.wal_sink_ledger WHERE query_id = %s",
             [locate(self.checkpoint).open_checkpoint().query_id()],
         )
         rows = table.cassandra.execute(f"SELECT id, epoch FROM {table.keyspace}.{table.name}")
-        return sorted(row.id for row in rows if row.epoch <= ledger[0].flushed)
+        return sorted(row.id for row in rows if row.epoch <= ledger[0].epoch)
 
 
 class InJob(Victim):
@@ -220,17 +221,10 @@ class Control(Victim):
         assert len(ids) == (self.files + len(self.deaths)) * ROWS_PER_FILE
 
 
-def where_it_died(checkpoint: str, epoch: int, table: Table) -> tuple[bool, bool, bool]:
-    """Read from the files and the ledger which window was hit."""
+def where_it_died(checkpoint: str, epoch: int) -> tuple[bool, bool]:
+    """Read from log and checkpoint which window was hit."""
     location = locate(checkpoint)
     spark = location.open_checkpoint()
-    log = location.open_log(spark.query_id())
-    ledger = table.cassandra.execute(
-        f"SELECT begun FROM {table.keyspace}.wal_sink_ledger WHERE query_id = %s",
-        [spark.query_id()],
-    )
-    return (
-        any(attempt.epoch == epoch for attempt in log.attempts()),
-        spark.last_commit() >= epoch,
-        bool(ledger) and f'"epoch":{epoch},' in ledger[0].begun,
-    )
+    state = newest(location.open_log(spark.query_id()))
+    published = state is not None and state.last.epoch >= epoch
+    return published, spark.last_commit() >= epoch

@@ -51,9 +51,10 @@ class Reporter:
     :param gives_way: write nothing while another process reports: a flusher that works for a moment must not
         hide, by ending, that the query's own flusher is alive.
     :param observer: counts; None: nothing is counted.
+    :param stopping: returns the id of the run that Spark was told to stop; called every second.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each by its name
         self,
         store: LogStore | None,
         target: str,
@@ -61,7 +62,10 @@ class Reporter:
         *,
         gives_way: bool = False,
         observer: Observer | None = None,
+        stopping: Callable[[], str] = lambda: "",
     ) -> None:
+        self._asks_stopping = stopping
+        self._stopping = ""
         self._store = store
         self._path = paths.REPORT.path(target)
         self._target = target
@@ -180,7 +184,8 @@ class Reporter:
         while not over.wait(_CHECK_S):
             if time.monotonic() - self._reported_s > HUNG_S:
                 continue
-            if self._written is not None and self._is_due():
+            before, self._stopping = self._stopping, self._asks_stopping()
+            if self._written is not None and (self._is_due() or self._stopping != before):
                 self._write()
 
     def _write(self) -> None:
@@ -195,6 +200,7 @@ class Reporter:
                 heartbeat_us=self._clock_us(),
                 rows_per_second=self._rate,
                 error=self._error,
+                stopping=self._stopping,
             )
             try:
                 if self._gives_way and self._another_reports(self._store):

@@ -56,6 +56,9 @@ class FlusherReport(Record, frozen=True, kw_only=True):
     rows_per_second: float | None = None
     """While it flushes, over the last windows; None: nothing was flushed yet."""
     error: ErrorReport | None = None
+    stopping: str = ""
+    """Id of the run that Spark was told to stop, if this process has started it: a `commit()` that waits for
+    space in the log learns it from here alone."""
 
 
 learn()

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
-from wal_sink.errors import LogFull
+from wal_sink.errors import LogFull, StoppedWaiting
 from wal_sink.log_context import Seldom
+from wal_sink.model.manifest import Execution
 from wal_sink.model.state import Predecessor, State, Target
 from wal_sink.progress.report import (
     SILENT_S,
@@ -57,12 +58,14 @@ class Backpressure:
         self._waited_s = 0.0
         self._seldom = Seldom()
 
-    def admits(self, state: State, epoch: int, predecessor: Predecessor) -> bool:
+    def admits(self, state: State, execution: Execution, predecessor: Predecessor) -> bool:
         """Return True if an epoch may be published now.
 
         :raises LogFull: there is no space, and `wal.onFull` is `fail`.
+        :raises StoppedWaiting: Spark was told to stop the run.
         :raises WalSinkError: the error at which the flusher of the slowest target has stopped.
         """
+        epoch = execution.epoch
         if has_space(state, predecessor, self._budget.max_bytes):
             if self._waited_s:
                 logger.warning(
@@ -86,6 +89,11 @@ class Backpressure:
                 f"Nothing is lost. `wal-sink status {self._checkpoint}` says what keeps the flush. Then start"
                 " the query again: Spark computes the epoch again. Or raise wal.maxBytes, or let the query wait:"
                 " wal.onFull=block.",
+            )
+        if report is not None and report.stopping == execution.run_id:
+            raise StoppedWaiting(
+                f"The query was stopped while epoch {epoch} waited for space in the log.",
+                "Nothing is lost. Start the query again: Spark computes the epoch again.",
             )
         stopped = stopping_error(report, now_us)
         if stopped is not None:

@@ -190,9 +190,7 @@ class Publisher:
                 offsets.digest,
                 self._checkpoint.last_commit(),
             )
-            if predecessor is None or self._backpressure.admits(
-                state, execution.epoch, predecessor
-            ):
+            if predecessor is None or self._backpressure.admits(state, execution, predecessor):
                 return predecessor
             self._backpressure.pause()
 

@@ -197,7 +197,7 @@ class Queries:
             checkpoint,
             store,
             [each.name for each in configuration.destinations],
-            self._loops(started.query_id, checkpoint, store, configuration),
+            self._loops(query, checkpoint, store, configuration),
             arrow_batching,
         )
         taken_over = take_over(flush.query_id) or self.place(flush.query_id) is not None
@@ -238,13 +238,17 @@ class Queries:
 
     def _loops(
         self,
-        query_id: str,
+        query: StreamingQuery,
         checkpoint: Checkpoint,
         store: LogStore,
         configuration: Configuration,
     ) -> list[FlushLoop]:
         """Make a loop for each target; none if another process flushes."""
         sink, several = configuration.sink, configuration.several
+        query_id, run_id = str(query.id), str(query.runId)
+
+        def stopping() -> str:
+            return run_id if streaming_query.is_active(query) is False else ""
 
         def loop(destination: Destination) -> FlushLoop:
             observer = None
@@ -264,7 +268,7 @@ class Queries:
                 quarantine=sink.on_invalid_row == "quarantine",
             )
             by_job = WriteByJob(self._spark, sink.distributed_above_bytes, sink.max_rows_per_second)
-            reporter = Reporter(store, destination.name, observer=observer)
+            reporter = Reporter(store, destination.name, observer=observer, stopping=stopping)
             return FlushLoop(Flusher(pipeline, reporter, write_rows=by_job))
 
         return [loop(each) for each in configuration.destinations] if self.flushes_here else []
