@@ -74,7 +74,7 @@ def notebook(config: dict[str, Any]) -> None:
     """Run a cell, stop Spark without closing, run it again in a new session; open the target, close."""
     spark = local_session()
     sink = wal_sink.register(spark)
-    query = reach(config, sink, start(spark, config))
+    reach(config, sink, start(spark, config))
     spark.streams.removeListener(sink._listener)  # its last events are lost
     spark.stop()
     spark = local_session()
