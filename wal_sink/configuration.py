@@ -23,8 +23,8 @@ from wal_sink.options import (
     qualified,
     refuse_unknown,
 )
-from wal_sink.removed import refuse_removed
 from wal_sink.protocol.retention import Retention
+from wal_sink.removed import refuse_removed
 from wal_sink.targets.base import Target
 from wal_sink.targets.operations import refuse_undeclared
 from wal_sink.targets.registry import installed, is_installed, reduced, target_type

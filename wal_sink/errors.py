@@ -297,8 +297,8 @@ class MissingSegment(WalSinkError):
 
     The flush has stopped before that epoch; later epochs are safe.
 
-    What to do: Restore the file from a copy of the log. If there is none: `wal-sink give-up CHECKPOINT --epoch
-    EPOCH`.
+    What to do: Restore the file from a copy of the log. If there is none: `wal-sink give-up
+    CHECKPOINT --epoch EPOCH`.
     """
 
     exit_code = 6
@@ -322,8 +322,8 @@ class CorruptLog(WalSinkError):
     then nothing is wrong.
 
     What to do: Upgrade, if the format is newer. Else restore the file from a copy. If there is none:
-    `wal-sink give-up CHECKPOINT --epoch EPOCH`. `wal-sink status CHECKPOINT --deep` reads all that is pending,
-    and lists what is damaged.
+    `wal-sink give-up CHECKPOINT --epoch EPOCH`. `wal-sink status CHECKPOINT --deep` reads all that
+    is pending, and lists what is damaged.
     """
 
     exit_code = 6
@@ -374,8 +374,9 @@ class Diverged(WalSinkError):
     The checkpoint was set back to a backup, two queries ran from it, or it is a clone. The table has one
     of the two histories. **Only you can decide which one is right.**
 
-    What to do: Restore the newer checkpoint, or start with a new one. If checkpoint and log were restored from
-    a backup without the target: restore the target, too, or run the `wal-sink set-mark` that the text names.
+    What to do: Restore the newer checkpoint, or start with a new one. If checkpoint and log were
+    restored from a backup without the target: restore the target, too, or run the `wal-sink
+    set-mark` that the text names.
     """
 
     exit_code = 7
@@ -409,7 +410,8 @@ def restore_or_give_up(epoch: int | None) -> str:
     number = "EPOCH" if epoch is None else str(epoch)
     return (
         f"Restore the file from a copy of the log. If there is none, give the epoch up: `wal-sink give-up"
-        f" CHECKPOINT --epoch {number}` keeps its other files, and the flush goes on without it. `wal-sink status"
+        f" CHECKPOINT --epoch {number}` keeps its other files, and the flush goes on without it."
+        " `wal-sink status"
         " CHECKPOINT --deep` lists what else is damaged."
     )
 
@@ -418,7 +420,8 @@ def while_refused(epoch: int) -> str:
     """Say what else to do while a target refuses rows; the target names the repair."""
     return (
         "The flush then goes on by itself. To keep such rows in files, and go on without them, set"
-        f" onInvalidRow=quarantine. To go on without the epoch: `wal-sink give-up CHECKPOINT --epoch {epoch}`."
+        " onInvalidRow=quarantine. To go on without the epoch: `wal-sink give-up CHECKPOINT"
+        f" --epoch {epoch}`."
     )
 
 

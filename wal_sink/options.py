@@ -257,7 +257,8 @@ class SinkOptions(Options, frozen=True, kw_only=True):
     retention: Annotated[
         float,
         about(
-            "How long a flushed epoch stays in the log, 0 or more: a target that goes back, such as by a restored"
+            "How long a flushed epoch stays in the log, 0 or more: a target that goes back, such"
+            " as by a restored"
             " backup or a promoted replica, gets it again. At most a tenth of wal.maxBytes stays",
             SECONDS,
             ge=0,

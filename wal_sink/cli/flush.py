@@ -75,7 +75,7 @@ def flush(
             state = query.state()
             rate = sink_options(query, state).max_rows_per_second
             flushers = [
-                FlushCommand(pipeline, rate, exposition and exposition.watch)
+                FlushCommand(pipeline, rate, exposition.watch if exposition else None)
                 for pipeline in query.pipelines(state, given.target)
             ]
             with _signals(flushers):

@@ -19,8 +19,9 @@ from wal_sink.log_context import line_logger, log_epoch, logging_query
 logger = line_logger(__name__)
 
 POLL_S, POLL_BILLED_S = 1.0, 15.0
-"""How often the loop reads `commits/` when no event comes: events are late, and lost in a crash. Less often if
-each request is paid for: an idle query asks a bucket 240 times an hour, and reports 144 times."""
+"""How often the loop reads `commits/` when no event comes: events are late, and lost in a crash.
+Less often if each request is paid for: an idle query asks a bucket 240 times an hour, and reports
+144 times."""
 
 _RETRY_FIRST_S, _RETRY_MOST_S = 0.5, 10.0
 
@@ -33,7 +34,8 @@ class FlushLoop(threading.Thread):
     succeeds ends the count: in a backlog under an overloaded target each window has its own.
 
     :param is_last: asked after each pass: True ends the loop.
-    :param gives_up: asked after each try that failed: True ends the loop with its error, which `error` has then.
+    :param gives_up: asked after each try that failed: True ends the loop with its error, which
+        `error` has then.
     """
 
     def __init__(

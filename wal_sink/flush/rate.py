@@ -22,8 +22,9 @@ def divided(rows_per_second: int | None, tasks: int) -> int | None:
 class RateLimit:
     """Lets rows through at a rate; used by one flusher, for all that it flushes.
 
-    The generic cell rate algorithm (ITU-T I.371) without tolerance: each part of n rows makes the next one due
-    n / rate seconds later, and time that was not used is lost. So no burst follows a pause.
+    The generic cell rate algorithm (ITU-T I.371) without tolerance: each part of n rows makes the
+    next one due n / rate seconds later, and time that was not used is lost. So no burst follows a
+    pause.
 
     :param rows_per_second: None lets everything through as it is.
     :param clock: seconds, never backwards.

@@ -41,9 +41,9 @@ _CHECK_S = 1.0
 class Reporter:
     """Writes what other processes know of this flusher, see `progress.report`.
 
-    A report that cannot be written never stops the flush. The flush's thread says what it does. While `beating`,
-    a thread of its own repeats that: a flusher in the middle of a long request is alive, and others know it by
-    nothing else.
+    A report that cannot be written never stops the flush. The flush's thread says what it does.
+    While `beating`, a thread of its own repeats that: a flusher in the middle of a long request is
+    alive, and others know it by nothing else.
 
     :param store: the query's log; None: nothing is written.
     :param target: name of the target that is flushed.
@@ -54,7 +54,7 @@ class Reporter:
     :param stopping: returns the id of the run that Spark was told to stop; called every second.
     """
 
-    def __init__(  # noqa: PLR0913 - each by its name
+    def __init__(
         self,
         store: LogStore | None,
         target: str,

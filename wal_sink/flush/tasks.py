@@ -143,7 +143,7 @@ class FlushTask:
         return reduced(_restored, (vars(self),), self._window.target)
 
     def __call__(self, share: Iterable[SegmentRange]) -> Answer:
-        """Write a share; return when every row of it is durable in the target or staged, or what stopped it."""
+        """Write a share: return when its rows are durable in the target or staged, or what stopped it."""
         target = self._window.target_name if self._window.several else ""
         try:
             with store_errors(), logging_query(self._query_id, target):

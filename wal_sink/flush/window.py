@@ -173,7 +173,8 @@ def plan_of(store: LogStore, target: str, key: str, epoch: int) -> Plan:
     if plan is None:
         raise CorruptLog(
             f"The plan {store.url_of(path)} of epoch {epoch} is gone.",
-            "Restore the file from a copy of the log. Or start the query once with the same schema and options"
+            "Restore the file from a copy of the log. Or start the query once with the same schema"
+            " and options"
             " as before: the start writes the same plan again.",
         )
     return plan

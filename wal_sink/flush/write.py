@@ -1,4 +1,4 @@
-"""Writes the rows of a window: in the flusher's thread, or by what is given in its place, such as a Spark job."""
+"""Writes the rows of a window, in the flusher's thread or by what stands in for it: a Spark job."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class WindowWrite:
 WriteRows = Callable[[WindowWrite], bool]
 """Write all rows of a window. False: interrupted.
 
-When it returns True, every row is with the session of the connection, or durable in the target, or staged under
-a receipt that the connection has.
+When it returns True, every row is with the session of the connection, or durable in the target, or
+staged under a receipt that the connection has.
 
 :raises RowsRefused: the server refuses rows.
 :raises WalSinkError: the flush stops here. Some of the rows may be written.
@@ -76,7 +76,7 @@ def keep_refused_rows(window: Window, refused: tuple[RefusedRow, ...]) -> None:
             raise TargetRefused(row.error.what, row.error.remedy)
         error = row.error
         texts = ("TargetRefused", window.target_name, "", error.what, error.remedy)
-        kept = with_reasons(found.row, texts, found.manifest.plan)
+        kept = with_reasons(found.row, texts)
         keep_row(window.store, found.manifest.epoch, window.target_name, found.us, kept)
         logger.warning(
             "the target refuses a row of epoch %d. The row is kept in %s, and the flush goes on without it."

@@ -135,7 +135,7 @@ class Metrics(Collector):
         self._queries: dict[tuple[str, str], QueryObserver] = {}
         self.registry.register(self)
 
-    def watch(  # noqa: PLR0913 - what the labels say
+    def watch(
         self,
         query_id: str,
         checkpoint: Checkpoint,

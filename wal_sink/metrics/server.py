@@ -46,7 +46,7 @@ class Exposition:
         """The address that it listens on."""
         return self._server.host
 
-    def watch(  # noqa: PLR0913 - see `Metrics.watch`
+    def watch(
         self,
         query_id: str,
         checkpoint: Checkpoint,

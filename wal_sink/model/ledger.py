@@ -48,7 +48,8 @@ class LedgerRow(NamedTuple):
         if not is_row or not (sending or "0").isdecimal():
             raise CorruptLog(
                 f"The ledger row of query {query_id} in {where} holds {tuple(cells)!r}.",
-                "Restore the row from a backup of the target. Or delete it, and write it again: `wal-sink set-mark"
+                "Restore the row from a backup of the target. Or delete it, and write it again:"
+                " `wal-sink set-mark"
                 " CHECKPOINT --to EPOCH`, where EPOCH is the last epoch whose rows the target has.",
             )
         return cls(query_id, log_id, epoch, digest, int(sending or 0))

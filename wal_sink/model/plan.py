@@ -62,8 +62,8 @@ class Plan(Record, frozen=True, kw_only=True):
     operations: dict[str, Operation] = msgspec.field(default_factory=dict)
     """What each word of the operation column means; empty without such a column."""
     sent_once: bool = False
-    """True if a row must not be sent twice with one write timestamp, since it would be doubled: lists that are not
-    frozen."""
+    """True if a row must not be sent twice with one write timestamp, since it would be doubled:
+    lists that are not frozen."""
     details: dict[str, Any] = msgspec.field(default_factory=dict)
     """What else the target has noted; a target may derive a plan that gives it a type."""
 

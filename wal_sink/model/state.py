@@ -79,7 +79,10 @@ class Flushed(Value, frozen=True):
 
 
 class Mark(Value, frozen=True):
-    """The last epoch that the log knows to be in the target. The ledger row is ahead of it at most for a moment."""
+    """The last epoch that the log knows to be in the target.
+
+    The ledger row is ahead of it at most for a moment.
+    """
 
     epoch: int
     digest: str

@@ -1,4 +1,7 @@
-"""Counts what a target lacks: differences of running sums in the log's state, with `commits/`. Never connects."""
+"""Counts what a target lacks: differences of running sums in the log's state, with `commits/`.
+
+Never connects.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Reads what flushers report of themselves in `report-<target>.json`: who flushes, what it does, its last error.
+"""Reads what flushers report of themselves in `report-<target>.json`: who, doing what, last error.
 
-A flusher reports every few seconds, whatever it does. A report is for people, for `await_flushed`, and for the
-warning that nothing flushes. It decides nothing about rows.
+A flusher reports every few seconds, whatever it does. A report is for people, for `await_flushed`,
+and for the warning that nothing flushes. It decides nothing about rows.
 """
 
 from __future__ import annotations

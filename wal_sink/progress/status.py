@@ -92,7 +92,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     budget_bytes: int | None = None
     """At so many pending bytes the next epoch waits, or the query fails: `wal.maxBytes` of the newest run."""
     oldest_pending_seconds: float
-    """Since the flush fell behind: the mark moved last, or the oldest pending epoch was published; 0 for none."""
+    """Since the flush fell behind: the mark moved last, or the oldest pending epoch was published;
+    0 for none."""
     rows_per_second: float | None = None
     """How fast the flusher wrote its last windows; None: not known."""
     catches_up_seconds: float | None = 0.0

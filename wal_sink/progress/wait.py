@@ -1,4 +1,4 @@
-"""Waits until what is checkpointed is flushed, by the marks in the log's state; never connects to the target."""
+"""Waits until what is checkpointed is flushed, by the marks in the state; never connects."""
 
 from __future__ import annotations
 

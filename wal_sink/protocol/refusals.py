@@ -70,9 +70,11 @@ def went_back_apart(state: State, name: str, row: LedgerRow) -> LedgerBehindLog:
     target = state.target(name)
     mark = target.mark.epoch if target is not None else -1
     return LedgerBehindLog(
-        f"Target {name} went back from epoch {mark} to epoch {row.epoch}. Its rows and its ledger row may be of"
+        f"Target {name} went back from epoch {mark} to epoch {row.epoch}. Its rows and its ledger"
+        " row may be of"
         " two moments, so the flush cannot tell which rows are missing.",
         "Compare the target with its source. Then name the last epoch whose rows the target has:"
-        f" `wal-sink set-mark CHECKPOINT --to EPOCH --target {name}`. Epochs after {state.trimmed} are in the log"
+        f" `wal-sink set-mark CHECKPOINT --to EPOCH --target {name}`. Epochs after {state.trimmed}"
+        " are in the log"
         " and are flushed again from there.",
     )

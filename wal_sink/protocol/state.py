@@ -352,8 +352,9 @@ def is_garbage(state: State, epoch: int, run_id: str) -> bool:
     """Return True if a manifest or segment of an epoch, made by a run, may be deleted.
 
     At or below `trimmed` it is flushed everywhere, or lost to an attempt that is. From `last` on it is
-    garbage if its run opened and was superseded, and `last` is not its attempt: the run cannot publish any more.
-    What a run left that has never opened may be at work: it goes with its epoch. What was given up stays.
+    garbage if its run opened and was superseded, and `last` is not its attempt: the run cannot
+    publish any more. What a run left that has never opened may be at work: it goes with its epoch.
+    What was given up stays.
     """
     if any(item.epoch == epoch for item in state.given_up):
         return False

@@ -4,8 +4,8 @@ A backlog of many small epochs would cost one ledger update for each; in a windo
 settled before, so flushers may cut windows differently.
 
 In a job the segments of a window follow each other, each as long as it has bytes, and are cut into stretches
-of equal length, one for each task. Two tasks read a segment in which a cut falls, and each verifies the digest
-of the whole file, so segments are cut no more often.
+of equal length, one for each task. Two tasks read a segment in which a cut falls, and each verifies
+the digest of the whole file, so segments are cut no more often.
 """
 
 from __future__ import annotations

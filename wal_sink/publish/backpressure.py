@@ -87,7 +87,8 @@ class Backpressure:
             raise LogFull(
                 f"Epoch {epoch} is not published: {full}",
                 f"Nothing is lost. `wal-sink status {self._checkpoint}` says what keeps the flush. Then start"
-                " the query again: Spark computes the epoch again. Or raise wal.maxBytes, or let the query wait:"
+                " the query again: Spark computes the epoch again. Or raise wal.maxBytes, or let"
+                " the query wait:"
                 " wal.onFull=block.",
             )
         if report is not None and report.stopping == execution.run_id:

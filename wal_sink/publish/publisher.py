@@ -1,8 +1,9 @@
 """Publishes an epoch on the driver's host, in `commit()` (rules `one-publisher`, `segments`, `publish`).
 
 Before, the epoch's segments are durable and nothing names them. After, the state's `last` is the epoch's
-manifest. Spark has not written `commits/N` yet, so nothing is sent. An epoch that is refused before its manifest
-is created has its segments deleted; from then on nothing is deleted here, since the state may name them.
+manifest. Spark has not written `commits/N` yet, so nothing is sent. An epoch that is refused before
+its manifest is created has its segments deleted; from then on nothing is deleted here, since the
+state may name them.
 """
 
 from __future__ import annotations
@@ -118,7 +119,8 @@ class Publisher:
         present = create_manifest(self._store, path, manifest)
         if present.nonce != manifest.nonce:
             raise AlreadyPublished(
-                f"Epoch {epoch} was published before, by the same run and with other rows. Its first rows stay.",
+                f"Epoch {epoch} was published before, by the same run and with other rows. Its"
+                " first rows stay.",
                 "With batch_writer, combine the rows by `df.union(…)` and write once for each batch.",
             )
         made = manifest.as_epoch(path, manifest_digest(manifest.to_file()))
@@ -249,7 +251,7 @@ class Publisher:
 
 
 def discard(store: LogStore, appended: Iterable[Appended]) -> None:
-    """Delete segments that no manifest can name any more; an error is logged, and they go with their epoch."""
+    """Delete segments that no manifest can name. After an error they go with their epoch."""
     try:
         store.delete(segment.path for task in appended for segment in task.files)
     except OSError as error:

@@ -1,7 +1,7 @@
 """Receives Spark's events: a query that starts gets its flushers, a checkpointed epoch wakes them.
 
-Events are hints. They are late, one thread delivers all of them, and a crash loses them. `commits/` says what is
-checkpointed, and each flusher reads it every second, or every 15 s in a bucket.
+Events are hints. They are late, one thread delivers all of them, and a crash loses them. `commits/`
+says what is checkpointed, and each flusher reads it every second, or every 15 s in a bucket.
 """
 
 from __future__ import annotations

@@ -67,8 +67,6 @@ class WriteByJob:
     def _by_job(self, write: WindowWrite, shares: Shares) -> bool | None:
         """Run a job; None if it failed for a reason of Spark's, not of the rows or the target."""
         connection = write.connection
-        if connection.interrupted:
-            return False
         for ranged in itertools.chain.from_iterable(shares):
             # Each task compares the table only while it writes; this session answers for all of them.
             with connection.session() as session:
@@ -144,7 +142,7 @@ _SLOTS = _Slots()
 
 
 class _Job:
-    """Runs a Spark job in a thread of its own, so that the flusher can report and be interrupted meanwhile."""
+    """Runs a Spark job in its own thread: the flusher reports, and can be interrupted, meanwhile."""
 
     def __init__(
         self, spark: SparkSession, description: str, task: FlushTask, shares: Shares

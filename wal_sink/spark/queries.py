@@ -1,8 +1,8 @@
 """Starts, wakes and ends the flush of each query of a session, as Spark's events say.
 
 A query is stopped as it starts for a mode that the sink refuses (`modes`). Spark drops what `onQueryStarted`
-raises, and the query runs on. So the sink stops the query, and raises the error at the next call of the handle:
-`await_flushed`, `status` or `close`.
+raises, and the query runs on. So the sink stops the query, and raises the error at the next call of
+the handle: `await_flushed`, `status` or `close`.
 """
 
 from __future__ import annotations
@@ -174,18 +174,14 @@ class Queries:
         store = configuration.location.open_log(started.query_id)
         try:
             is_new = _is_new(store, checkpoint, started.query_id)
+            configuration.refuse_bucket(self._spark.conf.get(FILE_MANAGER, None))
         except WrongOwner as error:
             # If the query's own log is flushed here, this one is of a copy.
             if self.place(started.query_id) is None:
                 # By its first commit: it may end without one.
                 self.refused[started.query_id] = error
             raise
-        except CorruptLog as error:
-            self._refuse(query, error)
-            return
-        try:
-            configuration.refuse_bucket(self._spark.conf.get(FILE_MANAGER, None))
-        except OptionError as error:
+        except (CorruptLog, OptionError) as error:
             self._refuse(query, error)
             return
         session = streaming_query.own_session(query)

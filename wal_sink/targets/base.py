@@ -25,8 +25,8 @@ method             who calls it, in which process              may it connect?
 =================  ==========================================  =============================================
 
 The **ledger** is one row for each query and target, a `LedgerRow`. It says up to which epoch the target has
-the query's rows. Epochs are flushed in **windows**: contiguous epochs with one ledger update. A flusher uses a
-session from one thread, as follows:
+the query's rows. Epochs are flushed in **windows**: contiguous epochs with one ledger update. A
+flusher uses a session from one thread, as follows:
 
 ================================  ===========================================================================
 call                              meaning
@@ -39,16 +39,16 @@ call                              meaning
 `close()`                         releases the connection; rows that were not finished never count
 ================================  ===========================================================================
 
-After an exception from any method the flusher closes the session, asks `Target.classify` what the error means,
-and starts the window again over a new session. A task of a flush job calls `write` and `drain` over a session
-of its own; its receipts reach the flusher's `finish`.
+After an exception from any method the flusher closes the session, asks `Target.classify` what the
+error means, and starts the window again over a new session. A task of a flush job calls `write` and
+`drain` over a session of its own; its receipts reach the flusher's `finish`.
 
 `docs/protocol/README.md` argues why this is exactly-once if every target keeps the first two guarantees:
 
 1. `read` is linearizable: it returns the effect of every `finish` that was acknowledged before.
-2. `finish` takes effect at most once, and only if the ledger row is exactly `seen`. After `Outcome.APPLIED` it
-   is durable. `Outcome.CONFLICT` promises that this call had, and will have, no effect. Anything else is
-   `Outcome.UNKNOWN`, such as an answer that was lost.
+2. `finish` takes effect at most once, and only if the ledger row is exactly `seen`. After
+   `Outcome.APPLIED` it is durable. `Outcome.CONFLICT` promises that this call had, and will have,
+   no effect. Anything else is `Outcome.UNKNOWN`, such as an answer that was lost.
 
 For an `IdempotentSession`:
 
@@ -56,8 +56,8 @@ For an `IdempotentSession`:
 4. Of two writes to one cell the one with the higher timestamp stays, in whichever order they arrive.
 5. `finish` moves the ledger row after the rows of every earlier `write` are durable in the target; the same
    holds when `drain` returns.
-6. With `parallel_writes`, sessions in other processes may write rows of the window. The flusher calls `finish`
-   after their `drain` has returned.
+6. With `parallel_writes`, sessions in other processes may write rows of the window. The flusher
+   calls `finish` after their `drain` has returned.
 
 For a `TransactionalSession`, in place of 3 to 6:
 
@@ -67,8 +67,8 @@ For a `TransactionalSession`, in place of 3 to 6:
 
 For a `StagedSession`, in place of 3 to 7:
 
-8. `drain` returns receipts for the rows of every `write` since the last `drain`. These rows survive a crash of
-   the target's processes, and no reader sees them.
+8. `drain` returns receipts for the rows of every `write` since the last `drain`. These rows survive
+   a crash of the target's processes, and no reader sees them.
 9. When `finish` has taken effect, the rows of its own `write` calls and of exactly the receipts that it was
    given are in the target, each once and all at one moment. If rows of a receipt are gone, `finish` is
    CONFLICT, or raises.
@@ -104,8 +104,8 @@ class Slice(NamedTuple):
 
 
 ErrorClass = Literal["retry", "throttle", "fatal"]
-"""What an exception means. "fatal": the target would refuse again. "retry", "throttle": it may pass by itself.
-The flusher tries all of them again after a pause; a session may use the difference."""
+"""What an exception means. "fatal": the target would refuse again. "retry", "throttle": it may pass
+by itself. The flusher tries all of them again after a pause; a session may use the difference."""
 
 
 class RefusedRow(NamedTuple):
@@ -116,11 +116,11 @@ class RefusedRow(NamedTuple):
     error: TargetRefused
 
 
-class RowsRefused(Exception):  # noqa: N818 - an answer of the target, not a failure
+class RowsRefused(Exception):
     """Raised by `write`, `drain` or `finish`: the server refuses these rows.
 
-    The flusher keeps them in the log, closes the session, and writes the window again without them. So a session
-    need not find all of them at once.
+    The flusher keeps them in the log, closes the session, and writes the window again without them.
+    So a session need not find all of them at once.
 
     :param rows: at least one.
     """
@@ -248,11 +248,11 @@ class Target(ABC):
     options_type: type[Options]
     """The options that it declares, see `wal_sink.options`; set on the class."""
     parallel_writes: bool = False
-    """True if other sessions may write rows of a window, at the same time and in other processes (guarantees 6
-    and 10). Not with transactions: a transaction belongs to one session."""
+    """True if other sessions may write rows of a window, at the same time and in other processes
+    (guarantees 6 and 10). Not with transactions: a transaction belongs to one session."""
     restores_together: bool = True
-    """True if a restored backup, or a replica that is promoted, has rows and ledger row of one moment. Then the
-    flush brings the later epochs again by itself; else it stops."""
+    """True if a restored backup, or a replica that is promoted, has rows and ledger row of one
+    moment. Then the flush brings the later epochs again by itself; else it stops."""
     transient: tuple[type[Exception], ...] = ()
     """The driver's errors that may pass by themselves, such as that it cannot connect; set on the class.
     Override `classify` if the driver's classes do not tell them."""

@@ -1,12 +1,12 @@
 """Keeps rows and ledger in memory: a target for tests that need no server.
 
-A row is made of cells with write timestamps. Of two writes to a cell the one with the higher timestamp stays, so
-a row may be written again, late, and by two sessions. A delete leaves a timestamp, too: it hides every cell up to
-that, also one that is written later. The elements of `lists` are there twice if a row is written twice with one
-timestamp.
+A row is made of cells with write timestamps. Of two writes to a cell the one with the higher
+timestamp stays, so a row may be written again, late, and by two sessions. A delete leaves a
+timestamp, too: it hides every cell up to that, also one that is written later. The elements of
+`lists` are there twice if a row is written twice with one timestamp.
 
-The state lies in the instance, so the successor of a flusher that "crashed" finds what was written. Nothing here
-is code of a real target: a model must not use what it judges.
+The state lies in the instance, so the successor of a flusher that "crashed" finds what was written.
+Nothing here is code of a real target: a model must not use what it judges.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Plays a streaming query without Spark: the same durable steps in the same order, and no JVM.
 
-It plays Spark, never the sink: segments, manifests, the state and the flush are the real code. Its order is the
-one measured on Spark 4.3: metadata, read the checkpoint, offsets/N, tasks, commit(), commits/N.
-`docs/targets.md#under-kills` has a test of a target by it.
+It plays Spark, never the sink: segments, manifests, the state and the flush are the real code. Its
+order is the one measured on Spark 4.3: metadata, read the checkpoint, offsets/N, tasks, commit(),
+commits/N. `docs/targets.md#under-kills` has a test of a target by it.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ def garbage(store: LogStore, state: State) -> list[str]:
 def delete_garbage(store: LogStore, state: State) -> int:
     """Delete manifests and segments that are garbage by a state; return how many.
 
-    The state says so before: whoever pauses here deletes nothing that is needed again. A crash leaves the rest
-    to the next call. Refused rows, plans, and the files of given-up epochs stay.
+    The state says so before: whoever pauses here deletes nothing that is needed again. A crash
+    leaves the rest to the next call. Refused rows, plans, and the files of given-up epochs stay.
     """
     found = garbage(store, state)
     if found:

@@ -5,9 +5,10 @@ store: one mapping from URL scheme to options opens every place of a query, and 
 operator names. Only where log and checkpoint are in one kind of store with different options (two accounts,
 say) does each of them have an entry of its own, under its URL.
 
-The state names its checkpoint, so that a copied checkpoint cannot use the log of the first one. The checkpoint
-names its log, in `wal_sink/location.json`, so that a query whose `wal.location` was changed
-cannot start a second log while epochs are pending in the first: they would never be flushed.
+The state names its checkpoint, so that a copied checkpoint cannot use the log of the first one. The
+checkpoint names its log, in `wal_sink/location.json`, so that a query whose `wal.location` was
+changed cannot start a second log while epochs are pending in the first: they would never be
+flushed.
 
 A log below `wal.location` stays when its checkpoint is deleted. The next start there is a new query with a
 log of its own. So logs that still name the checkpoint, and have pending epochs, are found and reported.
@@ -222,7 +223,8 @@ def refuse_other_log(store: LogStore, checkpoint: Checkpoint) -> None:
         new_query = named.rpartition("/")[2] != store.url.rpartition("/")[2]
         raise WrongOwner(
             f"The log of {checkpoint.url} is {named}, not {store.url}.",
-            "Set wal.location back: epochs may be pending in that log. Start a copy of a checkpoint with a new"
+            "Set wal.location back: epochs may be pending in that log. Start a copy of a"
+            " checkpoint with a new"
             f" checkpoint. If checkpoint or log were moved: {errors.ADOPT}. If nothing was published in that"
             f" log yet, delete it, and {checkpoint.url}/{checkpoint.LOG_URL}."
             + (
@@ -314,8 +316,8 @@ class AbandonedLog(NamedTuple):
     query_id: str
     url: str
     epochs: tuple[int, ...]
-    """Published and not flushed to every target. All but the last one were checkpointed; the last one may have
-    been."""
+    """Published and not flushed to every target. All but the last one were checkpointed; the last
+    one may have been."""
 
 
 def abandoned_logs(location: Location, query_id: str) -> list[AbandonedLog]:

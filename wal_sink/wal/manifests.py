@@ -1,7 +1,8 @@
 """Reads manifests by the chain of digests that leads down from the state's `last` (rule `order`).
 
-A manifest is found by the name that its successor gives, and compared with the digest that its successor gives,
-also if it is the only one of its epoch: a run that was superseded may have left another one.
+A manifest is found by the name that its successor gives, and compared with the digest that its
+successor gives, also if it is the only one of its epoch: a run that was superseded may have left
+another one.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from wal_sink.model.state import EpochManifest, Predecessor, State
 from wal_sink.wal.store import LogStore
 
 _KEPT_BYTES = 16 * 1024 * 1024
-"""Most bytes of manifests with their rows that are kept from the walk along the chain until they are flushed."""
+"""Most bytes of manifests with their rows that are kept from the walk along the chain until they
+are flushed."""
 
 
 class ManifestChain:

@@ -63,7 +63,10 @@ class LogStore:
         return True
 
     def replace(self, path: str, data: bytes) -> None:
-        """Write an object in place of an older one. For reports only: a crash may bring the older one back."""
+        """Write an object in place of an older one.
+
+        For reports only: a crash may bring the older one back.
+        """
         self.backend.replace(path, data)
 
     def list(self, folder: str) -> Sequence[str]:
@@ -74,7 +77,7 @@ class LogStore:
         """Delete objects. Objects that are gone already are no error."""
         self.backend.delete(paths)
 
-    def read_many(self, read: Callable[[T], V], names: Iterable[T]) -> list[V]:
+    def read_many(self, read: Callable[[T], V], names: Iterable[T]) -> Sequence[V]:
         """Call `read` for each name and return the results in order; in threads if requests are billed."""
         if not self.billed:
             return [read(name) for name in names]

@@ -1,7 +1,7 @@
 """The session of the Cassandra target: rows and ledger of one query over one connection.
 
-The ledger row moves by one conditional update of all its cells (rule `ledger`). Nobody but the sink writes the
-ledger table: a plain write to it would hide later updates.
+The ledger row moves by one conditional update of all its cells (rule `ledger`). Nobody but the sink
+writes the ledger table: a plain write to it would hide later updates.
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ import time
 from typing import Any
 
 import msgspec
-
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
@@ -109,7 +108,7 @@ class LedgerReader:
         if record is None:
             return None
         try:
-            cells = msgspec.json.decode(record, type=tuple[str, str, int, str])
+            cells: tuple[object, ...] = msgspec.json.decode(record, type=tuple[str, str, int, str])
         except msgspec.DecodeError:
             cells = (self._query_id, "", None, record.decode(errors="replace"))
         return LedgerRow.from_cells(cells, f"the topic {self.topic}")

@@ -29,9 +29,9 @@ logger = logging.getLogger(__name__)
 class SqlSession(TransactionalSession):
     """Keeps one connection, and at most one transaction with rows.
 
-    The first `write` of a window opens its transaction and holds the ledger row in it, as it was read last: so no
-    other flusher writes meanwhile. Every other statement is committed, or rolled back, before its method returns.
-    After an error nothing is left of a transaction.
+    The first `write` of a window opens its transaction and holds the ledger row in it, as it was
+    read last: so no other flusher writes meanwhile. Every other statement is committed, or rolled
+    back, before its method returns. After an error nothing is left of a transaction.
 
     :param connection: of PEP 249, which the session owns; it does not commit by itself.
     :param query_id: the key of the ledger row.
@@ -76,7 +76,8 @@ class SqlSession(TransactionalSession):
             raise TargetRefused(
                 f"The ledger's table {self._database.options.ledger_table} cannot be read:"
                 f" {type(error).__name__}: {shortly(error)}.",
-                "If there is no such table, the options name another database than this query wrote to, or the"
+                "If there is no such table, the options name another database than this query"
+                " wrote to, or the"
                 " table was dropped. Name the former database, or restore the table from a backup.",
             ) from error
         return self._seen
