@@ -1,6 +1,6 @@
 """`python -m tests.screens`: make the pictures in docs/monitor.md, of a query with a real outage.
 
-Java 17 is needed, and half a minute. What is shown is what `status --watch` and `inspect` print;
+Java 17 is needed, and half a minute. What is shown is what `status --watch` and `show` print;
 only the names of places of this machine are replaced.
 """
 
@@ -19,8 +19,8 @@ from tests.screens.picture import elsewhere, picture
 from tests.spark.live_query import live_query
 from tests.spark.tables import Table
 from tests.support.waiting import until
-from wal_sink.admin.inspect import inspect, inspect_epoch
 from wal_sink.admin.query import find_query
+from wal_sink.admin.show import list_epochs, show_epoch
 from wal_sink.cli.look import status_screen
 from wal_sink.cli.screens import epoch_screen, log_screen
 from wal_sink.clock import now_us
@@ -51,15 +51,15 @@ def main() -> None:
             watch = "wal-sink status /data/checkpoint --watch"
             save("outage", watch, status_screen(elsewhere(sink.status(query), names)))
             found = find_query(checkpoint)
-            listed = elsewhere(inspect(found, None, MOST), names)
+            listed = elsewhere(list_epochs(found, "", MOST), names)
             save(
-                "inspect",
-                f"wal-sink inspect /data/checkpoint --most {MOST}",
+                "show",
+                f"wal-sink show /data/checkpoint --most {MOST}",
                 log_screen(listed, now_us()),
             )
             epoch = listed.flushed + 1
-            one = elsewhere(inspect_epoch(found, epoch, None, 3), names)
-            command = f"wal-sink inspect /data/checkpoint {epoch} --rows 3"
+            one = elsewhere(show_epoch(found, epoch, "", 3), names)
+            command = f"wal-sink show /data/checkpoint {epoch} --rows 3"
             save("epoch", command, epoch_screen(one))
             node.resume()
             until(lambda: sink.status(query).pending_epochs == 0, PATIENCE_S)
