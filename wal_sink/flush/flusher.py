@@ -206,6 +206,9 @@ class Flusher:
         except RowsRefused as refused:
             self._keep(window, refused)
             return
+        except BaseException:
+            self.close()  # rows of a window that is not whole: the next try must not add to them
+            raise
         self._mark(state, window.finishes, chain)
         self._count(window, time.monotonic() - started_s)
 
