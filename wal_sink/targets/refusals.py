@@ -24,8 +24,13 @@ class Savepoints(NamedTuple):
 
     make: str = "SAVEPOINT wal_sink_rows"
     go_back: str = "ROLLBACK TO SAVEPOINT wal_sink_rows"
-    release: str = "RELEASE SAVEPOINT wal_sink_rows"
-    """Empty where the database has no such statement."""
+    release: str = ""
+    """Empty where the database has no such statement, or where it may commit, as in SQLite: there the release of
+    the outermost savepoint does, after a driver has connected again without an error."""
+
+
+RELEASED = Savepoints(release="RELEASE SAVEPOINT wal_sink_rows")
+"""For a database in which many savepoints of one transaction cost much, such as PostgreSQL."""
 
 
 class RefusalSearch:

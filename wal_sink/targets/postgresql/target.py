@@ -15,6 +15,7 @@ from wal_sink.targets.casts import key_of
 from wal_sink.targets.columns import TableColumn
 from wal_sink.targets.postgresql.options import PostgresqlOptions
 from wal_sink.targets.postgresql.types import INCLUDED, is_staged, postgresql_type
+from wal_sink.targets.refusals import RELEASED
 from wal_sink.targets.sql.database import POSTGRESQL_ERRORS
 from wal_sink.targets.sql.keyed import KeyedTarget
 
@@ -32,6 +33,7 @@ class PostgresqlTarget(KeyedTarget):
     options_type: type[Options] = PostgresqlOptions
     parameter = "%s"
     errors = POSTGRESQL_ERRORS
+    savepoints = RELEASED
     check_at_once = "SET CONSTRAINTS ALL IMMEDIATE"
     options: PostgresqlOptions
 

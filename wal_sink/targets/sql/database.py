@@ -140,8 +140,8 @@ class Database(ABC):
 
     parameter = "?"
     """What stands for a value in a statement, by the driver's `paramstyle`; set on the class."""
-    key_type, text_type, number_type = "VARCHAR(64)", "TEXT", "BIGINT"
-    """Types of the ledger's columns: of the key, of texts of up to 32 kB that can be compared, of numbers."""
+    text_type, number_type = "VARCHAR(128)", "BIGINT"
+    """Types of the ledger's columns: texts, which are compared as bytes, and numbers; set on the class."""
     ledger_suffix = ""
     """What ends the statement that creates the ledger's table, such as `ENGINE=InnoDB`; set on the class."""
 

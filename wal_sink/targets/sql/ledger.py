@@ -20,7 +20,7 @@ _LOCK = ":"
 """Ends the id of a transaction, which only that transaction reads in `digest`."""
 
 DDL = (
-    "CREATE TABLE {table} (query_id {key} PRIMARY KEY, log_id {key} NOT NULL,"
+    "CREATE TABLE {table} (query_id {text} PRIMARY KEY, log_id {text} NOT NULL,"
     " epoch {number} NOT NULL, digest {text} NOT NULL) {suffix}"
 )
 """Makes the ledger's table. A digest has up to 110 characters while a transaction holds the row."""

@@ -175,7 +175,6 @@ class SqlTarget(Target, Database):
             return
         statement = DDL.format(
             table=self.ledger_name,
-            key=self.key_type,
             text=self.text_type,
             number=self.number_type,
             suffix=self.ledger_suffix,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from wal_sink.targets.refusals import Savepoints
+from wal_sink.targets.refusals import RELEASED, Savepoints
 from wal_sink.targets.sql.database import (
     POSTGRESQL_ERRORS,
     POSTGRESQL_SETTINGS,
@@ -29,10 +29,9 @@ class Dialect(NamedTuple):
     errors: Errors
     settings: tuple[str, ...] = ()
     """Statements of each new connection; `{lock_ms}` and `{lock_s}` stand for `sql.lockTimeout`."""
-    key_type: str = "VARCHAR(64)"
-    text_type: str = "TEXT"
+    text_type: str = "VARCHAR(128)"
     number_type: str = "BIGINT"
-    """Of the ledger's columns: the key, a text of up to 32 kB that can be compared, and a number."""
+    """Of the ledger's columns: texts, which are compared as bytes, and a number."""
     ledger_suffix: str = ""
     transactional_ddl: bool = False
     """Whether CREATE TABLE can be rolled back."""
@@ -157,6 +156,7 @@ POSTGRESQL = Dialect(
     parameter="%s",
     upsert="conflict",
     errors=POSTGRESQL_ERRORS,
+    savepoints=RELEASED,
     check_at_once="SET CONSTRAINTS ALL IMMEDIATE",
     settings=(
         "SET client_encoding = 'UTF8'",
@@ -177,16 +177,13 @@ SQL_SERVER = Dialect(
         # Constraints, lengths, ranges; numbers: unique, null, check and key, truncated, overflow.
         refusing=frozenset({"23", "22", 2627, 2601, 515, 547, 8152, 2628, 8115, 241}),
     ),
-    savepoints=Savepoints(
-        "SAVE TRANSACTION wal_sink_rows", "ROLLBACK TRANSACTION wal_sink_rows", ""
-    ),
+    savepoints=Savepoints("SAVE TRANSACTION wal_sink_rows", "ROLLBACK TRANSACTION wal_sink_rows"),
     settings=(
         "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
         "SET LOCK_TIMEOUT {lock_ms}",
         "SET IMPLICIT_TRANSACTIONS OFF",
     ),
-    key_type="NVARCHAR(64) COLLATE Latin1_General_BIN2",
-    text_type="NVARCHAR(MAX) COLLATE Latin1_General_BIN2",
+    text_type="NVARCHAR(128) COLLATE Latin1_General_BIN2",
     transactional_ddl=True,
 )
 
@@ -207,10 +204,8 @@ ORACLE = Dialect(
         ),
     ),
     settings=("ALTER SESSION SET TIME_ZONE = 'UTC'",),
-    savepoints=Savepoints(release=""),
     check_at_once="SET CONSTRAINTS ALL IMMEDIATE",
-    key_type="VARCHAR2(64 CHAR)",
-    text_type="VARCHAR2(32767 BYTE)",  # of a database with MAX_STRING_SIZE = EXTENDED; a CLOB has no "="
+    text_type="VARCHAR2(128 CHAR)",
     number_type="NUMBER(19)",
 )
 

@@ -40,7 +40,7 @@ class SqlAlchemyTarget(KeyedTarget):
         self._backend = options.backend
         self.title = self._dialect.title
         self.parameter = self._dialect.parameter
-        self.key_type, self.text_type = self._dialect.key_type, self._dialect.text_type
+        self.text_type = self._dialect.text_type
         self.number_type = self._dialect.number_type
         self.ledger_suffix = self._dialect.ledger_suffix
         self.savepoints = self._dialect.savepoints
