@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from folder_target import Catalogue, FolderOptions, FolderSession, FolderTarget
-from wal_sink.targets import LedgerState, Outcome
+from wal_sink.targets import LedgerRow, Outcome
 from wal_sink.targets.base import Target
 from wal_sink.testing.contracts.rows import WITH_DOUBLE, Record
 from wal_sink.testing.contracts.staged import StagedContract
@@ -37,53 +37,53 @@ class TestFolder(StagedContract):
     def conflict_after_commit(
         self, patch: pytest.MonkeyPatch, landed: Callable[[], object]
     ) -> None:
-        real = FolderSession.commit
+        real = FolderSession.finish
 
-        def commit(
+        def finish(
             self: FolderSession,
-            seen: LedgerState | None,
-            new: LedgerState,
-            receipts: Sequence[bytes],
+            seen: LedgerRow | None,
+            new: LedgerRow,
+            receipts: Sequence[bytes] = (),
         ) -> Outcome:
-            patch.setattr(FolderSession, "commit", real)
+            patch.setattr(FolderSession, "finish", real)
             real(self, seen, new, receipts)
             landed()
             raise BlockingIOError("the lock is held")
 
-        patch.setattr(FolderSession, "commit", commit)
+        patch.setattr(FolderSession, "finish", finish)
 
 
 class RowsFirstSession(FolderSession):
     """Names rows, then replaces the ledger row; its package is not the target's."""
 
-    def commit(
-        self, seen: LedgerState | None, new: LedgerState, receipts: Sequence[bytes]
+    def finish(
+        self, seen: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
     ) -> Outcome:
-        if not receipts or self.read_ledger() != seen:
-            return super().commit(seen, new, receipts)
-        there = self._catalogue()
-        there.files += [receipt.decode() for receipt in receipts]
-        (self._folder / "catalogue.json").write_bytes(msgspec.json.encode(there))
-        there.ledger[self._query_id] = new
-        (self._folder / "catalogue.json").write_bytes(msgspec.json.encode(there))
+        if self.read() != seen:
+            return Outcome.CONFLICT
+        catalogue = self._catalogue()
+        catalogue.files += [receipt.decode() for receipt in (*receipts, *self.drain())]
+        (self._folder / "catalogue.json").write_bytes(msgspec.json.encode(catalogue))
+        catalogue.ledger[self._query_id] = new
+        (self._folder / "catalogue.json").write_bytes(msgspec.json.encode(catalogue))
         return Outcome.APPLIED
 
 
-def test_a_session_in_another_package_is_killed_in_its_commit(
+def test_session_in_another_package_is_killed_in_finish(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the class of the target tells nothing of its code."""
     (tmp_path / "schema.arrow").write_bytes(WITH_DOUBLE.serialize())
     monkeypatch.setattr(
-        FolderTarget, "connect", lambda self, owner: RowsFirstSession(tmp_path, owner)
+        FolderTarget, "connect", lambda self, query_id: RowsFirstSession(tmp_path, query_id)
     )
-    with pytest.raises(AssertionError, match="a fault at call"):
-        TestFolder().test_a_flusher_may_die_anywhere(
+    with pytest.raises(AssertionError, match="call "):
+        TestFolder().test_flusher_that_dies_anywhere_loses_nothing(
             FolderTarget(FolderOptions(path=str(tmp_path)))
         )
 
 
-def test_the_kill_that_the_page_shows(tmp_path: Path) -> None:
+def test_kill_of_the_page_loses_nothing(tmp_path: Path) -> None:
     """What docs/targets.md tells an author to begin with."""
     (shown,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (tmp_path / "schema.arrow").write_bytes(WITH_DOUBLE.serialize())

@@ -22,10 +22,10 @@ from redis.exceptions import ResponseError
 
 from redis_target import DURABLE, RedisOptions, RedisSession, RedisTarget
 from wal_sink.errors import OptionError, SchemaMismatch
-from wal_sink.model.ledger import Outcome, Owner
+from wal_sink.model.ledger import Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Session, Slice, Target
-from wal_sink.testing.contracts.ledger import begin, begun_window, commit, row_of
+from wal_sink.testing.contracts.ledger import following, row_of
 from wal_sink.testing.contracts.restart import RestartContract
 from wal_sink.testing.contracts.rows import (
     BASE_US,
@@ -33,7 +33,6 @@ from wal_sink.testing.contracts.rows import (
     SCHEMA,
     Record,
     deliver,
-    write_window,
 )
 from wal_sink.testing.contracts.transactional import TransactionalContract
 
@@ -116,15 +115,13 @@ class TestRedis(TransactionalContract, RestartContract):
         self.server.kill()
         self.server.start()
 
-    def test_an_answer_that_is_lost(
-        self, target: RedisTarget, plan: Plan, session: Session, owner: Owner
+    def test_lost_answer_is_unknown(
+        self, target: RedisTarget, plan: Plan, session: Session
     ) -> None:
-        """The rows are there, and no one knows yet."""
+        """The rows are in the list, and the ledger row says so."""
         assert isinstance(session, RedisSession)
-        begin(session, window := begun_window(0, rows=len(ROWS)))
-        session.start(window)
-        session.write(plan, self.slice(target, plan, ROWS))
         seen = row_of(session)
+        session.write(plan, self.slice(target, plan, ROWS))
         real = session.client.connection_pool.connection_class.read_response
 
         def lost(self: Any, *arguments: Any, **named: Any) -> Any:
@@ -133,36 +130,38 @@ class TestRedis(TransactionalContract, RestartContract):
                 raise NoConnection("lost")
             return answer
 
+        new = following(seen)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(session.client.connection_pool.connection_class, "read_response", lost)
-            assert session.commit(seen, seen) is Outcome.UNKNOWN
+            assert session.finish(seen, new) is Outcome.UNKNOWN
+        assert session.read() == new
         assert len(self.records(target)) == len(ROWS)
 
-    def test_rows_that_redis_refuses_move_no_mark(
-        self, target: RedisTarget, plan: Plan, session: Session
+    def test_rows_that_redis_refuses_move_no_ledger_row(
+        self, target: RedisTarget, plan: Plan, session: Session, query_id: str
     ) -> None:
-        """In a transaction of Redis the command behind a refused one takes effect."""
+        """In a transaction of Redis the command after a refused one takes effect."""
         self.server.client().set("orders", "the key is taken")
+        rows = self.slice(target, plan, ROWS)
         with pytest.raises(ResponseError, match="WRONGTYPE"):
-            deliver(session, plan, self.slice(target, plan, ROWS))
-        window = row_of(session).begun
-        assert window is not None
+            deliver(session, plan, rows)
+        assert row_of(session).epoch == -1
         self.server.client().delete("orders")
-        write_window(session, window, plan, self.slice(target, plan, ROWS))
-        assert commit(session, row_of(session)) is Outcome.APPLIED
+        with target.connect(query_id) as other:
+            deliver(other, plan, rows)
         assert len(self.records(target)) == len(ROWS)
 
-    def test_more_rows_than_redis_takes_arguments(
+    def test_more_rows_than_arguments_of_redis_arrive(
         self, target: RedisTarget, plan: Plan, session: Session
     ) -> None:
-        """It takes 1,048,576, and closes the connection upon more."""
+        """It takes 1,048,576, and closes the connection for more."""
         number = 2**20 + 1
         rows = pa.record_batch([pa.nulls(number, pa.string())], ["k"])
         deliver(session, plan, Slice(0, rows, BASE_US))
         assert self.server.client().llen("orders") == number
 
 
-def test_a_server_that_forgets_is_refused(server: Server) -> None:
+def test_server_that_forgets_is_refused(server: Server) -> None:
     target = RedisTarget(RedisOptions(url=f"redis://127.0.0.1:{server.port}", key="orders"))
     server.client().config_set("appendfsync", "everysec")
     with pytest.raises(SchemaMismatch, match="forgets what it has answered"):

@@ -19,11 +19,9 @@ from wal_sink.errors import (
     SchemaMismatch,
     TargetUnavailable,
 )
-from wal_sink.model.ledger import Owner
-from wal_sink.protocol import ledger
-from wal_sink.targets.base import Kind, Slice
+from wal_sink.targets.base import ErrorClass, Slice
 from wal_sink.targets.sql import SqlTarget, TableColumn
-from wal_sink.testing.contracts.ledger import create
+from wal_sink.testing.contracts.ledger import create, row_of
 from wal_sink.testing.contracts.rows import deliver
 
 TABLE = "CREATE TABLE t (Id INTEGER, price REAL, name TEXT, other NUMERIC)"
@@ -96,7 +94,7 @@ def test_a_session_closes_its_connection_once(path: Path) -> None:
     """Though the flusher may close a session twice."""
     target = ClosesOnceTarget(options(path))
     target.plan(PRICES, "key")
-    session = target.connect(Owner("query", "log", "checkpoint"))
+    session = target.connect("query")
     session.close()
     session.close()
 
@@ -124,7 +122,7 @@ class ReadingTarget(SqliteTarget):
 class CoarseTarget(ReadingTarget):
     """No error of its driver passes."""
 
-    def classify(self, error: Exception) -> Kind:
+    def classify(self, error: Exception) -> ErrorClass:
         return "fatal"
 
 
@@ -155,7 +153,7 @@ def test_a_database_that_refuses_is_told_with_what_to_do(tmp_path: Path, call: s
             return connection
 
     target = OpeningTarget(options(path))
-    arguments = (Owner("query", "log", "checkpoint"),) if call == "connect" else (PRICES, "key")
+    arguments = ("query",) if call == "connect" else (PRICES, "key")
     with pytest.raises(OptionError, match="sqlite refuses: DatabaseError: file is not a database"):
         getattr(target, call)(*arguments)
 
@@ -230,13 +228,14 @@ def test_a_value_that_cannot_be_cast_is_named(path: Path) -> None:
 def test_rows_go_to_the_table_that_the_options_name(path: Path) -> None:
     """What waits for another one stops the flush, and is in neither, until the options name it again."""
     execute(path, "CREATE TABLE other (Id INTEGER, price REAL)")
-    former, owner = SqliteTarget(options(path)), Owner("query", "log", "checkpoint")
+    former = SqliteTarget(options(path))
     plan = former.plan(PRICES, "key")
     rows = Slice(0, pa.record_batch([[1], [2.0]], PRICES), 0)
     for table in ("other", "t"):
         target = SqliteTarget(SqliteOptions(path=str(path), table=table))
-        with target.connect(owner) as session:
-            create(session)
+        with target.connect("query") as session:
+            if session.read() is None:
+                create(session, "query")
             if table == "t":
                 deliver(session, plan, rows)
                 continue
@@ -245,7 +244,7 @@ def test_rows_go_to_the_table_that_the_options_name(path: Path) -> None:
             ) as caught:
                 deliver(session, plan, rows)
             assert "--option table=t`" in caught.value.remedy
-            session.compare_and_set(session.read_ledger(), ledger.create(owner, -1))
+            assert row_of(session).epoch == -1
     assert execute(path, "SELECT Id FROM t") == [(1,)]
     assert execute(path, "SELECT Id FROM other") == []
 
@@ -273,8 +272,8 @@ def test_a_target_reads_its_columns_by_an_inspector(path: Path) -> None:
     plan = target.plan(PRICES, "key")
     assert [column.type for column in plan.columns] == ["INTEGER", "REAL"]
     rows = target.check(pa.record_batch([[1], [0.5]], schema=PRICES), plan)
-    with target.connect(Owner("query", "log", "checkpoint")) as session:
-        create(session)
+    with target.connect("query") as session:
+        create(session, "query")
         deliver(session, plan, Slice(0, rows, 0))
     assert execute(path, "SELECT Id, price FROM t") == [(1, 0.5)]
     connection = target.open()

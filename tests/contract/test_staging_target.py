@@ -1,4 +1,4 @@
-"""The contract of targets that stage, over the stand-in of the protocol's tests."""
+"""The contract of targets that stage, over a table of SQLite beside staged files."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.contract import test_sqlite_target as sqlite
-from tests.protocol.staging_world import StagingSession, StagingTarget
-from wal_sink.model.ledger import LedgerState, Outcome, Owner
+from tests.contract.staging import StagingSession, StagingTarget
+from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.targets.base import Session
 from wal_sink.testing.contracts.restart import RestartContract
 from wal_sink.testing.contracts.staged import StagedContract
@@ -21,9 +21,9 @@ class ServedStaging(sqlite.Served, StagingTarget):
 
     session: type[Any] = StagingSession
 
-    def connect(self, owner: Owner) -> Session:
+    def connect(self, query_id: str) -> Session:
         self.folder.mkdir(exist_ok=True)
-        session: Session = self.session(self, owner)
+        session: Session = self.session(self, query_id)
         return session
 
 
@@ -40,17 +40,17 @@ class TestStaging(StagedContract, RestartContract):
     def conflict_after_commit(
         self, patch: pytest.MonkeyPatch, landed: Callable[[], object]
     ) -> None:
-        real = StagingSession.commit
+        real = StagingSession.finish
 
-        def commit(
+        def finish(
             self: StagingSession,
-            seen: LedgerState | None,
-            new: LedgerState,
-            receipts: Sequence[bytes],
+            seen: LedgerRow | None,
+            new: LedgerRow,
+            receipts: Sequence[bytes] = (),
         ) -> Outcome:
-            patch.setattr(StagingSession, "commit", real)
+            patch.setattr(StagingSession, "finish", real)
             real(self, seen, new, receipts)
             landed()
             raise sqlite3.OperationalError("database is locked")
 
-        patch.setattr(StagingSession, "commit", commit)
+        patch.setattr(StagingSession, "finish", finish)

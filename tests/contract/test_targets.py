@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pyarrow as pa
 import pytest
 
-from wal_sink.errors import TargetRefused
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import Slice, Target
-from wal_sink.testing.contracts.cells import SequentialContract, Table
+from wal_sink.targets.base import RowsRefused, Slice, Target
+from wal_sink.testing.contracts.cells import SequentialContract, Table, write
 from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, CellDeletesContract
-from wal_sink.testing.contracts.ledger import begun_window, new_owner, row_of
+from wal_sink.testing.contracts.ledger import new_query, row_of
+from wal_sink.testing.contracts.rows import BASE_US
 from wal_sink.testing.memory_target import MemoryOptions, MemoryTarget
 
 
@@ -20,7 +18,7 @@ class TestMemory(SequentialContract):
     """It keeps the contract, so tests over it mean something."""
 
     kind: type[MemoryTarget] = MemoryTarget
-    unwritable_error = TargetRefused
+    unwritable_error = RowsRefused
 
     @pytest.fixture
     def target(self) -> MemoryTarget:
@@ -52,32 +50,21 @@ class TestMemoryDeletes(CellDeletesContract):
     rows = TestMemory.rows
 
 
-@pytest.mark.parametrize(
-    ("demand", "once", "again", "later"),
-    [
-        ({}, [1], [1], [1]),
-        ({"lists": "v"}, [1], [1, 1], [1]),
-    ],
-)
-def test_what_a_target_demands_can_be_missed(
-    demand: dict[str, Any], once: Any, again: Any, later: Any
-) -> None:
-    """Else no test over it could fail: a row that is written again, and in an epoch of its own."""
-    target = MemoryTarget(MemoryOptions(keys="k", **demand))
-    batch = pa.RecordBatch.from_pylist([{"k": "a", "v": once}])
+@pytest.mark.parametrize(("lists", "twice"), [("", [1]), ("v", [1, 1])])
+def test_list_sent_twice_has_its_elements_twice(lists: str, twice: list[int]) -> None:
+    """Else no test over it could fail; at another timestamp it is replaced."""
+    target = MemoryTarget(MemoryOptions(keys="k", lists=lists))
+    batch = pa.RecordBatch.from_pylist([{"k": "a", "v": [1]}])
     plan = target.plan(batch.schema, "key")
-    assert plan.sent_once == ("lists" in demand)
-    with target.connect(new_owner()) as session:
-        for epoch, found in ((0, once), (0, again), (1, later)):
-            window = begun_window(epoch, rows=1)
-            session.start(window)
-            session.write(plan, Slice(epoch, batch, window.epochs[0].base_us))
-            session.drain()
-            assert target.rows() == {("a",): {"v": found}}
+    assert plan.sent_once == bool(lists)
+    with target.connect(new_query()) as session:
+        for us, value in ((BASE_US, [1]), (BASE_US, twice), (BASE_US + 1, [1])):
+            write(session, plan, Slice(0, batch, us))
+            assert target.rows() == {("a",): {"v": value}}
 
 
-def test_a_suite_shows_the_values_of_what_fails() -> None:
+def test_suite_shows_the_values_of_an_assertion() -> None:
     """Also to the author of a plug-in, in whose tests pytest would say "AssertionError" and no more."""
-    unknown = MemoryTarget(MemoryOptions(keys="k")).connect(new_owner())
+    unknown = MemoryTarget(MemoryOptions(keys="k")).connect(new_query())
     with pytest.raises(AssertionError, match="assert None is not None"):
         row_of(unknown)

@@ -16,13 +16,12 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from tests.contract import test_sqlite_target, test_staging_target, test_targets
-from tests.protocol.staging_world import StagingSession
+from tests.contract.staging import StagingSession
 from tests.sql.test_contracts import TestSqliteAppend, TestSqliteDeletes
-from wal_sink.errors import TargetRefused
-from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
+from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.targets.arrow_values import are_deletes
-from wal_sink.targets.base import Session, Slice, Target
+from wal_sink.targets.base import RowsRefused, Session, Slice, Target
 from wal_sink.targets.sql.ledger import Ledger
 from wal_sink.targets.sql.session import SqlSession
 from wal_sink.targets.sqlalchemy import SqlAlchemyTarget
@@ -62,8 +61,8 @@ class Cells(MemoryTarget):
 
     session: type[MemorySession] = MemorySession
 
-    def connect(self, owner: Owner) -> Session:
-        return self.session(self, owner)
+    def connect(self, query_id: str) -> Session:
+        return self.session(self, query_id)
 
 
 # --- values that are changed --------------------------------------------------------------------------------
@@ -74,7 +73,7 @@ CHANGES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "texts are cut at 65,535": ("values", lambda v: v[:65_535] if isinstance(v, str) else v),
     "doubles are rounded": ("doubles", lambda v: float(f"{v:.15g}") if isinstance(v, float) else v),
 }
-"""Which test is to see it, and what becomes of a value."""
+"""The test that sees it, and what becomes of a value."""
 
 
 def changing(right: type[Target], change: Callable[[Any], Any]) -> type[Target]:
@@ -95,7 +94,7 @@ def changing(right: type[Target], change: Callable[[Any], Any]) -> type[Target]:
 
 
 class ReconnectingConnection:
-    """A driver that connects anew when its connection is lost; the transaction is then another one."""
+    """A driver that connects again when its connection is lost; its transaction is then another one."""
 
     def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
         self._connect = connect
@@ -112,12 +111,13 @@ class ReconnectingConnection:
 class UnprovenSession(SqlSession):
     """Commits whichever transaction is open."""
 
-    def start(self, window: Window) -> None:
-        self._roll_back()
-        self._window = window
-
-    def commit(self, seen: LedgerState, new: LedgerState) -> Outcome:
+    def finish(self, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
+        if seen is None:
+            return super().finish(seen, new)
         return self._conditional(lambda: self._ledger.replace(seen, new))
+
+    def _hold(self) -> None:
+        self._lock_id = "open"
 
 
 class Reconnecting(Sqlite):
@@ -132,16 +132,25 @@ class Reconnecting(Sqlite):
 class TwoCommitsSession(SqlSession):
     """Commits rows, then the ledger row."""
 
-    def commit(self, seen: LedgerState, new: LedgerState) -> Outcome:
-        self._connection.commit()
-        return super().compare_and_set(seen, new)
+    def finish(self, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
+        if self._lock_id and seen is not None:
+            lock_id, self._lock_id = self._lock_id, ""
+            assert self._ledger.replace(seen, seen, lock_id)
+            self._connection.commit()
+        return super().finish(seen, new)
 
 
-class KeepingSession(SqlSession):
-    """Commits what is open with each update of the ledger row."""
+class CommittingReadSession(SqlSession):
+    """Ends what is open by COMMIT before it reads the ledger row, and when it is closed."""
 
     def _roll_back(self) -> None:
-        self._window = None
+        if self._lock_id:
+            self._connection.commit()
+        super()._roll_back()
+
+    def close(self) -> None:
+        self._roll_back()
+        super().close()
 
 
 class CommittingInsert(Sqlite):
@@ -172,20 +181,20 @@ class PreparedInsert(Sqlite):
 
 
 class CuttingLedger(Ledger):
-    """Its texts have 4,000 characters at most."""
+    """Its texts have 64 characters at most."""
 
     def _execute(self, statement: str, values: tuple[object, ...]) -> int:
         return super()._execute(
-            statement, tuple(v[:4_000] if isinstance(v, str) else v for v in values)
+            statement, tuple(v[:64] if isinstance(v, str) else v for v in values)
         )
 
 
 class CuttingSession(SqlSession):
     """Keeps its row there."""
 
-    def __init__(self, target: Sqlite, connection: Any, owner: Owner) -> None:
-        super().__init__(target, connection, owner)
-        self._ledger = CuttingLedger(connection, target.ledger_name, target.parameter, owner)
+    def __init__(self, target: Sqlite, connection: Any, query_id: str) -> None:
+        super().__init__(target, connection, query_id)
+        self._ledger = CuttingLedger(connection, target.ledger_name, target.parameter, query_id)
 
 
 class LastCommitConnection(sqlite3.Connection):
@@ -218,20 +227,24 @@ class NotDurable(Sqlite):
 class UnconditionalLedger(Ledger):
     """What met a lock is tried again as a plain update."""
 
-    def _update(self, changes: dict[str, object], seen: dict[str, object]) -> int:
+    def _update(self, cells: tuple[object, ...], seen: tuple[object, ...]) -> int:
         with contextlib.suppress(sqlite3.OperationalError):
-            return super()._update(changes, seen)
+            return super()._update(cells, seen)
+        sets = "log_id = ?, epoch = ?, digest = ?"
         while True:
             with contextlib.suppress(sqlite3.OperationalError):
-                return super()._update(changes, {})
+                statement = f"UPDATE {self._table} SET {sets} WHERE query_id = ?"
+                return self._execute(statement, (*cells, self._query_id))
 
 
 class UnconditionalSession(SqlSession):
     """Keeps its row there."""
 
-    def __init__(self, target: Sqlite, connection: Any, owner: Owner) -> None:
-        super().__init__(target, connection, owner)
-        self._ledger = UnconditionalLedger(connection, target.ledger_name, target.parameter, owner)
+    def __init__(self, target: Sqlite, connection: Any, query_id: str) -> None:
+        super().__init__(target, connection, query_id)
+        self._ledger = UnconditionalLedger(
+            connection, target.ledger_name, target.parameter, query_id
+        )
 
 
 class UnconditionalRetry(Sqlite):
@@ -255,6 +268,31 @@ class CommittingDelete(SqlAlchemyTarget):
         return added
 
 
+class ForgettingSession(SqlSession):
+    """Skips the rows that the server refuses."""
+
+    def finish(self, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
+        self._search.refused.clear()
+        return super().finish(seen, new)
+
+
+class NeighbourSession(SqlSession):
+    """Names the row after the one that the server refuses."""
+
+    def finish(self, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
+        self._search.refused = [row._replace(us=row.us + 1) for row in self._search.refused]
+        return super().finish(seen, new)
+
+
+class WrongRefusals(SqlAlchemyTarget):
+    """A target with wrong sessions."""
+
+    session: type[SqlSession]
+
+    def connect(self, query_id: str) -> Session:
+        return self.session(self, self._open(), query_id)
+
+
 # --- rows that are staged -----------------------------------------------------------------------------------
 
 
@@ -269,42 +307,45 @@ class SkippingSession(StagingSession):
 class MeetingItselfSession(StagingSession):
     """Its client repeats a request whose answer was lost, meets the first one, and calls that a conflict."""
 
-    def commit(
-        self, seen: LedgerState | None, new: LedgerState, receipts: Sequence[bytes]
+    def finish(
+        self, seen: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
     ) -> Outcome:
         with contextlib.suppress(sqlite3.OperationalError):
-            return super().commit(seen, new, receipts)
+            return super().finish(seen, new, receipts)
         return Outcome.CONFLICT
 
 
 class RowsFirstSession(StagingSession):
     """Commits rows, then the ledger row."""
 
-    def commit(
-        self, seen: LedgerState | None, new: LedgerState, receipts: Sequence[bytes]
+    def finish(
+        self, seen: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
     ) -> Outcome:
-        self.sql._window = seen.begun if seen else None
-        self.add(receipts)
-        self.sql._connection.commit()
-        return self.sql.compare_and_set(seen, new)
+        if seen is not None:
+            self.sql.read()
+            self.add((*receipts, *self.drain()))
+            self.sql._ledger.replace(seen, seen, self.sql._lock_id)
+            self.sql._connection.commit()
+        self.sql.read()
+        return self.sql.finish(seen, new)
 
 
 class LateStagingSession(StagingSession):
     """Answers, and commits when it is closed."""
 
-    late: tuple[LedgerState | None, LedgerState, Sequence[bytes]] | None = None
+    late: tuple[LedgerRow | None, LedgerRow, Sequence[bytes]] | None = None
 
-    def commit(
-        self, seen: LedgerState | None, new: LedgerState, receipts: Sequence[bytes]
+    def finish(
+        self, seen: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
     ) -> Outcome:
-        if not receipts:
-            return super().commit(seen, new, receipts)
+        if seen is None:
+            return super().finish(seen, new, receipts)
         self.late = seen, new, receipts
         return Outcome.APPLIED
 
     def close(self) -> None:
         if self.late is not None:
-            super().commit(*self.late)
+            super().finish(*self.late)
         super().close()
 
 
@@ -318,10 +359,10 @@ class LateStaging(Staging):
 
 
 class SwallowingCells(MemorySession):
-    """`drain` waits, and does not look at what came of it."""
+    """`drain` waits, and drops the rows that are refused."""
 
     def drain(self) -> None:
-        with contextlib.suppress(TargetRefused):
+        with contextlib.suppress(RowsRefused):
             super().drain()
 
 
@@ -343,34 +384,59 @@ class OneTimestampForKeys(OneTimestamp):
 
 
 class ComparingFirstCells(MemorySession):
-    """Compares the ledger row, and then updates whatever is there."""
+    """Compares the ledger row, and then updates whatever the row is."""
 
-    def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
-        if self.read_ledger() != seen:
+    def finish(self, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
+        self.drain()
+        if self.read() != seen:
             return Outcome.CONFLICT
-        if new.begun is None and seen is not None:
+        if seen is not None:
             meet(self._target)
-        self._put(new)
+        return self.put(new)
+
+    def put(self, new: LedgerRow) -> Outcome:
+        """Update the row, whatever it is."""
+        with self._target.lock:
+            self._target.ledger[self._query_id] = new
         return Outcome.APPLIED
 
 
 class PartialCells(MemorySession):
-    """Compares the epoch that is flushed, and what is begun."""
+    """Compares the epoch alone."""
 
-    def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
-        there = self.read_ledger()
-        if there and seen and (there.flushed, there.begun) == (seen.flushed, seen.begun):
-            seen = there
-        return super().compare_and_set(seen, new)
+    def finish(self, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
+        present = self.read()
+        if present and seen and present.epoch == seen.epoch:
+            seen = present
+        return super().finish(seen, new)
 
 
-class UnconditionalCells(MemorySession):
+class EpochAndLogCells(MemorySession):
+    """Compares all cells but the digest."""
+
+    def finish(self, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
+        present = self.read()
+        if present and seen and present[:3] == seen[:3]:
+            seen = present
+        return super().finish(seen, new)
+
+
+class UnconditionalCells(ComparingFirstCells):
     """Tries what was not applied again, as a plain update."""
 
-    def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
-        if super().compare_and_set(seen, new) is Outcome.CONFLICT:
-            self._put(new)
-        return Outcome.APPLIED
+    def finish(self, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
+        self.drain()
+        return self.put(new)
+
+
+class EarlyCells(MemorySession):
+    """Moves the ledger row before its rows are acknowledged."""
+
+    def finish(self, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
+        pending, self._in_flight = self._in_flight, []
+        outcome = super().finish(seen, new)
+        self._in_flight = pending
+        return outcome
 
 
 _MEETINGS: dict[int, threading.Barrier] = {}
@@ -393,28 +459,31 @@ _SQLITE: dict[str, tuple[type[Target], str]] = {
     },
     "a driver reconnects in mid-window, and the session does not see that": (
         Reconnecting,
-        "test_a_restart_of_the_server",
+        "test_restart_of_the_server_keeps_whole_windows",
     ),
-    "an answer comes before what it says is durable": (NotDurable, "test_a_restart_of_the_server"),
+    "an answer comes before what it says is durable": (
+        NotDurable,
+        "test_restart_of_the_server_keeps_whole_windows",
+    ),
     "rows, then the ledger row": (
         with_session(Sqlite, TwoCommitsSession),
-        "test_a_flusher_may_die_anywhere",
+        "test_flusher_that_dies_anywhere_loses_nothing",
     ),
     "an insert commits by itself": (
         CommittingInsert,
-        "test_a_rollback_takes_back_rows_and_mark test_a_flusher_may_die_anywhere",
+        "test_rollback_takes_back_rows_and_epoch test_flusher_that_dies_anywhere_loses_nothing",
     ),
-    "the ledger's text is cut at 4,000 characters": (
+    "the ledger's text is cut at 64 characters": (
         with_session(Sqlite, CuttingSession),
-        "test_the_longest_windows_are_kept_whole",
+        "test_ledger_row_is_replaced_whole",
     ),
-    "an update of the ledger row commits the rows of an open transaction": (
-        with_session(Sqlite, KeepingSession),
-        "test_another_update_commits_no_rows",
+    "a session that ends commits the rows of its transaction": (
+        with_session(Sqlite, CommittingReadSession),
+        "test_closed_session_leaves_no_rows",
     ),
     "an error of an insert is swallowed": (
         SwallowingInsert,
-        "test_what_the_database_refuses_is_raised",
+        "test_refused_rows_raise_in_insert",
     ),
     "columns of a second plan are left out": (
         PreparedInsert,
@@ -422,47 +491,52 @@ _SQLITE: dict[str, tuple[type[Target], str]] = {
     ),
     "an update that met a lock is tried again without its condition": (
         UnconditionalRetry,
-        "test_an_update_that_waits_is_compared_with_what_it_waited_for",
+        "test_update_that_waits_compares_what_it_finds",
     ),
 }
 _STAGED: dict[str, tuple[type[StagingSession], str]] = {
     "staged rows, then the ledger row": (
         RowsFirstSession,
-        "test_finish_is_refused_when_another_window_is_begun test_a_flusher_may_die_anywhere",
+        "test_conflict_adds_no_staged_rows test_flusher_that_dies_anywhere_loses_nothing",
     ),
     "a commit that took effect is called a conflict": (
         MeetingItselfSession,
-        "test_a_commit_that_met_itself_is_not_refused",
+        "test_commit_that_met_itself_is_no_conflict",
     ),
     "a staged file that is missing is skipped": (
         SkippingSession,
-        "test_finish_needs_what_is_staged",
+        "test_discarded_receipt_is_not_added",
     ),
 }
 _CELLS: dict[str, tuple[type[MemorySession], str]] = {
-    "a part of the ledger row is compared": (
+    "the epoch alone is compared": (
         PartialCells,
-        "test_a_row_that_was_not_seen_is_not_replaced",
+        "test_row_with_another_cell_is_not_replaced",
     ),
-    "drain swallows an error of the background": (
+    "the digest of the ledger row is not compared": (
+        EpochAndLogCells,
+        "test_row_with_another_cell_is_not_replaced",
+    ),
+    "the ledger row moves before its rows": (EarlyCells, "test_many_rows_arrive_once"),
+    "drain drops rows that are refused": (
         SwallowingCells,
-        "test_what_is_refused_is_raised",
+        "test_refused_rows_raise",
     ),
     "one timestamp for a whole slice": (
         OneTimestamp,
-        "test_inside_a_slice_the_last_row_of_a_key_wins",
+        "test_last_row_of_a_key_in_a_slice_stays",
     ),
     "one timestamp for a whole slice, of the last row of each key": (
         OneTimestampForKeys,
-        "test_slices_may_be_cut_in_another_way",
+        "test_slices_cut_in_another_way_change_nothing",
     ),
     "of several that finish, each does": (
         ComparingFirstCells,
-        "test_of_many_finishers_one_wins",
+        "test_one_of_many_racing_flushers_wins",
     ),
     "an update that was refused is tried again without its condition": (
         UnconditionalCells,
-        "test_another_window_is_not_finished",
+        "test_ledger_row_moves_once_from_a_row",
     ),
 }
 WRONG: tuple[Wrong, ...] = (
@@ -473,11 +547,21 @@ WRONG: tuple[Wrong, ...] = (
     ),
     Wrong(
         "finish answers, then commits what is staged",
-        *(STAGED, LateStaging, "test_a_flusher_is_killed[finished]"),
+        *(STAGED, LateStaging, "test_killed_flusher_leaves_whole_windows[finished]"),
     ),
     Wrong(
         "a delete commits by itself",
-        *(DELETES, CommittingDelete, "test_a_delete_counts_with_its_window"),
+        *(DELETES, CommittingDelete, "test_delete_counts_with_its_window"),
+    ),
+    *(
+        Wrong(
+            what,
+            *(REFUSALS, with_session(WrongRefusals, session), "test_refused_rows_are_named"),
+        )
+        for what, session in (
+            ("refused rows are skipped in silence", ForgettingSession),
+            ("another row is named than the one that is refused", NeighbourSession),
+        )
     ),
     *(
         Wrong(what, CELLS, with_session(Cells, session), test)

@@ -1,6 +1,6 @@
 """Checks a target that deletes rows: a part of the contract suite of targets that declare `operationColumn`.
 
-A plug-in author derives one of these beside the suite of the target's delivery::
+A plug-in author derives one of these beside the suite of the target's session::
 
     class TestMyDeletes(CellDeletesContract):
         @pytest.fixture
@@ -14,8 +14,8 @@ A plug-in author derives one of these beside the suite of the target's delivery:
 =======================  ==================================================================================
 suite                    for
 =======================  ==================================================================================
-`DeletesContract`        any delivery, such as `Delivery.TRANSACTIONAL`
-`CellDeletesContract`    `Delivery.IDEMPOTENT`: a delete may be repeated, late, and by two sessions
+`DeletesContract`        any session, such as `TransactionalSession`
+`CellDeletesContract`    `IdempotentSession`: a delete may be repeated, late, and by two sessions
 `RangeDeletesContract`   the same, where a delete may also take all rows under the first columns of the key
 =======================  ==================================================================================
 """
@@ -30,17 +30,17 @@ import pyarrow as pa
 import pytest
 
 from wal_sink.errors import InvalidRow, SchemaMismatch
-from wal_sink.model.ledger import Outcome, Owner
+from wal_sink.model.ledger import Outcome
 from wal_sink.model.plan import Plan, plan_key
-from wal_sink.targets.base import Delivery, Session, Slice, Target
-from wal_sink.testing.contracts.ledger import SessionFixtures, begin, begun_window, finish
+from wal_sink.targets.base import IdempotentSession, Session, Slice, Target
+from wal_sink.testing.contracts.cells import write
+from wal_sink.testing.contracts.ledger import SessionFixtures, finish, following, row_of
 from wal_sink.testing.contracts.rows import (
     BASE_US,
     SCHEMA,
     Table,
     deliver,
     refused,
-    write_window,
 )
 
 COLUMN = "op"
@@ -71,7 +71,7 @@ class DeletesContract(SessionFixtures, ABC):
         """Make a slice as a task does: checked rows."""
         return Slice(0, target.check(changed(changes), plan), us)
 
-    def test_a_deleted_row_is_gone(self, target: Target, plan: Plan, session: Session) -> None:
+    def test_deleted_row_is_gone(self, target: Target, plan: Plan, session: Session) -> None:
         """Others stay; the values beside the key, and whether there is such a row, do not matter."""
         before: list[Change] = [("c", "a", 1, 1, "x"), ("c", "a", 2, 2, "y"), ("c", "b", 1, 3, "z")]
         deletes: list[Change] = [
@@ -83,7 +83,7 @@ class DeletesContract(SessionFixtures, ABC):
         deliver(session, plan, self.slice(target, plan, deletes, us=BASE_US + 100))
         assert self.rows(target) == {("a", 2): (2, "y")}
 
-    def test_inside_a_slice_the_last_operation_of_a_key_wins(
+    def test_last_operation_of_a_key_in_a_slice_stays(
         self, target: Target, plan: Plan, session: Session
     ) -> None:
         """Whatever came before; a row that comes again has nothing of the one that was deleted."""
@@ -97,7 +97,7 @@ class DeletesContract(SessionFixtures, ABC):
         assert self.rows(target) == {("b", 1): (2, "y"), ("c", 1): (None, "again")}
 
     @pytest.mark.parametrize("windows", ["one window", "a window each"])
-    def test_random_changes_end_as_a_dictionary_does(
+    def test_random_changes_end_as_in_a_dictionary(
         self, target: Target, plan: Plan, session: Session, windows: str
     ) -> None:
         """Rows of one key in one slice, in neighbouring ones, and in epochs that share a window."""
@@ -115,35 +115,38 @@ class DeletesContract(SessionFixtures, ABC):
         if windows == "one window":
             deliver(session, plan, *slices)
         else:
-            for each in slices:
-                deliver(session, plan, each)
+            for rows in slices:
+                deliver(session, plan, rows)
         assert 0 < len(expected) < 25
         assert self.rows(target) == expected
 
-    def test_a_delete_counts_with_its_window(
-        self, target: Target, plan: Plan, session: Session, owner: Owner
+    def test_delete_counts_with_its_window(
+        self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
         """A flusher that died before takes no row away, and one that comes late none that is newer."""
         deliver(session, plan, self.slice(target, plan, [("c", "a", 1, 1, "x")]))
-        begin(session, window := begun_window(1))
+        seen = row_of(session)
         deletes = self.slice(target, plan, [("d", "a", 1, None, None)], us=BASE_US + 100)
-        with target.connect(owner) as dies:
-            write_window(dies, window, plan, deletes)
-        if target.delivery is not Delivery.IDEMPOTENT:
+        with target.connect(query_id) as dies:
+            dies.read()
+            dies.write(plan, deletes)
+            if not isinstance(dies, IdempotentSession):
+                assert self.rows(target) == {("a", 1): (1, "x")}
+        if not isinstance(session, IdempotentSession):
             assert self.rows(target) == {("a", 1): (1, "x")}
-        with target.connect(owner) as other:
-            receipts = write_window(other, window, plan, deletes)
-            assert finish(other, window, receipts) is Outcome.APPLIED
+        with target.connect(query_id) as other:
+            deliver(other, plan, deletes)
             assert self.rows(target) == {}
             again = self.slice(target, plan, [("c", "a", 1, 2, "again")], us=BASE_US + 200)
             deliver(other, plan, again)
-        with target.connect(owner) as late, refused(target):
-            receipts = write_window(late, window, plan, deletes)
-            assert finish(late, window, receipts) is Outcome.CONFLICT
+        with target.connect(query_id) as late, refused(target):
+            late.read()
+            late.write(plan, deletes)
+            assert finish(late, seen, following(seen)) is Outcome.CONFLICT
         assert self.rows(target) == {("a", 1): (2, "again")}
 
     @pytest.mark.parametrize("word", ["x", "D", "delete", "", None])
-    def test_an_unknown_word_is_refused_before_anything_is_published(
+    def test_unknown_word_is_refused_by_check(
         self, target: Target, plan: Plan, word: str | None
     ) -> None:
         """Neither upserted nor dropped in silence; the remedy names the option."""
@@ -151,7 +154,7 @@ class DeletesContract(SessionFixtures, ABC):
             self.slice(target, plan, [("c", "a", 1, 1, "x"), (word, "a", 1, 1, "x")])
         assert "operations" in caught.value.remedy
 
-    def test_a_null_key_is_refused(self, target: Target, plan: Plan) -> None:
+    def test_null_key_is_refused_by_check(self, target: Target, plan: Plan) -> None:
         """Of an upsert any, of a delete at least the first."""
         for changes in (
             [("u", "a", None, 1, "x")],
@@ -169,7 +172,7 @@ class DeletesContract(SessionFixtures, ABC):
             (pa.schema([(COLUMN, pa.string()), *FIELDS]), "2 such columns"),
         ],
     )
-    def test_a_dataframe_without_such_a_column_is_refused(
+    def test_dataframe_without_operation_column_is_refused(
         self, target: Target, fields: pa.Schema, words: str
     ) -> None:
         """At the start, with a remedy."""
@@ -177,7 +180,7 @@ class DeletesContract(SessionFixtures, ABC):
             target.plan(fields, "another")
         assert caught.value.remedy
 
-    def test_the_plan_travels(self, plan: Plan) -> None:
+    def test_plan_with_an_operation_column_travels(self, plan: Plan) -> None:
         """It survives the log, with the column's role."""
         again = Plan.from_json(plan.to_json(), "plan")
         assert again == plan
@@ -188,7 +191,7 @@ class DeletesContract(SessionFixtures, ABC):
 class CellDeletesContract(DeletesContract):
     """Subclass as `Test…` with a fixture `target` and `rows`: rows are cells, and so are tombstones."""
 
-    def test_a_delete_may_be_repeated_and_late(
+    def test_delete_may_be_repeated_and_late(
         self, target: Target, plan: Plan, session: Session
     ) -> None:
         """In any order, and as often as sessions like: what has the highest timestamp counts."""
@@ -199,13 +202,13 @@ class CellDeletesContract(DeletesContract):
         new = self.slice(target, plan, [("u", "b", 1, None, "new")], us=BASE_US + 200)
         chance = random.Random(5)  # noqa: S311 -- no secret
         for _ in range(3):
-            for each in chance.sample([old, deletes, new], 3):
-                _written(session, plan, each)
-            _written(session, plan, each)
+            for rows in chance.sample([old, deletes, new], 3):
+                write(session, plan, rows)
+            write(session, plan, rows)
         assert self.rows(target) == {("b", 1): (None, "new")}
 
-    def test_a_delete_of_another_session_counts(
-        self, target: Target, plan: Plan, session: Session, owner: Owner
+    def test_delete_of_another_session_counts(
+        self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
         """Two flushers write one window, one of them in part."""
         changes: list[Change] = [
@@ -214,17 +217,17 @@ class CellDeletesContract(DeletesContract):
             ("c", "b", 1, 2, "y"),
         ]
         rows = self.slice(target, plan, changes)
-        with target.connect(owner) as other:
-            _written(other, plan, Slice(0, rows.batch[1:], rows.first_us + 1))
-            _written(session, plan, rows)
-            _written(other, plan, Slice(0, rows.batch[:1], rows.first_us))
+        with target.connect(query_id) as other:
+            write(other, plan, Slice(0, rows.batch[1:], rows.first_us + 1))
+            write(session, plan, rows)
+            write(other, plan, Slice(0, rows.batch[:1], rows.first_us))
         assert self.rows(target) == {("b", 1): (2, "y")}
 
 
 class RangeDeletesContract(CellDeletesContract):
     """Subclass as `Test…` with a fixture `target` and `rows`: n may be null in a delete."""
 
-    def test_a_delete_without_the_last_of_the_key_takes_a_range(
+    def test_delete_without_last_key_column_takes_a_range(
         self, target: Target, plan: Plan, session: Session
     ) -> None:
         """All rows under k that are older; a later row under it stays."""
@@ -240,8 +243,8 @@ class RangeDeletesContract(CellDeletesContract):
         deliver(session, plan, rows)
         expected: Table = {("b", n): (n, "b") for n in range(4)} | {("a", 3): (None, "newer")}
         assert self.rows(target) == expected
-        _written(session, plan, rows)
-        _written(session, plan, self.slice(target, plan, before))
+        write(session, plan, rows)
+        write(session, plan, self.slice(target, plan, before))
         assert self.rows(target) == expected, "written again, and late"
 
 
@@ -258,8 +261,3 @@ def _change(chance: random.Random, text: str) -> Change:
     if chance.random() < 0.4:
         return ("d", *key, None, None)
     return (chance.choice("cu"), *key, chance.randrange(100), text)
-
-
-def _written(session: Session, plan: Plan, rows: Slice) -> None:
-    session.write(plan, rows)
-    session.drain()

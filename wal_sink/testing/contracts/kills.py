@@ -1,8 +1,8 @@
-"""Kills a flusher at each of its steps: a part of the suite of every delivery.
+"""Kills a flusher at each of its steps: a part of every contract suite.
 
 A query is played without Spark (`wal_sink.testing.micro_batches`), again and again. Each time its flusher
-dies, or gets no answer, at another operation upon target, log or checkpoint, and a flusher goes on. Then each
-row is there once, and the ledger says that all is flushed.
+dies, or gets no answer, at another operation on target, log or checkpoint, and another flusher goes on. Then
+each row is in the table once, and the ledger says that all is flushed.
 
 A flusher dies by an exception in this process: its sessions are closed, as a server does that has lost them.
 So `close` must do nothing but that. What a driver loses with its process shows only by a kill of the process,
@@ -17,9 +17,8 @@ from collections.abc import Callable, Collection, Sequence
 import pyarrow as pa
 import pytest
 
-from wal_sink.model.ledger import Owner
-from wal_sink.targets.base import Delivery, Target
-from wal_sink.testing.contracts.ledger import new_owner
+from wal_sink.targets.base import IdempotentSession, Target
+from wal_sink.testing.contracts.ledger import new_query
 from wal_sink.testing.contracts.rows import Record, RowsContract, Table
 from wal_sink.testing.faults import AnswerLost, CallFaults, Crash, Faults, changes, different_faults
 from wal_sink.testing.micro_batches import PlayedQuery, Rows, flush
@@ -31,7 +30,7 @@ EPOCHS = 2
 
 
 class KillsContract(RowsContract):
-    """Part of the suite of each delivery; needs the fixture `target` and `rows`."""
+    """Part of every contract suite; needs the fixture `target` and `rows`."""
 
     most_kills: int | None = None
     """At how many operations each test injects its fault, at most; None: at all.
@@ -40,37 +39,44 @@ class KillsContract(RowsContract):
     """
 
     @pytest.mark.usefixtures("plan")
-    def test_a_flusher_may_die_anywhere(self, target: Target) -> None:
-        """Before each operation, that is behind the one before; and between the steps of `commit`."""
-        with target.connect(new_owner()) as session:
+    def test_flusher_that_dies_anywhere_loses_nothing(self, target: Target) -> None:
+        """Before each operation, that is after the one before; and between the steps of `finish`."""
+        with target.connect(new_query()) as session:
             kinds = type(target), type(session)
-        self._play_all(
+        self.play_all(
             target,
             lambda at: CallFaults(kinds, "finish", at),
             lambda operations: different_faults(operations, "before"),
         )
 
-    def test_any_answer_may_be_lost(self, target: Target) -> None:
+    def test_answer_that_is_lost_anywhere_loses_nothing(self, target: Target) -> None:
         """The operation took effect, and the flusher lives on."""
-        self._play_all(
+        self.play_all(
             target,
             lambda at: Faults(at, "after", AnswerLost),
             lambda operations: [
-                k for k, each in enumerate(operations) if changes(each) or each == "read ledger"
+                number
+                for number, name in enumerate(operations)
+                if changes(name) or name == "read ledger"
             ],
         )
 
-    def _play_all(
+    def query(self, target: Target) -> PlayedKills:
+        """Return the query that is played; `refusals` has another one."""
+        return PlayedKills(target, self.frame)
+
+    def play_all(
         self,
         target: Target,
         faults_at: Callable[[int | None], Faults],
         choose: Callable[[Sequence[str]], list[int]],
     ) -> None:
+        """Play a query with a fault at each chosen operation of a play without any."""
         expected: Table = {}
         whole = faults_at(None)
         self._play(target, whole, expected)
         assert whole.operations, "nothing is injected into a flusher of this target"
-        ends = [k for k, each in enumerate(whole.operations) if each.startswith("finish ")]
+        ends = [k for k, name in enumerate(whole.operations) if name.startswith("finish ")]
         played = [faults_at(at) for at in self.spread(choose(whole.operations), ends[-1:])]
         for faults in played:
             self._play(target, faults, expected)
@@ -96,43 +102,52 @@ class KillsContract(RowsContract):
 
         :param expected: what the table holds; gets the rows of this query.
         """
-        query = _Query(target, self.frame)
+        query = self.query(target)
         try:
-            self._judge(query, faults, expected)
+            self._check(query, faults, expected)
         finally:  # an open transaction would hold up what drops the table
             query.end_sessions()
             query.forget()
 
-    def _judge(self, query: _Query, faults: Faults, expected: Table) -> None:
-        target, run = query.target, query.run()
+    def _check(self, query: PlayedKills, faults: Faults, expected: Table) -> None:
+        run = query.run()
         for epoch in range(EPOCHS):
             run.batch(*query.partitions(epoch))
+        query.before_flush()
         with contextlib.suppress(Crash):
             flush(query.flusher(faults))
         query.end_sessions()
-        if target.delivery is not Delivery.IDEMPOTENT:
-            there = expected | query.rows(query.mark()[0])
-            assert self.rows(target) == there, f"a fault at {faults.injected}"
+        if not query.idempotent:
+            assert self.rows(query.target) == expected | query.rows(query.flushed()), (
+                faults.injected
+            )
         flush(query.flusher())
         expected |= query.rows(EPOCHS - 1)
-        assert self.rows(target) == expected, f"a fault at {faults.injected}, and another flusher"
-        assert query.mark() == (EPOCHS - 1, False)
+        assert self.rows(query.target) == expected, (
+            f"a fault at {faults.injected}, and another flusher"
+        )
+        assert query.flushed() == EPOCHS - 1
 
 
-class _Query(PlayedQuery):
-    """A query with rows of a suite, under a name of its own."""
+class PlayedKills(PlayedQuery):
+    """A query with rows of a suite, under keys of its own."""
 
     def __init__(self, target: Target, frame: Callable[[Rows], pa.RecordBatch]) -> None:
         super().__init__(target, frame([]).schema)
         self._frame = frame
+        with target.connect(self.query_id) as session:
+            self.idempotent = isinstance(session, IdempotentSession)
 
     def frame(self, rows: Rows) -> pa.RecordBatch:
         """Return rows as the suite does."""
         return self._frame(rows)
 
+    def before_flush(self) -> None:
+        """Act when all epochs are published."""
+
     def partitions(self, epoch: int) -> tuple[list[Record], list[Record]]:
         """Return rows of an epoch; where the target has a key, one that each epoch has."""
-        k, n = self.query_id, 0 if self.target.delivery is Delivery.IDEMPOTENT else epoch
+        k, n = self.query_id, 0 if self.idempotent else epoch
         return [(k, n, epoch, "x"), (k, 10 + epoch, epoch, None)], [(k, 20 + epoch, epoch, "y")]
 
     def rows(self, last: int) -> Table:
@@ -140,8 +155,8 @@ class _Query(PlayedQuery):
         parts = [part for epoch in range(last + 1) for part in self.partitions(epoch)]
         return {(str(k), int(n or 0)): (v, t) for part in parts for k, n, v, t in part}
 
-    def mark(self) -> tuple[int, bool]:
-        """Read which epoch the ledger says is flushed, and whether a window is begun."""
-        with self.target.connect(Owner(self.query_id, "", "")) as session:
-            row = session.read_ledger()
-        return (row.flushed, row.begun is not None) if row else (-1, False)
+    def flushed(self) -> int:
+        """Read up to which epoch the ledger says that rows are in the table."""
+        with self.target.connect(self.query_id) as session:
+            row = session.read()
+        return row.epoch if row else -1

@@ -1,6 +1,6 @@
-"""Checks a transactional target that skips the rows that only the server refuses (rule 24).
+"""Checks a target whose session raises `RowsRefused` for the rows that only the server refuses.
 
-An author whose session has `pass_over` derives it beside `TransactionalContract`, and gives two methods::
+An author derives it beside the suite of the session, and gives two methods::
 
     class TestMyTarget(RefusalsContract, TransactionalContract):
         def refuse_long(self, target: Target) -> None: ...  # let the server refuse the rows of LONG
@@ -13,52 +13,29 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 
+import pyarrow as pa
 import pytest
 
-from wal_sink.errors import TargetRefused, WalSinkError
-from wal_sink.model.ledger import Outcome, Owner, Window
+from wal_sink.errors import TargetRefused
+from wal_sink.model.ledger import Outcome
 from wal_sink.model.plan import Plan
-from wal_sink.protocol import ledger as protocol
-from wal_sink.targets.base import Session, Slice, Target, TransactionalSession, without
-from wal_sink.testing.contracts.ledger import begin, begun_window, commit, row_of
-from wal_sink.testing.contracts.rows import BASE_US, Record
-from wal_sink.testing.contracts.transactional import CountedContract
+from wal_sink.targets.base import RowsRefused, Session, Slice, Target, without
+from wal_sink.testing.contracts.kills import KillsContract, PlayedKills
+from wal_sink.testing.contracts.ledger import finish, following, row_of
+from wal_sink.testing.contracts.rows import BASE_US, Record, Table, write_all
+from wal_sink.testing.faults import Crash, Faults, different_faults
+from wal_sink.testing.micro_batches import Rows
 
 LONG = "x" * 5_000
 """The text of a row that the server refuses; the others are short."""
-
-
-class _Killed(Exception):
-    """The flusher dies."""
-
-
-class _Log:
-    """What is durable in the log: the rows in quarantine, by their timestamps."""
-
-    def __init__(self) -> None:
-        self.kept: dict[int, str] = {}
-        self.steps_left: int | None = None
-
-    def step(self) -> None:
-        """Die here, if it is time."""
-        if self.steps_left is not None:
-            self.steps_left -= 1
-            if self.steps_left < 0:
-                raise _Killed
-
-    def keep(self, us: int, error: TargetRefused) -> None:
-        """Take a row: an `OnRefused`."""
-        self.step()
-        self.kept[us] = error.what
-        self.step()
 
 
 def _records(size: int, refused: Sequence[int]) -> list[Record]:
     return [(f"k{n}", n, n, LONG if n in refused else "short") for n in range(size)]
 
 
-class RefusalsContract(CountedContract):
-    """Subclass as `Test…` beside `TransactionalContract`, with `refuse_long` and `take_long`."""
+class RefusalsContract(KillsContract):
+    """Subclass as `Test…` beside the suite of the session, with `refuse_long` and `take_long`."""
 
     @abstractmethod
     def refuse_long(self, target: Target) -> None:
@@ -68,124 +45,82 @@ class RefusalsContract(CountedContract):
     def take_long(self, target: Target) -> None:
         """Let it take them again."""
 
-    def long_slice(
-        self, target: Target, plan: Plan, size: int, refused: Sequence[int], us: int = BASE_US
-    ) -> Slice:
+    def long_slice(self, target: Target, plan: Plan, size: int, refused: Sequence[int]) -> Slice:
         """Return rows as their tasks have checked them; refuse the long ones from here on."""
-        rows = self.slice(target, plan, _records(size, refused), us)
+        rows = self.slice(target, plan, _records(size, refused))
         self.refuse_long(target)
         return rows
 
     @pytest.mark.parametrize("refused", [(0,), (6,), (1, 2, 5), range(7)])
-    def test_the_others_go_on(
-        self,
-        target: Target,
-        plan: Plan,
-        session: Session,
-        owner: Owner,
-        refused: Sequence[int],
+    def test_refused_rows_are_named(
+        self, target: Target, plan: Plan, session: Session, query_id: str, refused: Sequence[int]
     ) -> None:
-        """Whichever rows of a slice are refused; the slices before and behind it are there, too."""
-        log = _Log()
-        rows = self.long_slice(target, plan, 7, refused)
-        with self.connect(target, session, owner) as other:
-            begin(other, window := begun_window(0, rows=7))
-            other.start(window)
-            other.pass_over(log.keep)
-            for each in (rows._replace(batch=rows.batch.slice(0, 0)), rows):
-                other.write(plan, each)
-            other.drain()
-            assert commit(other, row_of(other)) is Outcome.APPLIED
-        assert sorted(log.kept) == [BASE_US + n for n in refused]
-        assert {k for k, *_ in self.records(target)} == {
-            f"k{n}" for n in range(7) if n not in refused
-        }
-
-    def test_without_quarantine_the_error_names_the_row(
-        self, target: Target, plan: Plan, session: Session, owner: Owner
-    ) -> None:
-        """By epoch and number; nothing of the window is there."""
-        rows = self.long_slice(target, plan, 9, [4])
-        with self.connect(target, session, owner) as other:
-            begin(other, window := begun_window(0, rows=9))
-            other.start(window)
-            with pytest.raises(WalSinkError, match="row 4 of epoch 0") as raised:
-                other.write(plan, rows)
-        assert not raised.value.transient
-        assert self.records(target) == []
-        self.take_long(target)
-        with target.connect(owner) as other:
-            _write(other, window, plan, rows, _Log())
-        assert len(self.records(target)) == 9
-
-    def test_a_table_that_takes_no_row_stops_the_flush(
-        self, target: Target, plan: Plan, session: Session, owner: Owner
-    ) -> None:
-        """Then the table is at fault, or all of the stream: no row is passed over."""
-        log, size = _Log(), 300
-        rows = self.long_slice(target, plan, size, range(size))
-        with self.connect(target, session, owner) as other:
-            begin(other, window := begun_window(0, rows=size))
-            other.start(window)
-            other.pass_over(log.keep)
-            with pytest.raises(WalSinkError, match="of epoch 0"):
-                other.write(plan, rows)
-        assert log.kept == {}
-
-    @pytest.mark.parametrize("repaired", [False, True])
-    def test_a_kill_between_any_two_steps(
-        self, target: Target, plan: Plan, owner: Owner, session: Session, *, repaired: bool
-    ) -> None:
-        """The next flusher finishes; each row is then in the table once, or in quarantine, and never both.
-
-        :param repaired: the server takes the rows by then.
-        """
-        del session  # it has made the ledger row
-        kept: list[str] = []
-        for steps in range(20):
-            log, us = _Log(), BASE_US + 1_000 * steps
-            self.take_long(target)
-            rows = self.long_slice(target, plan, 5, [1, 3], us)._replace(epoch=steps)
-            log.steps_left, killed = steps, False
-            with target.connect(owner) as dies:
-                begin(dies, window := begun_window(steps, rows=5))
+        """Exactly these; nothing counts. The others are written by the tries after it."""
+        seen, rows = row_of(session), self.long_slice(target, plan, 7, refused)
+        session.close()  # it may keep what it has asked of the server
+        named: dict[int, TargetRefused] = {}
+        for _ in range(len(refused) + 1):
+            with target.connect(query_id) as other:
+                assert other.read() == seen
                 try:
-                    _write(dies, window, plan, rows, log)
-                except _Killed:
-                    killed = True
-            log.steps_left = None
-            if repaired:
-                self.take_long(target)
-            with target.connect(owner) as other:
-                if row_of(other).flushed < steps:
-                    _write(other, window, plan, rows, log)
-            kept += [f"k{us - rows.first_us}" for us in log.kept]
-            keys = sorted([*(str(k) for k, *_ in self.records(target)), *kept])
-            assert keys == sorted(f"k{n}" for n in range(5) for _ in range(steps + 1))
-            if not killed:
-                return
-        raise AssertionError("it is killed without end")
+                    other.write(plan, rows._replace(batch=rows.batch.slice(0, 0)))
+                    for part in without(rows, named):
+                        other.write(plan, part)
+                    assert finish(other, seen, following(seen)) is Outcome.APPLIED
+                    break
+                except RowsRefused as error:
+                    more = {row.us: row.error for row in error.rows}
+                    assert more, "an error without rows"
+                    assert not named.keys() & more.keys()
+                    named |= more
+        else:
+            raise AssertionError("the window is never written")
+        assert sorted(named) == [BASE_US + n for n in refused]
+        assert all(error.what and error.remedy for error in named.values())
+        assert {k for k, _ in self.rows(target)} == {f"k{n}" for n in range(7) if n not in refused}
 
-    def connect(self, target: Target, session: Session, owner: Owner) -> Session:
-        """Connect as a flusher does after an error: a session may keep what it has asked of the server."""
+    def test_table_that_takes_no_row_names_none(
+        self, target: Target, plan: Plan, session: Session, query_id: str
+    ) -> None:
+        """Then the table is at fault, or all of the stream: the flush stops, and no row is skipped."""
+        seen, size = row_of(session), 300
+        rows = self.long_slice(target, plan, size, range(size))
         session.close()
-        return target.connect(owner)
+        with target.connect(query_id) as other:
+            assert other.read() == seen
+            with pytest.raises(TargetRefused):
+                write_all(other, [(plan, rows)], seen)
+        with target.connect(query_id) as other:
+            assert other.read() == seen
+        assert self.rows(target) == {}
+
+    def test_flusher_that_dies_at_refused_rows_loses_nothing(
+        self, target: Target, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """With quarantine, before each operation: a row is in the table, or in `refused/`, and never both."""
+        monkeypatch.setattr(self, "query", lambda of: _Refused(of, self.frame, self))
+        self.play_all(
+            target, lambda at: Faults(at, "before", Crash), lambda k: different_faults(k, "before")
+        )
 
 
-def _write(session: Session, window: Window, plan: Plan, rows: Slice, log: _Log) -> None:
-    """Write a window as a flusher does that resumes it, step by step; die where the log says."""
-    assert isinstance(session, TransactionalSession)
-    session.start(window)
-    listed = list(log.kept)
-    log.step()
-    session.pass_over(log.keep)
-    steps: list[Callable[[], object]] = [
-        *(lambda part=part: session.write(plan, part) for part in without(rows, listed)),
-        session.drain,
-    ]
-    for step in steps:
-        step()
-        log.step()
-    seen = row_of(session)
-    assert session.commit(seen, protocol.finish(seen)) is Outcome.APPLIED
-    log.step()
+class _Refused(PlayedKills):
+    """A query of which the server refuses a row of each epoch."""
+
+    def __init__(
+        self, target: Target, frame: Callable[[Rows], pa.RecordBatch], suite: RefusalsContract
+    ) -> None:
+        super().__init__(target, frame)
+        suite.take_long(target)
+        self.on_invalid_row = "quarantine"
+        self._suite = suite
+
+    def before_flush(self) -> None:
+        self._suite.refuse_long(self.target)
+
+    def partitions(self, epoch: int) -> tuple[list[Record], list[Record]]:
+        first, second = super().partitions(epoch)
+        return first, [(self.query_id, 30 + epoch, epoch, LONG), *second]
+
+    def rows(self, last: int) -> Table:
+        return {key: row for key, row in super().rows(last).items() if row[1] != LONG}

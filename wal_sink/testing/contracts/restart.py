@@ -1,6 +1,6 @@
 """Checks what a target keeps when its server dies: for a suite whose author gives a hook.
 
-For a target with a server that a test can kill. The suite of its delivery is derived together with this one::
+For a target with a server that a test can kill. The suite of its session is derived together with this one::
 
     class TestMyTarget(SqlContract, RestartContract):
         ...
@@ -8,8 +8,8 @@ For a target with a server that a test can kill. The suite of its delivery is de
         def restart(self, target: Target) -> None:
             ...  # kill the server, as a crash does; start it again; return when it answers
 
-Nothing else shows that an answer comes after what it says is durable, or that a driver does not connect anew
-in the middle of a window, and go on in a transaction that has not all of its rows.
+Only a restart shows two faults: the target acknowledges before data is durable, or the driver connects again
+in the middle of a window, without an error, and goes on in a transaction that lacks earlier rows.
 """
 
 from __future__ import annotations
@@ -20,28 +20,18 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import TypeVar
 
-from wal_sink.model.ledger import Outcome, Owner
+from wal_sink.model.ledger import Outcome
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import Session, Target
+from wal_sink.targets.base import Session, StagedSession, Target
 from wal_sink.testing.contracts.ledger import (
-    begin,
-    begun_window,
     create,
     finish,
-    new_owner,
+    following,
+    new_query,
     outcome_of,
     row_of,
 )
-from wal_sink.testing.contracts.rows import (
-    BASE_US,
-    Record,
-    RowsContract,
-    deliver,
-    drained,
-    refused,
-    write_and_drain,
-    write_window,
-)
+from wal_sink.testing.contracts.rows import BASE_US, Record, RowsContract, deliver, refused
 
 __all__ = ["RestartContract"]
 
@@ -54,7 +44,7 @@ _HALVES: tuple[list[Record], list[Record]] = ([("first", 1, 1, "x")], [("second"
 
 
 class RestartContract(RowsContract):
-    """Derive `Test…` from the suite of the delivery and this one; give `restart`."""
+    """Derive `Test…` from the suite of the session and this one; give `restart`."""
 
     @abstractmethod
     def restart(self, target: Target) -> None:
@@ -63,39 +53,40 @@ class RestartContract(RowsContract):
         Where there is no server, let everything be gone that was not durable.
         """
 
-    def test_a_restart_of_the_server(self, target: Target, plan: Plan) -> None:
+    def test_restart_of_the_server_keeps_whole_windows(self, target: Target, plan: Plan) -> None:
         """One window is finished, another one half written: each counts whole afterwards, or not at all."""
-        finished, halfway = new_owner(), new_owner()
+        finished, halfway = new_query(), new_query()
         done = self.slice(target, plan, _DONE)
         parts = [self.slice(target, plan, half, BASE_US + 10 + n) for n, half in enumerate(_HALVES)]
-        window = begun_window(0, rows=len(parts))
+        receipts: tuple[bytes, ...] = ()
         with contextlib.ExitStack() as stack:
             session = stack.enter_context(target.connect(finished))
-            create(session)
+            create(session, finished)
             deliver(session, plan, done)
             other = stack.enter_context(target.connect(halfway))
-            create(other)
-            assert begin(other, window) is Outcome.APPLIED
-            receipts = write_window(other, window, plan, parts[0])
+            seen = create(other, halfway)
+            assert other.read() == seen
+            other.write(plan, parts[0])
+            if isinstance(other, StagedSession):
+                receipts = other.drain()
             self.restart(target)
             row = _patiently(target, finished, row_of)
-            assert row.flushed == 0, "finish has answered before it was durable"
+            assert row.epoch == 0, "finish has answered before it was durable"
             row = _patiently(target, halfway, row_of)
-            assert row.begun == window, "begin has answered before it was durable"
+            assert row == seen, "finish has answered before it was durable"
             outcome = Outcome.CONFLICT
             with refused(target):
-                receipts += write_and_drain(other, plan, parts[1])
-                outcome = outcome_of(target, lambda: finish(other, window, receipts))
-        moved = _patiently(target, halfway, row_of).flushed == 0
+                other.write(plan, parts[1])
+                outcome = outcome_of(target, lambda: finish(other, seen, following(seen), receipts))
+        moved = _patiently(target, halfway, row_of) != seen
         if outcome is not Outcome.UNKNOWN:
             assert moved == (outcome is Outcome.APPLIED)
 
         def deliver_whole(again: Session) -> None:
-            if row_of(again).flushed != 0:
-                again.start(window)
-                for each in parts:
-                    again.write(plan, each)
-                assert finish(again, window, drained(again)) is not Outcome.CONFLICT
+            if row_of(again) == seen:
+                for rows in parts:
+                    again.write(plan, rows)
+                assert finish(again, seen, following(seen)) is not Outcome.CONFLICT
 
         _patiently(target, halfway, deliver_whole)
         assert self.rows(target) == {
@@ -103,12 +94,12 @@ class RestartContract(RowsContract):
         }
 
 
-def _patiently(target: Target, owner: Owner, act: Callable[[Session], T]) -> T:
+def _patiently(target: Target, query_id: str, act: Callable[[Session], T]) -> T:
     """Act over a new session, and again after each error that passes, as a flusher does."""
     give_up_s = time.monotonic() + _PATIENCE_S
     results = list[T]()
     while not results:
         assert time.monotonic() < give_up_s, "the server does not answer"
-        with refused(target), target.connect(owner) as session:
+        with refused(target), target.connect(query_id) as session:
             results.append(act(session))
     return results[0]

@@ -1,4 +1,4 @@
-"""Checks that rows arrive, for a target of any delivery: a part of the contract suite of targets."""
+"""Checks that rows arrive, whichever session a target has: a part of every contract suite."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ import pickle
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import msgspec
 import pyarrow as pa
 import pytest
 
 from wal_sink.errors import SchemaMismatch, TargetUnavailable, WalSinkError
-from wal_sink.model.ledger import Outcome, Owner, Window
+from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan, plan_key
 from wal_sink.targets.base import Session, Slice, Target
 from wal_sink.testing.contracts.ledger import (
     LedgerContract,
-    begin,
-    begun_window,
     finish,
+    following,
     outcome_of,
     row_of,
 )
@@ -60,6 +59,8 @@ DOUBLES = [0.1, 1 / 3, -123456789.12345679, 5e-324, 1.7976931348623157e308, 2.0*
 RACERS = 3
 _PATIENCE_S = 5.0
 """How long they wait for each other."""
+_WAITS_S = 0.3
+"""How long an update may wait before the one that it waits for takes effect."""
 
 
 class RowsContract(LedgerContract, ABC):
@@ -77,7 +78,7 @@ class RowsContract(LedgerContract, ABC):
         """
 
     unwritable_error: type[Exception] = SchemaMismatch
-    """What `write` or `drain` raises for `unwritable`."""
+    """What `write` or `finish` raises for `unwritable`."""
 
     def unwritable(self, target: Target, plan: Plan) -> tuple[Plan, Slice]:
         """Return rows that the target refuses, with their plan: one of a column that the table has lost."""
@@ -106,13 +107,6 @@ class RowsContract(LedgerContract, ABC):
         """Return the agreed plan."""
         return _agreed(target, self.frame([]).schema)
 
-    @pytest.fixture
-    def window(self, session: Session) -> Window:
-        """Return a window that the session has begun."""
-        window = begun_window(0, rows=len(ROWS))
-        assert begin(session, window) is Outcome.APPLIED
-        return window
-
     def test_rows_are_written(self, target: Target, plan: Plan, session: Session) -> None:
         """Rows arrive under their keys; one without values is a row all the same."""
         records = [("a", 1, 10, "x"), ("a", 2, None, "y"), ("b", 1, None, None)]
@@ -126,18 +120,18 @@ class RowsContract(LedgerContract, ABC):
     def test_values_arrive_as_they_are(self, target: Target, plan: Plan, session: Session) -> None:
         """Nothing becomes null, is cut, or is taken for something else; keys that are alike are different."""
         deliver(session, plan, self.slice(target, plan, EXACT))
-        found = self.rows(target)
+        table = self.rows(target)
         for k, n, v, t in EXACT:
-            assert found.get((str(k), int(n or 0))) == (v, t)
-        assert len(found) == len(EXACT)
+            assert table.get((str(k), int(n or 0))) == (v, t)
+        assert len(table) == len(EXACT)
 
     def test_doubles_arrive_as_they_are(self, target: Target, session: Session) -> None:
         """To the last bit."""
         rows = self.frame([(f"k{n}", n, n, "x", d) for n, d in enumerate(DOUBLES)])
         plan = _agreed(target, rows.schema)
         deliver(session, plan, Slice(0, target.check(rows, plan), BASE_US))
-        found = [value for value in self.doubles(target) if value is not None]
-        assert sorted(found) == sorted(DOUBLES)
+        stored = [value for value in self.doubles(target) if value is not None]
+        assert sorted(stored) == sorted(DOUBLES)
 
     def test_many_rows_arrive_once(self, target: Target, plan: Plan, session: Session) -> None:
         """What is finished is there: every reader sees all of it."""
@@ -145,13 +139,17 @@ class RowsContract(LedgerContract, ABC):
         deliver(session, plan, self.slice(target, plan, records))
         assert self.rows(target) == {(f"k{i % 37}", i): (i * i, str(i)) for i in range(5_000)}
 
-    def test_an_empty_slice_is_written(self, target: Target, plan: Plan, session: Session) -> None:
-        """A batch without rows is no error."""
+    def test_slice_without_rows_is_written(
+        self, target: Target, plan: Plan, session: Session
+    ) -> None:
+        """A window may have no rows at all; a second `drain` has none either."""
         deliver(session, plan, self.slice(target, plan, []))
+        deliver(session, plan)
         assert self.rows(target) == {}
+        assert row_of(session).epoch == 1
 
     def test_many_slices_share_a_window(self, target: Target, plan: Plan, session: Session) -> None:
-        """Rows of several calls may be on their way together; after `drain` none is."""
+        """Rows of several calls may be on their way together."""
         slices = []
         for i in range(30):
             records: list[Record] = [(f"k{n}", 50 * i + n, i, str(i)) for n in range(50)]
@@ -161,17 +159,6 @@ class RowsContract(LedgerContract, ABC):
             (f"k{n}", 50 * i + n): (i, str(i)) for i in range(30) for n in range(50)
         }
 
-    def test_the_ledger_may_be_read_between_slices(
-        self, target: Target, plan: Plan, session: Session, window: Window
-    ) -> None:
-        """What a session has read is read to its end: a result that is left open blocks no later rows."""
-        session.start(window)
-        for n, record in enumerate(ROWS):
-            session.write(plan, self.slice(target, plan, [record], us=BASE_US + n))
-            assert row_of(session).begun == window
-        assert finish(session, window, drained(session)) is Outcome.APPLIED
-        assert len(self.rows(target)) == len(ROWS)
-
     def test_rows_of_two_plans_share_a_window(self, target: Target, session: Session) -> None:
         """The query got another column while epochs were pending, and lost it again."""
         frames = [
@@ -179,86 +166,106 @@ class RowsContract(LedgerContract, ABC):
             self.frame([("b", 2, 2, "y", 0.5)]),
             self.frame([("c", 3, 3, "z")]),
         ]
-        slices = []
-        for us, rows in enumerate(frames):
-            plan = _agreed(target, rows.schema)
-            slices.append((plan, Slice(0, target.check(rows, plan), BASE_US + us)))
-        begin(session, window := begun_window(0, rows=3))
-        session.start(window)
-        for each in slices:
-            session.write(*each)
-        assert finish(session, window, drained(session)) is Outcome.APPLIED
+        plans = [_agreed(target, rows.schema) for rows in frames]
+        seen = row_of(session)
+        for us, (plan, rows) in enumerate(zip(plans, frames, strict=True)):
+            session.write(plan, Slice(0, target.check(rows, plan), BASE_US + us))
+        assert finish(session, seen, following(seen)) is Outcome.APPLIED
         assert self.rows(target) == {("a", 1): (1, "x"), ("b", 2): (2, "y"), ("c", 3): (3, "z")}
         assert [value for value in self.doubles(target) if value is not None] == [0.5]
 
-    def test_there_may_be_nothing_to_drain(self, target: Target, session: Session) -> None:
-        """A window without rows, and a second `drain`."""
-        begin(session, window := begun_window(0, rows=0))
-        session.start(window)
-        session.drain()
-        session.drain()
-        assert finish(session, window) is Outcome.APPLIED
-        assert self.rows(target) == {}
-
     @pytest.mark.parametrize("at", [0, 1])
-    def test_what_is_refused_is_raised(
-        self, target: Target, plan: Plan, session: Session, window: Window, at: int
+    def test_refused_rows_raise(
+        self, target: Target, plan: Plan, session: Session, query_id: str, at: int
     ) -> None:
-        """By `drain` at the latest, also if the rows behind it are taken; all are then written again."""
+        """By `finish` at the latest, and it has no effect; another session writes the window again."""
         rows = self.slice(target, plan, ROWS)
         slices = [(plan, rows)]
         slices.insert(at, self.unwritable(target, plan))
-        session.start(window)
+        seen = row_of(session)
         with pytest.raises(self.unwritable_error):
-            _write_all(session, slices)
-        receipts = write_window(session, window, plan, rows)
-        assert finish(session, window, receipts) is Outcome.APPLIED
+            write_all(session, slices, seen)
+        session.close()
+        with target.connect(query_id) as other:
+            assert other.read() == seen
+            deliver(other, plan, rows)
         assert self.rows(target) == {("a", 1): (10, "x"), ("b", 2): (None, "y")}
 
-    def test_of_many_finishers_one_wins(
-        self, target: Target, plan: Plan, window: Window, owner: Owner
+    def test_session_closes_twice_with_rows_pending(
+        self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
-        """Flushers that finish one window at the same time: it counts once, and its rows are there once."""
-        ready = threading.Barrier(RACERS)
-        rows = self.slice(target, plan, ROWS)
+        """The next session writes the window."""
+        seen, rows = row_of(session), self.slice(target, plan, ROWS)
+        session.write(plan, rows)
+        session.close()
+        session.close()
+        with target.connect(query_id) as other:
+            assert other.read() == seen
+            deliver(other, plan, rows)
+        assert len(self.rows(target)) == len(ROWS)
 
-        def deliver_alone(_: int) -> Outcome:
-            with target.connect(owner) as racer:
+    def test_update_that_waits_compares_what_it_finds(
+        self, target: Target, plan: Plan, session: Session, query_id: str
+    ) -> None:
+        """A flusher has written rows, and an operator's command moves the row: one of them wins."""
+        with target.connect(query_id) as other, ThreadPoolExecutor(1) as pool:
+            seen = row_of(other)
+            assert row_of(session) == seen
+            moved, finished = following(seen, 7), following(seen)
+            session.write(plan, self.slice(target, plan, ROWS))
+            waiting = pool.submit(outcome_of, target, lambda: finish(other, seen, moved))
+            wait([waiting], timeout=_WAITS_S)
+            ended = outcome_of(target, lambda: finish(session, seen, finished))
+            replaced = waiting.result()
+        with target.connect(query_id) as third:
+            row = row_of(third)
+        assert row in (seen, moved, finished)
+        for outcome, after in ((replaced, moved), (ended, finished)):
+            if outcome is not Outcome.UNKNOWN:
+                assert (outcome is Outcome.APPLIED) == (row == after)
+
+    def test_one_of_many_racing_flushers_wins(
+        self, target: Target, plan: Plan, session: Session, query_id: str
+    ) -> None:
+        """Flushers that finish one window at once: it counts once, and its rows are in the table once."""
+        seen, ready = row_of(session), threading.Barrier(RACERS)
+        rows = self.slice(target, plan, ROWS)
+        session.close()
+
+        def flush_alone(_: int) -> Outcome:
+            with target.connect(query_id) as racer:
 
                 def update() -> Outcome:
                     try:
-                        receipts = write_window(racer, window, plan, rows)
-                    except BaseException:
-                        ready.abort()  # one that holds a lock keeps the others from coming so far
-                        raise
-                    with contextlib.suppress(threading.BrokenBarrierError):
-                        ready.wait(_PATIENCE_S)
-                    return finish(racer, window, receipts)
+                        if racer.read() != seen:
+                            return Outcome.CONFLICT
+                        racer.write(plan, rows)
+                    finally:
+                        with contextlib.suppress(threading.BrokenBarrierError):
+                            ready.wait(
+                                _PATIENCE_S
+                            )  # one that holds a lock keeps the others from it
+                    return finish(racer, seen, following(seen))
 
                 return outcome_of(target, update)
 
         with ThreadPoolExecutor(RACERS) as pool:
-            outcomes = list(pool.map(deliver_alone, range(RACERS)))
-        with target.connect(owner) as last:
+            outcomes = list(pool.map(flush_alone, range(RACERS)))
+        with target.connect(query_id) as last:
             applied = outcomes.count(Outcome.APPLIED)
             assert applied <= 1
-            if row_of(last).begun is not None:  # each has kept another one from it
+            if row_of(last) == seen:  # each has kept the others from it
                 assert applied == 0
-                receipts = write_window(last, window, plan, rows)
-                assert finish(last, window, receipts) is Outcome.APPLIED
-            assert row_of(last).last == window
+                deliver(last, plan, rows)
+            assert row_of(last).epoch == seen.epoch + 1
         assert self.rows(target) == {("a", 1): (10, "x"), ("b", 2): (None, "y")}
 
     # --- what travels ---
 
-    def test_the_plan_travels(self, plan: Plan) -> None:
+    def test_plan_travels(self, plan: Plan) -> None:
         """A plan pickles, and survives the log."""
         assert pickle.loads(pickle.dumps(plan)) == plan  # noqa: S301 - our own bytes
         assert Plan.from_json(plan.to_json(), "plan") == plan
-
-    def test_an_unknown_error_is_fatal(self, target: Target) -> None:
-        """An unknown error stops the flush; it is never retried in silence."""
-        assert target.classify(ValueError("never seen")) == "fatal"
 
 
 def frame(records: Sequence[Record | DoubleRecord]) -> pa.RecordBatch:
@@ -274,37 +281,18 @@ def _agreed(target: Target, schema: pa.Schema) -> Plan:
 
 
 def deliver(session: Session, plan: Plan, *slices: Slice) -> None:
-    """Bring slices into the target as a flusher does, as the window after the mark."""
-    rows = sum(each.batch.num_rows for each in slices)
-    window = begun_window(row_of(session).flushed + 1, rows)
-    assert begin(session, window) is Outcome.APPLIED
-    session.start(window)
-    for each in slices:
-        session.write(plan, each)
-    assert finish(session, window, drained(session)) is Outcome.APPLIED
+    """Bring slices into the target as a flusher does, as the window after the ledger row."""
+    seen = row_of(session)
+    for rows in slices:
+        session.write(plan, rows)
+    assert finish(session, seen, following(seen)) is Outcome.APPLIED
 
 
-def _write_all(session: Session, slices: Sequence[tuple[Plan, Slice]]) -> None:
-    for each in slices:
-        session.write(*each)
-    session.drain()
-
-
-def drained(session: Session) -> tuple[bytes, ...]:
-    """Drain; return the receipts, none where rows are not staged."""
-    return session.drain() or ()
-
-
-def write_window(session: Session, window: Window, plan: Plan, rows: Slice) -> tuple[bytes, ...]:
-    """Write a window from the start; return its receipts."""
-    session.start(window)
-    return write_and_drain(session, plan, rows)
-
-
-def write_and_drain(session: Session, plan: Plan, rows: Slice) -> tuple[bytes, ...]:
-    """Write rows; return their receipts."""
-    session.write(plan, rows)
-    return drained(session)
+def write_all(session: Session, slices: Sequence[tuple[Plan, Slice]], seen: LedgerRow) -> None:
+    """Write a window, and finish it; whichever raises."""
+    for plan, rows in slices:
+        session.write(plan, rows)
+    finish(session, seen, following(seen))
 
 
 @contextlib.contextmanager

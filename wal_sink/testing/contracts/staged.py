@@ -1,4 +1,4 @@
-"""Checks a target whose rows are staged, and count when `finish` commits them: guarantees 9 to 11.
+"""Checks a target whose rows are staged, and count when `finish` adds them: guarantees 8 to 10.
 
 A plug-in author gives a fixture and two methods::
 
@@ -28,18 +28,11 @@ from pathlib import Path
 
 import pytest
 
-from wal_sink.model.ledger import Outcome, Owner, Window
+from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import Delivery, Session, Slice, StagedSession, Target
-from wal_sink.testing.contracts.ledger import begin, begun_window, finish, row_of
-from wal_sink.testing.contracts.rows import (
-    ROWS,
-    Record,
-    deliver,
-    refused,
-    write_and_drain,
-    write_window,
-)
+from wal_sink.targets.base import Session, Slice, StagedSession, Target
+from wal_sink.testing.contracts.ledger import finish, following, row_of
+from wal_sink.testing.contracts.rows import ROWS, Record, deliver, refused
 from wal_sink.testing.contracts.transactional import CountedContract
 from wal_sink.testing.pauses import PAUSES, Pause, Point, pauses, pausing
 
@@ -53,73 +46,71 @@ RECEIPT_BYTES = 16_384
 """A window may have thousands of receipts, which the driver collects."""
 
 
+def stage(session: Session, plan: Plan, rows: Slice) -> tuple[bytes, ...]:
+    """Write rows; return their receipts."""
+    assert isinstance(session, StagedSession)
+    session.write(plan, rows)
+    return session.drain()
+
+
 class StagedContract(CountedContract):
     """Subclass as `Test…` with a fixture `target`, `records` and `doubles`."""
 
-    def test_the_target_is_what_this_suite_is_for(self, target: Target, session: Session) -> None:
-        """Many sessions stage, one commits."""
-        assert target.delivery is Delivery.STAGED, "see the suites of wal_sink.testing.contracts"
+    def test_session_is_of_this_suite(self, target: Target, session: Session) -> None:
+        """Many sessions stage, one finishes."""
+        assert isinstance(session, StagedSession), "see wal_sink.testing.contracts.cells"
         assert target.parallel_writes
-        assert isinstance(session, StagedSession)
 
     @pytest.mark.usefixtures("session")
-    def test_a_drain_has_the_receipts_since_the_last_one(
-        self, target: Target, plan: Plan, owner: Owner
+    def test_drain_returns_receipts_since_the_last_one(
+        self, target: Target, plan: Plan, query_id: str
     ) -> None:
-        """So each row is under one receipt."""
-        with target.connect(owner) as other:
-            receipts = write_and_drain(other, plan, self.slice(target, plan, ROWS))
-            more = write_and_drain(other, plan, self.slice(target, plan, OTHERS))
-            assert other.drain() == ()
+        """So each row is under one receipt; nobody sees it."""
+        with target.connect(query_id) as other:
+            receipts = stage(other, plan, self.slice(target, plan, ROWS))
+            more = stage(other, plan, self.slice(target, plan, OTHERS))
+            assert other.drain() == ()  # type: ignore[attr-defined]
         assert receipts
         assert more
         assert not {*receipts} & {*more}
         assert max(map(len, receipts + more)) <= RECEIPT_BYTES
+        assert self.records(target) == []
 
-    def test_what_other_processes_have_staged_counts(
-        self, target: Target, plan: Plan, session: Session, window: Window, owner: Owner
+    def test_rows_staged_by_other_processes_count(
+        self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
-        """Their sessions are long closed when the flusher commits what they wrote."""
-        session.start(window)
+        """Their sessions are closed when the flusher finishes; its own rows count as well."""
+        seen = row_of(session)
         session.write(plan, self.slice(target, plan, ROWS))
         with ProcessPoolExecutor(1, multiprocessing.get_context("forkserver")) as pool:
-            elsewhere = pool.submit(
-                _stage_elsewhere, target, owner, plan, self.slice(target, plan, OTHERS)
-            ).result()
+            others = self.slice(target, plan, OTHERS)
+            receipts = pool.submit(_stage_elsewhere, target, query_id, plan, others).result()
         assert self.records(target) == []
-        receipts = (*(session.drain() or ()), *elsewhere)
-        assert finish(session, window, receipts) is Outcome.APPLIED
-        assert sorted(map(str, self.records(target))) == sorted(map(str, ROWS + OTHERS))
+        assert finish(session, seen, following(seen), receipts) is Outcome.APPLIED
+        self.assert_records(target, ROWS + OTHERS)
 
-    def test_only_what_finish_is_given_counts(
-        self, target: Target, plan: Plan, session: Session, window: Window
+    def test_only_receipts_given_to_finish_count(
+        self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
-        """A try that died has left receipts which no flusher has; they are of no window."""
-        write_window(session, window, plan, self.slice(target, plan, OTHERS))
-        receipts = write_window(session, window, plan, self.slice(target, plan, ROWS))
-        assert finish(session, window, receipts) is Outcome.APPLIED
+        """A try that died has left receipts which no flusher has."""
+        with target.connect(query_id) as died:
+            stage(died, plan, self.slice(target, plan, OTHERS))
+            receipts = stage(died, plan, self.slice(target, plan, ROWS))
+        seen = row_of(session)
+        assert finish(session, seen, following(seen), receipts) is Outcome.APPLIED
         deliver(session, plan, self.slice(target, plan, ROWS))
-        assert sorted(map(str, self.records(target))) == sorted(map(str, ROWS * 2))
+        self.assert_records(target, ROWS * 2)
 
-    def test_another_session_may_finish(
-        self, target: Target, plan: Plan, session: Session, window: Window, owner: Owner
+    def test_receipts_are_added_once(
+        self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
-        """A receipt does not depend on the session that made it."""
-        receipts = write_window(session, window, plan, self.slice(target, plan, ROWS))
-        session.close()
-        with target.connect(owner) as other:
-            assert finish(other, window, receipts) is Outcome.APPLIED
-        assert len(self.records(target)) == len(ROWS)
-
-    def test_receipts_are_committed_once(
-        self, target: Target, plan: Plan, session: Session, window: Window, owner: Owner
-    ) -> None:
-        """Neither for the same window again nor, by a session that knows no better, for a later one."""
-        receipts = write_window(session, window, plan, self.slice(target, plan, ROWS))
-        assert finish(session, window, receipts) is Outcome.APPLIED
-        with target.connect(owner) as late, refused(target):
-            assert finish(late, window, receipts) is Outcome.CONFLICT
-        assert len(self.records(target)) == len(ROWS)
+        """Not again by a session that has read the ledger row before."""
+        seen = row_of(session)
+        receipts = stage(session, plan, self.slice(target, plan, ROWS))
+        assert finish(session, seen, following(seen), receipts) is Outcome.APPLIED
+        with target.connect(query_id) as late, refused(target):
+            assert finish(late, seen, following(seen), receipts) is Outcome.CONFLICT
+        self.assert_records(target, ROWS)
 
     def conflict_after_commit(
         self,
@@ -134,89 +125,76 @@ class StagedContract(CountedContract):
         pytest.skip("the target's suite has no conflict_after_commit")
 
     @pytest.mark.parametrize("moved_on", [False, True])
-    def test_a_commit_that_met_itself_is_not_refused(
-        self,
-        target: Target,
-        plan: Plan,
-        session: Session,
-        window: Window,
-        owner: Owner,
-        *,
-        moved_on: bool,
+    def test_commit_that_met_itself_is_no_conflict(
+        self, target: Target, plan: Plan, session: Session, query_id: str, *, moved_on: bool
     ) -> None:
-        """It took effect; what is refused would be deleted. Another flusher may have moved the row on."""
-        receipts = write_window(session, window, plan, self.slice(target, plan, ROWS))
+        """It took effect; after a conflict its files would be deleted. Another flusher may go on."""
+        seen = row_of(session)
+        receipts = stage(session, plan, self.slice(target, plan, ROWS))
 
         def landed() -> None:
             if moved_on:
-                with target.connect(owner) as other:
-                    assert begin(other, begun_window(1, rows=0)) is Outcome.APPLIED
+                with target.connect(query_id) as other:
+                    deliver(other, plan)
 
         outcome = Outcome.UNKNOWN
         with pytest.MonkeyPatch.context() as patch, refused(target):
             self.conflict_after_commit(patch, landed)
-            outcome = finish(session, window, receipts)
+            outcome = finish(session, seen, following(seen), receipts)
         assert outcome is not Outcome.CONFLICT
-        with target.connect(owner) as other:
-            assert row_of(other).flushed == 0
-        assert sorted(map(str, self.records(target))) == sorted(map(str, ROWS))
+        with target.connect(query_id) as other:
+            assert row_of(other).epoch == seen.epoch + 1 + moved_on
+        self.assert_records(target, ROWS)
 
-    def test_finish_is_refused_when_another_window_is_begun(
-        self, target: Target, plan: Plan, session: Session, window: Window
+    def test_conflict_adds_no_staged_rows(
+        self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
-        """Nothing becomes visible, and the mark stays."""
-        other = begun_window(0, rows=len(ROWS))
-        receipts = write_window(session, other, plan, self.slice(target, plan, ROWS))
+        """The ledger row was moved to another attempt: nothing becomes visible, and it stays."""
+        seen = row_of(session)
+        receipts = stage(session, plan, self.slice(target, plan, ROWS))
+        with target.connect(query_id) as other:
+            deliver(other, plan)
+            row = row_of(other)
         with refused(target):
-            assert finish(session, other, receipts) is Outcome.CONFLICT
+            assert finish(session, seen, following(seen), receipts) is Outcome.CONFLICT
         assert self.records(target) == []
-        assert row_of(session).begun == window
-
-    def test_what_is_discarded_does_not_count(
-        self, target: Target, plan: Plan, session: Session, window: Window
-    ) -> None:
-        """If `finish` comes all the same, and the rows are gone, nothing may become visible."""
-        assert isinstance(session, StagedSession)
-        lost = write_window(session, window, plan, self.slice(target, plan, OTHERS))
-        receipts = write_window(session, window, plan, self.slice(target, plan, ROWS))
-        session.discard(lost)
-        session.discard(lost)
-        assert finish(session, window, receipts) is Outcome.APPLIED
-        assert sorted(map(str, self.records(target))) == sorted(map(str, ROWS))
+        assert row_of(session) == row
 
     @pytest.mark.parametrize("gone", [{0}, {1}, {2}, {0, 1, 2}])
-    def test_finish_needs_what_is_staged(
-        self, target: Target, plan: Plan, session: Session, window: Window, gone: set[int]
+    def test_discarded_receipt_is_not_added(
+        self, target: Target, plan: Plan, session: Session, query_id: str, gone: set[int]
     ) -> None:
-        """Rows of a receipt are gone, of one or of all: the mark must not move without them."""
+        """Rows of one receipt are gone, or of all: the ledger row must not move without them."""
         assert isinstance(session, StagedSession)
-        rows = self.slice(target, plan, ROWS)
-        session.start(window)
-        drains = [write_and_drain(session, plan, rows) for _ in range(3)]
+        seen, rows = row_of(session), self.slice(target, plan, ROWS)
+        drains = [stage(session, plan, rows) for _ in range(3)]
         for number in gone:
             session.discard(drains[number])
+            session.discard(drains[number])
         with refused(target):
-            assert finish(session, window, sum(drains, ())) is Outcome.CONFLICT
+            assert finish(session, seen, following(seen), sum(drains, ())) is Outcome.CONFLICT
+        session.close()
         assert self.records(target) == []
-        assert row_of(session).begun == window
+        with target.connect(query_id) as other:
+            assert other.read() == seen
+            deliver(other, plan, rows)
+        self.assert_records(target, ROWS)
 
     @pytest.mark.parametrize("point", KILLED_AT)
-    def test_a_flusher_is_killed(
+    def test_killed_flusher_leaves_whole_windows(
         self,
         target: Target,
         plan: Plan,
         session: Session,
-        window: Window,
-        owner: Owner,
         tmp_path: Path,
         point: Point,
     ) -> None:
         """With half of its rows staged, with all of them, or right after `finish` has answered."""
-        marker = tmp_path / "reached"
-        rows = self.slice(target, plan, ROWS)
-        pause = Pause(point=point, table="t", epoch=0, marker=str(marker))
+        seen, rows = row_of(session), self.slice(target, plan, ROWS)
+        marker, new = tmp_path / "reached", following(seen)
+        pause = pauses(Pause(point=point, table="t", epoch=0, marker=str(marker)))
         flusher = multiprocessing.get_context("forkserver").Process(
-            target=_flush_elsewhere, args=(target, owner, window, plan, rows, pauses(pause))
+            target=_flush_elsewhere, args=(target, new, plan, rows, pause)
         )
         flusher.start()
         try:
@@ -229,22 +207,22 @@ class StagedContract(CountedContract):
             flusher.kill()
             flusher.join()
         if point != "finished":
-            assert row_of(session).begun == window
+            assert row_of(session) == seen
             assert self.records(target) == []
-            receipts = write_window(session, window, plan, rows)
-            assert finish(session, window, receipts) is Outcome.APPLIED
-        assert row_of(session).last == window
-        assert sorted(map(str, self.records(target))) == sorted(map(str, ROWS))
+            deliver(session, plan, rows)
+        else:
+            assert row_of(session) == new
+        self.assert_records(target, ROWS)
 
 
-def _stage_elsewhere(target: Target, owner: Owner, plan: Plan, rows: Slice) -> tuple[bytes, ...]:
-    with target.connect(owner) as session:
-        return write_and_drain(session, plan, rows)
+def _stage_elsewhere(target: Target, query_id: str, plan: Plan, rows: Slice) -> tuple[bytes, ...]:
+    with target.connect(query_id) as session:
+        return stage(session, plan, rows)
 
 
-def _flush_elsewhere(
-    target: Target, owner: Owner, window: Window, plan: Plan, rows: Slice, paused: str
-) -> None:
-    os.environ[PAUSES] = paused
-    with pausing(target.connect(owner), "t") as session:
-        finish(session, window, write_window(session, window, plan, rows))
+def _flush_elsewhere(target: Target, new: LedgerRow, plan: Plan, rows: Slice, pause: str) -> None:
+    os.environ[PAUSES] = pause
+    with pausing(target.connect(new.query_id), "t") as session:
+        seen = row_of(session)
+        session.write(plan, rows)
+        finish(session, seen, new)

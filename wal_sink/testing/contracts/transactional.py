@@ -1,6 +1,6 @@
-"""Checks targets whose rows count when `commit` takes effect: guarantees 7 and 8, and those of SQL databases.
+"""Checks targets whose rows count when `finish` takes effect: guarantee 7, and what SQL databases owe.
 
-A plug-in author gives a fixture and two methods, alike to each suite here::
+A plug-in author gives a fixture and two methods, the same for each suite here::
 
     class TestMyTarget(TransactionalContract):  # or SqlContract, of a target that derives SqlTarget
         @pytest.fixture
@@ -27,24 +27,14 @@ from typing import Any
 
 import pytest
 
-from wal_sink.model.ledger import Outcome, Owner, Window
+from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
-from wal_sink.protocol import ledger as protocol
-from wal_sink.targets.base import Delivery, Session, Target
+from wal_sink.targets.base import Session, Target, TransactionalSession
 from wal_sink.targets.sql import SqlTarget
 from wal_sink.targets.sql.ledger import Ledger
 from wal_sink.testing.contracts.kills import KillsContract
-from wal_sink.testing.contracts.ledger import begin, begun_window, commit, finish, row_of
-from wal_sink.testing.contracts.rows import (
-    ROWS,
-    Record,
-    Table,
-    deliver,
-    drained,
-    refused,
-    write_and_drain,
-    write_window,
-)
+from wal_sink.testing.contracts.ledger import finish, following, row_of
+from wal_sink.testing.contracts.rows import ROWS, Record, Table, deliver, refused, write_all
 
 
 class CountedContract(KillsContract):
@@ -55,169 +45,110 @@ class CountedContract(KillsContract):
         """Read the whole table by other means than the target, doubled rows twice."""
 
     def rows(self, target: Target) -> Table:
-        """Return the rows by (k, n); fail for one that is there twice."""
+        """Return the rows by (k, n); fail for one that is in the table twice."""
         records = self.records(target)
         assert len(set(records)) == len(records), "rows are doubled"
         return {(str(k), int(n or 0)): (v, t) for k, n, v, t in records}
 
-    def test_no_row_is_seen_before_finish(
-        self, target: Target, plan: Plan, session: Session, window: Window
-    ) -> None:
-        """Neither while they are written nor after `drain`; afterwards all are."""
-        session.start(window)
-        session.write(plan, self.slice(target, plan, ROWS))
-        assert self.records(target) == []
-        receipts = drained(session)
-        assert self.records(target) == []
-        assert finish(session, window, receipts) is Outcome.APPLIED
-        assert sorted(map(str, self.records(target))) == sorted(map(str, ROWS))
+    def assert_records(self, target: Target, expected: list[Record]) -> None:
+        """Compare the table with rows, in any order."""
+        assert sorted(map(str, self.records(target))) == sorted(map(str, expected))
 
-    def test_equal_rows_are_different_rows(
+    def test_rows_are_visible_after_finish_only(
         self, target: Target, plan: Plan, session: Session
     ) -> None:
+        """While rows are written readers see none of them; afterwards all."""
+        seen = row_of(session)
+        session.write(plan, self.slice(target, plan, ROWS))
+        assert self.records(target) == []
+        assert finish(session, seen, following(seen)) is Outcome.APPLIED
+        self.assert_records(target, ROWS)
+
+    def test_equal_rows_are_all_kept(self, target: Target, plan: Plan, session: Session) -> None:
         """Without a key, each row of the log is a row of the table: balances and counters are exact."""
         deliver(session, plan, self.slice(target, plan, ROWS), self.slice(target, plan, ROWS))
         deliver(session, plan, self.slice(target, plan, ROWS))
-        assert sorted(map(str, self.records(target))) == sorted(map(str, ROWS * 3))
+        self.assert_records(target, ROWS * 3)
 
-    def test_start_forgets_what_was_written(
-        self, target: Target, plan: Plan, session: Session, window: Window
+    def test_closed_session_leaves_no_rows(
+        self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
-        """A flusher that was interrupted writes all rows of its window again."""
-        session.start(window)
+        """The ledger row moves for another session, without these rows."""
         session.write(plan, self.slice(target, plan, ROWS))
-        receipts = write_window(session, window, plan, self.slice(target, plan, ROWS))
-        assert finish(session, window, receipts) is Outcome.APPLIED
-        assert len(self.records(target)) == len(ROWS)
-
-    def test_a_session_that_ends_before_finish_leaves_nothing(
-        self, target: Target, plan: Plan, session: Session, window: Window, owner: Owner
-    ) -> None:
-        """Nothing but the begun window, which the next session finishes."""
-        write_window(session, window, plan, self.slice(target, plan, ROWS))
         session.close()
-        with target.connect(owner) as other:
+        with target.connect(query_id) as other:
             assert self.records(target) == []
-            assert row_of(other).begun == window
-            receipts = write_window(other, window, plan, self.slice(target, plan, ROWS))
-            assert finish(other, window, receipts) is Outcome.APPLIED
-        assert len(self.records(target)) == len(ROWS)
+            deliver(other, plan)
+            assert self.records(target) == []
+            deliver(other, plan, self.slice(target, plan, ROWS))
+        self.assert_records(target, ROWS)
 
     @pytest.mark.parametrize("first", [0, 1])
-    def test_of_two_sessions_one_delivers(
-        self,
-        target: Target,
-        plan: Plan,
-        session: Session,
-        window: Window,
-        owner: Owner,
-        first: int,
+    def test_one_of_two_sessions_adds_rows(
+        self, target: Target, plan: Plan, session: Session, query_id: str, first: int
     ) -> None:
-        """Two flushers resume one window. One of them waits, is refused, or raises; rows come once."""
-        session.start(window)
-        session.write(plan, self.slice(target, plan, ROWS))
-        with target.connect(owner) as other:
+        """Two flushers write one window. One of them waits, has a conflict, or raises; rows come once."""
+        seen, rows = row_of(session), self.slice(target, plan, ROWS)
+        session.write(plan, rows)
+        with target.connect(query_id) as other:
             with refused(target):
-                other.start(window)
-                other.write(plan, self.slice(target, plan, ROWS))
+                if other.read() == seen:
+                    other.write(plan, rows)
             both = (session, other)
-            delivered = [_finished(target, both[i], window) for i in (first, 1 - first)]
-            assert sorted(delivered) == [False, True]
-            with target.connect(owner) as third:
-                assert row_of(third).flushed == 0
+            applied = [_finished(target, both[i], seen) for i in (first, 1 - first)]
+        with target.connect(query_id) as third:
+            assert sum(applied) <= 1
+            if not any(applied):  # each has kept the other from it
+                assert third.read() == seen
+                deliver(third, plan, rows)
+            assert row_of(third).epoch == seen.epoch + 1
         assert len(self.records(target)) == len(ROWS)
 
-    def test_a_window_is_finished_once(
-        self, target: Target, plan: Plan, session: Session, owner: Owner
+    def test_stalled_session_adds_no_rows(
+        self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
-        """A flusher that wakes after the window was finished, and another one begun, adds nothing."""
-        deliver(session, plan, self.slice(target, plan, ROWS))
-        first = row_of(session).last
-        assert first is not None
-        begin(session, begun_window(1, rows=len(ROWS)))
-        with target.connect(owner) as late, refused(target):
-            receipts = write_window(late, first, plan, self.slice(target, plan, ROWS))
-            assert finish(late, first, receipts) is Outcome.CONFLICT
-        assert len(self.records(target)) == len(ROWS)
-        assert row_of(session).flushed == 0
+        """It wakes after another one has finished the window: before it writes, or after."""
+        rows = self.slice(target, plan, ROWS)
+        with target.connect(query_id) as stalled:
+            seen = row_of(stalled)
+            deliver(session, plan, rows)
+            with refused(target):
+                stalled.write(plan, rows)
+                assert finish(stalled, seen, following(seen)) is Outcome.CONFLICT
+        self.assert_records(target, ROWS)
+        assert row_of(session).epoch == seen.epoch + 1
 
 
-def _finished(target: Target, session: Session, window: Window) -> bool:
+def _finished(target: Target, session: Session, seen: LedgerRow) -> bool:
     finished = False
     with refused(target):
-        finished = finish(session, window, drained(session)) is Outcome.APPLIED
+        finished = finish(session, seen, following(seen)) is Outcome.APPLIED
     return finished  # noqa: RET504 -- the block may end by an error that passes
 
 
 class TransactionalContract(CountedContract):
     """Subclass as `Test…` with a fixture `target`, `records` and `doubles`."""
 
-    def test_the_target_is_what_this_suite_is_for(self, target: Target) -> None:
+    def test_session_is_of_this_suite(self, target: Target, session: Session) -> None:
         """A transaction belongs to one session."""
-        assert target.delivery is Delivery.TRANSACTIONAL, (
-            "see the suites of wal_sink.testing.contracts"
-        )
+        assert isinstance(session, TransactionalSession), "see wal_sink.testing.contracts.cells"
         assert not target.parallel_writes
 
-    def test_start_forgets_what_was_drained(
-        self, target: Target, plan: Plan, session: Session, window: Window
+    def test_error_leaves_nothing_of_the_window(
+        self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
-        """The server has taken the rows, and its transaction is given up."""
-        write_window(session, window, plan, self.slice(target, plan, ROWS))
-        write_window(session, window, plan, self.slice(target, plan, ROWS))
-        assert finish(session, window) is Outcome.APPLIED
-        assert len(self.records(target)) == len(ROWS)
-
-    def test_finish_without_the_rows_is_not_applied(
-        self, target: Target, plan: Plan, session: Session, window: Window, owner: Owner
-    ) -> None:
-        """The rows were written in a session that is lost: the mark must not move without them."""
-        write_window(session, window, plan, self.slice(target, plan, ROWS))
-        session.close()
-        with target.connect(owner) as other:
-            with refused(target):
-                assert finish(other, window) is Outcome.CONFLICT
-            assert row_of(other).flushed == -1
-        assert self.records(target) == []
-
-    def test_another_update_commits_no_rows(
-        self, target: Target, plan: Plan, session: Session, window: Window, owner: Owner
-    ) -> None:
-        """The rows belong to `commit`; an update of the row in between gives them up."""
-        write_window(session, window, plan, self.slice(target, plan, ROWS))
+        """The flusher closes the session then: neither rows nor ledger row have changed."""
         seen = row_of(session)
-        moved = protocol.create(owner, 7)
-        assert session.compare_and_set(seen, moved) is Outcome.APPLIED
-        assert self.records(target) == []
-        with refused(target):
-            assert commit(session, seen) is Outcome.CONFLICT
-        assert self.records(target) == []
-        assert row_of(session) == moved
-
-    def test_rows_without_start_never_count(
-        self, target: Target, plan: Plan, session: Session, window: Window
-    ) -> None:
-        """They belong to no transaction that `finish` would end."""
-        with refused(target):
-            write_and_drain(session, plan, self.slice(target, plan, ROWS))
-        with refused(target):
-            assert finish(session, window) is Outcome.CONFLICT
-        assert self.records(target) == []
-
-    def test_an_error_leaves_nothing_of_the_window(
-        self, target: Target, plan: Plan, session: Session, window: Window
-    ) -> None:
-        """The transaction is over: `finish` must not commit the rows before the error."""
-        session.start(window)
         session.write(plan, self.slice(target, plan, ROWS))
         with pytest.raises(self.unwritable_error):
-            write_and_drain(session, *self.unwritable(target, plan))
-        with refused(target):
-            assert finish(session, window) is Outcome.CONFLICT
+            write_all(session, [self.unwritable(target, plan)], seen)
+        session.close()
         assert self.records(target) == []
+        with target.connect(query_id) as other:
+            assert other.read() == seen
 
 
-PROOF = "0123456789abcdef"
+LOCK_ID = "0123456789abcdef"
 
 
 class SqlContract(TransactionalContract):
@@ -226,7 +157,7 @@ class SqlContract(TransactionalContract):
     @pytest.fixture
     def connection(self, target: Target, plan: Plan) -> Iterator[Any]:
         """Open a connection as a session does."""
-        assert isinstance(target, SqlTarget), "use wal_sink.testing.contracts.transactional"
+        assert isinstance(target, SqlTarget), "use TransactionalContract"
         assert plan.target == target.name
         connection = target.open()
         yield connection
@@ -234,107 +165,86 @@ class SqlContract(TransactionalContract):
             connection.close()
 
     @pytest.fixture
-    def ledger(self, target: Target, connection: Any, owner: Owner) -> Ledger:
+    def ledger(self, target: Target, connection: Any, query_id: str) -> Ledger:
         """Return the ledger row of the session, in the connection's transaction."""
         assert isinstance(target, SqlTarget)
-        return Ledger(connection, target.ledger_name, target.parameter, owner)
+        return Ledger(connection, target.ledger_name, target.parameter, query_id)
 
     @pytest.fixture
     def uncommitted(
-        self,
-        target: Target,
-        plan: Plan,
-        session: Session,
-        window: Window,
-        connection: Any,
-        ledger: Ledger,
+        self, target: Target, plan: Plan, session: Session, connection: Any, ledger: Ledger
     ) -> Any:
         """Return the connection with all that finishes a window, but COMMIT."""
         assert isinstance(target, SqlTarget)
         seen = row_of(session)
-        assert ledger.lock(window, PROOF)
+        assert ledger.lock(seen, LOCK_ID)
         target.insert(connection, plan, self.slice(target, plan, ROWS).batch)
-        assert ledger.replace(seen, protocol.finish(seen), PROOF)
+        assert ledger.replace(seen, following(seen), LOCK_ID)
         return connection
 
-    def test_what_is_not_committed_leaves_neither_rows_nor_mark(
-        self,
-        target: Target,
-        plan: Plan,
-        session: Session,
-        window: Window,
-        uncommitted: Any,
+    def test_lost_connection_leaves_neither_rows_nor_epoch(
+        self, target: Target, plan: Plan, session: Session, uncommitted: Any
     ) -> None:
-        """The connection is lost between the last statement and COMMIT: ledger and table are as before."""
+        """It is lost between the last statement and COMMIT: ledger and table are as before."""
         uncommitted.close()
-        row = row_of(session)
-        assert (row.flushed, row.begun) == (-1, window), "the ledger's table has no transactions"
+        assert row_of(session).epoch == -1, "the ledger's table has no transactions"
         assert self.records(target) == [], "the table has no transactions"
-        write_window(session, window, plan, self.slice(target, plan, ROWS))
-        assert finish(session, window) is Outcome.APPLIED
+        deliver(session, plan, self.slice(target, plan, ROWS))
 
     @pytest.mark.usefixtures("session")
-    def test_a_window_has_one_commit(
-        self, target: Target, plan: Plan, owner: Owner, monkeypatch: pytest.MonkeyPatch
+    def test_window_has_one_commit(
+        self, target: Target, plan: Plan, query_id: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The connection is lost before the first COMMIT since `start`, or the second, and so on."""
+        """The connection is lost before the first COMMIT of the window, or the second, and so on."""
         assert isinstance(target, SqlTarget)
         rows = self.slice(target, plan, ROWS)
         commits, open_ = _Commits(), target.open
         monkeypatch.setattr(target, "open", lambda: _Connection(open_(), commits))
         for before in itertools.count():
-            with target.connect(owner) as session:
-                row = row_of(session)
-                if (window := row.begun) is None:
-                    window = begun_window(row.flushed + 1, rows=len(ROWS))
-                    assert begin(session, window) is Outcome.APPLIED
+            with target.connect(query_id) as session:
+                seen = row_of(session)
                 commits.left = before
                 with contextlib.suppress(_ConnectionLost):
-                    write_window(session, window, plan, rows)
-                    finish(session, window)
+                    session.write(plan, rows)
+                    finish(session, seen, following(seen))
                 lost, commits.left = commits.left < 0, None
-            with target.connect(owner) as other:
-                flushed = row_of(other).flushed
-            assert len(self.records(target)) == len(ROWS) * (flushed + 1)
+            with target.connect(query_id) as other:
+                epoch = row_of(other).epoch
+            assert len(self.records(target)) == len(ROWS) * (epoch + 1)
             if not lost:
                 break
         assert before > 0, "sessions commit over other connections than those of `open`"
 
-    def test_what_the_database_refuses_is_raised(
+    def test_refused_rows_raise_in_insert(
         self, target: Target, plan: Plan, connection: Any
     ) -> None:
-        """By `insert`, not later: the session takes what raises nothing for rows that are there."""
+        """Not later: the session takes what raises nothing for rows that are in the table."""
         assert isinstance(target, SqlTarget)
         changed, rows = self.unwritable(target, plan)
         with pytest.raises(Exception):  # noqa: B017, PT011 -- whatever the driver has for it
             target.insert(connection, changed, rows.batch)
 
-    def test_a_rollback_takes_back_rows_and_mark(
-        self, target: Target, session: Session, window: Window, uncommitted: Any
+    def test_rollback_takes_back_rows_and_epoch(
+        self, target: Target, session: Session, uncommitted: Any
     ) -> None:
         """The same on a connection that goes on."""
         uncommitted.rollback()
-        assert row_of(session).begun == window
+        assert row_of(session).epoch == -1
         assert self.records(target) == []
 
-    def test_an_update_counts_the_rows_that_it_finds(self, window: Window, ledger: Ledger) -> None:
-        """Where it changes nothing, too: an operator's command may write the row as it is."""
-        row = ledger.read()
-        assert row is not None
-        assert row.begun == window
-        assert ledger.touch(row) == 1
+    def test_update_counts_the_rows_it_finds(self, session: Session, ledger: Ledger) -> None:
+        """Also where it changes nothing: a claim may write the row as it is."""
+        assert ledger.touch(row_of(session)) == 1
 
-    def test_only_the_transaction_that_holds_the_row_finishes(
-        self, window: Window, connection: Any, ledger: Ledger
+    def test_ledger_row_moves_in_its_transaction_only(
+        self, session: Session, connection: Any, ledger: Ledger
     ) -> None:
-        """It alone reads the proof that it has written; `begun` is read as ever."""
-        assert ledger.lock(window, PROOF)
-        row = ledger.read()
-        assert row is not None
-        assert row.begun == window
-        assert not ledger.replace(row, protocol.finish(row), "1" + PROOF)
+        """A driver that has lost the transaction, and connected again without an error, moves nothing."""
+        seen = row_of(session)
+        assert ledger.lock(seen, LOCK_ID)
+        assert not ledger.replace(seen, following(seen), "1" + LOCK_ID)
         connection.rollback()
-        assert not ledger.replace(row, protocol.finish(row), PROOF)
+        assert not ledger.replace(seen, following(seen), LOCK_ID)
 
 
 class _ConnectionLost(Exception):
