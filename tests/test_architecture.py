@@ -46,25 +46,25 @@ PACKAGES = {
     "targets.iceberg": "targets model",
     "targets.postgresql": "targets targets.sql model",
     "targets.sqlalchemy": "targets targets.sql targets.postgresql model",
-    # What lies in the stores: Spark's checkpoint, and the log beside it. The log imports no target.
+    # What lies in the stores: Spark's checkpoint, and the log beside it, which changes by transitions alone.
     "checkpoint": "model state_backends",
-    "wal": "checkpoint model state_backends",
-    "configuration": "wal model targets",
+    "wal": "checkpoint protocol model state_backends",
+    "configuration": "wal protocol model targets",
     # How far it is. It never connects: no target is in its reach. The budget is decided from the backlog.
     "progress": "wal checkpoint protocol model",
     # The two halves, which meet in the log alone; and what is counted.
     "publish": "progress configuration wal checkpoint protocol model targets state_backends",
     "flush": "progress wal checkpoint protocol model targets state_backends",
-    "metrics": "progress wal checkpoint model",
+    "metrics": "progress wal checkpoint",
     # What a start would say, before it; then what drives: an operator at the command line, or Spark.
-    "admin": "flush progress configuration wal checkpoint protocol model targets state_backends",
+    "admin": "flush progress configuration wal checkpoint protocol model targets",
     "spark": "publish flush metrics progress configuration wal checkpoint protocol model targets",
     "wal_sink": "spark publish progress",
     # What production does not install: each needs an extra. The command `demo` imports the demo when it runs.
     "testing": "spark publish flush wal checkpoint targets targets.cassandra targets.sql"
     " targets.kafka targets.postgresql protocol model state_backends",
     "demo": "wal_sink testing targets targets.sqlalchemy targets.delta targets.iceberg wal model",
-    "cli": "demo admin publish metrics progress wal model targets state_backends",
+    "cli": "demo admin publish metrics progress wal targets",
 }
 
 OUTSIDE = {

@@ -1,4 +1,4 @@
-"""Makes the reference from the code: options, errors, commands, metrics; an example, and rules of the model.
+"""Makes the reference from the code: options, errors, commands, metrics; an example.
 
 What is made from declarations cannot differ from them. Each function returns Markdown.
 """
@@ -13,7 +13,6 @@ from typing import Any
 
 import typer
 
-from tests.protocol.test_model import test_a_rule_that_is_switched_off_is_missed
 from wal_sink import errors
 from wal_sink.cli.main import app
 from wal_sink.cli.options import option_groups
@@ -161,25 +160,11 @@ def redis_target() -> str:
     return f"```python\n{example.read_text(encoding='utf-8')}```\n"
 
 
-def model() -> str:
-    """Return each rule that the model's test switches off, and what the search finds then."""
-    (mark,) = test_a_rule_that_is_switched_off_is_missed.pytestmark  # type: ignore[attr-defined]
-    rows = []
-    for case in mark.args[1]:
-        number, _, what = case.id.partition("-")
-        rules, breaks = case.values
-        alone = "" if rules.zombie and rules.runs > 1 else "yes"
-        rows.append((f"[{number}](rules.md#rule-{number})", what.replace("-", " "), breaks, alone))
-    rows.sort(key=lambda row: int(row[0][1:].partition("]")[0]))
-    return _table(("rule", "left out or changed", "what the search finds", "with one driver"), rows)
-
-
 GENERATED: dict[str, Callable[[], str]] = {
     "options": options,
     "errors": error_page,
     "commands": commands,
     "metrics": metrics,
     "redis_target": redis_target,
-    "model": model,
 }
 """What replaces the line `<!-- generated: NAME -->` of a page."""

@@ -12,7 +12,7 @@ from rich.table import Table
 from typer.testing import CliRunner
 
 import wal_sink
-from wal_sink.admin.inspect import value_text
+from wal_sink.admin.show import value_text
 from wal_sink.cli.main import app
 from wal_sink.cli.terminal import LateBar, SafeFormatter, output
 from wal_sink.errors import LogUnavailable, OptionError
@@ -52,7 +52,7 @@ def test_texts_of_a_log_do_not_steer_the_terminal(capsys: pytest.CaptureFixture[
 
 
 def test_what_a_store_raises_is_an_error_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    """Also of a place that is neither log nor checkpoint, such as that of `skip --to`."""
+    """Also of a place that is neither log nor checkpoint, such as a folder to export to."""
     with pytest.raises(typer.Exit) as ended, output(as_json=True):
         raise PermissionError("/aside")
     shown = capsys.readouterr()
@@ -74,13 +74,13 @@ def test_the_version_is_told() -> None:
         ("options kafak", "Did you mean kafka?"),
         ("options kafka --jsno", "--json"),
         ("demo --target kafak", "Did you mean kafka?"),
-        ("demo --flights 3", "'3' is no whole number from 240 to 336,776."),
-        ("inspect /c first", "'first' is no whole number of 0 or more."),
-        ("inspect /c --rows 1001", "'1001' is no whole number from 0 to 1,000."),
-        ("inspect /c --most x", "'x' is no whole number of 1 or more."),
-        ("skip /c 1.5", "'1.5' is no whole number of 0 or more."),
-        ("rewind /c --to -2", "'-2' is no whole number of -1 or more."),
-        ("flush /c --follow --metrics-port 70000", "'70000' is no whole number from 0 to 65,535."),
+        ("demo --flights 3", "'3' is not a whole number from 240 to 336,776."),
+        ("show /c first", "'first' is not a whole number of 0 or more."),
+        ("show /c --rows 1001", "'1001' is not a whole number from 0 to 1,000."),
+        ("show /c --most x", "'x' is not a whole number of 1 or more."),
+        ("give-up /c --epoch 1.5", "'1.5' is not a whole number of 0 or more."),
+        ("set-mark /c --to -2", "'-2' is not a whole number of -1 or more."),
+        ("flush /c --follow --metrics-port 70000", "'70000' is not a whole number from 0 to 65,535."),
     ],
 )
 def test_wrong_input_gets_a_plain_line(typed: str, said: str) -> None:

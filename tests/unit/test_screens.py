@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from tests.protocol.engine import NOW_US
-from wal_sink.admin.inspect import EpochLine, Inspected
+from wal_sink.admin.show import EpochLine, EpochState, Listed
 from wal_sink.cli.look import BacklogBar, status_screen
 from wal_sink.cli.screens import Fitting, log_screen, sample_screen
 from wal_sink.cli.terminal import Lines, fold, output
@@ -36,7 +36,6 @@ STATUS = Status(
     oldest_pending_seconds=4.2,
     rows_per_second=20_000.0,
     catches_up_seconds=1.9,
-    orphan_segments=0,
     safe_to_delete=False,
     unsafe_because="3 checkpointed epochs are not flushed",
     flusher="driver:13704",
@@ -48,28 +47,32 @@ STATUS = Status(
 )
 
 
-def epoch(number: int, state: str, age_s: float, rows: int) -> EpochLine:
+def epoch(number: int, state: EpochState, age_s: float, rows: int) -> EpochLine:
     published = iso(NOW_US - int(age_s * 1_000_000))
-    line = EpochLine(
-        *(), epoch=number, generation=12, state="waiting", segments=128, rows=rows, bytes=33_554_432
+    return EpochLine(
+        epoch=number,
+        state=state,
+        run_id=QUERY,
+        segments=128,
+        rows=rows,
+        bytes=33_554_432,
+        published=published,
     )
-    return msgspec.structs.replace(line, state=state, published=published)
 
 
-INSPECTED = Inspected(
+LISTED = Listed(
     query_id=QUERY,
-    checkpoint="file:///data/checkpoint",
+    target="cassandra",
     log=LOG,
     checkpointed=12_341,
     flushed=12_340,
-    begun_known=False,
+    trimmed=12_339,
     epochs=(
         epoch(12_340, "flushed", 3 * 86_400, 12_345),
-        epoch(12_341, "waiting", 4_000, 0),
+        epoch(12_341, "pending", 4_000, 0),
         epoch(12_342, "not checkpointed", 3.2, 1_234_567),
     ),
-    left_out_flushed=0,
-    left_out_waiting=0,
+    left_out=0,
 )
 ROW = {f"a_long_name_of_column_{i}": "a value with spaces" for i in range(8)} | {"gone": None}
 
@@ -83,7 +86,7 @@ def shown(what: RenderableType, columns: int) -> str:
 
 @pytest.mark.parametrize("columns", [80, 120])
 @pytest.mark.parametrize(
-    "what", [status_screen(STATUS), log_screen(INSPECTED, NOW_US), sample_screen((ROW,))]
+    "what", [status_screen(STATUS), log_screen(LISTED, NOW_US), sample_screen((ROW,))]
 )
 def test_nothing_is_cut_and_no_word_is_broken(what: RenderableType, columns: int) -> None:
     """Each word of the widest screen is on the narrow one, whole; a path breaks behind a slash alone."""
@@ -100,14 +103,12 @@ def test_a_status_names_target_rate_and_state() -> None:
     text = shown(status_screen(STATUS), 120)
     assert "target        cassandra, travel.flights_by_origin_day" in text
     assert "flushed       20, 4 min ago" in text
-    assert "20,000 rows a second while it flushes; now it stands still" in text
+    assert "20,000 rows a second while it flushes; now the flush has stopped" in text
     assert "alive: trying again at epoch 21: 3 tries, the next in 8 s" in text
     well = msgspec.structs.replace(STATUS, last_error=None, remedy=None)
-    assert "the backlog takes some 1.9 s" in shown(status_screen(well), 120)
-    behind = msgspec.structs.replace(well, catches_up_seconds=None)
-    assert "rows come faster than that" in shown(status_screen(behind), 120)
+    assert "the pending rows take 1.9 s" in shown(status_screen(well), 120)
     assert STATUS.headline == (
-        "flushed through epoch 20 of 23, 3 epochs with 28,000 rows waiting; "
+        "flushed through epoch 20 of 23, 3 epochs with 28,000 rows pending; "
         + str(STATUS.last_error)
     )
 
@@ -115,7 +116,7 @@ def test_a_status_names_target_rate_and_state() -> None:
 def test_times_are_relative() -> None:
     """So they fit, and say at once what the reader wants to know."""
     published = [
-        line[-10:].strip() for line in shown(log_screen(INSPECTED, NOW_US), 80).splitlines()[:4]
+        line[-10:].strip() for line in shown(log_screen(LISTED, NOW_US), 80).splitlines()[:4]
     ]
     assert published == ["published", "3 d ago", "66 min ago", "3 s ago"]
 

@@ -1,6 +1,6 @@
 """Brings settled epochs into one target, in order.
 
-`Flusher.run_once` is the protocol's flusher, top to bottom.
+`Flusher.run_once` is the protocol's flusher, top to bottom. It settles first (rule `settle`).
 
 A flusher keeps no state that matters: what is durable decides where it continues. Any number of flushers may
 act on one query, and each may die at any point (`docs/protocol/README.md`).

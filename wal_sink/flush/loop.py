@@ -1,6 +1,7 @@
 """Keeps a flusher going, in a daemon thread of its own: for each target of a query, woken by events.
 
-A query that another process flushes has no loop here. `wal-sink flush` has one, with or without an end.
+An error stops the pass, and the pass is tried again (rule `stop`). A query that another process flushes has
+no loop here. `wal-sink flush` has one, with or without an end.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from wal_sink.log_context import line_logger, log_epoch, logging_query
 
 logger = line_logger(__name__)
 
-POLL_S, POLL_BILLED_S = 1.0, 15.0
-"""How often the loop reads `commits/` when no event comes: events are late, and lost in a crash.
-Less often if each request is paid for: an idle query asks a bucket 240 times an hour, and reports
+POLL_S = 1.0
+"""How often the loop reads `commits/` when no event comes: events are late, and lost in a crash."""
+
+POLL_BILLED_S = 15.0
+"""The same if each request is paid for: an idle query asks a bucket 240 times an hour, and reports
 144 times."""
 
 _RETRY_FIRST_S, _RETRY_MOST_S = 0.5, 10.0

@@ -1,6 +1,6 @@
 """The state of a log, and its JSON. No I/O, no decisions.
 
-Values of the protocol in `wal_sink/protocol/state.py`, which nothing else uses yet.
+Values of the protocol in `protocol/state.py`.
 """
 
 from __future__ import annotations

@@ -16,8 +16,11 @@ from wal_sink.model import paths
 from wal_sink.model.codec import Record, learn
 from wal_sink.wal.store import LogStore
 
-REPORT_S, REPORT_BILLED_S = 10.0, 25.0
-"""How often a flusher reports; less often if each report is paid for."""
+REPORT_S = 10.0
+"""How often a flusher reports."""
+
+REPORT_BILLED_S = 25.0
+"""The same if each report is paid for."""
 
 SILENT_S = 30.0
 """A flusher whose report is older is taken for dead."""

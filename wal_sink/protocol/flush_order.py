@@ -1,6 +1,6 @@
 """What a flusher does next for a target, and the chain of digests that it compares the ledger with.
 
-Pure, like the transitions of `wal_sink/protocol/state.py`; not connected yet.
+Pure, like the transitions of `protocol/state.py`. Here are rule `order` and rule `restored`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The errors by which several transitions of the state refuse. Pure; not connected yet."""
+"""The errors by which several transitions of the state refuse. Pure (rule `identity`, and others)."""
 
 from __future__ import annotations
 

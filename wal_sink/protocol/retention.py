@@ -1,4 +1,4 @@
-"""How long flushed epochs stay in the log, for a target that goes back. Pure; not connected yet."""
+"""How long flushed epochs stay in the log, for a target that goes back (rule `trim`). Pure."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A log has one state, an object that changes by compare-and-set: number n + 1 is created once, from n. Each
 transition takes a state and returns the next one, or None where nothing has to change, or raises where the
-rules refuse. `docs/protocol/state.md` draws the states of an epoch and names the twelve rules, and
+rules refuse (rule `one-publisher`, and the others). `docs/protocol/README.md` draws the states of an epoch and names the twelve rules, and
 `tests/protocol/state_model/` explores every order of steps over these very functions.
 
 *Publish* makes an attempt the newest of the log. *Settle* makes it final. The *mark* of a target is

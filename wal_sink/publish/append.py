@@ -1,6 +1,6 @@
 """Appends a task's rows to the log as segments, checked: step 2 of `docs/protocol/README.md`.
 
-Afterwards a large segment is durable, and nothing refers to it; a small one is in the task's report alone.
+Afterwards a large segment is durable, and nothing refers to it (rule `segments`); a small one is in the task's report alone.
 If this attempt loses, or the epoch is run again, no manifest will name them; only the publisher makes them
 part of an epoch.
 

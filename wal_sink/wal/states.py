@@ -1,6 +1,6 @@
 """Reads and changes the state of a log: `state/<n>.json`, where number n + 1 is created once, from number n.
 
-Creating an object fails if its name is taken: so all changes of a log have one order, whoever makes them. The
+Creating an object fails if its name is taken: so all changes of a log have one order, whoever makes them (rule `state`). The
 newest 100 states stay. A process that has read a state which is gone since is at least 100 changes late: what
 it creates then is void, and it deletes that again.
 """
