@@ -72,7 +72,7 @@ def test_a_checkpoint_by_configuration_only(
 
 
 def test_a_poison_row_does_not_fill_the_log(rows: DataFrame, table: Table, checkpoint: str) -> None:
-    """What the other task of the batch has written goes when Spark aborts it (rule 7)."""
+    """What the other task of the batch has written goes when Spark aborts it (rule `segments`)."""
     halves = rows.repartition(2)
     assert "id 3 is poison" in refused(halves, table, checkpoint, target=LATE_POISON_TARGET)
     location = locate(checkpoint)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,25 +17,22 @@ import wal_sink
 from tests.small_disk import SmallDisk, small_disk  # noqa: F401 - a fixture
 from tests.spark.conftest import ROWS_PER_FILE, write_source
 from tests.spark.gate import GATED_TARGET, Gate
-from tests.spark.impatient import IMPATIENT_TARGET
 from tests.spark.tables import Table, options, start, stream
 from tests.support.waiting import until
-from wal_sink.admin.flush import FlushCommand
-from wal_sink.admin.query import Query
-from wal_sink.configuration import configure
 from wal_sink.errors import FlushTimeout, OptionError
-from wal_sink.model import paths
-from wal_sink.model.manifest import Attempt
+from wal_sink.model.state import State
 from wal_sink.spark.arrow_batching import MAX_BYTES, MAX_RECORDS, UNMEASURED
 from wal_sink.spark.internals.streaming_query import own_session
+from wal_sink.testing.crash import Driver
 from wal_sink.testing.servers.cassandra import Node
 from wal_sink.wal.location import locate
-from wal_sink.wal.log import Log
+from wal_sink.wal.states import newest
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra, pytest.mark.timeout(600)]
 
 EPOCHS = 3
 ALL = list(range(EPOCHS * ROWS_PER_FILE))
+ROOT = Path(__file__).parents[2]
 SMALL = {"wal.maxBytes": 1}
 """A budget that any epoch exceeds."""
 
@@ -55,17 +51,20 @@ def gate(keyspace: str) -> Iterator[Gate]:
     gate.remove()
 
 
-def log_of(checkpoint: str) -> Log:
+def state_of(checkpoint: str) -> State:
+    """Return the newest state of a query's log."""
     location = locate(checkpoint)
-    return location.open_log(location.open_checkpoint().query_id())
+    state = newest(location.open_log(location.open_checkpoint().query_id()))
+    assert state is not None
+    return state
 
 
 def waits(checkpoint: str, epoch: int) -> bool:
-    """Whether an epoch is planned and not published, and the one before is checkpointed."""
+    """Return True if an epoch is planned and not published, and the one before is checkpointed."""
     opened = locate(checkpoint).open_checkpoint()
     if opened.last_commit() != epoch - 1 or opened.offsets(epoch) is None:
         return False
-    return epoch not in {attempt.epoch for attempt in log_of(checkpoint).attempts()}
+    return state_of(checkpoint).last.epoch < epoch
 
 
 def failure(query: StreamingQuery) -> str:
@@ -75,7 +74,7 @@ def failure(query: StreamingQuery) -> str:
     return str(caught.value)
 
 
-def test_the_next_epoch_waits_or_the_query_fails(
+def test_an_epoch_without_space_waits_or_fails_the_query(
     spark: SparkSession,
     table: Table,
     checkpoint: str,
@@ -92,8 +91,7 @@ def test_the_next_epoch_waits_or_the_query_fails(
         before = time.monotonic()
         query.stop()
         assert time.monotonic() - before < 60, "it took as long as the wait, once"
-        assert log_of(checkpoint).attempts() == (Attempt(0, 1),), "it knew that it was stopped"
-        assert log_of(checkpoint).read(paths.TICKET, query.runId) is not None, "rule 2"
+        assert state_of(checkpoint).last.epoch == 0, "the waiting epoch was published"
 
         failing = start(
             rows, table, checkpoint, target=GATED_TARGET, **SMALL, **{"wal.onFull": "fail"}
@@ -101,7 +99,7 @@ def test_the_next_epoch_waits_or_the_query_fails(
         message = failure(failing)
         for words in ("LogFull", "Epoch 1 is not published", "wal.maxBytes is 1", "What to do"):
             assert words in message
-        assert log_of(checkpoint).attempts() == (Attempt(0, 1),)
+        assert state_of(checkpoint).last.epoch == 0
 
         query = start(rows, table, checkpoint, target=GATED_TARGET, **SMALL)
         until(lambda: waits(checkpoint, 1), 200)
@@ -111,43 +109,35 @@ def test_the_next_epoch_waits_or_the_query_fails(
     assert table.ids() == ALL
 
 
-def test_another_process_flushes(
+def test_another_process_flushes_a_query_that_waits(
     spark: SparkSession,
     table: Table,
     checkpoint: str,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """With `flush=False` nothing is flushed here; without the other process a full log is `NoFlusher`."""
+    """With `flush=False` a full log waits, and `status` says that nothing flushes; `wal-sink flush` does."""
     rows = stream(spark, write_source(tmp_path / "source", EPOCHS))
     with wal_sink.register(spark, flush=False) as sink:
         with pytest.raises(OptionError, match="flush=False"):
             wal_sink.register(spark)
-        query = start(rows, table, checkpoint, target=IMPATIENT_TARGET, **SMALL)
-        message = failure(query)
-        assert "NoFlusher" in message
-        assert f"wal-sink flush file://{checkpoint} --follow" in message
+        message = failure(start(rows, table, f"{checkpoint}-2", **SMALL, **{"wal.onFull": "fail"}))
+        assert "LogFull" in message
+        assert "No process has flushed this query yet" in message
+        query = start(rows, table, checkpoint, **SMALL)
+        until(lambda: waits(checkpoint, 1), 200)
+        assert f"wal-sink flush file://{checkpoint}" in str(sink.status(query).remedy)
         with pytest.raises(FlushTimeout):
             sink.await_flushed(query, timeout=0)
-    assert "1 epoch of query" in caplog.text
-    assert "no process does now" in caplog.text
-    assert table.ids() == []
-
-    given = {"checkpointLocation": checkpoint, **options(table)}
-    opened = locate(checkpoint).open_checkpoint()
-    other = FlushCommand(
-        Query(opened.query_id(), opened, log_of(checkpoint)), configure(given).target
-    )
-    thread = threading.Thread(target=other.follow)
-    thread.start()
-    try:
-        with wal_sink.register(spark, flush=False):
-            start(rows, table, checkpoint, target=IMPATIENT_TARGET, **SMALL).awaitTermination()
+        assert table.ids() == []
+        command = ["-m", "wal_sink.cli.main", "flush", checkpoint, "--follow"]
+        with Driver(command, tmp_path / "flush", folder=ROOT) as other:
+            query.awaitTermination()
             wal_sink.await_flushed(checkpoint, timeout=60)
-    finally:
-        other.stop()
-        thread.join()
+            other.process.terminate()
+            other.finish()
     assert table.ids() == ALL
+    assert "for a process that flushes: there is none now" in caplog.text, "of the first query"
 
 
 def test_a_table_of_sparks_catalog_is_warned_of(

@@ -21,8 +21,8 @@ from tests.support.waiting import until
 from wal_sink.configuration import configure
 from wal_sink.errors import NotDrained
 from wal_sink.flush.flusher import Flusher, Pipeline
-from wal_sink.protocol.next_step import Idle
 from wal_sink.targets.cassandra.options import ENVIRONMENT
+from wal_sink.testing.micro_batches import until_idle
 from wal_sink.testing.servers.cassandra import Node
 from wal_sink.wal.location import locate
 
@@ -141,7 +141,7 @@ def held(
     return query
 
 
-def test_a_job_whose_window_another_flusher_has_finished_is_cancelled(
+def test_a_job_whose_window_another_flusher_finished_doubles_nothing(
     spark: SparkSession,
     cassandra: Node,
     keyspace: str,
@@ -149,26 +149,45 @@ def test_a_job_whose_window_another_flusher_has_finished_is_cancelled(
     gate: Gate,
     gated: dict[str, Any],
 ) -> None:
-    """The ledger is read while it runs (rule 15)."""
+    """Its tasks write the same rows with the same timestamps. Then it marks nothing."""
     table = Table(cassandra, keyspace)
     with wal_sink.register(spark) as sink:
         query = held(spark, table, tmp_path, gate, gated)
         another = flusher(query, table, str(tmp_path / "checkpoint"))
-        while not isinstance(another.run_once(), Idle):
-            pass
+        until_idle(another)
         another.close()
-        assert table.ids() == list(range(ROWS))
+        times = write_times(table)
+        assert len(times) == ROWS
+        gate.open()
         until(lambda: running(spark) == [])
         sink.await_flushed(query, timeout=120)
-    assert len(gate.writers()) == 2, "no task has written it once more"
+    assert write_times(table) == times
+    assert table.ids() == list(range(ROWS))
+
+
+def write_times(table: Table) -> dict[Any, int]:
+    """Return the write timestamp of each row, by its key."""
+    found = table.cassandra.execute(
+        f"SELECT key, WRITETIME(text) AS us FROM {table.keyspace}.{table.name}"
+    )
+    return {row.key: row.us for row in found}
 
 
 def flusher(query: StreamingQuery, table: Table, checkpoint: str) -> Flusher:
     """Return a second flusher of a query, which needs no Spark and passes no gate."""
     configuration = configure({"checkpointLocation": checkpoint, **options(table)})
-    log = configuration.location.open_log(str(query.id))
-    opened = configuration.location.open_checkpoint()
-    return Flusher(Pipeline(str(query.id), log, opened, configuration.target))
+    (destination,) = configuration.destinations
+    return Flusher(
+        Pipeline(
+            query_id=str(query.id),
+            store=configuration.location.open_log(str(query.id)),
+            checkpoint=configuration.location.open_checkpoint(),
+            target=destination.target,
+            target_name=destination.name,
+            several=False,
+            retention=configuration.retention,
+        )
+    )
 
 
 def test_what_stops_a_task_is_the_error_that_the_driver_would_meet(

@@ -32,14 +32,13 @@ from tests.spark.tables import Table, start, stream
 from tests.support.waiting import until
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import FlushTimeout, NotDrained, OptionError, TargetRefused, UnsupportedSpark
-from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.loop import FlushLoop
-from wal_sink.flush.run_history import RUN_HISTORY
 from wal_sink.spark.api import WORKER_PATH
 from wal_sink.spark.arrow_batching import ArrowBatching
+from wal_sink.spark.events import Listener
 from wal_sink.spark.internals import dataframe, spark_session
 from wal_sink.spark.query import QueryFlush
-from wal_sink.testing.faults import Faults, FaultyTarget
+from wal_sink.testing.faults import Faults
 from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra]
@@ -128,13 +127,20 @@ def test_an_epoch_is_heard_of_without_the_copy_of_its_progress(
         return copy(event)
 
     monkeypatch.setattr(QueryProgressEvent, "fromJObject", noted)
+    heard: list[tuple[str, str, int]] = []
+    hear = Listener.checkpointed
+
+    def also_noted(self: Listener, query_id: str, run_id: str, epoch: int) -> None:
+        heard.append((query_id, run_id, epoch))
+        hear(self, query_id, run_id, epoch)
+
+    monkeypatch.setattr(Listener, "checkpointed", also_noted)
     rows = stream(spark, write_source(tmp_path / "source", 2))
     with wal_sink.register(spark):
         query = start(rows, Table(cassandra, keyspace), str(tmp_path / "checkpoint"))
         query.awaitTermination()
-        query_id, run_id = str(query.id), str(query.runId)
-        for epoch in range(2):
-            until(lambda e=epoch: RUN_HISTORY.committed(query_id, e, [run_id]) == run_id)  # type: ignore[misc]
+        run = str(query.id), str(query.runId)
+        until(lambda: heard == [(*run, 0), (*run, 1)])
     assert bool(copied) == spark_differs
 
 
@@ -194,14 +200,14 @@ def test_what_could_not_be_flushed_is_raised_by_the_block(
     query.awaitTermination()
     with pytest.raises(NotDrained, match=rf"{query.id}: FlushTimeout"):
         sink.close()
-    with pytest.raises(FlushTimeout, match="1 epoch up to 1"):
+    with pytest.raises(FlushTimeout, match=r"1 epoch of .* to cassandra is not flushed"):
         wal_sink.await_flushed(checkpoint, timeout=0)
     with pytest.raises(KeyError, match="mine"):
         fail_in_the_block(spark, source, table, checkpoint)
     (said,) = [
         r for r in caplog.records if "the block failed, and then its end failed" in r.getMessage()
     ]
-    assert "1 epoch up to 1" in said.getMessage()
+    assert "1 epoch of " in said.getMessage()
     assert "\n" not in said.getMessage()
     assert said.exc_info is None
     status = wal_sink.status(checkpoint)
@@ -289,10 +295,10 @@ def test_requests_under_way_are_waited_for_together(
         world = World(open_backend(f"{name}/checkpoint"), open_backend(f"{name}/log"))
         world.run().batch([("a", 1)])
         checkpoint = Checkpoint(world.checkpoint)
-        target = FaultyTarget(world.target, hanging)
-        loop = FlushLoop(Flusher(Pipeline(world.query_id, world.log, checkpoint, target)))
-        untouched = ArrowBatching(None, world.log, wanted=False)
-        flush = QueryFlush(world.query_id, "", checkpoint, world.log, [loop], untouched)
+        loop = FlushLoop(world.flusher(hanging))
+        untouched = ArrowBatching(None, world.store, wanted=False)
+        names = list(world.targets)
+        flush = QueryFlush(world.query_id, "", checkpoint, world.store, names, [loop], untouched)
         sink._queries._flushes[world.query_id] = flush
         loop.start()
         loops.append(loop)
@@ -396,10 +402,10 @@ def close_with_an_interrupt(sink: wal_sink.Sink, after: list[int]) -> int | None
     return at[0] if at else None
 
 
-def test_a_batch_writer_goes_on_behind_what_spark_takes_for_completed(
-    spark: SparkSession, tmp_path: Path
+def test_batch_writer_replays_the_newest_epoch_without_doubles(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A file of `commits/` is lost, and `offsets/` has the next epoch: Spark computes only that one again."""
+    """Its file of `commits/` is lost, so Spark computes it again. The log has it, and its rows stay."""
     checkpoint, database = tmp_path / "checkpoint", tmp_path / "t.db"
     options = {"target": "sql", "sql.url": f"sqlite:///{database}", "createTable": "true"}
     writer = wal_sink.batch_writer(spark, checkpointLocation=str(checkpoint), table="t", **options)
@@ -408,10 +414,11 @@ def test_a_batch_writer_goes_on_behind_what_spark_takes_for_completed(
     query = query.option("checkpointLocation", str(checkpoint))
     with wal_sink.register(spark):
         query.start().awaitTermination()
-    for lost in (1, 2):
-        (checkpoint / "commits" / str(lost)).unlink()
-        (checkpoint / "commits" / f".{lost}.crc").unlink()
+    for name in ("2", ".2.crc"):
+        (checkpoint / "commits" / name).unlink()
+    caplog.clear()
     with wal_sink.register(spark):
         query.start().awaitTermination()
+    assert "from now on they go to" not in caplog.text, "the place is the same"
     with closing(sqlite3.connect(database)) as there:
         assert there.execute("SELECT count(*) FROM t").fetchone() == (3 * ROWS_PER_FILE,)

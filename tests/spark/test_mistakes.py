@@ -124,21 +124,6 @@ def test_another_log_is_told_though_no_batch_comes(shop: Shop) -> None:
         shop.run(None, **{"wal.location": str(shop.folder / "elsewhere")})
 
 
-def test_late_register(sibling: SparkSession, shop: Shop) -> None:
-    """The query has started; the block that comes too late raises what stopped it, and the handle has it."""
-    rows = stream(sibling, str(shop.folder / "source"))
-    writer = rows.writeStream.format("wal_sink").options(**shop.options)
-    writer = writer.option("checkpointLocation", str(shop.folder / "checkpoint"))
-    query = writer.trigger(availableNow=True).start()
-    with pytest.raises(errors.NotRegistered) as caught, wal_sink.register(sibling) as sink:
-        query.awaitTermination()
-    said = f"wal_sink.errors.{type(caught.value).__name__}: {caught.value}\n"
-    assert plain(said, shop) == transcript("late register")
-    found = sink.failure(query)
-    assert isinstance(found, errors.NotRegistered)
-    assert str(found) == str(caught.value)
-
-
 APPLICATION = """
 import re, sys
 from pyspark.sql import SparkSession

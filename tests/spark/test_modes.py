@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,9 +16,8 @@ from tests.spark.gate import GATED_TARGET, Gate
 from tests.spark.tables import Table, start, stream
 from tests.spark.test_continuous import written
 from tests.support.waiting import until
-from wal_sink.errors import LogUnavailable, OptionError
+from wal_sink.errors import OptionError
 from wal_sink.testing.servers.cassandra import Node
-from wal_sink.wal.location import locate
 
 pytestmark = pytest.mark.spark
 
@@ -139,43 +137,6 @@ def test_what_spark_has_purged_is_not_needed(
     assert table.ids() == list(range(6 * ROWS_PER_FILE))
 
 
-@pytest.mark.cassandra
-def test_rule_12_a_query_that_cannot_note_what_spark_made_is_stopped_before_spark_purges(
-    spark: SparkSession, cassandra: Node, keyspace: str, checkpoint: str, tmp_path: Path
-) -> None:
-    """A state repartition has made epoch 1; planning epoch 2, Spark would delete the file that tells."""
-    table, source = Table(cassandra, keyspace), write_source(tmp_path / "source", 1)
-    with wal_sink.register(spark):
-        start(stream(spark, source), table, checkpoint).awaitTermination()
-    for folder in ("offsets", "commits"):
-        shutil.copy(Path(checkpoint, folder, "0"), Path(checkpoint, folder, "1"))
-    planned = Path(checkpoint, "offsets", "1")
-    text = planned.read_text(encoding="utf-8")
-    setting = '"spark.sql.shuffle.partitions":"'
-    assert setting in text
-    planned.write_text(text.replace(setting, setting + "1"), encoding="utf-8")
-    write_source(tmp_path / "more", 1)
-    shutil.copy(tmp_path / "more" / "0000.parquet", Path(source, "0001.parquet"))
-    location = locate(checkpoint)
-    log = location.open_log(location.open_checkpoint().query_id())
-    in_the_way = Path(log.url.removeprefix("file://"), "without_sink")
-    in_the_way.touch()
-    with settings(spark, **{RETAIN: "1"}):
-        sink = wal_sink.register(spark)
-        query = start(stream(spark, source), table, checkpoint)
-        assert not query.isActive
-        assert sorted(name for name in written(checkpoint) if name.startswith("offsets/")) == [
-            "offsets/0",
-            "offsets/1",
-        ]
-        with pytest.raises(LogUnavailable, match=r"cannot be noted(.|\n)*minBatchesToRetain"):
-            sink.close()
-        in_the_way.unlink()
-        with wal_sink.register(spark):
-            start(stream(spark, source), table, checkpoint).awaitTermination()
-    assert table.ids() == sorted([*range(ROWS_PER_FILE)] * 2)
-
-
 def numbered(spark: SparkSession, table: Table, checkpoint: str) -> StreamingQuery:
     """Start a query that goes on until it is stopped; ids count from 0 without a gap."""
     rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
@@ -198,7 +159,7 @@ def test_a_query_that_is_started_twice_goes_on_once(
     checkpoint: str,
     where: str,
 ) -> None:
-    """Spark stops the run that goes on, then starts the other one, which has a ticket of its own."""
+    """Spark stops the run that goes on, then starts the other one, whose first `commit()` opens."""
     table = Table(cassandra, keyspace)
     other = spark if where == "the same session" else sibling
     with wal_sink.register(spark) as sink, wal_sink.register(other) as other_sink:

@@ -49,7 +49,7 @@ def run(spark: SparkSession, rows: DataFrame, table: Table, checkpoint: str) -> 
 def test_rows_of_named_sources_arrive_once(
     named: SparkSession, cassandra: Node, keyspace: str, checkpoint: str, tmp_path: Path
 ) -> None:
-    """Also of a source that joins later, and of an epoch that Spark computes again once flushed (rule 5)."""
+    """Also of a source that joins later, and of an epoch that Spark computes again when it is flushed."""
     table = Table(cassandra, keyspace)
     orders = source(named, "orders", write_source(tmp_path / "orders", 2))
     run(named, orders, table, checkpoint)

@@ -64,7 +64,7 @@ def test_no_secret_is_left_anywhere(cassandra: Node, keyspace: str, s3: S3, tmp_
     log = S3Backend(config["bucket"], s3.options)
     found = [("output", said), *texts(events), *texts(kept)]
     found += [(path, log.read(path).decode(errors="replace")) for path in log.list()]
-    assert any(name.endswith(".json") and "runs/" in name for name, _ in found)
+    assert any(name.endswith(".json") and "state/" in name for name, _ in found)
     leaks = [name for name, text in found if PASSWORD in text or KEY in text]
     assert leaks == []
 

@@ -80,7 +80,10 @@ def test_the_version_is_told() -> None:
         ("show /c --most x", "'x' is not a whole number of 1 or more."),
         ("give-up /c --epoch 1.5", "'1.5' is not a whole number of 0 or more."),
         ("set-mark /c --to -2", "'-2' is not a whole number of -1 or more."),
-        ("flush /c --follow --metrics-port 70000", "'70000' is not a whole number from 0 to 65,535."),
+        (
+            "flush /c --follow --metrics-port 70000",
+            "'70000' is not a whole number from 0 to 65,535.",
+        ),
     ],
 )
 def test_wrong_input_gets_a_plain_line(typed: str, said: str) -> None:

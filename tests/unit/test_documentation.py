@@ -336,7 +336,5 @@ def test_the_screens_are_pictures_of_today(name: str) -> None:
         assert labels <= known, "run `make screens`"
 
 
-FAILING = msgspec.structs.replace(
-    STATUS, pending_bytes=1, quarantined_rows=1, given_up=("lake",)
-)
+FAILING = msgspec.structs.replace(STATUS, pending_bytes=1, quarantined_rows=1, given_up=("lake",))
 """A status of which every line is shown."""

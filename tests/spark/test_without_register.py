@@ -1,0 +1,59 @@
+"""Queries of a session in which nobody called `register`: they publish, and another process flushes them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import wal_sink
+from tests.spark.conftest import ROWS_PER_FILE, write_source
+from tests.spark.tables import Table, options, start, stream
+from tests.support.programs import ran
+from wal_sink.testing.servers.cassandra import Node
+
+pytestmark = [pytest.mark.spark, pytest.mark.cassandra, pytest.mark.timeout(300)]
+
+
+def by_format(session: SparkSession, source: str, table: Table, checkpoint: str) -> StreamingQuery:
+    """Start a query by the format, which `spark.dataSource.register(WalSinkDataSource)` has added."""
+    return start(stream(session, source), table, checkpoint)
+
+
+def by_writer(session: SparkSession, source: str, table: Table, checkpoint: str) -> StreamingQuery:
+    """Start a query by `batch_writer`."""
+    writer = wal_sink.batch_writer(session, checkpointLocation=checkpoint, **options(table))
+    query = stream(session, source).writeStream.foreachBatch(writer).trigger(availableNow=True)
+    return query.option("checkpointLocation", checkpoint).start()
+
+
+@pytest.mark.parametrize("begin", [by_format, by_writer])
+def test_query_without_register_is_flushed_by_others(
+    sibling: SparkSession,
+    cassandra: Node,
+    keyspace: str,
+    checkpoint: str,
+    tmp_path: Path,
+    begin: object,
+) -> None:
+    """By `wal-sink flush`, which is one command, and by the next start under `register`."""
+    assert callable(begin)
+    table, source = Table(cassandra, keyspace), write_source(tmp_path / "source", 2)
+    begin(sibling, source, table, checkpoint).awaitTermination()
+    status = wal_sink.status(checkpoint)
+    assert (status.checkpointed, status.published, status.flushed) == (1, 1, -1)
+    assert f"wal-sink flush file://{checkpoint}" in str(status.remedy)
+    assert table.ids() == []
+
+    flushed = ran([sys.executable, "-m", "wal_sink.cli.main", "flush", checkpoint])
+    assert flushed.returncode == 0, flushed.stderr
+    assert table.ids() == list(range(2 * ROWS_PER_FILE))
+
+    more = write_source(tmp_path / "more", 3)
+    Path(more, "0002.parquet").rename(Path(source, "0002.parquet"))
+    with wal_sink.register(sibling):
+        begin(sibling, source, table, checkpoint).awaitTermination()
+    assert table.ids() == list(range(3 * ROWS_PER_FILE))
