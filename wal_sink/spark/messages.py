@@ -137,7 +137,7 @@ def other_place(published_with: Mapping[str, str], now: Configuration) -> str | 
     :param published_with: options of the newest run that has published; empty for none.
     """
     for each in now.destinations:
-        before, here = _place(options_of(each.name, published_with), each), _named(each)
+        before, here = _place(options_of(each.prefix, published_with), each), _named(each)
         if before not in (None, here):
             return (
                 f"until now its rows went to {before}, and from now on they go to {here}. Rows that are in"
