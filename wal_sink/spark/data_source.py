@@ -58,7 +58,7 @@ class WalSinkDataSource(DataSource):
         super().__init__(options)
         self._refused: OptionError | None = None
         """Raised by what writes. A reader is told that there is nothing to read, whatever the options."""
-        # Here, because the instance is sent to other processes: relative locations count once (rule 0).
+        # Here, because the instance is sent to other processes: relative locations count once.
         try:
             self.configuration = configure(options)
         except OptionError as error:
@@ -172,7 +172,7 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
         """Delete the segments of a batch of which a task has failed, for its `commit` was never called.
 
         When no message is missing, `commit` was called, and may have published these very segments although
-        it raised: then nothing is deleted (rule 7).
+        it raised: then nothing is deleted.
         """
         appended = [message.appended for message in messages if isinstance(message, Message)]
         if len(appended) < len(messages):
