@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,10 +17,12 @@ import numpy as np
 
 from tests.benchmarks.rows import Source
 from wal_sink.configuration import configure
+from wal_sink.flush.flusher import Flusher, Pipeline
+from wal_sink.flush.report import Reporter
+from wal_sink.flush.write import WriteInThread, WriteRows
 from wal_sink.model.manifest import Execution, Task
-from wal_sink.publish.fencing import take_ticket
+from wal_sink.observer import Delivered, Observer
 from wal_sink.publish.micro_batch import agree
-from wal_sink.wal.location import tie
 
 _TASKS = 2
 _SLICE = 10_000
@@ -61,10 +63,6 @@ class Query:
         _write(folder / "metadata", json.dumps({"id": self._query_id}))
         self._folder = folder
         self._configuration = configure(self.backlog.options)
-        log = self._configuration.location.open_log(self._query_id)
-        checkpoint = self._configuration.location.open_checkpoint()
-        tie(log, checkpoint)
-        take_ticket(log, self._run_id)
 
     def checkpoint(self, epoch: int, source: Source, first: int, last: int) -> None:
         """Make the next epoch of a source's rows, from `first` up to `last`, and checkpoint it."""
@@ -96,3 +94,35 @@ class Query:
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
+
+
+class Timed(Observer):
+    """Notes what each window of a flush took, from the read of the ledger row to the mark."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.bytes: list[int] = []
+
+    def flushed(self, epochs: Sequence[Delivered], seconds: float) -> None:
+        """Note a window."""
+        self.seconds.append(seconds)
+        self.bytes.append(sum(epoch.bytes for epoch in epochs))
+
+
+def flusher_of(
+    backlog: Backlog, observer: Observer, write_rows: WriteRows | None = None
+) -> Flusher:
+    """Return a flusher of the only target of a query."""
+    configuration = configure(backlog.options)
+    (destination,) = configuration.destinations
+    pipeline = Pipeline(
+        query_id=backlog.query_id,
+        store=configuration.location.open_log(backlog.query_id),
+        checkpoint=configuration.location.open_checkpoint(),
+        target=destination.target,
+        target_name=destination.name,
+        several=False,
+        retention=configuration.retention,
+    )
+    reporter = Reporter(None, destination.name, observer=observer)
+    return Flusher(pipeline, reporter, write_rows=write_rows or WriteInThread())

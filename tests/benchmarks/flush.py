@@ -1,7 +1,7 @@
 """The flush alone, in a fresh process: `python -m tests.benchmarks.flush BACKLOG`.
 
-It ends when the flusher rests, and prints how long that took and the CPU time that it used. The clock runs
-from the first epoch's `begin` to the last epoch's record, so connecting is not in it; its CPU is.
+It ends when the flusher is idle, and prints how long the windows took together and the CPU time that the
+process used. A window's time begins when the ledger row is read, so connecting is not in it; its CPU is.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ import sys
 import msgspec
 
 from tests.benchmarks import cpu
-from tests.benchmarks.backlog import Backlog
+from tests.benchmarks.backlog import Backlog, Timed, flusher_of
 from tests.benchmarks.process import result_of
 from tests.benchmarks.run import Taken
-from wal_sink.configuration import configure
-from wal_sink.flush.flusher import Flusher, Pipeline
-from wal_sink.protocol.next_step import Idle
+from wal_sink.testing.micro_batches import until_idle
 
 
 def flush(backlog: Backlog) -> Taken:
@@ -28,20 +26,14 @@ def flush(backlog: Backlog) -> Taken:
 
 def main(backlog: Backlog) -> Taken:
     """Flush."""
-    configuration = configure(backlog.options)
-    checkpoint = configuration.location.open_checkpoint()
-    log = configuration.location.open_log(backlog.query_id)
-    flusher = Flusher(Pipeline(backlog.query_id, log, checkpoint, configuration.target))
+    timed = Timed()
+    flusher = flusher_of(backlog, timed)
     used_s = cpu.of_tree(os.getpid())
     try:
-        while not isinstance(flusher.run_once(), Idle):
-            pass
+        until_idle(flusher)
     finally:
         flusher.close()
-    records = log.flushed_since(-1)
-    cpu_s = cpu.of_tree(os.getpid()) - used_s
-    us = records[-1].recorded_us - min(record.begun_us for record in records)
-    return Taken(us / 1e6, cpu_s)
+    return Taken(sum(timed.seconds), cpu.of_tree(os.getpid()) - used_s)
 
 
 if __name__ == "__main__":

@@ -18,15 +18,13 @@ from pyspark.sql import SparkSession
 
 from tests.benchmarks import cpu
 from tests.benchmarks.affinity import pinned
-from tests.benchmarks.backlog import Query
+from tests.benchmarks.backlog import Query, Timed, flusher_of
 from tests.benchmarks.rows import Source
 from tests.benchmarks.session import open_session
-from wal_sink.configuration import configure
-from wal_sink.flush.flusher import Flusher, Pipeline
-from wal_sink.flush.rows import WindowWrite, WriteInThread, WriteRows
-from wal_sink.protocol.next_step import Idle
+from wal_sink.flush.write import WindowWrite, WriteInThread, WriteRows
 from wal_sink.protocol.windows import _cut
 from wal_sink.spark.flush_job import WriteByJob
+from wal_sink.testing.micro_batches import until_idle
 
 WAYS = {"thread": 0, "job of 1 task": 1, "job of 2 tasks": 2}
 """How many tasks write; 0: a thread of the driver does."""
@@ -53,7 +51,7 @@ class Flushed(NamedTuple):
     mib: float
     """Of its segments."""
     seconds: float
-    """From its begin to its record."""
+    """From the read of the ledger row to the mark."""
     driver_cpu_s: float
     """Of the driver's Python process."""
     client_cpu_s: float
@@ -70,8 +68,9 @@ class ByJob(WriteByJob):
 
     def __call__(self, write: WindowWrite) -> bool:
         """Write all rows of a window; see `WriteRows`."""
-        pieces = [piece for begun in write.epochs for piece in write.pieces(begun)]
-        written = self._by_job(write, _cut(pieces, self._tasks))
+        window = write.window
+        ranges = [rows for manifest in window.manifests for rows in window.ranges(manifest)]
+        written = self._by_job(write, _cut(ranges, self._tasks))
         if written is None:
             raise RuntimeError("there was no job; see above")
         return written
@@ -84,25 +83,16 @@ class Line:
         self, folder: Path, options: dict[str, str], write_rows: WriteRows, server: int
     ) -> None:
         self._query, self._server = Query(folder, options), server
-        query_id = self._query.backlog.query_id
-        configuration = configure(self._query.backlog.options)
-        location = configuration.location
-        self._log = location.open_log(query_id)
-        checkpoint = location.open_checkpoint()
-        pipeline = Pipeline(query_id, self._log, checkpoint, configuration.target)
-        self._flusher = Flusher(pipeline, write_rows=write_rows)
+        self._timed = Timed()
+        self._flusher = flusher_of(self._query.backlog, self._timed, write_rows)
 
     def flush(self, epoch: int, source: Source, first: int, last: int) -> Flushed:
         """Make an epoch of these rows, and flush it."""
         self._query.checkpoint(epoch, source, first, last)
         before = _cpu_s(self._server)
-        while not isinstance(self._flusher.run_once(), Idle):
-            pass
+        until_idle(self._flusher)
         used = (after - then for after, then in zip(_cpu_s(self._server), before, strict=True))
-        record = self._log.flushed(epoch)
-        assert record is not None
-        seconds = (record.recorded_us - record.begun_us) / 1e6
-        return Flushed(record.bytes / 2**20, seconds, *used)
+        return Flushed(self._timed.bytes[-1] / 2**20, self._timed.seconds[-1], *used)
 
 
 def _cpu_s(server: int) -> tuple[float, float, float]:

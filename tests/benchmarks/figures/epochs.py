@@ -20,7 +20,8 @@ from tests.benchmarks.server import Server
 from tests.benchmarks.small_epochs import MicroBatch
 from tests.benchmarks.table import KEYSPACE, Table
 from wal_sink.checkpoint.checkpoint import Checkpoint, committed_us
-from wal_sink.wal.log import Log
+from wal_sink.model.state import State
+from wal_sink.wal.store import LogStore
 
 _SKIPPED = 3
 """The first epochs: worker processes start, a session is opened."""
@@ -57,18 +58,19 @@ def latency(bench: Bench) -> list[Figure]:
 
 
 def _stages(bench: Bench, checkpoint: Path, first: int) -> str:
-    """Say how long the flusher took to begin an epoch, and from there to its record."""
+    """Say how long it took until an epoch was marked, of those whose marks the newest states have."""
     query_id = Checkpoint(open_backend(str(checkpoint))).query_id()
-    log = Log(open_backend(f"{checkpoint}/wal_sink/{query_id}"))
-    begun, recorded = [], []
-    for record in log.flushed_since(first - 1):
-        committed = committed_us(checkpoint.as_uri(), record.epoch, record.published_us)
-        begun.append((record.begun_us - committed) / 1_000)
-        recorded.append((record.recorded_us - record.begun_us) / 1_000)
+    store = LogStore(open_backend(f"{checkpoint}/wal_sink/{query_id}"))
+    states = [store.read_record(State, path) for path in store.list("state/")]
+    marks = {state.targets[0].mark.epoch: state.targets[0].mark for state in states if state}
+    marked = [
+        (mark.at_us - committed_us(checkpoint.as_uri(), epoch, 0)) / 1_000
+        for epoch, mark in marks.items()
+        if epoch >= first
+    ]
     return (
-        f"{statistics.median(begun):.0f} until it is begun + {statistics.median(recorded):.0f} from there"
-        f" to its record (medians); the server takes {_conditional_ms(bench.server):.1f} ms for a"
-        " conditional update alone"
+        f"{statistics.median(marked):.0f} ms until it is marked (median of {len(marked)}); the server takes"
+        f" {_conditional_ms(bench.server):.1f} ms for a conditional update alone"
     )
 
 

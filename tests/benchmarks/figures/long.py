@@ -13,7 +13,6 @@ from tests.benchmarks.long import curves, run, stream
 from tests.benchmarks.long.curves import cpu_s
 from tests.benchmarks.long.sample import Sample
 from tests.benchmarks.table import Table
-from wal_sink.wal.trim import RECORDS_KEPT
 
 _TENTH = 10
 
@@ -69,14 +68,7 @@ def compared(samples: Sequence[Sample]) -> list[Figure]:
         grown("memory of Spark's Python workers", _workers_mb, "MB", at_most(1.1)),
         grown("threads of the driver's Python", _threads, "threads", at_most(1.1)),
         grown("files, sockets and pipes of that", _handles, "open", at_most(1.1)),
-        grown("files in the log but records", _names, "files", at_most(1.1)),
-        figure(
-            "long: records of flushed epochs in the log",
-            [max(each.records for each in samples)],
-            "files",
-            at_most(1.1 * RECORDS_KEPT),
-            f"of {samples[-1].epochs:,} epochs",
-        ),
+        grown("files in the log", _names, "files", at_most(1.1)),
     ]
 
 

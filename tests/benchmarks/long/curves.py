@@ -10,7 +10,6 @@ from pathlib import Path
 from tests.benchmarks import drawing
 from tests.benchmarks.figure import p99
 from tests.benchmarks.long.sample import Sample
-from wal_sink.wal.trim import RECORDS_KEPT
 
 
 def draw(path: Path, samples: Sequence[Sample], rows: int) -> None:
@@ -41,10 +40,9 @@ def draw(path: Path, samples: Sequence[Sample], rows: int) -> None:
     drawing.curve(held, "threads", epochs, [each.threads for each in samples])
     drawing.curve(held, "open files, sockets, pipes", epochs, [each.handles for each in samples])
     drawing.label(held, "held by the driver's Python", up="number")
-    drawing.curve(names, "records of flushed epochs", epochs, [each.records for each in samples])
-    drawing.curve(names, "all others", epochs, [each.names for each in samples])
-    drawing.label(names, f"files in the log ({RECORDS_KEPT:,} records stay)", up="number")
-    for axes in (latency, memory, held, names):
+    drawing.curve(names, "", epochs, [each.names for each in samples])
+    drawing.label(names, "files in the log", up="number")
+    for axes in (latency, memory, held):
         drawing.legend(axes)
     for axes in (memory, held, names):
         axes.set_xlabel(f"epochs flushed, of {rows:,} rows each", fontsize=9)

@@ -15,8 +15,8 @@ import msgspec
 from state_backends import open_backend
 from tests.benchmarks import cpu
 from wal_sink.checkpoint.checkpoint import committed_us
-from wal_sink.model import paths
-from wal_sink.wal.log import Log
+from wal_sink.wal.states import newest
+from wal_sink.wal.store import LogStore
 
 _LOOK_S = 0.1
 
@@ -39,11 +39,9 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     handles: int
     """Files, sockets and pipes that it has open."""
     names: int
-    """Files in the log, without the records of flushed epochs: what its listings return."""
-    records: int
-    """Of flushed epochs; the newest 1,000 stay."""
+    """Files in the log: the newest 100 states, and the epochs that `wal.retention` keeps."""
     visible_ms: tuple[float, ...]
-    """From `commits/N` to the record that epoch N is in the table, of epochs since the sample before."""
+    """From `commits/N` to the mark of epoch N, of epochs since the sample before."""
 
 
 class Latencies:
@@ -53,20 +51,21 @@ class Latencies:
     """
 
     def __init__(self, checkpoint: Path, log: Path) -> None:
-        self._checkpoint, self._log = checkpoint.as_uri(), Log(open_backend(str(log)))
+        self._checkpoint, self._log = checkpoint.as_uri(), LogStore(open_backend(str(log)))
         self._lock = threading.Lock()
         self._last = -1
         self._found: list[float] = []
 
     def look(self) -> None:
         """Look once."""
-        flushed = self._log.newest_flushed()
-        if flushed is None or flushed.epoch <= self._last:
+        state = newest(self._log)
+        if state is None or state.targets[0].mark.epoch <= self._last:
             return
-        committed = committed_us(self._checkpoint, flushed.epoch, flushed.published_us)
+        mark = state.targets[0].mark
+        committed = committed_us(self._checkpoint, mark.epoch, mark.at_us)
         with self._lock:
-            self._last = flushed.epoch
-            self._found.append((flushed.recorded_us - committed) / 1_000)
+            self._last = mark.epoch
+            self._found.append((mark.at_us - committed) / 1_000)
 
     def taken(self) -> tuple[float, ...]:
         """Return what was found since the last call."""
@@ -109,7 +108,6 @@ class Sampler:
 
         :param epochs: that are flushed.
         """
-        names, records = files_below(self._log)
         return Sample(
             seconds=time.monotonic() - self._began_s,
             epochs=epochs,
@@ -119,8 +117,7 @@ class Sampler:
             workers_mb=sum(_of_living(pid) for pid in cpu.below(self._jvm)),
             threads=_number(os.getpid(), "Threads"),
             handles=len(list(Path("/proc/self/fd").iterdir())),
-            names=names,
-            records=records,
+            names=files_below(self._log),
             visible_ms=self._latencies.taken(),
         )
 
@@ -128,13 +125,9 @@ class Sampler:
         return cpu.of_tree(os.getpid(), without=self._server)
 
 
-def files_below(log: Path) -> tuple[int, int]:
-    """Count a log's files while others make and remove some: those that are no records, and records."""
-    folders = [(Path(folder).name, len(names)) for folder, _, names in os.walk(log)]
-    records = sum(
-        number for folder, number in folders if folder == paths.FLUSHED.folder.rstrip("/")
-    )
-    return sum(number for _, number in folders) - records, records
+def files_below(log: Path) -> int:
+    """Count a log's files while others make and remove some."""
+    return sum(len(names) for _, _, names in os.walk(log))
 
 
 def _of_living(worker: int) -> float:
