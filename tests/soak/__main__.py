@@ -70,7 +70,7 @@ def _tell(console: Console, outcome: FeaturesOutcome, seconds: float) -> int:
     deaths = ", ".join(f"{name} {count}" for name, count in sorted(outcome.deaths.items()))
     console.print(
         f"{deaths}; {outcome.starts} starts, {wanted.epochs} epochs, {wanted.changes:,} changes;"
-        f" {outcome.left} rows are in quarantine;"
+        f" {outcome.quarantined} rows are in quarantine;"
         f" {round(seconds)} s"
     )
     table = Table("cells expected", *(name for name in CellVerdict._fields[1:-1]), "mixed epochs")

@@ -6,9 +6,10 @@ the source says what is in them. It uses none of the sink's code.
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
@@ -17,8 +18,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from state_backends import open_backend
-from tests.protocol.raw import parsed, records
-from tests.soak.changes import is_bad
+from tests.protocol import raw
+from tests.soak.changes import is_bad, is_long
 
 _ON_ITS_WAY_S = 32
 """Seconds that a request may be on its way: to a node that stands still for 20, on a machine with more to do.
@@ -41,6 +42,7 @@ class Logged(NamedTuple):
 
     epoch: int
     us: int
+    """Its write timestamp; 0 for a row that a task has refused."""
     values: dict[str, Any]
     """Of a delete the log has the key alone."""
     refused: bool
@@ -54,12 +56,9 @@ class Logged(NamedTuple):
 
 def logged(log: Path) -> Iterator[Logged]:
     """Yield the rows of each flushed epoch, with the write timestamps that they have by the log."""
-    for record in records(open_backend(str(log))).values():
-        kept = log / record["manifest"].replace("manifests/", "retained/")  # by wal.retention
-        manifest = parsed(kept.read_bytes())
-        refused = manifest["refused"]
-        us = record["base_us"] - sum(segment["rows"] for segment in refused)
-        for of, is_refused in ((refused, True), (manifest["segments"], False)):
+    for manifest in _kept(log):
+        us = manifest["first_us"]
+        for of, is_refused in ((manifest["refused"], True), (manifest["segments"], False)):
             for segment in of:
                 held = segment.get("data")  # a small segment lies in its manifest
                 source = (
@@ -68,10 +67,26 @@ def logged(log: Path) -> Iterator[Logged]:
                 table = pa.ipc.open_file(source).read_all()
                 rows = table["row"].to_pylist() if is_refused else table.select(_READ).to_pylist()
                 for row in rows:
-                    yield Logged(
-                        record["epoch"], us, row | {"tag": "tag" in _names(table)}, is_refused
-                    )
-                    us += 1
+                    values = row | {"tag": "tag" in _names(table)}
+                    yield Logged(manifest["epoch"], 0 if is_refused else us, values, is_refused)
+                    us += not is_refused
+
+
+def _kept(log: Path) -> Iterator[dict[str, Any]]:
+    """Yield the manifest of each flushed epoch, the newest first: `wal.retention` keeps all of them."""
+    state = raw.state(open_backend(str(log)))
+    assert state["targets"][0]["mark"]["epoch"] == state["last"]["epoch"]
+    path = state["last"]["manifest"]
+    while path:
+        manifest = raw.parsed((log / path).read_bytes())
+        yield manifest
+        path = manifest["predecessor"].get("manifest", "")
+
+
+def refused_by_server(log: Path) -> set[int]:
+    """Return the write timestamps of the rows that Cassandra has refused, and `refused/` has."""
+    found = (re.fullmatch(r"1-\w+-(\d+)\.arrow", path.name) for path in log.glob("refused/*/*"))
+    return {int(match[1]) for match in found if match}
 
 
 _READ = ["seq", "attempt", "customerId", "day"]
@@ -84,12 +99,15 @@ def _names(segment: pa.Table) -> list[str]:
 
 
 class Expected(NamedTuple):
-    """What has to be in the tables when every refused row was sent again that they can take."""
+    """What has to be in the tables, and what is wrong with the log."""
 
     cells: dict[str, dict[Key, dict[str, Cell]]]
     deleted: dict[str, dict[Key, int]]
     """Write timestamp of the newest delete of a key."""
     bad: int
+    """Rows that the tasks refuse."""
+    late: int
+    """Rows that only the server refuses."""
     wrong: list[str]
     """What is wrong with the log itself."""
     mixed: list[int]
@@ -97,13 +115,18 @@ class Expected(NamedTuple):
     changes: int
 
 
-def expected(changes: Sequence[dict[str, Any]], rows: Sequence[Logged]) -> Expected:
-    """Lay the rows over each other, cell by cell: the larger timestamp wins."""
+def expected(
+    changes: Sequence[dict[str, Any]], rows: Sequence[Logged], refused_us: Set[int]
+) -> Expected:
+    """Lay the rows over each other, cell by cell: the larger timestamp wins.
+
+    :param refused_us: write timestamps of the rows that the server has refused.
+    """
     cells: dict[str, dict[Key, dict[str, Cell]]] = {table: defaultdict(dict) for table in KEYS}
     deleted: dict[str, dict[Key, int]] = {table: {} for table in KEYS}
     attempts = defaultdict(set)
-    bad = 0
-    stamps = Counter(row.us for row in rows)
+    bad, late = 0, list[dict[str, Any]]()
+    stamps = Counter(row.us for row in rows if not row.refused)
     wrong = [f"{n} rows have timestamp {us}" for us, n in stamps.items() if n > 1]
     wrong += _not_once(changes, rows)
     for row in rows:
@@ -119,6 +142,9 @@ def expected(changes: Sequence[dict[str, Any]], rows: Sequence[Logged]) -> Expec
             wrong.append(f"change {change['seq']}: refused is {row.refused}")
         if is_bad(change):
             continue
+        if row.us in refused_us:
+            late.append(change)
+            continue
         for table, keys in KEYS.items():
             values = _values(change, row)
             key = tuple(values.pop(name) for name in keys)
@@ -126,9 +152,10 @@ def expected(changes: Sequence[dict[str, Any]], rows: Sequence[Logged]) -> Expec
                 there = cells[table][key].get(name)
                 if there is None or there.us < row.us:
                     cells[table][key][name] = Cell(row.us, value, _second(change["expires"]))
+    wrong += [f"change {each['seq']} was refused" for each in late if not is_long(each)]
     mixed = sorted(epoch for epoch, found in attempts.items() if len(found) > 1)
     epochs = len({row.epoch for row in rows})
-    return Expected(cells, deleted, bad, wrong, mixed, epochs, len(changes))
+    return Expected(cells, deleted, bad, len(late), wrong, mixed, epochs, len(changes))
 
 
 def _not_once(changes: Sequence[dict[str, Any]], rows: Sequence[Logged]) -> list[str]:

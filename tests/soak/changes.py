@@ -109,3 +109,8 @@ _BAD: list[dict[str, Any]] = [
 def is_bad(change: dict[str, Any]) -> bool:
     """Whether no table ever takes a change."""
     return any(all(change[name] == value for name, value in bad.items()) for bad in _BAD)
+
+
+def is_long(change: dict[str, Any]) -> bool:
+    """Return True if the index on notes refuses a change."""
+    return len(change["note"] or "") >= LONG

@@ -1,8 +1,8 @@
 """The soak: one query that uses nine features at once, and deaths; each cell is compared in the end.
 
 Features: `batch_writer` in output mode update, upserts and deletes by row, an update in place of an insert,
-times of expiry, quarantine by the tasks and in the flush, rows that are sent again after a repair, text as
-varint and decimal and binary as uuid, columns of other names, a table that grows under the query.
+times of expiry, quarantine by the tasks and in the flush, text as varint and decimal and binary as uuid,
+columns of other names, a table that grows under the query.
 """
 
 from __future__ import annotations
@@ -11,19 +11,26 @@ import json
 import os
 import random
 import signal
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import wal_sink
-from tests.soak.cells import KEYS, CellVerdict, Expected, Found, compare, expected, logged
+from tests.soak.cells import (
+    KEYS,
+    CellVerdict,
+    Expected,
+    Found,
+    compare,
+    expected,
+    logged,
+    refused_by_server,
+)
 from tests.soak.changes import MOST_LIFE_S, Changes
-from tests.soak.features_app import GROWTH, REPAIR, TABLE
+from tests.soak.features_app import GROWTH, TABLE
 from tests.spark.remains import processes
-from tests.support.programs import ran
 from wal_sink.testing.crash import Driver
 from wal_sink.testing.servers.cassandra import EmbeddedCassandra
 from wal_sink.wal.location import locate
@@ -42,10 +49,8 @@ class FeaturesOutcome(NamedTuple):
 
     cells: CellVerdict
     wanted: Expected
-    sent_again: int
-    """Rows that the target has taken from quarantine."""
-    left: int
-    """Rows that are refused still."""
+    quarantined: int
+    """Rows in `refused/`."""
     deaths: Counter[str]
     starts: int
 
@@ -53,7 +58,8 @@ class FeaturesOutcome(NamedTuple):
     def exact(self) -> bool:
         """Whether every cell is as it has to be, and the log has each change of the source once."""
         wanted = self.wanted
-        return self.cells.exact and not (wanted.wrong or wanted.mixed) and self.left == wanted.bad
+        in_place = self.quarantined == wanted.bad + wanted.late
+        return self.cells.exact and not (wanted.wrong or wanted.mixed) and in_place
 
 
 class FeaturesSoak:
@@ -111,10 +117,8 @@ class FeaturesSoak:
                 self._driver.__exit__(None, None, None)
             self._feed.write()
             self._read_the_rest()
-            self._execute(REPAIR)
-            sent = self._send_again()
             time.sleep(MOST_LIFE_S + 2)
-            return self._compare(sent, done)
+            return self._compare(done)
 
     def _start(self, *, last: bool = False) -> Driver:
         """Start the application.
@@ -222,26 +226,16 @@ class FeaturesSoak:
         for statement in statements:
             self._node.session().execute(statement.format(KEYSPACE), timeout=120)
 
-    def _send_again(self) -> dict[str, Any]:
-        """Run `wal-sink quarantine --retry`, as an operator does after a repair."""
-        command = Path(sys.executable).with_name("wal-sink")
-        done = ran([command, "quarantine", self._checkpoint, "--retry", "--yes", "--json"])
-        assert done.returncode == 0, done.stderr
-        said = json.loads(done.stdout)
-        self._say(f"sent again: {said['sent']} rows, {said['left']} are refused still")
-        return cast(dict[str, Any], said)
-
-    def _compare(self, sent: dict[str, Any], done: Counter[str]) -> FeaturesOutcome:
+    def _compare(self, done: Counter[str]) -> FeaturesOutcome:
         status = wal_sink.status(str(self._checkpoint))
         assert status.pending_epochs == 0, status
-        (log,) = (each.parent for each in self._checkpoint.glob("wal_sink/*/log.json"))
-        wanted = expected(self._feed.changes, list(logged(log)))
+        (log,) = (each.parent for each in self._checkpoint.glob("wal_sink/*/state"))
+        wanted = expected(self._feed.changes, list(logged(log)), refused_by_server(log))
         now_s = time.time()
         return FeaturesOutcome(
             cells=compare(wanted, self._found(), now_s),
             wanted=wanted,
-            sent_again=sent["sent"],
-            left=status.quarantined_rows,
+            quarantined=status.quarantined_rows,
             deaths=done,
             starts=self._starts,
         )

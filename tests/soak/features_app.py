@@ -29,7 +29,6 @@ GROWTH = (
     "CREATE INDEX notes ON {}.customers (note)",
 )
 """What the table gets while the query runs. The DataFrame has the column from its next start on."""
-REPAIR = "DROP INDEX {}.notes"
 
 
 def main(config: dict[str, Any]) -> None:
