@@ -20,7 +20,6 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 import wal_sink
-from wal_sink.model.ledger import Owner
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Session, Slice
 from wal_sink.targets.delta import DeltaTarget
@@ -48,9 +47,9 @@ def marked(kind: str) -> Iterator[None]:
 class SlowDelta(DeltaTarget):
     """The target, which takes a while for each slice."""
 
-    def connect(self, owner: Owner) -> Session:
+    def connect(self, query_id: str) -> Session:
         """See `Target`."""
-        return _SlowSession(self.options, owner)
+        return _SlowSession(self.options, query_id)
 
 
 class _SlowSession(DeltaSession):

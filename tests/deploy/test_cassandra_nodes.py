@@ -24,7 +24,7 @@ from tests.deploy.proxy import CONDITIONAL
 from tests.neighbours import Counted, Row
 from tests.protocol.engine import SCHEMA, World
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.flush.flusher import Flusher, Pipeline
+from wal_sink.flush.flusher import Flusher
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.flush.report import Reporter
 from wal_sink.options import parse
@@ -86,13 +86,8 @@ class Stream:
     def __enter__(self) -> Stream:
         self._tick()
         self._first = self.world.run()
-        pipeline = Pipeline(
-            self.world.query_id,
-            self.world.log,
-            Checkpoint(self.world.checkpoint),
-            self.world.target,
-        )
-        reporter = Reporter(self.world.log, self.world.clock)
+        pipeline = self.world.flusher().pipeline
+        reporter = Reporter(self.world.store, pipeline.target_name, self.world.clock)
         self.loop = FlushLoop(Flusher(pipeline, reporter, clock_us=self.world.clock))
         self.loop.start()
         self._spark.start()
@@ -131,7 +126,7 @@ class Stream:
     def status(self) -> Status:
         """How far the flush is."""
         assert self._failed is None
-        return read_status(Checkpoint(self.world.checkpoint), self.world.log)
+        return read_status(Checkpoint(self.world.checkpoint), self.world.store)
 
     def goes_on(self, epochs: int = 3, seconds: float = 240) -> None:
         """Wait until more is flushed."""

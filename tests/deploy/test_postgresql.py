@@ -14,17 +14,21 @@ import pytest
 
 from tests.neighbours import Counted, Row
 from tests.postgresql.world import PostgresqlWorld
-from tests.protocol.engine import World, flush, in_memory
-from tests.protocol.operators import query
+from tests.protocol.engine import World
 from tests.small_disk import mounted
 from tests.support.waiting import until
-from wal_sink.admin.rewind import plan_rewind
-from wal_sink.errors import LedgerBehindLog, MissingManifest, OptionError, WalSinkError
-from wal_sink.model.ledger import Owner
+from wal_sink.admin.query import Query, connected
+from wal_sink.admin.repair import SetMark
+from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.errors import LedgerBehindLog, OptionError, WalSinkError
+from wal_sink.protocol.flush_order import row_at
+from wal_sink.protocol.retention import Retention
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
+from wal_sink.testing.micro_batches import flush, in_memory
 from wal_sink.testing.servers import process as free_port
 from wal_sink.testing.servers.postgresql import USER, Server, _unprivileged
+from wal_sink.wal.manifests import ManifestChain
 
 pytestmark = [pytest.mark.test_all, pytest.mark.postgresql, pytest.mark.timeout(300)]
 
@@ -93,8 +97,7 @@ def caught_up(world: FailoverWorld) -> None:
 
 def batches(world: World, first: int, last: int) -> None:
     """Let Spark complete epochs of one row."""
-    run = world.run().batches(*([(f"k{epoch}", epoch)] for epoch in range(first, last + 1)))
-    run.end()
+    world.run().batches(*([(f"k{epoch}", epoch)] for epoch in range(first, last + 1)))
 
 
 def test_a_synchronous_standby_is_promoted(counted: Counted) -> None:
@@ -118,14 +121,17 @@ def test_a_synchronous_standby_is_promoted(counted: Counted) -> None:
         counted(row._replace(found=len(world.visible())))
 
 
-@pytest.mark.parametrize("retention_s", [0.0, 3_600.0], ids=["trimmed", "retained"])
-def test_an_asynchronous_standby_is_promoted(counted: Counted, retention_s: float) -> None:
-    """It lacks the last epochs, and so does its ledger: the flush stops. A log that kept them has them.
+@pytest.mark.parametrize("retained", [False, True], ids=["trimmed", "retained"])
+def test_promoted_asynchronous_standby_gets_its_epochs_from_the_log(
+    counted: Counted, *, retained: bool
+) -> None:
+    """It lacks the last epochs, and so does its ledger. A log without them stops, until `set-mark`.
 
     A restored backup is the same: the standby is a base backup, and what it had replayed.
     """
     with pair() as world:
-        world.retention_s = retention_s
+        hour_us = 3_600_000_000
+        world.retention = Retention(us=hour_us if retained else 0, bytes=1 << 30)
         batches(world, 0, 2)
         world.flush()
         caught_up(world)
@@ -134,22 +140,28 @@ def test_an_asynchronous_standby_is_promoted(counted: Counted, retention_s: floa
         world.flush()
         world.fail_over()
         assert sorted(world.visible()) == [("k0", 0), ("k1", 1), ("k2", 2)]
-        with pytest.raises(LedgerBehindLog, match="rewind CHECKPOINT --to"):
-            world.flush()
-        now_us = world.clock.us + 600_000_000
-        if not retention_s:
-            with pytest.raises(MissingManifest):
-                plan_rewind(query(world), world.target, 2, now_us)
-        to = 2 if retention_s else 4
-        plan_rewind(query(world), world.target, to, now_us).carry_out(now_us)
+        if not retained:
+            with pytest.raises(LedgerBehindLog, match="set-mark CHECKPOINT --to 4"):
+                world.flush()
+            set_mark(world, 4)
         batches(world, 5, 5)
         flush(world.flusher())
         found = sorted(world.visible())
-        kept = [epoch for epoch in range(6) if retention_s or epoch not in (3, 4)]
+        kept = [epoch for epoch in range(6) if retained or epoch not in (3, 4)]
         assert found == [(f"k{epoch}", epoch) for epoch in kept]
-        title = f"PostgreSQL, asynchronous standby, wal.retention {retention_s:.0f}"
+        title = f"PostgreSQL, asynchronous standby, {'retained' if retained else 'trimmed'} log"
         version = world.standby.title.rpartition(" ")[2]
         counted(Row(title, version, "promoted two epochs behind", len(kept), len(found)))
+
+
+def set_mark(world: World, epoch: int) -> None:
+    """Do as `wal-sink set-mark` does."""
+    pipeline, state = world.flusher().pipeline, world.state
+    chain = ManifestChain(world.store).chain(state, epoch)
+    with connected(pipeline) as connection:
+        seen = connection.row()
+    query = Query(world.query_id, Checkpoint(world.checkpoint), world.store)
+    SetMark(query, pipeline, seen, row_at(state, epoch, chain), chain).carry_out()
 
 
 def test_a_full_disk_holds_the_flush_up(counted: Counted) -> None:
@@ -189,11 +201,10 @@ def test_a_pooler_is_refused(mode: str) -> None:
         server.execute("CREATE TABLE rows (k text, v bigint)")
         uri = server.uri.replace(f":{server.port}/", f":{port}/")
         target = PostgresqlTarget(PostgresqlOptions(uri=uri, table="rows"))
-        owner = Owner("query", "log", "checkpoint")
         frame = World(*in_memory()).frame([("a", 1)])
         acts: list[Callable[[], object]] = [
             lambda: target.plan(frame.schema, "key"),
-            lambda: target.connect(owner).read_ledger(),
+            lambda: target.connect("query").read(),
         ]
         for act in acts:
             with pytest.raises(OptionError, match=r"(?s)leads to a pooler.*Name the server itself"):
