@@ -16,7 +16,6 @@ from tests.neighbours import Counted, Row
 from tests.postgresql.world import PostgresqlWorld
 from tests.protocol.engine import World
 from tests.small_disk import mounted
-from tests.support.waiting import until
 from wal_sink.admin.query import Query, connected
 from wal_sink.admin.repair import SetMark
 from wal_sink.checkpoint.checkpoint import Checkpoint
@@ -27,30 +26,10 @@ from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
 from wal_sink.testing.micro_batches import flush, in_memory
 from wal_sink.testing.servers import process as free_port
-from wal_sink.testing.servers.postgresql import USER, Server, _unprivileged
+from wal_sink.testing.servers.postgresql import REPLICATES, USER, Server, Standby, _unprivileged
 from wal_sink.wal.manifests import ManifestChain
 
 pytestmark = [pytest.mark.test_all, pytest.mark.postgresql, pytest.mark.timeout(300)]
-
-REPLICATES = {"wal_level": "replica", "max_wal_senders": 4, "hot_standby": "on"}
-
-
-class Standby(Server):
-    """A copy of a server that follows it."""
-
-    def __init__(self, primary: Server) -> None:
-        super().__init__(REPLICATES)
-        self._primary = primary
-        self.password = primary.password
-
-    def _make_data(self) -> None:
-        address = f"host={self._primary.host} port={self._primary.port} user={USER}"
-        login = f"{address} password={self.password} application_name=standby"
-        if os.geteuid() == 0:
-            shutil.chown(self.folder, "postgres")
-        options = ["--dbname", login, "--pgdata", self.data, "-R", "--checkpoint=fast"]
-        command = _unprivileged([self._programs / "pg_basebackup", *options])
-        self._run(command, "pg_basebackup")
 
 
 class FailoverWorld(World):
@@ -58,12 +37,10 @@ class FailoverWorld(World):
 
     adds = True
 
-    def __init__(self, primary: Server, standby: Server) -> None:
+    def __init__(self, primary: Server, standby: Standby) -> None:
         self.primary, self.standby = primary, standby
         primary.execute("CREATE TABLE rows (k text, v bigint)")
-        hosts = f"{primary.host}:{primary.port},{standby.host}:{standby.port}"
-        uri = primary.uri.replace(f"{primary.host}:{primary.port}", hosts)
-        uri += f"{'&' if '?' in uri else '?'}target_session_attrs=read-write"
+        uri = standby.uri_of_both
         options = PostgresqlOptions(uri=uri, table="rows", lock_timeout=0.5, request_timeout=3)
         super().__init__(*in_memory(), PostgresqlTarget(options))
 
@@ -76,7 +53,7 @@ class FailoverWorld(World):
         if self.standby.running:
             self.standby.resume()
         self.standby.start()
-        self.standby.execute("SELECT pg_promote()")
+        self.standby.promote()
 
 
 @contextmanager
@@ -84,15 +61,9 @@ def pair(**settings: object) -> Iterator[FailoverWorld]:
     """Start a server and its standby, which has caught up."""
     with Server({**REPLICATES, **settings}) as primary, Standby(primary) as standby:
         world = FailoverWorld(primary, standby)
-        caught_up(world)
+        standby.await_caught_up()
         yield world
         world.end_sessions()
-
-
-def caught_up(world: FailoverWorld) -> None:
-    """Wait until the standby has replayed all that the primary has written."""
-    state = "SELECT count(*) FROM pg_stat_replication WHERE replay_lsn = pg_current_wal_lsn()"
-    until(lambda: world.primary.execute(state) == [(1,)], why="the standby does not follow")
 
 
 def batches(world: World, first: int, last: int) -> None:
@@ -134,7 +105,7 @@ def test_promoted_asynchronous_standby_gets_its_epochs_from_the_log(
         world.retention = Retention(us=hour_us if retained else 0, bytes=1 << 30)
         batches(world, 0, 2)
         world.flush()
-        caught_up(world)
+        world.standby.await_caught_up()
         world.standby.stop()
         batches(world, 3, 4)
         world.flush()

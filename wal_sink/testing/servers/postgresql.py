@@ -26,7 +26,7 @@ from urllib.parse import quote
 
 from wal_sink.errors import WalSinkError
 from wal_sink.testing.servers import maven
-from wal_sink.testing.servers.process import Child
+from wal_sink.testing.servers.process import Child, DidNotStart
 
 USER = "postgres"
 DATABASE = "postgres"
@@ -178,6 +178,54 @@ class Server(Child):
         ]
         self._run(_unprivileged(command), f"initdb of {self.title}")
         password.unlink()
+
+
+REPLICATES = {"wal_level": "replica", "max_wal_senders": 4, "hot_standby": "on"}
+"""Settings of a server that a `Standby` follows."""
+
+
+class Standby(Server):
+    """A copy of a server, which follows it from its first start on; asynchronous by default.
+
+    :param primary: a server that runs with the settings `REPLICATES`.
+    """
+
+    def __init__(self, primary: Server, settings: Mapping[str, object] = {}) -> None:
+        super().__init__({**REPLICATES, **settings})
+        self._primary = primary
+        self.password = primary.password
+
+    @property
+    def uri_of_both(self) -> str:
+        """Where libpq reaches the one of both that takes writes."""
+        both = f"{self._primary.host}:{self._primary.port},{self.host}:{self.port}"
+        uri = self._primary.uri.replace(f"{self._primary.host}:{self._primary.port}", both)
+        return f"{uri}?target_session_attrs=read-write"
+
+    def await_caught_up(self) -> None:
+        """Wait until it has replayed all that the primary has written.
+
+        :raises DidNotStart: it has not in time.
+        """
+        same = "SELECT count(*) FROM pg_stat_replication WHERE replay_lsn = pg_current_wal_lsn()"
+        deadline = time.monotonic() + self.patience_s
+        while self._primary.execute(same) != [(1,)]:
+            if time.monotonic() > deadline:
+                raise DidNotStart("The standby does not follow", "See its log.")
+            time.sleep(0.05)
+
+    def promote(self) -> None:
+        """Take writes from now on, with what has been received by now."""
+        self.execute("SELECT pg_promote()")
+
+    def _make_data(self) -> None:
+        address = f"host={self._primary.host} port={self._primary.port} user={USER}"
+        login = f"{address} password={self.password} application_name=standby"
+        if (user := _user()) is not None:
+            os.chown(self.folder, user.pw_uid, user.pw_gid)
+        options = ["--dbname", login, "--pgdata", self.data, "-R", "--checkpoint=fast"]
+        command = _unprivileged([self._programs / "pg_basebackup", *options])
+        self._run(command, f"pg_basebackup of {self.title}")
 
 
 def programs() -> Path:
