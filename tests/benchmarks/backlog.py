@@ -22,7 +22,7 @@ from wal_sink.flush.report import Reporter
 from wal_sink.flush.write import WriteInThread, WriteRows
 from wal_sink.model.manifest import Execution, Task
 from wal_sink.observer import Delivered, Observer
-from wal_sink.publish.micro_batch import agree
+from wal_sink.publish.agreement import agree
 
 _TASKS = 2
 _SLICE = 10_000

@@ -346,13 +346,12 @@ def test_a_column_that_was_widened_takes_the_rows_of_before(
 
 
 def test_a_widened_column_takes_larger_values_as_the_error_says(tmp_path: Path) -> None:
-    """By the plan of before, which a start reads from the log, the row would be refused again."""
+    """The next start goes by the table as it is then."""
     options, schema = catalog_options(tmp_path), pa.schema([("v", pa.int64())])
     make_table(options, pa.schema([("v", pa.int32())]))
     with query(options, schema) as running:
-        with pytest.raises(InvalidRow, match="widen the column; stop the query") as caught:
+        with pytest.raises(InvalidRow, match="widen the column, and start the query"):
             running.add([{"v": 2**31}])
-        assert f"delete plans/{running.plan.key}.json of the log" in caught.value.remedy
         with load(options).update_schema() as update:
             update.update_column("v", field_type=LongType())
         running.plan = running.target.plan(schema, running.plan.key)

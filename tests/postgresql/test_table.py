@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import psycopg
 import pyarrow as pa
@@ -20,7 +19,6 @@ from wal_sink.errors import (
     WalSinkError,
 )
 from wal_sink.model.ledger import Outcome
-from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Slice
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.targets.postgresql.connection import _PIECE
@@ -33,7 +31,6 @@ from wal_sink.testing.contracts.ledger import (
     create,
     finish,
     new_owner,
-    row_of,
 )
 from wal_sink.testing.contracts.rows import deliver
 from wal_sink.testing.servers.postgresql import Server
@@ -465,23 +462,6 @@ def test_a_wrong_password_a_wrong_parameter_and_nobody_there(
     assert "hush" not in str(away.value)
 
 
-def test_rule_15_a_table_that_is_altered_under_a_session_takes_no_rows(
-    postgresql: Server, schema: str
-) -> None:
-    """COPY's binary format has no types: eight bytes of a bigint are a double precision as well."""
-    table = f"{schema}.t"
-    postgresql.execute(f"CREATE TABLE {table} {TABLE}")
-    target, owner = target_of(postgresql, table), new_owner()
-    plan = target.plan(BATCH.schema, "key")
-    with target.connect(owner) as session:
-        create(session)
-        deliver(session, plan, Slice(0, target.check(BATCH, plan), 0))
-        postgresql.execute(f"ALTER TABLE {table} ALTER COLUMN id TYPE double precision")
-        with pytest.raises(SchemaMismatch, match="column id was bigint, and is"):
-            deliver(session, plan, Slice(1, target.check(BATCH, plan), 10))
-        assert postgresql.execute(f"SELECT id FROM {table} ORDER BY id") == [(1.0,), (2.0,)]
-
-
 def test_a_slice_that_is_encoded_in_pieces_arrives_whole(postgresql: Server, schema: str) -> None:
     """Nulls, bits and lists on both sides of each border."""
     postgresql.execute(
@@ -504,42 +484,3 @@ def test_a_slice_that_is_encoded_in_pieces_arrives_whole(postgresql: Server, sch
     bring(target_of(postgresql, f"{schema}.t"), batch)
     found = postgresql.execute(f"SELECT id, flag, word, tags, j::text FROM {schema}.t ORDER BY id")
     assert found == rows
-
-
-class AlteredTarget(PostgresqlTarget):
-    """Its table is altered once, after a session has compared it and before the first of its rows."""
-
-    alters: tuple[Server, str] | None = None
-
-    def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> None:
-        if self.alters is not None:
-            server, statement = self.alters
-            self.alters = None
-            server.execute(statement)
-        super().insert(connection, plan, batch)
-
-
-@pytest.mark.parametrize("mode", ["append", "upsert"])
-def test_rule_15_a_table_that_is_altered_behind_the_comparison_takes_no_rows(
-    postgresql: Server, schema: str, mode: str
-) -> None:
-    """Until the first row nothing holds the table: it is compared once more when that holds it."""
-    table, key = f"{schema}.t", ", PRIMARY KEY (id)" if mode == "upsert" else ""
-    postgresql.execute(f"CREATE TABLE {table} (id bigint, v text{key})")
-    options = PostgresqlOptions(uri=postgresql.uri, table=table, mode=mode)  # type: ignore[arg-type]
-    target, owner = AlteredTarget(options), new_owner()
-    plan = target.plan(BATCH.schema, "key")
-    target.alters = postgresql, f"ALTER TABLE {table} ALTER COLUMN id TYPE double precision"
-    with target.connect(owner) as session:
-        create(session)
-        with pytest.raises(SchemaMismatch, match="column id was bigint, and is") as caught:
-            deliver(session, plan, Slice(0, target.check(BATCH, plan), 0))
-        assert "Change the table back" in caught.value.remedy
-        assert postgresql.execute(f"SELECT id FROM {table}") == []
-        postgresql.execute(f"ALTER TABLE {table} ALTER COLUMN id TYPE bigint")
-        window = row_of(session).begun
-        assert window is not None
-        session.start(window)
-        session.write(plan, Slice(0, target.check(BATCH, plan), 0))
-        assert finish(session, window) is Outcome.APPLIED
-    assert postgresql.execute(f"SELECT id FROM {table} ORDER BY id") == [(1,), (2,)]

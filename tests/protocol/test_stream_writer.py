@@ -12,7 +12,8 @@ from wal_sink.configuration import Configuration, Destination
 from wal_sink.errors import LogUnavailable, TargetUnavailable, WalSinkError, WrongOwner
 from wal_sink.model import paths
 from wal_sink.options import SinkOptions
-from wal_sink.publish.micro_batch import MicroBatch, agree
+from wal_sink.publish.agreement import agree
+from wal_sink.publish.micro_batch import MicroBatch
 from wal_sink.spark.data_source import Message, WalSinkStreamWriter
 from wal_sink.targets.postgresql.options import PostgresqlOptions
 from wal_sink.targets.postgresql.target import PostgresqlTarget
@@ -71,7 +72,7 @@ def test_a_commit_that_cannot_write_says_what_to_do(
 ) -> None:
     """Its error is one of the sink, which `failure` finds in what Spark says."""
     run, writer = started
-    messages = [Message(appended) for appended in run.tasks([("a", 1)])]
+    messages = [Message(appended, run.plan.key) for appended in run.tasks([("a", 1)])]
     manifests = next(tmp_path.glob("wal_sink/*/log.json")).with_name("manifests")
     manifests.write_text("in the way")
     with pytest.raises(LogUnavailable, match="cannot be used") as caught:
@@ -86,7 +87,7 @@ def test_rule_7_abort_after_an_effective_commit_deletes_nothing(
 ) -> None:
     """Spark calls it with all messages when `commit` raised, though its manifest may exist."""
     run, writer = started
-    messages = [Message(appended) for appended in run.tasks([("a", 1)], [("b", 2)])]
+    messages = [Message(appended, run.plan.key) for appended in run.tasks([("a", 1)], [("b", 2)])]
     writer.commit(messages, 0)
     writer.abort(messages, 0)
     run.write_commit([[("a", 1)], [("b", 2)]])
@@ -99,7 +100,7 @@ def test_a_lost_message_is_not_passed_over(started: tuple[Run, WalSinkStreamWrit
     run, writer = started
     (appended,) = run.tasks([("a", 1)])
     with pytest.raises(WalSinkError, match="2 messages, 1 of them"):
-        writer.commit([Message(appended), None], 0)
+        writer.commit([Message(appended, run.plan.key), None], 0)
     assert run.query.log.attempts() == ()
 
 
@@ -116,7 +117,7 @@ def test_rule_7_a_batch_of_which_a_task_failed_leaves_nothing(
         again = run.query.run()
         again.write_offsets()
         (fine,) = again.tasks([("b", 2)])
-        writer.abort([Message(fine), None], 1)
+        writer.abort([Message(fine, run.plan.key), None], 1)
         again.end()
     segments = run.query.log.segments()
     assert [epoch for epoch, _ in segments] == [0]
@@ -143,5 +144,5 @@ def test_rule_7_a_store_that_fails_does_not_hide_why_spark_aborts(
     (appended,) = run.tasks([("a", 1)])
     run.query.log_backend.delete([paths.TICKET.path(run.run_id)])
     run.query.log_backend.create(paths.TICKET.path(run.run_id), b"no ticket")
-    writer.abort([Message(appended), None], 0)
+    writer.abort([Message(appended, run.plan.key), None], 0)
     assert "segments of a failed attempt at epoch 0 could not be deleted" in caplog.text

@@ -169,9 +169,9 @@ class ForgetfulWriter(WalSinkStreamWriter):
     """See `ForgetfulDataSource`."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
-        appended = super().write(iterator).appended
-        lost = (replace(segment, data=None) for segment in appended.segments)
-        return Message(replace(appended, segments=tuple(lost)))
+        message = super().write(iterator)
+        lost = (replace(segment, data=None) for segment in message.appended.segments)
+        return Message(replace(message.appended, segments=tuple(lost)), message.plan)
 
 
 @pytest.mark.timeout(600)

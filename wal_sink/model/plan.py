@@ -48,12 +48,10 @@ class Column(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Plan(Record, frozen=True, kw_only=True):
-    """`plans/<key>.json`: what was agreed with the target, as plain data; immutable.
-
-    A query that finds its plan starts and runs without a connection to the target.
-    """
+    """`plans/<key>.json`: what was agreed with the target, as plain data; immutable."""
 
     key: str
+    """In the log: `content_key`."""
     target: str
     table: str
     """Qualified and quoted as the target writes it."""
@@ -92,10 +90,26 @@ class Plan(Record, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, columns=columns)
 
 
+class Agreed(Record, frozen=True, kw_only=True):
+    """`agreed.json`: the plans by which tasks check rows; replaced as a run starts."""
+
+    key: str
+    """Of the schema and the options for which they were made: `several_plans_key`."""
+    plans: dict[str, Plan]
+    """By the target's name; the only one has none. All have one key."""
+    compared: bool = True
+    """Whether the run that started last has compared them with the tables."""
+
+
+def content_key(plans: Mapping[str, Plan]) -> str:
+    """Digest of all that plans say: the same key means the same plans. An epoch names them by it."""
+    return digest(b"".join(name.encode() + plan.to_json() for name, plan in plans.items()))[:32]
+
+
 def several_plans_key(
     schema: pa.Schema, targets: Mapping[str, tuple[str, Mapping[str, str]]]
 ) -> str:
-    """Digest of all that the plans of a query's targets depend on: an epoch names them by one key.
+    """Digest of all that the plans of a query's targets depend on, beside the tables.
 
     :param targets: by name, what each is and its options that shape statements. The only one has no name.
     """
@@ -108,7 +122,7 @@ def several_plans_key(
 
 
 def plan_key(schema: pa.Schema, target: str, shape: Mapping[str, str]) -> str:
-    """Digest of all that a plan depends on: the same key means the same plan."""
+    """Digest of all that a plan depends on, beside the table."""
     fields = [(field.name, str(field.type)) for field in schema]
     return digest(msgspec.json.encode([fields, target, sorted(shape.items())]))[:32]
 

@@ -1,8 +1,8 @@
 """Takes a micro-batch from its rows to its manifest: the one path behind every Spark API of the sink.
 
 The APIs, a data source and `foreachBatch`, only call it where Spark calls them: the plans are agreed on the
-driver's host, each task appends its rows, and the driver's host publishes what all tasks have reported, or
-discards it. No state is kept from one call to the next: it is in the log.
+driver's host (`agreement`), each task appends its rows, and the driver's host publishes what all tasks have
+reported, or discards it. No state is kept from one call to the next: it is in the log.
 
 `epochColumn` is added here, and quarantine is refused where a refused row could not be sent again.
 """
@@ -14,24 +14,15 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from state_backends import StateBackendError
-from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
-from wal_sink.configuration import Configuration, Destination
-from wal_sink.errors import (
-    InvalidRow,
-    LogUnavailable,
-    OptionError,
-    SchemaMismatch,
-    TargetUnavailable,
-)
-from wal_sink.model import paths
+from wal_sink.configuration import Configuration
+from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch
 from wal_sink.model.manifest import Appended, Execution, Task
 from wal_sink.model.plan import Plan, several_plans_key
 from wal_sink.protocol.flush_order import SENDINGS
 from wal_sink.publish.backpressure import Backpressure, Budget
 from wal_sink.publish.publisher import Publisher, Terms, discard, discard_call
-from wal_sink.wal.location import log_errors, refuse_other_log, store_errors
+from wal_sink.wal.location import log_errors
 from wal_sink.wal.store import LogStore
 
 _TYPE = pa.int64()
@@ -97,6 +88,11 @@ class MicroBatch(NamedTuple):
     plans: Mapping[str, Plan]
     """Of each target, by its name; all of one key."""
 
+    @property
+    def plan(self) -> str:
+        """The key of the plans, by which the tasks check the rows."""
+        return next(iter(self.plans.values())).key
+
     def append(self, batches: Iterable[pa.RecordBatch], task: Task) -> Appended:
         """Append a partition's rows to the log, in the task; see `append`.
 
@@ -139,11 +135,10 @@ class MicroBatch(NamedTuple):
         configuration, sink = self.configuration, self.configuration.sink
         checkpoint = configuration.location.open_checkpoint()
         store = self._store(execution.query_id)
-        plans = self.plans.values()
         terms = Terms(
             targets=tuple(each.name for each in configuration.destinations),
-            plan=next(iter(plans)).key,
-            sendings=SENDINGS if any(plan.sent_once for plan in plans) else 1,
+            plan=self.plan,
+            sendings=SENDINGS if any(each.sent_once for each in self.plans.values()) else 1,
             max_bytes=sink.max_bytes,
             options=configuration.public,
         )
@@ -168,61 +163,9 @@ class MicroBatch(NamedTuple):
         return self.configuration.location.open_log(query_id)
 
 
-def agree(configuration: Configuration, schema: pa.Schema) -> MicroBatch:
-    """Agree with each target on the plan of rows of a schema; connects where the log does not have it yet.
-
-    :param schema: of the DataFrame, timestamps in UTC.
-    :raises SchemaMismatch, TargetUnavailable, OptionError: from the plan.
-    :raises CheckpointNotVisible: the query has no checkpoint here.
-    :raises WrongOwner: the log is not that of the checkpoint.
-    """
-    checkpoint = configuration.location.open_checkpoint()
-    store = configuration.location.open_log(checkpoint.query_id())
-    columns = with_epoch_field(schema, configuration.sink.epoch_column)
-    key = plans_key(configuration, columns)
-    plans = {
-        each.name: _agreed(store, checkpoint, each, key, columns)
-        for each in configuration.destinations
-    }
-    refuse_quarantine(plans.values(), configuration.sink.on_invalid_row)
-    return MicroBatch(configuration, plans)
-
-
 def plans_key(configuration: Configuration, columns: pa.Schema) -> str:
     """Return the key of the plans of all targets."""
     return several_plans_key(
         columns,
         {each.prefix: (each.target.name, each.target.shape) for each in configuration.destinations},
     )
-
-
-def _agreed(
-    store: LogStore, checkpoint: Checkpoint, destination: Destination, key: str, schema: pa.Schema
-) -> Plan:
-    """Read the plan from the log; make it if the log has none, which alone connects to the target."""
-    path = paths.PLAN.path(paths.PlanName(destination.name, key))
-    with store_errors():
-        plan = store.read_record(Plan, path)
-        if plan is None:
-            refuse_other_log(
-                store, checkpoint
-            )  # else a folder would stay where the log must not be
-    if plan is not None:
-        return plan
-    try:
-        store.backend.probe()
-    except StateBackendError as error:
-        raise LogUnavailable(
-            f"The log cannot be kept in {store.url}: {error}.",
-            "Set wal.location to a place that driver and executors share and may write to.",
-        ) from error
-    try:
-        made = destination.target.plan(schema, key)
-    except TargetUnavailable as error:  # the flush tries again, a start does not
-        raise TargetUnavailable(
-            error.what, f"{error.remedy} Then start the query again."
-        ) from error
-    store.create(path, made.to_json())
-    plan = store.read_record(Plan, path)
-    assert plan is not None
-    return plan

@@ -1,7 +1,7 @@
 """Runs the checks of a first micro-batch before a query starts; creates nothing.
 
-`wal_sink.check` calls it; `wal-sink check` checks the options alone. A start does not: its micro-batches
-call `micro_batch.agree`, which connects only while the log has no plan.
+`wal_sink.check` calls it; `wal-sink check` checks the options alone. A start does not: its first micro-batch
+calls `agreement.agree`, which compares with the plan of the run before, too.
 """
 
 from __future__ import annotations

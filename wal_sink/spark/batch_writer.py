@@ -24,7 +24,8 @@ from wal_sink.configuration import Configuration, configure
 from wal_sink.errors import REPORT_IT, CheckpointNotVisible, OptionError, WalSinkError
 from wal_sink.model.manifest import Appended, Execution
 from wal_sink.options import as_texts
-from wal_sink.publish.micro_batch import MicroBatch, agree
+from wal_sink.publish.agreement import agree
+from wal_sink.publish.micro_batch import MicroBatch
 from wal_sink.spark import data_source
 from wal_sink.spark.arrow_batching import most_rows
 from wal_sink.spark.errors import failure_in

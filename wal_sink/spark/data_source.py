@@ -24,7 +24,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Writ
 from pyspark.sql.types import StructType
 
 from wal_sink.configuration import configure
-from wal_sink.errors import REPORT_IT, OptionError, UnsupportedSpark, WalSinkError
+from wal_sink.errors import REPORT_IT, Fenced, OptionError, UnsupportedSpark, WalSinkError
 from wal_sink.model.manifest import Appended
 from wal_sink.spark.internals import dataframe, streaming_query
 
@@ -100,7 +100,7 @@ class WalSinkDataSource(DataSource):
         )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
-        """Return the writer of one micro-batch; the query's first one makes the plan with the target.
+        """Return the writer of one micro-batch; the run's first one compares the plan with the target.
 
         :raises SchemaMismatch, TargetUnavailable, OptionError: from the plan.
         """
@@ -112,7 +112,7 @@ class WalSinkDataSource(DataSource):
                 'Use outputMode("append"); an aggregation needs a watermark for it. Without one: output mode'
                 " update, through foreachBatch with wal_sink.batch_writer.",
             )
-        from wal_sink.publish.micro_batch import agree  # noqa: PLC0415 -- not where Spark only makes sources
+        from wal_sink.publish.agreement import agree  # noqa: PLC0415 -- not where Spark only makes sources
 
         micro_batch = agree(self.configuration, dataframe.arrow_schema(schema))
         freeze_objects()
@@ -141,6 +141,8 @@ class Message(WriterCommitMessage):
     """Tells `commit` what a task has appended."""
 
     appended: Appended
+    plan: str
+    """By which the task has checked the rows."""
 
 
 class WalSinkStreamWriter(DataSourceStreamArrowWriter):
@@ -153,17 +155,24 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
         """Append a partition's rows to the log."""
         appended = self.micro_batch.append(iterator, streaming_query.current_task())
         freeze_objects()
-        return Message(appended)
+        return Message(appended, self.micro_batch.plan)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Publish the epoch; nothing is sent before Spark has written `commits/<batchId>`."""
-        appended = [message.appended for message in messages if isinstance(message, Message)]
-        if not appended or len(appended) != len(messages):
+        ours = [message for message in messages if isinstance(message, Message)]
+        if not ours or len(ours) != len(messages):
             raise WalSinkError(
-                f"commit({batchId}) got {len(messages)} messages, {len(appended)} of them from tasks of"
-                " this sink",
+                f"commit({batchId}) got {len(messages)} messages, {len(ours)} of them from tasks of this"
+                " sink.",
                 REPORT_IT,
             )
+        if {message.plan for message in ours} != {self.micro_batch.plan}:
+            raise Fenced(
+                f"Another run of the query has started while batch {batchId} was computed, and goes by"
+                " another plan.",
+                "Let one driver at a time run the query.",
+            )
+        appended = [message.appended for message in ours]
         execution = appended[0].execution._replace(epoch=batchId)
         self.micro_batch.publish(execution, appended)
         freeze_objects()

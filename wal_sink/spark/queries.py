@@ -25,6 +25,7 @@ from wal_sink.flush.loop import FlushLoop
 from wal_sink.flush.report import Reporter
 from wal_sink.metrics.server import Exposition
 from wal_sink.protocol.state import refuse_other_place
+from wal_sink.publish.agreement import compare_again
 from wal_sink.spark.arrow_batching import ArrowBatching
 from wal_sink.spark.batch_writer import options_at
 from wal_sink.spark.data_source import FORMAT
@@ -173,7 +174,7 @@ class Queries:
         checkpoint = configuration.location.open_checkpoint()
         store = configuration.location.open_log(started.query_id)
         try:
-            is_new = _is_new(store, checkpoint, started.query_id)
+            is_new = _begin_run(store, checkpoint, started.query_id)
             configuration.refuse_bucket(self._spark.conf.get(FILE_MANAGER, None))
         except WrongOwner as error:
             # If the query's own log is flushed here, this one is of a copy.
@@ -270,8 +271,8 @@ class Queries:
         return [loop(each) for each in configuration.destinations] if self.flushes_here else []
 
 
-def _is_new(store: LogStore, checkpoint: Checkpoint, query_id: str) -> bool:
-    """Return True if no run of the query has published yet.
+def _begin_run(store: LogStore, checkpoint: Checkpoint, query_id: str) -> bool:
+    """Let the run compare the plans with the tables; return True if no run of the query has published yet.
 
     :raises WrongOwner: log and checkpoint do not belong together.
     :raises CorruptLog: the log has vanished.
@@ -280,6 +281,7 @@ def _is_new(store: LogStore, checkpoint: Checkpoint, query_id: str) -> bool:
     state = newest(store)
     if state is None:
         refuse_vanished(store, checkpoint)
-        return True
-    refuse_other_place(state, query_id, checkpoint.url)
-    return False
+    else:
+        refuse_other_place(state, query_id, checkpoint.url)
+    compare_again(store)
+    return state is None

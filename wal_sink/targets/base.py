@@ -16,7 +16,8 @@ These parts of the sink call them:
 method             who calls it, in which process              may it connect?
 =================  ==========================================  =============================================
 `Target.plan`      Spark's planner worker, if the log has no   yes: it compares the DataFrame with the table
-                   plan for this schema and options
+                   plan for this schema and options, or the
+                   table was altered since
 `Target.check`     each task of the query, for each batch,     no: it works from the plan alone
                    before the epoch is published; with several
                    targets the flusher
@@ -291,7 +292,7 @@ class Target(ABC):
         """
 
     def dry_plan(self, schema: pa.Schema, key: str) -> Plan:
-        """Do as `plan` does, but create nothing, for `wal_sink.check`; needed where `plan` creates."""
+        """Do as `plan` does, but create nothing: for later starts and for checks; needed if `plan` creates."""
         return self.plan(schema, key)
 
     @abstractmethod

@@ -107,7 +107,7 @@ class InvalidValueError(Exception):
     """A value of a column that the database would refuse.
 
     :param problem: continues "Column c of t (value) …".
-    :param remedy: `{name}` stands for the column, `{anew}` for how to make the plan anew.
+    :param remedy: `{name}` stands for the column, `{anew}` for what to do beside altering the table.
     :param row: the first such value.
     :param rows: all of them, as flags; None: only the first one is known.
     """
@@ -152,6 +152,32 @@ def cast(batch: pa.RecordBatch, plan: Plan, stored: Stored) -> pa.RecordBatch:
     operations = planned_operations(batch, plan, functools.partial(row_text, batch, plan))
     deletes = None if operations is None else are_deletes(operations)
     rows = batch if deletes is None else keys_of_deletes(batch, deletes, key_of(plan))
+    return _cast(batch, rows, plan, stored, operations)
+
+
+def recast(batch: pa.RecordBatch, plan: Plan, stored: Stored) -> pa.RecordBatch:
+    """Cast rows of the log to the types of a table that was altered since they were checked.
+
+    :param plan: as the table is now.
+    :raises InvalidRow: a row cannot be written any more; names the column and the first such row.
+    """
+    operations = None if plan.operation is None else batch.column(plan.operation)
+    return _cast(batch, batch, plan, stored, operations)
+
+
+def _cast(
+    batch: pa.RecordBatch,
+    rows: pa.RecordBatch,
+    plan: Plan,
+    stored: Stored,
+    operations: pa.Array | None,
+) -> pa.RecordBatch:
+    """Cast rows.
+
+    :param batch: the rows as errors show them.
+    :param operations: what each row does, as the log has it.
+    """
+    deletes = None if operations is None else are_deletes(operations)
     arrays = []
     for column, values in zip(plan.columns, rows.columns, strict=True):
         if column.role == "operation":
@@ -166,7 +192,7 @@ def cast(batch: pa.RecordBatch, plan: Plan, stored: Stored) -> pa.RecordBatch:
             raise InvalidRow(
                 f"Column {column.name} of {plan.table} ({shown}) {bad.problem}, in"
                 f" {row_text(batch, plan, bad.row)}.",
-                bad.remedy.replace("{name}", column.name).replace("{anew}", _anew(plan)),
+                bad.remedy.replace("{name}", column.name).replace("{anew}", _ANEW),
                 column=column.name,
                 problem=f"Column {column.name} of {plan.table} {bad.problem}.",
                 rows=bad.rows,
@@ -174,12 +200,8 @@ def cast(batch: pa.RecordBatch, plan: Plan, stored: Stored) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
 
 
-def _anew(plan: Plan) -> str:
-    """Return what has to be done so that the tasks hear of a column that was altered."""
-    return (
-        f"; stop the query before, wait until no epoch is pending, and delete plans/{plan.key}.json of the"
-        " log, which has its type"
-    )
+_ANEW = ", and start the query again: its tasks then hear of that"
+"""What has to be done beside altering a column."""
 
 
 def _refuse_null(column: Column, values: pa.Array, deletes: pa.Array | None, *, key: bool) -> None:

@@ -12,9 +12,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from types import MappingProxyType
 from typing import NamedTuple
 
+import msgspec
 import pyarrow as pa
 
 from wal_sink.errors import SchemaMismatch
+from wal_sink.model.codec import digest
 from wal_sink.model.plan import Column, Plan, Role, canonical, spark_ddl
 from wal_sink.targets.names import did_you_mean
 
@@ -192,26 +194,40 @@ def _about_types(
             yield from rules.about_type(field, column)
 
 
+Holds = Callable[[TableColumn, Column], bool]
+"""Whether a column of another type holds all that was planned for it."""
+
+
 def refuse_changed(
     plan: Plan,
     columns: Sequence[TableColumn],
     others: Iterable[str] = (),
     words: Callable[[str], str] = str,
-    holds: Callable[[TableColumn, Column], bool] = lambda *_: False,
-) -> None:
-    """Refuse a table that is no longer what the plan says; new columns that take nulls do not matter.
+    holds: Holds = lambda *_: False,
+    *,
+    nulls_are_refused: bool = False,
+) -> Plan:
+    """Return the plan with the columns as the table has them now; refuse a table that does not hold the rows.
+
+    A change that makes room never stops a flush: the rows that wait were checked, and cannot be checked
+    again by their task. A new column that takes nulls does not matter.
 
     :param columns: of the table, as it is now.
     :param others: what else has changed.
     :param words: returns a type as errors write it.
-    :param holds: whether a column of another type holds what was planned for it all the same. Where a table's
-        owner cannot change it back, the rows would wait for good.
+    :param nulls_are_refused: whether the caller refuses each null of a column that takes none any more; else
+        such a column is refused here.
     :raises SchemaMismatch: names all that has changed.
     """
-    now, planned = {column.name: column for column in columns}, plan.of_table().columns
-    found = (_change(column, now.get(column.name), words, holds) for column in planned)
+    now, written = {column.name: column for column in columns}, plan.of_table().columns
+    found = (_change(column, now.get(column.name), words, holds) for column in written)
     changes = [*filter(None, found)]
-    names = {column.name for column in planned}
+    names = {column.name for column in written}
+    changes += [
+        f"column {column.name} takes no null any more"
+        for column in written
+        if not nulls_are_refused and _takes_no_null_now(column, now.get(column.name))
+    ]
     changes += [
         f"column {column.name} is new and takes no null"
         for column in columns
@@ -225,16 +241,33 @@ def refuse_changed(
             f"Table {plan.table} has changed since pending rows were checked against it:"
             f" {'; '.join(changes)}.",
             "Change the table back, or make it again; the flush goes on by itself. To change it for the next"
-            " rows, stop the query, wait until no epoch is pending, change it, delete"
-            f" plans/{plan.key}.json of the log, and start the query.",
+            " rows: stop the query, wait until no epoch is pending (wal-sink flush CHECKPOINT), change the"
+            " table, and start the query.",
         )
+    altered = tuple(
+        _as_now(column, now[column.name]) if column.name in names else column
+        for column in plan.columns
+    )
+    if altered == plan.columns:
+        return plan
+    key = digest(f"{plan.key} {altered}".encode())[:32]
+    return msgspec.structs.replace(plan, key=key, columns=altered)
+
+
+def _as_now(column: Column, now: TableColumn) -> Column:
+    role: Role = "required" if _takes_no_null_now(column, now) else column.role
+    return msgspec.structs.replace(column, type=now.type, role=role)
+
+
+def _takes_no_null_now(column: Column, now: TableColumn | None) -> bool:
+    return now is not None and now.required and column.role == "regular"
 
 
 def _change(
     column: Column,
     now: TableColumn | None,
     words: Callable[[str], str],
-    holds: Callable[[TableColumn, Column], bool],
+    holds: Holds,
 ) -> str:
     if now is None:
         return f"column {column.name} is gone"
@@ -242,6 +275,4 @@ def _change(
         return f"column {column.name} was {words(column.type)}, and is {words(now.type)} now"
     if now.computed:
         return f"column {column.name} is computed by the server now"
-    if now.required and column.role != "required":
-        return f"column {column.name} takes no null any more"
     return ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Self, TypeVar
 
 import pyarrow as pa
@@ -198,18 +198,22 @@ class Run(Generic[Query_co]):
         if "metadata" not in self.checkpoint.list():
             self.checkpoint.create("metadata", json.dumps({"id": query.query_id}).encode())
         self.next = Checkpoint(self.checkpoint).last_commit() + 1
-        schema = query.frame(()).schema
-        named = {name: (target.name, target.shape) for name, target in query.targets.items()}
-        key = several_plans_key(schema, named)
-        self.plans: dict[str, Plan] = {}
-        for name, target in query.targets.items():
+        schema, targets = query.frame(()).schema, query.targets
+        key = several_plans_key(schema, {name: (t.name, t.shape) for name, t in targets.items()})
+        self.plans = self.agreed(schema, key)
+        self.plan = next(iter(self.plans.values()))
+
+    def agreed(self, schema: pa.Schema, key: str) -> Mapping[str, Plan]:
+        """Return the plan of each target, by its name; they are made once."""
+        plans: dict[str, Plan] = {}
+        for name, target in self.query.targets.items():
             path = paths.PLAN.path(paths.PlanName(name, key))
             plan = self.store.read_record(Plan, path)
             if plan is None:
-                plan = FaultyTarget(target, faults).plan(schema, key)
+                plan = FaultyTarget(target, self.faults).plan(schema, key)
                 self.store.create(path, plan.to_json())
-            self.plans[name] = plan
-        self.plan = next(iter(self.plans.values()))
+            plans[name] = plan
+        return plans
 
     def batch(self, *partitions: Rows, offset: str | None = None) -> int:
         """Run one micro-batch to the end; return its epoch."""

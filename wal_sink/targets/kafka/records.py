@@ -153,8 +153,7 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
         checked,
         planned_limits(plan),
         time.time_ns() // 1_000_000,
-        f"If the topic was altered since the query began to write to it, stop the query, delete"
-        f" plans/{plan.key}.json of the log, and start it: it asks the brokers anew.",
+        "If the topic was altered since the query started, start the query again: it asks the brokers then.",
     )
     return checked
 

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from wal_sink.errors import InvalidRow
+from wal_sink.errors import InvalidRow, SchemaMismatch
 from wal_sink.model.plan import Column, Plan, is_array, is_text
-from wal_sink.targets import arrow_values
+from wal_sink.targets import arrow_values, casts
 from wal_sink.targets.arrow_values import TRUE, int64
 from wal_sink.targets.casts import InvalidValueError, cast, cast_or_refuse, key_of, refuse, row_text
 from wal_sink.targets.postgresql.types import (
@@ -131,6 +131,23 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
     result = cast(batch, plan, _stored)
     _refuse_long_key(batch, plan, result)
     return result
+
+
+def recast(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
+    """Cast rows of the log to the types of a table that was altered since they were checked.
+
+    :param plan: as the table is now.
+    :raises InvalidRow: a row cannot be written any more.
+    :raises SchemaMismatch: a column of this type takes none of these rows.
+    """
+    for column, values in zip(plan.columns, batch.columns, strict=True):
+        if column.role != "operation" and log_type(column.type, values.type) is None:
+            raise SchemaMismatch(
+                f"Column {column.name} of {plan.table} is {column.type} now, and pending rows have"
+                f" {values.type} for it.",
+                "Change the column back; the flush goes on by itself.",
+            )
+    return casts.recast(batch, plan, _stored)
 
 
 def _refuse_long_key(batch: pa.RecordBatch, plan: Plan, stored: pa.RecordBatch) -> None:

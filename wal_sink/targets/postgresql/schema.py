@@ -110,20 +110,26 @@ def read_relation(connection: Any, name: TableName) -> Relation:
     if not found.kind:
         others = names_of(connection, _TABLES, name._asdict())
         return found._replace(others=others, schemas=names_of(connection, _SCHEMAS, {}))
-    values = {"oid": found.oid, "tree": list(found.tree)}
-    columns = _rows(connection, _COLUMNS, values)
+    columns = _rows(connection, _COLUMNS, {"oid": found.oid})
     return found._replace(
         columns=_columns(columns),
         domains={column: domain for column, _, domain, *_ in columns if domain},
-        unique=tuple(
-            Unique(
-                *(index, tuple(of), primary, plain, schema),
-                *(str(TableName(schema, table)), tuple(included)),
-            )
-            for index, of, primary, plain, schema, table, included in _rows(
-                connection, _UNIQUE, values
-            )
-        ),
+        unique=read_unique(connection, found),
+    )
+
+
+def read_unique(connection: Any, found: Relation) -> tuple[Unique, ...]:
+    """Read a table's unique indexes, the primary key first.
+
+    :raises Exception: of the driver.
+    """
+    values = {"oid": found.oid, "tree": list(found.tree)}
+    return tuple(
+        Unique(
+            *(index, tuple(of), primary, plain, schema),
+            *(str(TableName(schema, table)), tuple(included)),
+        )
+        for index, of, primary, plain, schema, table, included in _rows(connection, _UNIQUE, values)
     )
 
 

@@ -9,15 +9,22 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from wal_sink.model.plan import Plan
+from wal_sink.model.plan import Column, Plan
 from wal_sink.options import Options
 from wal_sink.targets.casts import key_of
 from wal_sink.targets.columns import TableColumn
 from wal_sink.targets.postgresql.options import PostgresqlOptions
-from wal_sink.targets.postgresql.types import INCLUDED, is_staged, postgresql_type
+from wal_sink.targets.postgresql.types import (
+    INCLUDED,
+    is_staged,
+    log_type,
+    postgresql_type,
+    stored_type,
+)
 from wal_sink.targets.refusals import RELEASED
 from wal_sink.targets.sql.database import POSTGRESQL_ERRORS
 from wal_sink.targets.sql.keyed import KeyedTarget
+from wal_sink.targets.sql.unique import changes_of_key
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +61,15 @@ class PostgresqlTarget(KeyedTarget):
         schema.refuse(connection, live, schema.STORAGE)
         schema.refuse(connection, schema.find(connection, self.options.ledger), [schema.UNLOGGED])
         return schema.read_columns(connection, live)
+
+    def other_changes(self, connection: Any, plan: Plan) -> Sequence[str]:
+        """Ask the catalogue whether an upsert still finds the index of its key."""
+        from wal_sink.targets.postgresql import schema  # noqa: PLC0415 -- not in tasks
+
+        if not (key := key_of(plan)):
+            return ()
+        live = schema.find(connection, self.options.data)
+        return changes_of_key(key, schema.read_unique(connection, live))
 
     def arrow_type(self, type_: str) -> pa.DataType | None:  # pragma: no cover
         """Not asked: what the log holds depends on the DataFrame's type, too (`types.log_type`)."""
@@ -106,6 +122,17 @@ class PostgresqlTarget(KeyedTarget):
         from wal_sink.targets.postgresql.check import check  # noqa: PLC0415 -- pyarrow.compute
 
         return check(batch, plan)
+
+    def holds(self, now: TableColumn, planned: Column) -> bool:
+        """Whether an altered column takes what the log holds for it."""
+        before = stored_type(planned.type)
+        return before is not None and log_type(now.type, before) is not None
+
+    def recast(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
+        """Cast rows of the log to the types of an altered table."""
+        from wal_sink.targets.postgresql.check import recast  # noqa: PLC0415 -- pyarrow.compute
+
+        return recast(batch, plan)
 
     def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> None:
         """Copy rows in the open transaction."""

@@ -80,6 +80,22 @@ def log_type(words: str, source: pa.DataType) -> pa.DataType | None:
     return _scalar(type_, source, nested=False)
 
 
+_SOURCES = (
+    *(pa.bool_(), pa.int64(), pa.float32(), pa.string(), pa.binary(), pa.date32()),
+    *(pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.time64("us"), pa.duration("us")),
+)
+
+
+def stored_type(words: str) -> pa.DataType | None:
+    """Return a type that the log holds for a column, whatever the DataFrame's is; None: it cannot be written.
+
+    Of a numeric without bounds, whose values the log holds as the DataFrame has them, it is one of several.
+    """
+    of_lists = map(pa.list_, _SOURCES)
+    found = (log_type(words, source) for source in (*_SOURCES, *of_lists))
+    return next((type_ for type_ in found if type_ is not None), None)
+
+
 def _scalar(type_: PgType, source: pa.DataType, *, nested: bool) -> pa.DataType | None:  # noqa: PLR0911 -- a case each
     base = type_.base
     if base in _INTEGERS:

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 
 from wal_sink.errors import InvalidRow, TargetUnavailable
-from wal_sink.model.plan import Plan
+from wal_sink.model.plan import Column, Plan
 from wal_sink.targets.base import ErrorClass
+from wal_sink.targets.casts import is_castable, recast, stored_by
 from wal_sink.targets.columns import TableColumn
 from wal_sink.targets.names import quote
 from wal_sink.targets.refusals import Savepoints
@@ -185,6 +186,19 @@ class Database(ABC):
         :param values: of the type that `arrow_type` returned.
         """
         return None
+
+    def holds(self, now: TableColumn, planned: Column) -> bool:
+        """Return True if an altered column takes what was planned for it, row by row (`recast`)."""
+        held, before = self.arrow_type(now.type), self.arrow_type(planned.type)
+        return held is not None and before is not None and is_castable(before, held)
+
+    def recast(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
+        """Cast rows of the log to the types of a table that was altered since they were checked.
+
+        :param plan: as the table is now.
+        :raises InvalidRow: a row cannot be written any more.
+        """
+        return recast(batch, plan, stored_by(self.arrow_type, self.fits))
 
     def refuses(self, error: Exception) -> bool:  # noqa: ARG002 -- as above
         """Whether an error of `insert` or COMMIT says that a row is wrong, and would again (rule 24)."""

@@ -48,8 +48,8 @@ class SqlSession(TransactionalSession):
         self._is_lost = False
         """True if the ledger row was not as it was read: the rows of the window are not written."""
         self._closed = False
-        self._compared: set[str] = set()
-        """Plans with which the table was compared over this connection."""
+        self._as_now: dict[str, Plan] = {}
+        """By the key of a plan with which the table was compared over this connection, as the table was."""
         self._written: dict[str, Plan] = {}
         """Plans by which the open transaction has written rows, since the table was compared with them."""
         self._search = RefusalSearch()
@@ -87,7 +87,8 @@ class SqlSession(TransactionalSession):
 
         The table is compared before the first rows by a plan, and after the last ones of each transaction: by
         then the server lets nothing alter it, nor a partition that rows have gone to. Else rows in a binary
-        format would be taken for others, if the table was altered meanwhile.
+        format would be taken for others, if the table was altered meanwhile. Rows that were checked before it
+        was altered are cast to what it is now.
 
         :raises SchemaMismatch: the table is no longer what the plan says.
         :raises OptionError: the plan is for another table than the options name.
@@ -97,9 +98,8 @@ class SqlSession(TransactionalSession):
         if self._is_lost:
             return
         with self._transaction():
-            if plan.key not in self._compared:
-                self._compare(plan)
-                self._compared.add(plan.key)
+            if plan.key not in self._as_now:
+                self._as_now[plan.key] = self._compare(plan)
             if rows.batch.num_rows:
                 self._insert(plan, rows)
                 self._written[plan.key] = plan
@@ -126,7 +126,7 @@ class SqlSession(TransactionalSession):
             raise RowsRefused(refused)
         with self._transaction():
             while self._written:
-                self._compare(self._written.popitem()[1])
+                self._confirm(self._written.popitem()[1])
         lock_id = self._lock_id
         try:
             outcome = self._conditional(lambda: self._ledger.replace(seen, new, lock_id))
@@ -155,11 +155,14 @@ class SqlSession(TransactionalSession):
 
     def _insert(self, plan: Plan, rows: Slice) -> None:
         """Insert rows, but for those that the server refuses."""
-        insert, compare = partial(self._try_insert, plan), partial(self._compare, plan)
-        self._search.insert(plan, rows, insert, compare)
+        insert, confirm = partial(self._try_insert, plan), partial(self._confirm, plan)
+        self._search.insert(plan, rows, insert, confirm)
 
     def _add(self, plan: Plan, batch: pa.RecordBatch) -> None:
         """Insert rows, and warn once if the table drops some of them without an error."""
+        now = self._as_now[plan.key]
+        if now.columns != plan.columns:
+            plan, batch = now, self._database.recast(batch, now)
         added = self._database.insert(self._connection, plan, batch)
         if added is None or not 0 <= added < batch.num_rows or plan.key in self._warned:
             return
@@ -301,10 +304,23 @@ class SqlSession(TransactionalSession):
         self._search, self._again = RefusalSearch(), []
         self._written.clear()
 
-    def _compare(self, plan: Plan) -> None:
-        """Check that the table is still what the plan says.
+    def _confirm(self, plan: Plan) -> None:
+        """Check that the table is still as it was when it was compared over this connection.
 
-        :raises SchemaMismatch: it is not.
+        :raises SchemaMismatch: it does not hold the plan's rows any more.
+        :raises TargetUnavailable: it holds them by other types now.
+        """
+        if self._compare(plan) != self._as_now.get(plan.key):
+            self._as_now.clear()
+            raise TargetUnavailable(
+                f"Table {plan.table} was altered while rows were written to it.",
+                "No action needed: all rows are written again, as the table is now.",
+            )
+
+    def _compare(self, plan: Plan) -> Plan:
+        """Return the plan as the table is now.
+
+        :raises SchemaMismatch: it does not hold the plan's rows any more.
         :raises OptionError: the plan is for another table.
         """
         if plan.table != (here := self._database.table_name):
@@ -312,4 +328,5 @@ class SqlSession(TransactionalSession):
             raise published_elsewhere(f"the table {plan.table}", here, [option])
         columns = self._database.columns(self._connection)
         others = self._database.other_changes(self._connection, plan) if columns else ()
-        refuse_changed(plan, columns, others)
+        holds = self._database.holds
+        return refuse_changed(plan, columns, others, holds=holds, nulls_are_refused=True)

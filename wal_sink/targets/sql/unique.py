@@ -113,3 +113,21 @@ def refuse_unique(
                 " server, and stop the flush.",
                 f"Set {mode} to upsert, which replaces the row of the key; or drop the index: {index.drop}",
             )
+
+
+def changes_of_key(
+    key: Sequence[str], unique: Sequence[Unique], *, alone: bool = False
+) -> Sequence[str]:
+    """Return how a table's unique indexes differ from the one that `upsert_key` took.
+
+    :param alone: whether an upsert takes any unique index for the key, and not the one that it names.
+    """
+    same = [index.plain and {*index.columns} == {*key} for index in unique]
+    if (all(same) and len(same) == 1) or (any(same) and not alone):
+        return ()
+    now = (
+        f"is unique by {', '.join(index.text for index in unique)}"
+        if unique
+        else "has no unique index"
+    )
+    return [f"its key was {', '.join(key)}, and it {now} now"]

@@ -324,18 +324,6 @@ def server_warnings(connection: Connection) -> Iterator[str]:
                 )
 
 
-def changes_of_key(key: Sequence[str], unique: Sequence[Unique]) -> list[str]:
-    """Return how a table's unique indexes differ from the only one that `upsert_key` took."""
-    if [{*index.columns} for index in unique if index.plain] == [{*key}] and len(unique) == 1:
-        return []
-    now = (
-        f"is unique by {', '.join(index.text for index in unique)}"
-        if unique
-        else "has no unique index"
-    )
-    return [f"its key was {', '.join(key)}, and it {now} now"]
-
-
 # --- DuckDB: no dialect reads its catalogue for every version of SQLAlchemy ---
 
 _DUCKDB_COLUMNS = """

@@ -16,7 +16,7 @@ from wal_sink.targets.columns import TableColumn
 from wal_sink.targets.names import did_you_mean
 from wal_sink.targets.operations import without_operation
 from wal_sink.targets.sql.keyed import KeyedTarget
-from wal_sink.targets.sql.unique import Unique
+from wal_sink.targets.sql.unique import Unique, changes_of_key
 from wal_sink.targets.sqlalchemy import types
 from wal_sink.targets.sqlalchemy.options import SqlAlchemyOptions
 
@@ -97,7 +97,7 @@ class SqlAlchemyTarget(KeyedTarget):
         if not (key := key_of(plan)):
             return ()
         name = self.options.data
-        return catalogue.changes_of_key(key, catalogue.read_unique(connection, name))
+        return changes_of_key(key, catalogue.read_unique(connection, name), alone=True)
 
     def arrow_type(self, type_: str) -> pa.DataType | None:
         """Return the Arrow type that holds a type of the database exactly."""

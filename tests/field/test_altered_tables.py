@@ -1,0 +1,255 @@
+"""A table is altered while its query is stopped, while epochs are pending, and while it runs.
+
+What makes room never stops a flush, and the next start goes by it. What pending rows do not fit is refused at
+the start, before anything is published.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+from collections.abc import Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.sql.mariadb import MariaDb
+from tests.sql.stores import DuckDb, Maria, Postgresql, Sqlite, Store
+from tests.support.starts import start
+from wal_sink.errors import InvalidRow, SchemaMismatch, TargetRefused
+from wal_sink.targets.base import Target
+from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
+from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
+from wal_sink.testing.micro_batches import PlayedQuery, Row, flush
+from wal_sink.testing.servers.postgresql import Server
+
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("name", pa.string()),
+        ("n", pa.int64()),
+        ("price", pa.decimal128(14, 2)),
+        ("note", pa.string()),
+        ("moment", pa.timestamp("us", "UTC")),
+    ]
+)
+AT = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
+NARROW: Row = (1, "abcde", 7, Decimal("12345678.90"), "x", AT)
+WIDE: Row = (2, "abcdefgh", 2**40, Decimal("123456789012.34"), "y", AT)
+
+
+class Place:
+    """A table `t`, and the query that writes to it."""
+
+    columns = (
+        "id bigint NOT NULL PRIMARY KEY, name varchar(5), n integer, price numeric(10,2),"
+        " note varchar(50), moment timestamp with time zone"
+    )
+    wider: tuple[str, ...] = (
+        "ALTER TABLE t ALTER COLUMN name TYPE varchar(50)",
+        "ALTER TABLE t ALTER COLUMN n TYPE bigint",
+        "ALTER TABLE t ALTER COLUMN price TYPE numeric(14,2)",
+        "ALTER TABLE t ALTER COLUMN note SET NOT NULL",
+    )
+    other_key: tuple[str, ...] = (
+        "ALTER TABLE t DROP CONSTRAINT t_pkey",
+        "ALTER TABLE t ADD PRIMARY KEY (id, n)",
+    )
+    own_key: tuple[str, ...] = (
+        "ALTER TABLE t DROP CONSTRAINT t_pkey",
+        "ALTER TABLE t ADD PRIMARY KEY (id)",
+    )
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        store.execute(f"CREATE TABLE t ({self.columns})")
+        self.query = PlayedQuery(self.target(), SCHEMA)
+
+    def target(self) -> Target:
+        options = SqlAlchemyOptions(url=self.store.url, table="t", mode="upsert", lock_timeout=2)
+        return SqlAlchemyTarget(options)
+
+    def alter(self, statements: Sequence[str]) -> None:
+        for statement in statements:
+            self.store.paste(statement)
+
+    @property
+    def rows(self) -> list[Any]:
+        found = self.store.execute("SELECT id, name, n, price, note FROM t ORDER BY id")
+        return [tuple(row) for row in found]
+
+
+class PostgresqlPlace(Place):
+    """Of the target postgresql."""
+
+    store: Postgresql
+
+    def target(self) -> Target:
+        server, table = self.store.server, f"{self.store.schema}.t"
+        options = PostgresqlOptions(uri=server.uri, table=table, mode="upsert", lock_timeout=2)
+        return PostgresqlTarget(options)
+
+
+class AppendingPlace(PostgresqlPlace):
+    """Rows are added by COPY into the table itself."""
+
+    columns = Place.columns.replace(" PRIMARY KEY", "")
+
+    def target(self) -> Target:
+        server, table = self.store.server, f"{self.store.schema}.t"
+        return PostgresqlTarget(PostgresqlOptions(uri=server.uri, table=table, lock_timeout=2))
+
+
+class MariaPlace(Place):
+    """Of MariaDB."""
+
+    columns = Place.columns.replace("timestamp with time zone", "datetime(6)")
+    wider = (
+        "ALTER TABLE t MODIFY name varchar(50), MODIFY n bigint, MODIFY price decimal(14,2)",
+        "ALTER TABLE t MODIFY note varchar(50) NOT NULL",
+    )
+    other_key = ("ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (id, n)",)
+    own_key = ("ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (id)",)
+
+
+class DuckPlace(Place):
+    """Of DuckDB, which has no length of a text."""
+
+    columns = Place.columns.replace("PRIMARY KEY", "")
+    wider = Place.wider[1:]
+
+    def target(self) -> Target:
+        return SqlAlchemyTarget(SqlAlchemyOptions(url=self.store.url, table="t"))
+
+
+KEYED = [
+    pytest.param((Postgresql, PostgresqlPlace), marks=pytest.mark.postgresql, id="postgresql"),
+    pytest.param((Postgresql, Place), marks=pytest.mark.postgresql, id="sql-postgresql"),
+    pytest.param((Maria, MariaPlace), marks=pytest.mark.mariadb, id="mariadb"),
+]
+ADDED = [
+    pytest.param((Postgresql, AppendingPlace), marks=pytest.mark.postgresql, id="copy"),
+    pytest.param((DuckDb, DuckPlace), id="duckdb"),
+]
+
+
+@pytest.fixture(params=KEYED + ADDED)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """Make the table in each store."""
+    kind, of = request.param
+    if kind is Postgresql:
+        server: Server = request.getfixturevalue("postgresql")
+        store: Store = Postgresql(server, request.getfixturevalue("schema"))
+    elif kind is Maria:
+        maria: MariaDb = request.getfixturevalue("mariadb")
+        store = Maria(maria, request.getfixturevalue("database"))
+    else:
+        store = kind(tmp_path)
+    made: Place = of(store)
+    return made
+
+
+def test_wider_table_at_start_takes_wider_rows(place: Place) -> None:
+    start(place.query).flushed_batches([NARROW])
+    with pytest.raises(InvalidRow):
+        start(place.query).batch([WIDE])
+    place.alter(place.wider)
+    start(place.query).flushed_batches([WIDE])
+    start(place.query).flushed_batches([(3, *WIDE[1:])])
+    assert place.rows == [NARROW[:5], WIDE[:5], (3, *WIDE[1:5])]
+
+
+def test_pending_rows_go_into_wider_table(place: Place) -> None:
+    start(place.query).batch([NARROW])
+    place.alter(place.wider)
+    start(place.query).batch([WIDE])
+    place.query.flush()
+    assert place.rows == [NARROW[:5], WIDE[:5]]
+
+
+def test_table_made_wider_while_flushing_takes_rows(place: Place) -> None:
+    run, flusher = start(place.query), place.query.flusher()
+    run.batch([NARROW])
+    flush(flusher)
+    place.alter(place.wider)
+    run.batch([(2, *NARROW[1:])])
+    try:
+        flush(flusher)
+    except Exception:  # noqa: BLE001 -- of the driver; the loop tries again by another connection
+        flusher.close()
+        flush(flusher)
+    finally:
+        flusher.close()
+    assert place.rows == [NARROW[:5], (2, *NARROW[1:5])]
+
+
+@pytest.mark.parametrize("place", ADDED[:1], indirect=True)
+def test_rows_are_not_copied_by_a_former_type(place: Place) -> None:
+    """COPY's binary format has no types: eight bytes of a bigint are a double precision as well."""
+    run, flusher = start(place.query), place.query.flusher()
+    with contextlib.closing(flusher):
+        run.batch([NARROW])
+        flush(flusher)
+        place.alter(["ALTER TABLE t ALTER COLUMN id TYPE double precision"])
+        run.batch([(2, *NARROW[1:])])
+        flush(flusher)
+    assert place.rows == [(1.0, *NARROW[1:5]), (2.0, *NARROW[1:5])]
+
+
+def test_null_in_column_that_takes_none_now_is_named(place: Place) -> None:
+    start(place.query).batch([NARROW, (2, "b", 1, None, None, AT)])
+    place.alter(place.wider)
+    with pytest.raises(TargetRefused, match=r"note .*takes no null.*column note"):
+        place.query.flush()
+
+
+@pytest.mark.parametrize("place", KEYED, indirect=True)
+def test_start_is_refused_while_pending_rows_do_not_fit(place: Place) -> None:
+    """Nothing is published by the new table. When it is as before, the flush goes on."""
+    start(place.query).batch([NARROW])
+    place.alter(place.other_key)
+    with pytest.raises(
+        SchemaMismatch, match=r"Epoch 0 is not flushed yet.*its key was id"
+    ) as caught:
+        start(place.query)
+    assert "Change the table back, and run: wal-sink flush " in caught.value.remedy
+    assert place.query.state.last.epoch == 0
+    place.alter(place.own_key)
+    place.query.flush()
+    place.alter(place.other_key)
+    start(place.query).flushed_batches([NARROW, (1, "b", 8, *NARROW[3:])])
+    assert place.rows == [NARROW[:5], (1, "b", 8, *NARROW[3:5])]
+
+
+@pytest.mark.parametrize("place", KEYED[:1], indirect=True)
+def test_start_goes_by_last_plan_while_target_is_down(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    there = place.query.target
+    start(place.query).flushed_batches([NARROW])
+    place.query.target = PostgresqlTarget(
+        PostgresqlOptions(uri="postgresql://127.0.0.1:1/x", table=there.writes_to, mode="upsert")
+    )
+    start(place.query).batch([(2, *NARROW[1:])])
+    assert "does not answer. The query starts all the same" in caplog.text
+    place.query.target = there
+    place.query.flush()
+    assert len(place.rows) == 2
+
+
+def test_dropped_table_is_not_made_again_by_start(tmp_path: Path) -> None:
+    """The rows of before would be missing, and nothing would say so."""
+    store = Sqlite(tmp_path)
+    options = SqlAlchemyOptions(url=store.url, table="t", create_table=True)
+    query = PlayedQuery(SqlAlchemyTarget(options), SCHEMA.remove(3))
+    row = (*NARROW[:3], *NARROW[4:])
+    start(query).flushed_batches([row])
+    store.execute("DROP TABLE t")
+    with pytest.raises(SchemaMismatch, match="is gone, which this query has written") as caught:
+        start(query)
+    store.execute(caught.value.remedy.partition("\n")[2])
+    start(query).flushed_batches([row])
+    assert len(store.execute("SELECT id FROM t")) == 1
