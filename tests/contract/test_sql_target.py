@@ -234,8 +234,7 @@ def test_rows_go_to_the_table_that_the_options_name(path: Path) -> None:
     for table in ("other", "t"):
         target = SqliteTarget(SqliteOptions(path=str(path), table=table))
         with target.connect("query") as session:
-            if session.read() is None:
-                create(session, "query")
+            create(session, "query")
             if table == "t":
                 deliver(session, plan, rows)
                 continue

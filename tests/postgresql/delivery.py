@@ -8,7 +8,6 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
-from wal_sink.model.ledger import Owner
 from wal_sink.model.plan import plan_key
 from wal_sink.targets.base import Session, Slice
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
@@ -25,9 +24,9 @@ def target_of(server: Server, table: str, **options: object) -> PostgresqlTarget
 @contextmanager
 def new_query(target: PostgresqlTarget) -> Iterator[Session]:
     """Open the session of a query that the ledger does not know yet, and create its row."""
-    owner = Owner(uuid.uuid4().hex, uuid.uuid4().hex, "file:///checkpoint")
-    with target.connect(owner) as session:
-        create(session)
+    query_id = uuid.uuid4().hex
+    with target.connect(query_id) as session:
+        create(session, query_id)
         yield session
 
 

@@ -6,7 +6,6 @@ import pyarrow as pa
 import pytest
 
 from wal_sink.errors import OptionError, SchemaMismatch
-from wal_sink.model.ledger import Owner
 from wal_sink.targets.base import Slice
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.testing.contracts.ledger import create
@@ -49,8 +48,8 @@ def test_a_check_shows_the_table_and_a_start_makes_it(postgresql: Server, schema
     assert plans[0].creates == ""
     assert tables(postgresql, schema) == ["orders", "orders_default", "wal_sink_ledger"]
     rows = made.check(pa.record_batch(ROW, schema=SCHEMA), plans[0])
-    with made.connect(Owner("query", "log", "checkpoint")) as session:
-        create(session)
+    with made.connect("query") as session:
+        create(session, "query")
         for epoch in range(2):
             deliver(session, plans[0], Slice(epoch, rows, 0))
     assert postgresql.execute(f"SELECT id, tags FROM {schema}.orders") == [(1, ["x"])]

@@ -13,15 +13,16 @@ from tests.postgresql.delivery import new_query, target_of
 from tests.postgresql.proxy import Proxy, When
 from tests.postgresql.world import PostgresqlWorld
 from tests.protocol import raw
-from tests.protocol.engine import SCHEMA, flush, until_rest
+from tests.protocol.engine import SCHEMA
 from wal_sink.errors import TargetUnavailable
-from wal_sink.model.ledger import LedgerState, Outcome, Owner
+from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Slice
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.targets.sql.session import SqlSession
 from wal_sink.testing.contracts import rows as contract
-from wal_sink.testing.contracts.ledger import begin, begun_window, create, finish
+from wal_sink.testing.contracts.ledger import create, finish, following
+from wal_sink.testing.micro_batches import flush, until_idle
 from wal_sink.testing.servers.postgresql import Server, downloaded_programs
 
 ROWS = [("a", 1), ("b", 2)]
@@ -68,13 +69,13 @@ def test_a_server_that_dies_in_a_transaction_shows_nothing_of_it(
     world.run().batch(ROWS)
     killed = at_write(monkeypatch, lambda _: mortal.kill())
     with pytest.raises(TargetUnavailable):
-        until_rest(world.flusher())
+        until_idle(world.flusher())
     assert killed == [0]
     mortal.start()
     assert world.visible() == []
     row = world.ledger()
     assert row is not None
-    assert row.begun is not None, "begin is durable"
+    assert row.epoch == -1
     flush(world.flusher())
     raw.complete(world, 1, "")
     world.end_sessions()
@@ -103,19 +104,21 @@ def test_an_answer_to_commit_that_is_lost_is_read_back(
 ) -> None:
     """The socket is cut before the server reads COMMIT, or when it has committed: rows come once."""
     outcomes: list[Outcome] = []
-    real = SqlSession.commit
+    real = SqlSession.finish
 
     with Proxy(postgresql.host, postgresql.port) as proxy:
         world = PostgresqlWorld(postgresql, schema, proxy.port)
         world.run().batch(ROWS)
 
-        def commit(self: SqlSession, seen: LedgerState, new: LedgerState) -> Outcome:
+        def finish(self: SqlSession, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
+            if seen is None:
+                return real(self, seen, new)
             if not outcomes:
                 proxy.lose_commit(when)
             outcomes.append(real(self, seen, new))
             return outcomes[-1]
 
-        monkeypatch.setattr(SqlSession, "commit", commit)
+        monkeypatch.setattr(SqlSession, "finish", finish)
         flush(world.flusher())
         assert proxy.lost == 1
         again = [] if when == "after" else [Outcome.APPLIED]
@@ -134,7 +137,7 @@ def test_a_silent_server_is_given_up(
     began = time.monotonic()
     try:
         with pytest.raises(TargetUnavailable):
-            until_rest(world.flusher())
+            until_idle(world.flusher())
         assert 1 < time.monotonic() - began < 60
     finally:
         mortal.resume()
@@ -143,26 +146,20 @@ def test_a_silent_server_is_given_up(
     world.end_sessions()
 
 
-def test_a_flusher_that_stands_still_gives_the_ledger_row_back(
-    postgresql: Server, schema: str
-) -> None:
+def test_stalled_flusher_gives_the_ledger_row_back(postgresql: Server, schema: str) -> None:
     """The server ends its transaction; what it does when it wakes has no effect."""
     postgresql.execute(f"CREATE TABLE {schema}.t (k text, n int, v bigint, t text)")
     target = target_of(postgresql, f"{schema}.t", lock_timeout=5, idle_timeout=0.5)
     plan = target.plan(contract.SCHEMA, "key")
-    owner = Owner("query", "log", "checkpoint")
     rows = Slice(0, target.check(contract.frame([("a", 1, 1, "x")]), plan), contract.BASE_US)
-    window = begun_window(0)
-    with target.connect(owner) as stopped, target.connect(owner) as other:
-        create(stopped)
-        assert begin(stopped, window) is Outcome.APPLIED
-        stopped.start(window)
-        stopped.write(plan, rows)
-        other.start(window)
+    with target.connect("query") as stalled, target.connect("query") as other:
+        seen = create(stalled, "query")
+        assert other.read() == seen
+        stalled.write(plan, rows)
         other.write(plan, rows)
-        assert finish(other, window) is Outcome.APPLIED
+        assert finish(other, seen, following(seen)) is Outcome.APPLIED
         with pytest.raises(psycopg.Error) as caught:
-            finish(stopped, window)
+            finish(stalled, seen, following(seen))
         assert target.classify(caught.value) == "retry"
     assert postgresql.execute(f"SELECT count(*) FROM {schema}.t") == [(1,)]
 
@@ -173,7 +170,7 @@ def test_a_lock_that_is_held_is_waited_for_and_then_said(postgresql: Server, sch
     with psycopg.connect(postgresql.uri) as other:
         other.execute(f"LOCK TABLE {schema}.rows IN ACCESS EXCLUSIVE MODE")
         with pytest.raises(TargetUnavailable, match="lock timeout"):
-            until_rest(world.flusher())
+            until_idle(world.flusher())
     flush(world.flusher())
     raw.complete(world, 1, "")
     world.end_sessions()
@@ -223,11 +220,11 @@ def test_a_row_that_only_commit_refuses_goes_into_quarantine(
     )
     world.run().batch([*ROWS, ("c", 3)])
     with pytest.raises(TargetUnavailable, match="deferred constraint"):
-        until_rest(world.flusher())
+        until_idle(world.flusher())
     assert world.visible() == []
     flush(world.flusher())
     assert sorted(world.visible()) == [("a", 1), ("c", 3)]
-    (entry,) = world.log.names("quarantine/")
+    (entry,) = world.log_backend.list("refused/")
     assert entry.endswith(".arrow")
     world.end_sessions()
 

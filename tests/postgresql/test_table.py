@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import psycopg
 import pyarrow as pa
@@ -18,20 +19,14 @@ from wal_sink.errors import (
     TargetUnavailable,
     WalSinkError,
 )
-from wal_sink.model.ledger import Outcome
+from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Slice
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.targets.postgresql.connection import _PIECE
 from wal_sink.targets.postgresql.schema import read_relation
 from wal_sink.targets.sql.keyed import TableName
 from wal_sink.targets.sql.unique import Unique
-from wal_sink.testing.contracts.ledger import (
-    begin,
-    begun_window,
-    create,
-    finish,
-    new_owner,
-)
+from wal_sink.testing.contracts.ledger import create, finish, following, row_of
 from wal_sink.testing.contracts.rows import deliver
 from wal_sink.testing.servers.postgresql import Server
 
@@ -138,28 +133,24 @@ def test_a_table_that_is_made_unlogged_takes_no_rows(
     target = target_of(postgresql, f"{schema}.t", lock_timeout=0.5)
     plan = target.plan(BATCH.schema, "key")
     low, high = (Slice(0, target.check(BATCH.slice(i, 1), plan), 0) for i in range(2))
-    with target.connect(new_owner()) as session:
-        create(session)
+    with target.connect("query") as session:
+        create(session, "query")
         deliver(session, plan, low, high)
-        window = begun_window(1, 2)
-        assert begin(session, window) is Outcome.APPLIED
+        seen = row_of(session)
         if relation == "high":
-            session.start(window)
             session.write(plan, low)  # holds the other partition
         postgresql.execute(f"ALTER TABLE {schema}.{relation} SET UNLOGGED")
         if relation != "high":
-            session.start(window)
             session.write(plan, low)
         session.write(plan, high)
         with pytest.raises(SchemaMismatch, match=rf"{relation} is unlogged") as caught:
-            session.drain()
-        assert finish(session, window) is Outcome.CONFLICT
+            finish(session, seen, following(seen))
+    with target.connect("query") as session:
+        assert session.read() == seen
         assert postgresql.execute(f"SELECT count(*) FROM {schema}.t") == [(2,)]
         for statement in re.findall(r"ALTER\b.*?;", caught.value.remedy):
             postgresql.execute(statement)
-        session.start(window)
-        session.write(plan, low)
-        assert finish(session, window) is Outcome.APPLIED
+        deliver(session, plan, low)
 
 
 @pytest.mark.parametrize("deletes", [False, True])
@@ -222,8 +213,8 @@ def test_a_foreign_table_is_refused(postgresql: Server, schema: str) -> None:
             f"CREATE FOREIGN TABLE {schema}.part PARTITION OF {schema}.t FOR VALUES FROM (0) TO (9)"
             f" SERVER server_{schema}"
         )
-        with target.connect(new_owner()) as session:
-            create(session)
+        with target.connect("query") as session:
+            create(session, "query")
             with pytest.raises(SchemaMismatch, match="partitions on other servers"):
                 deliver(session, plan, Slice(0, target.check(BATCH, plan), 0))
         assert f"{schema}.part" in refused(postgresql, f"{schema}.t").what
@@ -462,6 +453,21 @@ def test_a_wrong_password_a_wrong_parameter_and_nobody_there(
     assert "hush" not in str(away.value)
 
 
+def test_table_altered_under_a_session_takes_no_rows(postgresql: Server, schema: str) -> None:
+    """COPY's binary format has no types: eight bytes of a bigint are a double precision as well."""
+    table = f"{schema}.t"
+    postgresql.execute(f"CREATE TABLE {table} {TABLE}")
+    target = target_of(postgresql, table)
+    plan = target.plan(BATCH.schema, "key")
+    with target.connect("query") as session:
+        create(session, "query")
+        deliver(session, plan, Slice(0, target.check(BATCH, plan), 0))
+        postgresql.execute(f"ALTER TABLE {table} ALTER COLUMN id TYPE double precision")
+        with pytest.raises(SchemaMismatch, match="column id was bigint, and is"):
+            deliver(session, plan, Slice(1, target.check(BATCH, plan), 10))
+        assert postgresql.execute(f"SELECT id FROM {table} ORDER BY id") == [(1.0,), (2.0,)]
+
+
 def test_a_slice_that_is_encoded_in_pieces_arrives_whole(postgresql: Server, schema: str) -> None:
     """Nulls, bits and lists on both sides of each border."""
     postgresql.execute(
@@ -484,3 +490,39 @@ def test_a_slice_that_is_encoded_in_pieces_arrives_whole(postgresql: Server, sch
     bring(target_of(postgresql, f"{schema}.t"), batch)
     found = postgresql.execute(f"SELECT id, flag, word, tags, j::text FROM {schema}.t ORDER BY id")
     assert found == rows
+
+
+class AlteredTarget(PostgresqlTarget):
+    """Its table is altered once, after a session has compared it and before the first of its rows."""
+
+    alters: tuple[Server, str] | None = None
+
+    def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> None:
+        if self.alters is not None:
+            server, statement = self.alters
+            self.alters = None
+            server.execute(statement)
+        super().insert(connection, plan, batch)
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_table_altered_after_the_comparison_takes_no_rows(
+    postgresql: Server, schema: str, mode: str
+) -> None:
+    """Until the first row nothing holds the table: it is compared once more when that holds it."""
+    table, key = f"{schema}.t", ", PRIMARY KEY (id)" if mode == "upsert" else ""
+    postgresql.execute(f"CREATE TABLE {table} (id bigint, v text{key})")
+    options = PostgresqlOptions(uri=postgresql.uri, table=table, mode=mode)  # type: ignore[arg-type]
+    target = AlteredTarget(options)
+    plan = target.plan(BATCH.schema, "key")
+    target.alters = postgresql, f"ALTER TABLE {table} ALTER COLUMN id TYPE double precision"
+    with target.connect("query") as session:
+        create(session, "query")
+        with pytest.raises(SchemaMismatch, match="column id was bigint, and is") as caught:
+            deliver(session, plan, Slice(0, target.check(BATCH, plan), 0))
+        assert "Change the table back" in caught.value.remedy
+        assert postgresql.execute(f"SELECT id FROM {table}") == []
+        postgresql.execute(f"ALTER TABLE {table} ALTER COLUMN id TYPE bigint")
+    with target.connect("query") as session:
+        deliver(session, plan, Slice(0, target.check(BATCH, plan), 0))
+    assert postgresql.execute(f"SELECT id FROM {table} ORDER BY id") == [(1,), (2,)]

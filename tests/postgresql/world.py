@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 
 from tests.protocol.engine import World, in_memory
-from wal_sink.model.ledger import LedgerState, Owner
+from wal_sink.model.ledger import LedgerRow
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.testing.servers.postgresql import Server
 
@@ -30,10 +30,10 @@ class PostgresqlWorld(World):
         """Read the table as another client does."""
         return self.server.execute(f"SELECT k, v FROM {self._table}")
 
-    def ledger(self) -> LedgerState | None:
+    def ledger(self) -> LedgerRow | None:
         """Read the ledger as another client does; there is none before the first plan."""
-        with self.target.connect(Owner(self.query_id, "", "")) as session:
+        with self.target.connect(self.query_id) as session:
             try:
-                return session.read_ledger()
+                return session.read()
             except psycopg.errors.UndefinedTable:
                 return None

@@ -17,14 +17,12 @@ import pytest
 from tests.sql.mariadb import MariaDb, MySql
 from tests.sql.stores import DuckDb, Maria, Postgresql, Sqlite, Store
 from wal_sink.errors import OptionError, SchemaMismatch, TargetRefused, TargetUnavailable
-from wal_sink.model.ledger import Outcome, Owner
 from wal_sink.model.plan import Plan, plan_key
 from wal_sink.options import parse, public
-from wal_sink.protocol import ledger
 from wal_sink.targets.base import Slice
 from wal_sink.targets.sql.session import SqlSession
 from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
-from wal_sink.testing.contracts.ledger import begin, begun_window, create, row_of
+from wal_sink.testing.contracts.ledger import create, following, row_of
 from wal_sink.testing.contracts.rows import deliver
 from wal_sink.testing.servers.postgresql import Server
 
@@ -45,8 +43,8 @@ def agreed(of: SqlAlchemyTarget, schema: pa.Schema = SCHEMA) -> Plan:
 def bring(of: SqlAlchemyTarget, rows: pa.RecordBatch) -> None:
     """Bring rows into the table, as a query of its own."""
     plan = agreed(of, rows.schema)
-    with of.connect(Owner("query", "log", "checkpoint")) as session:
-        create(session)
+    with of.connect("query") as session:
+        create(session, "query")
         deliver(session, plan, Slice(0, of.check(rows, plan), 0))
 
 
@@ -237,8 +235,8 @@ def test_an_engine_without_transactions_is_refused(
     of = target(store)
     plan = agreed(of)
     rows = Slice(0, pa.record_batch([[1], ["x"]], SCHEMA), 0)
-    with of.connect(Owner("query", "log", "checkpoint")) as session:
-        create(session)
+    with of.connect("query") as session:
+        create(session, "query")
         store.execute(f"ALTER TABLE {table} ENGINE=MyISAM")
         with pytest.raises(SchemaMismatch, match=f"{table} has the storage engine MyISAM"):
             deliver(session, plan, rows)
@@ -285,8 +283,8 @@ def test_a_view_is_refused(
     store.execute(TABLE.format(key=""))
     of = target(store)
     plan = agreed(of)
-    with of.connect(Owner("query", "log", "checkpoint")) as session:
-        create(session)
+    with of.connect("query") as session:
+        create(session, "query")
         store.paste("ALTER TABLE t RENAME TO u")
         store.paste("CREATE VIEW t AS SELECT * FROM u")
         with pytest.raises(SchemaMismatch, match=r"t is a view\."):
@@ -400,8 +398,8 @@ def test_a_key_that_changes_under_a_session_stops_the_flush(
     plan = agreed(of)
     for change, said in changes.items():
         store.execute(change)
-        with of.connect(Owner(change[-20:], "log", "checkpoint")) as session:
-            create(session)
+        with of.connect(change[-20:]) as session:
+            create(session, change[-20:])
             with pytest.raises(SchemaMismatch, match=f"its key was id, .*{said}"):
                 deliver(session, plan, Slice(0, pa.record_batch([[1], ["x"]], SCHEMA), 0))
     assert store.execute("SELECT * FROM t") == []
@@ -420,8 +418,8 @@ def test_a_file_that_is_replaced_under_a_session_takes_no_row(
     plan = agreed(of)
     store.path.with_suffix(".backup").write_bytes(store.path.read_bytes())
     rows = Slice(0, pa.record_batch([[1], ["x"]], SCHEMA), 0)
-    with of.connect(Owner("query", "log", "checkpoint")) as session:
-        create(session)
+    with of.connect("query") as session:
+        create(session, "query")
         store.path.with_suffix(".backup").replace(store.path)
         with pytest.raises(TargetUnavailable, match="another file than the one that was opened"):
             deliver(session, plan, rows)
@@ -434,7 +432,7 @@ def test_a_database_without_the_ledger_is_named_as_another_one(
     """A query that is started with the URL of another database has its plan: none is made there."""
     store = made(kind, tmp_path, request)
     store.execute(TABLE.format(key=""))
-    with target(store).connect(Owner("query", "log", "checkpoint")) as session:
+    with target(store).connect("query") as session:
         words = "wal_sink_ledger cannot be read: .*\n.*another database than this query wrote to"
         with pytest.raises(TargetRefused, match=words):
             row_of(session)
@@ -462,22 +460,19 @@ def test_autocommit_is_refused(mariadb: MariaDb, database: str) -> None:
 
 
 def test_a_dirty_read_is_not_inherited(mariadb: MariaDb, database: str) -> None:
-    """A mark that is not committed must not be read: its rows would be trimmed, and may not be there."""
+    """An epoch that is not committed must not be read: its rows would be trimmed, and may be lost."""
     store = Maria(mariadb, database)
     store.execute(TABLE.format(key=""))
     mariadb.execute("SET GLOBAL TRANSACTION ISOLATION LEVEL READ UNCOMMITTED")
     try:
-        of, owner = target(store), Owner("query", "log", "checkpoint")
-        agreed(of)
-        with of.connect(owner) as session, of.connect(owner) as other:
-            create(session)
+        of = target(store)
+        plan = agreed(of)
+        with of.connect("query") as session, of.connect("query") as other:
+            seen = create(session, "query")
             assert isinstance(session, SqlSession)
-            window = begun_window(0, 1)
-            assert begin(session, window) is Outcome.APPLIED
-            session.start(window)
-            seen = row_of(session)
-            assert session._ledger.replace(seen, ledger.finish(seen), session._lock_id)
-            assert store.execute("SELECT flushed FROM wal_sink_ledger") == [(0,)], "no dirty read"
+            session.write(plan, Slice(0, pa.record_batch([[1], ["x"]], SCHEMA), 0))
+            assert session._ledger.replace(seen, following(seen), session._lock_id)
+            assert store.execute("SELECT epoch FROM wal_sink_ledger") == [(0,)], "no dirty read"
             assert row_of(other) == seen
     finally:
         mariadb.execute("SET GLOBAL TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -485,7 +480,7 @@ def test_a_dirty_read_is_not_inherited(mariadb: MariaDb, database: str) -> None:
 
 @pytest.mark.parametrize("scheme", ["mysql", "mariadb"])
 def test_what_the_server_bounds(mariadb: MariaDb, database: str, scheme: str) -> None:
-    """A flusher that stands still gives the ledger row back, whatever the URL of a MariaDB begins with."""
+    """A stalled flusher gives the ledger row back, whatever the URL of a MariaDB begins with."""
     store = Maria(mariadb, database)
     store.execute(TABLE.format(key=""))
     if isinstance(mariadb, MySql):  # it bounds no transaction, but a silent connection
@@ -614,8 +609,8 @@ def test_a_table_is_made(kind: str, tmp_path: Path, request: pytest.FixtureReque
     assert of.plan(schema, "key") == plan
     row = {name: [None] for name in schema.names} | {"id": [1], "name": ["x"], "yes": [True]}
     for _ in range(2):
-        with of.connect(Owner("query", "log", "checkpoint")) as session:
-            create(session)
+        with of.connect("query") as session:
+            create(session, "query")
             batch = of.check(pa.record_batch(row, schema=schema), plan)
             deliver(session, plan, Slice(0, batch, 0))
     assert [tuple(each) for each in store.execute("SELECT id, name, yes FROM t")] == [(1, "x", 1)]
@@ -765,13 +760,11 @@ def test_a_file_of_duckdb_is_open_in_transactions_alone(tmp_path: Path) -> None:
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     plan = agreed(of)
-    with of.connect(Owner("query", "log", "checkpoint")) as session:
-        create(session)
+    with of.connect("query") as session:
+        create(session, "query")
         deliver(session, plan, Slice(0, pa.record_batch([[1], ["x"]], SCHEMA), 0))
         assert read().stdout == "[(1, 'x')]\n"
-        window = begun_window(1)
-        begin(session, window)
-        session.start(window)
+        session.write(plan, Slice(1, pa.record_batch([[2], ["y"]], SCHEMA), 0))
         assert "Could not set lock" in read().stderr
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -13,12 +14,10 @@ import pytest
 from tests.sql.mariadb import MariaDb
 from tests.sql.stores import Maria
 from tests.sql.test_start import SCHEMA, agreed, bring, target
-from wal_sink.errors import InvalidRow, SchemaMismatch, TargetRefused
-from wal_sink.model.ledger import Outcome, Owner
-from wal_sink.protocol import ledger
-from wal_sink.targets.base import Slice
-from wal_sink.targets.sql.session import SqlSession
-from wal_sink.testing.contracts.ledger import begin, begun_window, create, row_of
+from wal_sink.errors import InvalidRow, SchemaMismatch
+from wal_sink.targets.base import RowsRefused, Slice, without
+from wal_sink.testing.contracts.ledger import create
+from wal_sink.testing.contracts.rows import deliver
 from wal_sink.testing.micro_batches import PlayedQuery
 
 
@@ -184,23 +183,17 @@ def test_a_row_above_max_allowed_packet_is_refused_alone(
         plan = agreed(of)
         texts = ["'" * 30_000, "x" * 60_000, "'" * 40_000, "x" * 70_000, "y"]
         rows = Slice(0, of.check(pa.record_batch([range(5), texts], SCHEMA), plan), 7)
-        with of.connect(Owner("query", "log", "checkpoint")) as session:
-            create(session)
-            assert isinstance(session, SqlSession)
-            window = begun_window(0, rows=5)
-            begin(session, window)
-            session.start(window)
-            with pytest.raises(TargetRefused, match=r"id=2\b.* max_allowed_packet is 6"):
-                session.write(plan, rows)
-            session.start(window)
-            refused: list[int] = []
-            session.pass_over(lambda us, _: refused.append(us))
-            session.write(plan, rows)
-            seen = row_of(session)
-            assert session.commit(seen, ledger.finish(seen)) is Outcome.APPLIED
+        with of.connect("query") as session:
+            create(session, "query")
+            with pytest.raises(RowsRefused) as raised:
+                deliver(session, plan, rows)
+        refused = [row.us for row in raised.value.rows]
+        assert refused == [9, 10]
+        assert re.search(r"id=2\b.* max_allowed_packet is 6", raised.value.rows[0].error.what)
+        with of.connect("query") as session:
+            deliver(session, plan, *without(rows, refused))
     finally:
         mariadb.execute("SET GLOBAL max_allowed_packet = 16777216")
-    assert refused == [9, 10]
     assert store.execute("SELECT id FROM t ORDER BY id") == [(0,), (1,), (4,)]
 
 

@@ -37,9 +37,11 @@ def following(row: LedgerRow, epochs: int = 1) -> LedgerRow:
 
 
 def create(session: Session, query_id: str, epoch: int = -1) -> LedgerRow:
-    """Create the ledger row of a query; return it."""
-    row = first_row(query_id, epoch)
-    assert finish(session, None, row) is Outcome.APPLIED
+    """Create the ledger row of a query, unless it has one; return the row."""
+    row = session.read()
+    if row is None:
+        row = first_row(query_id, epoch)
+        assert finish(session, None, row) is Outcome.APPLIED
     return row
 
 
