@@ -26,9 +26,8 @@ OPTIONS: dict[str, str] = {
 one value of an option that stays; `<name>` stands for the name of one of several targets."""
 
 _EXPORT = (
-    "Export the rows by `wal-sink quarantine CHECKPOINT --export FILE`, repair them, and write"
-    " them by a query"
-    " of your own."
+    "Export the rows by `wal-sink quarantine CHECKPOINT --export FILE`, repair them, and write them by a"
+    " query of your own."
 )
 _TARGETS = (
     "Change the option targets at a restart, once `wal-sink status CHECKPOINT` shows no lag. A target that is"

@@ -1,4 +1,4 @@
-"""Queries for commands: `world` with a target in memory, for those that never ask; `job` with Cassandra."""
+"""Queries for commands: `world` with a target in memory, for those that never connect; `job` with SQLite."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from state_backends import open_backend
-from tests.cli.job import job  # noqa: F401 - a fixture
+from tests.cli.job import Job, batches
 from tests.protocol.engine import World
 
 
@@ -19,4 +19,14 @@ def world(tmp_path: Path) -> World:
     made = World(checkpoint, checkpoint)
     made.log_backend = open_backend(str(tmp_path / "checkpoint" / "wal_sink" / made.query_id))
     made.clock.us = time.time_ns() // 1_000
+    return made
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    """Epochs 0 and 1 are flushed, 2 to 4 are pending; the log keeps what is flushed for an hour."""
+    made = Job(tmp_path)
+    batches(made, 0, 1)
+    made.flush()
+    batches(made, 2, 3, 4)
     return made

@@ -1,81 +1,120 @@
-"""A query in a folder over a real Cassandra, and what a shell knows of it."""
+"""A query in a folder over tables of a SQLite file, and its commands, which run in this process."""
 
 from __future__ import annotations
 
+import sqlite3
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
-import pytest
+from typer.testing import CliRunner
 
+from sqlite_target import SqliteOptions, SqliteTarget
 from state_backends import open_backend
-from tests.cli.shell import Done, run
+from tests.cli.shell import Done
 from tests.protocol.engine import World
-from tests.protocol.operators import edit
-from tests.support.cassandra import raw_options
-from wal_sink import errors
-from wal_sink.model import paths
-from wal_sink.model.records import Claim
-from wal_sink.options import parse
-from wal_sink.targets.cassandra import CassandraTarget
-from wal_sink.targets.cassandra.options import CassandraOptions
-from wal_sink.testing.servers.cassandra import EmbeddedCassandra
+from wal_sink.cli.main import app
+from wal_sink.protocol.retention import Retention
+from wal_sink.targets.base import Target
+
+HOUR = Retention(us=3_600_000_000, bytes=1 << 30)
+KIND = "sqlite_target:SqliteTarget"
 
 
-class Job(NamedTuple):
-    """A query in a folder, and what a shell knows of it."""
+class Job(World):
+    """A query over the table `t`, or over several tables by their names.
 
-    world: World
-    node: EmbeddedCassandra
-    keyspace: str
-    folder: Path
+    :param folder: gets `checkpoint` and `shop.db`.
+    :param names: of several targets, which are tables of these names.
+    """
 
-    def flush(self, error: type[errors.WalSinkError] | None = None) -> None:
-        """Flush; `error` is the one that stops the flush."""
-        if error is None:
-            self.world.flush()
-            return
-        with pytest.raises(error):
-            self.world.flush()
+    def __init__(self, folder: Path, *names: str) -> None:
+        self.folder, self.names, self.place = folder, names, "checkpoint"
+        self.kind = KIND
+        with sqlite3.connect(self.database) as connection:
+            for name in names or ("t",):
+                connection.execute(f"CREATE TABLE {name} (k TEXT, v INTEGER)")
+        connection.close()
+        checkpoint = open_backend(str(folder / "checkpoint"))
+        super().__init__(checkpoint, checkpoint, self.table_target(names[0] if names else "t"))
+        self.log_backend = open_backend(str(folder / "checkpoint" / "wal_sink" / self.query_id))
+        self.clock.us = time.time_ns() // 1_000
+        self.retention = HOUR
 
-    def table(self) -> dict[str, int]:
-        found = self.node.execute(f"SELECT k, v FROM {self.keyspace}.t")
-        return {row.k: row.v for row in found}
+    @property
+    def database(self) -> Path:
+        """The file of the targets."""
+        return self.folder / "shop.db"
 
-    def command(
-        self, *arguments: object, checkpoint: str = "checkpoint", answer: str | None = None
-    ) -> Done:
-        """Run `wal-sink <verb> <checkpoint> …` as a shell does; without an answer, stdin is closed."""
-        verb, *others = arguments
-        return run(self.folder, verb, checkpoint, *others, answer=answer)
+    def table_target(self, table: str) -> Target:
+        """Return the target of a table."""
+        return SqliteTarget(SqliteOptions(path=str(self.database), table=table))
+
+    @property
+    def targets(self) -> dict[str, Target]:
+        """The targets by name."""
+        if not self.names:
+            return super().targets
+        return {name: self.table_target(name) for name in self.names}
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options of a run, as Spark's driver gives them."""
+        own = {"wal.retention": str(self.retention.us // 1_000_000)}
+        if not self.names:
+            return own | {"target": self.kind, "sqlite.path": str(self.database), "table": "t"}
+        own["targets"] = ",".join(self.names)
+        for name in self.names:
+            own |= {
+                f"{name}.target": self.kind,
+                f"{name}.sqlite.path": str(self.database),
+                f"{name}.table": name,
+            }
+        return own
+
+    def execute(self, statement: str) -> list[tuple[object, ...]]:
+        """Run a statement in the database."""
+        with sqlite3.connect(self.database) as connection:
+            found = connection.execute(statement).fetchall()
+        connection.close()
+        return found
+
+    def rows(self, table: str = "t") -> list[tuple[object, ...]]:
+        """Return the rows of a table; one that is there twice comes twice."""
+        return self.execute(f"SELECT k, v FROM {table} ORDER BY v, k")
+
+    def command(self, verb: str, *arguments: object, answer: str | None = None) -> Done:
+        """Run `wal-sink <verb> CHECKPOINT … --json`; without an answer, standard input is at its end."""
+        kinds = [f"{name}.target" for name in self.names] or ["target"]
+        options = [text for kind in kinds for text in ("--option", f"{kind}={self.kind}")]
+        given = [verb, str(self.folder / self.place), *map(str, arguments), *options, "--json"]
+        done = CliRunner().invoke(app, given, input=answer)
+        assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+        return Done(done.exit_code, done.stdout, done.stderr)
+
+    def refused(self, verb: str, *arguments: object) -> tuple[int, str]:
+        """Run a command that fails; return its exit code and its error."""
+        done = self.command(verb, *arguments)
+        return done.code, done.document["error"]
+
+    def move(self, place: str) -> None:
+        """Move the checkpoint, with the log in it."""
+        (self.folder / self.place).rename(self.folder / place)
+        self.use(place)
+
+    def use(self, place: str) -> None:
+        """Go on at another checkpoint."""
+        self.place = place
+        self.checkpoint = open_backend(str(self.folder / place))
+        self.log_backend = open_backend(str(self.folder / place / "wal_sink" / self.query_id))
 
 
-def target(node: EmbeddedCassandra, keyspace: str, **more: str) -> tuple[CassandraTarget, Mapping]:  # type: ignore[type-arg]
-    raw = raw_options(node, keyspace, **more)
-    return CassandraTarget(parse(raw, CassandraOptions)), raw
+def rows_of(*epochs: int) -> list[tuple[object, ...]]:
+    """Return the rows that the fixture `job` computes in some epochs."""
+    return [(f"{name}{epoch}", epoch) for epoch in epochs for name in "ab"]
 
 
-@pytest.fixture
-def job(cassandra: EmbeddedCassandra, keyspace: str, tmp_path: Path) -> Job:
-    """Two epochs are flushed and three wait; the log is where it is by default."""
-    cassandra.execute(f"CREATE TABLE {keyspace}.t (k text PRIMARY KEY, v bigint)")
-    made, options = target(cassandra, keyspace)
-    checkpoint = open_backend(str(tmp_path / "checkpoint"))
-    world = World(checkpoint, checkpoint, made)
-    world.log_backend = open_backend(str(tmp_path / "checkpoint" / "wal_sink" / world.query_id))
-    world.clock.us = time.time_ns() // 1_000
-    batches = world.run()
-    for epoch in range(5):
-        batches.batch([(f"a{epoch}", epoch)], [(f"b{epoch}", epoch)])
-        if epoch == 1:
-            world.flush()
-    # As a run of Spark leaves it: the engine has no options.
-    claim = Claim(
-        run_id=batches.run_id, options={**options, "wal.compression": "lz4"}, early=False, epoch=0
-    )
-    edit(world.log_backend, paths.CLAIM.path(1), claim.to_json())
-    return Job(world, cassandra, keyspace, tmp_path)
-
-
-EVERYTHING = {f"{name}{epoch}": epoch for epoch in range(5) for name in "ab"}
+def batches(job: Job, *epochs: int) -> None:
+    """Run micro-batches of the next run; each has two rows."""
+    run = job.run()
+    for epoch in epochs:
+        assert run.batch([(f"a{epoch}", epoch)], [(f"b{epoch}", epoch)]) == epoch

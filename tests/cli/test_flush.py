@@ -1,48 +1,44 @@
-"""`flush` as a process over a real Cassandra, alone and beside others; and what else asks the ledger."""
+"""`flush` as a command: alone, beside others, following; and what it trims."""
 
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
 import time
 import urllib.request
 from pathlib import Path
 
 import pytest
 
-from tests.cli.job import EVERYTHING, Job
+from tests.cli.job import KIND, Job, batches, rows_of
 from tests.cli.shell import FOLLOWS, run, start
-from tests.protocol.damaged import segments
-from tests.protocol.operators import edit
+from tests.protocol.engine import World
 from tests.support.waiting import until
-from wal_sink import errors
 from wal_sink.flush.report import Reporter
 from wal_sink.model import paths
-from wal_sink.model.records import FlusherReport
-from wal_sink.testing.faults import Faults
+from wal_sink.progress.report import FlusherReport, read_report
+from wal_sink.protocol.retention import Retention
 from wal_sink.testing.servers import process
 
-pytestmark = pytest.mark.cassandra
+EVERYTHING = rows_of(0, 1, 2, 3, 4)
 
 
-def test_once(job: Job) -> None:
-    """What waits is in the table, and it says how much; there is nothing to do the second time."""
-    done = job.command("flush", "--json")
-    assert done.code == 0, done.err
-    shown = done.document
-    assert (shown["epochs"], shown["rows"]) == (3, 6)
-    assert (shown["flushed"], shown["pending_epochs"]) == (4, 0)
-    assert shown["bytes"] > 0
-    assert job.table() == EVERYTHING
-    assert segments(job.world) == []
-    refused = job.command("flush", "--metrics-port", 0)
-    assert refused.code == 2
-    assert "goes with --follow" in refused.err
-    again = job.command("flush")
-    assert again.code == 0
-    assert "0 epochs were flushed" in again.out
-    assert "everything checkpointed is flushed" in again.out
-    shown = job.command("status", "--json").document
+def at_once(job: Job) -> None:
+    """Let the next run keep nothing that is flushed."""
+    job.retention = Retention(us=0, bytes=0)
+    batches(job, 5)
+
+
+def test_what_is_pending_is_flushed_once(job: Job) -> None:
+    done = job.command("flush").document
+    assert (done["epochs"], done["rows"], done["flushed"], done["pending_epochs"]) == (3, 6, 4, 0)
+    assert done["bytes"] > 0
+    assert job.rows() == EVERYTHING
+    again = job.command("flush").document
+    assert (again["epochs"], again["why"]) == (0, "everything checkpointed is flushed")
+    shown = job.command("status").document
     assert (shown["flusher_alive"], shown["last_error"], shown["safe_to_delete"]) == (
         False,
         None,
@@ -50,128 +46,158 @@ def test_once(job: Job) -> None:
     )
 
 
-def test_an_error_ends_it(job: Job) -> None:
-    """With its exit code; `status` knows it as well. A target that is down is tried some times."""
-    elsewhere = ("--option", "cassandra.port=1", "--option", "cassandra.requestTimeout=1")
-    secret = ("--option", "cassandra.username=me", "--option", "cassandra.password=s3cret")
-    asked = job.command("flush", "--json", *elsewhere, *secret)
-    confirm = f"--option cassandra.contactPoints={job.node.host}."
-    assert (asked.code, confirm in asked.document["remedy"]) == (2, True)
-    host = ("--option", f"cassandra.contactPoints={job.node.host}")
-    down = job.command("flush", "--json", *elsewhere, *secret, *host)
-    assert (down.code, down.document["error"]) == (4, "TargetUnavailable")
-    known = job.command("status", "--json")
-    assert "TargetUnavailable" in known.document["last_error"]
-    assert "s3cret" not in down.out + down.err + known.out
-    path = segments(job.world)[0]
-    edit(job.world.log_backend, path, job.world.log_backend.read(path)[:-1])
-    corrupt = job.command("flush", "--json")
-    assert (corrupt.code, corrupt.document["error"]) == (6, "CorruptLog")
-    assert job.table().keys() == {"a0", "b0", "a1", "b1"}
+def test_error_ends_it_with_its_exit_code(job: Job) -> None:
+    """`status` knows it as well. A target that is down is tried some times."""
+    path = job.store.list(paths.segment_folder(2))[0]
+    job.log_backend.replace(path, job.log_backend.read(path)[:-1])
+    assert job.refused("flush") == (6, "CorruptLog")
+    assert "CorruptLog" in job.command("status").document["last_error"]
+    assert job.rows() == rows_of(0, 1)
+    job.database.rename(job.folder / "away.db")
+    job.database.mkdir()
+    assert job.refused("flush") == (4, "TargetUnavailable")
 
 
-def test_following(job: Job) -> None:
-    """It goes on with what comes, until SIGTERM; Prometheus can ask it."""
-    world = job.world
+def test_flushed_epochs_go_with_their_retention(job: Job) -> None:
+    """`--dry-run` lists what would go, changes nothing, and asks no target."""
+    assert job.command("flush").document["trimmed"] == -1
+    kept = job.store.list(paths.SEGMENT.folder)
+    assert kept
+    now = ("--option", "wal.retention=0")
+    before = job.log_backend.list()
+    job.database.rename(job.folder / "away.db")
+    shown = job.command("flush", "--dry-run", *now).document
+    assert (shown["dry_run"], shown["trimmed"], shown["epochs"]) == (True, 4, 0)
+    listed = {file["path"]: file["bytes"] for file in shown["deletes"]}
+    assert set(kept) < set(listed)
+    assert listed[kept[0]] == job.log_backend.size(kept[0])
+    assert job.log_backend.list() == before
+    assert job.command("flush", "--dry-run").document["deletes"] == []
+    (job.folder / "away.db").rename(job.database)
+    assert job.command("flush", *now).document["trimmed"] == 4
+    assert job.store.list(paths.SEGMENT.folder) == []
+    assert job.command("flush", *now).document["trimmed"] == 4
+    batches(job, 5)
+    assert job.command("flush").code == 0
+    assert job.rows() == rows_of(0, 1, 2, 3, 4, 5)
+
+
+def test_dry_run_counts_what_is_pending(world: World, tmp_path: Path) -> None:
+    world.run().batch([("a", 1)])
+    found = run(tmp_path, "flush", "checkpoint", "--dry-run", "--json").document
+    assert (found["flushed"], found["deletes"], found["epochs"], found["rows"]) == (-1, [], 1, 1)
+    assert "Nothing would be deleted" in run(tmp_path, "flush", "checkpoint", "--dry-run").out
+
+
+def test_rows_beyond_the_rate_come_slower(job: Job) -> None:
+    """`flush.maxRowsPerSecond` is an option of the query: commands keep it."""
+    began_s = time.monotonic()
+    assert job.command("flush", "--option", "flush.maxRowsPerSecond=4").code == 0
+    assert time.monotonic() - began_s > 0.4
+    assert job.rows() == EVERYTHING
+
+
+def following(job: Job, *more: object) -> subprocess.Popen[str]:
+    """Start `flush --follow` as a process of its own."""
+    return start(job.folder, "flush", "checkpoint", "--follow", "--option", f"target={KIND}", *more)
+
+
+@pytest.fixture
+def _on_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let other processes find the target."""
+    examples = Path(__file__).parents[2] / "examples"
+    monkeypatch.setenv("PYTHONPATH", str(examples), prepend=os.pathsep)
+
+
+@pytest.mark.usefixtures("_on_path")
+def test_following_flushes_what_comes_until_sigterm(job: Job) -> None:
+    """Prometheus can ask it."""
     port = process.choose("127.0.0.1")
     metrics = ("--metrics-port", port)
-    with start(job.folder, "flush", "checkpoint", "--follow", "--json", *metrics) as following:
+    with following(job, "--json", *metrics) as follower:
         try:
-            until(lambda: job.table() == EVERYTHING)
-            shown = job.command("status", "--json").document
-            assert (shown["flusher_alive"], shown["flusher"].rpartition(":")[2]) == (
-                True,
-                str(following.pid),
-            )
-            world.run().batch([("late", 5)])
-            until(lambda: job.table() == EVERYTHING | {"late": 5})
-            until(lambda: world.log.flushed(5) is not None)
+            until(lambda: job.rows() == EVERYTHING)
+            until(lambda: job.mark() == 4)
+            shown = job.command("status").document
+            flusher = (shown["flusher_alive"], shown["flusher"].rpartition(":")[2])
+            assert flusher == (True, str(follower.pid))
+            batches(job, 5)
+            until(lambda: job.mark() == 5)
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
-                shown = page.read().decode()
-            labels = f'{{query_id="{world.query_id}",target=""}}'
-            assert f"wal_sink_flushed_rows_total{labels} 7.0" in shown
-            assert f"wal_sink_flushers{labels} 1.0" in shown
-            assert f'table="{job.keyspace}.t"' in shown
-            taken = job.command("flush", "--follow", "--json", *metrics)
-            assert (taken.code, taken.document["error"]) == (2, "OptionError")
-            assert f"port {port}: Address already in use" in taken.document["what"]
+                text = page.read().decode()
+            assert f'wal_sink_flushed_rows_total{{query_id="{job.query_id}"' in text
+            assert job.refused("flush", "--follow", *metrics) == (2, "OptionError")
+            assert job.refused("set-mark", "--to", 4, "--yes") == (5, "FlusherAtWork")
         finally:
-            following.send_signal(signal.SIGTERM)
-        out, err = following.communicate(timeout=60)
+            follower.send_signal(signal.SIGTERM)
+        out, err = follower.communicate(timeout=60)
     said = f"Metrics are on port {port}, at /metrics; it listens on 127.0.0.1\n"
-    assert (following.returncode, err) == (0, said + FOLLOWS)
+    assert (follower.returncode, err) == (0, said + FOLLOWS)
     shown = json.loads(out)
-    assert (shown["epochs"], shown["rows"], shown["flushed"]) == (4, 7, 5)
+    assert (shown["epochs"], shown["rows"], shown["flushed"]) == (4, 8, 5)
     assert shown["why"] == "stopped"
 
 
-def test_a_metrics_host_without_a_port_is_refused(tmp_path: Path) -> None:
-    """It would be given in vain."""
-    done = run(tmp_path, "flush", "checkpoint", "--follow", "--metrics-host", "0.0.0.0", "--json")
-    assert (done.code, done.document["what"]) == (2, "--metrics-host goes with --metrics-port.")
-
-
-def test_following_as_people_see_it(job: Job) -> None:
-    """An error is no end: it is logged and tried again. Ctrl-C is."""
-    elsewhere = ("--option", "cassandra.port=1", "--option", "cassandra.requestTimeout=1")
-    with start(job.folder, "flush", "checkpoint", "--follow", *elsewhere) as following:
+@pytest.mark.usefixtures("_on_path")
+def test_following_tries_again_after_an_error(job: Job) -> None:
+    """It is logged, and repaired while the command goes on. Ctrl-C ends it."""
+    job.database.rename(job.folder / "away.db")
+    job.database.mkdir()
+    with following(job) as follower:
         try:
-            until(
-                lambda: (
-                    "Unavailable"
-                    in (job.command("status", "--json").document["last_error"] or "nothing")
-                )
-            )
-            assert following.poll() is None
+            until(lambda: "Unavailable" in (job.command("status").document["last_error"] or ""))
+            assert follower.poll() is None
+            job.database.rmdir()
+            (job.folder / "away.db").rename(job.database)
+            until(lambda: job.mark() == 4)
         finally:
-            following.send_signal(signal.SIGINT)
-        out, err = following.communicate(timeout=60)
-    assert (following.returncode, err) == (0, "")
+            follower.send_signal(signal.SIGINT)
+        out, _ = follower.communicate(timeout=60)
+    assert follower.returncode == 0
     assert out.startswith(FOLLOWS)
-    assert "0 epochs were flushed" in out
+    assert "3 epochs were flushed" in " ".join(out.split())
+    assert job.rows() == EVERYTHING
 
 
-def test_beside_a_flusher_that_lives(job: Job) -> None:
-    """It flushes, and leaves the word to the other: who ends must not look like a query that ended."""
-    Reporter(job.world.log, lambda: time.time_ns() // 1_000).say("resting", None)
-    before = job.world.log_backend.read(paths.FLUSHER)
-    assert job.command("flush", "--json").document["epochs"] == 3
-    assert job.table() == EVERYTHING
-    assert job.world.log_backend.read(paths.FLUSHER) == before
-    silent = FlusherReport(flusher="there:1", doing="resting", heartbeat_us=1, beat=1)
-    job.world.log.report(silent)
+def test_beside_a_live_flusher_its_report_stays(job: Job) -> None:
+    """Who ends must not look like a query that ended."""
+    Reporter(job.store, "sqlite", lambda: time.time_ns() // 1_000).report("resting", None)
+    path = paths.REPORT.path("sqlite")
+    other = FlusherReport(flusher="there:1", doing="resting", heartbeat_us=time.time_ns() // 1_000)
+    job.log_backend.replace(path, other.to_json())
+    assert job.command("flush").document["epochs"] == 3
+    assert job.rows() == EVERYTHING
+    assert read_report(job.store, "sqlite") == other
+    silent = FlusherReport(flusher="there:1", doing="resting", heartbeat_us=1)
+    job.log_backend.replace(path, silent.to_json())
     job.command("flush")
-    assert job.world.log.last_report() != silent
+    assert read_report(job.store, "sqlite") != silent
 
 
-def test_what_is_begun_only_the_ledger_knows(job: Job) -> None:
-    """`inspect --ledger` tells it; without, the target may be down."""
-    with pytest.raises(errors.TargetUnavailable):
-        job.world.flush(Faults(at=0, error=ConnectionError, matching="write"))
-    found = job.command("inspect", "--json").document
-    assert [line["state"] for line in found["epochs"]] == ["flushed"] * 2 + ["waiting"] * 3
-    found = job.command("inspect", "--ledger", "--json").document
-    assert [line["state"] for line in found["epochs"]] == ["flushed"] * 2 + ["begun"] * 3
-    one = job.command("inspect", 3, "--ledger", "--json").document
-    assert (one["begun"]["epoch"], one["attempts"][0]["state"]) == (3, "begun")
-    assert "timestamps from" in job.command("inspect", 3, "--ledger").out
+def test_rows_go_to_the_table_of_the_options(job: Job) -> None:
+    """Not to one that only a plan in the log names; at the operator's word they do."""
+    job.execute("CREATE TABLE other (k TEXT, v INTEGER)")
+    (path,) = job.store.list(paths.PLAN.folder)
+    plan = json.loads(job.log_backend.read(path))
+    job.log_backend.replace(path, json.dumps(plan | {"table": '"other"'}).encode())
+    refused = job.command("flush")
+    assert (refused.code, refused.document["error"]) == (2, "OptionError")
+    assert "--option table=other" in refused.document["remedy"]
+    assert job.rows("other") == []
+    assert job.command("flush", "--option", "table=other").code == 0
+    assert job.rows("other") == rows_of(2, 3, 4)
 
 
-def test_what_is_left_goes_once_the_ledger_agrees(job: Job) -> None:
-    """A flush that is interrupted leaves it; `--dry-run` says so, and asks no target."""
-    disk = Faults(at=0, error=lambda: OSError("read-only"), matching="delete segments")
-    job.world.flush(disk)
-    assert disk.injected is not None
-    left = job.world.log_backend.list(paths.SEGMENT.folder)
-    assert left
-    down = ("--option", "cassandra.port=1", "--option", "cassandra.requestTimeout=1")
-    said = job.command("flush", "--dry-run", *down)
-    assert (said.code, said.err) == (0, "")
-    assert "Every epoch up to 4 is in the target" in said.out
-    assert job.command("flush", *down).code == 4
-    assert job.world.log_backend.list(paths.SEGMENT.folder) == left
-    done = job.command("flush")
-    assert done.code == 0, done.err
-    assert "were deleted" in done.out
-    assert job.world.log_backend.list(paths.SEGMENT.folder) == []
-    assert job.command("flush", "--json").document["trimmed"] == []
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--dry-run", "--follow"),
+        ("--metrics-port", "0"),
+        ("--follow", "--metrics-host", "0.0.0.0"),
+        ("--option", "sqlite.pth=x"),
+        ("--target", "other"),
+    ],
+)
+def test_flags_without_effect_are_refused(job: Job, flags: tuple[str, ...]) -> None:
+    assert job.refused("flush", *flags) == (2, "OptionError")
+    assert job.rows() == rows_of(0, 1)

@@ -14,17 +14,14 @@ import pytest
 
 from tests.cli.shell import Done, run
 from tests.protocol.engine import World
-from wal_sink.model import paths
-from wal_sink.model.records import Claim
 from wal_sink.targets.cassandra.options import ENVIRONMENT
+from wal_sink.testing.memory_target import MemoryOptions, MemoryTarget
 
 PASSWORD = "S3CRET"
 COMMANDS = [
     ("flush",),
-    ("verify",),
-    ("inspect", "--ledger"),
-    ("skip", "0", "--yes"),
-    ("rewind", "--to", "0", "--yes"),
+    ("status", "--deep"),
+    ("set-mark", "--to", "0", "--yes"),
     ("adopt", "--yes"),
 ]
 
@@ -37,11 +34,35 @@ def attacker() -> Iterator[socket.socket]:
         yield server
 
 
+class Cassandra(MemoryTarget):
+    """Called as the target that the forged options name; tests only publish to it."""
+
+    name = "cassandra"
+
+
+class Forged(World):
+    """A query in whose log the newest run has options of the attacker's."""
+
+    forged: dict[str, str]
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Return them as the state keeps them."""
+        return self.forged
+
+
+def forge(world: World, options: dict[str, str]) -> None:
+    """Publish an epoch by a run with such options."""
+    forged = Forged(world.checkpoint, world.log_backend, Cassandra(MemoryOptions(keys="k")))
+    forged.query_id, forged.clock, forged.forged = world.query_id, world.clock, options
+    forged.run().batch([("customer-4711", 1)])
+
+
 @pytest.fixture
 def forged(world: World, attacker: socket.socket, tmp_path: Path) -> Path:
-    """The folder of a query, in whose log the highest generation is the attacker's."""
-    world.run().batch([("customer-4711", 1)])
+    """The folder of a query, in whose log the newest run is the attacker's."""
     options = {
+        "target": "cassandra",
         "cassandra.contactPoints": "127.0.0.1",
         "cassandra.port": str(attacker.getsockname()[1]),
         "cassandra.requestTimeout": "0.2",
@@ -49,8 +70,7 @@ def forged(world: World, attacker: socket.socket, tmp_path: Path) -> Path:
         "keyspace": "ks",
         "table": "t",
     }
-    claim = Claim(run_id="another", options=options, early=False, epoch=0)
-    world.log_backend.create(paths.CLAIM.path(999_999), claim.to_json())
+    forge(world, options)
     return tmp_path
 
 
@@ -96,17 +116,19 @@ def test_at_the_operators_word_it_does(
     port = attacker.getsockname()[1]
     words = ("cassandra.contactPoints=127.0.0.1", f"cassandra.port={port}")
     monkeypatch.setenv(ENVIRONMENT["password"], PASSWORD)
-    done = command(forged, "verify", *(part for word in words for part in ("--option", word)))
+    done = command(
+        forged, "status", "--deep", *(part for word in words for part in ("--option", word))
+    )
     assert (done.code, was_called(attacker)) == (4, True), done.out
     monkeypatch.setenv("WAL_SINK_OPTIONS", " ".join(words))
-    done = command(forged, "verify")
+    done = command(forged, "status", "--deep")
     assert (done.code, was_called(attacker)) == (4, True), done.out
 
 
 def test_without_a_secret_nothing_is_asked(forged: Path, attacker: socket.socket) -> None:
     """The log's word is enough where there is nothing to steal."""
     assert not [name for name in ENVIRONMENT.values() if name in os.environ]
-    done = command(forged, "verify", "--option", "cassandra.username=")
+    done = command(forged, "status", "--deep", "--option", "cassandra.username=")
     assert (done.code, was_called(attacker)) == (4, True), done.out
 
 
@@ -115,7 +137,7 @@ def test_what_reads_the_log_alone_asks_nothing(
 ) -> None:
     """Nothing is sent anywhere."""
     monkeypatch.setenv(ENVIRONMENT["password"], PASSWORD)
-    for arguments in (("status",), ("inspect",), ("verify", "--offline"), ("flush", "--dry-run")):
+    for arguments in (("status",), ("show",), ("flush", "--dry-run")):
         done = command(forged, *arguments)
         assert done.code == 0, done.out
 
@@ -124,11 +146,7 @@ def test_the_log_makes_a_command_import_nothing(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With or without a secret: what a module does when it is imported would be done."""
-    world.run().batch([("a", 1)])
-    claim = Claim(
-        run_id="another", options={"target": "evil:Target", "table": "t"}, early=False, epoch=0
-    )
-    world.log_backend.create(paths.CLAIM.path(999_999), claim.to_json())
+    forge(world, {"target": "evil:Target", "table": "t"})
     done_by = tmp_path / "done"
     (tmp_path / "evil.py").write_text(f"open({str(done_by)!r}, 'w')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)

@@ -22,12 +22,13 @@ def test_refused_rows_are_listed_and_exported(world: World, tmp_path: Path) -> N
     shown = run(tmp_path, "quarantine", "checkpoint", "--json").document
     (group,) = shown["groups"]
     assert (shown["rows"], group["epoch"], group["rows"], group["column"]) == (2, 1, 2, "k")
+    assert (group["kind"], group["refused_by"]) == ("InvalidRow", "")
     said = run(tmp_path, "quarantine", "checkpoint")
     assert "2 rows are in quarantine" in said.out
     assert "Key column k is null" in said.out
     assert "wal-sink quarantine" in run(tmp_path, "status", "checkpoint").out
     status = run(tmp_path, "status", "checkpoint", "--json").document
-    assert "2 rows are in quarantine alone" in status["unsafe_because"]
+    assert "rows that could not be written are in the log alone" in status["unsafe_because"]
     lines = run(tmp_path, "quarantine", "checkpoint", "--export", "rows.jsonl", "--json")
     assert lines.document["rows"] == 2
     read = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
@@ -42,3 +43,30 @@ def test_refused_rows_are_listed_and_exported(world: World, tmp_path: Path) -> N
     assert (nowhere.code, "no/folder.jsonl cannot be written" in nowhere.err) == (2, True)
     other = run(tmp_path, "quarantine", "checkpoint", "--export", "rows.csv")
     assert (other.code, ".parquet" in other.err) == (2, True)
+
+
+def test_rows_that_the_server_refuses_are_listed(world: World, tmp_path: Path) -> None:
+    """With the target that refuses them; the flush went on without."""
+    world.on_invalid_row = "quarantine"
+    world.store_target.refuses = lambda row: "CHECK (v > 0) fails" if row["v"] < 0 else ""
+    world.run().batch([("a", 1), ("b", -1), ("c", -2)])
+    world.flush()
+    assert world.table() == {"a": 1}
+    shown = run(tmp_path, "quarantine", "checkpoint", "--json").document
+    (group,) = shown["groups"]
+    assert (group["rows"], group["kind"], group["refused_by"]) == (2, "TargetRefused", "memory")
+    assert group["reason"] == "CHECK (v > 0) fails"
+    run(tmp_path, "quarantine", "checkpoint", "--export", "rows.jsonl")
+    read = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert [line["row"] for line in read] == [{"k": "b", "v": -1}, {"k": "c", "v": -2}]
+
+
+def test_damaged_file_of_refused_rows_is_named(world: World, tmp_path: Path) -> None:
+    world.on_invalid_row = "quarantine"
+    world.run().batch([(None, 7)])
+    world.flush()
+    (path,) = world.store.list("refused/")
+    world.log_backend.replace(path, b"torn")
+    stopped = run(tmp_path, "quarantine", "checkpoint", "--json")
+    assert (stopped.code, stopped.document["error"]) == (6, "CorruptLog")
+    assert path in stopped.document["what"]

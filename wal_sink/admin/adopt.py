@@ -1,8 +1,8 @@
-"""`adopt`: says that checkpoint, log and ledger rows belong together, after one of them was moved or made again.
+"""`adopt`: says that checkpoint, log and ledger rows belong together, after one was moved or made again.
 
-First the state gets a new log id and the places as they are, then the checkpoint names the log, then the ledger
-row of each target names the new log id. A copy that goes on finds another id in the row, and stops with
-`WrongOwner`. So does every flusher if the command dies in between, until it is run again.
+First the state gets a new log id and the places as they are, then the checkpoint names the log, then the
+ledger row of each target names the new log id. A copy that goes on finds another id in the row, and stops
+with `WrongOwner`. So does every flusher if the command dies in between, until it is run again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from wal_sink.admin.query import Query, actor, connected
+from wal_sink.admin.query import Query, actor, connected, move_row
 from wal_sink.errors import FlusherAtWork, OptionError, WrongOwner
 from wal_sink.flush.flusher import Pipeline
 from wal_sink.model.ledger import LedgerRow
@@ -47,10 +47,10 @@ class Adoption(NamedTuple):
         """Say what the operator agrees to."""
         names = ", ".join(pipeline.target_name for pipeline in self.pipelines)
         return (
-            f"The log {self.query.store.url} will belong to the checkpoint {self.query.checkpoint.url}, and own"
-            f" what the query has in {names}. The state names the checkpoint {self.state.checkpoint} now, and the"
-            f" checkpoint names the log {self.named or '(none)'}. Another copy of the query, if one is alive, can no"
-            " longer flush or publish: if it should go on, answer no."
+            f"The log {self.query.store.url} will belong to the checkpoint {self.query.checkpoint.url}, and"
+            f" own what the query has in {names}. The state names the checkpoint {self.state.checkpoint} now,"
+            f" and the checkpoint names the log {self.named or '(none)'}. Another copy of the query can no"
+            " longer flush or publish: if there is one that should go on, answer no."
         )
 
     @store_errors()
@@ -62,12 +62,14 @@ class Adoption(NamedTuple):
         query, log_id = self.query, uuid.uuid4().hex
         new = protocol.adopt(self.state, log_id, query.checkpoint.url, actor())
         if not advance(query.store, self.state, new):
-            raise _moved("The log has changed.")
+            raise FlusherAtWork(
+                "The log has changed: another process works on the query.",
+                "Stop the query and every `wal-sink flush`, and run this again.",
+            )
         query.checkpoint.replace_log_url(query.store.url)
         for pipeline, row in zip(self.pipelines, self.rows, strict=True):
-            with connected(pipeline) as connection:
-                if row is not None and not connection.finish(row, protocol.adopted_row(new, row)):
-                    raise _moved(f"The ledger row of target {pipeline.target_name} was moved.")
+            if row is not None:
+                move_row(pipeline, row, protocol.adopted_row(new, row))
         return Adopted(
             query_id=query.query_id,
             before=_names(self.state, self.named),
@@ -106,10 +108,3 @@ def plan_adopt(query: Query) -> Adoption:
 
 def _names(state: State, log: str) -> dict[str, str]:
     return {"log_id": state.log_id, "checkpoint": state.checkpoint, "log": log}
-
-
-def _moved(what: str) -> FlusherAtWork:
-    return FlusherAtWork(
-        f"{what} Another process works on the query.",
-        "Stop the query and every `wal-sink flush`, and run this again.",
-    )

@@ -163,8 +163,8 @@ def json_value(value: pa.Scalar) -> Any:
     r"""Return what `msgspec.json.encode` writes of a value; None for null.
 
     Bytes become base64 and decimals texts. A text that is not UTF-8 keeps its bytes, as `\xff`; a date that
-    Python does not have is the text that Arrow makes of it. A map is a list of pairs, as its keys may be of any
-    type.
+    Python does not have is the text that Arrow makes of it. A map is a list of pairs, as its keys may be of
+    any type.
     """
     if not value.is_valid:
         return None
@@ -175,7 +175,11 @@ def json_value(value: pa.Scalar) -> Any:
         return [[json_value(entry["key"]), json_value(entry["value"])] for entry in value.values]
     if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
         return [json_value(item) for item in value.values]
-    if pt.is_string(kind) or pt.is_large_string(kind):
+    return _of_scalar(value)
+
+
+def _of_scalar(value: pa.Scalar) -> Any:
+    if pt.is_string(value.type) or pt.is_large_string(value.type):
         return bytes(value.as_buffer()).decode("utf-8", errors="backslashreplace")
     try:
         return value.as_py()

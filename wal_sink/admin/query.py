@@ -20,11 +20,11 @@ from typing import NamedTuple
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
 from wal_sink.configuration import Configuration, configure, storage_options, target_names
-from wal_sink.errors import OptionError
+from wal_sink.errors import FlusherAtWork, OptionError
 from wal_sink.flush.connection import TargetConnection
 from wal_sink.flush.flusher import Pipeline
 from wal_sink.flush.report import Reporter
-from wal_sink.model.ledger import ledger_key
+from wal_sink.model.ledger import LedgerRow, ledger_key
 from wal_sink.model.state import State, Target
 from wal_sink.options import Options, SinkOptions, fields, lowered, options_of, parse
 from wal_sink.progress.report import this_process
@@ -144,10 +144,10 @@ class Query(NamedTuple):
         state = newest(self.store)
         if state is None:
             raise OptionError(
-                f"Query {self.query_id} has published nothing yet: its log has nothing to flush, and no options"
-                " of a run.",
-                "Wait for its first micro-batch: `wal-sink status CHECKPOINT` shows it. If it does not come, the"
-                " query's own error says why.",
+                f"Query {self.query_id} has published nothing yet: its log has nothing to flush, and no"
+                " options of a run.",
+                "Wait for its first micro-batch: `wal-sink status CHECKPOINT` shows it. If it does not come,"
+                " the query's own error says why.",
             )
         return state
 
@@ -170,8 +170,8 @@ class Query(NamedTuple):
 
         The target's options are taken at the operator's word, or the log's: see `refuse_unconfirmed`.
 
-        :raises OptionError: an option is missing, unknown, or does not fit; or the operator has to confirm what
-            only the log says.
+        :raises OptionError: an option is missing, unknown, or does not fit; or the operator has to confirm
+            what only the log says.
         """
         logged, given = _logged(state), lowered(self.options)
         for name in target_names(logged | given) or ("",):
@@ -216,6 +216,23 @@ def connected(pipeline: Pipeline) -> Iterator[TargetConnection]:
     connection = TargetConnection(pipeline.target, key, pipeline.query_id, Reporter(None, name))
     with contextlib.closing(connection):
         yield connection
+
+
+def move_row(pipeline: Pipeline, seen: LedgerRow | None, new: LedgerRow) -> None:
+    """Replace the ledger row of a target by compare-and-set, over a connection of its own.
+
+    :raises FlusherAtWork: the row is no longer the one that was seen.
+    """
+    with connected(pipeline) as connection:
+        row = connection.row()
+        if row == seen and (row == new or connection.finish(seen, new)):
+            return
+        row = connection.row()
+    now = "it is gone" if row is None else f"it has epoch {row.epoch}"
+    raise FlusherAtWork(
+        f"The ledger row of target {pipeline.target_name} was moved meanwhile: {now}.",
+        "Stop the query and every `wal-sink flush`, and run this again.",
+    )
 
 
 def one_target(state: State, name: str) -> Target:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from wal_sink.admin.query import Query, actor, connected, one_target
+from wal_sink.admin.query import Query, actor, connected, move_row, one_target
 from wal_sink.clock import now_us
 from wal_sink.errors import FlusherAtWork, OptionError, WalSinkError
 from wal_sink.flush.flusher import Pipeline
@@ -23,6 +23,7 @@ from wal_sink.progress.report import age_s, is_alive, read_report
 from wal_sink.protocol import state as protocol
 from wal_sink.protocol.flush_order import Chain, row_at
 from wal_sink.protocol.refusals import refuse_other_log
+from wal_sink.text import counted
 from wal_sink.wal.location import named_target, store_errors
 from wal_sink.wal.manifests import ManifestChain, create_manifest
 from wal_sink.wal.states import update
@@ -117,8 +118,8 @@ def plan_give_up(query: Query, epoch: int | None, name: str) -> GiveUp:
             )
         names = tuple(target.name for target in state.targets)
         text = (
-            f"Spark has completed epoch {epoch}, and nobody has published it: no target gets its rows, if it has"
-            " some. The log gets an empty epoch in its place."
+            f"Spark has completed epoch {epoch}, and nobody has published it: no target gets its rows, if it"
+            " has some. The log gets an empty epoch in its place."
         )
         return GiveUp(query, names, epoch, _empty(query, state), text)
     lacking = (
@@ -134,8 +135,8 @@ def plan_give_up(query: Query, epoch: int | None, name: str) -> GiveUp:
         protocol.give_up_epoch(state, target.name, epoch, actor())
     names = tuple(target.name for target in lacking)
     text = (
-        f"Epoch {epoch} is skipped for {', '.join(names)}: its rows are not written, or not all of them. What the"
-        " log has of it stays there."
+        f"Epoch {epoch} is skipped for {', '.join(names)}: its rows are not written, or not all of them. What"
+        " the log has of it stays there."
     )
     return GiveUp(query, names, epoch, None, text)
 
@@ -143,8 +144,9 @@ def plan_give_up(query: Query, epoch: int | None, name: str) -> GiveUp:
 def _without_target(state: State, name: str) -> str:
     lacks = state.last.epoch - named_target(state, name).mark.epoch
     return (
-        f"Target {name} gets nothing more, and lacks the last {lacks} epochs that are published. Nothing waits for"
-        " it any longer. To give it later epochs again, start the query once without it, and then with it."
+        f"Target {name} gets nothing more, and lacks the last {counted(lacks, 'published epoch')}. Nothing"
+        " waits for it any longer. To give it later epochs again, start the query once without it, and then"
+        " with it."
     )
 
 
@@ -197,9 +199,10 @@ class SetMark(NamedTuple):
         name, epoch = self.pipeline.target_name, self.row.epoch
         has = "no ledger row" if self.seen is None else f"epoch {self.seen.epoch}"
         return (
-            f"Target {name} has {has}. From now on it counts as having every epoch up to {epoch}, and the flush"
-            f" goes on with epoch {epoch + 1}. Rows of earlier epochs that it lacks are not written; rows of later"
-            " ones that it has come again. Where each row is added, they are then there twice."
+            f"Target {name} has {has}. From now on it counts as having every epoch up to {epoch}, and the"
+            f" flush goes on with epoch {epoch + 1}. Rows of earlier epochs that it lacks are not written."
+            " Rows of later epochs that it has come again, and where each row is added, they are then there"
+            " twice."
         )
 
     @store_errors()
@@ -209,14 +212,7 @@ class SetMark(NamedTuple):
         :raises FlusherAtWork: the row was moved since it was read.
         """
         name = self.pipeline.target_name
-        with connected(self.pipeline) as connection:
-            if not connection.finish(self.seen, self.row):
-                row = connection.row()
-                raise FlusherAtWork(
-                    "The ledger row was moved meanwhile:"
-                    f" {'it is gone' if row is None else f'it has epoch {row.epoch}'}.",
-                    "Stop the query and every `wal-sink flush`, and run this again.",
-                )
+        move_row(self.pipeline, self.seen, self.row)
 
         def follow(state: State) -> State | None:
             if named_target(state, name).mark.epoch <= self.row.epoch:
@@ -270,9 +266,10 @@ def refuse_flusher(store: LogStore, target: str) -> None:
     if report is None or not is_alive(report, now):
         return
     raise FlusherAtWork(
-        f"{report.flusher} (host:process) flushes target {target}; it reported {age_s(report, now):.0f} s ago.",
-        "Stop the query and every `wal-sink flush`, and run this again. A process that was killed on another host"
-        " counts as gone 30 s after its last report.",
+        f"{report.flusher} (host:process) flushes target {target}; it reported"
+        f" {age_s(report, now):.0f} s ago.",
+        "Stop the query and every `wal-sink flush`, and run this again. A process that was killed on another"
+        " host counts as gone 30 s after its last report.",
     )
 
 

@@ -50,8 +50,8 @@ def log_screen(found: Listed, now_us: int) -> RenderableType:
             "" if line.published is None else ago(now_us / 1_000_000 - _seconds(line.published)),
         )
     notes = [
-        f"Query {found.query_id}, target {found.target}. Checkpointed: {epoch_id(found.checkpointed)}. Flushed:"
-        f" {epoch_id(found.flushed)}."
+        f"Query {found.query_id}, target {found.target}.",
+        f"Checkpointed: {epoch_id(found.checkpointed)}. Flushed: {epoch_id(found.flushed)}.",
     ]
     if found.trimmed >= 0:
         notes.append(f"What was flushed up to epoch {found.trimmed} is deleted from the log.")

@@ -14,7 +14,7 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import iso, now_us
 from wal_sink.errors import CheckpointNotVisible, WalSinkError
 from wal_sink.model.state import State, Target
-from wal_sink.options import options_of
+from wal_sink.options import lowered, options_of
 from wal_sink.progress.backlog import backlog_of
 from wal_sink.progress.report import ENDED, FlusherReport, age_s, is_alive, read_report
 from wal_sink.protocol.state import refuse_other_place
@@ -311,7 +311,7 @@ class _Reader:
         self._query_id = checkpoint.query_id()
         self._committed = checkpoint.last_commit()
         self._now_us = now_us()
-        self._options = dict(state.run.options) if state is not None and state.run else {}
+        self._options = lowered(state.run.options) if state is not None and state.run else {}
         self._refused_rows = sum(each.rows for each in listed(store))
 
     @property

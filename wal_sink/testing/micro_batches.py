@@ -121,6 +121,11 @@ class PlayedQuery:
         return len(self.targets) > 1
 
     @property
+    def options(self) -> dict[str, str]:
+        """The options that the state keeps of a run, as far as commands read them."""
+        return {"targets": ",".join(self.targets)} if self.several else {}
+
+    @property
     def store(self) -> LogStore:
         """The log, without faults."""
         return LogStore(self.log_backend)
@@ -277,11 +282,6 @@ class Run(Generic[Query_co]):
         return batch if query.several else checked[0]
 
     @property
-    def options(self) -> dict[str, str]:
-        """The sink's options, as far as commands read them."""
-        return {"targets": ",".join(self.query.targets)} if self.query.several else {}
-
-    @property
     def execution(self) -> Execution:
         """What Spark calls the micro-batch that comes next."""
         return Execution(self.query.query_id, self.run_id, self.next)
@@ -294,7 +294,7 @@ class Run(Generic[Query_co]):
             plan=self.plan.key,
             sendings=SENDINGS if any(plan.sent_once for plan in self.plans.values()) else 1,
             max_bytes=query.budget.max_bytes,
-            options=self.options,
+            options=query.options,
         )
         backpressure = Backpressure(query.budget, self.store, checkpoint.url, clock_us=query.clock)
         publisher = Publisher(self.store, checkpoint, terms, backpressure, clock_us=query.clock)

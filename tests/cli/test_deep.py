@@ -1,0 +1,118 @@
+"""`status --deep`: what would stop the flush, before the flush meets it."""
+
+from __future__ import annotations
+
+from tests.cli.job import Job, batches, rows_of
+from wal_sink.model import paths
+
+
+def findings(job: Job, *arguments: object) -> list[tuple[str, int | None]]:
+    """Return kind and epoch of each finding; the exit code is that of the first one."""
+    done = job.command("status", "--deep", *arguments)
+    found = done.document["findings"]
+    assert done.code == (found[0]["exit_code"] if found else 0)
+    return [(finding["kind"], finding["epoch"]) for finding in found]
+
+
+def damage(job: Job, path: str) -> None:
+    """Cut the last byte of an object off."""
+    job.log_backend.replace(path, job.log_backend.read(path)[:-1])
+
+
+def manifests(job: Job, epoch: int) -> list[str]:
+    """Return the manifests of an epoch."""
+    names = ((path, paths.MANIFEST.parse(path)) for path in job.store.list(paths.MANIFEST.folder))
+    return [path for path, name in names if name and name.epoch == epoch]
+
+
+def test_sound_log_has_no_findings_and_changes_nothing(job: Job) -> None:
+    """Its document is that of `status`, and more."""
+    before = job.log_backend.list()
+    found = job.command("status", "--deep").document
+    assert (found["query_id"], found["pending_epochs"], found["findings"]) == (job.query_id, 3, [])
+    assert (found["read_epochs"], found["read_bytes"]) == (3, found["pending_bytes"])
+    assert found["ledger"] == {"sqlite": 1}
+    assert job.command("status", "--deep", "--offline").document["ledger"] == {}
+    assert job.log_backend.list() == before
+
+
+def test_every_damaged_object_is_found(job: Job) -> None:
+    """In the order of the epochs; a damaged manifest hides the epochs before it."""
+    for epoch in (2, 4):
+        damage(job, job.store.list(paths.segment_folder(epoch))[0])
+    job.store.delete([job.store.list(paths.segment_folder(3))[1]])
+    assert findings(job) == [("CorruptLog", 2), ("MissingSegment", 3), ("CorruptLog", 4)]
+    assert findings(job, "--offline") == findings(job)
+    (path,) = manifests(job, 3)
+    job.log_backend.replace(path, b"{")
+    assert findings(job) == [("CorruptLog", 3), ("CorruptLog", 4)]
+    job.store.delete([path])
+    assert findings(job) == [("MissingManifest", 3), ("CorruptLog", 4)]
+
+
+def test_lost_plan_is_found(job: Job) -> None:
+    job.store.delete(job.store.list(paths.PLAN.folder))
+    assert findings(job, "--offline") == [("CorruptLog", epoch) for epoch in (2, 3, 4)]
+    assert job.refused("flush") == (6, "CorruptLog")
+
+
+def test_altered_table_is_found(job: Job) -> None:
+    """Under epochs that are pending, and without a flusher that would notice; it is fine when repaired."""
+    job.execute("ALTER TABLE t RENAME COLUMN v TO w")
+    assert findings(job) == [("SchemaMismatch", 2)]
+    assert findings(job, "--offline") == []
+    assert job.refused("flush") == (3, "SchemaMismatch")
+    job.execute("ALTER TABLE t RENAME COLUMN w TO v")
+    assert findings(job) == []
+
+
+def test_target_that_is_down_comes_after_the_log(job: Job) -> None:
+    job.database.rename(job.folder / "away.db")
+    job.database.mkdir()
+    assert findings(job) == [("TargetUnavailable", None)]
+    damage(job, manifests(job, 3)[0])
+    assert findings(job) == [("CorruptLog", 3), ("TargetUnavailable", None)]
+    assert findings(job, "--offline") == [("CorruptLog", 3)]
+
+
+def test_ledger_row_of_another_log_is_found(job: Job) -> None:
+    job.execute("UPDATE wal_sink_ledger SET log_id = 'other'")
+    assert findings(job) == [("WrongOwner", None)]
+    assert job.refused("flush") == (5, "WrongOwner")
+
+
+def test_ledger_row_of_another_history_is_found(job: Job) -> None:
+    job.execute("UPDATE wal_sink_ledger SET digest = 'other'")
+    assert findings(job) == [("Diverged", None)]
+    assert job.refused("flush") == (7, "Diverged")
+
+
+def test_row_ahead_of_the_mark_is_no_finding(job: Job) -> None:
+    """A flusher that dies between both leaves it; the next one marks."""
+    state = job.state
+    assert job.command("flush").code == 0
+    job.store.delete(
+        [p for p in job.store.list(paths.STATE.folder) if paths.STATE.parse(p) > state.number]
+    )
+    assert (job.mark(), findings(job)) == (1, [])
+    assert job.command("flush").code == 0
+    assert job.rows() == rows_of(0, 1, 2, 3, 4)
+
+
+def test_log_of_another_checkpoint_is_found(job: Job) -> None:
+    job.move("moved")
+    assert findings(job) == [("WrongOwner", None)]
+
+
+def test_target_of_its_own_word_is_asked_for(job: Job) -> None:
+    """Nothing is imported that only the log names."""
+    job.kind = ""
+    done = job.command("status", "--deep", "--option", "target=")
+    assert done.code == 2
+    batches(job, 5)
+    assert job.command("status").code == 0
+
+
+def test_flags_that_do_not_go_together_are_refused(job: Job) -> None:
+    assert job.refused("status", "--deep", "--watch") == (2, "OptionError")
+    assert job.refused("status", "--offline") == (2, "OptionError")

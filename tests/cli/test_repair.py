@@ -1,0 +1,331 @@
+"""The ways out of what stops a flush: afterwards it goes on, and the table has the right rows."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.job import Job, batches, rows_of
+from wal_sink.errors import Fenced
+from wal_sink.flush.report import Reporter
+from wal_sink.model import paths
+from wal_sink.model.state import EpochManifest
+from wal_sink.protocol.flush_order import chain_of
+from wal_sink.protocol.retention import Retention
+from wal_sink.wal.manifests import ManifestChain
+
+
+def manifest_of(job: Job, epoch: int) -> EpochManifest:
+    """Return the manifest of an epoch, by the chain."""
+    chain = ManifestChain(job.store).chain(job.state, -1)
+    assert chain_of(job.state, chain.values())
+    return chain[epoch]
+
+
+def lose_manifests(job: Job, *epochs: int) -> None:
+    """Delete manifests of epochs."""
+    job.store.delete([manifest_of(job, epoch).manifest for epoch in epochs])
+
+
+# --- the target went back ------------------------------------------------------------------------
+
+
+def test_restored_target_within_retention_needs_no_command(job: Job) -> None:
+    """The log has the epochs, and `status --deep` says what will happen."""
+    backup = shutil.copy(job.database, job.folder / "backup.db")
+    assert job.command("flush").code == 0
+    shutil.copy(backup, job.database)
+    found = job.command("status", "--deep")
+    assert (found.code, found.document["ledger"]) == (0, {"sqlite": 1})
+    assert "went back to epoch 1" in found.document["notes"][0]
+    assert job.command("flush").code == 0
+    assert job.rows() == rows_of(0, 1, 2, 3, 4)
+
+
+def test_restored_target_before_retention_needs_mark(job: Job) -> None:
+    """What is gone from the log stays missing, at the operator's word; what comes later comes."""
+    job.retention = Retention(us=0, bytes=0)
+    batches(job, 5)
+    backup = shutil.copy(job.database, job.folder / "backup.db")
+    assert job.command("flush").code == 0
+    assert job.state.trimmed == 5
+    shutil.copy(backup, job.database)
+    stopped = job.command("flush")
+    assert (stopped.code, stopped.document["error"]) == (7, "LedgerBehindLog")
+    assert "set-mark CHECKPOINT --to 5" in stopped.document["remedy"]
+    found = job.command("status", "--deep")
+    assert (found.code, found.document["findings"][0]["kind"]) == (7, "LedgerBehindLog")
+    assert job.refused("set-mark", "--to", 1, "--yes") == (2, "OptionError")
+    done = job.command("set-mark", "--to", 5, "--yes")
+    assert (done.code, done.document["before"], done.document["epoch"]) == (0, 1, 5)
+    batches(job, 6)
+    assert job.command("flush").code == 0
+    assert job.rows() == rows_of(0, 1, 6)
+
+
+def test_lost_ledger_row_is_set_again(job: Job) -> None:
+    job.execute("DELETE FROM wal_sink_ledger")
+    assert job.refused("flush") == (7, "LedgerBehindLog")
+    assert job.refused("set-mark", "--to", 1) == (2, "OptionError")
+    done = job.command("set-mark", "--to", 1, "--yes")
+    assert (done.code, done.document["before"]) == (0, None)
+    assert job.command("flush").code == 0
+    assert job.rows() == rows_of(0, 1, 2, 3, 4)
+
+
+def test_mark_behind_flushes_later_epochs_again(job: Job) -> None:
+    """Rows were deleted in the table; the log has them."""
+    assert job.command("flush").code == 0
+    job.execute("DELETE FROM t WHERE v > 2")
+    assert job.command("set-mark", "--to", 2, "--yes").code == 0
+    assert job.mark() == 2
+    assert job.command("flush").code == 0
+    assert job.rows() == rows_of(0, 1, 2, 3, 4)
+
+
+def test_target_restored_apart_goes_on_after_mark(job: Job) -> None:
+    """Such as Kafka, whose rows and ledger are in two topics: the flush asks, and then believes."""
+    job.kind = "tests.cli.apart:Apart"
+    backup = shutil.copy(job.database, job.folder / "backup.db")
+    assert job.command("flush").code == 0
+    shutil.copy(backup, job.database)
+    assert job.refused("flush") == (7, "LedgerBehindLog")
+    assert job.command("status", "--deep").document["findings"][0]["kind"] == "LedgerBehindLog"
+    assert job.command("set-mark", "--to", 1, "--yes").code == 0
+    assert job.command("flush").code == 0
+    assert job.rows() == rows_of(0, 1, 2, 3, 4)
+
+
+def test_log_restored_without_target_takes_the_word(job: Job) -> None:
+    """The ledger row has an epoch that this log does not have; the table's later rows stay."""
+    shutil.copytree(job.folder / "checkpoint", job.folder / "backup")
+    run = job.run()
+    run.batch([("lost", 5)])
+    assert job.command("flush").code == 0
+    shutil.rmtree(job.folder / "checkpoint")
+    (job.folder / "backup").rename(job.folder / "checkpoint")
+    assert job.refused("flush") == (7, "Diverged")
+    found = job.command("status", "--deep")
+    assert (found.code, found.document["findings"][0]["kind"]) == (7, "Diverged")
+    assert job.command("set-mark", "--to", 4, "--yes").code == 0
+    batches(job, 5)
+    assert job.command("flush").code == 0
+    assert job.rows() == sorted(
+        [*rows_of(0, 1, 2, 3, 4, 5), ("lost", 5)], key=lambda r: (r[1], r[0])
+    )
+
+
+# --- the log lost something ----------------------------------------------------------------------
+
+
+def test_lost_manifest_is_given_up(job: Job) -> None:
+    lose_manifests(job, 2)
+    assert job.refused("flush") == (6, "MissingManifest")
+    found = job.command("status", "--deep")
+    finding = found.document["findings"][0]
+    assert (found.code, finding["kind"], finding["epoch"]) == (6, "MissingManifest", 2)
+    assert job.refused("give-up", "--epoch", 3, "--yes") == (2, "OptionError")
+    for answer in (None, "", "n\n", "what\n"):
+        refused = job.command("give-up", "--epoch", 2, answer=answer)
+        assert (refused.code, refused.document["error"]) == (2, "OptionError")
+        assert "Epoch 2 is skipped for sqlite" in refused.err
+    assert not job.state.given_up
+    done = job.command("give-up", "--epoch", 2, answer="y\n")
+    assert (done.code, done.document["targets"], done.document["epoch"]) == (0, ["sqlite"], 2)
+    assert job.command("status", "--deep").code == 0
+    assert job.command("flush").code == 0
+    assert job.rows() == rows_of(0, 1, 3, 4)
+
+
+def test_two_lost_manifests_are_passed_by_mark(job: Job) -> None:
+    """The manifest after them names the digest of the last one."""
+    lose_manifests(job, 2, 3)
+    assert job.refused("set-mark", "--to", 2, "--yes") == (6, "MissingManifest")
+    assert job.command("set-mark", "--to", 3, "--yes").code == 0
+    assert job.command("flush").code == 0
+    assert job.rows() == rows_of(0, 1, 4)
+
+
+def test_files_of_a_given_up_epoch_stay(job: Job) -> None:
+    """Also when they are trimmed; what is not damaged can be read."""
+    job.retention = Retention(us=0, bytes=0)
+    batches(job, 5)
+    damaged, whole = job.store.list(paths.segment_folder(2))
+    (job.folder / "checkpoint" / "wal_sink" / job.query_id / damaged).write_bytes(b"")
+    assert job.refused("flush") == (6, "CorruptLog")
+    found = job.command("status", "--deep")
+    finding = found.document["findings"][0]
+    assert (found.code, finding["kind"], finding["epoch"]) == (6, "CorruptLog", 2)
+    assert damaged in finding["what"]
+    assert job.command("give-up", "--epoch", 2, "--yes").code == 0
+    assert job.command("flush").code == 0
+    assert job.rows() == rows_of(0, 1, 3, 4, 5)
+    assert job.store.list(paths.SEGMENT.folder) == [damaged, whole]
+    assert job.command("show", 2).document["attempts"][0]["state"] == "given up"
+
+
+def test_epoch_that_nobody_published_is_given_up(job: Job) -> None:
+    """As by a `foreachBatch` function that did not write, or by Spark's state repartition."""
+    run = job.run()
+    run.write_offsets()
+    run.write_commit([])
+    assert job.refused("flush") == (6, "MissingManifest")
+    assert job.rows() == rows_of(0, 1, 2, 3, 4)
+    assert job.command("status", "--deep", "--offline").code == 6
+    assert job.refused("give-up", "--epoch", 5, "--target", "sqlite", "--yes") == (2, "OptionError")
+    assert job.command("give-up", "--epoch", 5, "--yes").code == 0
+    assert job.command("give-up", "--epoch", 5, "--yes").code == 0, "to repeat it changes nothing"
+    batches(job, 6)
+    assert job.command("flush").code == 0
+    assert job.rows() == rows_of(0, 1, 2, 3, 4, 6)
+    assert job.command("status", "--deep").code == 0
+
+
+# --- something was moved, copied or deleted ------------------------------------------------------
+
+
+def test_moved_checkpoint_is_adopted(job: Job) -> None:
+    job.move("moved")
+    assert job.refused("flush") == (5, "WrongOwner")
+    found = job.command("status", "--deep")
+    assert (found.code, found.document["findings"][0]["kind"]) == (5, "WrongOwner")
+    assert job.refused("adopt") == (2, "OptionError")
+    done = job.command("adopt", "--yes")
+    assert done.code == 0, done.err
+    assert done.document["after"]["checkpoint"] == job.checkpoint.url
+    assert job.command("flush").code == 0
+    batches(job, 5)
+    assert job.command("flush").code == 0
+    assert job.rows() == rows_of(0, 1, 2, 3, 4, 5)
+    assert job.refused("adopt", "--yes") == (2, "OptionError")
+
+
+def test_run_of_before_an_adoption_is_fenced(job: Job) -> None:
+    """It was open; the state names no run until the next one opens."""
+    run = job.run()
+    run.batch([("a5", 5)])
+    job.move("moved")
+    assert job.command("adopt", "--yes").code == 0
+    copied = job.run()
+    copied.run_id = run.run_id
+    with pytest.raises(Fenced):
+        copied.publish([("a6", 6)])
+
+
+def test_log_that_was_moved_is_adopted(job: Job, tmp_path: Path) -> None:
+    """`--wal` names the folder above it; from then on the checkpoint does."""
+    (tmp_path / "logs").mkdir()
+    folder = tmp_path / "checkpoint" / "wal_sink" / job.query_id
+    folder.rename(tmp_path / "logs" / job.query_id)
+    wal = ("--wal", str(tmp_path / "logs"))
+    assert job.refused("flush") == (2, "OptionError")
+    assert job.refused("flush", *wal) == (5, "WrongOwner")
+    assert job.command("adopt", *wal, "--yes").code == 0
+    assert job.command("flush").code == 0
+    assert job.rows() == rows_of(0, 1, 2, 3, 4)
+
+
+def test_copy_that_is_adopted_fences_the_original(job: Job) -> None:
+    """Both have a log of their own."""
+    shutil.copytree(job.folder / "checkpoint", job.folder / "copy")
+    wal = ("--wal", str(job.folder / "copy" / "wal_sink"))
+    job.use("copy")
+    assert job.refused("flush", *wal) == (5, "WrongOwner")
+    assert job.command("adopt", *wal, "--yes").code == 0
+    job.use("checkpoint")
+    assert job.refused("flush") == (5, "WrongOwner")
+    assert job.rows() == rows_of(0, 1)
+    job.use("copy")
+    assert job.command("flush").code == 0
+    assert job.rows() == rows_of(0, 1, 2, 3, 4)
+
+
+def test_new_log_behind_an_old_row_is_adopted(job: Job) -> None:
+    """The log was deleted after everything was flushed."""
+    assert job.command("flush").code == 0
+    shutil.rmtree(job.folder / "checkpoint" / "wal_sink")
+    batches(job, 5)
+    assert job.refused("flush") == (5, "WrongOwner")
+    assert job.command("adopt", "--yes").code == 0
+    assert job.command("flush").code == 0
+    assert job.rows() == rows_of(0, 1, 2, 3, 4, 5)
+
+
+def test_new_log_after_lost_epochs_needs_both_commands(job: Job) -> None:
+    """The log was deleted with pending epochs: what the target lacks is not skipped silently."""
+    shutil.rmtree(job.folder / "checkpoint" / "wal_sink")
+    batches(job, 5)
+    assert job.command("adopt", "--yes").code == 0
+    stopped = job.command("flush")
+    assert (stopped.code, stopped.document["error"]) == (7, "LedgerBehindLog")
+    assert "--to 4" in stopped.document["remedy"]
+    assert job.command("set-mark", "--to", 4, "--yes").code == 0
+    assert job.command("flush").code == 0
+    assert job.rows() == rows_of(0, 1, 5)
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+def test_set_mark_refuses_beside_a_flusher(job: Job) -> None:
+    Reporter(job.store, "sqlite", lambda: time.time_ns() // 1_000).report("resting", None)
+    stopped = job.command("set-mark", "--to", 1, "--yes")
+    assert (stopped.code, stopped.document["error"]) == (5, "FlusherAtWork")
+    assert "flushes target sqlite" in stopped.document["what"]
+
+
+def test_target_that_is_down_changes_nothing(job: Job) -> None:
+    before = job.state
+    job.database.rename(job.folder / "away.db")
+    job.database.mkdir()
+    for arguments in (("set-mark", "--to", 1), ("adopt",)):
+        assert job.refused(*arguments, "--yes")[0] == 4, arguments
+    assert job.state.targets == before.targets
+    assert job.state.log_id == before.log_id
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("give-up",),
+        ("give-up", "--epoch", "1"),
+        ("give-up", "--epoch", "3"),
+        ("give-up", "--epoch", "9"),
+        ("give-up", "--epoch", "2", "--target", "other"),
+        ("give-up", "--target", "other"),
+        ("set-mark", "--to", "5"),
+        ("set-mark", "--to", "1", "--target", "other"),
+        ("adopt",),
+        ("adopt", "--wal", "nowhere"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(job: Job, arguments: tuple[str, ...]) -> None:
+    """By exit code 2, without a change."""
+    before = job.state
+    assert job.refused(*arguments, "--yes") == (2, "OptionError")
+    after = job.state
+    assert (after.targets, after.given_up, after.log_id) == (before.targets, (), before.log_id)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("give-up", "--epoch", "../../1"), "../../1"),
+        (("give-up", "--epoch", "1e9"), "1e9"),
+        (("set-mark", "--to", "-2"), "-2"),
+        (("set-mark",), "--to"),
+        (("adopt", "--option", "s3cret"), "NAME=VALUE"),
+        (("set-mark", "--to", "1", "--option", "sqlite.pth=s3cret"), "sqlite.path"),
+    ],
+)
+def test_words_that_cannot_be_read_are_refused(
+    job: Job, arguments: tuple[str, ...], named: str
+) -> None:
+    """By exit code 2, naming them, and without showing what may be a secret."""
+    done = job.command(*arguments, "--yes")
+    assert done.code == 2
+    assert named in done.out + done.err
+    assert "s3cret" not in done.out + done.err

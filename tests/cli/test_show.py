@@ -1,0 +1,129 @@
+"""`show`: what the log has of epochs in every state."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.shell import run
+from tests.protocol.engine import World
+from wal_sink.model import paths
+from wal_sink.protocol.retention import Retention
+
+
+def listed(folder: Path, *arguments: object) -> list[tuple[Any, ...]]:
+    """Return epoch, state and rows of each line."""
+    found = run(folder, "show", "checkpoint", "--json", *arguments)
+    assert found.code == 0, found.err
+    return [
+        tuple(line[name] for name in ("epoch", "state", "rows"))
+        for line in found.document["epochs"]
+    ]
+
+
+@pytest.fixture
+def busy(world: World) -> World:
+    """Epoch 0 is flushed, 1 was published twice, 2 is pending, 3 is published only."""
+    world.retention = Retention(us=3_600_000_000, bytes=1 << 30)
+    first = world.run()
+    first.flushed_batches([("a", 0)])
+    second, late = world.run(), world.run()
+    second.publish([("dead", 1), ("dead too", 1)])
+    late.batch([("b", 1)])
+    late.batch([("c", 2), ("d", 2)], [("e", 2)])
+    late.publish([("f", 3)])
+    return world
+
+
+def test_epochs_have_their_states_and_counts(busy: World, tmp_path: Path) -> None:
+    assert sorted(listed(tmp_path)) == [
+        (0, "flushed", 1),
+        (1, "pending", 1),
+        (1, "superseded", 2),
+        (2, "pending", 3),
+        (3, "not checkpointed", 1),
+    ]
+    shown = run(tmp_path, "show", "checkpoint")
+    assert shown.code == 0
+    for word in ("flushed", "pending", "not checkpointed", busy.query_id):
+        assert word in shown.out
+    found = run(tmp_path, "show", "checkpoint", "--json", "--most", "2").document
+    assert ([line["epoch"] for line in found["epochs"]], found["left_out"]) == ([0, 1, 1], 2)
+    assert "Left out: 2 newer epochs" in run(tmp_path, "show", "checkpoint", "--most", "2").out
+
+
+def test_trimmed_epochs_are_not_listed(busy: World, tmp_path: Path) -> None:
+    busy.retention = Retention(us=0, bytes=0)
+    busy.flush()
+    assert listed(tmp_path) == [(3, "not checkpointed", 1)]
+    gone = run(tmp_path, "show", "checkpoint", 2, "--json")
+    assert (gone.code, gone.document["error"]) == (2, "OptionError")
+    assert "epoch 2 is deleted from the log" in run(tmp_path, "show", "checkpoint").out
+
+
+def test_damaged_or_missing_manifest_hides_nothing_newer(busy: World, tmp_path: Path) -> None:
+    """Nor does it end the command: `status --deep` is there for the exit code."""
+    (path,) = (
+        p for p in busy.store.list(paths.MANIFEST.folder) if paths.MANIFEST.parse(p).epoch == 2
+    )
+    busy.log_backend.replace(path, b"{")
+    lines = listed(tmp_path)
+    assert (2, "damaged", None) in lines
+    assert (3, "not checkpointed", 1) in lines
+    assert "CorruptLog" in run(tmp_path, "show", "checkpoint").out
+    busy.store.delete([path])
+    assert (2, "no manifest", None) in listed(tmp_path)
+    gone = run(tmp_path, "show", "checkpoint", 2, "--json")
+    assert (gone.code, gone.document["error"]) == (6, "MissingManifest")
+
+
+def test_epoch_is_shown_with_rows_and_offsets(busy: World, tmp_path: Path) -> None:
+    found = run(tmp_path, "show", "checkpoint", 2, "--json").document
+    assert (found["epoch"], found["checkpointed"]) == (2, True)
+    (attempt,) = found["attempts"]
+    assert (attempt["state"], attempt["rows"]) == ("pending", 3)
+    assert attempt["run_id"] == busy.keepers[2]
+    assert attempt["offsets"] == ['{"offset":2}']
+    assert [column["name"] for column in attempt["columns"]] == ["k", "v"]
+    assert [segment["partition"] for segment in attempt["segments"]] == [0, 1]
+    assert [segment["rows"] for segment in attempt["segments"]] == [2, 1]
+    folder = paths.segment_folder(2)
+    assert [segment["path"] for segment in attempt["segments"]] == list(busy.store.list(folder))
+    assert attempt["sample"] == [{"k": k, "v": "2"} for k in "cde"]
+    for most in (0, 1):
+        some = run(tmp_path, "show", "checkpoint", 2, "--rows", most, "--json").document
+        assert len(some["attempts"][0]["sample"]) == most
+    shown = run(tmp_path, "show", "checkpoint", 2).out
+    for word in ("pending", '{"offset":2}', "Schema", "Segments", "Some rows", "timestamps from"):
+        assert word in shown
+
+
+def test_epoch_that_never_was_is_refused(busy: World, tmp_path: Path) -> None:
+    never = run(tmp_path, "show", "checkpoint", 9, "--json")
+    assert (never.code, never.document["error"]) == (2, "OptionError")
+    assert "epochs 0 to 3" in never.document["remedy"]
+    assert busy.table() == {"a": 0}
+
+
+def test_damaged_segment_is_not_shown_as_rows(busy: World, tmp_path: Path) -> None:
+    """The rest of the epoch is."""
+    path = busy.store.list(paths.segment_folder(2))[0]
+    busy.log_backend.replace(path, busy.log_backend.read(path)[:-1])
+    found = run(tmp_path, "show", "checkpoint", 2, "--json")
+    (attempt,) = found.document["attempts"]
+    assert (found.code, attempt["sample"], attempt["rows"]) == (0, [], 3)
+    assert "CorruptLog" in attempt["problems"][0]
+
+
+def test_values_do_not_steer_the_terminal(world: World, tmp_path: Path) -> None:
+    """Nor does markup in them style it, nor a long one fill it."""
+    world.run().batch([("\x1b[2J[red]bold\n", 1), ("x" * 10_000, 2)])
+    shown = run(tmp_path, "show", "checkpoint", 0).out
+    assert "\x1b" not in shown
+    assert r"\x1b[2J[red]bold\n" in shown
+    assert "x" * 30 in shown
+    assert len(shown) < 10_000
+    sample = run(tmp_path, "show", "checkpoint", 0, "--json").document["attempts"][0]["sample"]
+    assert [len(row["k"]) for row in sample] == [len(r"\x1b[2J[red]bold\n"), 80]
