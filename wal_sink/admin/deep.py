@@ -128,19 +128,22 @@ class _Inspection:
         try:
             yield
         except WalSinkError as error:
-            finding = Finding(
-                kind=type(error).__name__,
-                target=target,
-                epoch=epoch,
-                what=error.what,
-                remedy=error.remedy,
-                exit_code=error.exit_code,
-            )
-            # The decision about a ledger row meets again what the log lacks.
-            known = {f.what for f in self.findings}
-            gaps = isinstance(error, MissingManifest) and self._in_log
-            if finding.what not in known and not (target and gaps):
-                (self._in_targets if target else self._in_log).append(finding)
+            self._add_finding(error, target, epoch)
+
+    def _add_finding(self, error: WalSinkError, target: str, epoch: int | None) -> None:
+        finding = Finding(
+            kind=type(error).__name__,
+            target=target,
+            epoch=epoch,
+            what=error.what,
+            remedy=error.remedy,
+            exit_code=error.exit_code,
+        )
+        # The decision about a ledger row meets again what the log lacks.
+        known = {finding.what for finding in self.findings}
+        gaps = isinstance(error, MissingManifest) and self._in_log
+        if finding.what not in known and not (target and gaps):
+            (self._in_targets if target else self._in_log).append(finding)
 
     def read(self, state: State, name: str, *, offline: bool) -> None:
         """Read what a flusher would read."""
@@ -190,10 +193,11 @@ class _Inspection:
                     self._read_epoch(reader.read(manifest).manifest, needs)
             if epoch - 1 <= after or not link.manifest:
                 return
-            with self.finding(epoch=epoch - 1):
+            try:
                 manifest = reader.named(epoch - 1, link)
-                continue
-            return  # nobody names the epochs before
+            except WalSinkError as error:
+                self._add_finding(error, "", epoch - 1)
+                return  # nobody names the epochs before
 
     def _read_epoch(self, manifest: Manifest, targets: Sequence[str]) -> None:
         """Read the segments and plans of an epoch."""
