@@ -78,7 +78,7 @@ class Configuration(NamedTuple):
         return retention_of(self.sink)
 
     def refuse_bucket(self, file_manager: str | None = None) -> None:
-        """Refuse a checkpoint in which two drivers overwrite each other's files (rule 11).
+        """Refuse a checkpoint in which two drivers overwrite each other's files.
 
         :param file_manager: the class that Spark is told to write checkpoints by; None: none.
         :raises OptionError: it is not in a folder, or written by a class that is not Spark's, and the user

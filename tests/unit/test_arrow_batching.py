@@ -15,10 +15,10 @@ from wal_sink.arrow_batches import coalesced
 from wal_sink.spark.arrow_batching import (
     BATCH_BYTES,
     FEW_ROWS,
-    LOOK_EVERY,
     MARGIN,
     MAX_BYTES,
     MAX_RECORDS,
+    READ_EVERY,
     UNMEASURED,
     ArrowBatching,
     most_rows,
@@ -66,17 +66,17 @@ def test_wide_rows_come_in_small_batches(rows: int, size: int, most: int, expect
 def test_nothing_is_set_before_the_log_has_seen_rows(world: World) -> None:
     """And then for good: an epoch that is flushed and trimmed tells as well."""
     conf = Conf()
-    arrow_batching = ArrowBatching(OwnSession(conf), world.log, wanted=True)
-    arrow_batching.look()
+    arrow_batching = ArrowBatching(OwnSession(conf), world.store, wanted=True)
+    arrow_batching.update()
     assert conf == {}
     assert "until the first epoch" in str(arrow_batching)
     world.run().batch([("a", 1), ("b", 2)])
-    arrow_batching.look_again()
+    arrow_batching.epoch_done()
     assert conf == {MAX_RECORDS: conf[MAX_RECORDS], MAX_BYTES: str(UNMEASURED)}
     assert f"batches of {int(conf[MAX_RECORDS]):,} rows" in str(arrow_batching)
     world.flusher().run_once()
     later = Conf()
-    ArrowBatching(OwnSession(later), world.log, wanted=True).look()
+    ArrowBatching(OwnSession(later), world.store, wanted=True).update()
     assert later == conf
 
 
@@ -84,19 +84,19 @@ def test_rows_that_become_wider_come_in_smaller_batches(world: World) -> None:
     """Within five minutes; and the number does not grow again."""
     run, conf = world.run(), Conf()
     run.batch([(f"{i}", i) for i in range(5_000)])
-    arrow_batching = ArrowBatching(OwnSession(conf), world.log, wanted=True)
-    arrow_batching.look()
+    arrow_batching = ArrowBatching(OwnSession(conf), world.store, wanted=True)
+    arrow_batching.update()
     before = int(conf[MAX_RECORDS])
     run.batch([("one row has all of a file", 1)])
-    for _ in range(LOOK_EVERY - 1):
-        arrow_batching.look_again()
+    for _ in range(READ_EVERY - 1):
+        arrow_batching.epoch_done()
     assert int(conf[MAX_RECORDS]) == before
-    arrow_batching.look_again()
+    arrow_batching.epoch_done()
     narrow = int(conf[MAX_RECORDS])
     assert narrow < before
     run.batch([(f"{i}", i) for i in range(5_000)])
-    for _ in range(LOOK_EVERY):
-        arrow_batching.look_again()
+    for _ in range(READ_EVERY):
+        arrow_batching.epoch_done()
     assert int(conf[MAX_RECORDS]) == narrow
 
 
@@ -106,12 +106,12 @@ def test_what_the_application_has_set_stays(world: World, *, wanted: bool) -> No
     world.run().batch([("a", 1)])
     conf = Conf({MAX_BYTES: "1m"} if wanted else {})
     before = dict(conf)
-    arrow_batching = ArrowBatching(OwnSession(conf), world.log, wanted=wanted)
-    arrow_batching.look()
-    arrow_batching.look_again()
+    arrow_batching = ArrowBatching(OwnSession(conf), world.store, wanted=wanted)
+    arrow_batching.update()
+    arrow_batching.epoch_done()
     assert conf == before
     assert str(arrow_batching) == (f"as {MAX_BYTES} is set" if wanted else "Spark's own settings")
-    ArrowBatching(None, world.log, wanted=True).look()  # a Spark that does not tell
+    ArrowBatching(None, world.store, wanted=True).update()  # a Spark that does not tell
 
 
 @pytest.mark.parametrize(

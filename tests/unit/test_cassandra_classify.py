@@ -17,7 +17,7 @@ from cassandra.protocol import (
 )
 
 from wal_sink.errors import InvalidRow, SchemaMismatch, TargetUnavailable
-from wal_sink.targets.base import Kind
+from wal_sink.targets.base import ErrorClass
 from wal_sink.targets.cassandra.driver.errors import classify, effect_unknown, was_not_sent
 
 CAS_UNKNOWN = ErrorMessage(0x1700, "CAS result unknown", None)
@@ -58,7 +58,7 @@ AUTH = cassandra.AuthenticationFailed("bad password")
         (TargetUnavailable("later"), "retry", False),
     ],
 )
-def test_kinds(error: Exception, kind: Kind, unknown: bool) -> None:
+def test_kinds(error: Exception, kind: ErrorClass, unknown: bool) -> None:
     """For rows, and for conditional updates."""
     assert classify(error) == kind
     assert effect_unknown(error) is unknown
@@ -77,7 +77,9 @@ def test_kinds(error: Exception, kind: Kind, unknown: bool) -> None:
         ([NoConnectionsAvailable(), ConnectionException("down")], "retry"),
     ],
 )
-def test_no_host_available_is_judged_by_its_hosts(errors: list[Exception], kind: Kind) -> None:
+def test_no_host_available_is_judged_by_its_hosts(
+    errors: list[Exception], kind: ErrorClass
+) -> None:
     """For good only when all of them refuse for good; a request that no host took had no effect."""
     error = NoHostAvailable("none", {f"host {i}": each for i, each in enumerate(errors)})
     assert classify(error) == kind

@@ -9,9 +9,7 @@ import pytest
 
 from wal_sink import targets
 from wal_sink.errors import OptionError
-from wal_sink.flush.connection import connected
-from wal_sink.model.ledger import Owner
-from wal_sink.targets.base import INTERFACE, Delivery, Target
+from wal_sink.targets.base import INTERFACE
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.registry import target_type
 from wal_sink.testing.memory_target import MemoryOptions, MemoryTarget
@@ -23,14 +21,10 @@ class Later(MemoryTarget):
     interface = INTERFACE + 1
 
 
-class Undecided(Target):
-    """Says nothing of what makes a row count."""
+class Earlier(MemoryTarget):
+    """Written for the interface before."""
 
-
-class Misnamed(MemoryTarget):
-    """Its sessions are those of another delivery."""
-
-    delivery = Delivery.STAGED
+    interface = INTERFACE - 1
 
 
 def test_cassandra_is_known() -> None:
@@ -68,8 +62,14 @@ def test_a_distribution_adds_a_target(tmp_path: Path, monkeypatch: pytest.Monkey
         (":", "cannot be imported"),
         ("wal_sink.targets.cassandra:CassandraOptions", "is not a Target"),
         ("wal_sink.options:parse", "is not a Target"),
-        (f"{__name__}:Later", r"version 2 of the interface .* has 1\..*pip install --upgrade"),
-        (f"{__name__}:Undecided", "what makes a row count.*Set delivery on Undecided"),
+        (
+            f"{__name__}:Later",
+            rf"version {INTERFACE + 1} of the interface .* {INTERFACE}\..*pip install --upgrade",
+        ),
+        (
+            f"{__name__}:Earlier",
+            rf"version {INTERFACE - 1} of the interface .* interface = {INTERFACE} on Earlier",
+        ),
     ],
 )
 def test_refused(name: str, says: str) -> None:
@@ -77,13 +77,6 @@ def test_refused(name: str, says: str) -> None:
     with pytest.raises(OptionError, match=f"(?s){says}") as refused:
         target_type(name)
     assert refused.value.remedy
-
-
-def test_the_sessions_are_those_of_the_delivery() -> None:
-    """Else a flusher would not know what makes a row count."""
-    misnamed = Misnamed(MemoryOptions(keys="k"))
-    with pytest.raises(OptionError, match=r"Delivery\.STAGED, and its session is no StagedSession"):
-        connected(misnamed, Owner("query", "log", "checkpoint"))
 
 
 def test_an_author_imports_one_package() -> None:

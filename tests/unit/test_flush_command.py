@@ -9,18 +9,18 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
+from wal_sink.admin.flusher_at_work import refuse_flusher
+from wal_sink.flush.run_history import RunHistory
+from wal_sink.model.records import FlusherReport
 
 from state_backends import open_backend
 from tests.protocol.engine import World, in_memory
 from tests.protocol.operators import query
 from wal_sink import errors
 from wal_sink.admin.flush import FlushCommand
-from wal_sink.admin.flusher_at_work import refuse_flusher
 from wal_sink.admin.query import Query
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.flush.run_history import RunHistory
 from wal_sink.model import paths
-from wal_sink.model.records import FlusherReport
 from wal_sink.testing.faults import Crash, Faults, FaultyTarget
 from wal_sink.testing.memory_target import MemorySession
 

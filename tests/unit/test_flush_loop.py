@@ -13,26 +13,26 @@ from typing import Any
 
 import pytest
 import tenacity
+from wal_sink.admin.flusher_at_work import refuse_flusher
+from wal_sink.model.records import ErrorReport, FlusherReport
+from wal_sink.progress.heartbeat import this_process
+from wal_sink.wal.log import Log
 
 from state_backends import open_backend
 from tests.protocol.engine import World, in_memory
 from tests.support.waiting import until
 from wal_sink import errors
-from wal_sink.admin.flusher_at_work import refuse_flusher
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.flush.report import FailureLog, Reporter
 from wal_sink.model import paths
-from wal_sink.model.records import ErrorReport, FlusherReport
-from wal_sink.progress.heartbeat import this_process
 from wal_sink.progress.status import read_status
 from wal_sink.progress.wait import wait_until_flushed
 from wal_sink.spark.arrow_batching import ArrowBatching
 from wal_sink.spark.query import QueryFlush
 from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget
-from wal_sink.wal.log import Log
 
 SECONDS = 10.0
 """Longer than anything takes here; a test that waits so long fails."""

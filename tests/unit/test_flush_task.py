@@ -8,6 +8,8 @@ import uuid
 from collections.abc import Callable
 
 import pytest
+from wal_sink.flush.rows import FileGoneError, WindowWrite
+from wal_sink.wal.log import Log
 
 from state_backends import open_backend
 from tests.protocol.engine import World
@@ -20,7 +22,6 @@ from wal_sink.errors import (
     TargetUnavailable,
     WalSinkError,
 )
-from wal_sink.flush.rows import FileGoneError, WindowWrite
 from wal_sink.flush.tasks import FlushError, FlushTask, gravest
 from wal_sink.model.ledger import Owner
 from wal_sink.model.manifest import Attempt
@@ -28,7 +29,6 @@ from wal_sink.protocol.windows import share_out
 from wal_sink.targets.base import Target
 from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget
 from wal_sink.testing.memory_target import MemorySession
-from wal_sink.wal.log import Log
 
 OWNER = Owner("query", "log", "memory://checkpoint")
 

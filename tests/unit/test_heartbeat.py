@@ -10,10 +10,6 @@ import time
 import uuid
 
 import pytest
-
-from state_backends import open_backend
-from wal_sink.flush import report as reporter
-from wal_sink.flush.report import Reporter
 from wal_sink.model.records import FlusherReport
 from wal_sink.progress.heartbeat import (
     BEAT_BILLED_S,
@@ -25,6 +21,10 @@ from wal_sink.progress.heartbeat import (
     this_process,
 )
 from wal_sink.wal.log import Log
+
+from state_backends import open_backend
+from wal_sink.flush import report as reporter
+from wal_sink.flush.report import Reporter
 
 NOW_US = 1_700_000_000_000_000
 YEARS = 10 * 365 * 86_400

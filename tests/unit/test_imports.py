@@ -22,11 +22,10 @@ from tests.support.programs import ran
 from wal_sink.configuration import configure
 from wal_sink.model import paths
 from wal_sink.model.manifest import Task
-from wal_sink.model.plan import Column, Plan, plan_key
-from wal_sink.publish.fencing import take_ticket
+from wal_sink.model.plan import Column, Plan
+from wal_sink.publish.micro_batch import plans_key
 from wal_sink.spark.data_source import Message, WalSinkDataSource, WalSinkStreamWriter
 from wal_sink.spark.internals import dataframe
-from wal_sink.wal.location import tie
 
 SCHEMA = StructType().add("id", "long").add("text", "string")
 ROWS = pa.record_batch({"id": [1], "text": ["a"]}, dataframe.arrow_schema(SCHEMA))
@@ -103,16 +102,15 @@ def given(tmp_path: Path) -> dict[str, dict[str, object]]:
     }
     configuration = configure(options)
     log = configuration.location.open_log(TASK.query_id)
-    key = plan_key(ROWS.schema, configuration.target.name, configuration.target.shape)
+    (destination,) = configuration.destinations
+    key = plans_key(configuration, ROWS.schema)
     columns = (
         Column(name="id", source="int64", type="bigint", role="partition"),
         Column(name="text", source="string", type="text", role="regular"),
     )
     details = {"keyspace": "shop", "table": "orders"}
     plan = Plan(key=key, target="cassandra", table="shop.orders", columns=columns, details=details)
-    log.create(paths.PLAN, key, plan)
-    tie(log, configuration.location.open_checkpoint())
-    take_ticket(log, TASK.run_id)
+    log.create(paths.PLAN.path(paths.PlanName(destination.name, key)), plan.to_json())
     source = {"source": WalSinkDataSource, "options": options, "schema": SCHEMA}
     writer = WalSinkDataSource(options).streamWriter(SCHEMA, overwrite=False)
     assert isinstance(writer, WalSinkStreamWriter)

@@ -18,11 +18,12 @@ from state_backends.memory import MemoryBackend
 from wal_sink.configuration import Configuration, configure
 from wal_sink.errors import OptionError
 from wal_sink.flush.tasks import FlushTask
-from wal_sink.model.ledger import Owner
+from wal_sink.flush.window import Window
+from wal_sink.model.ledger import LedgerRow
 from wal_sink.spark.errors import failure_in
 from wal_sink.targets.client import CLIENTS, importing
 from wal_sink.targets.delta import DeltaTarget
-from wal_sink.wal.log import Log
+from wal_sink.wal.store import LogStore
 
 MODULE = """
     from sqlite_target import SqliteOptions, SqliteTarget
@@ -58,8 +59,17 @@ def test_a_worker_without_the_targets_module_names_it(
         sent = pickle.dumps(configuration)
         assert pickle.loads(sent).public == configuration.public
     else:
-        owner = Owner("q", "log", "checkpoint")
-        task = FlushTask(Log(MemoryBackend("wal")), configuration.target, owner, "key", 7)
+        (destination,) = configuration.destinations
+        window = Window(
+            store=LogStore(MemoryBackend("wal")),
+            target=destination.target,
+            target_name=destination.name,
+            several=False,
+            manifests=(),
+            plans={},
+            finishes=LedgerRow("q", "log", 0, ""),
+        )
+        task = FlushTask(window, "q", "q", "key", 7)
         sent = pickle.dumps(task)
         assert pickle.loads(sent)._rows_per_second == 7
     worker = subprocess.run(

@@ -11,23 +11,23 @@ from datetime import UTC, datetime
 
 import msgspec
 import pytest
+from tests.support.records import flushed_epoch
+from wal_sink.admin.verify import verify
+from wal_sink.model.records import ErrorReport, FlushedEpoch, FlusherReport
+from wal_sink.wal.log import Log
 
 import wal_sink
 from tests.protocol.engine import NOW_US, World, in_memory
 from tests.protocol.operators import query
-from tests.support.records import flushed_epoch
 from wal_sink import errors
-from wal_sink.admin.verify import verify
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import CheckpointNotVisible, Fenced, FlushTimeout, NoFlusher, WalSinkError
 from wal_sink.model import paths
 from wal_sink.model.manifest import Attempt
-from wal_sink.model.records import ErrorReport, FlushedEpoch, FlusherReport
 from wal_sink.progress.backlog import BacklogReader
 from wal_sink.progress.status import Rate, Status, rate_of, read_status
 from wal_sink.progress.wait import Flushed, wait_until_flushed
 from wal_sink.testing.faults import Faults, FaultyBackend
-from wal_sink.wal.log import Log
 
 SECONDS = 10.0
 """Longer than anything takes here; a test that waits so long fails."""

@@ -12,13 +12,6 @@ from typing import Any
 
 import msgspec
 import pytest
-
-from tests.support.programs import ran
-from wal_sink.errors import CorruptLog
-from wal_sink.model.codec import FORMAT, Record, digest
-from wal_sink.model.ledger import BegunEpoch, Window
-from wal_sink.model.manifest import Attempt, Manifest, SegmentRef, manifest_digest
-from wal_sink.model.plan import Column, Plan
 from wal_sink.model.records import (
     Chosen,
     Claim,
@@ -37,6 +30,13 @@ from wal_sink.model.records import (
     Ticket,
     WithoutSink,
 )
+
+from tests.support.programs import ran
+from wal_sink.errors import CorruptLog
+from wal_sink.model.codec import FORMAT, Record, digest
+from wal_sink.model.ledger import BegunEpoch, Window
+from wal_sink.model.manifest import Attempt, Manifest, SegmentRef, manifest_digest
+from wal_sink.model.plan import Column, Plan
 
 GOLDEN = Path(__file__).parent / "golden" / "format-1"
 

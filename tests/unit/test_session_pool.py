@@ -8,17 +8,14 @@ import time
 import pytest
 
 from wal_sink.flush.tasks import SessionPool
-from wal_sink.model.ledger import Owner
 from wal_sink.testing.memory_target import MemoryOptions, MemorySession, MemoryTarget
-
-OWNER = Owner("query", "log", "memory://checkpoint")
 
 
 class Counted(MemorySession):
     """A session that says how often it was closed."""
 
     def __init__(self) -> None:
-        super().__init__(MemoryTarget(MemoryOptions(keys="k")), OWNER)
+        super().__init__(MemoryTarget(MemoryOptions(keys="k")), "query")
         self.closed = threading.Event()
 
     def close(self) -> None:
@@ -44,7 +41,7 @@ def test_a_session_is_used_again() -> None:
 
 
 def test_after_an_error_it_is_not() -> None:
-    """The next try connects anew."""
+    """The next try connects again."""
     sessions = SessionPool()
     with pytest.raises(KeyError), sessions.session("a", Counted) as failed:
         raise KeyError

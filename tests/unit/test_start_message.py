@@ -14,9 +14,9 @@ import pytest
 from state_backends import open_backend
 from tests.unit.test_options import GIVEN
 from wal_sink.configuration import Configuration, configure
-from wal_sink.model import paths
-from wal_sink.model.records import Claim
 from wal_sink.options import SinkOptions
+from wal_sink.protocol import state as protocol
+from wal_sink.protocol.state import Actor, Opening
 from wal_sink.spark.internals.streaming_query import Source
 from wal_sink.spark.messages import (
     block,
@@ -28,7 +28,8 @@ from wal_sink.spark.messages import (
     unreplayable,
 )
 from wal_sink.testing.memory_target import MemoryOptions, MemoryTarget
-from wal_sink.wal.log import Log
+from wal_sink.wal.states import newest, update
+from wal_sink.wal.store import LogStore
 
 SECRETS = {
     "cassandra.username": "ann",
@@ -124,7 +125,7 @@ def test_less_disk_than_the_budget(free: int | None, warns: bool) -> None:
 def start(folder: Path, max_bytes: int, *sources: Source) -> None:
     """Say what is said at a start."""
     plain = configure(GIVEN | {"checkpointLocation": str(folder), "wal.maxBytes": str(max_bytes)})
-    log = Log(open_backend(str(folder / "not" / "there" / "yet")))
+    log = LogStore(open_backend(str(folder / "not" / "there" / "yet")))
     say_in_force("q-1", plain, log, sources, "", flushes_here=True)
 
 
@@ -143,8 +144,8 @@ def test_each_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
 def test_a_log_that_every_user_can_read_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     """One that an older version has made; its modes are not changed unasked."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        log = Log(open_backend(f"{folder}/a log"))
-        log.backend.create("log.json", b"{}")
+        log = LogStore(open_backend(f"{folder}/a log"))
+        log.backend.create("state/1.json", b"{}")
         for mode in (0o700, 0o755):
             Path(folder).chmod(0o755)
             Path(folder, "a log").chmod(mode)
@@ -210,39 +211,38 @@ def test_rows_that_go_elsewhere_than_before(
         assert f"now on they go to {goes}" in text
 
 
-def test_another_table_is_warned_of_until_a_run_has_published(
+def test_another_table_is_warned_of_until_a_run_publishes_there(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The claims of the log say what was published for which; one that only made room counts for nothing."""
-    log = Log(open_backend(f"memory://{uuid.uuid4().hex}"))
+    """The newest run of the state says for which table epochs were published."""
+    store = LogStore(open_backend(f"memory://{uuid.uuid4().hex}"))
 
     def said_to(table: str) -> list[str]:
         caplog.clear()
         given = GIVEN | {"table": table, "wal.maxBytes": "1"}
-        say_in_force("q-1", configure(given), log, [], "", flushes_here=True)
+        say_in_force("q-1", configure(given), store, [], "", flushes_here=True)
         return [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
 
-    def claim(generation: int, table: str, *, early: bool = False) -> None:
+    def opened(run_id: str, table: str) -> None:
         options = configure(GIVEN | {"table": table}).public
-        log.create_or_read(
-            paths.CLAIM,
-            generation,
-            Claim(run_id=f"run-{generation}", options=options, early=early, epoch=0),
-        )
+        opening = Opening("q-1", "memory://checkpoint", run_id, ("cassandra",), options)
+        actor = Actor("host:1", 1)
+        if newest(store) is None:
+            update(store, lambda _: protocol.create(opening, "log", -1, (), actor))
+        update(store, lambda state: state and protocol.open_run(state, opening, 0, -1, actor))
 
     assert said_to("orders") == []
-    claim(1, "orders")
+    opened("run-1", "orders")
     assert said_to("orders") == []
-    claim(2, "order", early=True)
     (warning,) = said_to("order")
     assert warning.startswith("query q-1: until now its rows went to cassandra shop.orders")
-    claim(3, "order")
+    opened("run-2", "order")
     assert said_to("order") == []
 
 
-def test_a_path_that_is_passed_over_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_path_that_is_ignored_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     """Of `start("/a/path")`: without a word, a user looks for the rows there."""
-    log = Log(open_backend("memory://path"))
+    log = LogStore(open_backend("memory://path"))
     for name in ("path", "PATH"):
         caplog.clear()
         say_in_force("q-1", configure({**GIVEN, name: "/x"}), log, [], "", flushes_here=True)
@@ -262,7 +262,7 @@ def test_whatever_goes_wrong_the_query_starts(caplog: pytest.LogCaptureFixture) 
     target = Silent(MemoryOptions(keys="k"))
     silent = given.destinations[0]._replace(target=target)
     odd = Configuration(SinkOptions(checkpoint="/c"), (silent,), given.location)
-    say_in_force("q-1", odd, Log(open_backend("memory://odd")), [], "", flushes_here=True)
+    say_in_force("q-1", odd, LogStore(open_backend("memory://odd")), [], "", flushes_here=True)
     assert "its settings could not be shown" in caplog.text
 
 

@@ -1,4 +1,4 @@
-"""Reads Spark's checkpoint of a query, which alone says what is checkpointed (rule 8).
+"""Reads Spark's checkpoint of a query, which alone says what is checkpointed (rule `settle`).
 
 Spark's files are never written. One small file of our own, beside them, says where the query's log is.
 
@@ -16,11 +16,20 @@ from pathlib import Path
 
 from state_backends import StateBackend
 from wal_sink import errors
+from wal_sink.checkpoint.offsets import Offsets, parse_offsets
 from wal_sink.errors import CheckpointNotVisible, UnknownOffsetsFormat
-from wal_sink.model.manifest import Offsets, parse_offsets
-from wal_sink.model.records import LogUrl
+from wal_sink.model.codec import Record, learn
 
 _LOCAL = "file://"
+
+
+class LogUrl(Record, frozen=True, kw_only=True):
+    """`wal_sink/location.json` in the checkpoint: where the query's log is (rule `identity`)."""
+
+    log: str
+
+
+learn()
 
 
 def local_folder(url: str) -> Path | None:
@@ -127,7 +136,7 @@ class Checkpoint:
                 self._backend.create(self.LOG_URL, LogUrl(log=url).to_json())
 
     def replace_log_url(self, url: str) -> None:
-        """Note another place of the query's log, whole: an operator adopts it (rule 22)."""
+        """Note another place of the query's log, whole: an operator adopts it."""
         self._backend.replace(self.LOG_URL, LogUrl(log=url).to_json())
 
     def last_commit(self) -> int:

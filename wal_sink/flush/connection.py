@@ -1,4 +1,4 @@
-"""The flusher's connection to its target: one session at a time, and the ledger row as it was read last (rule `ledger`)."""
+"""The flusher's connection to its target: one session at a time, and the ledger row (rule `ledger`)."""
 
 from __future__ import annotations
 

@@ -2,8 +2,9 @@
 
 A log has one state, an object that changes by compare-and-set: number n + 1 is created once, from n. Each
 transition takes a state and returns the next one, or None where nothing has to change, or raises where the
-rules refuse (rule `one-publisher`, and the others). `docs/protocol/README.md` draws the states of an epoch and names the twelve rules, and
-`tests/protocol/state_model/` explores every order of steps over these very functions.
+rules refuse (rule `one-publisher`, and the others). `docs/protocol/README.md` draws the states of
+an epoch and names the twelve rules, and `tests/protocol/state_model/` explores every order of steps
+over these very functions.
 
 *Publish* makes an attempt the newest of the log. *Settle* makes it final. The *mark* of a target is
 the last epoch that the log knows to be in it. To *give up* is an operator's act: the target does without.

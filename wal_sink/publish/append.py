@@ -1,8 +1,8 @@
 """Appends a task's rows to the log as segments, checked: step 2 of `docs/protocol/README.md`.
 
-Afterwards a large segment is durable, and nothing refers to it (rule `segments`); a small one is in the task's report alone.
-If this attempt loses, or the epoch is run again, no manifest will name them; only the publisher makes them
-part of an epoch.
+Afterwards a large segment is durable, and nothing refers to it (rule `segments`); a small one is in
+the task's report alone. If this attempt loses, or the epoch is run again, no manifest will name
+them; only the publisher makes them part of an epoch.
 
 `split_invalid` splits a batch into the rows that the target accepts, and the rows that its check refuses,
 with their reasons. A check raises at the first rule that a row breaks, and says which rows break the same
@@ -123,8 +123,8 @@ def append(
 
     When anything raises, what was written is discarded: Spark offers no hook for a failed attempt.
 
-    :param on_invalid_row: `quarantine`: rows that `check` refuses go into a segment of their own (rule 24).
-    :param inline_bytes: a segment of so many bytes or less is reported, and no file is written (rule 4). That
+    :param on_invalid_row: `quarantine`: rows that `check` refuses go into a segment of their own.
+    :param inline_bytes: a segment of so many bytes or less is reported, and no file is written. That
         of refused rows, which are few and rare, is a file.
     :raises InvalidRow: from `check`, or a text is not UTF-8; nothing of the epoch is published then.
     :raises LogFull: the disk is full.

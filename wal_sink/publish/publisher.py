@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.checkpoint.offsets import Offsets
 from wal_sink.errors import (
     REPORT_IT,
     AlreadyPublished,
@@ -27,7 +28,6 @@ from wal_sink.model.manifest import (
     Appended,
     Execution,
     Manifest,
-    Offsets,
     SegmentRef,
     manifest_digest,
 )

@@ -44,7 +44,8 @@ After an exception from any method the flusher closes the session, asks `Target.
 error means, and starts the window again over a new session. A task of a flush job calls `write` and
 `drain` over a session of its own; its receipts reach the flusher's `finish`.
 
-`docs/protocol/README.md` argues why this is exactly-once if every target keeps the first two guarantees, and rule `repeatable` by the others:
+`docs/protocol/README.md` argues why this is exactly-once if every target keeps the first two
+guarantees, and rule `repeatable` by the others:
 
 1. `read` is linearizable: it returns the effect of every `finish` that was acknowledged before.
 2. `finish` takes effect at most once, and only if the ledger row is exactly `seen`. After

@@ -25,8 +25,9 @@ class Savepoints(NamedTuple):
     make: str = "SAVEPOINT wal_sink_rows"
     go_back: str = "ROLLBACK TO SAVEPOINT wal_sink_rows"
     release: str = ""
-    """Empty where the database has no such statement, or where it may commit, as in SQLite: there the release of
-    the outermost savepoint does, after a driver has connected again without an error."""
+    """Empty where the database has no such statement, or where it may commit, as in SQLite: there
+    the release of the outermost savepoint does, after a driver has connected again without an
+    error."""
 
 
 RELEASED = Savepoints(release="RELEASE SAVEPOINT wal_sink_rows")

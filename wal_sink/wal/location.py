@@ -52,7 +52,7 @@ class Location(NamedTuple):
 
     checkpoint: str
     logs: str
-    """The folder in which each query's log has a folder named by its query id (rule 1)."""
+    """The folder in which each query's log has a folder named by its query id."""
     stores: Mapping[str, StorageOptions]
     """See `options_for`."""
 
@@ -200,7 +200,7 @@ def _shared(option: str, url: str, options: StorageOptions) -> StateBackend:
 
 
 def _folder_of(log: str, query_id: str, checkpoint: str, argument: str) -> str:
-    """Return the folder of logs that holds the log which the checkpoint names (rule 1).
+    """Return the folder of logs that holds the log which the checkpoint names (rule `identity`).
 
     :raises WrongOwner: the log's folder does not have the query's id as its name.
     """

@@ -1,8 +1,8 @@
 """Reads and changes the state of a log: `state/<n>.json`, where number n + 1 is created once, from number n.
 
-Creating an object fails if its name is taken: so all changes of a log have one order, whoever makes them (rule `state`). The
-newest 100 states stay. A process that has read a state which is gone since is at least 100 changes late: what
-it creates then is void, and it deletes that again.
+Creating an object fails if its name is taken: so all changes of a log have one order, whoever makes
+them (rule `state`). The newest 100 states stay. A process that has read a state which is gone since
+is at least 100 changes late: what it creates then is void, and it deletes that again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def newest(store: LogStore) -> State | None:
 def advance(store: LogStore, state: State | None, new: State) -> bool:
     """Create `new` from `state`. Return False if another process has changed the log since `state` was read.
 
-    After a lost answer the object is read back: `new` names who made it and when, so equal bytes are ours.
+    After a lost answer the object is read back: `new` names who made it and when, so equal bytes
+    are ours. The state before is read again, and has to be the same one: numbers come again after
+    100 changes.
     """
     path, data = paths.STATE.path(new.number), new.to_json()
     try:
@@ -55,7 +57,8 @@ def advance(store: LogStore, state: State | None, new: State) -> bool:
         created = False
     if not created and store.read(path) != data:
         return False
-    if state is not None and store.read(paths.STATE.path(state.number)) is None:
+    if state is not None and store.read_record(State, paths.STATE.path(state.number)) != state:
+        # It is gone, or a process that stalled as long created its number again: `new` is void.
         store.delete([path])
         return False
     if new.number % _DELETED_AT_A_TIME == 0:

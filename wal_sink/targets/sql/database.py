@@ -201,7 +201,7 @@ class Database(ABC):
         return recast(batch, plan, stored_by(self.arrow_type, self.fits))
 
     def refuses(self, error: Exception) -> bool:  # noqa: ARG002 -- as above
-        """Whether an error of `insert` or COMMIT says that a row is wrong, and would again (rule 24)."""
+        """Return True if an error of `insert` or COMMIT says that a row is wrong, and would be again."""
         return False
 
     def make_table(self, connection: Any, schema: pa.Schema) -> str:  # noqa: ARG002 -- for those that do

@@ -1,7 +1,7 @@
 """Rows written by UPDATE; and lists that are not frozen.
 
 A row that is written by UPDATE exists as long as one of its values does. The server gives each write of a
-list elements of its own, so its rows are sent once (rule 15).
+list elements of its own, so its rows are sent once with each timestamp (rule `repeatable`).
 """
 
 from __future__ import annotations
