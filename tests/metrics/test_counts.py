@@ -15,16 +15,13 @@ import pytest
 from state_backends import open_backend
 from tests.metrics.watched import Watched, new_world
 from tests.protocol.engine import World
-from tests.protocol.operators import edit
-from wal_sink.checkpoint.checkpoint import committed_us
+from wal_sink.checkpoint.checkpoint import Checkpoint, committed_us
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.metrics import prometheus
 from wal_sink.metrics.prometheus import Metrics
-from wal_sink.model import paths
-from wal_sink.model.manifest import Attempt
 from wal_sink.progress.backlog import BacklogReader
 from wal_sink.testing.faults import AnswerLost, Faults, FaultyBackend
-from wal_sink.wal.log import Log
+from wal_sink.wal.store import LogStore
 
 
 @pytest.fixture
@@ -33,12 +30,6 @@ def world() -> Iterator[World]:
     made = new_world()
     yield made
     made.forget()
-
-
-@pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every scrape look."""
-    monkeypatch.setattr("wal_sink.progress.backlog.FRESH_S", -1.0)
 
 
 def batches(world: World, count: int = 3) -> None:
@@ -50,7 +41,7 @@ def batches(world: World, count: int = 3) -> None:
 
 def bytes_in(world: World) -> int:
     """Bytes of all segments in the log."""
-    return sum(world.log_backend.size(path) for _, path in world.log.segments())
+    return world.state.last.sums.bytes
 
 
 # --- what is done ---------------------------------------------------------------------------------
@@ -106,7 +97,7 @@ def test_what_another_flusher_has_finished_is_not_counted(world: World) -> None:
 
         @contextlib.contextmanager
         def around(self, name: str) -> Iterator[None]:
-            if name.startswith("finish") and not self.operations:
+            if name.startswith("finish") and "2" in name and not self.operations:
                 self.operations.append(name)
                 assert quick.flush() == []
             yield
@@ -119,17 +110,15 @@ def test_what_another_flusher_has_finished_is_not_counted(world: World) -> None:
     assert slow.value("wal_sink_flushed_rows_total") == 0
 
 
-def test_errors_by_kind_and_whether_the_line_stands(world: World) -> None:
+def test_errors_by_kind_and_whether_the_flush_stopped(world: World) -> None:
     batches(world, 1)
-    path = world.log.segments()[0][1]
-    whole = world.log_backend.read(path)
-    edit(world.log_backend, path, whole[:-1])
+    world.target.refuses = lambda _: "too long"  # type: ignore[attr-defined]
     it = Watched(world)
     assert it.value("wal_sink_line_stopped") == 0
-    assert len(it.flush(tries=4)) == 3, "the first step makes the ledger's row"
-    assert it.value("wal_sink_flush_errors_total", kind="CorruptLog") == 3
+    assert len(it.flush(tries=4)) == 3, "the first pass makes the ledger row"
+    assert it.value("wal_sink_flush_errors_total", kind="TargetRefused") == 3
     assert it.value("wal_sink_line_stopped") == 1
-    edit(world.log_backend, path, whole)
+    world.target.refuses = lambda _: ""  # type: ignore[attr-defined]
     assert it.flush() == []
     assert it.value("wal_sink_line_stopped") == 0
     it.reporter.failed(ZeroDivisionError())
@@ -141,7 +130,7 @@ def test_errors_by_kind_and_whether_the_line_stands(world: World) -> None:
     assert down.value("wal_sink_line_stopped") == 0, "an outage is over by itself"
 
 
-# --- what waits -----------------------------------------------------------------------------------
+# --- what is pending -----------------------------------------------------------------------------------
 
 
 def test_what_waits_is_seen_while_nothing_can_be_flushed(world: World) -> None:
@@ -165,22 +154,22 @@ def test_what_waits_is_seen_while_nothing_can_be_flushed(world: World) -> None:
     assert it.value("wal_sink_flushed_epoch") == 2
 
 
-def test_it_goes_on_waiting_while_the_log_cannot_be_read(world: World) -> None:
+def reader(world: World, faults: Faults) -> BacklogReader:
+    store = LogStore(FaultyBackend(world.log_backend, faults))
+    (name,) = world.targets
+    return BacklogReader(Checkpoint(world.checkpoint), store, name)
+
+
+def test_pending_epochs_stay_while_the_log_cannot_be_read(world: World) -> None:
     """The alert must not end because the disk is gone, too."""
     batches(world)
-    faults = Faults(error=OSError)
-    look = BacklogReader(
-        Watched(world).flusher._checkpoint, Log(FaultyBackend(world.log_backend, faults))
-    )
-    assert (
-        BacklogReader(look._checkpoint, Log(FaultyBackend(world.log_backend, Gone()))).look()
-        is None
-    )
-    seen = look.look()
-    assert seen is not None
-    look._log = Log(FaultyBackend(world.log_backend, Gone()))
-    assert look.look() == seen, "with the time at which it was read"
-    assert seen.oldest_seconds(seen.read_us + 60_000_000) > 60
+    assert reader(world, Gone()).read() is None
+    backlog = reader(world, Faults())
+    first = backlog.read()
+    assert first is not None
+    backlog._store = LogStore(FaultyBackend(world.log_backend, Gone()))
+    assert backlog.read() == first, "with the time at which it was read"
+    assert first.backlog.oldest_seconds(first.read_us + 60_000_000) >= 60
 
 
 class Gone(Faults):
@@ -193,46 +182,14 @@ class Gone(Faults):
         raise OSError(name)
 
 
-def test_an_epoch_that_cannot_be_read_waits_as_well(world: World) -> None:
-    """Its manifest is damaged, or lost: since when is unknown, so it counts since it was first seen."""
-    batches(world, 1)
-    edit(world.log_backend, paths.MANIFEST.path(Attempt(0, 1)), b"{}")
-    it = Watched(world)
-    first = it.value("wal_sink_oldest_pending_seconds")
-    assert first is not None
-    assert 0 <= first < 60
-    assert it.value("wal_sink_pending_rows") == 0
-    assert it.value("wal_sink_pending_epochs") == 1
-    time.sleep(0.02)
-    assert (it.value("wal_sink_oldest_pending_seconds") or 0) >= first + 0.02
-    world.log_backend.delete([paths.MANIFEST.path(Attempt(0, 1))])
-    assert (it.value("wal_sink_oldest_pending_seconds") or 0) >= first + 0.02
-
-
-def test_each_manifest_is_read_once(world: World) -> None:
+def test_pending_epochs_are_counted_without_manifests(world: World) -> None:
+    """A manifest that is lost, or damaged, changes nothing: the state has running sums."""
     batches(world, 20)
-    faults = Faults(matching="read manifests")
-    look = BacklogReader(
-        Watched(world).flusher._checkpoint, Log(FaultyBackend(world.log_backend, faults))
-    )
-    for _ in range(3):
-        seen = look.look()
-        assert seen is not None
-        assert seen.rows == 40
-    assert len(faults.operations) == 20
-
-
-def test_many_who_ask_are_one_look(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wal_sink.progress.backlog.FRESH_S", 3_600.0)
-    faults = Faults()
-    look = BacklogReader(
-        Watched(world).flusher._checkpoint, Log(FaultyBackend(world.log_backend, faults))
-    )
-    look.look()
-    before = len(faults.operations)
-    assert before > 0
-    look.look()
-    assert len(faults.operations) == before
+    faults = Faults(matching="manifests")
+    read = reader(world, faults).read()
+    assert read is not None
+    assert (read.backlog.epochs, read.backlog.rows) == (20, 40)
+    assert faults.operations == []
 
 
 def test_a_store_that_hangs_holds_one_of_those_who_ask(world: World) -> None:
@@ -245,17 +202,16 @@ def test_a_store_that_hangs_holds_one_of_those_who_ask(world: World) -> None:
             return super().around(name)
 
     batches(world, 1)
-    log = Log(FaultyBackend(world.log_backend, Hanging()))
-    look = BacklogReader(Watched(world).flusher._checkpoint, log)
-    first = threading.Thread(target=look.look)
+    backlog = reader(world, Hanging())
+    first = threading.Thread(target=backlog.read)
     first.start()
     assert entered.wait(10)
-    assert look.look() is None, "at once"
+    assert backlog.read() is None, "at once"
     leave.set()
     first.join(10)
-    seen = look.look()
-    assert seen is not None
-    assert seen.epochs == 1
+    read = backlog.read()
+    assert read is not None
+    assert read.backlog.epochs == 1
 
 
 # --- queries that have ended ----------------------------------------------------------------------
@@ -339,7 +295,7 @@ def test_when_an_epoch_was_committed(tmp_path: Path) -> None:
 def test_every_line_of_a_flush_says_query_and_epoch(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Errors, a window that is resumed, a sweep, what is flushed: in the text, and as attributes."""
+    """Errors and what is flushed: in the text, and as attributes."""
     monkeypatch.setattr("wal_sink.flush.loop._RETRY_FIRST_S", 0.002)
     caplog.set_level(logging.INFO, "wal_sink")
     world = World(open_backend(str(tmp_path / "checkpoint")), open_backend(str(tmp_path / "log")))
@@ -357,7 +313,6 @@ def test_every_line_of_a_flush_says_query_and_epoch(
     assert {getattr(r, "query_id", None) for r in said} == {world.query_id}
     place = f"query {world.query_id}, epoch"
     assert any(t.startswith(f"{place} 0: the flush failed, 1 try in ") for t in texts), texts
-    assert f"{place} 0: resuming epochs 0 to 1" in texts
-    assert f"{place} 0: flushed 2 rows" in texts
-    assert f"{place} 1: flushed 2 rows" in texts
-    assert [getattr(r, "epoch", None) for r in said if ": flushed " in r.getMessage()] == [0, 1]
+    (flushed,) = [r for r in said if ": flushed " in r.getMessage()]
+    assert flushed.getMessage().endswith(": flushed 4 rows of epochs 0 to 1")
+    assert getattr(flushed, "epoch", None) == 1

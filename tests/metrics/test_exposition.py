@@ -41,7 +41,10 @@ def page(port: int, host: str = "127.0.0.1") -> str:
 
 
 def watch(exposition: Exposition, world: World) -> None:
-    exposition.watch(world.query_id, Checkpoint(world.checkpoint), world.log, 'a."B"')
+    exposition.watch(
+        *(world.query_id, Checkpoint(world.checkpoint), world.store, "memory", 'a."B"'),
+        several=False,
+    )
 
 
 def test_a_free_port_answers_until_it_is_closed(world: World) -> None:

@@ -11,11 +11,10 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import WalSinkError
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.report import Reporter
-from wal_sink.flush.run_history import RunHistory
 from wal_sink.metrics.prometheus import Metrics, QueryObserver
-from wal_sink.protocol.next_step import Idle
+from wal_sink.protocol.retention import Retention
 from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget
-from wal_sink.wal.log import Log
+from wal_sink.wal.store import LogStore
 
 
 def new_world() -> World:
@@ -39,18 +38,31 @@ class Watched:
         faults = faults or Faults()
         self.world = world
         self.metrics = metrics or Metrics()
-        log = Log(FaultyBackend(world.log_backend, faults))
+        store = LogStore(FaultyBackend(world.log_backend, faults))
+        (name,) = world.targets
         checkpoint = Checkpoint(FaultyBackend(world.checkpoint, faults))
         self.observer: QueryObserver = self.metrics.watch(
-            world.query_id, Checkpoint(world.checkpoint), world.log, "shop.orders"
+            world.query_id,
+            Checkpoint(world.checkpoint),
+            LogStore(world.log_backend),
+            name,
+            "shop.orders",
+            several=False,
         )
-        self.reporter = Reporter(log, world.clock, observer=self.observer)
+        self.reporter = Reporter(store, name, world.clock, observer=self.observer)
         target = FaultyTarget(world.target, faults)
         self.flusher = Flusher(
-            Pipeline(world.query_id, log, checkpoint, target),
+            Pipeline(
+                world.query_id,
+                store,
+                checkpoint,
+                target,
+                target_name=name,
+                several=False,
+                retention=Retention(us=0, bytes=0),
+            ),
             self.reporter,
             clock_us=world.clock,
-            run_history=RunHistory(),
         )
 
     def flush(self, tries: int = 100) -> list[WalSinkError]:
@@ -58,14 +70,14 @@ class Watched:
         errors: list[WalSinkError] = []
         for _ in range(tries):
             try:
-                step = self.flusher.run_once()
+                done = self.flusher.run_once()
             except WalSinkError as error:
                 errors.append(error)
                 self.reporter.failed(error)
                 self.flusher.close()
                 continue
             self.reporter.succeeded()
-            if isinstance(step, Idle):
+            if done.idle:
                 break
         return errors
 

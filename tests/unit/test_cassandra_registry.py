@@ -12,7 +12,7 @@ from wal_sink.errors import OptionError
 from wal_sink.targets.base import INTERFACE
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.registry import target_type
-from wal_sink.testing.memory_target import MemoryOptions, MemoryTarget
+from wal_sink.testing.memory_target import MemoryTarget
 
 
 class Later(MemoryTarget):

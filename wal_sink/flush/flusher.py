@@ -209,8 +209,8 @@ class Flusher:
         except BaseException:
             self.close()  # rows of a window that is not whole: the next try must not add to them
             raise
-        self._mark(state, window.finishes, chain)
         self._count(window, time.monotonic() - started_s)
+        self._mark(state, window.finishes, chain)
 
     def _window(self, state: State, row: LedgerRow, decision: Decision, chain: Chain) -> Window:
         """Read the manifests that one window takes, and their plans."""

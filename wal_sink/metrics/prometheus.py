@@ -38,7 +38,7 @@ _CHECKED = 2
 _SECONDS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 21_600)
 
 _LABELS = ("query_id", "target")
-"""Of every series; the target is empty where the query has one without a name."""
+"""Of every series; the target is empty if the query does not name several."""
 
 BACKLOG: Mapping[str, tuple[str, Callable[[Snapshot, int], float]]] = {
     "wal_sink_checkpointed_epoch": (
@@ -106,18 +106,18 @@ class Metrics(Collector):
         counter = partial(Counter, registry=self.registry)
         histogram = partial(Histogram, registry=self.registry, buckets=_SECONDS)
         self.rows = counter(
-            "wal_sink_flushed_rows", "Rows that are in the target, and marked.", _LABELS
+            "wal_sink_flushed_rows", "Rows that this process brought into the target.", _LABELS
         )
         self.bytes = counter("wal_sink_flushed_bytes", "Bytes of their segments.", _LABELS)
         self.epochs = counter("wal_sink_flushed_epochs", "Epochs that are in the target.", _LABELS)
         self.flush_seconds = histogram(
             "wal_sink_flush_seconds",
-            "From the pass that takes a window of epochs to its mark; of tries that succeed.",
+            "From the pass that takes a window of epochs to its ledger row; of tries that succeed.",
             _LABELS,
         )
         self.visible_seconds = histogram(
             "wal_sink_commit_to_visible_seconds",
-            "From Spark's commits/N to the mark, for each epoch: all of it is visible then.",
+            "From Spark's commits/N to the ledger row, for each epoch: all of it is visible then.",
             _LABELS,
         )
         self.errors = counter(

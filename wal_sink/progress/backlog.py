@@ -5,6 +5,8 @@ Never connects.
 
 from __future__ import annotations
 
+import logging
+import threading
 from typing import NamedTuple
 
 from wal_sink import clock
@@ -14,6 +16,8 @@ from wal_sink.model.state import State, Target
 from wal_sink.wal.refused import listed
 from wal_sink.wal.states import newest
 from wal_sink.wal.store import LogStore
+
+logger = logging.getLogger(__name__)
 
 
 class Backlog(NamedTuple):
@@ -80,25 +84,35 @@ class Snapshot(NamedTuple):
 class BacklogReader:
     """Reads the backlog of one target again and again, for metrics.
 
+    A store that does not answer holds up one thread that asks; the others get the last backlog.
+
     :param target: its name.
     """
 
     def __init__(self, checkpoint: Checkpoint, store: LogStore, target: str) -> None:
         self._checkpoint, self._store, self._target = checkpoint, store, target
         self._last: Snapshot | None = None
+        self._reading = threading.Lock()
 
     def read(self) -> Snapshot | None:
         """Return the backlog; the last one that could be read if log or checkpoint do not answer now."""
-        try:
-            state = newest(self._store)
-            target = state.target(self._target) if state is not None else None
-            committed = self._checkpoint.last_commit()
-            if state is not None and target is not None:
-                backlog = backlog_of(state, target, committed)
-            else:
-                backlog = Backlog(committed, -1, 0, 0, 0, None)
-            rows = sum(refused.rows for refused in listed(self._store))
-            self._last = Snapshot(backlog, rows, clock.now_us())
-        except (OSError, WalSinkError):
+        if not self._reading.acquire(blocking=False):
             return self._last
+        try:
+            self._last = self._read()
+        except (OSError, WalSinkError) as error:
+            logger.debug("the backlog cannot be read now: %s", error)
+        finally:
+            self._reading.release()
         return self._last
+
+    def _read(self) -> Snapshot:
+        state = newest(self._store)
+        target = state.target(self._target) if state is not None else None
+        committed = self._checkpoint.last_commit()
+        if state is not None and target is not None:
+            backlog = backlog_of(state, target, committed)
+        else:
+            backlog = Backlog(committed, -1, 0, 0, 0, None)
+        rows = sum(refused.rows for refused in listed(self._store))
+        return Snapshot(backlog, rows, clock.now_us())
