@@ -119,14 +119,16 @@ class Window:
 def taken(manifests: Iterator[Manifest], sent_once: Mapping[str, bool]) -> tuple[Manifest, ...]:
     """Return the manifests of one window, from those that follow the ledger row.
 
-    Rows that must not be sent twice have a window for each epoch: the ledger row counts its sendings.
+    A window has one plan: rows that are added, as their plan says, and rows that replace those of their key
+    cannot be in one commit. Rows that must not be sent twice have a window for each epoch: the ledger row counts
+    its sendings.
 
     :param sent_once: by key of the plan.
     """
     window: list[Manifest] = []
     size = 0
     for manifest in manifests:
-        if window and (not fits(size, manifest.bytes) or sent_once.get(manifest.plan, False)):
+        if window and (manifest.plan != window[0].plan or not fits(size, manifest.bytes)):
             break
         window.append(manifest)
         size += manifest.bytes
