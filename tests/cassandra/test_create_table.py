@@ -8,7 +8,6 @@ import pytest
 from tests.support.cassandra import target_of
 from wal_sink.clock import now_us
 from wal_sink.errors import SchemaMismatch, TargetRefused
-from wal_sink.model.ledger import Owner
 from wal_sink.targets.base import Slice
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.testing.contracts.ledger import create
@@ -63,8 +62,8 @@ def test_a_check_shows_the_table_and_a_start_makes_it(cassandra: Node, keyspace:
     assert plans[0].creates == made.dry_plan(SCHEMA, "key").creates == ""
     assert tables(cassandra, keyspace) == {"sales", "wal_sink_ledger"}
     rows = made.check(pa.record_batch(ROW, schema=SCHEMA), plans[0])
-    with made.connect(Owner("query", "log", "checkpoint")) as session:
-        create(session)
+    with made.connect("query") as session:
+        create(session, "query")
         deliver(session, plans[0], Slice(0, rows, now_us()))
     found = cassandra.execute(f"SELECT shop, tags FROM {keyspace}.sales")
     assert [tuple(row) for row in found] == [(1, ["x"])]

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 
 from tests.support import cassandra as tables
-from wal_sink.model.ledger import Owner
 from wal_sink.targets.base import Slice
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.driver import pipeline
@@ -64,7 +63,7 @@ def target_of(node: Node, table: str, **more: str) -> CassandraTarget:
 def write(target: CassandraTarget, *batches: pa.RecordBatch) -> None:
     """Plan, check and write, as planner, task and flusher do it; each batch behind the one before."""
     plan = target.plan(batches[0].schema, "key")
-    with target.connect(Owner(secrets.token_hex(8), "log", "checkpoint")) as session:
+    with target.connect(secrets.token_hex(8)) as session:
         us = US
         for batch in batches:
             session.write(plan, Slice(0, target.check(batch, plan), us))

@@ -34,7 +34,6 @@ from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.flush.report import Reporter
-from wal_sink.model.ledger import Owner
 from wal_sink.model.plan import Plan
 from wal_sink.options import parse
 from wal_sink.progress.status import Status, read_status
@@ -48,7 +47,6 @@ from wal_sink.targets.cassandra.driver.pipeline import Ended, PipelinedRequests
 from wal_sink.targets.cassandra.row_plan import TableName
 from wal_sink.targets.cassandra.session import CassandraSession, create_ledger
 from wal_sink.targets.cassandra.write.drift import DriftWatch
-from wal_sink.testing.contracts.ledger import begin, begun_window
 from wal_sink.testing.servers.cassandra import EmbeddedCassandra, Node
 
 pytestmark = pytest.mark.cassandra
@@ -246,7 +244,7 @@ def test_a_table_that_changes_while_it_is_compared(
 
     monkeypatch.setattr(DriftWatch, moment, then_it_changes)
     with (
-        target.connect(Owner(role, "log", "checkpoint")) as session,
+        target.connect(role) as session,
         pytest.raises(SchemaMismatch, match=said),
     ):
         write_all(session, plan, Slice(0, target.check(batch, plan), 1))
@@ -271,14 +269,14 @@ def test_a_table_that_a_node_lacks_for_a_moment_is_an_outage(
             admin.execute(again.pop())
         check(self, *args, **given)
 
-    with target.connect(Owner(f"{role} lacks", "log", "checkpoint")) as session:
+    with target.connect(f"{role} lacks") as session:
         write_all(session, plan, rows[0])
         admin.execute("DROP TABLE ks.t")
         monkeypatch.setattr(DriftWatch, "check", when_the_node_has_it)
         with pytest.raises(TargetUnavailable, match="lacks what the schema of the cluster has"):
             write_all(session, plan, rows[1])
         assert not again
-    with target.connect(Owner(f"{role} has", "log", "checkpoint")) as session:
+    with target.connect(f"{role} has") as session:
         write_all(session, plan, rows[1])
     assert table(admin) == {"b": 2}
 
@@ -301,23 +299,23 @@ def test_a_table_that_another_node_has_is_there(
         admin.execute(again)
         return where_it_is(session, name)
 
-    with target.connect(Owner(f"{role} {name}", "log", "checkpoint")) as session:
+    with target.connect(f"{role} {name}") as session:
         admin.execute(f"DROP TABLE ks.{name}")
         if name != "t":  # its first statement
             with pytest.raises(TargetUnavailable, match="lacks what the schema of the cluster has"):
-                session.read_ledger()
+                session.read()
         monkeypatch.setattr(table_module, "_where_it_is", where_it_is_by_now)
-        owner = Owner(f"{role} {name}", "log", "checkpoint")
-        look = {"t": partial(session.compare, plan)}.get(name, partial(target.connect, owner))
+        query_id = f"{role} {name}"
+        look = {"t": partial(session.compare, plan)}.get(name, partial(target.connect, query_id))
         look()
         session.compare(plan)
 
 
 @pytest.mark.usefixtures("admin")
-def test_the_ledgers_table_may_take_longer_than_a_row(
+def test_ledger_table_may_take_longer_than_a_row(
     node: EmbeddedCassandra, role: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A node that stands still while it is to create the table; the request has a timeout of its own."""
+    """A node stalls while it is to create the table; the request has a timeout of its own."""
     patient = {"username": role, "password": "first", "requestTimeout": "1"}
     target = CassandraTarget(options(node, **patient, ledgerTable="slow"))
 
@@ -328,39 +326,6 @@ def test_the_ledgers_table_may_take_longer_than_a_row(
 
     monkeypatch.setattr(session, "create_ledger", while_it_stands)
     target.plan(pa.schema({"k": pa.string(), "v": pa.int64()}), "k")
-
-
-@pytest.mark.parametrize("changes", [False, True])
-def test_the_schema_is_asked_while_a_window_is_begun(
-    node: EmbeddedCassandra,
-    admin: Any,
-    role: str,
-    monkeypatch: pytest.MonkeyPatch,
-    changes: bool,
-) -> None:
-    """No read is left between `begin` and the rows, unless it has changed: then tables are compared."""
-    target = CassandraTarget(options(node, username=role, password="first"))
-    batch = pa.record_batch({"k": ["b"], "v": pa.array([2], pa.int64())})
-    plan, compared = target.plan(batch.schema, "k"), list[str]()
-    rows = [Slice(0, target.check(batch, plan), us) for us in (1, 2)]
-    with target.connect(Owner(f"{role} asked", "log", "checkpoint")) as session:
-        write_all(session, plan, rows[0])
-        monkeypatch.setattr("wal_sink.targets.cassandra.write.drift.CHECK_EVERY_S", 0.5)
-        time.sleep(0.6)
-        if changes:
-            admin.execute("ALTER TABLE ks.t ADD later int")
-        step = DriftWatch._schema_version
-
-        def note(self: DriftWatch) -> Any:
-            compared.append("asked again")
-            return step(self)
-
-        monkeypatch.setattr(DriftWatch, "_schema_version", note)
-        session.offer(iter([(plan, rows[1])]))
-        begin(session, begun_window(0))
-        session.write(plan, rows[1])
-        assert len(compared) == changes
-        session.drain()
 
 
 def test_a_column_that_is_dropped_and_added_again(flushing: Flushing, admin: Any) -> None:
@@ -523,7 +488,7 @@ def test_tls_takes_light_requests(
         return send(self, requests, node, tell)
 
     monkeypatch.setattr(PipelinedRequests, "send", counted)
-    with target.connect(Owner(role, "log", "checkpoint")) as session:
+    with target.connect(role) as session:
         assert isinstance(session, CassandraSession)
         (pool,) = session._connection.session.get_pools()
         assert isinstance(pool._connection, LibevConnection)

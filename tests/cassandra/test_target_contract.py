@@ -16,7 +16,7 @@ from wal_sink.targets.base import Slice, Target
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.testing.contracts.cells import Table, TargetContract
 from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, RangeDeletesContract
-from wal_sink.testing.contracts.ledger import new_owner
+from wal_sink.testing.contracts.ledger import new_query
 from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = pytest.mark.cassandra
@@ -109,7 +109,7 @@ class TestCassandraUpdates(UpdatesContract):
             [["x", "y"], ["one", "two"], pa.array([1, 2], pa.int32())], schema=schema
         )
         plan = target.plan(schema, "key")
-        with target.connect(new_owner()) as session:
+        with target.connect(new_query()) as session:
             session.write(plan, Slice(0, target.check(rows, plan), now_us()))
             session.drain()
         found = cassandra.execute(f"SELECT a, b, n, s, TTL(s) AS life FROM {table}")

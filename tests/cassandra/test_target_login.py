@@ -16,15 +16,14 @@ from cassandra.policies import RoundRobinPolicy
 from tests.cassandra.login import SETTINGS
 from tests.conftest import QUICK_SCHEMA
 from tests.support.cassandra import target_of
-from wal_sink.errors import OptionError, SchemaMismatch, TargetRefused
-from wal_sink.model.ledger import Owner
-from wal_sink.targets.base import Slice
+from wal_sink.errors import OptionError, SchemaMismatch
+from wal_sink.targets.base import RowsRefused, Slice
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.row_plan import TableName
 from wal_sink.targets.cassandra.session import create_ledger
 from wal_sink.targets.cassandra.write.refusals import refusal
-from wal_sink.testing.contracts.ledger import create
+from wal_sink.testing.contracts.ledger import create, row_of
 from wal_sink.testing.servers.cassandra import EmbeddedCassandra
 
 pytestmark = pytest.mark.cassandra
@@ -101,7 +100,7 @@ def test_no_login(node: EmbeddedCassandra) -> None:
 def test_a_wrong_login(node: EmbeddedCassandra, user: str, word: str) -> None:
     """The error names option and role, and not the password."""
     with pytest.raises(OptionError, match=rf"cassandra\.username {user}") as refused:
-        target(node, user, word).connect(Owner("q", "l", "c"))
+        target(node, user, word).connect("q")
     assert "cassandra.password" in refused.value.remedy
     assert word not in str(refused.value)
 
@@ -118,11 +117,9 @@ def test_permissions(node: EmbeddedCassandra, admin: Any) -> None:
     admin.execute("GRANT SELECT ON TABLE ks.wal_sink_ledger TO flusher")
     admin.execute("GRANT MODIFY ON TABLE ks.wal_sink_ledger TO flusher")
     plan = flusher.plan(SCHEMA, "k")
-    with flusher.connect(Owner("q", "l", "c")) as session:
-        create(session)
-        row = session.read_ledger()
-        assert row is not None
-        assert row.flushed == -1
+    with flusher.connect("q") as session:
+        create(session, "q")
+        assert row_of(session).epoch == -1
         batch = flusher.check(pa.record_batch({"id": pa.array([1], pa.int32())}), plan)
         session.write(plan, Slice(0, batch, NOW_US))
         session.drain()
@@ -142,7 +139,7 @@ def test_rows_that_are_too_old_for_a_guardrail(node: EmbeddedCassandra, admin: A
     flusher = target(node, "flusher", "hunter2", "guarded")
     plan = flusher.plan(SCHEMA, "k")
     fine = flusher.check(pa.record_batch({"id": pa.array([1], pa.int32())}), plan)
-    with flusher.connect(Owner("q", "l", "c")) as session:
+    with flusher.connect("q") as session:
         session.write(plan, Slice(0, fine, NOW_US - 31 * DAY_US))
         session.drain()
     insert = f"INSERT INTO ks.guarded (id) VALUES (1) USING TIMESTAMP {NOW_US - 31 * DAY_US}"
@@ -171,7 +168,7 @@ def test_a_value_that_a_guardrail_refuses(
     ids, values = pa.array([1, 2, 3], pa.int32()), pa.array([value[:1], value, value[:2]], kind)
     batch = pa.record_batch({"id": ids, "c": values})
     plan = flusher.plan(batch.schema, "k")
-    with flusher.connect(Owner("q", "l", "c")) as session:
+    with flusher.connect("q") as session:
         session.write(plan, Slice(0, flusher.check(batch, plan), NOW_US))
-        with pytest.raises(TargetRefused, match=rf"(?s)the row with id=2 of .*{guardrail}"):
+        with pytest.raises(RowsRefused, match=rf"(?s)the row with id=2 of .*{guardrail}"):
             session.drain()

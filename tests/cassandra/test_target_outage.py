@@ -21,13 +21,11 @@ from cassandra.io.asyncioreactor import AsyncioConnection
 from tests.cassandra.asyncio_driver import Asyncio
 from tests.cql_driver import binding, request_of
 from tests.support.cassandra import options_of
-from tests.support.records import begun_epoch
 from wal_sink.errors import TargetUnavailable
-from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
+from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.observer import Observer
-from wal_sink.protocol import ledger as protocol
-from wal_sink.targets.base import Kind, Session, Slice, Target
+from wal_sink.targets.base import ErrorClass, Session, Slice, Target
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 from wal_sink.targets.cassandra.driver import connection as driver_connection
 from wal_sink.targets.cassandra.driver.connection import Connection, connect
@@ -37,7 +35,7 @@ from wal_sink.targets.cassandra.session import CassandraSession, Ledger
 from wal_sink.targets.cassandra.write.drift import DriftWatch
 from wal_sink.targets.cassandra.write.in_flight import MOST, Concurrency, InFlight
 from wal_sink.targets.cassandra.write.sender import Sender
-from wal_sink.testing.contracts.ledger import begin, create, finish
+from wal_sink.testing.contracts.ledger import create, finish, first_row, following, row_of
 from wal_sink.testing.contracts.restart import RestartContract
 from wal_sink.testing.contracts.rows import SCHEMA as CONTRACT_SCHEMA
 from wal_sink.testing.contracts.rows import Table
@@ -78,16 +76,11 @@ def plan(target: CassandraTarget) -> Plan:
 @pytest.fixture
 def session(target: CassandraTarget, plan: Plan) -> Iterator[Session]:
     """A session of a new query, everything prepared."""
-    with target.connect(Owner(uuid.uuid4().hex, "log", "checkpoint")) as session:
-        create(session)
-        assert begin(session, window(5)) is Outcome.CONFLICT
-        assert finish(session, window(5)) is Outcome.CONFLICT
+    query_id = uuid.uuid4().hex
+    with target.connect(query_id) as session:
+        seen = create(session, query_id)
+        assert finish(session, following(seen), following(seen)) is Outcome.CONFLICT
         yield session
-
-
-def window(epoch: int) -> Window:
-    begun = begun_epoch(epoch, base_us=US, published_us=US)
-    return Window(nonce=uuid.uuid4().hex, begun_us=US, epochs=(begun,))
 
 
 def rows(target: CassandraTarget, plan: Plan, count: int, first: int = 0) -> Slice:
@@ -107,63 +100,56 @@ def send_all(sender: Sender, statements: Iterable[Any]) -> None:
     sender.drain()
 
 
-def begin_in_vain(target: CassandraTarget, session: Session) -> Kind | Outcome:
+def finish_in_vain(
+    target: CassandraTarget, session: Session, seen: LedgerRow
+) -> ErrorClass | Outcome:
     """Nothing was sent, or it is unknown; either way a flusher goes on later."""
     try:
-        return begin(session, window(1))
+        return finish(session, seen, following(seen))
     except Exception as error:  # noqa: BLE001 - whatever the driver raises is classified
         return target.classify(error)
 
 
-def eventually(session: Session, expected: Window | None, seconds: float = 30) -> LedgerState:
-    """Read until `begun` is what is expected, as a flusher's next passes would."""
+def eventually(session: Session, expected: LedgerRow, seconds: float = 30) -> LedgerRow:
+    """Read until the row is what is expected, as a flusher's next passes would."""
     deadline = time.monotonic() + seconds
     while True:
-        row = session.read_ledger()
-        assert row is not None
-        if row.begun == expected or time.monotonic() > deadline:
+        row = session.read()
+        if row == expected or time.monotonic() > deadline:
+            assert row is not None
             return row
         time.sleep(0.1)
 
 
-def test_a_lost_answer_is_unknown_and_a_read_tells(
-    node: EmbeddedCassandra, session: Session
-) -> None:
+def test_lost_answer_is_unknown_and_a_read_tells(node: EmbeddedCassandra, session: Session) -> None:
     """The node gets the update and cannot answer in time; after that only the row knows."""
-    mine, seen = window(0), session.read_ledger()
-    assert seen is not None
+    seen = row_of(session)
+    new = following(seen)
     node.pause()
     try:
-        assert session.compare_and_set(seen, protocol.begin(seen, mine)) is Outcome.UNKNOWN
+        assert finish(session, seen, new) is Outcome.UNKNOWN
     finally:
         node.resume()
-    begun = eventually(session, mine)
-    assert begun.begun == mine
-    finished = protocol.finish(begun)
-    node.pause()
-    try:
-        assert session.compare_and_set(begun, finished) is Outcome.UNKNOWN
-    finally:
-        node.resume()
-    row = eventually(session, None)
-    assert (row.flushed, row.begun, row.last) == (0, None, mine)
-    assert session.compare_and_set(begun, finished) is Outcome.CONFLICT
+    assert eventually(session, new) == new
+    assert finish(session, seen, following(seen)) is Outcome.CONFLICT
 
 
-def test_create_may_be_lost_too(node: EmbeddedCassandra, target: CassandraTarget) -> None:
-    """It says nothing; the caller reads."""
-    with target.connect(Owner(uuid.uuid4().hex, "log", "checkpoint")) as session:
-        assert session.read_ledger() is None
-        create(session)  # prepared
-    with target.connect(Owner(uuid.uuid4().hex, "log", "checkpoint")) as session:
-        assert session.read_ledger() is None
+def test_lost_answer_to_the_first_row_is_unknown(
+    node: EmbeddedCassandra, target: CassandraTarget
+) -> None:
+    """The caller reads."""
+    with target.connect(prepared := uuid.uuid4().hex) as session:
+        create(session, prepared)
+    query_id = uuid.uuid4().hex
+    with target.connect(query_id) as session:
+        assert session.read() is None
         resume = threading.Timer(3, node.resume)
         node.pause()
         resume.start()
-        create(session, 3)
+        new = first_row(query_id, 3)
+        assert finish(session, None, new) is Outcome.UNKNOWN
         resume.join()
-        row = eventually(session, None)
-    assert row.flushed == 3
+        assert eventually(session, new) == new
 
 
 class Retries(Observer):
@@ -274,7 +260,7 @@ def test_by_asyncio_what_a_silent_node_does_not_read_is_bounded(
     slices = [Slice(0, batch.slice(i, 100), US + i) for i in range(0, count, 100)]
     most = 0
     with (
-        target.connect(Owner(uuid.uuid4().hex, "log", "checkpoint")) as session,
+        target.connect(uuid.uuid4().hex) as session,
         ThreadPoolExecutor(1) as pool,
     ):
         assert isinstance(session, CassandraSession)
@@ -353,35 +339,22 @@ def test_a_node_that_stands_still_is_given_up(node: EmbeddedCassandra) -> None:
             node.resume()
 
 
-def test_what_waits_is_forgotten_with_what_is_in_flight(
+def test_session_survives_a_crash_of_the_node(
     node: EmbeddedCassandra, session: Session, target: CassandraTarget, plan: Plan
 ) -> None:
-    """A few rows wait for more; a flusher that begins, begins without them."""
-    session.write(plan, rows(target, plan, 5, first=60_000))
-    begin(session, window(5))
-    write(session, plan, rows(target, plan, 5, first=61_000))
-    found = {row.id for row in node.execute("SELECT id FROM ks.t")}
-    assert found & {*range(60_000, 62_000)} == {*range(61_000, 61_005)}
-
-
-def test_a_crash_and_a_restart(
-    node: EmbeddedCassandra, session: Session, target: CassandraTarget, plan: Plan
-) -> None:
-    """What was acknowledged is there; the open session finds the node again by itself."""
-    first = window(0)
-    assert begin(session, first) is Outcome.APPLIED
+    """What was acknowledged is durable; the open session finds the node again by itself."""
+    seen = row_of(session)
     write(session, plan, rows(target, plan, 100, 20_000))
-    assert finish(session, first) is Outcome.APPLIED
+    new = following(seen)
+    assert finish(session, seen, new) is Outcome.APPLIED
     node.kill()
     with pytest.raises(TargetUnavailable, match=r"No connection to Cassandra at 127\.0\.0\.1"):
-        target.connect(Owner("q", "l", "c"))
-    assert begin_in_vain(target, session) in ("retry", "throttle", Outcome.UNKNOWN)
+        target.connect("q")
+    assert finish_in_vain(target, session, new) in ("retry", "throttle", Outcome.UNKNOWN)
     node.start()
-    row = session.read_ledger()
-    assert row is not None
-    assert (row.flushed, row.begun, row.last) == (0, None, first)
+    assert session.read() == new
     write(session, plan, rows(target, plan, 100, 20_100))
-    assert begin(session, window(1)) is Outcome.APPLIED
+    assert finish(session, new, following(new)) is Outcome.APPLIED
     got = node.execute("SELECT id FROM ks.t")
     assert {row.id for row in got} >= set(range(20_000, 20_200))
 
@@ -397,7 +370,7 @@ def test_an_overloaded_node_slows_the_flush() -> None:
         slow.execute("CREATE TABLE ks.t (id int PRIMARY KEY, v text)")
         target = CassandraTarget(options(slow))
         plan = target.plan(SCHEMA, "k")
-        with target.connect(Owner("q", "log", "checkpoint")) as session:
+        with target.connect("q") as session:
             begin = time.monotonic()
             write(
                 session, plan, *(rows(target, plan, 500, first) for first in range(0, 1_500, 500))
@@ -460,7 +433,8 @@ def test_the_contract_of_a_restart(node: EmbeddedCassandra) -> None:
     target = CassandraTarget(
         options(node, {"table": "restarted", "cassandra.requestTimeout": "10"})
     )
-    Restarted(node).test_a_restart_of_the_server(target, target.plan(CONTRACT_SCHEMA, "k"))
+    plan = target.plan(CONTRACT_SCHEMA, "k")
+    Restarted(node).test_restart_of_the_server_keeps_whole_windows(target, plan)
 
 
 def test_rows_whose_requests_never_end_are_an_outage(
@@ -488,16 +462,16 @@ def test_a_ledger_whose_requests_never_end_is_an_outage(
     node: EmbeddedCassandra, standstill: threading.Event
 ) -> None:
     """The effect of a conditional update is not known then, and a read says that the target is away."""
-    chosen = options(node)
-    owner = Owner(f"q-{uuid.uuid4()}", "log", "file:///c")
+    chosen, query_id = options(node), f"q-{uuid.uuid4()}"
     with connect(chosen) as connection:
-        ledger = Ledger(connection.session, chosen.ledger, owner, timeout_s=2)
-        seen = protocol.create(owner, -1)
+        ledger = Ledger(connection.session, chosen.ledger, query_id, timeout_s=2)
+        seen = first_row(query_id)
         assert ledger.compare_and_set(None, seen) is Outcome.APPLIED
-        assert ledger.compare_and_set(seen, protocol.begin(seen, window(0))) is Outcome.APPLIED
+        new = following(seen)
+        assert ledger.compare_and_set(seen, new) is Outcome.APPLIED
         stand_still(connection, standstill)
         began = time.monotonic()
-        assert ledger.compare_and_set(seen, protocol.begin(seen, window(0))) is Outcome.UNKNOWN
+        assert ledger.compare_and_set(new, following(new)) is Outcome.UNKNOWN
         with pytest.raises(TargetUnavailable, match="cannot be read"):
             ledger.read()
         assert time.monotonic() - began < 30

@@ -13,7 +13,6 @@ import pytest
 
 from tests.support.cassandra import target_of
 from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable
-from wal_sink.model.ledger import Owner
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.servers.cassandra import Node
@@ -96,11 +95,8 @@ def test_the_ledgers_table_is_created_once(cassandra: Node, table: str) -> None:
     assert {(row.column_name, row.type, row.kind) for row in rows} == {
         ("query_id", "text", "partition_key"),
         ("log_id", "text", "regular"),
-        ("checkpoint", "text", "regular"),
-        ("flushed", "bigint", "regular"),
-        ("last_us", "bigint", "regular"),
-        ("begun", "text", "regular"),
-        ("last", "text", "regular"),
+        ("epoch", "bigint", "regular"),
+        ("digest", "text", "regular"),
     }
 
 
@@ -114,8 +110,8 @@ def test_the_ledger_elsewhere(cassandra: Node, table: str) -> None:
     try:
         elsewhere = target(cassandra, table, ledgerTable=f"{other}.Led")
         elsewhere.plan(SCHEMA, "k")
-        with elsewhere.connect(Owner("q", "l", "c")) as session:
-            create(session)
+        with elsewhere.connect("q") as session:
+            create(session, "q")
         assert len(cassandra.execute(f'SELECT * FROM "{other}"."Led"')) == 1
     finally:
         cassandra.execute(f'DROP KEYSPACE "{other}"')
@@ -128,7 +124,7 @@ def test_another_table_in_the_ledgers_place(cassandra: Node, table: str) -> None
     assert "is not a ledger of wal_sink" in said
     assert 'CREATE TABLE IF NOT EXISTS "' in said
     with pytest.raises(SchemaMismatch, match="is not a ledger of wal_sink"):
-        wrong.connect(Owner("q", "l", "c"))
+        wrong.connect("q")
 
 
 def test_varchar_is_text(cassandra: Node, keyspace: str) -> None:
@@ -171,7 +167,7 @@ def test_a_server_listens_and_says_nothing(cassandra: Node, keyspace: str) -> No
         port = str(silent.getsockname()[1])
         quick = target(cassandra, keyspace, port=port, requestTimeout="0.5")
         with pytest.raises(TargetUnavailable, match=rf"port {port}"):
-            quick.connect(Owner("q", "l", "c"))
+            quick.connect("q")
 
 
 @pytest.mark.usefixtures("no_thread_is_left")

@@ -10,10 +10,9 @@ import pytest
 
 from tests.cql_driver import binding, request_of
 from tests.support.cassandra import options_of
-from wal_sink.errors import TargetRefused, TargetUnavailable
-from wal_sink.model.ledger import Owner
+from wal_sink.errors import TargetUnavailable
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import Slice
+from wal_sink.targets.base import RowsRefused, Slice
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.write.in_flight import Concurrency
@@ -50,7 +49,7 @@ class Table:
 
     def write(self, plan: Plan, *batches: pa.RecordBatch) -> None:
         """As the flusher does; rows that tasks have let pass."""
-        with self.target.connect(Owner("q", "log", "checkpoint")) as session:
+        with self.target.connect("q") as session:
             for batch in batches:
                 session.write(plan, Slice(0, batch, US))
             session.drain()
@@ -73,28 +72,25 @@ def rows(values: list[Any], kind: pa.DataType, first: int = 0) -> pa.RecordBatch
 ANGLE = "({}) USING 'sai'"
 
 
-def test_a_row_that_replicas_fail_at_is_named(
-    table: Table, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_row_that_replicas_fail_at_is_named(table: Table, caplog: pytest.LogCaptureFixture) -> None:
     """Replicas answer UNKNOWN, again and again: the row is found among its neighbours, and named."""
     table.create("c vector<float, 2>", ANGLE.format("c"))
     values: list[list[float]] = [[1.0, float(i)] for i in range(1_000)]
     plan = table.plan(rows(values, FLOATS))
     values[618] = [0.0, 0.0]
-    with pytest.raises(TargetRefused) as refused:
+    with pytest.raises(RowsRefused) as refused:
         table.write(plan, rows(values, FLOATS))
-    assert "fails to write the row with id=618 of" in refused.value.what
-    assert "takes other rows: WriteFailure" in refused.value.what
-    assert "DROP INDEX" in refused.value.remedy
+    (row,) = refused.value.rows
+    assert row.us == US + 618
+    assert "fails to write the row with id=618 of" in row.error.what
+    assert "takes other rows: WriteFailure" in row.error.what
+    assert "DROP INDEX" in row.error.remedy
     assert "requests failed" in caplog.text
     values[40] = [0.0, 0.0]
-    passed: list[int] = []
-    with table.target.connect(Owner("q", "log", "checkpoint")) as session:
-        session.pass_over(lambda us, _error: passed.append(us))  # as with onInvalidRow=quarantine
-        session.write(plan, Slice(0, rows(values, FLOATS), later := US + 10_000))
-        session.drain()
-    assert {us - later for us in passed} == {40, 618}
-    assert table.ids() == set(range(1_000)) - {618}  # 40 is there as it was
+    with pytest.raises(RowsRefused) as refused:
+        table.write(plan, rows(values, FLOATS))
+    assert {row.us - US for row in refused.value.rows} == {40, 618}
+    assert table.ids() == set(range(1_000)) - {618}  # 40 has its former values
     table.node.execute(f"DROP INDEX {table.name}_c_idx")
     table.write(plan, rows(values, FLOATS))
     assert table.ids() == set(range(1_000))
@@ -112,7 +108,7 @@ def test_a_row_in_a_request_of_its_own(table: Table) -> None:
         }
     )
     plan = table.plan(batch)
-    with pytest.raises(TargetRefused, match=r"row with id=4 of .* and takes other rows"):
+    with pytest.raises(RowsRefused, match=r"row with id=4 of .* and takes other rows"):
         table.write(plan, batch)
     assert table.ids() == {0, 1, 2, 3}
 

@@ -13,7 +13,6 @@ import pytest
 
 from tests.support.cassandra import raw_options
 from wal_sink.errors import InvalidRow
-from wal_sink.model.ledger import Owner
 from wal_sink.model.plan import Plan
 from wal_sink.options import parse
 from wal_sink.targets.base import Session, Slice
@@ -41,7 +40,7 @@ class Table:
         plan = target.plan(batch.schema, f"{nulls} {batch.schema}")
         checked = target.check(batch, plan)
         if self.session is None:
-            self.session = target.connect(Owner(uuid.uuid4().hex, "log", "checkpoint"))
+            self.session = target.connect(uuid.uuid4().hex)
         self.session.write(plan, Slice(0, checked, us))
         self.session.drain()
         return plan

@@ -11,7 +11,6 @@ import pytest
 
 from tests.support.cassandra import options_of
 from wal_sink.errors import SchemaMismatch, TargetUnavailable
-from wal_sink.model.ledger import Owner
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget, session
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.fitness import read_server
@@ -52,11 +51,11 @@ def test_a_start_at_every_level(cassandra: Node, shared: str, level: str) -> Non
     """Also those that ask for more replicas than a node's own tables have: one."""
     target = CassandraTarget(options(cassandra, shared, consistencyLevel=level))
     plan = target.plan(SCHEMA, "k")
-    with target.connect(Owner(level, "log", "checkpoint")) as session:
-        assert session.read_ledger() is None
-        create(session)
+    with target.connect(level) as session:
+        assert session.read() is None
+        create(session, level)
         if level not in ("TWO", "THREE"):  # the keyspace has one replica
-            assert session.read_ledger() is not None
+            assert session.read() is not None
     assert [column.name for column in plan.columns] == ["id"]
 
 
@@ -99,10 +98,10 @@ def test_a_ledger_that_is_made_again_is_empty(cassandra: Node, shared: str) -> N
     target = CassandraTarget(options(cassandra, shared, ledgerTable="again"))
     for _ in range(2):
         target.plan(SCHEMA, "k")
-        with target.connect(Owner("q", "log", "checkpoint")) as session:
-            assert session.read_ledger() is None
-            create(session, 7)
-            assert session.read_ledger() is not None
+        with target.connect("q") as session:
+            assert session.read() is None
+            create(session, "q", 7)
+            assert session.read() is not None
         cassandra.execute(f"DROP TABLE {shared}.again")
 
 
@@ -163,6 +162,6 @@ def test_a_server_that_cannot_keep_a_ledger(cassandra: Node, shared: str) -> Non
         with pytest.raises(SchemaMismatch, match="is Amazon Keyspaces, which is not supported"):
             target.plan(SCHEMA, "k")
         with pytest.raises(SchemaMismatch, match="is Amazon Keyspaces, which is not supported"):
-            target.connect(Owner("q", "log", "checkpoint"))
+            target.connect("q")
     finally:
         cassandra.execute("DROP KEYSPACE system_schema_mcs")

@@ -16,7 +16,6 @@ from tests.support.cassandra import target_of
 from tests.support.waiting import until
 from wal_sink.clock import now_us
 from wal_sink.errors import SchemaMismatch
-from wal_sink.model.ledger import Owner
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Slice
 from wal_sink.targets.cassandra import CassandraTarget
@@ -46,7 +45,7 @@ class Place:
         """Plan, check and write batches of one schema with their timestamps."""
         target = self.target(table, nulls, **more)
         plan = target.plan(batches[0][1].schema, uuid.uuid4().hex)
-        with target.connect(Owner(uuid.uuid4().hex, "log", "checkpoint")) as session:
+        with target.connect(uuid.uuid4().hex) as session:
             for us, batch in batches:
                 session.write(plan, Slice(0, target.check(batch, plan), us))
             session.drain()
@@ -329,14 +328,14 @@ def test_a_user_defined_type_that_grows(place: Place) -> None:
     place.node.execute(f"ALTER TYPE {place.keyspace}.growing ADD y int")
     target = place.target(table)
     checked = Slice(0, target.check(batch, plan), US + 1)
-    with target.connect(Owner("q", "log", "checkpoint")) as session:
+    with target.connect("q") as session:
         session.write(plan, checked)
     assert [(tuple(row.u), tuple(row.l[0])) for row in place.select(table)] == [
         ((1, None), (2, None))
     ]
     place.node.execute(f"ALTER TYPE {place.keyspace}.growing RENAME x TO z")
     with (
-        target.connect(Owner("q", "log", "checkpoint")) as session,
+        target.connect("q") as session,
         pytest.raises(
             SchemaMismatch, match=r'type growing was \("x" int\), is \("z" int, "y" int\)'
         ),

@@ -15,7 +15,7 @@ from tests.support.waiting import until
 from wal_sink.clock import now_us
 from wal_sink.model.plan import Plan, plan_key
 from wal_sink.targets.base import Session, Slice, Target
-from wal_sink.testing.contracts.ledger import new_owner
+from wal_sink.testing.contracts.ledger import new_query
 from wal_sink.testing.contracts.rows import SCHEMA, Table
 
 Make = Callable[[dict[str, str]], Target]
@@ -150,7 +150,7 @@ class _open:  # noqa: N801 -- used as a function
         self._target = target
         self._names = [name for name in names if name]
         self._plan = _plan(target, *self._names)
-        self._session: Session = target.connect(new_owner())
+        self._session: Session = target.connect(new_query())
 
     def __call__(self, us: int, rows: Sequence[Sequence[Any]]) -> None:
         stored = self._target.check(_frame(rows, *self._names), self._plan)

@@ -9,12 +9,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-import pytest
-
-from wal_sink.model.ledger import Owner
 from wal_sink.model.plan import Plan, plan_key
 from wal_sink.targets.base import Slice, Target
-from wal_sink.testing.contracts.ledger import create, new_owner
+from wal_sink.testing.contracts.cells import write
+from wal_sink.testing.contracts.ledger import create, new_query
 from wal_sink.testing.contracts.rows import BASE_US, SCHEMA, Record, Table, deliver, frame
 
 
@@ -25,25 +23,20 @@ class UpdatesContract(ABC):
     def rows(self, target: Target) -> Table:
         """Read the whole table by other means than the target."""
 
-    @pytest.fixture
-    def owner(self) -> Owner:
-        """Return the owner of a ledger row that no other test uses."""
-        return new_owner()
-
-    def test_a_row_exists_by_its_values(self, target: Target, owner: Owner) -> None:
+    def test_row_exists_by_its_values(self, target: Target) -> None:
         """One without any does not; others keep what they have, however often and late it comes."""
         plan = target.plan(SCHEMA, plan_key(SCHEMA, target.name, target.shape))
         first = self.slice(target, plan, [("a", 1, 10, None), ("b", 1, None, None)], BASE_US)
         later = self.slice(target, plan, [("a", 1, None, "x"), ("c", 2, 3, "y")], BASE_US + 10)
         newest = self.slice(target, plan, [("c", 2, 4, None)], BASE_US + 20)
-        with target.connect(owner) as session:
-            create(session)
+        query_id = new_query()
+        with target.connect(query_id) as session:
+            create(session, query_id)
             deliver(session, plan, first, later, newest)
             for _ in range(2):
                 assert self.rows(target) == {("a", 1): (10, "x"), ("c", 2): (4, "y")}
-                for each in (newest, first, later):
-                    session.write(plan, each)
-                    session.drain()
+                for rows in (newest, first, later):
+                    write(session, plan, rows)
 
     def slice(self, target: Target, plan: Plan, records: Sequence[Record], us: int) -> Slice:
         """Make a slice as a task does: checked rows."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from wal_sink.model.ledger import Outcome, Owner
+from wal_sink.model.ledger import Outcome
 from wal_sink.model.plan import Plan, plan_key
 from wal_sink.options import parse
 from wal_sink.targets.base import Slice
@@ -20,7 +19,7 @@ from wal_sink.targets.delta.files import Files
 from wal_sink.targets.delta.options import DeltaOptions
 from wal_sink.targets.delta.session import DeltaSession
 from wal_sink.targets.delta.table import Table
-from wal_sink.testing.contracts.ledger import begin, begun_window, create, finish, row_of
+from wal_sink.testing.contracts.ledger import create, finish, following, new_query, row_of
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
 
@@ -31,15 +30,15 @@ class Query:
     def __init__(self, path: str) -> None:
         self.path = path
         self.target = self.made()
-        self.owner = Owner(str(uuid.uuid4()), uuid.uuid4().hex, "file:///checkpoint")
+        self.query_id = new_query()
         self.session = self.connect()
-        create(self.session)
+        create(self.session, self.query_id)
 
     def made(self) -> DeltaTarget:
         return DeltaTarget(parse({"delta.path": self.path}, DeltaOptions))
 
     def connect(self) -> DeltaSession:
-        session = self.target.connect(self.owner)
+        session = self.target.connect(self.query_id)
         assert isinstance(session, DeltaSession)
         return session
 
@@ -50,17 +49,16 @@ class Query:
         return Slice(0, self.target.check(rows, plan), 1)
 
     def stage(self, rows: pa.RecordBatch) -> tuple[bytes, ...]:
-        """Stage rows for the window that is begun."""
+        """Stage rows of the next window."""
         plan = self.plan(rows.schema)
         self.session.write(plan, self.slice(rows, plan))
         return self.session.drain()
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Bring rows into the table, as the next epoch."""
-        window = begun_window(row_of(self.session).flushed + 1)
-        assert begin(self.session, window) is Outcome.APPLIED
-        self.session.start(window)
-        assert finish(self.session, window, self.stage(rows)) is Outcome.APPLIED
+        seen = row_of(self.session)
+        outcome = finish(self.session, seen, following(seen), self.stage(rows))
+        assert outcome is Outcome.APPLIED
 
 
 def table_of(path: str) -> list[dict[str, Any]]:

@@ -15,20 +15,16 @@ from deltalake.schema import PrimitiveType
 
 from tests.delta.conftest import SCHEMA, Query, batch, conflict_after_commit, table_of
 from wal_sink.errors import CorruptLog, SchemaMismatch, TargetUnavailable
-from wal_sink.model.ledger import LedgerState, Outcome, Window
-from wal_sink.protocol import ledger
+from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.targets.delta.files import Files
 from wal_sink.targets.delta.session import LedgerFiles
 from wal_sink.targets.delta.table import Table
-from wal_sink.testing.contracts.ledger import begin, begun_window, finish, row_of
+from wal_sink.testing.contracts.ledger import create, finish, following, row_of
 
 
-def begun(query: Query) -> tuple[Window, tuple[bytes, ...]]:
-    """Begin a window and stage a row for it."""
-    window = begun_window(0)
-    assert begin(query.session, window) is Outcome.APPLIED
-    query.session.start(window)
-    return window, query.stage(batch([("a", 1)]))
+def staged(query: Query) -> tuple[LedgerRow, tuple[bytes, ...]]:
+    """Return the ledger row, and the receipts of a row that is staged."""
+    return row_of(query.session), query.stage(batch([("a", 1)]))
 
 
 def between(monkeypatch: pytest.MonkeyPatch, does: Callable[[], object]) -> None:
@@ -36,7 +32,7 @@ def between(monkeypatch: pytest.MonkeyPatch, does: Callable[[], object]) -> None
     real = LedgerFiles.write
     done: list[int] = []
 
-    def write(self: LedgerFiles, row: LedgerState, table: Table) -> int:
+    def write(self: LedgerFiles, row: LedgerRow, table: Table) -> int:
         if not done:
             done.append(1)
             does()
@@ -49,15 +45,14 @@ def test_another_flusher_is_quicker_by_a_moment(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It commits between this one's look at the ledger and its commit."""
-    window, receipts = begun(query)
+    seen, receipts = staged(query)
     other = query.connect()
-    other.start(window)
     plan = query.plan()
     other.write(plan, query.slice(batch([("a", 1)]), plan))
-    staged = other.drain()
+    theirs = other.drain()
     outcomes: list[Outcome] = []
-    between(monkeypatch, lambda: outcomes.append(finish(other, window, staged)))
-    assert finish(query.session, window, receipts) is Outcome.CONFLICT
+    between(monkeypatch, lambda: outcomes.append(finish(other, seen, following(seen), theirs)))
+    assert finish(query.session, seen, following(seen), receipts) is Outcome.CONFLICT
     assert outcomes == [Outcome.APPLIED]
     assert table_of(query.path) == [{"k": "a", "v": 1}]
 
@@ -69,7 +64,7 @@ def test_other_writers_do_not_hold_up_a_commit(
     """What they add stays beside, and what they delete is gone."""
     theirs = pa.table([["b"], [2]], schema=SCHEMA)
     write_deltalake(query.path, theirs, mode="append")
-    window, receipts = begun(query)
+    seen, receipts = staged(query)
 
     def write() -> None:
         if writer == "appends":
@@ -78,24 +73,23 @@ def test_other_writers_do_not_hold_up_a_commit(
             DeltaTable(query.path).delete("v = 2")
 
     between(monkeypatch, write)
-    assert finish(query.session, window, receipts) is Outcome.APPLIED
+    assert finish(query.session, seen, following(seen), receipts) is Outcome.APPLIED
     others = [row for row in table_of(query.path) if row["k"] == "b"]
     assert len(others) == (2 if writer == "appends" else 0)
-    assert row_of(query.session).flushed == 0
+    assert row_of(query.session).epoch == 0
 
 
 def test_a_table_that_is_altered_after_rows_were_staged(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At the last moment: the commit is refused, and the next try compares plan and table anew."""
-    window, receipts, plan = *begun(query), query.plan()
+    (seen, receipts), plan = staged(query), query.plan()
     between(
         monkeypatch,
         lambda: DeltaTable(query.path).alter.add_constraint({"few": "v < 10"}),
     )
-    assert finish(query.session, window, receipts) is Outcome.CONFLICT
+    assert finish(query.session, seen, following(seen), receipts) is Outcome.CONFLICT
     assert table_of(query.path) == []
-    query.session.start(window)
     with pytest.raises(SchemaMismatch, match="constraint few"):
         query.stage(batch([("a", 1)]))
     with pytest.raises(SchemaMismatch, match="constraint few"):
@@ -104,7 +98,7 @@ def test_a_table_that_is_altered_after_rows_were_staged(
 
 def test_a_commit_whose_answer_is_lost(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     """The store said nothing. The request may arrive at any later time: all of its files have to be there."""
-    window, receipts = begun(query)
+    seen, receipts = staged(query)
     late: list[Callable[[], None]] = []
     real: Any = Table.commit
 
@@ -115,10 +109,10 @@ def test_a_commit_whose_answer_is_lost(query: Query, monkeypatch: pytest.MonkeyP
 
     with monkeypatch.context() as patch:
         patch.setattr(Table, "commit", lossy)
-        assert finish(query.session, window, receipts) is Outcome.UNKNOWN
-    assert (row_of(query.session).begun, table_of(query.path)) == (window, [])
+        assert finish(query.session, seen, following(seen), receipts) is Outcome.UNKNOWN
+    assert (row_of(query.session), table_of(query.path)) == (seen, [])
     late[0]()
-    assert row_of(query.connect()).flushed == 0
+    assert row_of(query.connect()).epoch == 0
     assert table_of(query.path) == [{"k": "a", "v": 1}]
 
 
@@ -126,7 +120,7 @@ def test_an_error_that_is_no_conflict_leaves_the_files(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """delta-rs says `CommitFailedError` of a lock that it did not get, too; its request may still arrive."""
-    window, receipts = begun(query)
+    seen, receipts = staged(query)
     late: list[Callable[[], None]] = []
     real: Any = Table.commit
 
@@ -138,39 +132,41 @@ def test_an_error_that_is_no_conflict_leaves_the_files(
     with monkeypatch.context() as patch:
         patch.setattr(Table, "commit", lossy)
         with pytest.raises(CommitFailedError) as caught:
-            finish(query.session, window, receipts)
+            finish(query.session, seen, following(seen), receipts)
     assert query.target.classify(caught.value) == "fatal"
     late[0]()
-    assert row_of(query.connect()).flushed == 0
+    assert row_of(query.connect()).epoch == 0
 
 
 @pytest.mark.parametrize("cleaned_up", [False, True])
-def test_a_begin_that_met_itself_when_the_row_had_moved_on(
+def test_commit_that_met_itself_and_another_is_applied_or_unknown(
     query: Query, monkeypatch: pytest.MonkeyPatch, *, cleaned_up: bool
 ) -> None:
-    """The log of the table says that it took effect, unless its commits were cleaned up (rule 16)."""
+    """The log of the table says that it took effect, unless its commits were cleaned up."""
+    seen, receipts = staged(query)
 
     def landed() -> None:
         other = query.connect()
-        other.start(window)
+        row = row_of(other)
         plan = query.plan()
-        other.write(plan, query.slice(batch([("a", 1)]), plan))
-        assert finish(other, window, other.drain()) is Outcome.APPLIED
+        other.write(plan, query.slice(batch([("a", 2)]), plan))
+        assert finish(other, row, following(row), other.drain()) is Outcome.APPLIED
         if cleaned_up:
             monkeypatch.setattr(Table, "refresh", clean_up)
 
     def clean_up(self: Table) -> None:
         DeltaTable(query.path).create_checkpoint()
-        for commit in (Path(query.path) / "_delta_log").glob("*[0-2].json"):
+        for commit in (Path(query.path) / "_delta_log").glob("*[0-3].json"):
             commit.unlink()
         monkeypatch.setattr(Table, "refresh", refresh)
         self.refresh()
 
-    window, refresh = begun_window(0), Table.refresh
+    refresh = Table.refresh
     conflict_after_commit(monkeypatch, landed)
-    outcome = begin(query.session, window)
+    outcome = finish(query.session, seen, following(seen), receipts)
     assert outcome is (Outcome.UNKNOWN if cleaned_up else Outcome.APPLIED)
-    assert row_of(query.session).flushed == 0
+    assert row_of(query.session).epoch == 1
+    assert sorted(row["v"] for row in table_of(query.path)) == [1, 2]
 
 
 def test_a_table_that_was_made_again_has_no_ledger(query: Query) -> None:
@@ -178,51 +174,47 @@ def test_a_table_that_was_made_again_has_no_ledger(query: Query) -> None:
     query.add(batch([("a", 1)]))
     shutil.rmtree(query.path)
     with pytest.raises((SchemaMismatch, OSError)):
-        query.session.read_ledger()
+        query.session.read()
     with pytest.raises(SchemaMismatch, match="There is no Delta table"):
         query.connect()
     DeltaTable.create(query.path, SCHEMA)
-    assert query.session.read_ledger() is None
+    assert query.session.read() is None
 
 
 def test_a_table_made_again_between_two_looks_has_no_ledger(query: Query) -> None:
     query.add(batch([("a", 1)]))
+    seen = row_of(query.session)
     shutil.rmtree(query.path)
     DeltaTable.create(query.path, SCHEMA)
-    assert query.session.read_ledger() is None
-    assert begin(query.session, begun_window(1)) is Outcome.CONFLICT
+    assert query.session.read() is None
+    assert finish(query.session, seen, following(seen)) is Outcome.CONFLICT
     assert DeltaTable(query.path).version() == 0
 
 
 def test_a_table_that_is_replaced_has_no_ledger(query: Query) -> None:
     """CREATE OR REPLACE keeps the table's log, with all transactions, and takes its rows away."""
     query.add(batch([("a", 1)]))
+    seen = row_of(query.session)
     DeltaTable.create(query.path, SCHEMA, mode="overwrite")
-    assert (query.session.read_ledger(), query.connect().read_ledger()) == (None, None)
-    assert begin(query.session, begun_window(1)) is Outcome.CONFLICT
-    assert query.session.compare_and_set(None, ledger.create(query.owner, 0)) is Outcome.APPLIED
+    assert (query.session.read(), query.connect().read()) == (None, None)
+    assert finish(query.session, seen, following(seen)) is Outcome.CONFLICT
+    create(query.session, query.query_id, 0)
     query.add(batch([("a", 2)]))
     assert table_of(query.path) == [{"k": "a", "v": 2}]
 
 
-@pytest.mark.parametrize("at", ["begin", "finish"])
-def test_a_table_that_is_replaced_under_a_window(
-    query: Query, monkeypatch: pytest.MonkeyPatch, at: str
+@pytest.mark.parametrize("rows", [0, 1])
+def test_table_replaced_under_a_window_gets_no_rows(
+    query: Query, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
     """After the row was read: what is committed all the same is no row of the new table."""
     query.add(batch([("a", 1)]))
-    window = begun_window(1)
-    receipts: tuple[bytes, ...] = ()
-    if at == "finish":
-        assert begin(query.session, window) is Outcome.APPLIED
-        query.session.start(window)
-        receipts = query.stage(batch([("a", 2)]))
+    seen = row_of(query.session)
+    receipts = query.stage(batch([("a", 2)] * rows))
     between(monkeypatch, lambda: DeltaTable.create(query.path, SCHEMA, mode="overwrite"))
-    if at == "finish":
-        assert finish(query.session, window, receipts) is Outcome.CONFLICT
-    else:
-        begin(query.session, window)
-    assert query.session.read_ledger() is None
+    outcome = finish(query.session, seen, following(seen), receipts)
+    assert outcome is Outcome.CONFLICT or not rows
+    assert query.session.read() is None
     assert table_of(query.path) == []
 
 
@@ -230,7 +222,7 @@ def test_a_ledger_row_whose_file_is_gone_is_told(query: Query) -> None:
     """It is never taken for a query that the table does not know."""
     shutil.rmtree(Path(query.path) / "_wal_sink")
     with pytest.raises(CorruptLog, match="_wal_sink"):
-        query.connect().read_ledger()
+        query.connect().read()
 
 
 def test_the_log_says_which_epoch_is_there(query: Query) -> None:
@@ -238,28 +230,28 @@ def test_the_log_says_which_epoch_is_there(query: Query) -> None:
     query.add(batch([("a", 1)]))
     query.add(batch([("a", 2)]))
     table = DeltaTable(query.path)
-    assert table.transaction_version(query.owner.query_id) == 1
+    assert table.transaction_version(query.query_id) == 1
     said = [(commit.get("userMetadata"), commit["isBlindAppend"]) for commit in table.history(2)]
-    assert said == [("wal_sink: epochs 1 to 1", True), ("wal_sink: epochs 1 to 1 begin", True)]
+    assert said == [("wal_sink: epochs 1 to 1", True), ("wal_sink: epochs 0 to 0", True)]
 
 
 def test_what_is_not_committed_goes_with_vacuum(query: Query) -> None:
     """Orphans of a process that died; neither rows that count nor the ledger."""
     query.add(batch([("a", 1)]))
-    window = begun_window(1)
-    assert begin(query.session, window) is Outcome.APPLIED
-    query.session.start(window)
+    seen = row_of(query.session)
     (receipt,) = query.stage(batch([("a", 2)]))
     assert [row["v"] for row in table_of(query.path)] == [1]
     files = {path.name for path in Path(query.path).glob("*.parquet")}
     DeltaTable(query.path).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
     left = {path.name for path in Path(query.path).glob("*.parquet")}
     assert len(files - left) == 1
-    assert row_of(query.session).begun == window
+    assert row_of(query.session) == seen
     with pytest.raises(TargetUnavailable, match="VACUUM"):
-        finish(query.session, window, [receipt])
-    query.session.start(window)
-    assert finish(query.session, window, query.stage(batch([("a", 2)]))) is Outcome.APPLIED
+        finish(query.session, seen, following(seen), [receipt])
+    assert (
+        finish(query.session, seen, following(seen), query.stage(batch([("a", 2)])))
+        is Outcome.APPLIED
+    )
     assert sorted(row["v"] for row in table_of(query.path)) == [1, 2]
 
 
@@ -267,19 +259,17 @@ def test_rows_of_an_older_plan_are_written_after_a_column_was_added(query: Query
     """A table that grows a column that takes nulls holds up nothing."""
     plan = query.plan()
     DeltaTable(query.path).alter.add_columns([Field("n", PrimitiveType("integer"))])
-    window = begun_window(0)
-    begin(query.session, window)
-    query.session.start(window)
+    seen = row_of(query.session)
     query.session.write(plan, query.slice(batch([("a", 1)]), plan))
     receipts: Sequence[bytes] = query.session.drain()
-    assert finish(query.session, window, receipts) is Outcome.APPLIED
+    assert finish(query.session, seen, following(seen), receipts) is Outcome.APPLIED
     assert table_of(query.path) == [{"k": "a", "v": 1, "n": None}]
 
 
 def test_a_ledger_row_survives_checkpoints_and_clean_ups(query: Query) -> None:
     """The commits themselves go, and with them what they say in their history."""
-    window, receipts = begun(query)
-    assert finish(query.session, window, receipts) is Outcome.APPLIED
+    seen, receipts = staged(query)
+    assert finish(query.session, seen, following(seen), receipts) is Outcome.APPLIED
     table = DeltaTable(query.path)
     table.alter.set_table_properties({"delta.logRetentionDuration": "interval 0 days"})
     write_deltalake(query.path, pa.table([["a"], [0]], schema=SCHEMA), mode="append")
@@ -287,4 +277,4 @@ def test_a_ledger_row_survives_checkpoints_and_clean_ups(query: Query) -> None:
     table.create_checkpoint()
     table.cleanup_metadata()
     with query.connect() as session:
-        assert row_of(session).flushed == 0
+        assert row_of(session).epoch == 0

@@ -15,7 +15,7 @@ from wal_sink.model.ledger import Outcome
 from wal_sink.options import parse
 from wal_sink.targets.delta import DeltaTarget
 from wal_sink.targets.delta.options import DeltaOptions
-from wal_sink.testing.contracts.ledger import begin, begun_window, finish, row_of
+from wal_sink.testing.contracts.ledger import finish, following, row_of
 
 pytestmark = pytest.mark.s3
 
@@ -66,14 +66,12 @@ def test_a_table_in_a_bucket(s3: S3, storage: dict[str, str]) -> None:
     DeltaTable.create(path, SCHEMA, storage_options=storage)
     query = InBucket(path, storage)
     query.add(batch([("a", 1)]))
-    window = begun_window(1)
-    assert begin(query.session, window) is Outcome.APPLIED
-    query.session.start(window)
+    seen = row_of(query.session)
     staged, again = query.stage(batch([("a", 2)])), query.stage(batch([("a", 2)]))
     with query.connect() as other:
-        assert finish(other, window, staged) is Outcome.APPLIED
-    assert finish(query.session, window, again) is Outcome.CONFLICT
+        assert finish(other, seen, following(seen), staged) is Outcome.APPLIED
+    assert finish(query.session, seen, following(seen), again) is Outcome.CONFLICT
     query.session.discard(again)
-    assert row_of(query.session).flushed == 1
+    assert row_of(query.session).epoch == 1
     found: pa.Table = DeltaTable(path, storage_options=storage).to_pyarrow_table()
     assert sorted(found["v"].to_pylist()) == [1, 2]

@@ -12,7 +12,7 @@ from tests.delta.conftest import SCHEMA, Query, batch, table_of
 from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import Outcome
 from wal_sink.targets import staged_files
-from wal_sink.testing.contracts.ledger import begin, begun_window, finish
+from wal_sink.testing.contracts.ledger import finish, following, row_of
 
 
 def files(query: Query) -> list[str]:
@@ -29,14 +29,12 @@ def test_files_end_when_they_are_full(query: Query, monkeypatch: pytest.MonkeyPa
     """A file for each slice; every row once."""
     monkeypatch.setattr(staged_files, "MOST_WAITING_BYTES", 1)
     plan = query.plan()
-    window = begun_window(0)
-    begin(query.session, window)
-    query.session.start(window)
+    seen = row_of(query.session)
     for n in range(4):
         query.session.write(plan, query.slice(batch([("a", 2 * n), ("b", 2 * n + 1)]), plan))
     receipts = query.session.drain()
     assert len(receipts) == 4
-    assert finish(query.session, window, receipts) is Outcome.APPLIED
+    assert finish(query.session, seen, following(seen), receipts) is Outcome.APPLIED
     assert sorted(row["v"] for row in table_of(query.path)) == [*range(8)]
 
 
@@ -46,9 +44,7 @@ def test_many_partitions_are_few_open_files(
     """Each of them is in every slice; servers commonly permit a process 1,024 open files."""
     query = partitioned(tmp_path)
     plan = query.plan()
-    window = begun_window(0)
-    assert begin(query.session, window) is Outcome.APPLIED
-    query.session.start(window)
+    seen = row_of(query.session)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(
         resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 40, hard)
@@ -58,7 +54,7 @@ def test_many_partitions_are_few_open_files(
             rows = batch([(f"p{partition}", n) for partition in range(150)])
             query.session.write(plan, query.slice(rows, plan))
         receipts = query.session.drain()
-        assert finish(query.session, window, receipts) is Outcome.APPLIED
+        assert finish(query.session, seen, following(seen), receipts) is Outcome.APPLIED
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert len(receipts) == 150
@@ -79,18 +75,14 @@ def test_rows_that_wait_in_small_batches_are_bounded(
     assert not files(query)
 
 
-@pytest.mark.parametrize("end", ["start", "close"])
-def test_what_has_no_receipt_is_deleted(tmp_path: Path, end: str) -> None:
+def test_rows_without_a_receipt_are_deleted_by_close(tmp_path: Path) -> None:
     """Open files and full ones; what was drained belongs to the flusher."""
     query = partitioned(tmp_path)
     plan = query.plan()
     query.session.write(plan, query.slice(batch([("a", 1)]), plan))
     assert len(query.session.drain()) == 1
     query.session.write(plan, query.slice(batch([("a", 2), ("b", 2)]), plan))
-    if end == "start":
-        query.session.start(begun_window(0))
-    else:
-        query.session.close()
+    query.session.close()
     assert len(files(query)) == 1
     assert query.session.drain() == ()
 

@@ -19,12 +19,11 @@ from tests.delta.conftest import SCHEMA, Query, batch, table_of
 from tests.protocol.engine import World, in_memory
 from tests.support.starts import start
 from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable
-from wal_sink.model.ledger import Outcome, Owner
 from wal_sink.options import parse
 from wal_sink.targets.delta import DeltaTarget
 from wal_sink.targets.delta.options import DeltaOptions
 from wal_sink.targets.delta.table import _KNOWN_FEATURES, refuse_unfit
-from wal_sink.testing.contracts.ledger import begin, begun_window, create
+from wal_sink.testing.contracts.ledger import create
 
 
 def target(path: object, **options: str) -> DeltaTarget:
@@ -198,7 +197,7 @@ def test_a_feature_is_known_if_a_commit_succeeds(tmp_path: Path, feature: str) -
         (6, []),
     ],
 )
-def test_what_delta_rs_does_not_write_is_refused_before_anything_is_begun(
+def test_what_delta_rs_does_not_write_is_refused_before_a_commit(
     tmp_path: Path, version: int, features: list[str]
 ) -> None:
     """By the start. A commit without that look ends with delta-rs' own error, which is no conflict."""
@@ -206,19 +205,19 @@ def test_what_delta_rs_does_not_write_is_refused_before_anything_is_begun(
     name = features[0] if features else "identityColumns"
     with pytest.raises(SchemaMismatch, match=f"delta-rs, does not know: {name}"):
         target(path).plan(SCHEMA, "key")
-    with target(path).connect(Owner("q", "log", "file:///c")) as session:
+    with target(path).connect("q") as session:
         with pytest.raises(CommitFailedError, match="Unsupported table features") as caught:
-            create(session)
+            create(session, "q")
         assert target(path).classify(caught.value) == "fatal"
 
 
-def test_a_feature_that_the_table_got_later_stops_the_next_begin(query: Query) -> None:
+def test_a_feature_that_the_table_got_later_stops_the_next_window(query: Query) -> None:
     """Before a commit: an error of delta-rs would come at each try."""
     log = Path(query.path) / "_delta_log" / f"{DeltaTable(query.path).version() + 1:020}.json"
     protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["domainMetadata"]}
     log.write_text(json.dumps({"protocol": protocol}))
     with pytest.raises(SchemaMismatch, match="does not know: domainMetadata") as caught:
-        begin(query.session, begun_window(0))
+        query.stage(batch([("a", 1)]))
     assert "DROP FEATURE domainMetadata, if Spark can drop it" in caught.value.remedy
 
 
@@ -251,7 +250,7 @@ def test_a_table_is_altered_as_the_error_says(tmp_path: Path) -> None:
     world = World(*in_memory(), target(path))
 
     def publish(v: int) -> None:
-        start(world).batches([("a", v)]).end()
+        start(world).batches([("a", v)])
 
     def alter(schema: pa.Schema) -> None:
         rows = DeltaTable(path).to_pyarrow_table().cast(schema)
@@ -275,9 +274,6 @@ def test_rows_go_to_the_table_that_the_options_name(query: Query, tmp_path: Path
     DeltaTable.create(str(tmp_path / "other"), SCHEMA)
     other = Query(str(tmp_path / "other"))
     plan = query.plan()
-    window = begun_window(0)
-    assert begin(other.session, window) is Outcome.APPLIED
-    other.session.start(window)
     with pytest.raises(OptionError, match=f"published for the Delta table {query.path}, "):
         other.session.write(plan, query.slice(batch([("a", 1)]), plan))
 

@@ -17,13 +17,13 @@ from tests.delta.conftest import SCHEMA, Query, batch, table_of
 from tests.delta.test_start import with_protocol
 from tests.protocol.engine import World, in_memory
 from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch
-from wal_sink.model.ledger import Outcome, Window
+from wal_sink.model.ledger import Outcome
 from wal_sink.options import parse
 from wal_sink.targets.base import Slice
 from wal_sink.targets.delta import DeltaTarget
 from wal_sink.targets.delta.options import DeltaOptions
 from wal_sink.targets.delta.table import Table
-from wal_sink.testing.contracts.ledger import begin, begun_window, finish, row_of
+from wal_sink.testing.contracts.ledger import finish, following, row_of
 
 NEW_YEAR = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
 Pairs = list[tuple[str, int]]
@@ -53,8 +53,7 @@ def test_the_last_row_of_a_key_stays(query: Upserting) -> None:
     query.add(batch([("a", 1), ("b", 1), ("a", 2)]))
     assert pairs(query.path) == [("a", 2), ("b", 1)]
     plan = query.plan()
-    window = begun_window(1)
-    start(query, window)
+    seen = row_of(query.session)
     late = Slice(1, query.target.check(batch([("a", 5), ("c", 5)]), plan), 50)
     early = Slice(1, query.target.check(batch([("c", 4), ("a", 4), ("d", 4)]), plan), 10)
     receipts: tuple[bytes, ...] = ()
@@ -62,26 +61,21 @@ def test_the_last_row_of_a_key_stays(query: Upserting) -> None:
         with query.connect() as task:
             task.write(plan, rows)
             receipts += task.drain()
-    assert finish(query.session, window, receipts) is Outcome.APPLIED
+    assert finish(query.session, seen, following(seen), receipts) is Outcome.APPLIED
     assert pairs(query.path) == [("a", 5), ("b", 1), ("c", 5), ("d", 4)]
     staged = list(Path(query.path).rglob("*.parquet"))
     named = DeltaTable(query.path).file_uris()
     kept = {
-        *DeltaTable(query.path, version=DeltaTable(query.path).version() - 2).file_uris(),
+        *DeltaTable(query.path, version=DeltaTable(query.path).version() - 1).file_uris(),
         *named,
     }
     assert {*map(str, staged)} == kept, "what was staged for the merge is deleted"
 
 
-def start(query: Query, window: Window) -> None:
-    assert begin(query.session, window) is Outcome.APPLIED
-    query.session.start(window)
-
-
 def test_a_commit_that_comes_twice(query: Upserting, monkeypatch: pytest.MonkeyPatch) -> None:
     """delta-rs repeats a request and meets its own: the rows are there once, and the answer is no refusal."""
     query.add(batch([("a", 1)]))
-    start(query, window := begun_window(1))
+    seen = row_of(query.session)
     receipts = query.stage(batch([("a", 2), ("b", 2)]))
     real: Any = Table.merge
 
@@ -92,18 +86,18 @@ def test_a_commit_that_comes_twice(query: Upserting, monkeypatch: pytest.MonkeyP
         real(stale, *arguments)
 
     monkeypatch.setattr(Table, "merge", merge)
-    assert finish(query.session, window, receipts) is Outcome.APPLIED
+    assert finish(query.session, seen, following(seen), receipts) is Outcome.APPLIED
     assert pairs(query.path) == [("a", 2), ("b", 2)]
 
 
 def test_of_two_flushers_one_commits(query: Upserting) -> None:
     """Both have seen the same row, and looked at the same version."""
-    start(query, window := begun_window(0))
+    seen = row_of(query.session)
     receipts = query.stage(batch([("a", 1)]))
     with query.connect() as other:
-        other.read_ledger()
-        assert finish(query.session, window, receipts) is Outcome.APPLIED
-        assert finish(other, window, receipts) is Outcome.CONFLICT
+        other.read()
+        assert finish(query.session, seen, following(seen), receipts) is Outcome.APPLIED
+        assert finish(other, seen, following(seen), receipts) is Outcome.CONFLICT
     assert pairs(query.path) == [("a", 1)]
 
 
@@ -114,7 +108,7 @@ def test_others_commit_between_look_and_commit(
     """The merge is made anew upon their rows."""
     for v in range(2):
         query.add(batch([("a", v), (f"x{v}", v)]))
-    start(query, window := begun_window(2))
+    seen = row_of(query.session)
     receipts = query.stage(batch([("a", 7), ("new", 7)]))
     real: Any = Table.merge
 
@@ -139,9 +133,9 @@ def test_others_commit_between_look_and_commit(
         real(self, *arguments)
 
     monkeypatch.setattr(Table, "merge", merge)
-    assert finish(query.session, window, receipts) is Outcome.APPLIED
+    assert finish(query.session, seen, following(seen), receipts) is Outcome.APPLIED
     assert pairs(query.path) == [("a", 7), ("new", 7), ("x0", 0), ("x1", 1)]
-    assert row_of(query.session).flushed == 2
+    assert row_of(query.session).epoch == 2
 
 
 def test_rows_that_were_published_for_an_append_are_added(tmp_path: Path) -> None:
@@ -150,9 +144,9 @@ def test_rows_that_were_published_for_an_append_are_added(tmp_path: Path) -> Non
     DeltaTable.create(path, SCHEMA)
     before, after = Query(path), Upserting(path)
     plan = before.plan()
-    start(after, window := begun_window(0))
+    seen = row_of(after.session)
     after.session.write(plan, Slice(0, before.target.check(batch([("a", 1), ("a", 2)]), plan), 1))
-    assert finish(after.session, window, after.session.drain()) is Outcome.APPLIED
+    assert finish(after.session, seen, following(seen), after.session.drain()) is Outcome.APPLIED
     assert pairs(path) == [("a", 1), ("a", 2)]
     with pytest.raises(OptionError, match=r"with delta\.mode=upsert, and the options say append"):
         before.session.write(after.plan(), Slice(0, batch([("a", 1)]), 1))
@@ -169,8 +163,7 @@ def test_rows_that_are_added_and_rows_that_are_merged_share_no_window(tmp_path: 
         (Upserting(path).target, [("a", 2)]),
         (Upserting(path).target, [("a", 3), ("c", 3)]),
     ):
-        run = world.run().batches(rows)
-        run.end()
+        world.run().batches(rows)
     world.flush()
     assert pairs(path) == [("a", 3), ("b", 1), ("c", 3)]
     history = DeltaTable(path).history()
@@ -205,9 +198,8 @@ def test_rows_with_another_key_than_the_options_name_are_not_merged(tmp_path: Pa
     DeltaTable.create(path, SCHEMA)
     before = Upserting(path)
     plan = before.plan()
-    start(before, begun_window(0))
     options = {"delta.path": path, "delta.mode": "upsert", "keyColumns": "v"}
-    with DeltaTarget(parse(options, DeltaOptions)).connect(before.owner) as after:
+    with DeltaTarget(parse(options, DeltaOptions)).connect(before.query_id) as after:
         for use in (after.compare, lambda plan: after.write(plan, Slice(0, batch([("a", 1)]), 1))):
             with pytest.raises(OptionError, match=r"the key k were published .* say keyColumns=v"):
                 use(plan)
@@ -329,14 +321,14 @@ def test_the_row_with_the_later_time_stays(tmp_path: Path) -> None:
     DeltaTable.create(path, TIMED)
     Upserting(path).add(at(("old", 0, None), ("older", 0, None)))
     query = Timed(path)
-    flushed = row_of(query.session).flushed
+    epoch = row_of(query.session).epoch
     query.add(at(("a", 1, 5), ("a", 2, 3), ("b", 1, 1), ("b", 2, 1), ("old", 1, -400)))
     assert pairs(path) == [("a", 1), ("b", 2), ("old", 1), ("older", 0)]
     query.add(at(("a", 3, 4), ("b", 3, 1), ("c", 1, 0)))
     assert pairs(path) == [("a", 1), ("b", 3), ("c", 1), ("old", 1), ("older", 0)]
     query.add(at(("a", 4, 4), ("b", 4, 0)))
     assert pairs(path) == [("a", 1), ("b", 3), ("c", 1), ("old", 1), ("older", 0)]
-    assert row_of(query.session).flushed == flushed + 3, "also where no row is the later one"
+    assert row_of(query.session).epoch == epoch + 3, "also where no row is the later one"
 
 
 def test_rows_with_a_time_are_not_merged_without_it(tmp_path: Path) -> None:
@@ -346,7 +338,6 @@ def test_rows_with_a_time_are_not_merged_without_it(tmp_path: Path) -> None:
     query = Timed(path)
     plan = query.plan(TIMED)
     late = Upserting(path)
-    start(query, begun_window(0))
     rows = Slice(0, query.target.check(at(("a", 1, 3)), plan), 1)
     with pytest.raises(OptionError, match=r"and delta\.timestampColumn is not given"):
         late.session.write(plan, rows)
@@ -447,7 +438,7 @@ def test_a_delete_needs_its_key_alone(tmp_path: Path) -> None:
     query.add(changes(("upsert", "a", 1), ("upsert", "b", 2)))
     query.add(changes(("delete", "a", None), ("upsert", "c", 3), ("delete", "nowhere", None)))
     query.add(changes(("delete", "nowhere", None)))
-    assert row_of(query.session).flushed == 3, "delta-rs commits no merge that changes no row"
+    assert row_of(query.session).epoch == 3, "delta-rs commits no merge that changes no row"
     assert pairs(path) == [("b", 2), ("c", 3)]
     plan = query.plan(schema)
     with pytest.raises(InvalidRow, match=r"Column v .* is null"):

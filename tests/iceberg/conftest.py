@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -16,17 +14,16 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import Transform
 
 from tests.support.power import Power
-from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
+from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import plan_key
 from wal_sink.options import parse
-from wal_sink.protocol import ledger
 from wal_sink.targets.base import Slice
 from wal_sink.targets.iceberg import IcebergTarget
 from wal_sink.targets.iceberg.options import IcebergOptions
 from wal_sink.targets.iceberg.plan import iceberg_schema
 from wal_sink.targets.iceberg.session import IcebergSession
 from wal_sink.targets.iceberg.table import catalog_of
-from wal_sink.testing.contracts.ledger import begun_window, row_of
+from wal_sink.testing.contracts.ledger import create, following, new_query, row_of
 
 PartitionBy = Sequence[tuple[str, Transform[Any, Any]]]
 
@@ -90,47 +87,35 @@ class Query:
         self.target = IcebergTarget(parse(options, IcebergOptions))
         self.schema = schema
         self.plan = self.target.plan(schema, plan_key(schema, "iceberg", self.target.shape))
-        self.owner = Owner(str(uuid.uuid4()), uuid.uuid4().hex, "file:///checkpoint")
+        self.query_id = new_query()
         self.session = self.connect()
-        assert self.session.compare_and_set(None, ledger.create(self.owner, -1)) is Outcome.APPLIED
+        create(self.session, self.query_id)
 
     def connect(self) -> IcebergSession:
-        session = self.target.connect(self.owner)
+        session = self.target.connect(self.query_id)
         assert isinstance(session, IcebergSession)
         return session
 
     @property
-    def state(self) -> LedgerState:
+    def row(self) -> LedgerRow:
         return row_of(self.session)
 
-    def begin(self) -> Window:
-        """Begin the next epoch."""
-        state = self.state
-        window = begun_window(state.flushed + 1)
-        new = msgspec.structs.replace(state, begun=window)
-        assert self.session.compare_and_set(state, new) is Outcome.APPLIED
-        self.session.start(window)
-        return window
-
     def write(self, rows: list[dict[str, Any]]) -> None:
-        """Write rows of the window that is begun."""
+        """Write rows of the next window."""
         batch = pa.RecordBatch.from_pylist(rows, self.schema)
         self.session.write(self.plan, Slice(0, self.target.check(batch, self.plan), 1))
 
     def stage(self, rows: list[dict[str, Any]]) -> tuple[bytes, ...]:
-        """Stage rows for the window that is begun."""
+        """Stage rows of the next window."""
         self.write(rows)
         return self.session.drain()
 
     def commit(self, receipts: tuple[bytes, ...]) -> Outcome:
-        """Finish the window that is begun."""
-        state = self.state
-        assert state.begun is not None
-        return self.session.commit(state, ledger.finish(state), receipts)
+        """Finish the next window."""
+        return self.session.finish(self.row, following(self.row), receipts)
 
     def add(self, rows: list[dict[str, Any]]) -> None:
         """Bring rows into the table, as the next epoch."""
-        self.begin()
         assert self.commit(self.stage(rows)) is Outcome.APPLIED
 
 

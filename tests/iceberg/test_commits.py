@@ -10,7 +10,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pytest
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
@@ -29,10 +28,10 @@ from tests.iceberg.conftest import (
 )
 from tests.support.power import Power
 from wal_sink.errors import InvalidRow, SchemaMismatch, TargetUnavailable
-from wal_sink.model.ledger import Outcome, Owner
-from wal_sink.protocol import ledger
+from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.targets import staged_files
 from wal_sink.targets.iceberg.ledger import Row, Seen, are_rows_gone, conflict_outcome, tag
+from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.faults import Crash
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
@@ -80,13 +79,12 @@ def test_a_window_is_one_snapshot_of_the_branch(options: dict[str, str], running
 def test_windows_without_rows_make_no_snapshot(options: dict[str, str], running: Query) -> None:
     running.add([])
     assert load(options).history() == []
-    assert running.state.flushed == 0
+    assert running.row.epoch == 0
 
 
 def test_others_commit_while_a_window_is_staged(options: dict[str, str], running: Query) -> None:
     """Neither loses a row: this commit is made anew upon theirs."""
     running.add([row(1)])
-    running.begin()
     receipts = running.stage([row(2)])
     append_elsewhere(options, 3)
     assert running.commit(receipts) is Outcome.APPLIED
@@ -97,7 +95,6 @@ def test_others_commit_while_a_window_is_staged(options: dict[str, str], running
 def test_another_commit_comes_between_look_and_commit(
     options: dict[str, str], running: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running.begin()
     receipts = running.stage([row(1)])
     real: Any = Table._do_commit
 
@@ -122,7 +119,6 @@ def test_an_answer_is_lost(
     landed: bool,
 ) -> None:
     """It is unknown then what became of the commit; the row tells."""
-    running.begin()
     receipts = running.stage([row(1)])
     real: Any = Table._do_commit
 
@@ -134,7 +130,7 @@ def test_an_answer_is_lost(
 
     monkeypatch.setattr(Table, "_do_commit", commit)
     assert running.commit(receipts) is Outcome.UNKNOWN
-    assert running.state.flushed == (0 if landed else -1)
+    assert running.row.epoch == (0 if landed else -1)
     if not landed:
         assert running.commit(receipts) is Outcome.APPLIED
     assert values(options) == [1]
@@ -148,7 +144,6 @@ def commit_and_die(running: Query, monkeypatch: pytest.MonkeyPatch) -> None:
         real(self, *arguments)
         raise Crash
 
-    running.begin()
     receipts = running.stage([row(1)])
     with monkeypatch.context() as patch, contextlib.suppress(Crash):
         patch.setattr(Table, "_do_commit", commit)
@@ -161,9 +156,9 @@ def test_a_row_that_is_read_survives_a_power_loss(
     """The log is trimmed after it. Who committed it may have died before it made that durable."""
     power = IcebergPower(monkeypatch, tmp_path)
     commit_and_die(running, monkeypatch)
-    assert running.state.flushed == 0
+    assert running.row.epoch == 0
     power.lose()
-    assert running.state.flushed == 0
+    assert running.row.epoch == 0
     assert values(options) == [1]
 
 
@@ -182,13 +177,12 @@ def test_a_staged_file_that_is_gone_before_it_is_durable_is_staged_again(
 ) -> None:
     """As one that is gone before the commit: that is no refusal, and `await_flushed` waits."""
     monkeypatch.setattr(staged_files, "MOST_WAITING_BYTES", 1)
-    window = running.begin()
     running.write([row(1)])
     (staged,) = tmp_path.rglob("*.parquet")
     staged.unlink()
     with pytest.raises(TargetUnavailable, match=r"is gone.*\n.*remove_orphan_files"):
         running.session.drain()
-    running.session.start(window)
+    running.session = running.connect()
     assert running.commit(running.stage([row(1)])) is Outcome.APPLIED
     assert values(options) == [1]
 
@@ -204,7 +198,6 @@ def test_others_delete_old_metadata_right_after_a_commit(
                 "write.metadata.previous-versions-max": "1",
             }
         )
-    running.begin()
     receipts = running.stage([row(1)])
     real: Any = Table._do_commit
 
@@ -216,7 +209,7 @@ def test_others_delete_old_metadata_right_after_a_commit(
 
     monkeypatch.setattr(Table, "_do_commit", commit)
     assert running.commit(receipts) is Outcome.APPLIED
-    assert running.state.flushed == 0
+    assert running.row.epoch == 0
     assert values(options) == [1, 2, 3]
 
 
@@ -224,7 +217,6 @@ def test_a_manifest_that_is_deleted_before_the_commit_stops_it(
     options: dict[str, str], running: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A clean-up of orphans takes what no snapshot names yet: with it, the table could not be read."""
-    running.begin()
     receipts = running.stage([row(1)])
     real = os.open
 
@@ -246,7 +238,6 @@ def test_a_catalog_that_always_conflicts(
     options: dict[str, str], running: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No request is certain to have had no effect, so nothing that is staged may be deleted."""
-    running.begin()
     receipts = running.stage([row(1)])
 
     def commit(*_: object) -> None:
@@ -266,7 +257,6 @@ def test_snapshots_are_expired_while_a_window_is_staged(
     """The row's snapshot has a tag, so it stays; nothing of the window depends on another one."""
     for v in range(3):
         running.add([row(v)])
-    running.begin()
     receipts = running.stage([row(3)])
     future = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)
     load(options).maintenance.expire_snapshots().older_than(future).commit()
@@ -277,7 +267,6 @@ def test_snapshots_are_expired_while_a_window_is_staged(
 
 def test_a_staged_file_is_removed(options: dict[str, str], running: Query) -> None:
     """As by remove_orphan_files with a retention of minutes: the window is staged again."""
-    running.begin()
     receipts = running.stage([row(1)])
     more = running.stage([row(2)])
     running.session.discard(receipts)
@@ -291,7 +280,6 @@ def test_the_table_changes_while_a_window_is_staged(
     options: dict[str, str], running: Query
 ) -> None:
     """A column that takes nulls: the window is staged again. One that the plan has: the flush stops."""
-    running.begin()
     receipts = running.stage([row(1)])
     with load(options).update_schema() as update:
         update.add_column("note", update._schema.find_type("k"))
@@ -401,9 +389,9 @@ def test_a_table_that_was_rolled_back_has_no_row(options: dict[str, str], runnin
     table = load(options)
     first = table.history()[0].snapshot_id
     table.manage_snapshots().set_current_snapshot(first).commit()
-    assert running.session.read_ledger() is None
+    assert running.session.read() is None
     append_elsewhere(options, 7)
-    assert running.session.read_ledger() is None
+    assert running.session.read() is None
 
 
 def test_a_table_that_was_made_again_has_no_row(options: dict[str, str], running: Query) -> None:
@@ -411,18 +399,16 @@ def test_a_table_that_was_made_again_has_no_row(options: dict[str, str], running
     table = load(options)
     table.catalog.drop_table(table.name())
     with pytest.raises(SchemaMismatch, match="There is no table"):
-        running.session.read_ledger()
+        running.session.read()
     table.catalog.create_table(table.name(), SCHEMA)
-    assert running.session.read_ledger() is None
-    state = ledger.create(running.owner, -1)
-    assert running.session.compare_and_set(None, state) is Outcome.APPLIED
+    assert running.session.read() is None
+    create(running.session, running.query_id)
 
 
 def test_the_catalog_judges_the_condition(options: dict[str, str], running: Query) -> None:
     """Not only the look before it: of two flushers that have seen the same row one wins."""
-    running.begin()
     with running.connect() as other:
-        other.read_ledger()
+        other.read()
         looked = other._table()
         seen = looked.seen(other._tag)
         assert seen.row is not None
@@ -431,14 +417,14 @@ def test_the_catalog_judges_the_condition(options: dict[str, str], running: Quer
             looked.commit(other._tag, seen, 77, seen.row, [], "")
 
 
-STATE = ledger.create(Owner("q", "log", "checkpoint"), 4)
+ROW = LedgerRow("q", "log", 4, "digest")
 
 
 def test_what_became_of_a_commit_that_met_another() -> None:
-    seen = Seen(1, Row(state=STATE))
+    seen = Seen(1, Row(ledger=ROW))
 
     def there(snapshot: int, *before: int) -> Seen:
-        return Seen(snapshot, Row(state=STATE, before=before))
+        return Seen(snapshot, Row(ledger=ROW, before=before))
 
     assert conflict_outcome(seen, 2, there(2, 1)) is Outcome.APPLIED
     assert conflict_outcome(seen, 2, there(3, 2, 1)) is Outcome.APPLIED
@@ -453,7 +439,7 @@ def test_what_became_of_a_commit_that_met_another() -> None:
 def test_a_row_names_those_before_it() -> None:
     seen = Seen(None, None)
     for snapshot in range(100):
-        seen = Seen(snapshot, seen.next(STATE))
+        seen = Seen(snapshot, seen.next(ROW))
     assert seen.row is not None
     assert seen.row.before == tuple(range(98, 66, -1))
 
@@ -471,9 +457,9 @@ def test_a_row_names_those_before_it() -> None:
 )
 def test_rows_that_are_not_in_the_table_any_more(head: int | None, gone: bool) -> None:
     parents = {4: None, 5: 4, 6: 5, 8: 7, 9: 4}
-    found = Row(state=STATE, rows=5, sequence=5)
+    found = Row(ledger=ROW, rows=5, sequence=5)
     assert are_rows_gone(found, head, parents, {each: each for each in parents}) is gone
-    assert not are_rows_gone(Row(state=STATE), head, parents, {each: each for each in parents})
+    assert not are_rows_gone(Row(ledger=ROW), head, parents, {each: each for each in parents})
 
 
 def test_tags_of_two_queries_differ() -> None:
@@ -483,9 +469,9 @@ def test_tags_of_two_queries_differ() -> None:
 def test_a_ledger_state_of_nothing_is_replaced_whole(running: Query) -> None:
     """A command may move a row while its rows stay named."""
     running.add([row(1)])
-    state = running.state
-    new = msgspec.structs.replace(state, log_id="another")
-    assert running.session.compare_and_set(state, new) is Outcome.APPLIED
+    row_before = running.row
+    new = row_before._replace(log_id="another")
+    assert running.session.finish(row_before, new) is Outcome.APPLIED
     seen = running.session._refreshed().seen(running.session._tag)
     assert seen.row is not None
     assert seen.row.rows is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-import msgspec
 import pyarrow as pa
 import pytest
 
@@ -16,7 +15,7 @@ from wal_sink.model.ledger import Outcome
 from wal_sink.options import parse
 from wal_sink.targets.iceberg import IcebergTarget
 from wal_sink.targets.iceberg.options import IcebergOptions
-from wal_sink.testing.contracts.ledger import begun_window
+from wal_sink.testing.contracts.ledger import following
 from wal_sink.testing.contracts.rows import WITH_DOUBLE
 
 pytestmark = pytest.mark.long
@@ -51,18 +50,14 @@ def test_of_many_that_have_seen_one_row_one_wins(options: dict[str, str]) -> Non
     make_table(options, SCHEMA)
     with query(options, SCHEMA) as running:
         for _ in range(3):
-            state = running.state
-            windows = [begun_window(state.flushed + 1) for _ in range(6)]
-            sessions = [running.connect() for _ in windows]
-            states = [msgspec.structs.replace(state, begun=each) for each in windows]
-            with ThreadPoolExecutor(len(windows)) as pool:
-                outcomes = [
-                    *pool.map(lambda s, n: s.compare_and_set(state, n), sessions, states)  # noqa: B023
-                ]
+            seen = running.row
+            rows = [following(seen) for _ in range(6)]
+            sessions = [running.connect() for _ in rows]
+            with ThreadPoolExecutor(len(rows)) as pool:
+                outcomes = [*pool.map(lambda s, n: s.finish(seen, n), sessions, rows)]  # noqa: B023
             assert outcomes.count(Outcome.APPLIED) == 1
-            winner = states[outcomes.index(Outcome.APPLIED)]
-            assert running.state == winner
-            rows = [{"k": "a", "v": state.flushed}]
-            assert running.commit(running.stage(rows)) is Outcome.APPLIED
-        assert sorted(each["v"] for each in read(options)) == [-1, 0, 1]
+            assert running.row == rows[outcomes.index(Outcome.APPLIED)]
+            staged = running.stage([{"k": "a", "v": seen.epoch}])
+            assert running.commit(staged) is Outcome.APPLIED
+        assert sorted(each["v"] for each in read(options)) == [-1, 1, 3]
         assert len(load(options).metadata.snapshots) == 4

@@ -16,7 +16,7 @@ from confluent_kafka.admin import (
 )
 
 from tests.protocol.engine import World, in_memory
-from wal_sink.model.ledger import LedgerState, Owner
+from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.plan import Plan
 from wal_sink.options import parse
 from wal_sink.targets.kafka import KafkaTarget
@@ -57,10 +57,10 @@ class TopicWorld(World):
         found = self._broker.records(self.topic)
         return [((key or b"").decode(), int(value or b"")) for key, value in found]
 
-    def ledger(self) -> LedgerState | None:
+    def ledger(self) -> LedgerRow | None:
         """Read the ledger's topic."""
-        with self.target.connect(Owner(self.query_id, "", "")) as session:
-            return session.read_ledger()
+        with self.target.connect(self.query_id) as session:
+            return session.read()
 
 
 def altered(kafka: Broker, topic: str, name: str, value: str) -> None:

@@ -13,18 +13,17 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from tests.kafka.conftest import TopicWorld
 from tests.protocol import raw
-from tests.protocol.engine import flush, until_rest
 from wal_sink.errors import TargetUnavailable
-from wal_sink.model.ledger import LedgerState, Outcome, Owner
+from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.options import parse
-from wal_sink.protocol import ledger
 from wal_sink.targets.base import Slice
 from wal_sink.targets.kafka import KafkaTarget
 from wal_sink.targets.kafka.options import KafkaOptions
 from wal_sink.targets.kafka.session import KafkaSession, transactional
 from wal_sink.targets.kafka.topics import admin_of, limits
-from wal_sink.testing.contracts.ledger import create
+from wal_sink.testing.contracts.ledger import create, finish, following, row_of
 from wal_sink.testing.faults import Crash
+from wal_sink.testing.micro_batches import flush, until_idle
 from wal_sink.testing.servers.kafka import Broker
 
 ROWS = [(f"k{n}", n) for n in range(100)]
@@ -37,17 +36,19 @@ def test_a_transaction_left_open_on_the_ledger_is_ended_by_the_next_flusher(
     world = make_world()
     world.run().batch(ROWS)
 
-    def dies(self: KafkaSession, seen: LedgerState, new: LedgerState) -> object:
-        row = self.read_ledger()
-        assert row is not None
-        key = self._owner.query_id.encode()
-        self._producer.produce(self._ledger.topic, row.to_json(), key, 0)
+    real = KafkaSession.finish
+
+    def dies(self: KafkaSession, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
+        if seen is None:
+            return real(self, seen, new)
+        value, key = msgspec.json.encode(new.cells), self._query_id.encode()
+        self._producer.produce(self._ledger.topic, value, key, 0)
         self._producer.flush()
-        self._window = None  # nothing of it is aborted by this process
+        self._open = False  # nothing of it is aborted by this process
         raise Crash
 
     with monkeypatch.context() as patch:
-        patch.setattr(KafkaSession, "commit", dies)
+        patch.setattr(KafkaSession, "finish", dies)
         flusher = world.flusher()
         with pytest.raises(Crash):
             flush(flusher)
@@ -62,33 +63,29 @@ def test_a_dead_flusher_holds_up_no_other_query(kafka: Broker) -> None:
     """
     topic = f"t-{uuid.uuid4().hex}"
     kafka.create_topic(topic)
-    dead, alive = (Owner(f"{name}-{topic}", "log", "checkpoint") for name in ("dead", "alive"))
+    dead, alive = (f"{name}-{topic}" for name in ("dead", "alive"))
     given = {"kafka.bootstrap.servers": kafka.address, "topic": topic}
     own = KafkaTarget(parse(given, KafkaOptions))
     shared = KafkaTarget(parse({**given, "kafka.ledgerTopic": f"ledger-{topic}"}, KafkaOptions))
     for target in (own, shared):
-        for owner in (dead, alive):
-            with target.connect(owner) as session:
-                create(session)
-    open_ = transactional(
-        own.options, dead.query_id, limits(admin_of(own.options), [topic], ""), 30
-    )
+        for query_id in (dead, alive):
+            with target.connect(query_id) as session:
+                create(session, query_id)
+    open_ = transactional(own.options, dead, limits(admin_of(own.options), [topic], ""), 30)
     open_.begin_transaction()
     for target in (own, shared):
-        open_.produce(target.options.ledger_of(dead.query_id), b"{}", dead.query_id, 0)
+        open_.produce(target.options.ledger_of(dead), b"{}", dead, 0)
     assert open_.flush(30) == 0
     with own.connect(alive) as session:
-        row = session.read_ledger()
-        assert row is not None
-        assert row.flushed == -1
+        assert row_of(session).epoch == -1
     with shared.connect(alive) as session:
         with pytest.raises(TargetUnavailable, match=f"a transaction of query dead-{topic} is open"):
-            session.read_ledger()
+            session.read()
         assert session._producer is None  # type: ignore[attr-defined]
     with own.connect(dead) as session:
-        assert session.read_ledger() is not None, "its own is ended"
+        assert session.read() is not None, "its own is ended"
     with shared.connect(alive) as session:
-        assert session.read_ledger() is not None
+        assert session.read() is not None
 
 
 def test_a_ledger_is_made_to_be_compacted(kafka: Broker) -> None:
@@ -97,8 +94,8 @@ def test_a_ledger_is_made_to_be_compacted(kafka: Broker) -> None:
     kafka.create_topic(topic)
     given = {"kafka.bootstrap.servers": kafka.address, "topic": topic}
     made = KafkaTarget(parse(given, KafkaOptions))
-    with made.connect(Owner(topic, "log", "checkpoint")) as session:
-        create(session)
+    with made.connect(topic) as session:
+        create(session, topic)
     resource = ConfigResource(ResourceType.TOPIC, made.options.ledger_of(topic))
     admin = AdminClient({"bootstrap.servers": kafka.address})  # its futures end with it
     (future,) = admin.describe_configs([resource]).values()
@@ -114,20 +111,17 @@ def test_the_ledger_stays_short() -> None:
         broker.create_topic("t")
         given = {"kafka.bootstrap.servers": broker.address, "topic": "t"}
         made = KafkaTarget(parse(given, KafkaOptions))
-        owner = Owner("query", "log", "x" * 30_000)
-        with made.connect(owner) as session:
-            create(session)
-            for flushed in range(100):
-                new = msgspec.structs.replace(ledger.create(owner, flushed), last_us=flushed)
-                assert session.compare_and_set(session.read_ledger(), new) is Outcome.APPLIED
+        with made.connect("query") as session:
+            row = create(session, "query")
+            for _ in range(10_000):  # its segments have a megabyte
+                row, seen = following(row), row
+                assert finish(session, seen, row) is Outcome.APPLIED
         topic = made.options.ledger_of("query")
         until_s = time.monotonic() + 60
-        while len(broker.records(topic)) > 50:
+        while len(broker.records(topic)) > 9_000:
             assert time.monotonic() < until_s, "nothing was compacted"
-        with made.connect(owner) as session:
-            row = session.read_ledger()
-            assert row is not None
-            assert row.flushed == 99
+        with made.connect("query") as session:
+            assert session.read() == row
 
 
 def test_of_two_flushers_each_fences_the_other(
@@ -137,15 +131,15 @@ def test_of_two_flushers_each_fences_the_other(
     world = make_world()
     world.run().batch(ROWS)
     second: list[int] = []
-    real = KafkaSession.drain
+    real = KafkaSession.finish
 
-    def drain(self: KafkaSession) -> None:
-        real(self)
-        if self._window is not None and not second:
+    def finish_second(self: KafkaSession, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
+        if seen is not None and not second:
             second.append(1)
             flush(world.flusher())
+        return real(self, seen, new)
 
-    monkeypatch.setattr(KafkaSession, "drain", drain)
+    monkeypatch.setattr(KafkaSession, "finish", finish_second)
     first = world.flusher()
     flush(first)
     assert second
@@ -161,17 +155,17 @@ def test_a_transaction_that_takes_too_long_says_what_to_raise(
     options = world.target.options
     short = msgspec.structs.replace(options, transaction_timeout_ms=1_000)
     monkeypatch.setattr(world.target, "options", short)
-    real = KafkaSession.drain
+    real = KafkaSession.finish
 
-    def drain(self: KafkaSession) -> None:
-        if self._window is not None:
-            time.sleep(4)  # the broker looks every half second
-        real(self)
+    def late(self: KafkaSession, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
+        if seen is not None:
+            time.sleep(4)  # the broker checks every half second
+        return real(self, seen, new)
 
     with monkeypatch.context() as patch:
-        patch.setattr(KafkaSession, "drain", drain)
+        patch.setattr(KafkaSession, "finish", late)
         with pytest.raises(TargetUnavailable, match="took longer than 1000 ms") as caught:
-            until_rest(world.flusher())
+            until_idle(world.flusher())
     assert "raise kafka.transaction.timeout.ms" in caught.value.remedy
     world.end_sessions()
     flush(world.flusher())
@@ -185,11 +179,8 @@ def test_a_ledger_topic_that_was_made_anew_is_read_anew(
     world = make_world()
     world.run().batch(ROWS)
     flush(world.flusher())
-    owner = Owner(world.query_id, "", "")
-    with world.target.connect(owner) as session:
-        row = session.read_ledger()
-        assert row is not None
-        assert row.flushed == 0
+    with world.target.connect(world.query_id) as session:
+        assert row_of(session).epoch == 0
         topic = world.target.options.ledger_of(world.query_id)
         admin = AdminClient({"bootstrap.servers": kafka.address})
         (future,) = admin.delete_topics([topic], operation_timeout=30).values()
@@ -199,7 +190,7 @@ def test_a_ledger_topic_that_was_made_anew_is_read_anew(
         kafka.create_topic(topic, settings={"cleanup.policy": "compact"})
         for _ in range(100):
             try:
-                assert session.read_ledger() is None
+                assert session.read() is None
                 break
             except KafkaException:  # brokers hear of it a moment late
                 time.sleep(0.1)
@@ -229,7 +220,7 @@ def test_a_broker_that_is_killed_in_mid_transaction_loses_nothing() -> None:
             patch.setattr("wal_sink.targets.kafka.session.TIMEOUT_S", 3.0)
             flusher = world.flusher()
             with pytest.raises(TargetUnavailable):
-                until_rest(flusher)
+                until_idle(flusher)
             flusher.close()
         broker.start()
         flush(world.flusher())

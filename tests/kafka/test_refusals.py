@@ -1,4 +1,4 @@
-"""Records that a topic refuses since it was altered, through flusher and quarantine (rule 24)."""
+"""Records that a topic refuses since it was altered, through flusher and quarantine."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ import pytest
 from confluent_kafka import KafkaException
 
 from tests.kafka.conftest import TopicWorld, altered
-from tests.protocol.engine import until_rest
 from tests.protocol.quarantining import query_of
 from wal_sink.admin.quarantine import list_quarantine
 from wal_sink.errors import TargetRefused, TargetUnavailable
-from wal_sink.model.ledger import Owner
 from wal_sink.options import parse
-from wal_sink.targets.base import Slice
+from wal_sink.targets.base import RowsRefused, Slice
 from wal_sink.targets.kafka import KafkaTarget
 from wal_sink.targets.kafka.options import KafkaOptions
-from wal_sink.testing.contracts.ledger import begin, begun_window, create
-from wal_sink.testing.contracts.rows import BASE_US, write_and_drain
+from wal_sink.testing.contracts.ledger import create, finish, following
+from wal_sink.testing.contracts.rows import BASE_US, write_all
+from wal_sink.testing.micro_batches import until_idle
 from wal_sink.testing.servers.kafka import Broker
 
 LONG = "x" * 5_000
@@ -36,20 +35,20 @@ def test_a_record_goes_into_quarantine_after_the_topic_was_altered(
     world.on_invalid_row = "quarantine"
     flusher = world.flusher()
     world.run().batch([("first", 0)])
-    until_rest(flusher)
+    until_idle(flusher)
     altered(kafka, world.topic, "max.message.bytes", "2000")
     world.run().batch(ROWS)
     with pytest.raises(TargetUnavailable, match="was altered while its records were written"):
-        until_rest(flusher)
-    until_rest(flusher)
+        until_idle(flusher)
+    until_idle(flusher)
     taken = [("a", 1), ("c", 3), ("first", 0)]
     assert sorted(world.visible()) == taken
     (group,) = list_quarantine(query_of(world)).groups
     assert (group.epoch, group.rows, group.kind) == (1, 1, "TargetRefused")
-    assert "refuses row 1 of epoch 1, the row with key=b'xxx" in group.reason
+    assert "refuses a row of epoch 1, the row with key=b'xxx" in group.reason
     altered(kafka, world.topic, "max.message.bytes", "1000000")
     world.run().batch([("d", 4)])
-    until_rest(flusher)
+    until_idle(flusher)
     assert sorted(world.visible()) == sorted([*taken, ("d", 4)])
     assert list_quarantine(query_of(world)).rows == 1
 
@@ -84,17 +83,15 @@ def test_what_the_check_takes_is_what_the_brokers_take(
     rows[4] |= bad
     checked = Slice(0, target.check(pa.RecordBatch.from_pylist(rows, SCHEMA), plan), BASE_US)
     altered(kafka, topic, setting, value)
-    found: dict[int, str] = {}
-    with target.connect(Owner(topic, "log", "checkpoint")) as session:
-        create(session)
-        begin(session, window := begun_window(0, rows=9))
-        session.start(window)
-        session.pass_over(lambda us, error: found.update({us: error.what}))
-        write_and_drain(session, plan, checked)
-        assert [*found] == [BASE_US + 4]
-        with monkeypatch.context() as patch:
-            patch.setattr("wal_sink.targets.kafka.session.refuse", lambda *_: None)
-            session.start(window)
-            alone = checked._replace(batch=checked.batch.slice(4, 1))
-            with pytest.raises((TargetRefused, KafkaException), match=r"key=(b'k4'|None)|large"):
-                write_and_drain(session, plan, alone)
+    with target.connect(topic) as session:
+        seen = create(session, topic)
+        session.write(plan, checked)
+        with pytest.raises(RowsRefused) as raised:
+            finish(session, seen, following(seen))
+        assert [row.us for row in raised.value.rows] == [BASE_US + 4]
+    with target.connect(topic) as session, monkeypatch.context() as patch:
+        assert session.read() == seen
+        patch.setattr("wal_sink.targets.kafka.session.refuse", lambda *_: None)
+        alone = checked._replace(batch=checked.batch.slice(4, 1))
+        with pytest.raises((TargetRefused, KafkaException), match=r"key=(b'k4'|None)|large"):
+            write_all(session, [(plan, alone)], seen)

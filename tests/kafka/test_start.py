@@ -20,7 +20,6 @@ from wal_sink.errors import (
     TargetRefused,
     TargetUnavailable,
 )
-from wal_sink.model.ledger import Owner
 from wal_sink.options import parse
 from wal_sink.targets.base import Slice
 from wal_sink.targets.kafka import KafkaTarget
@@ -98,10 +97,10 @@ def test_a_ledger_that_loses_records_or_is_long_to_read_is_refused(
     with pytest.raises(SchemaMismatch, match=why):
         made.plan(RECORD, "key")
     with (
-        made.connect(Owner("query", "log", "checkpoint")) as session,
+        made.connect("query") as session,
         pytest.raises(SchemaMismatch, match=why),
     ):
-        create(session)
+        create(session, "query")
 
 
 def test_a_transaction_that_brokers_do_not_allow_is_refused_at_the_start(
@@ -120,8 +119,8 @@ def test_a_limit_that_the_client_does_not_know_is_kept(kafka: Broker, largest: i
     made = target(kafka.address, topic)
     plan = made.plan(RECORD, "key")
     rows = made.check(pa.record_batch([["k"], ["v"]], RECORD), plan)
-    with made.connect(Owner(topic, "log", "checkpoint")) as session:
-        create(session)
+    with made.connect(topic) as session:
+        create(session, topic)
         deliver(session, plan, Slice(0, rows, 0))
     assert kafka.records(topic) == [(b"k", b"v")]
 
@@ -207,15 +206,15 @@ def test_a_compacted_topic_takes_no_record_without_a_key(kafka: Broker, topic: s
         made.plan(no_key, "key")
     with pytest.raises(InvalidRow, match=r"has no key, and the topic t-.* is compacted"):
         made.check(unkeyed, made.plan(RECORD, "key"))
-    with made.connect(Owner(topic, "log", "checkpoint")) as session:
-        create(session)
+    with made.connect(topic) as session:
+        create(session, topic)
         session.compare(before)
         with pytest.raises(SchemaMismatch, match="compacted now, and these records have no key"):
             session.compare(without)
         with pytest.raises(TargetRefused, match=r"row 0 of epoch 0, .* has no key.*column key"):
             deliver(session, before, Slice(0, unkeyed, BASE_US))
-    with made.connect(Owner(f"other-{topic}", "log", "checkpoint")) as session:
-        create(session)
+    with made.connect(f"other-{topic}") as session:
+        create(session, f"other-{topic}")
         deliver(session, before, Slice(0, keyed, 0))
     assert kafka.records(topic) == [(b"k", b"v")]
 
@@ -255,8 +254,8 @@ def test_records_go_to_the_topic_that_the_options_name(kafka: Broker, topic: str
     other = target(kafka.address, f"other-{topic}")
     plan = former.plan(RECORD, "key")
     rows = former.check(pa.record_batch([["k"], ["v"]], RECORD), plan)
-    with other.connect(Owner(topic, "log", "checkpoint")) as session:
-        create(session)
+    with other.connect(topic) as session:
+        create(session, topic)
         with pytest.raises(OptionError, match=f"for the topic {topic}, .* name other-{topic}"):
             deliver(session, plan, Slice(0, rows, 0))
         with pytest.raises(OptionError, match=f"for the topic {topic}, .* name other-{topic}"):
@@ -282,8 +281,8 @@ def test_headers_partitions_and_nulls_arrive(kafka: Broker) -> None:
         {"key": None, "value": "no key", "headers": None, "partition": 1},
         {"key": b"gone", "value": None, "headers": [{"key": "n", "value": None}], "partition": 1},
     ]
-    with made.connect(Owner(uuid.uuid4().hex, "log", "checkpoint")) as session:
-        create(session)
+    with made.connect(uuid.uuid4().hex) as session:
+        create(session, uuid.uuid4().hex)
         deliver(
             session, plan, Slice(0, made.check(pa.RecordBatch.from_pylist(rows, schema), plan), 0)
         )
@@ -341,8 +340,8 @@ def test_each_row_names_its_topic_and_its_time(kafka: Broker) -> None:
     first = routed(topic=topics[0], timestamp=ms * 1000 + 999, value="x" * 2000, partition=2)
     rows = pa.concat_batches([first, routed(topic=topics[1], timestamp=None, key=None)])
     began_ms = time.time_ns() // 1_000_000
-    with made.connect(Owner(uuid.uuid4().hex, "log", "checkpoint")) as session:
-        create(session)
+    with made.connect(uuid.uuid4().hex) as session:
+        create(session, uuid.uuid4().hex)
         deliver(session, plan, Slice(0, made.check(rows, plan), 0))
     assert kafka.records(topics[0]) == [(b"k", b"x" * 2000)]
     assert kafka.records(topics[1]) == [(None, b"v")]

@@ -1,4 +1,4 @@
-"""The contract of atomic targets over a real broker."""
+"""The contract of transactional targets over a real broker."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ import pytest
 from confluent_kafka import KafkaException
 
 from tests.kafka.conftest import altered
-from wal_sink.model.ledger import Owner
 from wal_sink.model.plan import Plan
 from wal_sink.options import parse
-from wal_sink.targets.base import Session, Slice, Target
+from wal_sink.targets.base import Slice, Target
 from wal_sink.targets.kafka import KafkaTarget
 from wal_sink.targets.kafka.options import KafkaOptions
 from wal_sink.testing.contracts.refusals import RefusalsContract
@@ -65,14 +64,6 @@ class TestKafka(RefusalsContract, TransactionalContract, RestartContract):
 
     def take_long(self, target: Target) -> None:
         altered(self.kafka, target.writes_to, "max.message.bytes", "1000000")
-
-    @pytest.mark.test_all
-    @pytest.mark.parametrize("repaired", [False, True])
-    def test_a_kill_between_any_two_steps(
-        self, target: Target, plan: Plan, owner: Owner, session: Session, *, repaired: bool
-    ) -> None:
-        """A minute each: each step has five sessions, of some hundred milliseconds."""
-        super().test_a_kill_between_any_two_steps(target, plan, owner, session, repaired=repaired)
 
     def restart(self, target: Target) -> None:
         self.kafka.kill()
