@@ -53,7 +53,7 @@ def test_all_that_does_not_fit_is_one_error() -> None:
         "  - x: the DataFrame has 2 columns of this name. Rename all but one.",
         (
             "  - id: the table has no such column. There is Id, which differs in upper and lower case only:"
-            " names are exact. Rename or drop it, or run: ADD id;"
+            ' names are exact. Rename it, .withColumnRenamed("id", "Id").'
         ),
         "  - nmae: the table has no such column. Did you mean name? Rename or drop it, or run: ADD nmae;",
         "  - n: the server computes this column and takes no value. Drop it.",

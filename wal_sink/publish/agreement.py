@@ -211,7 +211,7 @@ class _Start(NamedTuple):
     def _pending_plans(self, name: str, key: str) -> Mapping[int, Plan]:
         """Return the other plans of checkpointed epochs that are not flushed, each by its first epoch."""
         state = newest(self.store)
-        target = state and state.target(name)
+        target = state.target(name) if state is not None else None
         if state is None or target is None or target.given_up:
             return {}
         chain, last = ManifestChain(self.store), self.checkpoint.last_commit()

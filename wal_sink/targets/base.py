@@ -293,7 +293,7 @@ class Target(ABC):
         """
 
     def dry_plan(self, schema: pa.Schema, key: str) -> Plan:
-        """Do as `plan` does, but create nothing: for later starts and for checks; needed if `plan` creates."""
+        """Do as `plan` does, but create nothing: for later starts and checks; needed if `plan` creates."""
         return self.plan(schema, key)
 
     @abstractmethod

@@ -53,7 +53,7 @@ def importing(target: type[Target] | Target) -> Iterator[None]:
 def explained(
     classify: Callable[[Exception], ErrorClass],
     place: str,
-    to_correct: str,
+    to_correct: str | Callable[[Exception], str],
     to_reach: str,
     fatal: type[WalSinkError] = OptionError,
 ) -> Iterator[None]:
@@ -69,7 +69,8 @@ def explained(
     except Exception as error:
         said = f"{type(error).__name__}: {shortly(error)}"
         if classify(error) == "fatal":
-            raise fatal(f"{place} refuses: {said}", to_correct) from error
+            remedy = to_correct if isinstance(to_correct, str) else to_correct(error)
+            raise fatal(f"{place} refuses: {said}", remedy) from error
         raise TargetUnavailable(f"{place} does not answer: {said}", to_reach) from error
 
 

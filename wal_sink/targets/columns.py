@@ -61,11 +61,13 @@ class TableRules(ABC):
         differ = f"{self.noun}'s type is {words}, the DataFrame's {spark_ddl(field.type)}"
         return f"{field.name}: {differ}. {remedy}"
 
-    def about_missing(self, field: pa.Field, free: Collection[str]) -> str:  # noqa: ARG002 -- see to_add
-        """Return what to do about a column that the table lacks.
+    def about_missing(self, field: pa.Field, free: Collection[str]) -> str:
+        """Return what to do about a column that the table lacks: another case is a slip, and no new column.
 
         :param free: the table's columns that the DataFrame does not write.
         """
+        if meant := [other for other in sorted(free) if other.lower() == field.name.lower()]:
+            return f'Rename it, .withColumnRenamed("{field.name}", "{meant[0]}").'
         add = self.to_add(field)
         return f"Rename or drop it{f', or {add}' if add else '.'}"
 

@@ -29,6 +29,7 @@ from wal_sink.targets.postgresql.types import (
     log_type,
     parse,
 )
+from wal_sink.targets.sql.limits import HEAD_BYTES, ROW_BYTES, fixed_bytes
 
 _ENCODER = msgspec.json.Encoder(decimal_format="number")
 _MOST_FRACTION = 16_383
@@ -130,7 +131,49 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
     """
     result = cast(batch, plan, _stored)
     _refuse_long_key(batch, plan, result)
+    _refuse_wide_rows(batch, plan, result)
     return result
+
+
+_LEAST = {"numeric": 3, "jsonb": 5}
+_POINTER = 18
+"""Bytes of a long value that lies elsewhere, and of another type that varies at least."""
+
+
+def _refuse_wide_rows(batch: pa.RecordBatch, plan: Plan, stored: pa.RecordBatch) -> None:
+    """Refuse rows that cannot go into a page, however the server packs them.
+
+    Gaps that align values are not counted: the server refuses some more rows.
+    """
+    columns = plan.of_table().columns
+    widths = [fixed_bytes(column.type) for column in columns]
+    if HEAD_BYTES + sum(width or _POINTER for width in widths) <= ROW_BYTES:
+        return
+    sizes = (
+        _least_bytes(column.type, width, stored.column(column.name))
+        for column, width in zip(columns, widths, strict=True)
+    )
+    total = functools.reduce(pc.add, sizes, int64(HEAD_BYTES))
+    too_wide = pc.greater(total, int64(ROW_BYTES))
+    row = pc.index(too_wide, TRUE).as_py()
+    if row >= 0:
+        raise InvalidRow(
+            f"{plan.table} takes rows of {ROW_BYTES:,} bytes (a page of PostgreSQL), without its long values,"
+            f" and this one has {total[row].as_py():,} at least: {row_text(batch, plan, row)}.",
+            'Put columns together, such as .withColumn("v", F.array("a", "b", …)), or write to two tables.',
+            problem=f"A row of {plan.table} is wider than a page of PostgreSQL.",
+            rows=too_wide,
+        )
+
+
+def _least_bytes(words: str, width: int | None, values: pa.Array) -> pa.Array:
+    """Return the least bytes that each value has in its row, int64; 0 for a null."""
+    if width is None and _is_bytes(values.type) and not words.startswith(tuple(_LEAST)):
+        lengths = pc.binary_length(values).cast(pa.int64())
+        sizes = pc.min_element_wise(pc.add(lengths, int64(1)), int64(_POINTER))
+        return sizes.fill_null(int64(0))
+    least = width or _LEAST.get(words.partition("(")[0], 16)
+    return pc.if_else(values.is_null(), int64(0), int64(least))
 
 
 def recast(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:

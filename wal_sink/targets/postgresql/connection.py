@@ -26,7 +26,11 @@ from wal_sink.options import VARIABLE_IS_READ
 from wal_sink.targets.arrow_values import are_deletes
 from wal_sink.targets.casts import key_of
 from wal_sink.targets.names import listed, quote
-from wal_sink.targets.postgresql.options import PASSWORD_VARIABLE, PostgresqlOptions
+from wal_sink.targets.postgresql.options import (
+    LONGEST,
+    PASSWORD_VARIABLE,
+    PostgresqlOptions,
+)
 from wal_sink.targets.postgresql.types import is_staged, parse, staged_type
 from wal_sink.targets.sql.database import POSTGRESQL_SETTINGS
 from wal_sink.targets.sql.keyed import TableName
@@ -204,7 +208,7 @@ def _stage(
 
     :param more: columns beside the table's, by name: their type and their values.
     """
-    staged = f"pg_temp.{quote(f'wal_sink {plan.key}'[: PostgresqlOptions.longest_name])}"
+    staged = f"pg_temp.{quote(LONGEST.cut(f'wal_sink {plan.key}'))}"
     connection.execute("SET LOCAL client_min_messages = warning")  # not that it is there already
     ordinals = pa.array(range(batch.num_rows), pa.int64())
     more = {**more, ORDINAL: ("bigint", ordinals)}

@@ -19,8 +19,10 @@ from wal_sink.targets.sql.keyed import (
     Table,
     TableName,
 )
+from wal_sink.targets.sql.limits import Longest
 
 PASSWORD_VARIABLE = "WAL_SINK_POSTGRESQL_PASSWORD"  # noqa: S105 -- the name of a variable
+LONGEST = Longest(63, "bytes")
 _PASSWORD = re.compile(r"(?<=[?&])password=([^&]*)&?")
 
 
@@ -34,7 +36,6 @@ class PostgresqlOptions(KeyedOptions, frozen=True, kw_only=True):
 
     prefix: ClassVar[str] = "postgresql"
     default_schema: ClassVar[str] = "public"
-    longest_name: ClassVar[int] = 63
 
     table: Table
     uri: Annotated[
@@ -84,6 +85,11 @@ class PostgresqlOptions(KeyedOptions, frozen=True, kw_only=True):
             msgspec.structs.force_setattr(self, "uri", uri)
         self.keep_apart("uri", unquote(found[1]) if found else "")
         self.refuse_contradictions()
+
+    @property
+    def longest(self) -> Longest:
+        """The server cuts a longer name."""
+        return LONGEST
 
     @property
     def ledger(self) -> TableName:

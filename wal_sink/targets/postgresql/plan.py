@@ -20,6 +20,7 @@ from wal_sink.targets.postgresql.types import (
     log_type,
     parse,
     postgresql_type,
+    stored_type,
 )
 from wal_sink.targets.sql.keyed import TableName
 
@@ -39,6 +40,15 @@ class PostgresqlRules(TableRules):
             return []
         domain = self._live.domains.get(column.name)
         words = f"{column.type} (domain {domain})" if domain else column.type
+        if stored_type(column.type) is None:
+            name = quote(column.name)
+            alter = (
+                f"ALTER TABLE {self._live.name} ALTER COLUMN {name} TYPE text USING {name}::text;"
+            )
+            remedy = (
+                f"No cast leads to that type. Run: {alter} Or drop {field.name} from the DataFrame."
+            )
+            return [self.types_differ(field, words, remedy)]
         return [self.types_differ(field, words, _remedy(field, column.type))]
 
     def to_add(self, field: pa.Field) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -24,6 +24,7 @@ from wal_sink.targets.postgresql.types import (
 from wal_sink.targets.refusals import RELEASED
 from wal_sink.targets.sql.database import POSTGRESQL_ERRORS
 from wal_sink.targets.sql.keyed import KeyedTarget
+from wal_sink.targets.sql.limits import refuse_wide_row
 from wal_sink.targets.sql.unique import changes_of_key
 
 logger = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ class PostgresqlTarget(KeyedTarget):
     parameter = "%s"
     errors = POSTGRESQL_ERRORS
     savepoints = RELEASED
+    title = "PostgreSQL"
     check_at_once = "SET CONSTRAINTS ALL IMMEDIATE"
     options: PostgresqlOptions
 
@@ -78,6 +80,10 @@ class PostgresqlTarget(KeyedTarget):
     def new_type(self, source: pa.DataType, *, key: bool) -> str:  # noqa: ARG002 -- a text needs no bound
         """Return the type of a new column for one of the DataFrame's types."""
         return postgresql_type(source)
+
+    def refuse_row(self, types: Iterable[str]) -> None:
+        """Refuse a row that is wider than a page."""
+        refuse_wide_row(types, self.options.table)
 
     def lacks_table(self, connection: Any) -> bool:
         """Whether there is no table of the name, in a schema that is there."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -34,6 +35,13 @@ class Errors(NamedTuple):
     """Codes of errors that say that a row is wrong; the same."""
     of_statement: frozenset[int | str] = frozenset()
     """Codes among these that say that the statement is wrong."""
+    remedies: Mapping[int | str, str] = MappingProxyType({})
+    """What to do at a start, by codes that have nothing to do with user, password or rights."""
+
+    def remedy(self, error: Exception) -> str:
+        """Return what to do about an error at a start; empty: it may be about user, password or rights."""
+        code = self.read(driver_error(error))
+        return "" if code is None else self.remedies.get(code, "")
 
     def kind(self, error: Exception) -> ErrorClass:
         """Return what an error means. One without a code is of a connection that is lost, or never was."""

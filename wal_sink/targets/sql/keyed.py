@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import re
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Self
@@ -51,6 +51,7 @@ from wal_sink.targets.operations import (
     without_operation,
 )
 from wal_sink.targets.sql.database import Errors
+from wal_sink.targets.sql.limits import Longest, refuse_long_names
 from wal_sink.targets.sql.target import SqlTarget
 from wal_sink.targets.sql.unique import Unique, refuse_unique, upsert_key
 
@@ -105,14 +106,16 @@ class KeyedOptions(OperationOptions, frozen=True, kw_only=True):
     """The target's name, with which the names of its options begin."""
     default_schema: ClassVar[str] = ""
     """Of a table that is named without one."""
-    longest_name: ClassVar[int] = 2**31
-    """Most bytes of a name, of which the database may cut off what is more."""
-
     if TYPE_CHECKING:
         table: str
         password: str
         mode: Literal["append", "upsert"]
         ledger_table: str
+
+    @property
+    def longest(self) -> Longest:
+        """The longest name that the database takes."""
+        return Longest()
 
     @property
     def data(self) -> TableName:
@@ -154,8 +157,13 @@ class KeyedOptions(OperationOptions, frozen=True, kw_only=True):
         }
         for option, name in names.items():
             parts = name.split(".")
-            is_long = max(len(part.encode()) for part in parts) > self.longest_name
-            if len(parts) > 2 or not all(parts) or is_long or {",", "\0"} & {*name}:
+            if max(map(self.longest.size, parts)) > self.longest.most:
+                raise OptionError(
+                    f"Option {option}: {name} is longer than {self.longest}, the most that the database"
+                    " takes.",
+                    "Give the table a shorter name.",
+                )
+            if len(parts) > 2 or not all(parts) or {",", "\0"} & {*name}:
                 raise OptionError(
                     f"Option {option}: {name} is not the name of a table.",
                     "Write the exact name of one table, without quotes: table, or schema.table.",
@@ -232,9 +240,8 @@ class KeyedTarget(SqlTarget):
         """
         if not partition:
             return ""
-        rest = self._quoted(
-            TableName(self.options.data.schema, f"{self.options.data.table}_default")
-        )
+        name = self.options.longest.cut(self.options.data.table, "_default")
+        rest = self._quoted(TableName(self.options.data.schema, name))
         by_range = f"PARTITION BY RANGE ({', '.join(map(self.quote, partition))})"
         return f"{by_range};\nCREATE TABLE {rest} PARTITION OF {self.table_name} DEFAULT"
 
@@ -259,6 +266,10 @@ class KeyedTarget(SqlTarget):
     def classify(self, error: Exception) -> ErrorClass:
         """Return what an exception of the driver means."""
         return self.errors.kind(error)
+
+    def remedy(self, error: Exception) -> str:
+        """Return what to do about an error at a start."""
+        return self.errors.remedy(error)
 
     def refuses(self, error: Exception) -> bool:
         """Whether the database says that a row is wrong."""
@@ -306,7 +317,9 @@ class KeyedTarget(SqlTarget):
         given, mode = self.options, f"{self.name}.mode"
         operation, table = given.operation_column, given.table
         written = without_operation(schema, operation, [each.name for each in columns], table)
+        refuse_long_names(written.names, given.longest, table, self.title)
         matched = match_columns(written, columns, table, rules)
+        self.refuse_row([column.type for column in matched])
         found: tuple[str, ...] = ()
         if given.mode == "upsert":
             found = upsert_key(table, unique, matched, mode).columns
@@ -342,6 +355,7 @@ class KeyedTarget(SqlTarget):
         """
         written = without_operation(schema, self.options.operation_column, (), self.options.table)
         refuse_unknown_columns(layout, written)
+        refuse_long_names(written.names, self.options.longest, self.options.table, self.title)
         if strange := [each for each in written if self.new_type(each.type, key=False) is None]:
             types = (f"{each.name} ({spark_ddl(each.type)})" for each in strange)
             raise SchemaMismatch(
@@ -358,7 +372,11 @@ class KeyedTarget(SqlTarget):
             )
 
         type_of, end = partial(self.type_of, layout=layout), self.table_end(layout.partition)
+        self.refuse_row(map(type_of, written))
         return create_statement(self.table_name, written, layout, type_of, self.quote, end)
+
+    def refuse_row(self, types: Iterable[str]) -> None:
+        """Refuse columns of types that no row of the database can have together."""
 
     def type_of(self, field: pa.Field, layout: Layout) -> str:
         """Return the type of a new column."""

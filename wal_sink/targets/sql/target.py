@@ -163,7 +163,13 @@ class SqlTarget(Target, Database):
         said = " or ".join(connecting(self.options_type)) or "its options"
         to_correct = f"Correct {said}, or give that user the rights it lacks. {VARIABLE_IS_READ}"
         place = self.description.get("target", self.name)
-        return explained(self.classify, place, to_correct, _TO_REACH, fatal)
+        return explained(
+            self.classify, place, lambda error: self.remedy(error) or to_correct, _TO_REACH, fatal
+        )
+
+    def remedy(self, error: Exception) -> str:  # noqa: ARG002 -- for those that override it
+        """Return what to do about an error at a start; empty: it may be about user, password or rights."""
+        return ""
 
     def _make_ledger(self, connection: Any) -> None:
         """Create the ledger's table unless there is one.

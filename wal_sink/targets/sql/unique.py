@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
@@ -74,13 +75,20 @@ def upsert_key(
             f"Give it one; or set {mode} to append.",
         )
     others = [index for index in unique if index is not key]
+    given = {column.in_table for column in columns}
+    if others and not given >= {*key.columns}:
+        raise SchemaMismatch(
+            f"{table} has more than one unique index: {key.text} would find the row to replace, and the"
+            f" DataFrame does not have all of its columns; {', '.join(index.text for index in others)} would"
+            " refuse a row.",
+            _own_table(table, others[0], columns),
+        )
     if others:
         raise SchemaMismatch(
             f"{table} has more than one unique index: {key.text} finds the row to replace, and"
             f" {', '.join(index.text for index in others)} would find another one, or refuse the row.",
             f"Drop the others: {' '.join(index.drop for index in others)}",
         )
-    given = {column.name for column in columns}
     if missing := [name for name in key.columns if name not in given]:
         raise SchemaMismatch(
             f"{', '.join(missing)}: in the key of {table} and not in the DataFrame.",
@@ -108,11 +116,30 @@ def refuse_unique(
     free = {*filled} - {column.name for column in columns}
     for index in unique:
         if not free & {*index.columns}:
+            works = len(unique) == 1 and index.plain
             raise SchemaMismatch(
                 f"{table} is unique by {index.text}: a second row of the same key would be refused by the"
                 " server, and stop the flush.",
-                f"Set {mode} to upsert, which replaces the row of the key; or drop the index: {index.drop}",
+                f"Set {mode} to upsert, which replaces the row of the key; or drop the index: {index.drop}"
+                if works
+                else f"{_own_table(table, index, columns)} Or drop the index: {index.drop}",
             )
+
+
+def _own_table(table: object, index: Unique, columns: Sequence[Column]) -> str:
+    """Return how the rows get into a table whose only key is that of an index."""
+    listed = ", ".join(_as_pasted(column.in_table) for column in columns)
+    new, key = f"{table}_rows", ", ".join(map(_as_pasted, index.columns))
+    made = f"CREATE TABLE {new} AS SELECT {listed} FROM {table} WHERE 1 = 0;"  # noqa: S608 -- to read
+    return (
+        f"Write to a table of its own, whose only key is that of {index.name}, with option table={new} and"
+        f" mode upsert: {made} ALTER TABLE {new} ADD PRIMARY KEY ({key});"
+    )
+
+
+def _as_pasted(name: str) -> str:
+    """Return a name as every database takes it: MariaDB quotes by other signs, where a quote is needed."""
+    return name if re.fullmatch("[a-z_][a-z0-9_]*", name) else quote(name)
 
 
 def changes_of_key(

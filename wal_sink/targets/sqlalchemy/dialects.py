@@ -17,6 +17,7 @@ from wal_sink.targets.sql.database import (
     numbers,
     texts,
 )
+from wal_sink.targets.sql.limits import Longest
 
 
 class Dialect(NamedTuple):
@@ -33,6 +34,7 @@ class Dialect(NamedTuple):
     number_type: str = "BIGINT"
     """Of the ledger's columns: texts, which are compared as bytes, and a number."""
     ledger_suffix: str = ""
+    longest: Longest = Longest()
     transactional_ddl: bool = False
     """Whether CREATE TABLE can be rolled back."""
     begin: str = ""
@@ -120,6 +122,22 @@ _MARIADB_WAITS = " /*M!100300 , idle_transaction_timeout = 60, max_statement_tim
 _MYSQL_WAITS = " /*!80000 , wait_timeout = 600 */"
 """Comments for all other servers: a URL may begin with mysql, and be MariaDB's."""
 
+_TOO_WIDE = (
+    "A row takes 8,126 bytes and 1,017 columns; a long text or binary counts 40 bytes at most. Put columns"
+    ' together into one, .withColumn("v", F.to_json(F.struct("a", "b", …))), and drop them; or write to two'
+    " tables."
+)
+_MYSQL_REMEDIES: dict[int | str, str] = {
+    1005: f"Make the table as the server takes it, and leave out createTable. {_TOO_WIDE}",
+    1049: "Create the database, CREATE DATABASE …;, or correct its name, the last part of sql.url.",
+    1071: (
+        "An index takes 3,072 bytes, four for each character of its texts. Name fewer columns in keyColumns,"
+        " or make the table yourself, with shorter ones."
+    ),
+    1117: _TOO_WIDE,
+    1118: _TOO_WIDE,
+}
+
 MYSQL = Dialect(
     title="MySQL",
     parameter="%s",
@@ -137,6 +155,7 @@ MYSQL = Dialect(
             "1048 1062 1118 1169 1216 1217 1264 1265 1292 1364 1366 1406 1411 1416 1451 1452 1526 1557"
             " 1582 1586 1644 1690 1748 3140 3156 3819 4025"
         ),
+        remedies=_MYSQL_REMEDIES,
     ),
     settings=(
         f"SET SESSION sql_mode = '{_SQL_MODE}'",
@@ -146,6 +165,7 @@ MYSQL = Dialect(
         f"SET SESSION lock_wait_timeout = {{lock_s}}{_MARIADB_WAITS}{_MYSQL_WAITS}",
     ),
     ledger_suffix="ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+    longest=Longest(64),
     partitions=True,
 )
 
@@ -162,6 +182,7 @@ POSTGRESQL = Dialect(
         "SET client_encoding = 'UTF8'",
         POSTGRESQL_SETTINGS.replace("{idle_ms}", "60000"),
     ),
+    longest=Longest(63, "bytes"),
     transactional_ddl=True,
     partitions=True,
 )
@@ -184,6 +205,7 @@ SQL_SERVER = Dialect(
         "SET IMPLICIT_TRANSACTIONS OFF",
     ),
     text_type="NVARCHAR(128) COLLATE Latin1_General_BIN2",
+    longest=Longest(128),
     transactional_ddl=True,
 )
 
@@ -207,6 +229,7 @@ ORACLE = Dialect(
     check_at_once="SET CONSTRAINTS ALL IMMEDIATE",
     text_type="VARCHAR2(128 CHAR)",
     number_type="NUMBER(19)",
+    longest=Longest(128, "bytes"),
 )
 
 

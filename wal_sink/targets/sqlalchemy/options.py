@@ -10,6 +10,7 @@ from wal_sink.errors import OptionError
 from wal_sink.options import CONNECTS, SECRET, about, from_environment
 from wal_sink.targets.create_table import CREATE_TABLE, PARTITION_COLUMNS
 from wal_sink.targets.sql.keyed import KeyedOptions, LockTimeout, Mode, RequestTimeout, Table
+from wal_sink.targets.sql.limits import Longest
 from wal_sink.targets.sqlalchemy.dialects import DIALECTS, Dialect
 
 PASSWORD_VARIABLE = "WAL_SINK_SQL_PASSWORD"  # noqa: S105 -- the name of a variable
@@ -71,6 +72,11 @@ class SqlAlchemyOptions(KeyedOptions, frozen=True, kw_only=True):
     def backend(self) -> str:
         """The name of the database, with which the URL begins."""
         return self.url.partition(":")[0].partition("+")[0].lower()
+
+    @property
+    def longest(self) -> Longest:
+        """The longest name that the database takes."""
+        return self.dialect.longest
 
     @property
     def dialect(self) -> Dialect:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -13,14 +13,19 @@ from wal_sink.model.plan import Plan
 from wal_sink.options import Options
 from wal_sink.targets.casts import key_of
 from wal_sink.targets.columns import TableColumn
+from wal_sink.targets.create_table import Layout
 from wal_sink.targets.names import did_you_mean
 from wal_sink.targets.operations import without_operation
 from wal_sink.targets.sql.keyed import KeyedTarget
+from wal_sink.targets.sql.limits import refuse_wide_row
 from wal_sink.targets.sql.unique import Unique, changes_of_key
 from wal_sink.targets.sqlalchemy import types
 from wal_sink.targets.sqlalchemy.options import SqlAlchemyOptions
 
 logger = logging.getLogger(__name__)
+
+_KEY_CHARACTERS = 768
+"""Of all columns of a key in MariaDB and MySQL: 3,072 bytes, four a character."""
 
 
 class SqlAlchemyTarget(KeyedTarget):
@@ -107,6 +112,13 @@ class SqlAlchemyTarget(KeyedTarget):
         """Return which values the database takes."""
         return types.fits(self._backend, type_, values)
 
+    def type_of(self, field: pa.Field, layout: Layout) -> str:
+        """Return the type of a new column; a key of MariaDB is so short that its index takes it."""
+        words = super().type_of(field, layout)
+        if words != "varchar(255)" or self._dialect.upsert != "duplicate key":
+            return words
+        return f"varchar({min(255, _KEY_CHARACTERS // len(layout.key or layout.partition))})"
+
     def new_type(self, source: pa.DataType, *, key: bool) -> str | None:
         """Return the type of a new column for one of the DataFrame's types; None: there is none."""
         return types.new_type(self._backend, source, key=key)
@@ -117,6 +129,11 @@ class SqlAlchemyTarget(KeyedTarget):
             return super().table_end(partition)
         by = ", ".join(map(self.quote, partition))
         return f"{self.ledger_suffix}{f' PARTITION BY KEY ({by}) PARTITIONS 16' if by else ''}"
+
+    def refuse_row(self, types: Iterable[str]) -> None:
+        """Refuse a row of PostgreSQL that is wider than a page."""
+        if self._dialect.title == "PostgreSQL":
+            refuse_wide_row(types, self.options.table)
 
     def lacks_table(self, connection: Any) -> bool:
         """Whether there is no table of the name; in a file, where case does not matter, in any case."""
