@@ -12,31 +12,26 @@ from typing import Any
 
 import msgspec
 import pytest
-from wal_sink.model.records import (
-    Chosen,
-    Claim,
-    CommitProof,
-    Decision,
-    ErrorReport,
-    FileCopy,
-    FlushedEpoch,
-    FlushedWindow,
-    FlusherReport,
-    Intervention,
-    LogIdentity,
-    LogUrl,
-    OrphanTombstone,
-    Stop,
-    Ticket,
-    WithoutSink,
-)
 
 from tests.support.programs import ran
+from wal_sink.checkpoint.checkpoint import LogUrl
 from wal_sink.errors import CorruptLog
 from wal_sink.model.codec import FORMAT, Record, digest
-from wal_sink.model.ledger import BegunEpoch, Window
-from wal_sink.model.manifest import Attempt, Manifest, SegmentRef, manifest_digest
-from wal_sink.model.plan import Column, Plan
+from wal_sink.model.manifest import Manifest, SegmentRef, manifest_digest
+from wal_sink.model.plan import Agreed, Column, Plan
+from wal_sink.model.state import (
+    Change,
+    EpochManifest,
+    Flushed,
+    GivenUp,
+    Mark,
+    Predecessor,
+    Run,
+    State,
+    Sums,
+    Target,
+)
+from wal_sink.progress.report import ErrorReport, FlusherReport
 
 GOLDEN = Path(__file__).parent / "golden" / "format-1"
 
@@ -46,7 +41,6 @@ US = 1_700_000_000_000_000
 
 MANIFEST = Manifest(
     epoch=41,
-    generation=3,
     query_id=QUERY,
     run_id=RUN,
     nonce="0123456789abcdef0123456789abcdef",
@@ -68,36 +62,64 @@ MANIFEST = Manifest(
     offsets='v1\n{"batchTimestampMs":1700000000000}\n{"logOffset":41}',
     offsets_digest="c" * 64,
     published_us=US,
+    first_us=US + 1,
+    last_us=US + 1_001,
+    sums=Sums(rows=5_001, bytes=266_270),
+    predecessor=Predecessor(
+        manifest=f"manifests/{40:020}-{RUN}.json",
+        digest="d" * 64,
+        last_us=US,
+        sums=Sums(rows=4_000, bytes=200_000),
+    ),
 )
 
-FLUSHED = FlushedEpoch(
-    epoch=41,
-    generation=3,
-    manifest="manifests/00000000000000000041-000003.json",
-    digest="d" * 64,
-    offsets_digest="c" * 64,
-    rows=1_001,
-    bytes=66_270,
-    base_us=US + 5,
-    published_us=US,
-    begun_us=US + 1_000,
-    recorded_us=US + 2_000,
+STATE = State(
+    number=12,
+    changed=Change(by="worker-1:4711", at_us=US + 9, why="mark orders at 41"),
+    query_id=QUERY,
+    log_id="fedcba9876543210fedcba9876543210",
+    checkpoint="file:///data/checkpoints/köln",
+    first=0,
+    run=Run(number=9, run_id=RUN, options={"keyspace": "shop"}),
+    opened=("an-older-run", RUN),
+    last=EpochManifest(
+        epoch=41,
+        manifest=f"manifests/{41:020}-{RUN}.json",
+        digest="e" * 64,
+        offsets_digest="c" * 64,
+        first_us=MANIFEST.first_us,
+        last_us=MANIFEST.last_us,
+        sums=MANIFEST.sums,
+        predecessor=MANIFEST.predecessor,
+    ),
+    settled=41,
+    trimmed=39,
+    targets=(
+        Target(
+            name="orders",
+            first=0,
+            mark=Mark(
+                epoch=41,
+                digest="e" * 64,
+                sums=MANIFEST.sums,
+                at_us=US + 9,
+                earlier=(Flushed(epoch=40, at_us=US, bytes=200_000),),
+            ),
+        ),
+        Target(
+            name="books",
+            first=7,
+            mark=Mark(epoch=6, digest="", sums=Sums(), at_us=US),
+            given_up=True,
+        ),
+    ),
+    given_up=(GivenUp(epoch=38, target="orders"),),
 )
+
 GOLDEN_RECORDS: dict[str, Record] = {
-    "chosen": Chosen(epoch=41, generation=3, digest="d" * 64, offsets_digest="c" * 64),
     "log_url": LogUrl(log="file:///data/ckpt/orders/wal_sink/q"),
-    "log_identity": LogIdentity(
-        log_id="fedcba9876543210fedcba9876543210",
-        checkpoint="file:///data/checkpoints/köln",
-        first_epoch=0,
-    ),
-    "log_identity_of_several": LogIdentity(
-        log_id="fedcba9876543210fedcba9876543210",
-        checkpoint="file:///data/checkpoints/orders",
-        first_epoch=0,
-        targets=("books", "orders"),
-    ),
-    "ticket": Ticket(run_id=RUN, generation=2),
+    "state": STATE,
+    "state_before_a_run": msgspec.structs.replace(STATE, run=None, opened=(), given_up=()),
     "manifest_with_refused_rows": msgspec.structs.replace(MANIFEST, refused=MANIFEST.segments[:1]),
     "manifest_with_rows": msgspec.structs.replace(
         MANIFEST,
@@ -105,10 +127,6 @@ GOLDEN_RECORDS: dict[str, Record] = {
             MANIFEST.segments[0],
             msgspec.structs.replace(MANIFEST.segments[1], bytes=6, data=b""),
         ),
-    ),
-    "stop": Stop(run_id=RUN),
-    "claim": Claim(
-        run_id=RUN, options={"cassandra.port": "9042", "keyspace": "shop"}, early=False, epoch=41
     ),
     "manifest": MANIFEST,
     "manifest_without_rows": msgspec.structs.replace(MANIFEST, segments=()),
@@ -137,58 +155,24 @@ GOLDEN_RECORDS: dict[str, Record] = {
         sent_once=True,
         details={"keyspace": "shop", "table": "orders", "clustering": ["line"]},
     ),
-    "flushed_epoch": FLUSHED,
-    "flushed_epoch_without_manifest": FlushedEpoch(
-        epoch=42,
-        generation=0,
-        manifest="",
-        digest="",
-        offsets_digest="c" * 64,
-        rows=0,
-        bytes=0,
-        base_us=US + 2_000,
-        published_us=US + 2_000,
-        begun_us=US + 2_000,
-        recorded_us=US + 3_000,
+    "agreed": Agreed(
+        key="9f86d081884c7d659a2feaa0c55ad015",
+        plans={
+            "orders": Plan(
+                key="00112233445566778899aabbccddeeff", target="delta", table="/t", columns=()
+            )
+        },
+        compared=False,
     ),
-    "flushed_window": FlushedWindow(epochs=(msgspec.structs.replace(FLUSHED, rows=1, bytes=730),)),
-    "decision": Decision(
-        verb="skip",
-        epoch=41,
-        by="anna@worker-1",
-        at_us=US + 4_000,
-        why="CorruptLog: Segment … has 3 bytes",
-        where="file:///backup/lost/0d0a7c52-8a3f-4c8e-8f57-2f1b7a7f9c11",
-        files=(
-            FileCopy(
-                path="segments/00000000000000000041/000000-0-aaaa.arrow", bytes=3, digest="a" * 64
-            ),
-        ),
-        generation=3,
-        offsets_digest="c" * 64,
-        rows=1_001,
-        last_us=US + 1_005,
-        highest=4,
-    ),
-    "intervention": Intervention(
-        verb="adopt",
-        by="anna@worker-1",
-        at_us=US,
-        why="moved to the new disk",
-        before={"log.json": "file:///old"},
-        after={"log.json": "file:///data/checkpoints/köln"},
-    ),
-    "kept": CommitProof(epoch=41, generation=3, run_id=RUN, highest=4),
-    "swept": OrphanTombstone(epoch=41, generation=3, run_id=RUN),
-    "without_sink": WithoutSink(epoch=41, offsets_digest="1" * 64, highest=4),
     "flusher_report": FlusherReport(
-        flusher="worker-1:4711", doing="resting", heartbeat_us=US, beat=1
+        flusher="worker-1:4711", doing="everything is flushed", heartbeat_us=US
     ),
     "flusher_report_with_error": FlusherReport(
         flusher="worker-1:4711",
         doing="writing epoch 41",
         heartbeat_us=US + 10,
-        beat=2,
+        rows_per_second=20_000.0,
+        stopping=RUN,
         error=ErrorReport(
             kind="TargetUnavailable",
             what="The target does not answer: NoHostAvailable",
@@ -199,35 +183,6 @@ GOLDEN_RECORDS: dict[str, Record] = {
         ),
     ),
 }
-
-WINDOW = Window(
-    nonce="00112233445566778899aabbccddeeff",
-    begun_us=US + 1_000,
-    epochs=(
-        BegunEpoch(
-            epoch=41,
-            generation=3,
-            manifest="manifests/00000000000000000041-000003.json",
-            digest="d" * 64,
-            offsets_digest="c" * 64,
-            base_us=US,
-            rows=1_001,
-            bytes=66_270,
-            published_us=US,
-        ),
-        BegunEpoch(
-            epoch=42,
-            generation=3,
-            manifest="manifests/00000000000000000042-000003.json",
-            digest="e" * 64,
-            offsets_digest="f" * 64,
-            base_us=US + 1_001,
-            rows=0,
-            bytes=0,
-            published_us=US + 7,
-        ),
-    ),
-)
 
 RECORDS = sorted(GOLDEN_RECORDS)
 
@@ -243,7 +198,7 @@ def changed(name: str, **changes: object) -> bytes:
 
 def test_every_golden_file_is_tested() -> None:
     """And nothing is tested that has none."""
-    assert {path.stem for path in GOLDEN.iterdir()} == {*GOLDEN_RECORDS, "window"}
+    assert {path.stem for path in GOLDEN.iterdir()} == {*GOLDEN_RECORDS}
 
 
 def test_every_kind_of_record_has_a_golden_file() -> None:
@@ -339,32 +294,6 @@ def refused(name: str, text: bytes) -> None:
     assert "Restore" in caught.value.remedy
 
 
-def test_the_window_is_read_and_written_to_the_byte() -> None:
-    """The conditional updates of the ledger compare this very text."""
-    text = golden("window").decode()
-    assert Window.from_text(text) == WINDOW
-    assert WINDOW.to_text() == text
-    assert (WINDOW.first, WINDOW.last, WINDOW.last_us) == (41, 42, US + 1_001)
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ('{"nonce"', '{"later":1,"nonce"'),
-        ('{"epoch":41', '{"later":1,"epoch":41'),
-        ('"rows":0,', ""),
-        ('"epoch":41', '"epoch":"41"'),
-        ("}],", "}"),
-    ],
-)
-def test_a_window_of_another_version_is_refused(old: str, new: str) -> None:
-    """Who would drop a field could never finish what is begun: the texts would differ."""
-    text = golden("window").decode()
-    assert old in text
-    with pytest.raises(msgspec.DecodeError):
-        Window.from_text(text.replace(old, new, 1))
-
-
 WITH_ROWS = msgspec.structs.replace(
     MANIFEST,
     segments=(
@@ -376,7 +305,7 @@ WITH_ROWS = msgspec.structs.replace(
 
 
 def test_the_rows_of_a_manifest_lie_behind_its_json() -> None:
-    """Nothing of them is encoded; the digest is that of the JSON, which has theirs (rule 4)."""
+    """Nothing of them is encoded; the digest is that of the JSON, which has theirs."""
     data = WITH_ROWS.to_file()
     json_, rows = data[: data.index(b"\n}\n") + 3], b"\n}\nARROW0ARROW1"
     assert data == json_ + rows
@@ -389,7 +318,7 @@ def test_the_rows_of_a_manifest_lie_behind_its_json() -> None:
 
 @pytest.mark.parametrize("name", ["manifest", "manifest_with_refused_rows"])
 def test_a_manifest_that_is_all_json_has_the_digest_of_its_file(name: str) -> None:
-    """`sha256sum` of a manifest without rows is the digest that ledger and records have."""
+    """`sha256sum` of a manifest without rows is the digest that ledger row and state have."""
     data = golden(name)
     assert Manifest.from_file(data, "there") == (GOLDEN_RECORDS[name], digest(data))
     assert manifest_digest(data) == digest(data)
@@ -407,7 +336,7 @@ def test_a_manifest_that_is_all_json_has_the_digest_of_its_file(name: str) -> No
     ids=["cut", "longer", "without rows", "rows that it does not name", "edited"],
 )
 def test_a_manifest_of_another_length_is_refused(data: bytes) -> None:
-    """A byte that nothing names is as wrong as one that is missing (rule 4)."""
+    """A byte that nothing names is as wrong as one that is missing."""
     with pytest.raises(CorruptLog, match=r"there/x\.json (has|cannot)"):
         Manifest.from_file(data, "there/x.json")
 
@@ -423,7 +352,6 @@ def test_a_manifest_of_a_newer_format_says_so_whatever_is_behind_it() -> None:
 def test_a_manifest_adds_up_its_segments() -> None:
     """Rows, bytes and name follow from the fields, and are not written twice."""
     assert (MANIFEST.rows, MANIFEST.bytes) == (1_001, 66_270)
-    assert MANIFEST.attempt == Attempt(41, 3)
     assert GOLDEN_RECORDS["manifest_without_rows"].rows == 0  # type: ignore[attr-defined]
 
 
@@ -438,10 +366,11 @@ def test_records_are_learned_as_they_are_imported() -> None:
     program = """
 import sys
 from pathlib import Path
-from wal_sink.wal.log import Log
-from wal_sink.model import manifest, plan, records
+from wal_sink.wal.store import LogStore
+from wal_sink.checkpoint import checkpoint
+from wal_sink.model import manifest, plan, state
+from wal_sink.progress import report
 from wal_sink.model.codec import Record
-from wal_sink.model.ledger import Window
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
 
 learning = []
@@ -458,7 +387,6 @@ for kind in Record.__subclasses__():
         pass  # a field is missing
 text = Path(sys.argv[1], "plan_with_operations.json").read_bytes()
 assert CassandraPlan.of(plan.Plan.from_json(text, "here")).details.clustering
-Window.from_text(Path(sys.argv[1], "window.json").read_text())
 sys.setprofile(None)
 print(learning)
 """

@@ -11,26 +11,26 @@ from hypothesis import strategies as st
 
 from wal_sink.model.manifest import SegmentRef
 from wal_sink.model.plan import Plan
-from wal_sink.protocol.windows import MOST_READERS, Piece, is_large, share_out
+from wal_sink.protocol.windows import MOST_READERS, SegmentRange, is_large, share_out
 
 PLAN = Plan(key="plan", target="cells", table="cells", columns=())
 MIB = 1024 * 1024
 BASE_US = 1_700_000_000_000_000
 
 
-def window(*sizes: tuple[int, int]) -> list[Piece]:
+def window(*sizes: tuple[int, int]) -> list[SegmentRange]:
     """Return segments of (rows, bytes), as one epoch."""
     found, first_us = [], BASE_US
     for number, (rows, size) in enumerate(sizes):
         segment = SegmentRef(path=f"{number}", rows=rows, bytes=size, digest="")
         found.append(
-            Piece(epoch=3, plan=PLAN, segment=segment, start=0, stop=rows, first_us=first_us)
+            SegmentRange(epoch=3, plan=PLAN, segment=segment, start=0, stop=rows, first_us=first_us)
         )
         first_us += rows
     return found
 
 
-def size_of(share: tuple[Piece, ...]) -> float:
+def size_of(share: tuple[SegmentRange, ...]) -> float:
     """Return a share's part of its segments' bytes."""
     return sum(p.segment.bytes * (p.stop - p.start) / p.segment.rows for p in share)
 
@@ -41,14 +41,14 @@ SEGMENTS = st.lists(
 
 
 @given(SEGMENTS, st.integers(0, 3_000_000), st.integers(0, 40))
-def test_every_row_goes_to_one_task(pieces: list[Piece], above: int, slots: int) -> None:
-    """In one piece or several: together they are the segment, each with its own first timestamp."""
-    shares = share_out(pieces, above_bytes=above, slots=slots)
+def test_every_row_goes_to_one_task(ranges: list[SegmentRange], above: int, slots: int) -> None:
+    """In one range or several: together they are the segment, each with its own first timestamp."""
+    shares = share_out(ranges, above_bytes=above, slots=slots)
     if not shares:
         return
     assert 2 <= len(shares) <= slots - 1
     assert all(shares)
-    for whole in pieces:
+    for whole in ranges:
         parts = sorted(
             (part for share in shares for part in share if part.segment == whole.segment),
             key=lambda part: part.start,
@@ -62,19 +62,19 @@ def test_every_row_goes_to_one_task(pieces: list[Piece], above: int, slots: int)
 
 
 @given(SEGMENTS, st.integers(3, 20))
-def test_the_tasks_get_equal_parts(pieces: list[Piece], slots: int) -> None:
+def test_the_tasks_get_equal_parts(ranges: list[SegmentRange], slots: int) -> None:
     """By bytes, up to a row at either end."""
-    shares = share_out(pieces, above_bytes=0, slots=slots)
-    whole = sum(piece.segment.bytes for piece in pieces)
-    tasks = min(slots - 1, MOST_READERS * len(pieces))
-    row = max(piece.segment.bytes / piece.segment.rows for piece in pieces)
+    shares = share_out(ranges, above_bytes=0, slots=slots)
+    whole = sum(rows.segment.bytes for rows in ranges)
+    tasks = min(slots - 1, MOST_READERS * len(ranges))
+    row = max(rows.segment.bytes / rows.segment.rows for rows in ranges)
     assert all(size_of(share) <= whole / tasks + 2 * row for share in shares)
 
 
 def test_segments_of_one_size_stay_whole() -> None:
     """A segment that two tasks read is verified twice."""
     shares = share_out(window(*[(100, MIB)] * 6), above_bytes=0, slots=4)
-    assert [[piece.segment.path for piece in share] for share in shares] == [
+    assert [[rows.segment.path for rows in share] for share in shares] == [
         ["0", "1"],
         ["2", "3"],
         ["4", "5"],
@@ -109,8 +109,8 @@ def test_a_segment_has_few_readers() -> None:
     assert len(share_out(window((1, MIB)), above_bytes=0, slots=9)) == 0, "one row is one share"
 
 
-def test_rule_15_what_is_sent_once_is_not_shared_out() -> None:
+def test_what_is_sent_once_is_not_shared_out() -> None:
     """Rows with lists: Spark runs a task again that has failed, and two copies of a slow one."""
-    pieces = window((10_000, 40 * MIB), (10_000, 40 * MIB))
-    one = msgspec.structs.replace(pieces[1], plan=msgspec.structs.replace(PLAN, sent_once=True))
-    assert not share_out([pieces[0], one], above_bytes=MIB, slots=9)
+    ranges = window((10_000, 40 * MIB), (10_000, 40 * MIB))
+    one = msgspec.structs.replace(ranges[1], plan=msgspec.structs.replace(PLAN, sent_once=True))
+    assert not share_out([ranges[0], one], above_bytes=MIB, slots=9)

@@ -186,10 +186,6 @@ class Published(NamedTuple):
 learn()
 
 
-_PARTITIONS = "spark.sql.shuffle.partitions"
-"""Spark never changes it after a query's first batch, except by its offline state repartition."""
-
-
 class Execution(NamedTuple):
     """One run's computation of an epoch, as Spark names it to its tasks."""
 

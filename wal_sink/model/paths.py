@@ -123,7 +123,7 @@ REFUSED = Name("refused/<epoch>/<rows>-<file>", RefusedName)
 REFUSED_ROW = Name("refused/<epoch>/1-<target>-<us>.arrow", RefusedRowName)
 PLAN = Name("plans/<target>-<plan>.json", PlanName)
 REPORT = Name("report-<target>.json", str)
-AGREED = "agreed.json"
+AGREED = "plans/agreed.json"
 
 _IN_SEGMENTS = Name("segments/<epoch>/<file>", lambda epoch, _: int(epoch))
 

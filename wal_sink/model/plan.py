@@ -91,7 +91,7 @@ class Plan(Record, frozen=True, kw_only=True):
 
 
 class Agreed(Record, frozen=True, kw_only=True):
-    """`agreed.json`: the plans by which tasks check rows; replaced as a run starts."""
+    """`plans/agreed.json`: the plans by which tasks check rows; replaced as a run starts."""
 
     key: str
     """Of the schema and the options for which they were made: `several_plans_key`."""

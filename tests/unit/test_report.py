@@ -1,0 +1,238 @@
+"""What a flusher reports, and what others conclude: whether it is alive, and where it has stopped."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import uuid
+
+import pytest
+
+from state_backends import open_backend
+from wal_sink.errors import CorruptLog, TargetUnavailable
+from wal_sink.flush import report as reporter
+from wal_sink.flush.report import Reporter
+from wal_sink.progress.report import (
+    ENDED,
+    SILENT_S,
+    ErrorReport,
+    FlusherReport,
+    age_s,
+    is_alive,
+    read_report,
+    stopping_error,
+    this_process,
+)
+from wal_sink.testing.faults import Faults, FaultyBackend
+from wal_sink.wal.store import LogStore
+
+NOW_US = 1_700_000_000_000_000
+TARGET = "cassandra"
+PATH = "report-cassandra.json"
+
+
+def report(flusher: str = "elsewhere:1", doing: str = "writing") -> FlusherReport:
+    return FlusherReport(flusher=flusher, doing=doing, heartbeat_us=NOW_US)
+
+
+def error(*, transient: bool) -> ErrorReport:
+    kind = "TargetUnavailable" if transient else "CorruptLog"
+    return ErrorReport(
+        kind=kind, what="it", remedy="do", epoch=3, at_us=NOW_US, transient=transient
+    )
+
+
+def after(seconds: float) -> int:
+    return NOW_US + int(seconds * 1_000_000)
+
+
+def test_flusher_that_reported_lately_is_alive() -> None:
+    """By the clock of its host, which may be as much ahead."""
+    for age, alive in ((0, True), (SILENT_S, True), (-SILENT_S, True), (SILENT_S + 1, False)):
+        assert is_alive(report(), after(age)) is alive
+        assert age_s(report(), after(age)) == age
+    assert not is_alive(report(), after(-SILENT_S - 1))
+    assert not is_alive(None, NOW_US)
+    assert not is_alive(report(doing=ENDED), NOW_US)
+
+
+def test_process_of_this_host_that_is_gone_is_dead() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        gone.wait()
+    host = socket.gethostname()
+    assert not is_alive(report(f"{host}:{gone.pid}"), NOW_US)
+    assert is_alive(report(f"{host}:{os.getpid()}"), NOW_US)
+    assert is_alive(report(f"elsewhere:{gone.pid}"), NOW_US), "it is another host's number"
+
+
+def test_error_that_stays_is_told_to_those_who_wait() -> None:
+    """One that passes by itself is not; nor is one of a flusher that is gone for long."""
+    stopped = FlusherReport(
+        flusher="elsewhere:1", doing="", heartbeat_us=NOW_US, error=error(transient=False)
+    )
+    raised = stopping_error(stopped, NOW_US)
+    assert isinstance(raised, CorruptLog)
+    assert (raised.what, raised.remedy) == ("it", "do")
+    assert isinstance(stopping_error(stopped, after(SILENT_S + 1)), CorruptLog)
+    assert stopping_error(stopped, after(10 * SILENT_S)) is None
+    passing = FlusherReport(
+        flusher="elsewhere:1", doing="", heartbeat_us=NOW_US, error=error(transient=True)
+    )
+    assert stopping_error(passing, NOW_US) is None
+    assert stopping_error(None, NOW_US) is None
+
+
+# --- the flusher's side ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> LogStore:
+    """A log in memory; reports come a hundred times as fast."""
+    monkeypatch.setattr(reporter, "REPORT_S", 0.1)
+    monkeypatch.setattr(reporter, "_CHECK_S", 0.02)
+    return LogStore(open_backend(f"memory://{uuid.uuid4().hex}/log"))
+
+
+class Clock:
+    """Every report has another time."""
+
+    def __init__(self) -> None:
+        self.us = NOW_US
+
+    def __call__(self) -> int:
+        self.us += 1
+        return self.us
+
+
+def heartbeats(store: LogStore, enough: int) -> None:
+    """Wait until so many different reports were there; on a busy machine each may be late."""
+    times: set[int | None] = set()
+    until_s = time.monotonic() + 30
+    while len(times) < enough:
+        assert time.monotonic() < until_s, f"{len(times)} reports in 30 s"
+        last = read_report(store, TARGET)
+        times.add(last and last.heartbeat_us)
+        time.sleep(0.01)
+
+
+def quiet(store: LogStore, for_s: float) -> bool:
+    """Return True if no report comes meanwhile."""
+    before = read_report(store, TARGET)
+    time.sleep(for_s)
+    return read_report(store, TARGET) == before
+
+
+def test_flusher_in_a_long_request_goes_on_reporting(store: LogStore) -> None:
+    """And says what it does."""
+    own = Reporter(store, TARGET, Clock())
+    with own.beating():
+        assert quiet(store, 0.3), "it has not said anything"
+        own.report("writing", 7)
+        heartbeats(store, 4)
+        last = read_report(store, TARGET)
+        assert last is not None
+        assert (last.doing, last.flusher) == ("writing epoch 7", this_process())
+        own.failed(TargetUnavailable("down", "wait"), wait_s=9)
+        heartbeats(store, 3)
+        last = read_report(store, TARGET)
+        assert last is not None
+        assert last.doing == "trying again at epoch 7: 1 try, the next in 9 s"
+        assert last.error is not None
+        assert last.error.epoch == 7
+    own.ended()
+    last = read_report(store, TARGET)
+    assert last is not None
+    assert last.doing == ENDED
+    assert quiet(store, 0.3)
+
+
+def test_error_stays_until_its_epoch_is_flushed(store: LogStore) -> None:
+    """A pass that ends without what had failed says nothing about it."""
+    own = Reporter(store, TARGET, Clock())
+    own.report("writing", 7)
+    own.failed(TargetUnavailable("down", "wait"), wait_s=9)
+    own.succeeded(flushed=6)
+    last = read_report(store, TARGET)
+    assert last is not None
+    assert last.error is not None
+    own.succeeded(flushed=7)
+    last = read_report(store, TARGET)
+    assert last is not None
+    assert last.error is None
+
+
+def test_flusher_that_hangs_goes_silent(store: LogStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread says nothing, for longer than any step takes: others are to know."""
+    monkeypatch.setattr(reporter, "HUNG_S", 0.5)
+    own = Reporter(store, TARGET, Clock())
+    with own.beating():
+        own.report("writing", 7)
+        heartbeats(store, 2)
+        time.sleep(0.8)
+        assert quiet(store, 0.5)
+        own.report("writing", 8)
+        heartbeats(store, 2)
+
+
+def test_flusher_of_a_command_lets_a_living_one_report(store: LogStore) -> None:
+    """It writes over a dead one."""
+    guest = Reporter(store, TARGET, lambda: NOW_US, gives_way=True)
+    store.replace(PATH, report().to_json())
+    guest.report("reading", None)
+    assert read_report(store, TARGET) == report()
+    later = Reporter(store, TARGET, lambda: after(SILENT_S + 1), gives_way=True)
+    later.report("reading", None)
+    last = read_report(store, TARGET)
+    assert last is not None
+    assert last.flusher == this_process()
+
+
+def test_end_does_not_hide_another_flusher(store: LogStore) -> None:
+    own = Reporter(store, TARGET, Clock())
+    own.report("starting", None)
+    store.replace(PATH, report().to_json())
+    own.ended()
+    assert read_report(store, TARGET) == report()
+
+
+def test_two_flushers_of_a_query_are_warned_of(
+    store: LogStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An older driver may hang and flush on for days: rows are exact, and nothing else would tell."""
+    store.replace(PATH, report("elsewhere:1").to_json())
+    own = Reporter(store, TARGET, Clock())
+    own.report("starting", None)
+    assert not caplog.messages, "who reported before this one may have ended"
+    store.replace(PATH, report("elsewhere:1").to_json())
+    own.report("waiting", None)
+    (text,) = caplog.messages
+    assert "another process flushes this query, too: elsewhere:1" in text
+
+
+def test_report_that_cannot_be_written_stops_nothing(
+    store: LogStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    faults = Faults(at=0, error=OSError, matching="replace")
+    own = Reporter(LogStore(FaultyBackend(store.backend, faults)), TARGET, Clock())
+    own.report("starting", None)
+    assert faults.injected
+    assert f"{PATH} cannot be written" in caplog.text
+
+
+def test_run_that_is_told_to_stop_is_reported_at_once(store: LogStore) -> None:
+    """A `commit()` that waits for space in another process learns it from here alone."""
+    stopping = [""]
+    own = Reporter(store, TARGET, Clock(), stopping=lambda: stopping[0])
+    with own.beating():
+        own.report("waiting", None)
+        stopping[0] = "run-7"
+        until_s = time.monotonic() + 30
+        while True:
+            last = read_report(store, TARGET)
+            if last is not None and last.stopping == "run-7":
+                break
+            assert time.monotonic() < until_s
+            time.sleep(0.01)
