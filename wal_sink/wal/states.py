@@ -32,8 +32,11 @@ def newest(store: LogStore) -> State | None:
     while True:
         numbers = _numbers(store)
         if not numbers:
-            _refuse_lost(store)
-            return None
+            if not store.list(paths.MANIFEST.folder):
+                return None
+            if not _numbers(store):  # else the first run has made the log since the first listing
+                raise _lost(store)
+            continue
         state = store.read_record(State, paths.STATE.path(numbers[-1]))
         if state is not None:
             return state
@@ -85,10 +88,9 @@ def _numbers(store: LogStore) -> list[int]:
     return sorted(number for number in found if number is not None)
 
 
-def _refuse_lost(store: LogStore) -> None:
-    if store.list(paths.MANIFEST.folder):
-        raise CorruptLog(
-            f"{store.url}/{paths.STATE.folder} is empty, and the log has manifests.",
-            f"Restore {store.url} from a copy: the folder as a whole, with the checkpoint of the same moment."
-            " If there is no copy, start the query with a new checkpoint.",
-        )
+def _lost(store: LogStore) -> CorruptLog:
+    return CorruptLog(
+        f"{store.url}/{paths.STATE.folder} is empty, and the log has manifests.",
+        f"Restore {store.url} from a copy: the folder as a whole, with the checkpoint of the same moment."
+        " If there is no copy, start the query with a new checkpoint.",
+    )

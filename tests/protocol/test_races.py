@@ -1,0 +1,43 @@
+"""What two processes meet that act at one moment: no error that is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from state_backends import StateBackend
+from tests.protocol.engine import World, in_memory
+from wal_sink.testing.faults import Faults, FaultyBackend
+from wal_sink.wal.states import newest
+from wal_sink.wal.store import LogStore
+
+
+class Interrupted(FaultyBackend):
+    """A store that lets another process act once, before the first listing of a folder."""
+
+    def __init__(self, backend: StateBackend, folder: str, act: Callable[[], object]) -> None:
+        super().__init__(backend, Faults())
+        self._folder, self._act = folder, act
+        self._acted = False
+
+    def list(self, prefix: str = "") -> list[str]:
+        """List a folder; before the one that is meant, let the other process act."""
+        if prefix == self._folder and not self._acted:
+            self._acted = True
+            self._act()
+        return super().list(prefix)
+
+
+@pytest.fixture
+def world() -> World:
+    """A new query in memory."""
+    return World(*in_memory())
+
+
+def test_log_made_between_two_listings_is_no_lost_state(world: World) -> None:
+    """The reader lists `state/` before the first run publishes, and `manifests/` after."""
+    backend = Interrupted(world.log_backend, "manifests/", lambda: world.run().publish([("a", 1)]))
+    state = newest(LogStore(backend))
+    assert state is not None
+    assert state.last.epoch == 0
