@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from state_backends import StateBackend
-from tests.protocol.engine import World, in_memory
+from tests.protocol.engine import World, in_memory, until_idle
 from wal_sink.testing.faults import Faults, FaultyBackend
 from wal_sink.wal.states import newest
 from wal_sink.wal.store import LogStore
@@ -41,3 +41,17 @@ def test_log_made_between_two_listings_is_no_lost_state(world: World) -> None:
     state = newest(LogStore(backend))
     assert state is not None
     assert state.last.epoch == 0
+
+
+def test_flusher_with_an_old_ledger_row_reads_it_again(world: World) -> None:
+    """Another flusher has moved the row, and the log was trimmed: nothing went back."""
+    run = world.run()
+    run.batch([("a", 1)])
+    first = world.flusher()
+    until_idle(first)
+    run.batch([("b", 2)])
+    world.flush()
+    run.batch([("c", 3)])
+    until_idle(first)
+    assert world.table() == {"a": 1, "b": 2, "c": 3}
+    assert "went back" not in world.state.changed.why

@@ -67,8 +67,14 @@ class TargetConnection:
             if receipts and isinstance(session, StagedSession):
                 _discard(session, receipts)
 
-    def row(self) -> LedgerRow | None:
-        """Return the ledger row; None if there is none. It is read once, and again after an error."""
+    def row(self, marked: LedgerRow | None = None) -> LedgerRow | None:
+        """Return the ledger row; None if there is none. It is read once, and again after an error.
+
+        :param marked: the row as the state that was just read has it. A kept row that differs is read again: if another
+            flusher has moved it, or an operator, it would look like that of a target that went back.
+        """
+        if marked is not None:
+            self._row_is_known &= self._row is not None and self._row._replace(sending=0) == marked
         if not self._row_is_known:
             with self.session() as session:
                 row = session.read()

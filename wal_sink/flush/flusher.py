@@ -159,7 +159,9 @@ class Flusher:
         self.mark = target.mark.epoch
         if committed < target.first:
             return self._idle("nothing is checkpointed yet")
-        row = self._connection.row()
+        row = self._connection.row(
+            LedgerRow(state.query_id, state.log_id, target.mark.epoch, target.mark.digest)
+        )
         after = target.mark.epoch if row is None else min(row.epoch, target.mark.epoch)
         chain = self._manifests.chain(state, after)
         decision = decide(state, self._name, committed, row, chain, WINDOW_EPOCHS)
