@@ -8,6 +8,7 @@ import pytest
 
 from state_backends import StateBackend
 from tests.protocol.engine import World, in_memory, until_idle
+from wal_sink.errors import Fenced
 from wal_sink.testing.faults import Faults, FaultyBackend
 from wal_sink.wal.states import newest
 from wal_sink.wal.store import LogStore
@@ -55,3 +56,14 @@ def test_flusher_with_an_old_ledger_row_reads_it_again(world: World) -> None:
     until_idle(first)
     assert world.table() == {"a": 1, "b": 2, "c": 3}
     assert "went back" not in world.state.changed.why
+
+
+def test_run_whose_segments_are_garbage_is_fenced(world: World) -> None:
+    """Another run has opened meanwhile, and has deleted what the former one left."""
+    former = world.run()
+    former.batch([("a", 1)])
+    former.write_offsets()
+    reports = former.tasks([("b", 2)])
+    world.run().publish([("c", 3)])
+    with pytest.raises(Fenced):
+        former.commit(reports)

@@ -109,7 +109,11 @@ class Publisher:
                     self._checkpoint.url,
                 )
                 return None
-            self._refuse_missing_files(epoch, batch.files)
+            try:
+                self._refuse_missing_files(epoch, batch.files)
+            except SegmentNotVisible:
+                self._refuse_superseded(execution, offsets)
+                raise
         except (OSError, WalSinkError):
             discard(self._store, appended)
             raise
@@ -195,6 +199,16 @@ class Publisher:
             if predecessor is None or self._backpressure.admits(state, execution, predecessor):
                 return predecessor
             self._backpressure.pause()
+
+    def _refuse_superseded(self, execution: Execution, offsets: Offsets) -> None:
+        """Raise `Fenced` if another run has opened: it has deleted the segments of this one as garbage."""
+        protocol.predecessor_for(
+            _there(newest(self._store)),
+            execution.run_id,
+            execution.epoch,
+            offsets.digest,
+            self._checkpoint.last_commit(),
+        )
 
     def _manifest(self, batch: Appended, offsets: Offsets, predecessor: Predecessor) -> Manifest:
         """Make the manifest, which continues timestamps and sums of its predecessor."""
