@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from state_backends import StateBackend
+from state_backends import StateBackend, open_backend
 from tests.protocol.engine import World, in_memory, until_idle
+from wal_sink.checkpoint import checkpoint
 from wal_sink.errors import Fenced
 from wal_sink.testing.faults import Faults, FaultyBackend
 from wal_sink.wal.states import newest
@@ -67,3 +69,22 @@ def test_run_whose_segments_are_garbage_is_fenced(world: World) -> None:
     world.run().publish([("c", 3)])
     with pytest.raises(Fenced):
         former.commit(reports)
+
+
+def test_checkpoint_is_synced_in_the_order_of_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark goes on after the newest file of `offsets/`, so `commits/` before it is durable first."""
+    place, synced = tmp_path / "checkpoint", list[str]()
+    world = World(open_backend(str(place)), open_backend(str(tmp_path / "log")))
+    run = world.run()
+    run.batch([("a", 1)])
+
+    def sync(path: Path) -> bool:
+        if path.is_file():
+            synced.append(str(path.relative_to(place)))
+        return path.exists()
+
+    monkeypatch.setattr(checkpoint, "_sync", sync)
+    run.publish([("b", 2)])
+    assert synced == ["commits/0", "offsets/1"]

@@ -177,20 +177,21 @@ class Checkpoint:
         return found
 
     def make_durable(self, paths: Iterable[str]) -> None:
-        """Sync files of Spark's that are in a local folder, with their checksum files and folders.
+        """Sync files of Spark's that are in a local folder, with their checksum files and folders, in this order.
 
-        Another kind of store keeps what it has acknowledged. Files that Spark has purged are passed.
+        A power loss in between leaves the first ones. Another kind of store keeps what it has acknowledged. Files
+        that Spark has purged are passed.
 
         :raises OSError: a file could not be synced, so its content must not be acted on.
         """
         root = local_folder(self.url)
         if root is None:
             return
-        files = [root / path for path in paths]
-        # Hadoop reads a file only if its checksum file agrees.
-        pairs = [pair for file in files for pair in (file, file.with_name(f".{file.name}.crc"))]
-        for folder in {file.parent for file in pairs if _sync(file)}:
-            _sync(folder)
+        for file in (root / path for path in paths):
+            # Hadoop reads a file only if its checksum file agrees.
+            pair = (file, file.with_name(f".{file.name}.crc"))
+            if any([_sync(each) for each in pair]):
+                _sync(file.parent)
 
     def offsets_digest(self, epoch: int) -> str | None:
         """Return the digest of what `offsets` reads; None also where its version is not known."""
