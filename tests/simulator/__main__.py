@@ -8,7 +8,6 @@ import random
 import re
 import sys
 from collections import Counter
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -16,8 +15,7 @@ from rich.table import Table
 from tests.simulator.campaign import Campaign, Played, prepare, run
 from tests.simulator.history import Outcome, play
 from tests.simulator.trace import Trace
-from tests.simulator.without import named
-from tests.simulator.without import report as report_bugs
+from tests.simulator.without import named, report_bugs
 
 
 def main() -> int:
@@ -27,9 +25,8 @@ def main() -> int:
         return report_bugs(
             named(arguments.without),
             seed=arguments.seed or 1,
-            histories=arguments.histories or 10_000,
+            histories=arguments.histories or 300,
             processes=arguments.processes,
-            known=arguments.known,
         )
     if arguments.seed is not None and arguments.histories is None and arguments.minutes is None:
         return _replay(arguments.seed)
@@ -62,8 +59,8 @@ def report(console: Console, played: Played) -> None:
         table.add_row(what, f"{times:,}")
     console.print(table)
     console.print(
-        f"{played.histories:,} histories in {played.seconds:.0f} s: {played.per_second:.0f} a second,"
-        f" {played.per_cpu_second:.0f} a second of CPU time"
+        f"{played.histories:,} histories in {played.seconds:.0f} s,"
+        f" {played.histories / played.cpu_seconds:.0f} a second of CPU time"
     )
     kinds = Counter(_kind(outcome) for outcome in played.failures)
     for kind, times in kinds.most_common():
@@ -99,13 +96,6 @@ def _arguments() -> argparse.Namespace:
         metavar="NAME",
         help="put in the bugs of tests/mutants/bugs.txt whose names have this in them, one at a time,"
         " and say after how many histories each is found, and which share of them is; all: every one",
-    )
-    parser.add_argument(
-        "--known",
-        metavar="FILE",
-        type=Path,
-        default=Path(__file__).with_name("found.txt"),
-        help="the seed that found each bug last, where --without looks first; it gets what is found now",
     )
     parser.add_argument("--go-on", action="store_true", help="go on after a failure")
     return parser.parse_args()

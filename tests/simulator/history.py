@@ -1,89 +1,23 @@
-"""One history: a query's life of a few dozen steps, with the faults that it has drawn, and its end."""
+"""One history: steps that are drawn from a seed, then an end without faults: everything has to arrive."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from typing import NamedTuple
 
-from tests.simulator.commands import Commands
-from tests.simulator.disasters import Disasters
-from tests.simulator.driver import Driver
-from tests.simulator.ending import end
-from tests.simulator.flushing import Flushing
+from tests.simulator.actions import Actions
 from tests.simulator.machine import MACHINE
-from tests.simulator.process import (
-    FOLDERS,
-    VERBS,
-    Counts,
-    Fault,
-    Process,
-    Thread,
-    a_change,
-    any_call,
-    of_kind,
-)
-from tests.simulator.site import Site
-from tests.simulator.swarm import FAULTS, Operation, Swarm, acted
+from tests.simulator.process import Fault, Process
+from tests.simulator.processes import Driver, Flushing
 from tests.simulator.trace import Trace
-from tests.simulator.world import World
-from wal_sink.flush import run_history
-from wal_sink.model import paths
-from wal_sink.protocol import windows
-from wal_sink.wal import runs as wal_runs
-from wal_sink.wal import trim
+from tests.simulator.world import Swarm, World
+from wal_sink.progress.status import Status, read_status
+from wal_sink.protocol.retention import Retention
 
-_MOST_DRIVERS = 4
-_DAY_S = 86_400
-_CALLS_HIT: tuple[Counts | None, ...] = (any_call, a_change, a_change, None)
-"""Which calls a fault may hit: any, one that changes something, as most calls read, or one of a kind."""
-_CHANGES = 8
-_FEW = 3
-_KINDS = (
-    *(of_kind(frozenset((verb,)), frozenset()) for verb in VERBS),
-    *(of_kind(frozenset(), frozenset((folder,))) for folder in FOLDERS),
-    *[lambda verb, _what: verb == "delete"] * 3,
-    *[lambda verb, what: verb == "read" and what.startswith("flusher")] * 3,
-)
-"""Kinds of calls: by what they do, or with what. So a rare one is hit as often as one of many."""
-_MAY_STAND_STILL = (
-    "a micro-batch",
-    "flush",
-    "rewind",
-    "a rewind beside flushers",
-    "any command",
-    "detach or attach",
-)
-_RARE_FIRST = 0.5
-"""How probable it is that those who overtake begin with any operation, a rare one as soon as another."""
-_TELLING = {
-    "operators",
-    "detached targets",
-    "ledgers",
-    "restored targets",
-    "restored backups",
-    "checkpoints set back",
-    "refused rows",
-}
-"""What changes what is to be flushed: where others do it, one that stands still is wrong."""
-_THE_SAME = 0.2
-"""How probable it is that the first of them does what the one that stands still does."""
-_GOES_ON = 0.4
-"""How probable it is that the query goes on meanwhile, with some micro-batches and their flush."""
-_GOES_BACK = 0.3
-"""How probable it is that a query that came from another sink goes back to it at first."""
-_AGAIN = (0, 0, 0, 1, 3)
-"""How often one that goes on may stand still once more."""
-_LATER = 0.4
-"""How probable it is that some time has passed as it goes on."""
-_RACES = 0.5
-"""How probable it is that a newer driver comes to the epoch at which one stands still."""
-_OF_CALLS = {"crashes", "lost answers", "late calls"}
+_ROUNDS = 60
+"""After so many rounds without faults everything is in the targets, or never will be."""
 
 
 class Outcome(NamedTuple):
@@ -92,496 +26,256 @@ class Outcome(NamedTuple):
     seed: int
     violations: tuple[str, ...]
     counts: Counter[str]
-    """How often each thing happened."""
-    faults: frozenset[str]
-    """What it had drawn."""
 
 
-def play(seed: int, trace: Trace | None = None, among: tuple[str, ...] = FAULTS) -> Outcome:
-    """Play one history from its seed, to its end or to its first violation."""
-    trace = trace or Trace()
-    MACHINE.reset(seed)
-    chance = random.Random(f"{seed} steps")
-    swarm = Swarm.drawn(chance, among)
-    world = World(swarm, chance, trace)
-    trace.say(f"seed {seed}: {', '.join(sorted(swarm.faults))}")
-    with _heard(world), _limits(world):
-        history = History(world)
-        history.run()
-    return Outcome(seed, tuple(world.judge.violations), world.counts, swarm.faults)
+class Step(NamedTuple):
+    """What may be the next step."""
 
-
-@contextlib.contextmanager
-def _heard(world: World) -> Iterator[None]:
-    """Let the judge hear what the product logs."""
-    logger = logging.getLogger("wal_sink")
-    logger.addHandler(world.judge)
-    try:
-        yield
-    finally:
-        logger.removeHandler(world.judge)
-
-
-@contextlib.contextmanager
-def _limits(world: World) -> Iterator[None]:
-    """Let some histories have few records and small windows: then a thousand epochs are soon over."""
-    records, epochs, void = trim.RECORDS_KEPT, windows.WINDOW_EPOCHS, wal_runs.VOID_KEPT
-    runs = wal_runs.RUNS_KEPT, wal_runs._FORGOTTEN_TOGETHER
-    seen = run_history._RUNS_KEPT
-    if "few records" in world.swarm:
-        wal_runs.VOID_KEPT, run_history._RUNS_KEPT = world.chance.choice(
-            ((1, 1), (3, 2), (void, seen))
-        )
-        trim.RECORDS_KEPT = world.chance.choice((2, 4))
-        wal_runs.RUNS_KEPT, wal_runs._FORGOTTEN_TOGETHER = world.chance.choice(((2, 1), (3, 2)))
-    if "small windows" in world.swarm:
-        windows.WINDOW_EPOCHS = world.chance.choice((1, 2, 3))
-    try:
-        yield
-    finally:
-        trim.RECORDS_KEPT, windows.WINDOW_EPOCHS, wal_runs.VOID_KEPT = records, epochs, void
-        run_history._RUNS_KEPT = seen
-        wal_runs.RUNS_KEPT, wal_runs._FORGOTTEN_TOGETHER = runs
+    fault: str | None
+    """The fault that a history must have drawn; None: none."""
+    weight: int
+    act: Callable[[], None]
 
 
 class History:
-    """Plays one history."""
+    """A history, step by step."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.drivers: list[Driver] = []
-        self.flushers: list[Flushing] = []
-        """Those in processes of their own."""
-        if "trim delay" in world.swarm:
-            world.retention_s = world.chance.choice((60.0, 3_600.0))
-            if "clock jumps" not in world.swarm:
-                world.judge.retention_s = world.retention_s
-        if "clock jumps" in world.swarm:
-            world.judge.clocks_agree = False
-            for database in world.databases.values():
-                database.one_node_ahead = world.chance.random() < 0.5
-            world.future = world.judge.future = world.chance.random() < 0.5
-        if "purges" in world.swarm:
-            world.batches_retained = world.chance.choice((1, 2, 4))
-        if "budget" in world.swarm:
-            world.max_bytes = world.judge.max_bytes = world.chance.choice((500, 2_000))
-        if "migrated queries" in world.swarm:
-            world.site.migrate(world.query_id, world.chance.randint(1, 3))
-        self._is_over = False
-        self.commands, self.disasters = Commands(self), Disasters(self)
-        swarm = world.swarm
-        self._table = [o for o in self._operations() if o.fault is None or o.fault in swarm]
-
-    def run(self) -> None:
-        """Play the steps, then the end; stop at the first violation."""
-        chance, judge = self.world.chance, self.world.judge
-        self.new_driver(self.world.site)
-        if "migrated queries" in self.world.swarm and chance.random() < _GOES_BACK:
-            self._go_back_to_another_sink()
-        for _ in range(self.world.swarm.steps):
-            table = self._steps()
-            (step,) = chance.choices(table, [each.weight for each in table])
-            if step.is_possible():
-                step.act()
-            if judge.violations or self._is_over:
-                break
-        else:
-            end(self)
-        for process in list(MACHINE.processes.values()):
-            process.kill()
-
-    def _go_back_to_another_sink(self) -> None:
-        """Let the first start die before it has begun the log, and another sink go on for some epochs."""
-        driver = self.drivers[-1]
-        driver.process.arm(
-            Fault.CRASH_BEFORE, 1, lambda verb, what: (verb, what) == ("create", "log.json")
+    def __init__(self, seed: int, trace: Trace) -> None:
+        MACHINE.reset(seed)
+        self.chance = random.Random(seed)
+        swarm = Swarm.drawn(self.chance)
+        self.world = World(swarm, self.chance, trace)
+        self.actions = Actions(self.world)
+        self.io_fault = self.chance.choice((0.05, 0.2, 0.4))
+        self.steps = self.chance.choice((15, 30, 45, 70))
+        trace.say(f"=== {sorted(swarm)}, retention {self.world.retention}")
+        actions = self.actions
+        steps = (
+            Step(None, 30, self.drive),
+            Step(None, 30, self.flush),
+            Step(None, 3, self.stop),
+            Step(None, 4, lambda: self.world.time_passes(self.chance.choice((1, 30, 300)))),
+            Step("poison rows", 3, lambda: self.drive(poison=True)),
+            Step("passed batches", 2, self.pass_by),
+            Step("two drivers", 4, self.second_driver),
+            Step("other flushers", 4, self.other_flusher),
+            Step("outages", 4, actions.outage),
+            Step("full disks", 3, actions.fill_disk),
+            Step("clock jumps", 3, actions.clock_jump),
+            Step("power losses", 3, actions.lose_power),
+            Step("restored targets", 2, actions.restore_target),
+            Step("restored queries", 4, actions.save),
+            Step("restored queries", 2, lambda: actions.restore_query(targets=True)),
+            Step("restored logs", 3, actions.save),
+            Step("restored logs", 1, lambda: actions.restore_query(targets=False)),
+            Step("checkpoints set back", 3, actions.set_back),
+            Step("moves", 1, actions.move),
+            Step("clones", 2, actions.clone),
+            Step("given-up epochs", 2, actions.give_up_next),
+            Step("several targets", 1, actions.give_up_target),
+            Step("changed targets", 2, actions.change_targets),
         )
-        driver.batch(1)
-        self.end_process(driver.process)
-        self.world.site.migrate(self.world.query_id, self.world.chance.randint(1, 2))
-        self.new_driver(self.world.site)
+        self.table = [step for step in steps if step.fault is None or step.fault in swarm]
 
-    def _operations(self) -> tuple[Operation, ...]:
-        """Return what may be the next step of a history."""
-        several = self.world.several
-        return (
-            Operation("a micro-batch", None, 40, self.batch),
-            Operation("flush", None, 40, self.flush),
-            Operation("wake a thread", None, 20, self._wake, lambda: bool(self.standing())),
-            Operation("time passes", None, 6, self._time),
-            Operation("overtaken", "zombies", 20, self._overtaken),
-            Operation("restart", None, 4, self._restart),
-            Operation("restart", "restarts", 12, self._restart),
-            Operation("a row that ends the run", "poison rows", 8, self._poison),
-            Operation(
-                "a batch passes the sink by",
-                "batch writer",
-                3,
-                self._pass_by,
-                lambda: not self.world.site.log.paths(paths.CLAIM.folder),
-            ),
-            Operation("told to stop", "stopped queries", 10, self._tell_to_stop),
-            Operation("a driver beside others", "standing drivers", 10, self._stand_by),
-            Operation("two attempts", "standing drivers", 8, self._two_attempts),
-            Operation("kill", "crashes", 6, self._kill),
-            Operation("a flusher of its own", "other flushers", 6, self._other_flusher),
-            Operation("outage", "outages", 5, self._outage),
-            Operation("full disk", "full disks", 4, self._full_disk),
-            Operation("clock jump", "clock jumps", 6, self._clock),
-            Operation("repartition", "repartitions", 6, self._repartition),
-            *self.commands.operations(several=several),
-            *self.disasters.operations(),
-        )
+    def play(self) -> None:
+        """Play the steps, then the end."""
+        for _ in range(self.steps):
+            if self.world.checker.violations:
+                return
+            step = self.chance.choices(self.table, [step.weight for step in self.table])[0]
+            step.act()
+        self.end()
 
-    def _steps(self) -> list[Operation]:
-        """Return what may be the next step."""
-        return [step for step in self._table if not self._is_spent(step)]
+    # --- steps ---
 
-    def _is_spent(self, step: Operation) -> bool:
-        """Whether others act by a step, and have acted as often as they may."""
-        return step.acts and acted(self.world.counts) >= self.world.swarm.most_acts
+    def drive(self, *, poison: bool = False) -> None:
+        """Let a driver go on: with the batch that stalled, or with another one."""
+        driver = self.driver()
+        self._arm(driver.process)
+        if driver.main.stalled:
+            driver.main.go_on()
+        elif driver.process.alive:
+            driver.batch(self.chance.randrange(4), poison=poison)
+        driver.process.disarm()
+        self._see_to(driver.error)
+        driver.error = ""
 
-    # --- turns ------------------------------------------------------------------------------------
-
-    def turn(self, process: Process, act: Callable[[], None], calls: int = 30) -> None:
-        """Let a process act; a fault may be armed, at one of its first calls."""
-        world = self.world
-        faults = world.swarm.io_faults
-        if world.chance.random() < world.swarm.io_fault:
-            self._arm(process, faults, calls)
-        act()
-        process.disarm()
-        if not process.alive:
-            self._bury(process)
-
-    def _arm(self, process: Process, faults: Sequence[Fault], calls: int) -> None:
-        """Arm a fault at one of the first calls, at one of the first that change something, or of a kind."""
-        chance = self.world.chance
-        counts = chance.choice(_CALLS_HIT)
-        most = calls if counts is any_call else _CHANGES if counts is a_change else _FEW
-        process.arm(chance.choice(faults), chance.randint(1, most), counts or chance.choice(_KINDS))
-
-    def _overtaken(self) -> None:
-        """Let somebody stand still in the middle of something, others act, and it go on."""
-        chance = self.world.chance
-        self.world.happened("overtaken")
-        before = {id(thread) for thread in self.standing()}
-        act = chance.choice([o for o in self._steps() if o.name in _MAY_STAND_STILL])
-        self._stand_still_in(act)
-        if act.act == self.batch and chance.random() < _RACES:
-            self.world.happened("two drivers at one epoch")
-            self.new_driver(self._driver().site)
-            self._stand_still_in(act)
-        standing = [thread for thread in self.standing() if id(thread) not in before]
-        for operation in self._meanwhile(act):
-            if self._is_spent(operation) or self.world.judge.violations:
-                continue
-            if operation.is_possible():
-                operation.act()
-        if chance.random() < _LATER:
-            self.world.time_passes(chance.choice((2, 40, 130, 4_000)))
-        chance.shuffle(standing)
-        for thread in standing:
-            for _ in range(chance.choice(_AGAIN)):
-                self._stand_still_again(thread)
-            if thread.stands_still and not self.world.judge.violations:
-                self.turn(thread.process, thread.go_on)
-
-    def _stand_still_again(self, thread: Thread) -> None:
-        """Let a thread go on, and stand still once more, while the query goes on."""
-        if not thread.stands_still or self.world.judge.violations:
-            return
-        self._arm(thread.process, (Fault.STALL_BEFORE, Fault.STALL_AFTER), 30)
-        thread.go_on()
-        thread.process.disarm()
-        if thread.stands_still:
-            self.batch()
-            self.flush()
-
-    def _meanwhile(self, act: Operation) -> list[Operation]:
-        """Draw what others do while somebody stands still in something: anything, or the query goes on.
-
-        :param act: in what; others may do the same.
-        """
-        chance = self.world.chance
-        others = [o for o in self._steps() if o.name not in ("overtaken", "wake a thread")]
-        weights = [operation.weight for operation in others]
-        drawn = chance.choices(others, weights, k=chance.randint(1, 5))
-        if chance.random() < _RARE_FIRST:
-            telling = [o for o in others if o.fault in _TELLING]
-            drawn[0] = chance.choice(telling if telling and chance.random() < 0.6 else others)
-        if chance.random() < _THE_SAME:
-            drawn[0] = act
-        if chance.random() < _GOES_ON:
-            batch, flush = self._table[0], self._table[1]
-            drawn[1:] = [batch, flush] * chance.randint(1, 4) + drawn[1:2]
-        return drawn
-
-    def _stand_still_in(self, act: Operation) -> None:
-        """Let whoever does something stand still at one of its calls."""
-        swarm = self.world.swarm
-        self.world.swarm = replace(
-            swarm, faults=swarm.faults - _OF_CALLS | {"zombies"}, io_fault=1.0
-        )
-        try:
-            if act.is_possible():
-                act.act()
-        finally:
-            self.world.swarm = swarm
-
-    def _bury(self, process: Process) -> None:
-        """Forget a process that died; a call of it may still be on its way."""
-        for thread in process.threads:
-            if thread.stands_still and not thread.late:
-                thread.finish()
-        self.drivers = [driver for driver in self.drivers if driver.process is not process]
-        self.flushers = [each for each in self.flushers if each.process is not process]
-
-    def standing(self) -> list[Thread]:
-        """Return the threads that stand still, those of dead processes with a call on its way included."""
-        return [
-            thread
-            for process in MACHINE.processes.values()
-            for thread in process.threads
-            if thread.stands_still
-        ]
-
-    # --- Spark ------------------------------------------------------------------------------------
-
-    def new_driver(self, site: Site) -> Driver:
-        """Start an application; the oldest ones end when there are many."""
-        driver = Driver(self.world, site)
-        self.drivers.append(driver)
-        if len(self.drivers) > _MOST_DRIVERS:
-            self.end_process(self.world.chance.choice(self.drivers[:-1]).process)
-        return driver
-
-    def _driver(self) -> Driver:
-        """Return a driver that may act: mostly the newest one."""
-        free = [driver for driver in self.drivers if not driver.main.stands_still]
-        if not free:
-            return self.new_driver(self.world.chance.choice(self.world.judge.sites))
-        return free[-1] if self.world.chance.random() < 0.8 else self.world.chance.choice(free)
-
-    def batch(self) -> None:
-        driver, chance = self._driver(), self.world.chance
-        heard = "lost events" not in self.world.swarm or chance.random() < 0.6
-        count = chance.choice((0, 1, 2, 3, 3))
-        if self.world.trace.on:
-            self.world.trace.say(f"=== {driver.process.name}: a batch of {count} rows")
-        self.turn(driver.process, lambda: driver.batch(count, heard=heard))
-
-    def _poison(self) -> None:
-        driver = self._driver()
-        self.world.happened("poison row", driver.process.name)
-        self.turn(driver.process, driver.poison)
-
-    def _pass_by(self) -> None:
-        """Let a function keep the sink's error to itself, before anything is published: nothing ever is."""
-        world = self.world
-        world.happened("a batch passes the sink by")
-        world.documented |= {"MissingManifest", "NotRegistered"}
-        driver = self._driver()
-        site = driver.site  # a clone has its own claims, and publishes behind other batches
-        driver.pass_by()
-        first = driver.run.next - 1 if driver.run is not None else -1
-        passed = driver.run is not None and driver.run.next > 0
-        passed &= not site.log.paths(paths.CLAIM.folder)  # else the flush alone stops there
-        written = site.manifests(first)  # by a run that died before its commit: that one is flushed
-        self.end_process(driver.process)  # a run that goes on publishes, and the flush stops
-        for _ in range(3):
-            self._restart()
-            driver = self._driver()
-            driver.batch(2)
-            driver.flushing.flush()
-        if passed and site.log.paths(paths.MANIFEST.folder):
-            world.judge.violate("a run publishes behind a batch that passed the sink by")
-        rows = [world.row(target) for target in world.targets]
-        other = "log" in world.judge.disasters and not any(
-            first in site.recorded(target) for target in world.targets
-        )  # the row follows the history that was left (rule 23)
-        covered = any(row is not None and row.flushed >= first for row in rows)
-        if first >= 0 and not written and not other and covered:
-            world.judge.violate(f"epoch {first} counts as flushed, which passed the sink by")
-        self._is_over = True
-
-    def _tell_to_stop(self) -> None:
-        """Tell a query to stop whose batch is under way: it goes on for seconds, or for longer."""
-        if busy := [driver for driver in self.drivers if driver.main.stands_still]:
-            driver = self.world.chance.choice(busy)
-            self.world.happened("told to stop", driver.process.name)
-            driver.told_to_stop()
-
-    def _restart(self) -> None:
-        """Stop the query and start it again, in the same process or in another one."""
-        driver = self._driver()
-        self.world.happened("restart", driver.process.name)
-        driver.stop()
-        if self.world.chance.random() < 0.5:
-            self.end_process(driver.process)
-            self.new_driver(driver.site)
-
-    def _stand_by(self) -> None:
-        """Start a new driver while the old one merely stands still."""
-        self.world.happened("driver beside others")
-        self.new_driver(self._driver().site)
-
-    def _two_attempts(self) -> None:
-        """Let two runs publish one epoch; either one may complete it, and either one may die."""
-        chance = self.world.chance
-        self.world.happened("two attempts")
-        older = self._driver()
-        for driver in (older, self.new_driver(older.site)):
-            driver.process.arm(
-                chance.choice((Fault.STALL_BEFORE, Fault.STALL_BEFORE, Fault.CRASH_BEFORE)),
-                1,
-                lambda verb, what: verb == "create" and what.startswith("commits/"),
-            )
-            driver.batch(chance.choice((1, 2, 3)), heard=chance.random() < 0.5)
-            driver.process.disarm()
-            if not driver.process.alive:
-                self._bury(driver.process)
-        if older.main.stands_still and chance.random() < 0.7:
-            self.turn(older.process, older.main.go_on)
-
-    def _kill(self) -> None:
-        processes = [driver.process for driver in self.drivers]
-        processes += [flusher.process for flusher in self.flushers]
-        if processes:
-            process = self.world.chance.choice(processes)
-            self.world.happened("kill", process.name)
-            self.end_process(process)
-
-    def end_process(self, process: Process) -> None:
-        process.kill()
-        self._bury(process)
-
-    def _wake(self) -> None:
-        """Let a thread go on that stands still."""
-        thread = self.world.chance.choice(self.standing())
-        self.world.happened("wake", f"{thread.process.name} {thread.name}")
-        self.turn(thread.process, thread.go_on)
-
-    # --- the flush --------------------------------------------------------------------------------
+    def pass_by(self) -> None:
+        """Complete a batch of which the sink gets no call."""
+        driver = self.driver()
+        if not driver.main.stalled and self.world.batch_writer:
+            driver.pass_by()
+            self.world.happened("batch passed by")
 
     def flush(self) -> None:
-        flushers = [each for driver in self.drivers for each in driver.flushings.values()]
-        flushers += self.flushers
-        free = [each for each in flushers if not each.thread.stands_still and each.has_query]
-        if free:
-            flusher = self.world.chance.choice(free[-3 * len(self.world.targets) :])
-            if self.world.trace.on:
-                self.world.trace.say(f"=== {flusher.process.name}: flush")
-            self.turn(flusher.process, flusher.flush)
+        """Let a flusher go on."""
+        self.driver()
+        flushers = self.actions.all_flushers()
+        flusher = self.chance.choice(flushers)
+        self._arm(flusher.process)
+        flusher.act(self.chance.choice((1, 1, 2, 5)))
+        flusher.process.disarm()
+        self._see_to(flusher.error, flusher.name)
+        flusher.error = ""
 
-    def _other_flusher(self) -> None:
-        """Begin `wal-sink flush`, in a process that sees no runs."""
-        process = self.world.process("flusher")
-        self.world.happened("flusher of its own", process.name)
-        target = self.world.chance.choice(self.world.targets)
-        self.flushers.append(Flushing(self.world, self.world.site, process, target=target))
+    def driver(self) -> Driver:
+        """Return a driver that lives; start one if there is none."""
+        world = self.world
+        for driver in world.drivers:
+            if not driver.process.alive and "two drivers" not in world.swarm:
+                driver.process.kill()
+        world.drivers = [driver for driver in world.drivers if _lives(driver)]
+        if not world.drivers:
+            world.drivers.append(Driver(world))
+            world.happened("driver")
+        return self.chance.choice(world.drivers)
 
-    # --- stores, target and clocks ------------------------------------------------------------------
+    def second_driver(self) -> None:
+        """Start a driver beside another one that lives."""
+        if len(self.world.drivers) < 2:
+            self.world.drivers.append(Driver(self.world))
+            self.world.happened("second driver")
 
-    def _time(self) -> None:
-        self.world.time_passes(self.world.chance.choice((1, 30, 130, 4_000)))
+    def other_flusher(self) -> None:
+        """Start `wal-sink flush` in a process of its own."""
+        world = self.world
+        process, name = world.process("flush"), self.chance.choice([*world.databases])
+        world.flushers = [
+            flusher for flusher in world.flushers if flusher.process.alive or flusher.thread.stalled
+        ]
+        world.flushers.append(Flushing(world, world.site, process, name))
+        world.happened("flusher")
 
-    def _outage(self) -> None:
-        """The target, or the log's store, goes away, or comes back."""
-        database = self.world.chance.choice([*self.world.databases.values()])
-        place = self.world.chance.choice((database, self.world.site.log))
-        place.away = not place.away
-        self.world.happened("outage" if place.away else "outage over")
+    def stop(self) -> None:
+        """Stop a query between two batches, or kill its driver."""
+        driver = self.driver()
+        if self.chance.random() < 0.5:
+            driver.process.kill()
+        elif not driver.main.stalled:
+            driver.run = None
 
-    def _full_disk(self) -> None:
-        log = self.world.site.log
-        log.full = not log.full
-        self.world.happened("full disk" if log.full else "room on the disk")
-
-    def _clock(self) -> None:
-        chance, world = self.world.chance, self.world
-        world.judge.clocks_set_us = MACHINE.true_us
-        if world.future and chance.random() < 0.4:
-            world.happened("all clocks jump")
-            self.set_clocks(chance.choice((0, _DAY_S)))
+    def _arm(self, process: Process) -> None:
+        if self.chance.random() >= self.io_fault:
             return
-        if world.future and chance.random() < 0.3:
-            world.happened("clocks of a target jump")
-            world.databases[chance.choice(world.targets)].ahead_us = chance.choice(
-                (0, _DAY_S * 1_000_000)
-            )
+        fault = self.chance.choice(self.world.swarm.io_faults)
+        if fault is Fault.LATE and "two drivers" not in self.world.swarm:
+            drivers = [driver.process for driver in self.world.drivers]
+            if process in drivers:
+                fault = (
+                    Fault.CRASH_BEFORE
+                )  # a late call of a driver that died is that of a second driver
+        changes_only = self.chance.random() < 0.6
+        most = 12 if changes_only else 40
+        process.arm(fault, self.chance.randrange(1, most), changes_only=changes_only)
+
+    def _see_to(self, error: str, name: str = "") -> None:
+        """Do, sooner or later, what an error says that stops query or flush."""
+        if error == "OptionError":
+            self.actions.former_targets()
+            for driver in self.world.drivers:
+                driver.process.kill()
+        elif error and self.chance.random() < 0.3:
+            self.actions.remedy(error, name)
+
+    # --- the end ---
+
+    def end(self) -> None:
+        """Complete one more epoch without faults; then everything is in the targets."""
+        world, checker = self.world, self.world.checker
+        world.happened("the end")
+        self._calm()
+        world.names = world.names if checker.truth.state is None else self._names()
+        goal = max(checker.truth.kept, default=-1) + 1
+        for number in range(_ROUNDS):
+            if checker.violations:
+                return
+            driver = self.driver()
+            if driver.main.stalled:
+                driver.main.go_on()
+            elif max(checker.truth.kept, default=-1) < goal:
+                driver.batch(3)
+            if driver.error and number > 5:
+                self.actions.remedy(driver.error)
+            for flusher in driver.flushers.values():
+                flusher.act(100)
+                if "Diverged" in {flusher.error, driver.error} & world.documented:
+                    return  # an operator decides which history is right
+                if flusher.error:
+                    self.actions.remedy(flusher.error, flusher.name)
+            world.time_passes(1)
+            idle = all(flusher.idle for flusher in driver.flushers.values())
+            if idle and max(checker.truth.kept, default=-1) >= goal and not driver.main.stalled:
+                break
+        else:
+            errors = [flusher.error for flusher in driver.flushers.values()]
+            checker.violate(f"the query never arrives: {driver.error} {errors}")
             return
-        host = chance.choice(world.hosts)
-        host.ahead_us = 1_000_000 * chance.choice((0, -5, 5, -_DAY_S, _DAY_S))
-        world.happened("clock jump", f"{host.name} {host.ahead_us // 1_000_000} s")
+        checker.complete(world.databases, world.query_id)
+        self._status(driver)
+        self._nothing_is_left()
 
-    def set_clocks(self, ahead_s: int) -> None:
-        """Set the clocks of all hosts and targets."""
-        self.world.judge.clocks_set_us = MACHINE.true_us
-        for host in self.world.hosts:
-            host.ahead_us = ahead_s * 1_000_000
-        for database in self.world.databases.values():
-            database.ahead_us = ahead_s * 1_000_000
+    def _calm(self) -> None:
+        """End all faults; what stalled goes on, or its process was killed."""
+        world = self.world
+        for database in world.databases.values():
+            database.away = False
+        for volume in (world.site.log, world.site.checkpoint):
+            volume.away = volume.full = False
+        for host in world.hosts:
+            host.ahead_us = 0
+        if self.chance.random() < 0.5:
+            for flusher in self.actions.all_flushers():
+                if flusher.process.alive:
+                    flusher.thread.finish()
+        world.kill_all()
+        world.time_passes(2 * 86_400)
 
-    def _repartition(self) -> None:
-        """Run Spark's offline state repartition: no query runs, no flusher either."""
-        site = self.world.site
-        commits, offsets = site.checkpoint.numbers("commits"), site.checkpoint.numbers("offsets")
-        if not commits or commits[-1] not in offsets:
-            return
-        last, batch = commits[-1], max(*commits, *offsets) + 1
-        if batch > last + 2 or last < site.settled():
-            return  # it was set back: what the tool does with several plans, or behind the mark, is not known
-        if self.world.batches_retained is not None and any(
-            name.startswith(f"{paths.MANIFEST.folder}{batch:020}-")
-            for name in site.log.paths(paths.MANIFEST.folder)
-        ):
-            return  # the checkpoint was set back behind it: once offsets/ is purged, the flush stops there
-        self.stop_all()
-        self.world.happened("repartition", f"after {commits[-1]}")
-        for passed_over in range(last + 1, batch):
-            site.checkpoint.put(f"commits/{passed_over}", b'v1\n{"nextBatchWatermarkMs":0}')
-        version, line, *sources = site.checkpoint.get(f"offsets/{last}").decode().split("\n")
-        metadata = json.loads(line)
-        partitions = int(metadata["conf"]["spark.sql.shuffle.partitions"])
-        metadata["conf"]["spark.sql.shuffle.partitions"] = str(partitions + 1)
-        text = "\n".join([version, json.dumps(metadata), *sources])
-        site.checkpoint.put(f"offsets/{batch}", text.encode())
-        site.checkpoint.put(f"commits/{batch}", b'v1\n{"nextBatchWatermarkMs":0}')
-        if not site.log.has(paths.LOG):
-            site.kept.clear()  # it lies before the sink's first epoch
-            site.completed.clear()
-        self.new_driver(site)
+    def _names(self) -> tuple[str, ...]:
+        state = self.world.checker.truth.state
+        assert state is not None
+        return tuple(target.name for target in state.targets)
 
-    def stop_flushers(self, target: str) -> None:
-        """Stop a target's flushers, and all commands, that are under way, with their calls that are, too.
+    def _status(self, driver: Driver) -> None:
+        """Demand that `status` says so, too."""
+        answers: list[Status] = []
+        checkpoint = self.world.site.open_checkpoint(driver.process)
+        driver.main.start(lambda: answers.append(read_status(checkpoint, driver.log)))
+        (status,) = answers
+        newest = max(self.world.checker.truth.kept)
+        if (status.pending_epochs, status.flushed, status.last_error) != (0, newest, None):
+            self.world.checker.violate(f"status says {status!r}")
 
-        docs/limits.md asks for that before a target is restored or replaced: its rows that such a flusher
-        has sent are gone, and it would go on as if they were there. One that rests may live.
-        """
-        for flushing in self.world.flushing:
-            if flushing.target == target and flushing.thread.stands_still:
-                flushing.process.sever()
-                self._bury(flushing.process)
-        for process in MACHINE.processes.values():
-            if any(each.name == "command" and each.stands_still for each in process.threads):
-                process.sever()
+    def _nothing_is_left(self) -> None:
+        """Demand that nothing of a flushed epoch is left in the log when `wal.retention` is over."""
+        world, state = self.world, self.world.checker.truth.state
+        world.time_passes(world.retention.us / 1_000_000 + 1)
+        world.retention = Retention(us=0, bytes=0)
+        world.kill_all()
+        for flusher in self.driver().flushers.values():
+            flusher.act(100)
+        assert state is not None
+        kept = {item.epoch for item in state.given_up}
+        left = [
+            path
+            for path in world.site.log.paths()
+            if not path.startswith(("state/", "plans/", "refused/", "report-"))
+            and not any(f"/{epoch:020}" in path for epoch in kept)
+        ]
+        if left:
+            world.checker.violate(f"the log still has {left[:3]}")
 
-    def stop_drivers(self) -> None:
-        """Stop every driver, what operators do, and flushers of their own that are under way.
 
-        docs/limits.md asks for that before a checkpoint is set back: such a flusher would go on from what it
-        had read there. One that rests lives on.
-        """
-        self.flushers = [each for each in self.flushers if not each.thread.stands_still]
-        resting = {each.process for each in self.flushers}
-        for process in MACHINE.processes.values():
-            if process not in resting:
-                process.sever()
-        self.drivers = []
+def _lives(driver: Driver) -> bool:
+    threads = [driver.main, *(flusher.thread for flusher in driver.flushers.values())]
+    return driver.process.alive or any(thread.stalled for thread in threads)
 
-    def stop_all(self) -> None:
-        """Stop everything, as an operator does before touching files."""
-        for process in MACHINE.processes.values():
-            process.sever()
-        self.drivers, self.flushers = [], []
+
+def play(seed: int, trace: Trace | None = None) -> Outcome:
+    """Play the history of a seed."""
+    history = History(seed, trace or Trace())
+    try:
+        history.play()
+    finally:
+        history.world.kill_all()
+    world = history.world
+    return Outcome(seed, tuple(world.checker.violations), world.counts)

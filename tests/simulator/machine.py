@@ -6,26 +6,20 @@ and nowhere else: Python, pytest and pyarrow keep the real ones.
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import os
 import random
 import socket
 import sys
 import time
 import uuid
-from collections.abc import Iterator
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tests.simulator.process import Process, Thread
+    from tests.simulator.volume import Volume
 
 START_US = 1_700_000_000_000_000
-
-
-class ActsError(BaseException):
-    """What was to look only would change something."""
 
 
 class Machine:
@@ -38,25 +32,8 @@ class Machine:
         """The thread that runs now; None: the world itself."""
         self.processes: dict[str, Process] = {}
         """By `host:pid`."""
-        self.only_looks = False
-        """Whether what is called now leaves no trace, see `only_looking`."""
-
-    @contextlib.contextmanager
-    def only_looking(self) -> Iterator[None]:
-        """Let calls see everything, and change nothing: no time passes, and no fault comes.
-
-        :raises ActsError: one would change something.
-        """
-        before, true_us, state = self.only_looks, self.true_us, self.random.getstate()
-        self.only_looks = True
-        logging.disable()
-        try:
-            yield
-        finally:
-            self.only_looks, self.true_us = before, true_us
-            self.random.setstate(state)
-            if not before:
-                logging.disable(logging.NOTSET)
+        self.volumes: list[Volume] = []
+        """The file systems of all hosts."""
 
     def reset(self, seed: int) -> None:
         """Begin a history."""
@@ -64,16 +41,12 @@ class Machine:
         self.random = random.Random(seed)
         self.thread = None
         self.processes = {}
+        self.volumes = []
 
     @property
     def current(self) -> Process | None:
         """The process that runs now; None: the world itself."""
         return self.thread.process if self.thread is not None else None
-
-    @property
-    def looked_us(self) -> int:
-        """When the flusher's step that is under way began; 0: it is none."""
-        return self.thread.looked_us if self.thread is not None else 0
 
     def now_us(self) -> int:
         """Return what the clock of the current process's host says; it ticks whenever it is asked."""
@@ -134,7 +107,7 @@ class _Socket:
 
 
 class _Os:
-    """Stands for the module `os`."""
+    """Stands for the module `os`: processes, and the sync of files."""
 
     def getpid(self) -> int:
         return MACHINE.current.pid if MACHINE.current is not None else 0
@@ -145,6 +118,21 @@ class _Os:
         found = MACHINE.processes.get(f"{MACHINE.current.host.name}:{pid}")
         if found is None or not found.alive:
             raise ProcessLookupError(pid)
+
+    def open(self, path: object, _flags: int) -> tuple[Volume, str]:
+        for volume in MACHINE.volumes:
+            name = str(path).removeprefix(volume.folder).strip("/")
+            if str(path).startswith(volume.folder) and volume.exists(name):
+                return volume, name
+        raise FileNotFoundError(path)
+
+    def fsync(self, descriptor: tuple[Volume, str]) -> None:
+        volume, name = descriptor
+        assert MACHINE.current is not None
+        MACHINE.current.io("sync", name, lambda: volume.sync(name))
+
+    def close(self, descriptor: tuple[Volume, str]) -> None:
+        pass
 
     def __getattr__(self, name: str) -> Any:
         return getattr(os, name)

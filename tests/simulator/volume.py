@@ -15,14 +15,12 @@ from tests.simulator.process import Process
 
 Files = dict[str, bytes]
 
-_NEEDS_ROOM = ("create", "replace", "output")
-
 
 class Volume:
     """Objects by path. Copied by `snapshot`.
 
     :param created: told of every object that was created or replaced.
-    :param deleted: told of every object that was deleted, before it is.
+    :param deleted: told of every object that is about to be deleted.
     """
 
     def __init__(
@@ -34,93 +32,104 @@ class Volume:
         self.url = url
         self.full = False
         self.away = False
+        self.unsynced: list[str] = []
+        """Files that a power loss may take, in the order in which they came."""
         self._created = created
         self._deleted = deleted
-        self._folders: dict[str, Files] = {}
+        self._files: Files = {}
+        MACHINE.volumes.append(self)
 
-    def snapshot(self) -> dict[str, Files]:
+    @property
+    def folder(self) -> str:
+        """Its path in the file system of every host."""
+        return self.url.removeprefix("file://")
+
+    def snapshot(self) -> Files:
         """Return a copy of everything."""
-        return {folder: dict(files) for folder, files in self._folders.items()}
+        return dict(self._files)
 
-    def restore(self, snapshot: dict[str, Files]) -> None:
+    def restore(self, files: Files) -> None:
         """Put a copy in the place of everything."""
-        self._folders = {folder: dict(files) for folder, files in snapshot.items()}
+        self._files = dict(files)
+        self.unsynced = []
 
     def put(self, path: str, data: bytes, *, exclusive: bool = True) -> None:
         """Create an object; replace it, if that is not exclusive."""
         if self.full:
             raise OSError(errno.ENOSPC, "no space left on device", path)
-        folder = self._folders.setdefault(path.partition("/")[0], {})
-        if exclusive and path in folder:
+        if exclusive and path in self._files:
             raise FileExistsError(errno.EEXIST, "the object exists already", path)
-        folder[path] = data
+        self._files[path] = data
         self._created(path, data)
 
     def get(self, path: str) -> bytes:
         """Read an object."""
-        found = self._folders.get(path.partition("/")[0], {}).get(path)
-        if found is None:
+        if path not in self._files:
             raise FileNotFoundError(errno.ENOENT, "there is no such object", path)
-        return found
-
-    def has(self, path: str) -> bool:
-        """Whether there is an object."""
-        return path in self._folders.get(path.partition("/")[0], ())
+        return self._files[path]
 
     def remove(self, path: str) -> None:
         """Delete an object, if it is there."""
-        folder = self._folders.get(path.partition("/")[0], {})
-        if path in folder:
+        if path in self._files:
             self._deleted(path)
-            del folder[path]
+            del self._files[path]
 
     def paths(self, prefix: str = "") -> list[str]:
         """List the objects of a folder."""
-        if not prefix:
-            return sorted(path for files in self._folders.values() for path in files)
-        top, _, rest = prefix.partition("/")
-        files = self._folders.get(top)
-        if not files:
-            return []
-        if not rest:
-            return sorted(files)
-        below = prefix if prefix.endswith("/") else f"{prefix}/"
-        return sorted(path for path in files if path.startswith(below))
+        below = prefix if not prefix or prefix.endswith("/") else f"{prefix}/"
+        return sorted(path for path in self._files if path.startswith(below))
 
-    def numbers(self, folder: str) -> list[int]:
-        """List the objects of a folder of Spark's, which have numbers for names."""
+    def epochs(self, folder: str) -> list[int]:
+        """List a folder of Spark's, whose files have numbers for names."""
         return sorted(int(path.rpartition("/")[2]) for path in self.paths(folder))
+
+    def exists(self, name: str) -> bool:
+        """Return True if there is such a file or folder."""
+        return name in self._files or bool(self.paths(name))
+
+    def sync(self, name: str) -> None:
+        """Make a file durable; for a folder nothing more is to be done here."""
+        if name in self.unsynced:
+            self.unsynced.remove(name)
+
+    def lose(self, kept: int) -> None:
+        """Lose what was not synced by a power loss, but for the first `kept` files."""
+        for path in self.unsynced[kept:]:
+            self._files.pop(path, None)
+        self.unsynced = []
 
 
 class Mount(StateBackend):
-    """A volume, as a process sees it."""
+    """A volume, as a process sees it.
+
+    :param syncs: what is created is durable; Spark does not sync its files.
+    """
 
     process_local = False
 
-    def __init__(self, volume: Volume, process: Process) -> None:
+    def __init__(self, volume: Volume, process: Process, *, syncs: bool = True) -> None:
         self.url = volume.url
         self._volume = volume
         self._process = process
+        self._syncs = syncs
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a simulated mount stays in its process")
 
     def _io(self, verb: str, path: str, effect: Callable[[], object]) -> object:
-        self._note_disturbance(verb)
         if self._volume.away:
             raise OSError(errno.EIO, "the store is away", path)
-        try:
-            return self._process.io(verb, path, effect)
-        finally:
-            self._note_disturbance(verb)  # the process may have stood still before the call
-
-    def _note_disturbance(self, verb: str) -> None:
-        if self._volume.away or (self._volume.full and verb in _NEEDS_ROOM):
-            self._process.disturbed_us = MACHINE.true_us
+        return self._process.io(verb, path, effect)
 
     def create(self, path: str, data: bytes) -> None:
         """See `StateBackend.create`."""
-        self._io("create", path, lambda: self._volume.put(path, data))
+
+        def put() -> None:
+            self._volume.put(path, data)
+            if not self._syncs:
+                self._volume.unsynced.append(path)
+
+        self._io("create", path, put)
 
     def replace(self, path: str, data: bytes) -> None:
         """See `StateBackend.replace`."""
@@ -128,15 +137,15 @@ class Mount(StateBackend):
 
     def read(self, path: str) -> bytes:
         """See `StateBackend.read`."""
-        found = self._io("read", path, lambda: self._volume.get(path))
-        assert isinstance(found, bytes)
-        return found
+        data = self._io("read", path, lambda: self._volume.get(path))
+        assert isinstance(data, bytes)
+        return data
 
     def size(self, path: str) -> int:
         """See `StateBackend.size`."""
-        found = self._io("size", path, lambda: len(self._volume.get(path)))
-        assert isinstance(found, int)
-        return found
+        size = self._io("size", path, lambda: len(self._volume.get(path)))
+        assert isinstance(size, int)
+        return size
 
     @contextmanager
     def open_output(self, path: str) -> Iterator[BinaryIO]:
@@ -147,21 +156,15 @@ class Mount(StateBackend):
 
     def open_input(self, path: str) -> BinaryIO:
         """See `StateBackend.open_input`."""
-        found = self._io("input", path, lambda: self._volume.get(path))
-        assert isinstance(found, bytes)
-        return BytesIO(found)
+        data = self._io("input", path, lambda: self._volume.get(path))
+        assert isinstance(data, bytes)
+        return BytesIO(data)
 
     def list(self, prefix: str = "") -> builtins.list[str]:
         """See `StateBackend.list`."""
-        found = self._io("list", prefix, lambda: self._listed(prefix))
-        assert isinstance(found, builtins.list)
-        return found
-
-    def _listed(self, prefix: str) -> builtins.list[str]:
-        if MACHINE.thread is not None and not MACHINE.only_looks:
-            for folder in (prefix, prefix.partition("/")[0]):
-                MACHINE.thread.listed[folder] = MACHINE.true_us
-        return self._volume.paths(prefix)
+        listed = self._io("list", prefix, lambda: self._volume.paths(prefix))
+        assert isinstance(listed, builtins.list)
+        return listed
 
     def delete(self, paths: Iterable[str]) -> None:
         """See `StateBackend.delete`; each object is a call of its own."""

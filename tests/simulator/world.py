@@ -1,4 +1,8 @@
-"""What all processes of one history share."""
+"""What all processes of one history share, and what a history may have (swarm testing).
+
+A history that may have everything has much of nothing: one fault hides what another one would show. So each
+draws a few.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +10,141 @@ import random
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from tests.simulator.judge import Judge
+from tests.simulator.checker import Checker, Truth
 from tests.simulator.machine import MACHINE
-from tests.simulator.process import Host, Process
-from tests.simulator.site import Site
-from tests.simulator.swarm import Swarm
-from tests.simulator.target import Database
+from tests.simulator.process import Fault, Host, Process
+from tests.simulator.target import KINDS, Database, SimulatedTarget
 from tests.simulator.trace import Trace
-from wal_sink.model.ledger import LedgerState
+from tests.simulator.volume import Files, Mount, Volume
+from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.flush.flusher import Pipeline
+from wal_sink.model.ledger import LedgerRow, ledger_key
+from wal_sink.protocol.flush_order import SENDINGS
+from wal_sink.protocol.retention import Retention
+from wal_sink.publish.backpressure import Budget
+from wal_sink.wal.store import LogStore
 
 if TYPE_CHECKING:
-    from tests.simulator.flushing import Flushing
+    from tests.simulator.processes import Driver, Flushing
+
+IO_FAULTS = {
+    "crashes": (Fault.CRASH_BEFORE, Fault.CRASH_AFTER),
+    "lost answers": (Fault.REFUSED, Fault.ANSWER_LOST),
+    "stalls": (Fault.STALL_BEFORE, Fault.STALL_AFTER),
+    "late calls": (Fault.LATE,),
+}
+"""Faults at I/O calls, by the name under which a history draws them."""
+
+FAULTS = (
+    *IO_FAULTS,
+    "two drivers",
+    "other flushers",
+    "outages",
+    "full disks",
+    "clock jumps",
+    "purges",
+    "budget",
+    "small segments",
+    "several targets",
+    "refused rows",
+    "batch writer",
+    "lists",
+    "retention",
+    "poison rows",
+    "passed batches",
+    "power losses",
+    "restored targets",
+    "restored queries",
+    "restored logs",
+    "checkpoints set back",
+    "moves",
+    "clones",
+    "given-up epochs",
+    "changed targets",
+)
+"""What a history may draw."""
+
+_EXCLUDES = {
+    # Whose attempt counts can then not be told from `commits/`: docs/limits.md.
+    "two drivers": {
+        "power losses",
+        "restored queries",
+        "restored logs",
+        "checkpoints set back",
+        "moves",
+        "passed batches",
+    },
+    # What was decided since the backup, and what was refused, is in the log that is lost.
+    "restored logs": {"restored targets", "given-up epochs", "changed targets", "refused rows"},
+}
+"""What a history cannot have together."""
+
+_MUCH = 10**12
+_FEW_BYTES = 6_000
+
+
+class Swarm(frozenset[str]):
+    """The faults that one history may have."""
+
+    @classmethod
+    def drawn(cls, chance: random.Random) -> Swarm:
+        """Draw them."""
+        share = chance.choice((0.1, 0.2, 0.35))
+        faults = {fault for fault in FAULTS if chance.random() < share}
+        for fault, others in _EXCLUDES.items():
+            if fault in faults:
+                faults -= others
+        if not faults & set(IO_FAULTS):
+            faults.add(chance.choice(list(IO_FAULTS)))
+        return cls(faults)
+
+    @property
+    def io_faults(self) -> list[Fault]:
+        """The faults at I/O calls."""
+        return [fault for name, faults in IO_FAULTS.items() if name in self for fault in faults]
+
+
+class Site:
+    """A checkpoint with its log."""
+
+    def __init__(self, checker: Checker | None, place: str) -> None:
+        self.checkpoint, self.log = (
+            Volume(
+                f"file:///{place}/{name}",
+                (lambda _path, _data: None)
+                if checker is None
+                else (checker.spark_wrote if name == "checkpoint" else checker.created),
+                (lambda _path: None)
+                if checker is None or name == "checkpoint"
+                else checker.deleted,
+            )
+            for name in ("checkpoint", "log")
+        )
+
+    def open_checkpoint(self, process: Process) -> Checkpoint:
+        """Open the checkpoint, as the product does."""
+        return Checkpoint(Mount(self.checkpoint, process))
+
+    def open_log(self, process: Process) -> LogStore:
+        """Open the log."""
+        return LogStore(Mount(self.log, process))
+
+
+class Saved:
+    """A backup of checkpoint and log, of one moment, with what has happened to them."""
+
+    def __init__(self, world: World) -> None:
+        self.files: tuple[Files, Files] = (
+            world.site.checkpoint.snapshot(),
+            world.site.log.snapshot(),
+        )
+        self.truth: Truth = world.checker.snapshot()
+        self.offsets = dict(world.offsets)
+        self.made_us = MACHINE.true_us
 
 
 class World:
-    """Hosts, stores, target, judge, and the chance that drives them."""
+    """Hosts, stores, targets, checker, and the chance that drives them."""
 
     def __init__(self, swarm: Swarm, chance: random.Random, trace: Trace) -> None:
         self.swarm = swarm
@@ -28,92 +152,120 @@ class World:
         self.trace = trace
         self.counts: Counter[str] = Counter()
         """How often each thing happened."""
-        self.judge = Judge(self.counts)
-        names = ("a", "b", "c")[: chance.choice((2, 2, 3))]
-        self.targets: tuple[str, ...] = names if "several targets" in swarm else ("",)
-        """Names of the targets; the only one has none."""
-        self.lists = "lists" in swarm
-        self.judge.targets = self.targets
-        self.databases = {
-            name: Database(self.judge, name, lists=self.lists) for name in self.targets
-        }
+        self.checker = Checker(self.counts)
+        self.checker.two_drivers = "two drivers" in swarm
+        self.site = Site(self.checker, "first")
+        self.checker.log, self.checker.checkpoint = self.site.log, self.site.checkpoint
         self.query_id = str(chance.getrandbits(64))
-        self.judge.read_ledger = self.row
-        self.site = Site(self.judge, self.query_id)
-        """Where the query lives."""
+        names = ("a", "b", "c")[: chance.choice((2, 2, 3))]
+        several = "several targets" in swarm or "changed targets" in swarm
+        self.names: tuple[str, ...] = names if several else ("memory",)
+        """Names of the targets that the next run is started with."""
+        self.several = several
+        self.databases = {
+            name: Database(
+                name,
+                "idempotent" if "lists" in swarm else chance.choice(KINDS),
+                self.checker,
+                lists="lists" in swarm,
+            )
+            for name in self.names
+        }
         self.hosts = [Host("one"), Host("two")]
-        self.flushing: list[Flushing] = []
-        """Every flusher there ever was."""
-        self.retention_s = 0.0
-        self.future = False
-        """Whether all clocks of a target may jump, those of the hosts, too: then rows are of the future."""
-        self.quarantine = "refused rows" in swarm
-        """Option onInvalidRow."""
-        self.batch_writer = "batch writer" in swarm
-        """Whether the rows come by `foreachBatch`."""
+        self.drivers: list[Driver] = []
+        self.flushers: list[Flushing] = []
+        """Those of other processes than drivers."""
+        self.saved: list[Saved] = []
         self.offsets: dict[int, int] = {}
-        """From what Spark plans each epoch: the same data again, unless a backup was restored."""
-        self.copied = False
-        """Whether a copy of the checkpoint was used: its flusher reports its error in the original log,
-        and a run that waits there for room raises that."""
-        self.batches_retained: int | None = None
-        """Spark's `minBatchesToRetain`; None: it purges nothing."""
-        self.max_bytes: int | None = None
-        """`wal.maxBytes`; None: no budget."""
+        """What Spark plans each epoch from, of the source as it is."""
         self.documented: set[str] = set()
-        """Kinds of errors at which the flush may stop, after what was done to this history."""
-        self.documented_once_started: set[str] = set()
-        """Those that are once a run has started anew."""
+        """Kinds of errors that docs/limits.md says of what was done to this history."""
+        self.flush_errors: set[str] = set()
+        """Kinds at which a flusher stopped: a run that waits for space raises them."""
+        seconds = chance.choice((5, 60, 600)) if "retention" in swarm else 0
+        size = chance.choice((3_000, _MUCH)) if seconds else 0
+        self.retention = Retention(us=seconds * 1_000_000, bytes=size)
+        exact = "clock jumps" not in swarm and size == _MUCH
+        self.checker.retention_us = self.retention.us if exact else 0
+        on_full = chance.choice(("block", "block", "fail"))
+        self.budget = Budget(_FEW_BYTES if "budget" in swarm else _MUCH, on_full)  # type: ignore[arg-type]
+        self.quarantine = "refused rows" in swarm
+        self.batch_writer = "batch writer" in swarm
+        self.retained_batches = chance.choice((2, 3, 100)) if "purges" in swarm else None
+        self._value = 0
 
-    @property
-    def several(self) -> bool:
-        """Whether the targets have names."""
-        return self.targets != ("",)
-
-    @property
-    def options(self) -> dict[str, str]:
-        """The sink's options, as far as commands read them."""
-        return {"targets": ",".join(self.targets)} if self.several else {}
-
-    @property
-    def database(self) -> Database:
-        """The first target's."""
-        return self.databases[self.targets[0]]
-
-    def row(self, target: str) -> LedgerState | None:
-        """Return a target's ledger row."""
-        key = f"{self.query_id}/{target}" if target else self.query_id
-        return self.databases[target].ledger.get(key)
-
-    def lose_ledger(self) -> bool:
-        """Take the ledger row away, also by another ledger table; return whether there was one."""
-        if self.database.ledger.pop(self.query_id, None) is None:
-            return False
-        self.judge.row_lost("")
-        self.judge.timestamps_lost_us = MACHINE.true_us
-        return True
+    def next_value(self) -> int:
+        """Return the value of a new attempt."""
+        self._value += 1
+        return self._value
 
     def process(self, name: str) -> Process:
         """Start a process on one of the hosts."""
-        process = Process(name, self.chance.choice(self.hosts), self.trace, self._injected)
-        process.others_live = self._beat
-        return process
+        return Process(name, self.chance.choice(self.hosts), self.trace, self._injected)
 
-    def _beat(self) -> None:
-        """Let every flusher report that it lives, if its process does not stand still."""
-        for flushing in self.flushing:
-            flushing.beat()
+    def pipeline(self, site: Site, process: Process, name: str) -> Pipeline:
+        """Return what a flusher works on."""
+        return Pipeline(
+            query_id=self.query_id,
+            store=site.open_log(process),
+            checkpoint=site.open_checkpoint(process),
+            target=SimulatedTarget(self.databases[name], process),
+            target_name=name,
+            several=self.several,
+            retention=self.retention,
+            quarantine=self.quarantine,
+        )
+
+    def key(self, name: str) -> str:
+        """Return the key of a target's ledger row."""
+        return ledger_key(self.query_id, name if self.several else "")
+
+    def row(self, name: str) -> LedgerRow | None:
+        """Return a target's ledger row."""
+        return self.databases[name].ledger.get(self.key(name))
+
+    def kill_all(self) -> None:
+        """End every process of the query."""
+        for driver in self.drivers:
+            driver.process.kill()
+        for flusher in self.flushers:
+            flusher.process.kill()
+        self.drivers, self.flushers = [], []
+
+    def stopping(self, kind: str, name: str = "") -> bool:
+        """Return True if an error of this kind is right, as things are.
+
+        :param name: of the target that it is about; empty: any.
+        """
+        state, kept = self.checker.truth.state, self.checker.truth.kept
+        if state is None or kind in self.documented:
+            return kind in self.documented
+        rows = {each: self.row(each) for each in ([name] if name else self.databases)}
+        begins = {target.name: target.first - 1 for target in state.targets if target.name in rows}
+        right = {
+            "LedgerBehindLog": any(
+                (row := rows[each]) is None or row.epoch < max(state.trimmed, before)
+                for each, before in begins.items()
+            ),
+            "MissingManifest": max(kept, default=-1) > state.last.epoch,
+            "WrongOwner": state.checkpoint != self.site.checkpoint.url
+            or any(row is not None and row.log_id != state.log_id for row in rows.values()),
+            "TargetRefused": any(
+                row is not None and row.sending == SENDINGS for row in rows.values()
+            ),
+            "OptionError": "changed targets" in self.swarm,
+        }
+        return right.get(kind, False)
 
     def _injected(self, what: str) -> None:
         self.counts[what] += 1
 
-    def happened(self, what: str, detail: str = "") -> None:
+    def happened(self, what: str, detail: object = "") -> None:
         """Count a thing, and trace it."""
         self.counts[what] += 1
         if self.trace.on:
             self.trace.say(f"=== {what} {detail}".rstrip())
 
     def time_passes(self, seconds: float) -> None:
-        """Let time pass, in which the living report."""
+        """Let time pass in which nobody acts."""
         MACHINE.true_us += int(seconds * 1_000_000)
-        self._beat()

@@ -177,10 +177,10 @@ class Checkpoint:
         return found
 
     def make_durable(self, paths: Iterable[str]) -> None:
-        """Sync files of Spark's that are in a local folder, with their checksum files and folders, in this order.
+        """Sync files of Spark's that are in a local folder, with their checksum files and folders.
 
-        A power loss in between leaves the first ones. Another kind of store keeps what it has acknowledged. Files
-        that Spark has purged are passed.
+        In this order: a power loss in between leaves the first ones. Another kind of store keeps what it
+        has acknowledged. Files that Spark has purged are passed.
 
         :raises OSError: a file could not be synced, so its content must not be acted on.
         """
@@ -189,8 +189,8 @@ class Checkpoint:
             return
         for file in (root / path for path in paths):
             # Hadoop reads a file only if its checksum file agrees.
-            pair = (file, file.with_name(f".{file.name}.crc"))
-            if any([_sync(each) for each in pair]):
+            synced = [_sync(each) for each in (file, file.with_name(f".{file.name}.crc"))]
+            if any(synced):
                 _sync(file.parent)
 
     def offsets_digest(self, epoch: int) -> str | None:

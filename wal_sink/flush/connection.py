@@ -70,8 +70,8 @@ class TargetConnection:
     def row(self, marked: LedgerRow | None = None) -> LedgerRow | None:
         """Return the ledger row; None if there is none. It is read once, and again after an error.
 
-        :param marked: the row as the state that was just read has it. A kept row that differs is read again: if another
-            flusher has moved it, or an operator, it would look like that of a target that went back.
+        :param marked: the row as the state that was just read has it. A kept row that differs is read again:
+            moved by another flusher, or an operator, it would look like that of a target that went back.
         """
         if marked is not None:
             self._row_is_known &= self._row is not None and self._row._replace(sending=0) == marked

@@ -117,8 +117,8 @@ class Publisher:
         except (OSError, WalSinkError):
             discard(self._store, appended)
             raise
-        # In the order in which Spark wrote them: of a checkpoint that has offsets/N and not commits/N-1, Spark goes
-        # on with N, and nobody could tell it from one that was set back.
+        # In the order in which Spark wrote them: in a checkpoint that has offsets/N and not commits/N-1,
+        # Spark goes on with N, and nobody could tell it from one that was set back.
         self._checkpoint.make_durable([f"commits/{epoch - 1}", f"offsets/{epoch}"])
         manifest = self._manifest(batch, offsets, predecessor)
         path = paths.MANIFEST.path(paths.ManifestName(epoch, run_id))

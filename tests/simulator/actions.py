@@ -1,0 +1,318 @@
+"""What happens to a history beside its own work: disasters from outside, and what operators do about them.
+
+What docs/limits.md rules out is not played: an action brings about only what it leaves possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.simulator.machine import MACHINE
+from tests.simulator.process import Thread
+from tests.simulator.processes import Driver, Flushing
+from tests.simulator.world import Saved, Site, World
+from wal_sink.admin.adopt import plan_adopt
+from wal_sink.admin.query import Query
+from wal_sink.admin.repair import plan_give_up, plan_set_mark
+from wal_sink.errors import WalSinkError
+from wal_sink.flush.flusher import Pipeline
+from wal_sink.model.state import State
+
+_SILENT_S = 60.0
+
+_DECIDED = {
+    "refused rows",
+    "given-up epochs",
+    "several targets",
+    "restored targets",
+    "moves",
+    "passed batches",
+}
+"""By these a log holds what no target has."""
+
+
+class Actions:
+    """The actions of one history."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    # --- operators ---
+
+    def operator(self, name: str, act: Callable[[Query], Any], *, faults: bool = True) -> bool:
+        """Let an operator give a command; return True if it came to its end."""
+        world, done = self.world, []
+        process = world.process("operator")
+        if faults and world.chance.random() < 0.3:
+            fault = world.chance.choice(world.swarm.io_faults)
+            if "stall" not in fault.value and "late" not in fault.value:
+                process.arm(fault, world.chance.randrange(1, 30))
+        query = _OperatorsQuery(
+            world.query_id,
+            world.site.open_checkpoint(process),
+            world.site.open_log(process),
+        )
+        query.pipelines = lambda state, name="": [  # type: ignore[method-assign]
+            self._pipeline(process, each) for each in _names(state, name)
+        ]
+
+        def give() -> None:
+            try:
+                act(query)
+                done.append(True)
+            except (OSError, WalSinkError) as error:
+                world.trace.say(f"    {name}: {type(error).__name__}: {error}")
+
+        world.checker.operator = True
+        try:
+            Thread(process).start(give)
+        finally:
+            world.checker.operator = False
+        world.happened(f"operator: {name}", "done" if done else "refused")
+        return bool(done)
+
+    def _pipeline(self, process: Any, name: str) -> Pipeline:
+        return self.world.pipeline(self.world.site, process, name)
+
+    def give_up_next(self) -> None:
+        """Give up the next epoch of a target, which a flusher may be writing."""
+        world, state = self.world, self.world.checker.truth.state
+        if state is None or not state.live:
+            return
+        target = world.chance.choice(state.live)
+        epoch = target.mark.epoch + 1
+        if epoch <= state.last.epoch:
+            self.operator(
+                "give up an epoch",
+                lambda query: plan_give_up(query, epoch, target.name).carry_out(),
+            )
+
+    def give_up_target(self) -> None:
+        """Give up one of several targets."""
+        world, state = self.world, self.world.checker.truth.state
+        if state is None or len(state.live) < 2:
+            return
+        name = world.chance.choice(state.live).name
+        self.operator("give up a target", lambda query: plan_give_up(query, None, name).carry_out())
+
+    def remedy(self, error: str, name: str = "") -> None:
+        """Do what the error of a flusher or of a run says."""
+        world, state = self.world, self.world.checker.truth.state
+        if state is None:
+            return
+        if error == "WrongOwner":
+            self.operator("adopt", lambda query: plan_adopt(query).carry_out(), faults=False)
+        if error == "MissingManifest":
+            epoch = state.last.epoch + 1
+            for each in state.targets:
+                world.checker.truth.lacks.setdefault(each.name, set()).add(epoch)
+            self.operator(
+                "give up what is missing",
+                lambda query: plan_give_up(query, epoch, "").carry_out(),
+                faults=False,
+            )
+        if error == "TargetRefused":
+            self.give_up_next()
+        for each in [name] if name else [target.name for target in state.live]:
+            if error == "LedgerBehindLog" and world.stopping(error, each):
+                self._set_mark(state, each)
+
+    def _set_mark(self, state: State, name: str) -> None:
+        """Accept what a restored target has, and go on after the mark."""
+        world, target = self.world, state.target(name)
+        if target is None or target.given_up:
+            return
+        to, row = max(target.mark.epoch, state.trimmed), world.row(name)
+        first = row.epoch + 1 if row is not None else 0
+        world.checker.truth.lacks.setdefault(name, set()).update(range(first, to + 1))
+        world.time_passes(_SILENT_S)
+        self.operator(
+            "set the mark", lambda query: plan_set_mark(query, to, name).carry_out(), faults=False
+        )
+
+    # --- disasters ---
+
+    def restore_target(self) -> None:
+        """Restore a target from a backup, or promote a replica that lags."""
+        world = self.world
+        database = world.chance.choice([*world.databases.values()])
+        if not database.backups:
+            return
+        backup = world.chance.choice(database.backups[-world.chance.choice((2, 12)) :])
+        if database.kind == "idempotent":
+            self._stop_flushers(database.name)
+        database.restore(backup)
+        world.happened("target restored", f"{database.name} {world.row(database.name)}")
+
+    def _stop_flushers(self, name: str) -> None:
+        """Stop the flushers of an idempotent target, as docs/limits.md asks for before a restore."""
+        for flusher in self.all_flushers():
+            if flusher.name != name:
+                continue
+            if flusher.thread.stalled:
+                flusher.process.kill()
+            elif flusher.process.alive:
+                flusher.restart()
+
+    def all_flushers(self) -> list[Flushing]:
+        """Return every flusher."""
+        world = self.world
+        return [
+            *(flusher for driver in world.drivers for flusher in driver.flushers.values()),
+            *world.flushers,
+        ]
+
+    def save(self) -> None:
+        """Make a backup of checkpoint and log."""
+        self.world.saved = [*self.world.saved[-3:], Saved(self.world)]
+        self.world.happened("backup made")
+
+    def restore_query(self, *, targets: bool) -> None:
+        """Restore checkpoint and log together; the targets as well, to that moment or an earlier one."""
+        world = self.world
+        if not world.saved:
+            return
+        world.kill_all()
+        saved = world.chance.choice(world.saved)
+        world.saved = world.saved[: world.saved.index(saved) + 1]
+        for volume, files in zip((world.site.checkpoint, world.site.log), saved.files, strict=True):
+            volume.restore(files)
+        checker = world.checker
+        checker.truth = saved.truth
+        saved.truth = checker.snapshot()
+        world.offsets = dict(saved.offsets)
+        if not targets:
+            world.documented |= {"Diverged", "LedgerBehindLog", "WrongOwner", "MissingManifest"}
+            world.happened("checkpoint and log restored")
+            return
+        for name, database in world.databases.items():
+            # If a target is newer than the log, the mark follows; what was decided since is lost.
+            earlier = [
+                backup
+                for backup in database.backups
+                if self._fits(backup.ledger, name)
+                and (backup.made_us <= saved.made_us or not world.swarm & _DECIDED)
+            ]
+            if earlier:
+                database.restore(earlier[-1])
+            else:
+                database.rows, database.ledger = {}, {}
+                database.generation += 1
+            database.backups = earlier
+        world.happened("everything restored")
+
+    def _fits(self, ledger: dict[str, Any], name: str) -> bool:
+        """Return True if a target's backup is not newer than the log that was restored."""
+        row, truth = ledger.get(self.world.key(name)), self.world.checker.truth
+        state = truth.state
+        if row is None or state is None or row.log_id != state.log_id:
+            return row is None
+        final = truth.final.get(row.epoch)
+        begins = row.epoch == state.first - 1
+        return begins or (final is not None and final.digest == row.digest)
+
+    def set_back(self) -> None:
+        """Set the checkpoint back by its newest epoch, which Spark then computes again."""
+        world, checkpoint = self.world, self.world.site.checkpoint
+        commits, state = checkpoint.epochs("commits"), world.checker.truth.state
+        if not commits or state is None or state.last.epoch > commits[-1]:
+            return
+        world.kill_all()
+        newest = commits[-1]
+        files = checkpoint.snapshot()
+        for path in (f"commits/{newest}", f"offsets/{newest + 1}"):
+            files.pop(path, None)
+        unsynced = [path for path in checkpoint.unsynced if path in files]
+        world.offsets.pop(newest + 1, None)
+        checkpoint.restore(files)
+        checkpoint.unsynced = unsynced
+        world.happened("checkpoint set back", newest)
+
+    def lose_power(self) -> None:
+        """Let every host lose its power."""
+        world, checkpoint = self.world, self.world.site.checkpoint
+        world.kill_all()
+        world.happened("power lost", checkpoint.unsynced)
+        checkpoint.lose(world.chance.randrange(len(checkpoint.unsynced) + 1))
+
+    def move(self) -> None:
+        """Move checkpoint and log to another place; an operator adopts them as the run is refused."""
+        world = self.world
+        world.kill_all()
+        for volume in (world.site.checkpoint, world.site.log):
+            volume.url = f"file:///moved-{MACHINE.true_us}/{volume.url.rpartition('/')[2]}"
+        world.happened("moved")
+
+    def clone(self) -> None:
+        """Run a copy of checkpoint and log at another place: it writes nothing."""
+        world = self.world
+        away = any(database.away for database in world.databases.values())
+        if world.checker.truth.state is None or away:
+            return
+        site = Site(None, f"clone-{MACHINE.true_us}")
+        for copy, volume in (
+            (site.checkpoint, world.site.checkpoint),
+            (site.log, world.site.log),
+        ):
+            copy.restore(volume.snapshot())
+        before = site.log.snapshot()
+        driver = Driver(world, site)
+        driver.batch(1)
+        errors = [driver.error]
+        for flusher in driver.flushers.values():
+            flusher.act(3)
+            errors.append(flusher.error)
+        driver.process.kill()
+        after = site.log.snapshot()
+        changed = {path for path in after if path.startswith("state/")} - {*before}
+        if changed or {*errors} - {"WrongOwner"}:
+            world.checker.violate(f"a clone acts: {errors}, {changed}")
+        world.happened("clone")
+
+    def change_targets(self) -> None:
+        """Start the next run with other targets."""
+        world = self.world
+        names = [name for name in world.databases if world.chance.random() < 0.7]
+        names = names or [*world.databases]
+        for driver in world.drivers:
+            driver.process.kill()
+        world.drivers = []
+        world.names = tuple(names)
+        world.happened("other targets", names)
+
+    def former_targets(self) -> None:
+        """Start the next run with the targets of the log, as the error says."""
+        state = self.world.checker.truth.state
+        if state is not None:
+            self.world.names = tuple(target.name for target in state.targets)
+            self.world.happened("former targets")
+
+    def outage(self) -> None:
+        """Let a target, the log, or the checkpoint be away for a while; or end that."""
+        world = self.world
+        places = [*world.databases.values(), world.site.log, world.site.checkpoint]
+        away = [place for place in places if place.away]
+        for place in away or [world.chance.choice(places)]:
+            place.away = not place.away
+        world.happened("outage over" if away else "outage")
+
+    def fill_disk(self) -> None:
+        """Fill the disk of the log, or free it."""
+        log = self.world.site.log
+        log.full = not log.full
+        self.world.happened("disk full" if log.full else "disk freed")
+
+    def clock_jump(self) -> None:
+        """Let the clock of a host jump."""
+        seconds = self.world.chance.choice((-86_400, -60, -1, 0, 1, 60, 86_400))
+        self.world.chance.choice(self.world.hosts).ahead_us = seconds * 1_000_000
+        self.world.happened("clock jumps", seconds)
+
+
+class _OperatorsQuery(Query):
+    """A query whose targets are simulated."""
+
+
+def _names(state: State, name: str) -> list[str]:
+    return [name] if name else [target.name for target in state.live or state.targets]

@@ -1,0 +1,367 @@
+"""Checks every change of state, table, ledger and log as it happens, with code of its own.
+
+What a history did so far is in `Truth`; a backup of checkpoint and log has a copy of it, since with the
+stores the history goes back, too. Violations are collected; the first one fails the history.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from tests.simulator.machine import MACHINE
+from wal_sink.model import paths
+from wal_sink.model.ledger import LedgerRow
+from wal_sink.model.manifest import Manifest, digest, manifest_digest
+from wal_sink.model.state import EpochManifest, State, Target
+
+if TYPE_CHECKING:
+    from tests.simulator.target import Database
+    from tests.simulator.volume import Volume
+
+
+class Attempt(NamedTuple):
+    """What one run has computed for an epoch. Every row of it has its value."""
+
+    epoch: int
+    run_id: str
+    value: int
+    taken: tuple[str, ...]
+    """Keys that the tasks take, in the order of their write timestamps."""
+    server_refuses: frozenset[str]
+    """Keys among them that the server refuses."""
+    tasks_refuse: int
+    """How many other rows the tasks refuse."""
+
+    @property
+    def for_target(self) -> tuple[str, ...]:
+        """Keys that are to be in each target."""
+        return tuple(key for key in self.taken if key not in self.server_refuses)
+
+
+@dataclass
+class Truth:
+    """What has happened to checkpoint and log."""
+
+    state: State | None = None
+    kept: dict[int, set[str]] = field(default_factory=dict)
+    """Runs that wrote `commits/N`, by epoch."""
+    final: dict[int, EpochManifest] = field(default_factory=dict)
+    """The settled attempt of each epoch."""
+    marked_us: dict[str, dict[int, int]] = field(default_factory=dict)
+    """Since when, by the true time, the log says that a target has an epoch."""
+    lacks: dict[str, set[int]] = field(default_factory=dict)
+    """Epochs that an operator has given up for a target."""
+
+
+class Checker:
+    """Judges one history.
+
+    :param counts: of what happened.
+    """
+
+    def __init__(self, counts: Counter[str]) -> None:
+        self.violations: list[str] = []
+        self.truth = Truth()
+        self.attempts: dict[tuple[int, str], Attempt] = {}
+        self.by_value: dict[int, Attempt] = {}
+        self.two_drivers = False
+        """Two live drivers: the attempt that is applied may be the one that Spark did not keep."""
+        self.retention_us = 0
+        """What every trim has to respect; 0: nothing, since clocks jump or bytes decide."""
+        self.operator = False
+        """An operator acts now."""
+        self.log: Volume
+        self.checkpoint: Volume
+        self.ledgers: dict[str, set[tuple[str, int, str]]] = {}
+        """Every ledger row that a target ever had: log id, epoch, digest."""
+        self.named: dict[str, tuple[str, ...]] = {}
+        """Each manifest with its segments."""
+        self._counts = counts
+
+    def violate(self, what: str) -> None:
+        """Note a violation."""
+        self.violations.append(what)
+
+    def demand(self, condition: object, what: str) -> None:
+        """Note a violation, unless a condition holds."""
+        if not condition:
+            self.violate(what)
+
+    def snapshot(self) -> Truth:
+        """Copy what goes back with checkpoint and log."""
+        return copy.deepcopy(self.truth)
+
+    def computed(self, attempt: Attempt) -> None:
+        """Note what a run has computed."""
+        self.attempts[attempt.epoch, attempt.run_id] = attempt
+        self.by_value[attempt.value] = attempt
+
+    def attempt_of(self, manifest: EpochManifest) -> Attempt | None:
+        """Return the attempt that a manifest publishes; None for one that an operator made."""
+        name = paths.MANIFEST.parse(manifest.manifest)
+        return self.attempts.get((name.epoch, name.run_id)) if name is not None else None
+
+    # --- checkpoint and log ---
+
+    def spark_wrote(self, path: str, data: bytes) -> None:
+        """Note that an epoch is completed."""
+        folder, _, name = path.partition("/")
+        if folder == "commits":
+            body = json.loads(data.split(b"\n")[1])
+            self.truth.kept.setdefault(int(name), set()).add(body.get("by", ""))
+
+    def created(self, path: str, data: bytes) -> None:
+        """Check a new object of the log."""
+        if path.startswith(paths.STATE.folder):
+            new, old = State.from_json(data, path), self.truth.state
+            if old is not None and new.number <= old.number:
+                self._counts["void states"] += 1
+                return
+            self._created_state(old, new)
+            self.truth.state = new
+
+    def deleted(self, path: str) -> None:
+        """Check that an object of the log may go."""
+        state = self.truth.state
+        if path.startswith(("refused/", "plans/")):
+            self.violate(f"{path} is deleted")
+        number = paths.STATE.parse(path)
+        if number is not None and state is not None:
+            self.demand(number < state.number, f"the newest state, {path}, is deleted")
+        name = paths.MANIFEST.parse(path) or paths.SEGMENT.parse(path)
+        if name is None or state is None:
+            return
+        given_up = any(item.epoch == name.epoch for item in state.given_up)
+        may_go = name.epoch <= state.trimmed and not given_up
+        needed = [state.last.manifest, *(final.manifest for final in self.truth.final.values())]
+        names = {each for manifest in needed for each in self.named.get(manifest, (manifest,))}
+        self.demand(may_go or path not in names, f"{path} is deleted, and is not trimmed")
+
+    def _created_state(self, old: State | None, new: State) -> None:
+        """Check a transition."""
+        why = f"state {new.number} ({new.changed.why})"
+        if old is None:
+            self.demand(
+                new.number == 1 and new.last.epoch == new.first - 1, f"{why} is no first one"
+            )
+            return
+        self.demand(new.number == old.number + 1, f"{why} is made from state {old.number}")
+        changed = {
+            name
+            for name in State.__struct_fields__
+            if name not in {"number", "changed"} and getattr(old, name) != getattr(new, name)
+        }
+        allowed = next(
+            (each for each in _TRANSITIONS if each[0] in changed and changed <= {*each}), None
+        )
+        self.demand(allowed, f"{why} changes {sorted(changed)}")
+        self.demand(new.first == old.first and new.settled >= old.settled, f"{why} goes back")
+        if changed & {"log_id", "checkpoint", "given_up"}:
+            self.demand(self.operator, f"{why} without an operator")
+        if "opened" in changed and new.run is not None:
+            self.demand(new.run.run_id not in old.opened, f"{why}: a superseded run opens again")
+            if "targets" in changed:
+                done = all(each.mark.epoch == old.last.epoch == old.settled for each in old.live)
+                self.demand(done, f"{why}: the targets change, and one lacks epochs")
+        if "last" in changed:
+            self._published(old, new, why)
+        for epoch in range(old.settled + 1, new.settled + 1):
+            final = new.last if epoch == new.last.epoch else old.last
+            self.demand(final.epoch == epoch, f"{why}: nobody knows what is settled as {epoch}")
+            self._settled(final, why)
+        if "targets" in changed and "opened" not in changed:
+            for former in old.targets:
+                later = new.target(former.name)
+                if later is not None and later.mark != former.mark:
+                    self._marked(old, former, later, why)
+        self._trimmed(old, new, why)
+
+    def _published(self, old: State, new: State, why: str) -> None:
+        last, former = new.last, old.last
+        name = paths.MANIFEST.parse(last.manifest)
+        assert name is not None
+        before = former if last.epoch == former.epoch + 1 else former.predecessor
+        link = last.predecessor
+        self.demand(link.digest == before.digest, f"{why} follows on another manifest")
+        follows = last.epoch == former.epoch + 1
+        self.demand(follows or last.epoch == former.epoch > old.settled, f"{why} is out of order")
+        self.demand(last.first_us > link.last_us <= before.last_us, f"{why}: timestamps overlap")
+        self.demand(last.last_us >= last.first_us, f"{why}: timestamps go back")
+        rows = 0
+        if self.log.exists(last.manifest):
+            data = self.log.get(last.manifest)
+            manifest = Manifest.from_file(data, last.manifest).manifest
+            self.demand(manifest_digest(data) == last.digest, f"{why} names another manifest")
+            rows = sum(segment.rows for segment in manifest.segments)
+            segments = (*manifest.segments, *manifest.refused)
+            self.named[last.manifest] = (last.manifest, *(segment.path for segment in segments))
+            for segment in segments:
+                there = segment.data is not None or (
+                    self.log.exists(segment.path)
+                    and digest(self.log.get(segment.path)) == segment.digest
+                )
+                self.demand(there, f"{why}: {segment.path} is not there")
+        else:
+            self.violate(f"{why}: its manifest is not there")
+        self.demand(last.sums.rows == link.sums.rows + rows, f"{why}: wrong sums")
+        self.demand(last.last_us - last.first_us + 1 >= rows, f"{why}: too few timestamps")
+        if self.operator:
+            return
+        self.demand(new.run is not None and name.run_id == new.run.run_id, f"{why} by another run")
+        unsynced = {f"offsets/{last.epoch}", f"commits/{last.epoch - 1}"} & {
+            *self.checkpoint.unsynced
+        }
+        self.demand(not unsynced, f"{why}, and {unsynced} are not durable")
+        done = last.epoch in self.truth.kept
+        again = done and not self.checkpoint.exists(f"commits/{last.epoch}")
+        self.demand(not done or again or self.two_drivers, f"{why} after Spark has completed it")
+
+    def _settled(self, final: EpochManifest, why: str) -> None:
+        epoch = final.epoch
+        if not self.operator:
+            self.demand(epoch in self.truth.kept, f"{why}: Spark has not completed it")
+        attempt = self.attempt_of(final)
+        if attempt is not None and not self.two_drivers:
+            runs = self.truth.kept.get(epoch, set())
+            self.demand(attempt.run_id in runs, f"{why}: another run's attempt was kept")
+        self.demand(self.truth.final.setdefault(epoch, final) == final, f"{why}: {epoch} was final")
+
+    def _marked(self, old: State, former: Target, later: Target, why: str) -> None:
+        mark, times = later.mark, self.truth.marked_us.setdefault(later.name, {})
+        row = (old.log_id, mark.epoch, mark.digest)
+        self.demand(row in self.ledgers.get(later.name, ()), f"{why}: the ledger never said so")
+        self.demand(mark.epoch >= old.trimmed, f"{why}: below what is trimmed, {old.trimmed}")
+        final = self.truth.final.get(mark.epoch)
+        self.demand(final is None or final.digest == mark.digest, f"{why}: another digest")
+        for epoch in range(former.mark.epoch + 1, mark.epoch + 1):
+            times[epoch] = MACHINE.true_us
+        for epoch in [epoch for epoch in times if epoch > mark.epoch]:
+            del times[epoch]
+
+    def _trimmed(self, old: State, new: State, why: str) -> None:
+        self.demand(new.trimmed >= old.trimmed, f"{why}: trimmed goes back")
+        if new.trimmed == old.trimmed:
+            return
+        for target in new.live:
+            self.demand(
+                new.trimmed <= target.mark.epoch, f"{why}: {target.name} lacks what is trimmed"
+            )
+            since = self.truth.marked_us.get(target.name, {}).get(new.trimmed)
+            if self.retention_us and since is not None:
+                kept_us = MACHINE.true_us - since
+                self.demand(kept_us >= self.retention_us, f"{why}: trimmed after {kept_us} us")
+
+    # --- targets ---
+
+    def row_written(self, database: Database, key: str, value: int, us: int) -> None:
+        """Check a row that becomes visible."""
+        what = f"{key}={value} is written to {database.name}"
+        attempt = self.by_value.get(value)
+        if attempt is None or key not in attempt.for_target:
+            self.violate(f"{what}, and was never computed for it")
+            return
+        final = self.truth.final.get(attempt.epoch)
+        if final is None or attempt.epoch not in self.truth.kept:
+            self.violate(f"{what}, and epoch {attempt.epoch} is not final")
+            return
+        if self.attempt_of(final) != attempt:
+            self.violate(f"{what}, and is of another attempt")
+            return
+        index, rows = attempt.taken.index(key), len(attempt.taken)
+        shift = us - final.first_us - index
+        fits = shift % rows == 0 and final.first_us <= us <= final.last_us
+        self.demand(fits if database.lists else shift == 0, f"{what} with timestamp {us}")
+        there = database.rows.get((value, key), ())
+        if database.kind != "idempotent":
+            self.demand(not there, f"{what} twice")
+        elif database.lists:
+            self.demand(us not in there, f"{what} twice with one timestamp")
+
+    def ledger_moved(self, database: Database, seen: LedgerRow | None, new: LedgerRow) -> None:
+        """Check that the epochs that a ledger row names are in the target, whole."""
+        what = f"the ledger of {database.name} moves to {new.epoch}"
+        state = self.truth.state
+        self.ledgers.setdefault(database.name, set()).add((new.log_id, new.epoch, new.digest))
+        if state is None:
+            self.violate(f"{what} before there is a log")
+            return
+        self.demand(new.log_id == state.log_id, f"{what} of another log")
+        if self.operator:
+            return
+        final = self.truth.final.get(new.epoch)
+        self.demand(final is None or final.digest == new.digest, f"{what} with another digest")
+        target = state.target(database.name)
+        if target is None:
+            self.violate(f"{what}, and the log has no such target")
+            return
+        if seen is not None:
+            self.demand(new.epoch >= seen.epoch, f"{what} from {seen.epoch}")
+        first = max(target.first, seen.epoch + 1 if seen is not None else target.first)
+        for epoch in range(first, new.epoch + 1):
+            self.demand(epoch in self.truth.kept or epoch <= state.settled, f"{what} before Spark")
+            self._whole(database, epoch, what)
+
+    def _whole(self, database: Database, epoch: int, what: str) -> None:
+        """Check that the final attempt of an epoch is in a target, each row once."""
+        state, final = self.truth.state, self.truth.final.get(epoch)
+        given_up = state is not None and any(
+            (item.epoch, item.target) == (epoch, database.name) for item in state.given_up
+        )
+        if given_up or epoch in self.truth.lacks.get(database.name, ()):
+            return
+        if final is None:
+            self.violate(f"{what}, and epoch {epoch} is not final")
+            return
+        attempt = self.attempt_of(final)
+        for key in attempt.for_target if attempt is not None else ():
+            if not database.rows.get((attempt.value, key)):  # type: ignore[union-attr]
+                self.violate(f"{what} without {key} of epoch {epoch}")
+                return
+        if attempt is None:
+            return
+        names = (
+            paths.REFUSED_ROW.parse(path) for path in self.log.paths(paths.refused_folder(epoch))
+        )
+        kept = {name.us for name in names if name is not None and name.target == database.name}
+        for index, key in enumerate(attempt.taken):
+            if key in attempt.server_refuses:
+                there = final.first_us + index in kept
+                self.demand(there, f"{what}, and {key} of epoch {epoch} is not in refused/")
+        folder = self.log.paths(paths.refused_folder(epoch))
+        by_tasks = [path for path in folder if paths.REFUSED_ROW.parse(path) is None]
+        of_tasks = sum(name.rows for path in by_tasks if (name := paths.REFUSED.parse(path)))
+        same = of_tasks == attempt.tasks_refuse
+        self.demand(same, f"{what}: {of_tasks} of {attempt.tasks_refuse} rows are in refused/")
+
+    def complete(self, databases: dict[str, Database], key: str) -> None:
+        """Check, at the end, that every target has every epoch, whole."""
+        state = self.truth.state
+        assert state is not None
+        newest = max(self.truth.kept, default=-1)
+        what = "at the end"
+        self.demand(
+            state.last.epoch == state.settled == newest, f"{what}: epoch {newest} is not settled"
+        )
+        for target in state.live:
+            database = databases[target.name]
+            row = database.ledger.get(f"{key}/{target.name}" if len(databases) > 1 else key)
+            self.demand(row is not None and row.epoch == newest, f"{what}: {target.name} has {row}")
+            self.demand(target.mark.epoch == newest, f"{what}: the mark is {target.mark.epoch}")
+            for epoch in range(target.first, newest + 1):
+                self._whole(database, epoch, what)
+
+
+_TRANSITIONS = (
+    ("log_id", "checkpoint", "run"),
+    ("given_up",),
+    ("opened", "run", "targets"),
+    ("last", "settled", "given_up"),
+    ("targets", "settled", "trimmed"),
+    ("settled",),
+    ("trimmed",),
+)
+"""Which fields change together. The first one of each changes always."""
