@@ -9,12 +9,11 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import Meta
+from msgspec import field
 
-from wal_sink.options import CONNECTS
+from wal_sink.options import CONNECTS, about
 from wal_sink.targets.sql import SqlOptions, SqlTarget, TableColumn
 
 TYPES = {"INTEGER": pa.int64(), "REAL": pa.float64(), "TEXT": pa.string(), "BLOB": pa.binary()}
@@ -23,10 +22,8 @@ TYPES = {"INTEGER": pa.int64(), "REAL": pa.float64(), "TEXT": pa.string(), "BLOB
 class SqliteOptions(SqlOptions, frozen=True, kw_only=True):
     """The options of this target, beside `table`."""
 
-    ledger_table: str = msgspec.field(name="sqlite.ledgerTable", default="wal_sink_ledger")
-    path: Annotated[str, Meta(description="file of the database", extra=CONNECTS)] = msgspec.field(
-        name="sqlite.path"
-    )
+    ledger_table: str = field(name="sqlite.ledgerTable", default="wal_sink_ledger")
+    path: Annotated[str, about("file of the database", CONNECTS)] = field(name="sqlite.path")
 
 
 class SqliteTarget(SqlTarget):
@@ -46,10 +43,11 @@ class SqliteTarget(SqlTarget):
 
     def columns(self, connection: Any) -> Sequence[TableColumn]:
         """Ask SQLite for the table's columns."""
-        found = connection.execute(f"PRAGMA table_info({self.table_name})").fetchall()
         return [
             TableColumn(name, type_.upper(), required=bool(required), default=default is not None)
-            for _, name, type_, required, default, _ in found
+            for _, name, type_, required, default, _ in connection.execute(
+                f"PRAGMA table_info({self.table_name})"
+            )
         ]
 
     def arrow_type(self, type_: str) -> pa.DataType | None:

@@ -11,8 +11,6 @@ import pytest
 from confluent_kafka import KafkaException
 
 from tests.kafka.conftest import TopicWorld, altered
-from tests.protocol.quarantining import query_of
-from wal_sink.admin.quarantine import list_quarantine
 from wal_sink.errors import TargetRefused, TargetUnavailable
 from wal_sink.options import parse
 from wal_sink.targets.base import RowsRefused, Slice
@@ -22,6 +20,7 @@ from wal_sink.testing.contracts.ledger import create, finish, following
 from wal_sink.testing.contracts.rows import BASE_US, write_all
 from wal_sink.testing.micro_batches import until_idle
 from wal_sink.testing.servers.kafka import Broker
+from wal_sink.wal.refused import listed, read_refused
 
 LONG = "x" * 5_000
 ROWS = [("a", 1), (LONG, 2), ("c", 3)]
@@ -43,14 +42,15 @@ def test_a_record_goes_into_quarantine_after_the_topic_was_altered(
     until_idle(flusher)
     taken = [("a", 1), ("c", 3), ("first", 0)]
     assert sorted(world.visible()) == taken
-    (group,) = list_quarantine(query_of(world)).groups
-    assert (group.epoch, group.rows, group.kind) == (1, 1, "TargetRefused")
-    assert "refuses a row of epoch 1, the row with key=b'xxx" in group.reason
+    (refused,) = listed(world.store)
+    assert (refused.epoch, refused.rows) == (1, 1)
+    (batch,) = read_refused(world.log_backend, refused.path)
+    assert "refuses a row of epoch 1, the row with key=b'xxx" in str(batch.to_pylist())
     altered(kafka, world.topic, "max.message.bytes", "1000000")
     world.run().batch([("d", 4)])
     until_idle(flusher)
     assert sorted(world.visible()) == sorted([*taken, ("d", 4)])
-    assert list_quarantine(query_of(world)).rows == 1
+    assert listed(world.store) == [refused]
 
 
 SCHEMA = pa.schema(
