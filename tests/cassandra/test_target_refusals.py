@@ -47,11 +47,11 @@ class Table:
     def plan(self, batch: pa.RecordBatch) -> Plan:
         return self.target.plan(batch.schema, "k")
 
-    def write(self, plan: Plan, *batches: pa.RecordBatch) -> None:
+    def write(self, plan: Plan, *batches: pa.RecordBatch, us: int = US) -> None:
         """As the flusher does; rows that tasks have let pass."""
         with self.target.connect("q") as session:
             for batch in batches:
-                session.write(plan, Slice(0, batch, US))
+                session.write(plan, Slice(0, batch, us))
             session.drain()
 
     def ids(self) -> set[int]:
@@ -88,11 +88,11 @@ def test_row_that_replicas_fail_at_is_named(table: Table, caplog: pytest.LogCapt
     assert "requests failed" in caplog.text
     values[40] = [0.0, 0.0]
     with pytest.raises(RowsRefused) as refused:
-        table.write(plan, rows(values, FLOATS))
-    assert {row.us - US for row in refused.value.rows} == {40, 618}
+        table.write(plan, rows(values, FLOATS), us=(later := US + 10_000))
+    assert {row.us - later for row in refused.value.rows} == {40, 618}
     assert table.ids() == set(range(1_000)) - {618}  # 40 has its former values
     table.node.execute(f"DROP INDEX {table.name}_c_idx")
-    table.write(plan, rows(values, FLOATS))
+    table.write(plan, rows(values, FLOATS), us=later)
     assert table.ids() == set(range(1_000))
 
 

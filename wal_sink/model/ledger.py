@@ -45,14 +45,16 @@ class LedgerRow(NamedTuple):
             isinstance(cell, str) for cell in (query_id, log_id, text)
         )
         digest, _, sending = text.partition(_SENDING) if is_row else ("", "", "")
-        if not is_row or not (sending or "0").isdecimal():
+        number = int(sending) if sending.isdecimal() else 0
+        row = cls(query_id, log_id, epoch, digest, number)
+        if not is_row or row.cells != tuple(cells):
             raise CorruptLog(
                 f"The ledger row of query {query_id} in {where} holds {tuple(cells)!r}.",
                 "Restore the row from a backup of the target. Or delete it, and write it again:"
                 " `wal-sink set-mark"
                 " CHECKPOINT --to EPOCH`, where EPOCH is the last epoch whose rows the target has.",
             )
-        return cls(query_id, log_id, epoch, digest, int(sending or 0))
+        return row
 
 
 def ledger_key(query_id: str, target: str) -> str:
