@@ -89,7 +89,7 @@ class Sender:
 
         :param requests: idempotent, each sent at least once; made while others are in flight.
         :raises TargetUnavailable: no success for as long as `patience`, or the driver does not end what is
-            in flight. Of a sender that has raised the latter only `abandon` is called, or nothing.
+            in flight.
         :raises TargetRefused: the server refuses a row, which is named, and takes others.
         :raises Exception: of the driver, at once, when trying again cannot help.
         """
@@ -110,14 +110,6 @@ class Sender:
             self._finish()
         self._taken = None
         self.refusals.clear()
-
-    def abandon(self) -> None:
-        """Wait until nothing is in flight, and drop what failed: its rows are no longer wanted.
-
-        :raises TargetUnavailable: the driver does not end what is in flight.
-        """
-        self._await_all()
-        self._clear()
 
     def _await_capacity(self, parts: int = PARTS) -> None:
         """Wait until requests of so many parts may be in flight; those that the socket refused go first."""

@@ -124,14 +124,6 @@ class Writer:
                 self._concurrency.most,
             )
 
-    def abandon(self) -> None:
-        """Forget the rows that are not acknowledged yet."""
-        for prepared in self._plans.values():
-            prepared.buffer.take()
-        self._sender.abandon()
-        self._refused.clear()
-        self._drift.clear_rows()
-
     def _send(self, prepared: PreparedPlan) -> None:
         for waiting in prepared.buffer.take():
             self._sender.send(requests(prepared, waiting, self._lives(prepared.plan, waiting)))
