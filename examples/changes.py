@@ -95,7 +95,7 @@ def main() -> None:
         " points int)"
     )
     rows = changed_customers(session(), write_topic(shop.folder / "customers"))
-    with wal_sink.register(session()):  # before start(): it takes the query's ticket
+    with wal_sink.register(session()):  # before start(): it adds the format, and flushes
         writer = rows.writeStream.format("wal_sink").options(**shop.options("customers"), **OPTIONS)
         writer.trigger(availableNow=True).start().awaitTermination()
     # Left the block: the table has the customers of the other database, as of the end of the topic.

@@ -26,7 +26,7 @@ counts = (
     .select(F.col("window.start").alias("hour"), "status", "orders")
 )
 
-with wal_sink.register(session()):  # before start(): it takes the query's ticket
+with wal_sink.register(session()):  # before start(): it adds the format, and flushes
     writer = wal_sink.batch_writer(session(), **options)  # before start(), too
     query = counts.writeStream.outputMode("update").foreachBatch(writer)
     query = query.option("checkpointLocation", options["checkpointLocation"])

@@ -46,7 +46,7 @@ latest = (
     .applyInPandasWithState(newest, ROW, "version int", "append", "NoTimeout")
 )
 
-with wal_sink.register(session()):  # before start(): it takes the query's ticket
+with wal_sink.register(session()):  # before start(): it adds the format, and flushes
     writer = latest.writeStream.format("wal_sink").options(**shop.options("order_status"))
     writer.outputMode("append").trigger(availableNow=True).start().awaitTermination()
 # Left the block: the table has the newest version of every order that is checkpointed.

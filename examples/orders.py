@@ -31,7 +31,7 @@ revenue = (
     .select("sku", F.col("window.start").alias("hour"), "orders", "revenue")
 )
 
-with wal_sink.register(session()):  # before start(): it takes the query's ticket
+with wal_sink.register(session()):  # before start(): it adds the format, and flushes
     writer = revenue.writeStream.format("wal_sink").options(**shop.options("revenue_by_hour"))
     writer.outputMode("append").trigger(availableNow=True).start().awaitTermination()
 # Left the block: every window that Spark has given out is in Cassandra, once.

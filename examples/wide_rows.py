@@ -24,7 +24,7 @@ rows = placed.select(
     "customer_id", "placed_at", "order_id", "ship_to", "items", "tags", "notes"
 ).repartition("customer_id")  # rows of one partition go in batches: several times as fast
 
-with wal_sink.register(session()):  # before start(): it takes the query's ticket
+with wal_sink.register(session()):  # before start(): it adds the format, and flushes
     writer = rows.writeStream.format("wal_sink").options(**shop.options("orders_by_customer"))
     writer.outputMode("append").trigger(availableNow=True).start().awaitTermination()
 # Left the block: everything checkpointed is in Cassandra.

@@ -23,6 +23,7 @@ from wal_sink.targets.client import CLIENTS
 from wal_sink.targets.names import did_you_mean
 
 if TYPE_CHECKING:
+    from wal_sink.demo.failover import FailoverReport
     from wal_sink.demo.report import Report
     from wal_sink.demo.watch import Sample
 
@@ -45,6 +46,13 @@ def demo(
         str | None,
         typer.Option(metavar="A,B", help="Several of them, filled by the same queries; not kafka."),
     ] = None,
+    failover: Annotated[
+        bool,
+        typer.Option(
+            help="Instead of killing the driver, let PostgreSQL fail while its standby lags, and promote"
+            " that: rows that foreachBatch loses, the log brings again."
+        ),
+    ] = False,
     picture: Annotated[
         Path, typer.Option(help="File for the picture; its suffix says the format.")
     ] = Path("wal-sink-demo.svg"),
@@ -69,19 +77,28 @@ def demo(
     of PostgreSQL, are downloaded once.
     """
     with output(as_json=as_json) as console:
-        names = _names(target, targets)
-        _check(names, picture, folder)
-        from wal_sink.demo.run import run  # noqa: PLC0415 - what it imports is an extra
+        say = partial(console.print, soft_wrap=True)
+        if failover:
+            _refuse_targets(target, targets)
+            _check(["postgresql"], picture, folder)
+            from wal_sink.demo import failover as of_failover  # noqa: PLC0415 - what it imports is an extra
 
-        with _place(folder) as place, _Progress(console) as progress:
-            found = run(
-                place,
-                picture.absolute(),
-                targets=names,
-                flights=flights,
-                say=partial(console.print, soft_wrap=True),
-                sampled=progress.update,
-            )
+            with _place(folder) as place:
+                found: Report | FailoverReport = of_failover.run(place, flights=flights, say=say)
+        else:
+            names = _names(target, targets)
+            _check(names, picture, folder)
+            from wal_sink.demo.run import run  # noqa: PLC0415 - what it imports is an extra
+
+            with _place(folder) as place, _Progress(console) as progress:
+                found = run(
+                    place,
+                    picture.absolute(),
+                    targets=names,
+                    flights=flights,
+                    say=say,
+                    sampled=progress.update,
+                )
         if as_json:
             document(found)
         else:
@@ -90,6 +107,17 @@ def demo(
             console.print(reddened(problem))
         if found.problems:
             raise typer.Exit(1)
+
+
+def _refuse_targets(target: str, targets: str | None) -> None:
+    """Refuse another target than the one that fails over; cassandra is the default.
+
+    :raises OptionError: one is named.
+    """
+    if targets is not None or target not in ("cassandra", "postgresql"):
+        raise OptionError(
+            "--failover has a target of its own, PostgreSQL.", "Leave out --target and --targets."
+        )
 
 
 def _names(target: str, targets: str | None) -> list[str]:
@@ -180,17 +208,14 @@ class _Progress:
             self._bars.update(task, total=progress.total, completed=progress.visible)
 
 
-def _print(console: Console, found: Report) -> None:
+def _print(console: Console, found: Report | FailoverReport) -> None:
     table = Table("", "expected", "found", "missing", "extra")
+    several = len({row.target for row in found.tables}) > 1
     for row in found.tables:
         counts = (row.expected, row.found, row.missing, row.extra)
-        several = f" ({row.target})" if row.target != found.target else ""
-        table.add_row(f"{row.sink}: {row.query}{several}", *(f"{count:,}" for count in counts))
+        where = f" ({row.target})" if several else ""
+        table.add_row(f"{row.sink}: {row.query}{where}", *(f"{count:,}" for count in counts))
     console.print(table)
-    console.print(f"{found.server}, {found.seconds:.0f} seconds. Picture: {found.picture}")
+    console.print(f"{found.server}, {found.seconds:.0f} seconds. {found.place}".rstrip())
     if not found.problems:
-        console.print(
-            "wal_sink: each row exactly once."
-            f" foreachBatch, under the same {len(found.kills)} kills: {found.control_extra:,} extra rows.",
-            soft_wrap=True,
-        )
+        console.print(found.conclusion, soft_wrap=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import wal_sink
 from wal_sink.demo.queries import QUERIES, Query
@@ -35,20 +36,21 @@ def main(folder: Path, stores: Stores) -> None:
 
 
 def start(spark: SparkSession, query: Query, folder: Path, stores: Stores) -> StreamingQuery:
-    """Start one of the queries."""
+    """Start one of the queries; it ends when its source is read."""
+    return writer(spark, query, folder, stores).trigger(availableNow=True).start()
+
+
+def writer(spark: SparkSession, query: Query, folder: Path, stores: Stores) -> DataStreamWriter:
+    """Return what starts one of the queries, without a trigger."""
     source = spark.readStream.schema(flights.SCHEMA).option("maxFilesPerTrigger", 1)
     rows = source.parquet(str(folder / query.source)).selectExpr(*query.select)
     rows = stores.first.written(rows)
     if query.sink == "wal_sink":
-        writer = rows.writeStream.format("wal_sink").options(**stores.options(query.table))
+        to = rows.writeStream.format("wal_sink").options(**stores.options(query.table))
     else:
         write = partial(write_batch, table=query.table, store=stores.first)
-        writer = rows.writeStream.foreachBatch(write)
-    return (
-        writer.option("checkpointLocation", str(folder / query.checkpoint))
-        .trigger(availableNow=True)
-        .start()
-    )
+        to = rows.writeStream.foreachBatch(write)
+    return to.option("checkpointLocation", str(folder / query.checkpoint))
 
 
 def write_batch(batch: DataFrame, epoch: int, *, table: str, store: Store) -> None:

@@ -65,6 +65,19 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Which one, or which ones, the rows went to."""
 
     @property
+    def place(self) -> str:
+        """Where the picture is."""
+        return f"Picture: {self.picture}"
+
+    @property
+    def conclusion(self) -> str:
+        """What the demo has shown, where it has no problems."""
+        return (
+            "wal_sink: each row exactly once."
+            f" foreachBatch, under the same {len(self.kills)} kills: {self.control_extra:,} extra rows."
+        )
+
+    @property
     def problems(self) -> list[str]:
         """What keeps the demo from having shown what it is for; empty when it has."""
         problems = []

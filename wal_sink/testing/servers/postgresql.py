@@ -214,18 +214,35 @@ class Standby(Server):
                 raise DidNotStart("The standby does not follow", "See its log.")
             time.sleep(0.05)
 
+    def cut_off(self) -> None:
+        """Receive nothing more from the primary, as when the link between both fails."""
+        self.execute("ALTER SYSTEM SET primary_conninfo = ''")
+        self.execute("SELECT pg_reload_conf()")
+        deadline = time.monotonic() + self.patience_s
+        while self._primary.execute("SELECT count(*) FROM pg_stat_replication") != [(0,)]:
+            if time.monotonic() > deadline:
+                raise DidNotStart("The standby still receives from the primary", "See its log.")
+            time.sleep(0.05)
+
     def promote(self) -> None:
         """Take writes from now on, with what has been received by now."""
         self.execute("SELECT pg_promote()")
 
     def _make_data(self) -> None:
+        """Copy the primary's data while that is stopped: not every package has `pg_basebackup`."""
+        self._primary.stop()
+        try:
+            shutil.copytree(self._primary.data, self.data)
+        finally:
+            self._primary.start()
         address = f"host={self._primary.host} port={self._primary.port} user={USER}"
         login = f"{address} password={self.password} application_name=standby"
+        with (self.data / "postgresql.auto.conf").open("a") as settings:
+            settings.write(f"primary_conninfo = '{login}'\n")
+        (self.data / "standby.signal").touch()
         if (user := _user()) is not None:
-            os.chown(self.folder, user.pw_uid, user.pw_gid)
-        options = ["--dbname", login, "--pgdata", self.data, "-R", "--checkpoint=fast"]
-        command = _unprivileged([self._programs / "pg_basebackup", *options])
-        self._run(command, f"pg_basebackup of {self.title}")
+            for path in (self.folder, self.data, *self.data.rglob("*")):
+                os.chown(path, user.pw_uid, user.pw_gid)
 
 
 def programs() -> Path:
