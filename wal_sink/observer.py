@@ -33,9 +33,9 @@ class Observer:
         """Note that the thread has ended, whether or not anything waits."""
 
     def flushed(self, epochs: Sequence[Delivered], seconds: float) -> None:
-        """Count a window, once: its mark was moved by this process.
+        """Count a window, once: the ledger row was moved over it by this process.
 
-        :param seconds: from the look that found it to the mark, of the try that succeeded.
+        :param seconds: from the pass that took it to the ledger row's move, of the try that succeeded.
         """
 
     def retried(self, kind: str) -> None:

@@ -106,6 +106,9 @@ class Flusher:
         """Rows that the server refuses, by epoch; None: to be listed."""
         self.mark = -1
         """The last epoch that the log says is in the target, as it was read or written last."""
+        self._finishing: tuple[Window, float] | None = None
+        """The window whose `finish` was asked for, and when it was taken. Where no answer came, the ledger
+        row tells later whether its rows count."""
         self._deleted = -1
         """Objects of epochs up to this one were deleted by this flusher."""
         pipeline.target.load()
@@ -162,6 +165,7 @@ class Flusher:
         row = self._connection.row(
             LedgerRow(state.query_id, state.log_id, target.mark.epoch, target.mark.digest)
         )
+        self._count_finished(row)
         after = target.mark.epoch if row is None else min(row.epoch, target.mark.epoch)
         chain = self._manifests.chain(state, after)
         decision = decide(state, self._name, committed, row, chain, WINDOW_EPOCHS)
@@ -203,7 +207,9 @@ class Flusher:
                 self._connection.close()
                 return
             self.reporter.report("finishing", window.last)
+            self._finishing = window, started_s
             if not self._connection.finish(row, window.finishes):
+                self._finishing = None
                 return
         except RowsRefused as refused:
             self._keep(window, refused)
@@ -211,7 +217,7 @@ class Flusher:
         except BaseException:
             self.close()  # rows of a window that is not whole: the next try must not add to them
             raise
-        self._count(window, time.monotonic() - started_s)
+        self._count_finished(window.finishes)
         self._mark(state, window.finishes, chain)
 
     def _window(self, state: State, row: LedgerRow, decision: Decision, chain: Chain) -> Window:
@@ -301,7 +307,12 @@ class Flusher:
 
     # --- reports ---
 
-    def _count(self, window: Window, seconds: float) -> None:
+    def _count_finished(self, row: LedgerRow | None) -> None:
+        """Count the window that this flusher has finished, once, if the ledger row says that it is."""
+        finishing, self._finishing = self._finishing, None
+        if finishing is None or row != finishing[0].finishes:
+            return
+        window, seconds = finishing[0], time.monotonic() - finishing[1]
         delivered = [
             Delivered(manifest.epoch, manifest.rows, manifest.bytes, manifest.published_us)
             for manifest in window.manifests
