@@ -76,7 +76,8 @@ def test_a_poison_row_does_not_fill_the_log(rows: DataFrame, table: Table, check
     halves = rows.repartition(2)
     assert "id 3 is poison" in refused(halves, table, checkpoint, target=LATE_POISON_TARGET)
     location = locate(checkpoint)
-    assert location.open_log(location.open_checkpoint().query_id()).segments() == []
+    store = location.open_log(location.open_checkpoint().query_id())
+    assert store.list("segments/") == []
 
 
 def test_a_text_that_is_no_utf8(rows: DataFrame, table: Table, checkpoint: str) -> None:

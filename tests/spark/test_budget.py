@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -130,7 +131,7 @@ def test_another_process_flushes_a_query_that_waits(
         with pytest.raises(FlushTimeout):
             sink.await_flushed(query, timeout=0)
         assert table.ids() == []
-        command = ["-m", "wal_sink.cli.main", "flush", checkpoint, "--follow"]
+        command = [str(Path(sys.executable).with_name("wal-sink")), "flush", checkpoint, "--follow"]
         with Driver(command, tmp_path / "flush", folder=ROOT) as other:
             query.awaitTermination()
             wal_sink.await_flushed(checkpoint, timeout=60)

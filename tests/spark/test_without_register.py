@@ -13,6 +13,7 @@ import wal_sink
 from tests.spark.conftest import ROWS_PER_FILE, write_source
 from tests.spark.tables import Table, options, start, stream
 from tests.support.programs import ran
+from wal_sink.spark.data_source import WalSinkDataSource
 from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra, pytest.mark.timeout(300)]
@@ -32,7 +33,7 @@ def by_writer(session: SparkSession, source: str, table: Table, checkpoint: str)
 
 @pytest.mark.parametrize("begin", [by_format, by_writer])
 def test_query_without_register_is_flushed_by_others(
-    sibling: SparkSession,
+    spark: SparkSession,
     cassandra: Node,
     keyspace: str,
     checkpoint: str,
@@ -42,18 +43,19 @@ def test_query_without_register_is_flushed_by_others(
     """By `wal-sink flush`, which is one command, and by the next start under `register`."""
     assert callable(begin)
     table, source = Table(cassandra, keyspace), write_source(tmp_path / "source", 2)
-    begin(sibling, source, table, checkpoint).awaitTermination()
+    spark.dataSource.register(WalSinkDataSource)
+    begin(spark, source, table, checkpoint).awaitTermination()
     status = wal_sink.status(checkpoint)
     assert (status.checkpointed, status.published, status.flushed) == (1, 1, -1)
     assert f"wal-sink flush file://{checkpoint}" in str(status.remedy)
     assert table.ids() == []
 
-    flushed = ran([sys.executable, "-m", "wal_sink.cli.main", "flush", checkpoint])
+    flushed = ran([str(Path(sys.executable).with_name("wal-sink")), "flush", checkpoint])
     assert flushed.returncode == 0, flushed.stderr
     assert table.ids() == list(range(2 * ROWS_PER_FILE))
 
     more = write_source(tmp_path / "more", 3)
     Path(more, "0002.parquet").rename(Path(source, "0002.parquet"))
-    with wal_sink.register(sibling):
-        begin(sibling, source, table, checkpoint).awaitTermination()
+    with wal_sink.register(spark):
+        begin(spark, source, table, checkpoint).awaitTermination()
     assert table.ids() == list(range(3 * ROWS_PER_FILE))
