@@ -217,6 +217,7 @@ def several(raw: Mapping[str, str]) -> tuple[Destination, ...]:
     shared = {key: value for key, value in raw.items() if key.partition(".")[0].lower() not in own}
     known = [name for name in names(SinkOptions) if name != "target"]
     _refuse_unnamed(shared, known, own)
+    refuse_removed({key: value for key, value in raw.items() if key not in shared})
     found = tuple(_destination(name, own[name]) for name in listed)
     for one, other in itertools.combinations(found, 2):
         if same := _tables(one) & _tables(other) if _place(one) == _place(other) else set():

@@ -15,6 +15,8 @@ _TOTALS = "Aggregate in Spark, and upsert the totals by `wal_sink.batch_writer` 
 _SEVERAL_TABLES = "Name the tables by option targets; or write each by a filtered query of its own."
 
 OPTIONS: dict[str, str] = {
+    "<name>.onFull": "Set wal.onFull, for the query. A target that is dead: `wal-sink give-up CHECKPOINT"
+    " --target NAME`.",
     "cassandra.addColumns": _TOTALS,
     "cassandra.addColumnsAfter": _TOTALS,
     "cassandra.collections": "Write the whole collection: it replaces what the row has.",
@@ -22,8 +24,8 @@ OPTIONS: dict[str, str] = {
     "tableColumn": _SEVERAL_TABLES,
     "tables": _SEVERAL_TABLES,
 }
-"""Way out by option. `cassandra.addColumns` is also `cassandra.addColumns.price`. `<name>.onFull=detach` is
-one value of an option that stays; `<name>` stands for the name of one of several targets."""
+"""Way out by option. `cassandra.addColumns` is also `cassandra.addColumns.price`. A row `option=value` is one
+value of an option that stays; `<name>` stands for the name of one of several targets."""
 
 _EXPORT = (
     "Export the rows by `wal-sink quarantine CHECKPOINT --export FILE`, repair them, and write them by a"

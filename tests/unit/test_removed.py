@@ -37,7 +37,7 @@ def run(*arguments: str) -> Result:
 @pytest.fixture
 def rows(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Return the table of options, with a row of each form."""
-    forms = {"cassandra.gone": "Do A.", "<name>.onFull=gone": "Do B.", "table=gone": "Do C."}
+    forms = {"cassandra.gone": "Do A.", "<name>.gone": "Do B.", "table=gone": "Do C."}
     for row, instead in forms.items():
         monkeypatch.setitem(removed.OPTIONS, row, instead)
     return removed.OPTIONS

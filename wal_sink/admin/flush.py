@@ -164,11 +164,12 @@ class FlushCommand:
 
         def is_last(done: Pass) -> bool:
             nonlocal why
+            was_past = self._tally.is_past(goal)
             self._tally.refresh()
             progress(self._tally.epochs, total)
             if done.idle:
                 why = done.why
-            elif self._tally.is_past(goal):
+            elif was_past:  # one more pass trims, if the query does not go on
                 why = "everything that was checkpointed at the start is flushed"
             return bool(why)
 
