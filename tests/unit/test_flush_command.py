@@ -7,9 +7,6 @@ import uuid
 from dataclasses import replace
 
 import pytest
-from wal_sink.admin.flusher_at_work import refuse_flusher
-from wal_sink.flush.run_history import RunHistory
-from wal_sink.model.records import FlusherReport
 
 from state_backends import open_backend
 from tests.protocol.engine import World, in_memory
