@@ -34,10 +34,9 @@ from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.flush.report import Reporter
-from wal_sink.model.plan import Plan
 from wal_sink.options import parse
 from wal_sink.progress.status import Status, read_status
-from wal_sink.targets.base import Session, Slice
+from wal_sink.targets.base import Slice
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget, session
 from wal_sink.targets.cassandra import table as table_module
 from wal_sink.targets.cassandra.driver.connection import connect
@@ -47,6 +46,7 @@ from wal_sink.targets.cassandra.driver.pipeline import Ended, PipelinedRequests
 from wal_sink.targets.cassandra.row_plan import TableName
 from wal_sink.targets.cassandra.session import CassandraSession, create_ledger
 from wal_sink.targets.cassandra.write.drift import DriftWatch
+from wal_sink.testing.contracts.cells import write
 from wal_sink.testing.servers.cassandra import EmbeddedCassandra, Node
 
 pytestmark = pytest.mark.cassandra
@@ -110,13 +110,20 @@ class Flushing:
     def __init__(self, world: World) -> None:
         self.world = world
         self.run = world.run()
-        checkpoint = Checkpoint(world.checkpoint)
-        pipeline = Pipeline(world.query_id, world.log, checkpoint, world.target)
-        reporter = Reporter(world.log, world.clock)
+        pipeline = Pipeline(
+            query_id=world.query_id,
+            store=world.store,
+            checkpoint=Checkpoint(world.checkpoint),
+            target=world.target,
+            target_name=world.target.name,
+            several=False,
+            retention=world.retention,
+        )
+        reporter = Reporter(world.store, world.target.name, world.clock)
         self.loop = FlushLoop(Flusher(pipeline, reporter, clock_us=world.clock))
 
     def status(self) -> Status:
-        return read_status(Checkpoint(self.world.checkpoint), self.world.log)
+        return read_status(Checkpoint(self.world.checkpoint), self.world.store)
 
     def batch(self, *rows: tuple[str, int]) -> int:
         epoch = self.run.batch(rows)
@@ -213,11 +220,6 @@ CHANGES = [
 ]
 
 
-def write_all(session: Session, plan: Plan, rows: Slice) -> None:
-    session.write(plan, rows)
-    session.drain()
-
-
 @pytest.mark.parametrize("moment", ["_schema_version", "_compare", "add"])
 @pytest.mark.parametrize(("said", "changes"), CHANGES)
 def test_a_table_that_changes_while_it_is_compared(
@@ -247,7 +249,7 @@ def test_a_table_that_changes_while_it_is_compared(
         target.connect(role) as session,
         pytest.raises(SchemaMismatch, match=said),
     ):
-        write_all(session, plan, Slice(0, target.check(batch, plan), 1))
+        write(session, plan, Slice(0, target.check(batch, plan), 1))
     assert not left
 
 
@@ -270,14 +272,14 @@ def test_a_table_that_a_node_lacks_for_a_moment_is_an_outage(
         check(self, *args, **given)
 
     with target.connect(f"{role} lacks") as session:
-        write_all(session, plan, rows[0])
+        write(session, plan, rows[0])
         admin.execute("DROP TABLE ks.t")
         monkeypatch.setattr(DriftWatch, "check", when_the_node_has_it)
         with pytest.raises(TargetUnavailable, match="lacks what the schema of the cluster has"):
-            write_all(session, plan, rows[1])
+            write(session, plan, rows[1])
         assert not again
     with target.connect(f"{role} has") as session:
-        write_all(session, plan, rows[1])
+        write(session, plan, rows[1])
     assert table(admin) == {"b": 2}
 
 

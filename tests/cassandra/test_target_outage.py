@@ -25,7 +25,7 @@ from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.observer import Observer
-from wal_sink.targets.base import ErrorClass, Session, Slice, Target
+from wal_sink.targets.base import ErrorClass, IdempotentSession, Session, Slice, Target
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 from wal_sink.targets.cassandra.driver import connection as driver_connection
 from wal_sink.targets.cassandra.driver.connection import Connection, connect
@@ -74,7 +74,7 @@ def plan(target: CassandraTarget) -> Plan:
 
 
 @pytest.fixture
-def session(target: CassandraTarget, plan: Plan) -> Iterator[Session]:
+def session(target: CassandraTarget, plan: Plan) -> Iterator[IdempotentSession]:
     """A session of a new query, everything prepared."""
     query_id = uuid.uuid4().hex
     with target.connect(query_id) as session:
@@ -89,7 +89,7 @@ def rows(target: CassandraTarget, plan: Plan, count: int, first: int = 0) -> Sli
     return Slice(0, target.check(batch, plan), US)
 
 
-def write(session: Session, plan: Plan, *slices: Slice) -> None:
+def write(session: IdempotentSession, plan: Plan, *slices: Slice) -> None:
     for each in slices:
         session.write(plan, each)
     session.drain()
@@ -163,7 +163,7 @@ class Retries(Observer):
 
 
 def test_rows_arrive_after_a_pause(
-    node: EmbeddedCassandra, session: Session, target: CassandraTarget, plan: Plan
+    node: EmbeddedCassandra, session: IdempotentSession, target: CassandraTarget, plan: Plan
 ) -> None:
     """Requests time out, are sent again with pauses between, and every row is there once."""
     session.report_to(observer := Retries())
@@ -340,7 +340,7 @@ def test_a_node_that_stands_still_is_given_up(node: EmbeddedCassandra) -> None:
 
 
 def test_session_survives_a_crash_of_the_node(
-    node: EmbeddedCassandra, session: Session, target: CassandraTarget, plan: Plan
+    node: EmbeddedCassandra, session: IdempotentSession, target: CassandraTarget, plan: Plan
 ) -> None:
     """What was acknowledged is durable; the open session finds the node again by itself."""
     seen = row_of(session)

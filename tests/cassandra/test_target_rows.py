@@ -15,7 +15,7 @@ from tests.support.cassandra import raw_options
 from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Plan
 from wal_sink.options import parse
-from wal_sink.targets.base import Session, Slice
+from wal_sink.targets.base import IdempotentSession, Slice
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 from wal_sink.testing.servers.cassandra import Node
 
@@ -31,7 +31,7 @@ class Table:
         self.node = node
         self.name = f'"{keyspace}"."{name}"'
         self.raw = raw_options(node, keyspace, name)
-        self.session: Session | None = None
+        self.session: IdempotentSession | None = None
 
     def write(self, batch: pa.RecordBatch, us: int = US, nulls: str = "unset") -> Plan:
         """Plan, check and write, as planner, task and flusher do it."""

@@ -14,7 +14,8 @@ import pytest
 from tests.support.waiting import until
 from wal_sink.clock import now_us
 from wal_sink.model.plan import Plan, plan_key
-from wal_sink.targets.base import Session, Slice, Target
+from wal_sink.targets.base import Slice, Target
+from wal_sink.testing.contracts.cells import write
 from wal_sink.testing.contracts.ledger import new_query
 from wal_sink.testing.contracts.rows import SCHEMA, Table
 
@@ -150,12 +151,11 @@ class _open:  # noqa: N801 -- used as a function
         self._target = target
         self._names = [name for name in names if name]
         self._plan = _plan(target, *self._names)
-        self._session: Session = target.connect(new_query())
+        self._session = target.connect(new_query())
 
     def __call__(self, us: int, rows: Sequence[Sequence[Any]]) -> None:
         stored = self._target.check(_frame(rows, *self._names), self._plan)
-        self._session.write(self._plan, Slice(0, stored, us))
-        self._session.drain()
+        write(self._session, self._plan, Slice(0, stored, us))
 
     def __enter__(self) -> _open:
         return self

@@ -17,11 +17,10 @@ from wal_sink.errors import (
     InvalidRow,
     OptionError,
     SchemaMismatch,
-    TargetRefused,
     TargetUnavailable,
 )
 from wal_sink.options import parse
-from wal_sink.targets.base import Slice
+from wal_sink.targets.base import RowsRefused, Slice
 from wal_sink.targets.kafka import KafkaTarget
 from wal_sink.targets.kafka.options import KafkaOptions
 from wal_sink.targets.kafka.records import TOPICS, planned_limits
@@ -211,7 +210,7 @@ def test_a_compacted_topic_takes_no_record_without_a_key(kafka: Broker, topic: s
         session.compare(before)
         with pytest.raises(SchemaMismatch, match="compacted now, and these records have no key"):
             session.compare(without)
-        with pytest.raises(TargetRefused, match=r"row 0 of epoch 0, .* has no key.*column key"):
+        with pytest.raises(RowsRefused, match=r"row of epoch 0, .* has no key.*column key"):
             deliver(session, before, Slice(0, unkeyed, BASE_US))
     with made.connect(f"other-{topic}") as session:
         create(session, f"other-{topic}")

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from wal_sink.model.plan import Plan
 from wal_sink.options import Options
-from wal_sink.targets.base import ErrorClass, Session, Target
+from wal_sink.targets.base import ErrorClass, IdempotentSession, Target
 from wal_sink.targets.cassandra.options import CassandraOptions, with_environment
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
 from wal_sink.targets.operations import BY_POSITION
@@ -80,7 +80,7 @@ class CassandraTarget(Target):
         """Fill in secrets from this process's environment: Spark's workers have that of their start."""
         return type(self)(with_environment(self.options))
 
-    def connect(self, query_id: str) -> Session:
+    def connect(self, query_id: str) -> IdempotentSession:
         """Connect for flushing."""
         from wal_sink.targets.cassandra.session import open_session  # noqa: PLC0415 -- the driver
 
