@@ -8,37 +8,38 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tenacity
-from wal_sink.admin.flusher_at_work import refuse_flusher
-from wal_sink.model.records import ErrorReport, FlusherReport
-from wal_sink.progress.heartbeat import this_process
-from wal_sink.wal.log import Log
 
 from state_backends import open_backend
 from tests.protocol.engine import World, in_memory
 from tests.support.waiting import until
 from wal_sink import errors
+from wal_sink.admin.repair import refuse_flusher
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.flush.report import FailureLog, Reporter
 from wal_sink.model import paths
+from wal_sink.progress.report import ENDED, ErrorReport, FlusherReport, read_report, this_process
 from wal_sink.progress.status import read_status
 from wal_sink.progress.wait import wait_until_flushed
 from wal_sink.spark.arrow_batching import ArrowBatching
 from wal_sink.spark.query import QueryFlush
 from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget
+from wal_sink.wal.states import newest
+from wal_sink.wal.store import LogStore
 
 SECONDS = 10.0
 """Longer than anything takes here; a test that waits so long fails."""
 
 NEVER = 3_600.0
-LIST = f"list {paths.MANIFEST.folder}"
+LIST = f"list {paths.STATE.folder}"
 
 
 class Outage(Faults):
@@ -72,30 +73,40 @@ class Flushing:
     def __init__(self, world: World, faults: Faults, target: str = "") -> None:
         self.world = world
         self.faults = faults
+        (name,) = world.targets
+        self.name = target or name
         pipeline = Pipeline(
             world.query_id,
-            Log(FaultyBackend(world.log_backend, faults), target),
+            LogStore(FaultyBackend(world.log_backend, faults)),
             Checkpoint(world.checkpoint),
-            FaultyTarget(world.store, faults),
+            FaultyTarget(world.target, faults),
+            target_name=self.name,
+            several=False,
+            retention=world.retention,
         )
-        self.loop = FlushLoop(Flusher(pipeline, Reporter(world.log), clock_us=world.clock))
+        reporter = Reporter(world.store, self.name)
+        self.loop = FlushLoop(Flusher(pipeline, reporter, clock_us=world.clock))
 
     def start(self) -> Flushing:
         self.loop.start()
         return self
 
     def is_flushed(self, epoch: int) -> bool:
-        newest = self.world.log.newest_flushed()
-        return newest is not None and newest.epoch >= epoch
+        state = newest(self.world.store)
+        target = state and state.target(self.name)
+        return target is not None and target.mark.epoch >= epoch
 
     def error(self) -> ErrorReport | None:
-        report = self.world.log.last_report()
+        report = self.report()
         return report.error if report else None
 
-    def rests(self) -> bool:
-        """Whether it has looked at what there is, and waits."""
-        report = self.world.log.last_report()
-        return report is not None and report.doing.startswith(("nothing", "everything"))
+    def report(self) -> FlusherReport | None:
+        return read_report(self.world.store, self.name)
+
+    def waits(self) -> bool:
+        """Return True if it has done all that there is."""
+        report = self.report()
+        return report is not None and report.doing.startswith(("no run", "nothing", "everything"))
 
     def ended(self) -> bool:
         self.loop.join(SECONDS)
@@ -148,7 +159,7 @@ def times(monkeypatch: pytest.MonkeyPatch, first: float, most: float) -> None:
 Flushings = Callable[..., Flushing]
 
 
-# --- when it looks --------------------------------------------------------------------------------
+# --- when it reads --------------------------------------------------------------------------------
 
 
 def test_it_flushes_what_is_there_when_it_starts(world: World, flushing: Flushings) -> None:
@@ -168,7 +179,7 @@ def test_it_flushes_when_woken(
     run = world.run()
     it = flushing().start()
     for epoch in range(3):
-        until(it.rests)
+        until(it.waits)
         run.batch([("k", epoch)])
         time.sleep(0.05)
         assert not it.is_flushed(epoch)
@@ -197,7 +208,7 @@ def test_on_a_local_checkpoint_it_need_not_wait_for_the_event(
     world = World(open_backend(f"{tmp_path}/checkpoint"), open_backend(f"{tmp_path}/log"))
     run = world.run()
     it = flushing_in(world).start()
-    until(it.rests)
+    until(it.waits)
     for epoch in range(3):
         run.batch([("k", epoch)])
         until(lambda epoch=epoch: it.is_flushed(epoch))  # type: ignore[misc]
@@ -218,7 +229,7 @@ def test_what_spark_is_about_to_checkpoint_is_synced_by_then(
 
     monkeypatch.setattr(os, "fsync", note)
     it = flushing_in(world).start()
-    until(it.rests)
+    until(it.waits)
     until(lambda: it.is_flushed(0))
     synced.clear()  # what was told of before may still wake it, once the epoch is planned
     run.publish([("k", 1)])
@@ -231,12 +242,12 @@ def test_what_spark_is_about_to_checkpoint_is_synced_by_then(
 # --- when it fails --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("operation", ["connect", "read ledger", "create ledger", "begin", "write"])
+@pytest.mark.parametrize("operation", ["connect", "read ledger", "create ledger", "write"])
 @pytest.mark.parametrize("failures", [1, 4])
 def test_it_tries_again_and_skips_nothing(
     world: World, flushing: Flushings, operation: str, failures: int
 ) -> None:
-    """Flink's hole: what failed is done before anything later, however often it fails (rule 21)."""
+    """Flink's hole: what failed is done before anything later, however often it fails (rule `stop`)."""
     world.run().batches(*([("k", epoch), (f"k{epoch}", epoch)] for epoch in range(3)))
     outage = Outage(operation)
     it = flushing(outage).start()
@@ -246,7 +257,7 @@ def test_it_tries_again_and_skips_nothing(
     outage.over.set()
     until(lambda: it.is_flushed(2))
     assert world.table() == world.expected()
-    done = [name for name in outage.operations if name.startswith(("write", "finish"))]
+    done = [name for name in outage.operations if name.startswith("write")]
     assert [int(name.split()[1]) for name in done] == sorted(int(n.split()[1]) for n in done)
 
 
@@ -269,7 +280,7 @@ def test_its_error_can_be_read_while_it_fails(
     *,
     transient: bool,
 ) -> None:
-    """It is in `flusher.json`, with the epoch it is about, and gone when the step has succeeded."""
+    """It is in the report, with the epoch it is about, and gone when the pass has succeeded."""
     world.run().batch([("a", 1)])
     outage = Outage(operation, error)
     it = flushing(outage).start()
@@ -284,19 +295,19 @@ def test_its_error_can_be_read_while_it_fails(
         assert found.remedy
     if not transient:
         with pytest.raises(getattr(errors, kind, errors.WalSinkError)):
-            wait_until_flushed(Checkpoint(world.checkpoint), world.log, SECONDS)
+            wait_until_flushed(Checkpoint(world.checkpoint), world.store, SECONDS)
     outage.over.set()
     until(lambda: it.is_flushed(0))
     until(lambda: it.error() is None)
 
 
 @pytest.mark.parametrize("error", [lambda: ConnectionError("x"), lambda: RuntimeError("x")])
-def test_after_a_failure_it_connects_anew(
+def test_after_a_failure_it_connects_again(
     world: World, flushing: Flushings, error: Callable[[], Exception]
 ) -> None:
     """The table may have been mended since, the nodes moved, the password changed."""
     world.run().batch([("a", 1)])
-    outage = Outage("begin", error)
+    outage = Outage("finish", error)
     it = flushing(outage).start()
     until(lambda: outage.failures >= 3)
     outage.over.set()
@@ -338,7 +349,7 @@ def test_an_error_stands_until_the_step_that_had_failed_succeeds(
     until(lambda: outage.failures >= 2)
     with pytest.raises(errors.FlushTimeout, match="last error: "):
         wait_until_flushed(
-            Checkpoint(world.checkpoint), world.log, 0.1, lambda _: it.loop.has_tried()
+            Checkpoint(world.checkpoint), world.store, 0.1, has_tried=lambda _: it.loop.has_tried()
         )
     assert it.error() is not None
     outage.over.set()
@@ -379,12 +390,17 @@ def test_a_caller_sees_a_try_that_fails_with_nothing_to_flush(
     it.loop.hurry()
     with pytest.raises(errors.TargetRefused, match="no such table"):
         wait_until_flushed(
-            Checkpoint(world.checkpoint), world.log, SECONDS, lambda _: it.loop.has_tried()
+            Checkpoint(world.checkpoint),
+            world.store,
+            SECONDS,
+            has_tried=lambda _: it.loop.has_tried(),
         )
     outage.over.set()
     it.loop.hurry()
     checkpoint = Checkpoint(world.checkpoint)
-    tried = wait_until_flushed(checkpoint, world.log, SECONDS, lambda _: it.loop.has_tried())
+    tried = wait_until_flushed(
+        checkpoint, world.store, SECONDS, has_tried=lambda _: it.loop.has_tried()
+    )
     assert tried.epoch == 0
 
 
@@ -393,17 +409,19 @@ def test_who_waits_for_one_target_does_not_wait_for_a_try_at_another(
 ) -> None:
     """That may take long, as where the other one does not answer."""
     world.run().flushed_batches([("a", 1)])
-    stands_still = Outage("list ")
-    stands_still.halts.set()
-    loops = [flushing().start().loop, flushing(stands_still, "other").start().loop]
-    until(lambda: stands_still.failures > 0)
-    checkpoint, log = Checkpoint(world.checkpoint), world.log
-    batching = ArrowBatching(None, log, wanted=False)
-    flush = QueryFlush(world.query_id, "run", checkpoint, log, loops, batching)
+    stalls = Outage("list ")
+    stalls.halts.set()
+    loops = [flushing().start().loop, flushing(stalls, "other").start().loop]
+    until(lambda: stalls.failures > 0)
+    checkpoint, store = Checkpoint(world.checkpoint), world.store
+    batching = ArrowBatching(None, store, wanted=False)
+    names = [loop.target_name for loop in loops]
+    flush = QueryFlush(world.query_id, "run", checkpoint, store, names, loops, batching)
     flush.for_each_loop(FlushLoop.hurry)
-    assert wait_until_flushed(checkpoint, log, SECONDS, flush.has_tried).seconds < SECONDS / 2
+    waited = wait_until_flushed(checkpoint, store, SECONDS, has_tried=flush.has_tried)
+    assert waited.seconds < SECONDS / 2
     assert not flush.has_tried("other")
-    stands_still.over.set()
+    stalls.over.set()
 
 
 # --- how it ends ----------------------------------------------------------------------------------
@@ -413,7 +431,7 @@ def test_at_the_end_it_finishes_what_is_checkpointed(world: World, flushing: Flu
     """The query has terminated: its last epoch is flushed, then the thread is gone."""
     run = world.run()
     it = flushing().start()
-    until(it.rests)
+    until(it.waits)
     for epoch in range(5):
         run.batch([(f"k{epoch}", epoch)])
     it.loop.end()
@@ -466,14 +484,14 @@ def test_its_end_can_be_seen_though_its_process_lives(
     world.run().batch([("a", 1)])
     outage = Outage("write")
     it = flushing(outage if fails else None).start()
-    until(lambda: it.error() is not None if fails else it.rests())
+    until(lambda: it.error() is not None if fails else it.waits())
     with pytest.raises(errors.FlusherAtWork):
-        refuse_flusher(world.log, now_us(), unless_stopped=False)
+        refuse_flusher(world.store, it.name)
     it.loop.stop()
     assert it.ended()
-    refuse_flusher(world.log, now_us(), unless_stopped=False)
-    shown = read_status(Checkpoint(world.checkpoint), world.log)
-    assert (shown.doing, shown.flusher_alive) == ("ended", False)
+    refuse_flusher(world.store, it.name)
+    shown = read_status(Checkpoint(world.checkpoint), world.store)
+    assert (shown.doing, shown.flusher_alive) == (ENDED, False)
     error = it.error()
     assert (error and error.kind) == ("TargetUnavailable" if fails else None)
     assert outage.failures <= 2
@@ -487,15 +505,13 @@ def test_at_its_end_it_leaves_the_word_to_another_flusher(
     world.run().batch([("a", 1)])
     for flusher in ("elsewhere:1", this_process()):
         it = flushing().start()
-        until(it.rests)
-        other = FlusherReport(
-            flusher=flusher, doing="writing epoch 1", heartbeat_us=now_us(), beat=1
-        )
-        world.log.report(other)
+        until(it.waits)
+        other = FlusherReport(flusher=flusher, doing="writing epoch 1", heartbeat_us=now_us())
+        world.store.replace(paths.REPORT.path(it.name), other.to_json())
         it.loop.stop()
         assert it.ended()
         it.loop.hurry()
-        assert world.log.last_report() == other
+        assert it.report() == other
 
 
 def test_two_loops_do_no_harm(world: World, flushing: Flushings) -> None:
@@ -558,7 +574,7 @@ def test_a_backlog_drains_while_new_epochs_come(
     world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The query goes on through the outage and after it: windows are bounded, and all is flushed in order."""
-    monkeypatch.setattr("wal_sink.protocol.windows.WINDOW_EPOCHS", 8)
+    monkeypatch.setattr("wal_sink.flush.flusher.WINDOW_EPOCHS", 8)
     run = world.run()
     outage = Outage("connect")
     it = flushing(outage).start()
@@ -575,17 +591,16 @@ def test_a_backlog_drains_while_new_epochs_come(
     it.loop.wake()
     until(lambda: it.is_flushed(last))
     assert world.table() == world.expected()
-    begun = [int(name.split()[1]) for name in outage.operations if name.startswith("begin")]
     ends = [int(name.split()[1]) for name in outage.operations if name.startswith("finish")]
-    assert begun == sorted(begun)
-    assert max(end - first + 1 for first, end in zip(begun, ends, strict=True)) <= 8
+    assert ends == sorted(ends)
+    assert max(end - before for before, end in pairwise([-1, *ends])) <= 8
 
 
 def test_each_step_counts_its_own_tries(
     world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Under an overloaded target every window may fail once: a drain would end with the longest pauses."""
-    monkeypatch.setattr("wal_sink.protocol.windows.WINDOW_EPOCHS", 1)
+    monkeypatch.setattr("wal_sink.flush.flusher.WINDOW_EPOCHS", 1)
     world.run().batches(*([("k", epoch)] for epoch in range(6)))
 
     class Shaky(Outage):
@@ -619,36 +634,9 @@ def test_it_says_that_it_waits(
     world.run().batch([("a", 1)])
     it = flushing(Outage("write 0")).start()
     until(lambda: it.error() is not None)
-    report = world.log.last_report()
+    report = it.report()
     assert report is not None
     assert re.fullmatch(r"trying again at epoch 0: 1 try, the next in \d+ s", report.doing)
-
-
-def test_a_look_at_the_ledger_that_fails_stops_no_rows(
-    world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An overloaded target takes rows and has no time for reads: what it has taken is not sent again."""
-    monkeypatch.setattr("wal_sink.flush.connection._LEDGER_LOOK_US", 0)
-    world.run().batch(*([(f"k{i}", i)] for i in range(5)))
-
-    class NoReads(Outage):
-        @contextmanager
-        def around(self, name: str) -> Iterator[None]:
-            self.operations.append(name)
-            begun = any(each.startswith("begin") for each in self.operations)
-            after = any(each.startswith("finish") for each in self.operations)
-            if name == "read ledger" and begun and self.failures < (8 if after else 5):
-                self.failures += 1
-                raise ConnectionError
-            yield
-
-    it = flushing(NoReads("read ledger")).start()
-    until(lambda: it.is_flushed(0))
-    assert world.table() == world.expected()
-    assert it.faults.failures == 8  # type: ignore[attr-defined]
-    writes = [name for name in it.faults.operations if name.startswith("write")]
-    assert len(writes) == 2 * 5, "each row's slice once, in two halves"
-    assert it.error() is None
 
 
 class Ticks:
