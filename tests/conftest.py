@@ -22,7 +22,7 @@ from tests.class_archive import CASSANDRA, SPARK
 from tests.protocol.cases import CASES
 from tests.s3 import s3  # noqa: F401 - a fixture
 from tests.sql.mariadb import database, mariadb  # noqa: F401 - fixtures
-from wal_sink.protocol import windows
+from wal_sink.flush import flusher
 from wal_sink.testing.servers import docker
 from wal_sink.testing.servers.cassandra import IMAGE, Node
 from wal_sink.testing.servers.kafka import Broker
@@ -144,7 +144,7 @@ def kafka() -> Iterator[Broker]:
 @pytest.fixture
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each epoch be a window of its own, for what a test wants to see between two of them."""
-    monkeypatch.setattr(windows, "WINDOW_EPOCHS", 1)
+    monkeypatch.setattr(flusher, "WINDOW_EPOCHS", 1)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -11,23 +11,18 @@ from datetime import UTC, datetime
 
 import msgspec
 import pytest
-from tests.support.records import flushed_epoch
-from wal_sink.admin.verify import verify
-from wal_sink.model.records import ErrorReport, FlushedEpoch, FlusherReport
-from wal_sink.wal.log import Log
 
 import wal_sink
 from tests.protocol.engine import NOW_US, World, in_memory
-from tests.protocol.operators import query
 from wal_sink import errors
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.errors import CheckpointNotVisible, Fenced, FlushTimeout, NoFlusher, WalSinkError
+from wal_sink.errors import CheckpointNotVisible, FlushTimeout, NoFlusher, WalSinkError
 from wal_sink.model import paths
-from wal_sink.model.manifest import Attempt
-from wal_sink.progress.backlog import BacklogReader
-from wal_sink.progress.status import Rate, Status, rate_of, read_status
+from wal_sink.progress.report import ErrorReport, FlusherReport
+from wal_sink.progress.status import Status, read_status
 from wal_sink.progress.wait import Flushed, wait_until_flushed
 from wal_sink.testing.faults import Faults, FaultyBackend
+from wal_sink.wal.store import LogStore
 
 SECONDS = 10.0
 """Longer than anything takes here; a test that waits so long fails."""
@@ -44,22 +39,24 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wal_sink.progress.wait._POLL_S", 0.002)
 
 
-def look(world: World) -> Status:
-    return read_status(Checkpoint(world.checkpoint), world.log)
+def status(world: World) -> Status:
+    return read_status(Checkpoint(world.checkpoint), world.store)
 
 
 def wait(world: World, timeout: float | None = SECONDS) -> Flushed:
-    return wait_until_flushed(Checkpoint(world.checkpoint), world.log, timeout)
+    return wait_until_flushed(Checkpoint(world.checkpoint), world.store, timeout)
 
 
 def report(world: World, error: ErrorReport | None = None, age_s: float = 0.0) -> None:
-    """Leave `flusher.json` as a flusher of another process does."""
+    """Leave a report as a flusher of another process does."""
     heartbeat_us = time.time_ns() // 1_000 - int(age_s * 1_000_000)
-    world.log.report(
-        FlusherReport(
-            flusher="there:1", doing="writing", heartbeat_us=heartbeat_us, beat=1, error=error
-        )
-    )
+    said = FlusherReport(flusher="there:1", doing="writing", heartbeat_us=heartbeat_us, error=error)
+    world.store.replace(report_path(world), said.to_json())
+
+
+def report_path(world: World) -> str:
+    (name,) = world.targets
+    return paths.REPORT.path(name)
 
 
 def an_error(kind: str, *, transient: bool = False) -> ErrorReport:
@@ -74,7 +71,7 @@ def an_error(kind: str, *, transient: bool = False) -> ErrorReport:
 def test_without_a_checkpoint_there_is_no_status(world: World) -> None:
     """A wrong location is not reported as an idle query."""
     with pytest.raises(CheckpointNotVisible):
-        look(world)
+        status(world)
 
 
 def test_a_status_can_be_read_at_the_prompt_and_in_a_notebook(world: World) -> None:
@@ -83,9 +80,12 @@ def test_a_status_can_be_read_at_the_prompt_and_in_a_notebook(world: World) -> N
     batches.batch([("b", 2)], [("c", 3)])
     what = "down \x1b[31m<b>"
     report(
-        world, ErrorReport(kind="E", what=what, remedy="See to\nit.", at_us=NOW_US, transient=True)
+        world,
+        ErrorReport(
+            kind="E", what=what, remedy="See to\nit.", epoch=1, at_us=NOW_US, transient=True
+        ),
     )
-    found = look(world)
+    found = status(world)
     assert re.search(r"^checkpointed +1$", repr(found), re.MULTILINE)
     assert re.search(r"^lag +1 epoch, 2 rows, ", repr(found), re.MULTILINE)
     assert re.search(r"^last error +E: down \\x1b\[31m<b>$", repr(found), re.MULTILINE)
@@ -114,7 +114,7 @@ def test_the_package_lists_its_names() -> None:
 def test_before_the_first_publish(world: World) -> None:
     """A query that has only started: -1 everywhere, and nothing to lose."""
     world.run()
-    assert look(world) == Status(
+    assert status(world) == Status(
         query_id=world.query_id,
         checkpoint=world.checkpoint.url,
         log=world.log_backend.url,
@@ -126,8 +126,6 @@ def test_before_the_first_publish(world: World) -> None:
         pending_rows=0,
         pending_bytes=0,
         oldest_pending_seconds=0.0,
-        orphan_segments=0,
-        timestamps_ahead_seconds=0.0,
         safe_to_delete=True,
         unsafe_because=None,
         flusher=None,
@@ -140,72 +138,43 @@ def test_before_the_first_publish(world: World) -> None:
 
 
 def test_published_and_not_checkpointed(world: World) -> None:
-    """Not pending, since Spark may compute it anew; but its rows exist nowhere else."""
+    """Not pending, since Spark may compute it again; but its rows exist nowhere else."""
     world.run().publish([("a", 1)])
-    got = look(world)
+    got = status(world)
     assert (got.checkpointed, got.published, got.flushed) == (-1, 0, -1)
     assert (got.pending_epochs, got.pending_rows, got.pending_bytes) == (0, 0, 0)
     assert not got.safe_to_delete
 
 
-def test_pending_counts_take_the_highest_generation(world: World) -> None:
+def test_pending_counts_take_the_newest_attempt(world: World) -> None:
     """What will be flushed counts, not what dead attempts left; and not what is not checkpointed."""
     world.run().publish([("dead", n) for n in range(50)])
     run = world.run()
     run.batch([("a", 1), ("b", 2)], [("c", 3)])
     run.batch()
     run.batch([("d", 4)])
+    pending = world.state.last.sums
     run.publish([("not yet", 5)])
-    manifests = [world.log.manifest(Attempt(epoch, 2)) for epoch in range(3)]
-    got = look(world)
+    got = status(world)
     assert (got.checkpointed, got.published, got.flushed) == (2, 3, -1)
     assert (got.pending_epochs, got.pending_rows) == (3, 4)
-    assert got.pending_bytes == sum(found[0].bytes for found in manifests if found) > 0
+    assert got.pending_bytes == pending.bytes > 0
     assert not got.safe_to_delete
-
-
-@pytest.mark.parametrize("leaves", ["note", "damaged note", "no note"])
-def test_pending_counts_take_the_attempt_that_is_proven(world: World, leaves: str) -> None:
-    """Rule 11: an older run wrote `commits/0` after all, and its note says so; else the highest counts."""
-    older = world.run()
-    older.publish([("kept", 1), ("too", 2)])
-    newer = world.run()
-    newer.publish([("lost", n) for n in range(50)])
-    older.write_commit([[("kept", 1), ("too", 2)]], heard=False)
-    if leaves != "no note":
-        with pytest.raises(Fenced):
-            older.publish([("b", 2)])
-    if leaves == "damaged note":
-        world.log_backend.replace(paths.PROOF.path(Attempt(0, 1)), b"{}")
-    assert look(world).pending_rows == (2 if leaves == "note" else 50)
-    reader = BacklogReader(Checkpoint(world.checkpoint), world.log)
-    seen = reader.look()
-    assert seen is not None
-    sizes = {
-        a.generation: found[0].bytes
-        for a in world.log.attempts()
-        if (found := world.log.manifest(a))
-    }
-    assert seen.bytes == sizes[1 if leaves == "note" else 2]
-    assert seen.stored_bytes == sum(sizes.values())
-    before = reader.before(1, checkpointed=0, flushed=-1, first_epoch=0)
-    assert before.stored_bytes == seen.stored_bytes, "the publisher counts what is on the disk"
 
 
 def test_when_everything_is_flushed(world: World) -> None:
     """Checkpoint and log may be deleted then."""
     run = world.run().flushed_batches([("a", 1)], [("b", 2)])
-    record = world.log.newest_flushed()
-    assert record is not None
-    got = look(world)
+    marked_us = world.state.targets[0].mark.at_us
+    got = status(world)
     assert (got.checkpointed, got.published, got.flushed) == (1, 1, 1)
     assert (got.pending_epochs, got.pending_rows, got.oldest_pending_seconds) == (0, 0, 0.0)
     assert got.safe_to_delete
     assert got.flushed_as_of is not None
     as_of = datetime.fromisoformat(got.flushed_as_of)
-    assert as_of == datetime.fromtimestamp(record.recorded_us / 1_000_000, UTC)
+    assert as_of == datetime.fromtimestamp(marked_us / 1_000_000, UTC)
     run.publish([("c", 3)])
-    assert not look(world).safe_to_delete
+    assert not status(world).safe_to_delete
 
 
 def test_epochs_before_the_first_publish_are_not_pending(world: World) -> None:
@@ -213,75 +182,67 @@ def test_epochs_before_the_first_publish_are_not_pending(world: World) -> None:
     for epoch in range(3):
         world.checkpoint.create(f"commits/{epoch}", b"v1\n{}")
     run = world.run()
-    got = look(world)
+    got = status(world)
     assert (got.checkpointed, got.published, got.pending_epochs) == (2, -1, 0)
     run.batch([("a", 1)])
-    got = look(world)
+    got = status(world)
     assert (got.checkpointed, got.published, got.pending_epochs, got.pending_rows) == (3, 3, 1, 1)
     assert waited_for(world, world.flush) == (3, 1)
 
 
 def test_an_epoch_without_manifest_is_pending_all_the_same(world: World) -> None:
-    """Its rows cannot be counted; that it waits must show."""
+    """The state has its rows."""
     world.run().batches([("a", 1)], [("b", 2)])
-    world.log_backend.delete([paths.MANIFEST.path(Attempt(1, 1))])
-    got = look(world)
-    assert (got.pending_epochs, got.pending_rows) == (2, 1)
+    world.log_backend.delete(world.log_backend.list(paths.MANIFEST.folder)[1:])
+    got = status(world)
+    assert (got.pending_epochs, got.pending_rows) == (2, 2)
     assert not got.safe_to_delete
 
 
-@pytest.mark.usefixtures("one_by_one")
-def test_how_long_the_oldest_epoch_waits(world: World) -> None:
-    """Since it was published, by the clock; a publisher that is ahead does not make it negative."""
+def test_how_long_the_flush_is_behind(world: World) -> None:
+    """Since the mark moved, or the only pending epoch was published; a clock ahead makes it 0."""
     run = world.run()
     world.clock.us = time.time_ns() // 1_000 - 90_000_000
     run.batch([("a", 1)])
+    assert 90 <= status(world).oldest_pending_seconds < 90 + SECONDS
     world.clock.us += 60_000_000
+    world.flush()
+    assert status(world).oldest_pending_seconds == 0.0
     run.batch([("b", 2)])
-    assert 90 <= look(world).oldest_pending_seconds < 90 + SECONDS
-    flusher = world.flusher()
-    while look(world).flushed < 0:
-        flusher.run_once()
-    assert 30 <= look(world).oldest_pending_seconds < 30 + SECONDS
+    run.batch([("c", 3)])
+    assert 30 <= status(world).oldest_pending_seconds < 30 + SECONDS
     world.flush()
     world.clock.us = time.time_ns() // 1_000 + 3_600_000_000
-    run.batch([("c", 3)])
-    assert look(world).oldest_pending_seconds == 0.0
+    run.batch([("d", 4)])
+    assert status(world).oldest_pending_seconds == 0.0
 
 
 def test_what_the_flusher_says(world: World) -> None:
     """Its last word and its last error, if it has one."""
-    world.run()
+    world.run().batch([("a", 1)])
     report(world)
-    assert (look(world).doing, look(world).last_error) == ("writing", None)
+    assert (status(world).doing, status(world).last_error) == ("writing", None)
     report(world, an_error("TargetUnavailable", transient=True))
-    assert look(world).last_error == "TargetUnavailable: It broke"
+    assert status(world).last_error == "TargetUnavailable: It broke"
     report(world, age_s=-3600)
-    ahead = look(world)
+    ahead = status(world)
     assert ahead.heartbeat_seconds is not None
     assert ahead.heartbeat_seconds < 0, "that host's clock is ahead"
     assert not ahead.flusher_alive
     report(world, age_s=3600)
-    assert "ago by that host's clock; it last said: writing" in str(look(world))
-    found = verify(query(world), lambda: world.target, NOW_US)
-    assert any("it last said: writing" in note for note in found.notes)
+    assert "ago by that host's clock; it was: writing" in str(status(world))
 
 
 # --- await_flushed --------------------------------------------------------------------------------
 
 
 @contextmanager
-def waiting(
-    world: World, timeout: float | None = SECONDS, looks: Faults | None = None
-) -> Iterator[Future[Flushed]]:
-    """Call `wait_until_flushed` in a thread; go on when it has seen what is checkpointed, and waits.
-
-    :param looks: counts how often it looks at what the flusher reports.
-    """
-    seen = looks or reports()
-    log = Log(FaultyBackend(world.log_backend, seen))
+def waiting(world: World, timeout: float | None = SECONDS) -> Iterator[Future[Flushed]]:
+    """Call `wait_until_flushed` in a thread; go on when it has read what is checkpointed, and waits."""
+    seen = Faults(matching="report-")
+    store = LogStore(FaultyBackend(world.log_backend, seen))
     with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(wait_until_flushed, Checkpoint(world.checkpoint), log, timeout)
+        future = pool.submit(wait_until_flushed, Checkpoint(world.checkpoint), store, timeout)
         deadline = time.monotonic() + SECONDS
         while not seen.operations:
             assert not future.done()
@@ -290,16 +251,9 @@ def waiting(
         yield future
 
 
-def reports() -> Faults:
-    """Count looks at what the flusher reports; nothing fails."""
-    return Faults(matching=paths.FLUSHER)
-
-
-def waited_for(
-    world: World, meanwhile: Callable[[], object], looks: Faults | None = None
-) -> tuple[int, int]:
+def waited_for(world: World, meanwhile: Callable[[], object]) -> tuple[int, int]:
     """Return the epoch and rows that `wait_until_flushed` tells when something happens meanwhile."""
-    with waiting(world, looks=looks) as future:
+    with waiting(world) as future:
         assert not future.done()
         meanwhile()
         flushed = future.result(SECONDS)
@@ -337,11 +291,11 @@ def test_only_what_was_checkpointed_when_called_is_waited_for(world: World) -> N
     def later() -> None:
         run.batch([("later", n) for n in range(9)])
         flusher = world.flusher()
-        while look(world).flushed < 1:
+        while status(world).flushed < 1:
             flusher.run_once()
 
     assert waited_for(world, later) == (1, 3)
-    assert look(world).pending_epochs == 1
+    assert status(world).pending_epochs == 1
 
 
 def test_rows_of_later_epochs_do_not_count(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,37 +309,11 @@ def test_rows_of_later_epochs_do_not_count(world: World, monkeypatch: pytest.Mon
     assert waited_for(world, later) == (0, 1)
 
 
-@pytest.mark.usefixtures("one_by_one")
-def test_rows_are_complete_when_records_are_forgotten_meanwhile(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After a long outage more epochs are waited for than records are kept."""
-    monkeypatch.setattr("wal_sink.wal.trim.RECORDS_KEPT", 3)
-    world.run().batches(*([(f"k{epoch}", epoch)] for epoch in range(6)))
-
-    looks = reports()
-
-    def slowly() -> None:
-        """Let the reader look twice after each record: then it has read it before it is forgotten."""
-        flusher, deadline = world.flusher(), time.monotonic() + SECONDS
-        while look(world).flushed < 4:
-            flusher.run_once()
-            enough = len(looks.operations) + 2
-            while len(looks.operations) < enough:
-                assert time.monotonic() < deadline
-                time.sleep(0.001)
-        world.flush()
-
-    assert waited_for(world, slowly, looks) == (5, 6)
-
-
 @pytest.mark.parametrize("timeout", [0.0, 0.05])
 def test_the_time_is_over(world: World, timeout: float) -> None:
     """How many epochs wait, up to which one, and the last error."""
     world.run().batches([("a", 1)], [("b", 2)])
-    with pytest.raises(
-        FlushTimeout, match=r"2 epochs up to 1 of memory:.* are not flushed"
-    ) as caught:
+    with pytest.raises(FlushTimeout, match=r"2 epochs of memory:.* are not flushed") as caught:
         wait(world, timeout)
     assert "last error" not in str(caught.value)
     assert "Nothing is lost" in caught.value.remedy
@@ -405,7 +333,7 @@ def test_no_flusher(world: World, monkeypatch: pytest.MonkeyPatch, age_s: float 
     if age_s is not None:
         report(world, age_s=age_s)
     started = time.monotonic()
-    with pytest.raises(NoFlusher, match=r"1 epoch up to 0 of .* waits") as caught:
+    with pytest.raises(NoFlusher, match=r"1 epoch of .* is pending") as caught:
         wait(world, None)
     assert time.monotonic() - started >= 0.1
     assert "register" in caught.value.remedy
@@ -422,7 +350,7 @@ def test_a_try_of_a_flusher_that_hangs_is_not_waited_for(
     def has_tried(_target: str) -> bool:
         return next(asked) > 100
 
-    assert wait_until_flushed(Checkpoint(world.checkpoint), world.log, None, has_tried).epoch == 0
+    assert flushed_by(world, has_tried) == 0
     assert next(asked) < 100
 
 
@@ -457,6 +385,11 @@ def test_a_timeout_is_waited_for_without_a_flusher(
 
 
 # --- errors of the flusher ------------------------------------------------------------------------
+
+
+def flushed_by(world: World, has_tried: Callable[[str], bool]) -> int:
+    checkpoint = Checkpoint(world.checkpoint)
+    return wait_until_flushed(checkpoint, world.store, None, has_tried=has_tried).epoch
 
 
 @pytest.mark.parametrize("timeout", [None, 0.0, SECONDS])
@@ -510,32 +443,9 @@ def test_an_error_that_comes_while_waiting_is_raised(world: World) -> None:
     """It does not wait for the time to be over."""
     world.run().batch([("a", 1)])
     with waiting(world, None) as future:
-        report(world, an_error("LedgerShadowed"))
-        with pytest.raises(errors.LedgerShadowed):
+        report(world, an_error("Diverged"))
+        with pytest.raises(errors.Diverged):
             future.result(SECONDS)
-
-
-def flushed(epoch: int, rows: int, published: float, begun: float, recorded: float) -> FlushedEpoch:
-    """Return the record of an epoch; times in seconds."""
-    times = {"published_us": published, "begun_us": begun, "recorded_us": recorded}
-    in_us = {name: int(seconds * 1_000_000) for name, seconds in times.items()}
-    return flushed_epoch(epoch, rows=rows, **in_us)
-
-
-def test_the_rate_counts_the_time_in_which_epochs_are_flushed() -> None:
-    """Two epochs of one window share its time; the time in which nothing was to do does not count."""
-    records = [
-        flushed(0, 100, published=10, begun=11, recorded=12),
-        flushed(1, 300, published=20, begun=21, recorded=22),
-        flushed(2, 300, published=20, begun=21, recorded=22),
-        flushed(3, 0, published=40, begun=41, recorded=60),
-    ]
-    rate = rate_of(records)
-    assert (rate.flushed, rate.arriving) == (350.0, 20.0)
-    assert (rate.catches_up_s(0), rate.catches_up_s(3_300)) == (0.0, 10.0)
-    assert rate_of([]).catches_up_s(5) is None, "not known"
-    assert rate_of(records[3:]) == (None, None)
-    assert Rate(flushed=10.0, arriving=20.0).catches_up_s(5) is None, "never"
 
 
 def test_an_error_is_over_once_its_epoch_is_flushed_by_another(world: World) -> None:
@@ -546,11 +456,11 @@ def test_an_error_is_over_once_its_epoch_is_flushed_by_another(world: World) -> 
         kind="TargetUnavailable", what="down", remedy="", epoch=0, at_us=at_us, transient=True
     )
     report(world, failed)
-    assert look(world).last_error == "TargetUnavailable: down"
+    assert status(world).last_error == "TargetUnavailable: down"
     world.clock.us = at_us + 1_000_000
     world.flush()
     report(world, failed)
-    assert (look(world).last_error, look(world).remedy) == (None, None)
+    assert (status(world).last_error, status(world).remedy) == (None, None)
     newer = ErrorReport(
         kind="TargetUnavailable",
         what="down",
@@ -560,13 +470,13 @@ def test_an_error_is_over_once_its_epoch_is_flushed_by_another(world: World) -> 
         transient=True,
     )
     report(world, newer)
-    assert look(world).last_error == "TargetUnavailable: down"
+    assert status(world).last_error == "TargetUnavailable: down"
 
 
 def test_a_status_names_the_table_of_the_newest_run(world: World) -> None:
     batches = world.run()
-    assert look(world).writes_to == ""
+    assert status(world).writes_to == ""
     batches.batch([("a", 1)])
-    claim = world.log.read(paths.CLAIM, 1)
-    assert claim is not None
-    assert look(world).writes_to == claim.options.get("target", "")
+    run = world.state.run
+    assert run is not None
+    assert status(world).writes_to == run.options.get("target", "")

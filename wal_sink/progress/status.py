@@ -16,7 +16,7 @@ from wal_sink.errors import CheckpointNotVisible, WalSinkError
 from wal_sink.model.state import State, Target
 from wal_sink.options import lowered, options_of
 from wal_sink.progress.backlog import backlog_of
-from wal_sink.progress.report import ENDED, FlusherReport, age_s, is_alive, read_report
+from wal_sink.progress.report import ENDED, ErrorReport, FlusherReport, age_s, is_alive, read_report
 from wal_sink.protocol.state import refuse_other_place
 from wal_sink.text import counted, printable
 from wal_sink.wal.location import named_target, refuse_other_log, refuse_vanished, store_errors
@@ -383,20 +383,22 @@ class _Reader:
             flusher_alive=is_alive(report, self._now_us),
             heartbeat_seconds=age_s(report, self._now_us) if report else None,
             doing=report.doing if report else None,
-            last_error=self._error(report),
-            remedy=self._remedy(report, backlog.epochs),
+            last_error=self._error(report, mark.epoch),
+            remedy=self._remedy(report, mark.epoch, backlog.epochs),
         )
 
-    def _error(self, report: FlusherReport | None) -> str | None:
+    def _error(self, report: FlusherReport | None, mark: int) -> str | None:
         if self._problem is not None:
             return self._problem.summary
-        return report.error.summary if report is not None and report.error is not None else None
+        error = _open_error(report, mark)
+        return error.summary if error is not None else None
 
-    def _remedy(self, report: FlusherReport | None, epochs: int) -> str | None:
+    def _remedy(self, report: FlusherReport | None, mark: int, epochs: int) -> str | None:
         if self._problem is not None:
             return self._problem.remedy
-        if report is not None and report.error is not None:
-            return report.error.remedy
+        error = _open_error(report, mark)
+        if error is not None:
+            return error.remedy
         if epochs and not is_alive(report, self._now_us):
             return _NOBODY_FLUSHES.format(shlex.quote(self._checkpoint.url))
         return None
@@ -418,6 +420,13 @@ class _Reader:
         if self._refused_rows:
             return "rows that could not be written are in the log alone"
         return None
+
+
+def _open_error(report: FlusherReport | None, mark: int) -> ErrorReport | None:
+    """Return a flusher's error; None if it was at an epoch that another flusher has flushed since."""
+    error = report.error if report is not None else None
+    over = error is not None and error.epoch is not None and error.epoch <= mark
+    return None if over else error
 
 
 def _together(targets: Sequence[Status], slowest: Status, given_up: tuple[str, ...]) -> Status:

@@ -89,6 +89,8 @@ class _Waiting:
         self._goal = checkpoint.last_commit()
         self._state = self._read()
         self._rows = {each.name: each.mark.sums.rows for each in self._targets()}
+        self._reports = {each.name: read_report(store, each.name) for each in self._targets()}
+        self._rows_at_goal = _rows_at(self._state, self._goal)
 
     def is_over(self, has_tried: Callable[[str], bool]) -> bool:
         """Return True if every target has the goal.
@@ -111,16 +113,20 @@ class _Waiting:
                 and (each in lacking or _is_open(report, each))
             ):
                 raise stopped
-            if is_alive(report, now_us()) or each not in lacking:
+            # A report that changes is of a living flusher, whatever its host's clock says.
+            changed = report != self._reports.get(each.name)
+            self._reports[each.name] = report
+            if (is_alive(report, now_us()) or changed) and (each in lacking or not lacking):
                 self._alive_s = time.monotonic()
+        silent = time.monotonic() - self._alive_s > _PATIENCE_S
         if not lacking:
-            return timed_out or all(tried.values())
+            return timed_out or silent or all(tried.values())
         if timed_out:
             raise FlushTimeout(
                 f"{self._pending(lacking)} not flushed after {waited_s:.1f} s{self._last_error(lacking)}.",
                 "Nothing is lost: the log keeps them. Wait longer, or check that the target answers.",
             )
-        if self._timeout is None and time.monotonic() - self._alive_s > _PATIENCE_S:
+        if self._timeout is None and silent:
             raise NoFlusher(
                 f"{self._pending(lacking)} pending, and no process flushes.",
                 "Start the query again under wal_sink.register(spark), or run"
@@ -131,10 +137,13 @@ class _Waiting:
     def result(self) -> Flushed:
         """Return what was waited for."""
         targets = self._targets()
-        flushed = [each.mark.sums.rows - self._rows.get(each.name, 0) for each in targets]
+        flushed = [
+            min(each.mark.sums.rows, self._rows_at_goal) - self._rows.get(each.name, 0)
+            for each in targets
+        ]
         return Flushed(
             epoch=min([self._goal, *(each.mark.epoch for each in targets)]),
-            rows=max(flushed, default=0),
+            rows=max([0, *flushed]),
             seconds=time.monotonic() - self._started_s,
         )
 
@@ -166,6 +175,14 @@ class _Waiting:
             if report is not None and report.error is not None:
                 return f"; last error: {report.error.summary}"
         return ""
+
+
+def _rows_at(state: State | None, epoch: int) -> int:
+    """Return the rows of the log up to an epoch that Spark has completed: the newest, or the one before."""
+    if state is None:
+        return 0
+    last = state.last
+    return last.sums.rows if epoch >= last.epoch else last.predecessor.sums.rows
 
 
 def _is_open(report: object, target: Target) -> bool:
