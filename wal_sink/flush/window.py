@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from state_backends import StateBackend
-from wal_sink.errors import CorruptLog, MissingSegment, restore_or_give_up
+from wal_sink.errors import CorruptLog
 from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.manifest import Manifest
 from wal_sink.model.plan import Plan
 from wal_sink.protocol.windows import SegmentRange, fits
 from wal_sink.targets.base import Slice, Target, without
-from wal_sink.wal.segment import CheckedSegments, read_segment
+from wal_sink.wal.segment import CheckedSegments, missing_segment, read_segment
 from wal_sink.wal.store import LogStore
 
 _NO_ROWS: Mapping[int, tuple[int, ...]] = {}
@@ -156,13 +156,6 @@ def read_range(
             first_us += batch.num_rows
     except FileNotFoundError as error:
         raise missing_segment(backend.url, rows.epoch, rows.segment.path) from error
-
-
-def missing_segment(log: str, epoch: int, path: str) -> MissingSegment:
-    """Return the error of a segment that is gone."""
-    return MissingSegment(
-        f"Segment {log}/{path} of epoch {epoch} is gone.", restore_or_give_up(epoch)
-    )
 
 
 def plan_of(store: LogStore, target: str, key: str, epoch: int) -> Plan:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from state_backends import StateBackend
 from wal_sink.model import paths
 from wal_sink.model.manifest import Manifest
-from wal_sink.wal.segment import check_segment
+from wal_sink.wal.segment import check_segment, missing_segment
 from wal_sink.wal.store import LogStore
 
 
@@ -32,7 +32,7 @@ class RefusedRows(NamedTuple):
 def keep_refused(store: LogStore, manifest: Manifest) -> None:
     """Copy the segments of rows that the tasks refused. To repeat it changes nothing.
 
-    :raises FileNotFoundError: a segment is missing.
+    :raises MissingSegment: a segment is gone.
     :raises CorruptLog: a segment is not what its task wrote.
     """
     for segment in manifest.refused:
@@ -40,9 +40,11 @@ def keep_refused(store: LogStore, manifest: Manifest) -> None:
         path = paths.REFUSED.path(paths.RefusedName(manifest.epoch, segment.rows, name))
         if path in store.list(paths.refused_folder(manifest.epoch)):
             continue
-        check_segment(store.backend, segment)
         try:
+            check_segment(store.backend, segment)
             store.backend.copy(segment.path, path)
+        except FileNotFoundError as error:
+            raise missing_segment(store.url, manifest.epoch, segment.path) from error
         except FileExistsError:
             continue  # another flusher was quicker
 

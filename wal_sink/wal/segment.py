@@ -217,6 +217,13 @@ def _whole(
     return data
 
 
+def missing_segment(log: str, epoch: int, path: str) -> errors.MissingSegment:
+    """Return the error of a segment that is gone."""
+    return errors.MissingSegment(
+        f"Segment {log}/{path} of epoch {epoch} is gone.", errors.restore_or_give_up(epoch)
+    )
+
+
 def measure(source: BinaryIO, read: Callable[[int], None] = lambda _size: None) -> tuple[int, str]:
     """Read an open file to its end; return its size in bytes and its SHA-256 in hexadecimal digits.
 
