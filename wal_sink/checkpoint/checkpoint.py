@@ -86,6 +86,8 @@ class Checkpoint:
 
     def __init__(self, backend: StateBackend) -> None:
         self._backend = backend
+        self._whole = -1
+        """The newest file of `commits/` that was read, and is whole."""
 
     @property
     def url(self) -> str:
@@ -146,8 +148,11 @@ class Checkpoint:
         or torn does not count: Spark would run its epoch again.
         """
         for epoch in sorted(_epochs(self._backend.list("commits/")), reverse=True):
+            if epoch == self._whole:  # Spark does not change such a file
+                return epoch
             try:
                 if _well_formed(self._backend.read(f"commits/{epoch}")):
+                    self._whole = epoch
                     return epoch
             except FileNotFoundError:
                 continue  # purged since it was listed

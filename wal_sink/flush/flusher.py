@@ -30,10 +30,11 @@ from wal_sink.progress.report import this_process
 from wal_sink.protocol import state as protocol
 from wal_sink.protocol.flush_order import Chain, Decision, Step, claim_sending, decide, row_at
 from wal_sink.protocol.refusals import went_back_apart
-from wal_sink.protocol.retention import Retention
+from wal_sink.protocol.retention import Retention, next_trim_us
 from wal_sink.protocol.windows import WINDOW_EPOCHS
 from wal_sink.targets.base import RowsRefused, Target
 from wal_sink.wal.garbage import delete_garbage
+from wal_sink.wal.location import refuse_vanished
 from wal_sink.wal.manifests import ManifestChain
 from wal_sink.wal.refused import keep_refused, refused_us
 from wal_sink.wal.states import advance, newest
@@ -72,6 +73,17 @@ class Pass(NamedTuple):
     """Why, for people."""
 
 
+class _Rest(NamedTuple):
+    """A target has all that is completed: as long as `commits/` stays as it is, no pass reads the state."""
+
+    committed: int
+    until_us: int
+    """When something may be trimmed, and at least every quarter of an hour: operators change the state, too."""
+    why: str
+
+
+_REST_US = 900_000_000
+
 _AGAIN = Pass(idle=False, why="another process has changed the log")
 
 
@@ -109,6 +121,7 @@ class Flusher:
         self._finishing: tuple[Window, float] | None = None
         """The window whose `finish` was asked for, and when it was taken. Where no answer came, the ledger
         row tells later whether its rows count."""
+        self._rest: _Rest | None = None
         self._deleted = -1
         """Objects of epochs up to this one were deleted by this flusher."""
         pipeline.target.load()
@@ -119,14 +132,23 @@ class Flusher:
         :raises WalSinkError: the flush stops here. Calling again tries the same again.
         """
         try:
+            rest = self._rest
+            if rest is not None and self._goes_on(rest):
+                return self._idle(rest.why)
+            self._rest = None
             state = newest(self._store)
             if state is None:
+                refuse_vanished(self._store, self.pipeline.checkpoint)
                 return self._idle("no run of the query has published yet")
             protocol.refuse_other_place(state, self.pipeline.query_id, self.pipeline.checkpoint.url)
             committed = self.pipeline.checkpoint.last_commit()
             settled = protocol.settle(state, committed, self._actor())
-            if settled is not None and not advance(self._store, state, settled):
-                return _AGAIN
+            if settled is not None:
+                # `commits/` may be those of a new query in the same folder: its metadata is older than they are.
+                query_id = self.pipeline.checkpoint.query_id()
+                protocol.refuse_other_place(state, query_id, self.pipeline.checkpoint.url)
+                if not advance(self._store, state, settled):
+                    return _AGAIN
             state = settled or state
             try:
                 return self._follow(state, committed)
@@ -140,13 +162,21 @@ class Flusher:
                 f"Check {self._store.url} and {self.pipeline.checkpoint.url}. The flush goes on by itself.",
             ) from error
 
+    def _goes_on(self, rest: _Rest) -> bool:
+        is_due = self._clock_us() >= rest.until_us
+        return not is_due and self.pipeline.checkpoint.last_commit() == rest.committed
+
+    def recheck(self) -> None:
+        """Let the next pass that begins read the state, whatever `commits/` has; called from another thread."""
+        self._rest = None
+
     def interrupt(self) -> None:
         """Stop before the next slice; called from another thread."""
         self._connection.interrupt()
 
     def close(self) -> None:
         """Release the connection to the target; raises nothing. The flusher can go on; it connects again."""
-        self._refused = None
+        self._refused = self._rest = None
         try:
             self._connection.close()
         except Exception:
@@ -167,14 +197,14 @@ class Flusher:
         )
         self._count_finished(row)
         after = target.mark.epoch if row is None else min(row.epoch, target.mark.epoch)
-        chain = self._manifests.chain(state, after)
+        skipped = {item.epoch for item in state.given_up if item.target == self._name}
+        chain = self._manifests.chain(state, after, skipped)
         decision = decide(state, self._name, committed, row, chain, WINDOW_EPOCHS)
         if decision.warning:
             logger.warning("%s", decision.warning)
         match decision.step:
             case Step.WAIT:
-                self._trim(state)
-                return self._idle("everything checkpointed is flushed")
+                return self._at_rest(self._trim(state), committed)
             case Step.SET_ROW:
                 assert decision.row is not None
                 self.reporter.report("setting the ledger row", decision.row.epoch)
@@ -187,11 +217,22 @@ class Flusher:
                 self._went_back(state, decision.row, chain)
             case Step.FLUSH:
                 assert row is not None
-                self._flush(state, row, decision, chain)
+                marked = self._flush(state, row, decision, chain)
+                if marked is not None and self.mark >= committed:
+                    return self._at_rest(marked, committed)
         return Pass(idle=False)
 
-    def _flush(self, state: State, row: LedgerRow, decision: Decision, chain: Chain) -> None:
-        """Take a window, write it, finish it with the ledger row, mark it."""
+    def _at_rest(self, state: State, committed: int) -> Pass:
+        """Return the pass after which the target has all that is completed."""
+        due_us, now_us = next_trim_us(state, self.pipeline.retention), self._clock_us()
+        until_us = min(due_us or now_us + _REST_US, now_us + _REST_US)
+        self._rest = _Rest(committed, until_us, "everything checkpointed is flushed")
+        return self._idle(self._rest.why)
+
+    def _flush(
+        self, state: State, row: LedgerRow, decision: Decision, chain: Chain
+    ) -> State | None:
+        """Take a window, write it, finish it with the ledger row, mark it; return the state with the mark."""
         started_s = time.monotonic()
         window = self._window(state, row, decision, chain)
         self.reporter.report("writing", window.first)
@@ -200,25 +241,25 @@ class Flusher:
         if window.sent_once:
             claimed = claim_sending(row)
             if not self._connection.finish(row, claimed):
-                return
+                return None
             row, window = claimed, replace(window, sending=claimed.sending)
         try:
             if not self._write_rows(WindowWrite(window, self._connection, self.reporter)):
                 self._connection.close()
-                return
+                return None
             self.reporter.report("finishing", window.last)
             self._finishing = window, started_s
             if not self._connection.finish(row, window.finishes):
                 self._finishing = None
-                return
+                return None
         except RowsRefused as refused:
             self._keep(window, refused)
-            return
+            return None
         except BaseException:
             self.close()  # rows of a window that is not whole: the next try must not add to them
             raise
         self._count_finished(window.finishes)
-        self._mark(state, window.finishes, chain)
+        return self._mark(state, window.finishes, chain)
 
     def _window(self, state: State, row: LedgerRow, decision: Decision, chain: Chain) -> Window:
         """Read the manifests that one window takes, and their plans."""
@@ -257,17 +298,18 @@ class Flusher:
         keep_refused_rows(window, refused.rows)
         self.close()
 
-    def _mark(self, state: State, row: LedgerRow, chain: Chain) -> None:
-        """Record what the ledger row says. After a lost race the next pass does."""
+    def _mark(self, state: State, row: LedgerRow, chain: Chain) -> State | None:
+        """Record what the ledger row says. None: a race was lost, and the next pass does."""
         marked = protocol.mark(
             state, self._name, row, chain, self.pipeline.retention, self._actor()
         )
         if not advance(self._store, state, marked):
-            return
+            return None
         self.mark = row.epoch
         self.reporter.report("marking", row.epoch)
         self._manifests.forget(row.epoch)
         self._delete(marked)
+        return marked
 
     def _went_back(self, state: State, row: LedgerRow, chain: Chain) -> None:
         """Set the mark back, so that the epochs after the ledger row are flushed again.
@@ -290,13 +332,14 @@ class Flusher:
 
     # --- what is flushed everywhere ---
 
-    def _trim(self, state: State) -> None:
-        """Say in the state what may be deleted now, then delete it."""
+    def _trim(self, state: State) -> State:
+        """Say in the state what may be deleted now, then delete it; return the state."""
         trimmed = protocol.trim(state, self.pipeline.retention, self._actor())
-        if trimmed is None:
-            self._delete(state)
-        elif advance(self._store, state, trimmed):
-            self._delete(trimmed)
+        if trimmed is not None and not advance(self._store, state, trimmed):
+            return state  # the next trim is due at once
+        state = trimmed or state
+        self._delete(state)
+        return state
 
     def _delete(self, state: State) -> None:
         """Delete what the state lets go, once for each epoch."""

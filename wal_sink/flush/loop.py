@@ -79,6 +79,7 @@ class FlushLoop(threading.Thread):
     def hurry(self) -> None:
         """Try now, even if the last try failed a moment ago: a caller waits for the outcome."""
         self._tried.clear()
+        self._flusher.recheck()
         self._hurried.set()
         self.wake()
 

@@ -58,3 +58,20 @@ def trimmable(state: State, retention: Retention, now_us: int) -> int:
         over = [flushed.epoch for flushed in marks if retention.is_over(flushed, now_us, size)]
         epochs.append(max(over, default=state.trimmed))
     return max(min(epochs, default=state.settled), state.trimmed)
+
+
+def next_trim_us(state: State, retention: Retention) -> int | None:
+    """Return when more may be trimmed, if no mark moves meanwhile; None: nothing is left to trim."""
+    due = []
+    for target in state.live:
+        current = target.mark
+        size = current.sums.bytes
+        marks = (
+            *target.mark.earlier,
+            Flushed(epoch=current.epoch, at_us=current.at_us, bytes=size),
+        )
+        later = [flushed.at_us for flushed in marks if flushed.epoch > state.trimmed]
+        if not later:
+            return None
+        due.append(min(later) + retention.us)
+    return max(due, default=None)

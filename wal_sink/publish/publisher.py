@@ -97,9 +97,9 @@ class Publisher:
         epoch, run_id = execution.epoch, execution.run_id
         batch = _joined(execution, appended)
         try:
-            self._open(execution)
+            opened = self._open(execution)
             offsets = self._checkpoint.committing_offsets(epoch)
-            predecessor = self._predecessor(execution, offsets)
+            state, predecessor = self._predecessor(opened, execution, offsets)
             if predecessor is None:
                 discard(self._store, appended)
                 logger.warning(
@@ -140,15 +140,19 @@ class Publisher:
                 self._terms.max_bytes,
                 self._actor(),
             ),
+            state,
         )
         return manifest
 
-    def _open(self, execution: Execution) -> None:
-        """Let this run publish, and no earlier one any more; make the log before its first epoch."""
+    def _open(self, execution: Execution) -> State:
+        """Let this run publish, and no earlier one any more; make the log before its first epoch.
+
+        Return the state as it was read or made last.
+        """
         state = newest(self._store)
         if state is not None and state.run is not None and state.run.run_id == execution.run_id:
             protocol.refuse_other_place(state, execution.query_id, self._checkpoint.url)
-            return
+            return state
         self._refuse_other_checkpoint(execution.query_id)
         refuse_other_log(self._store, self._checkpoint)
         opening = protocol.Opening(
@@ -186,11 +190,16 @@ class Publisher:
         # What earlier runs left is garbage now: they cannot publish any more.
         delete_garbage(self._store, _there(opened))
         delete_unfinished(self._store)
+        return _there(opened)
 
-    def _predecessor(self, execution: Execution, offsets: Offsets) -> Predecessor | None:
-        """Return what the manifest continues, as soon as the log has space; None for a replay."""
+    def _predecessor(
+        self, state: State, execution: Execution, offsets: Offsets
+    ) -> tuple[State, Predecessor | None]:
+        """Return what the manifest continues, as soon as the log has space; None for a replay.
+
+        Also the state that was read last.
+        """
         while True:
-            state = _there(newest(self._store))
             predecessor = protocol.predecessor_for(
                 state,
                 execution.run_id,
@@ -199,8 +208,9 @@ class Publisher:
                 self._checkpoint.last_commit(),
             )
             if predecessor is None or self._backpressure.admits(state, execution, predecessor):
-                return predecessor
+                return state, predecessor
             self._backpressure.pause()
+            state = _there(newest(self._store))
 
     def _refuse_superseded(self, execution: Execution, offsets: Offsets) -> None:
         """Raise `Fenced` if another run has opened: it has deleted the segments of this one as garbage."""

@@ -41,6 +41,9 @@ from wal_sink.wal.store import LogStore
 LOG_FOLDER = "wal_sink"
 """Folder of the logs inside the checkpoint, when `wal.location` does not say otherwise."""
 
+_FORMER = "log.json"
+"""An object that each log had in the former format."""
+
 _USE = (
     "Use a place that the driver and all executors share: a folder, as file:///… or a plain path, or"
     " s3://bucket/prefix, gs://bucket/prefix or abfss://container@account.dfs.core.windows.net/prefix."
@@ -239,8 +242,13 @@ def refuse_other_log(store: LogStore, checkpoint: Checkpoint) -> None:
 def refuse_vanished(store: LogStore, checkpoint: Checkpoint) -> None:
     """Refuse a log without a state that the checkpoint names: a new one would begin after what was pending.
 
-    :raises CorruptLog: the first run has made the log, and it is gone.
+    :raises CorruptLog: the first run has made the log, and it is gone; or the log is of the former format.
     """
+    if store.read(_FORMER) is not None:
+        raise CorruptLog(
+            f"{store.url_of(_FORMER)} is there, and no state: the log is of a format before the first release",
+            "Flush it with the version that wrote it, then start the query with a new checkpoint.",
+        )
     if checkpoint.log_url() is None:
         return
     raise CorruptLog(

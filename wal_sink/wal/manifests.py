@@ -7,6 +7,8 @@ another one.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from wal_sink.errors import CorruptLog, MissingManifest, restore_or_give_up
 from wal_sink.model import paths
 from wal_sink.model.manifest import Manifest, Published, manifest_digest
@@ -31,9 +33,13 @@ class ManifestChain:
         self._kept: dict[str, Published] = {}
         self._kept_bytes = 0
 
-    def chain(self, state: State, after: int) -> dict[int, EpochManifest]:
+    def chain(
+        self, state: State, after: int, skipped: Collection[int] = ()
+    ) -> dict[int, EpochManifest]:
         """Return the manifests of the epochs after one, by epoch; it ends where a manifest is missing.
 
+        :param skipped: epochs that the target does without: the chain ends at a manifest of theirs that is
+            damaged, as if it were missing.
         :raises CorruptLog: a manifest is not the one that its successor names.
         """
         manifest, chain = state.last, {}
@@ -44,7 +50,12 @@ class ManifestChain:
                 break
             known = self._known.get(epoch)
             if known is None or known.digest != link.digest:
-                published = self._read(epoch, link.manifest, link.digest)
+                try:
+                    published = self._read(epoch, link.manifest, link.digest)
+                except CorruptLog:
+                    if epoch not in skipped:
+                        raise
+                    break
                 if published is None:
                     break
                 known = published.manifest.as_epoch(link.manifest, link.digest)

@@ -71,16 +71,18 @@ def advance(store: LogStore, state: State | None, new: State) -> bool:
     return True
 
 
-def update(store: LogStore, change: Change) -> State | None:
+def update(store: LogStore, change: Change, known: State | None = None) -> State | None:
     """Change the log, however often another process is quicker; return the state that holds now.
 
+    :param known: a state that was read a moment ago, from which the change is tried first.
     :raises WalSinkError: `change` refuses.
     """
+    state = known or newest(store)
     while True:
-        state = newest(store)
         new = change(state)
         if new is None or advance(store, state, new):
             return new or state
+        state = newest(store)
 
 
 def _numbers(store: LogStore) -> list[int]:
