@@ -265,6 +265,7 @@ class FaultyTarget(Target):
         self.options_type = inner.options_type
         self.interface = inner.interface  # type: ignore[misc]
         self.parallel_writes = inner.parallel_writes
+        self.restores_together = inner.restores_together
 
     @property
     def shape(self) -> Mapping[str, str]:
@@ -357,6 +358,7 @@ class FaultyIdempotentSession(FaultySession[IdempotentSession], IdempotentSessio
         self.faults.call("drain", self.inner.drain)
 
     def finish(self, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
+        self.inner.drain()  # what it raises is no answer to the update
         return self.update(seen, new, lambda: self.inner.finish(seen, new))
 
 
