@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 import msgspec
-
-from tests.protocol.engine import World
-from wal_sink.model import paths
-from wal_sink.model.manifest import Attempt
 from wal_sink.model.records import Claim, FlushedWindow, Ticket
 from wal_sink.wal.log import Log
 from wal_sink.wal.retention import put_back, retained_paths
 from wal_sink.wal.trim import RECORDS_KEPT
+
+from tests.protocol.engine import World
+from wal_sink.model import paths
+from wal_sink.model.manifest import Attempt
 
 Write = Callable[[Mapping[str, bytes]], None]
 

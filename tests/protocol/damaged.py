@@ -1,19 +1,20 @@
-"""A log with five epochs, two of them flushed; what breaks in it, and how a query goes on without it."""
+"""A log with five epochs, two of them flushed, and what breaks in it."""
 
 from __future__ import annotations
 
-from state_backends import StateBackend, open_backend
-from tests.protocol.engine import NOW_US, World
-from tests.protocol.operators import edit, look, query
+from collections.abc import Callable
+
+from tests.protocol.engine import World
+from tests.protocol.operators import edit
 from tests.protocol.raw import manifest_file, parsed
-from wal_sink.admin.flusher_at_work import PATIENCE, Patience
-from wal_sink.admin.skip import Skipped, plan_skip
 from wal_sink.model import paths
-from wal_sink.model.manifest import Attempt
-from wal_sink.testing.oracle import judge
+from wal_sink.model.state import State
+from wal_sink.protocol import state as protocol
+from wal_sink.protocol.state import Actor
+from wal_sink.wal.states import update
 
 BROKEN = 2
-"""The epoch that is damaged; those before it are flushed, or can be."""
+"""The epoch that is damaged; those before it are flushed."""
 EPOCHS = 5
 
 
@@ -21,8 +22,14 @@ def segments(world: World, epoch: int = BROKEN) -> list[str]:
     return world.log_backend.list(paths.segment_folder(epoch))
 
 
-def manifest_path(epoch: int = BROKEN) -> str:
-    return paths.MANIFEST.path(Attempt(epoch, 1))
+def manifest_path(world: World, epoch: int = BROKEN) -> str:
+    prefix = f"manifests/{epoch:020}-"
+    (path,) = (path for path in world.log_backend.list("manifests/") if path.startswith(prefix))
+    return path
+
+
+def state_path(world: World) -> str:
+    return world.log_backend.list("state/")[-1]
 
 
 def flip_a_byte(world: World) -> str:
@@ -46,23 +53,49 @@ def delete_segment(world: World, epoch: int = BROKEN) -> str:
 
 
 def tear_manifest(world: World) -> str:
-    edit(world.log_backend, manifest_path(), world.log_backend.read(manifest_path())[:-20])
-    return manifest_path()
+    path = manifest_path(world)
+    edit(world.log_backend, path, world.log_backend.read(path)[:-20])
+    return path
 
 
 def change_manifest(world: World, **changes: object) -> str:
-    fields = parsed(world.log_backend.read(manifest_path()))
-    edit(world.log_backend, manifest_path(), manifest_file(fields | changes))
-    return manifest_path()
+    path = manifest_path(world)
+    fields = parsed(world.log_backend.read(path))
+    edit(world.log_backend, path, manifest_file(fields | changes))
+    return path
 
 
 def delete_manifest(world: World) -> str:
-    edit(world.log_backend, manifest_path(), None)
-    return paths.MANIFEST.folder
+    edit(world.log_backend, manifest_path(world), None)
+    return "manifests/"
+
+
+def delete_plan(world: World) -> str:
+    (path,) = world.log_backend.list("plans/")
+    edit(world.log_backend, path, None)
+    return path
+
+
+def tear_state(world: World) -> str:
+    path = state_path(world)
+    edit(world.log_backend, path, world.log_backend.read(path)[:-20])
+    return path
+
+
+def future_state(world: World) -> str:
+    path = state_path(world)
+    data = world.log_backend.read(path).replace(b'"format": 1', b'"format": 2')
+    edit(world.log_backend, path, data)
+    return path
+
+
+def delete_states(world: World) -> str:
+    world.log_backend.delete(world.log_backend.list("state/"))
+    return "state/"
 
 
 def fill(world: World) -> None:
-    """Flush two epochs; let three wait, with two segments each."""
+    """Flush two epochs; let three be pending, with two segments each."""
     run = world.run()
     for epoch in range(EPOCHS):
         run.batch([(f"a{epoch}", epoch), ("last", epoch)], [(f"b{epoch}", epoch)])
@@ -70,51 +103,17 @@ def fill(world: World) -> None:
             world.flush()
 
 
-def upto(world: World, epoch: int) -> dict[str, int]:
-    """The table when everything up to an epoch is flushed and nothing after it."""
-    table: dict[str, int | None] = {}
-    for number in range(epoch + 1):
-        table.update(world.committed[number])
-    return {key: value for key, value in table.items() if value is not None}
+def change(world: World, transition: Callable[[State, Actor], State | None]) -> None:
+    """Let an operator change the state."""
+
+    def changed(state: State | None) -> State | None:
+        assert state is not None
+        return transition(state, Actor("operator", world.clock()))
+
+    update(world.store, changed)
 
 
-def elsewhere(world: World) -> StateBackend:
-    """A place for the files of what is skipped, on the same kind of store."""
-    url = f"{world.log_backend.url.rpartition('/')[0]}/skipped"
-    return open_backend(url, world.storage_options)
-
-
-def give_up(
-    world: World, epoch: int = BROKEN, *, begun: bool = True, patience: Patience = PATIENCE
-) -> Skipped:
-    """`wal-sink skip --to`."""
-    to = elsewhere(world)
-    plan = plan_skip(
-        query(world)._replace(patience=patience), world.target, epoch, to, NOW_US, begun=begun
-    )
-    return plan.carry_out(NOW_US, "as a test")
-
-
-def goes_on_without(world: World, lost: dict[str, int]) -> None:
-    """Everything is flushed but what was given up, and the mark is contiguous."""
-    world.flush()
-    everything = upto(world, EPOCHS - 1)
-    verdict = judge(everything.items(), world.table().items())
-    assert (verdict.missing, verdict.extra) == (len(lost), 0), verdict
-    assert {key: value for key, value in everything.items() if key not in world.table()} == lost
-    row = world.state
-    assert (row.flushed, row.begun) == (EPOCHS - 1, None)
-    assert world.log.flushed_epochs() == list(range(EPOCHS))
-    assert world.log.attempts() == ()
-    assert world.log_backend.list(paths.SEGMENT.folder) == []
-    assert look(world).findings == ()
-
-
-def of_epoch(world: World, epoch: int = BROKEN) -> list[str]:
-    """Everything that the log holds of an epoch."""
-    found = [paths.MANIFEST.path(a) for a in world.log.attempts() if a.epoch == epoch]
-    return sorted([*segments(world, epoch), *found])
-
-
-def truncate_ledger(world: World) -> None:
-    del world.store.ledger[world.query_id]
+def give_up(world: World, epoch: int, name: str = "") -> None:
+    """`wal-sink give-up CHECKPOINT --epoch N`."""
+    target = name or next(iter(world.targets))
+    change(world, lambda state, actor: protocol.give_up_epoch(state, target, epoch, actor))

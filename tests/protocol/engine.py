@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pyarrow as pa
 
 from state_backends import StateBackend
@@ -64,6 +66,10 @@ class World(PlayedQuery):
         self.storage_options: dict[str, object] = {}
         """For other places in the same store."""
         self.clock: Clock = Clock()
+
+    def views(self) -> Iterator[World]:
+        """Yield the query once for each target: what is visible is that target's then."""
+        yield self
 
     def flushed(self) -> dict[str, int]:
         """Flush until there is nothing to do; return what a reader of the target sees then."""

@@ -13,7 +13,6 @@ from greenlet import getcurrent, greenlet
 
 from tests.protocol import raw
 from tests.protocol.engine import World, flush
-from wal_sink.flush.run_history import RunHistory
 from wal_sink.testing.faults import Faults
 
 
@@ -93,13 +92,13 @@ def two_flushers(
 
 
 def _flushing(world: World, turns: Turns) -> Process:
-    flusher = world.flusher(turns, RunHistory())
+    flusher = world.flusher(turns)
     return Process(turns, lambda _: flush(flusher))
 
 
 _SETTLED = (
-    *("read plans/", "read tickets/", "read metadata", "read runs/", "read commits/"),
-    *("read flushed/", "read offsets/", "size ", "input ", "sweep", "connect"),
+    *("read plans/", "read metadata", "read commits/", "read offsets/", "list offsets/"),
+    *("read manifests/", "read state/", "size ", "input ", "sweep", "connect"),
 )
 
 
@@ -112,18 +111,16 @@ def open_operations(world: World) -> Callable[[str], bool]:
     def counts(name: str) -> bool:
         if name == "read wal_sink/location.json":
             return "wal_sink/location.json" not in world.checkpoint.list("wal_sink/")
-        if name == "read log.json":
-            return "log.json" not in world.log_backend.list()
         return not name.startswith(_SETTLED)
 
     return counts
 
 
 def decisive_operations(name: str) -> bool:
-    """Only those at which drivers meet: tickets, claims, manifests, commits, notes, and what is begun."""
+    """Only those at which drivers meet: states, `commits/`, and the ledger row."""
     return name.startswith(
         (
-            *("create tickets/", "create runs/", "list runs/", "create manifests/"),
-            *("create commits/", "event ", "create proofs/", "begin "),
+            *("list state/", "create state/", "list commits/", "create commits/"),
+            *("create ledger ", "finish "),
         )
     )

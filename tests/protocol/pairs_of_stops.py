@@ -4,8 +4,8 @@ The first process stops before its k-th operation; the second one runs to its j-
 one goes on to its end, then the second: all pairs (k, j).
 
 (k, j) differs from (k, j - 1) by one step of the second process: it comes before the rest of the first one,
-or behind it. If it is a **look**, which changes nothing, and nothing of that rest changes what it sees, then
-both pairs are one history: each process gets the same answers, and what a judge sees at each change of turns
+or behind it. If it only **reads**, and nothing of that rest changes what it sees, then
+both pairs are one history: each process gets the same answers, and what the checker sees at each change of turns
 is the same. So it is with (k - 1, j), a look of the first process, and what the second has done by then. Only
 the clock is read some microseconds sooner or later, by which nothing is decided between processes.
 """
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from typing import Generic, NamedTuple, TypeVar
 
-from wal_sink.testing.faults import TOLD, changes
+from wal_sink.testing.faults import changes
 
 End = TypeVar("End")
 
@@ -89,7 +89,7 @@ def sees_nothing_of(step: Step, others: Iterable[Step]) -> bool:
 
 
 def _changes_what_sees(look: str, other: str) -> bool:
-    if look.startswith(TOLD) or not changes(other):
+    if not changes(other):
         return False
     of_store = other.startswith(_STORE_CHANGES) and not other.startswith(_LEDGER_MADE)
     if look == _LEDGER:

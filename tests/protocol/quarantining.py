@@ -5,19 +5,35 @@ from __future__ import annotations
 import pyarrow as pa
 
 from tests.protocol import raw
+from tests.protocol.adding import AddingTarget
 from tests.protocol.engine import Rows, World, in_memory
 from tests.protocol.every_fault import EPOCHS, partitions
-from wal_sink.admin.quarantine import json_value, read_quarantine
-from wal_sink.admin.query import Query
-from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.wal.log import Log
+from wal_sink.targets.base import Target
+from wal_sink.wal.refused import listed as listed_files
+from wal_sink.wal.refused import read_refused
+from wal_sink.wal.segment import rows_of
 
 REFUSED = "refused"
 """A key that the DataFrame has as a null."""
+SEVENS = -777
+"""A value that the server refuses."""
+
+
+def kept(world: World) -> list[tuple[int, str, str | None, int]]:
+    """Return what is in `refused/`: epoch, target whose server refused it, and the row."""
+    return sorted(
+        (
+            (file.epoch, file.target, row["k"], row["v"])
+            for file in listed_files(world.store)
+            for batch in read_refused(world.log_backend, file.path)
+            for row in rows_of(batch).to_pylist()
+        ),
+        key=str,
+    )
 
 
 class QuarantiningWorld(World):
-    """A query in memory that passes over the rows with a null for a key."""
+    """A query in memory whose tasks refuse the rows with a null for a key."""
 
     def __init__(self) -> None:
         super().__init__(*in_memory())
@@ -28,52 +44,42 @@ class QuarantiningWorld(World):
         return super().frame([(None if k == REFUSED else k, v) for k, v in rows])
 
     def forget(self) -> None:
-        """Judge the quarantine, too, before it goes: one row of each kept attempt but epoch 2."""
+        """Compare what was refused, too, before it goes: one row of each kept attempt but epoch 2."""
         whose = raw.kept(self)
-        names = sorted(path.rpartition("/")[2] for path in self.log_backend.list("quarantine/"))
-        found = [(int(name[:20]), name[21:]) for name in names]
-        assert [epoch for epoch, _ in found] == [epoch for epoch in range(EPOCHS) if epoch != 2]
-        for epoch, segment in found:
+        names = sorted(path.split("/")[1:] for path in self.log_backend.list("refused/"))
+        epochs = [int(epoch) for epoch, _ in names]
+        assert epochs == [epoch for epoch in range(EPOCHS) if epoch != 2]
+        for epoch, (_, segment) in zip(epochs, names, strict=True):
             assert whose[epoch] in segment, "a refused row of an attempt that Spark did not keep"
         super().forget()
 
 
-def query_of(world: World, target: str = "") -> Query:
-    """Return the query as an operator sees it."""
-    log = Log(world.log_backend, target, targets=world.names)
-    return Query(world.query_id, Checkpoint(world.checkpoint), log)
-
-
-def listed(world: World, target: str = "") -> list[tuple[int, dict[str, object]]]:
-    """Return epoch and row of what is in quarantine."""
-    return [
-        (row.entry.epoch, json_value(row.row)) for row in read_quarantine(query_of(world, target))
-    ]
-
-
-class RefusingWorld(QuarantiningWorld):
+class RefusingWorld(World):
     """The target itself refuses each row whose value is -777; the tasks do not know."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.store.refuses = lambda row: "three sevens" if row["v"] == -777 else ""
+    def __init__(self, target: Target | None = None) -> None:
+        super().__init__(*in_memory(), target)
+        self.on_invalid_row = "quarantine"
+        self.store_target.refuses = lambda row: "three sevens" if row["v"] == SEVENS else ""
+
+    def visible(self) -> list[tuple[str, int]]:
+        added = self.store_target
+        return list(added.added) if isinstance(added, AddingTarget) else super().visible()
 
     def forget(self) -> None:
-        """Judge the quarantine: the rows of kept attempts that the target refuses."""
-        whose = raw.kept(self)
+        """Compare what was refused, too: the rows of kept attempts that the target refuses."""
         refused = [
-            (epoch, key)
-            for epoch in sorted(whose)
-            for key, value in self.computed[epoch, whose[epoch]]
-            if value is None and key.startswith("777")
+            (epoch, self.target.name, key, SEVENS)
+            for epoch, run in raw.kept(self).items()
+            for key, value in self.computed[epoch, run]
+            if value is None
         ]
-        found = [(epoch, row["k"]) for epoch, row in listed(self)]
-        assert sorted(found) == sorted(refused)
-        World.forget(self)
+        assert kept(self) == sorted(refused, key=str)
+        super().forget()
 
     def frame(self, rows: Rows) -> pa.RecordBatch:
-        """Return rows as the DataFrame has them: the judge takes a row without a value for none."""
-        return World.frame(self, [(k, -777 if v is None else v) for k, v in rows])
+        """Return rows as the DataFrame has them: the checker takes a row without a value for none."""
+        return super().frame([(k, SEVENS if v is None else v) for k, v in rows])
 
 
 def refused_later(epoch: int, run: str) -> list[Rows]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -114,18 +114,32 @@ def expected(epochs: int, world: World) -> list[tuple[str, int]]:
     return [(key, value) for key, value in rows if value is not None]
 
 
-def safe(world: World, why: object) -> None:
-    """At any moment: what is visible was kept, whole attempts are not mixed, nothing needed is gone."""
+def whole(world: World, why: object) -> dict[int, set[str]]:
+    """At any moment: what is visible is completed, and attempts at one epoch are not mixed.
+
+    Return the runs whose rows are visible, by epoch.
+    """
     whose = kept(world)
     wrote: dict[int, set[str]] = {}
     for key, value in world.visible():
-        found = {a for a, rows in world.computed.items() if (key, value) in rows}
-        assert found, f"{key} was never computed ({why})"
-        for epoch, run in found:
+        attempts = {a for a, rows in world.computed.items() if (key, value) in rows}
+        assert attempts, f"{key} was never computed ({why})"
+        for epoch, run in attempts:
             wrote.setdefault(epoch, set()).add(run)
             assert epoch in whose, f"a row of epoch {epoch} without commits/{epoch} ({why})"
     mixed = {epoch: runs for epoch, runs in wrote.items() if len(runs) > 1}
     assert not mixed, f"two attempts at one epoch are visible: {mixed} ({why})"
+    return wrote
+
+
+def safe(world: World, why: object) -> None:
+    """At any moment: what is visible was kept, whole attempts are not mixed, nothing needed is gone."""
+    for view in world.views():
+        _safe(view, why)
+
+
+def _safe(world: World, why: object) -> None:
+    whose, wrote = kept(world), whole(world, why)
     strangers = {epoch: runs for epoch, runs in wrote.items() if runs != {whose[epoch]}}
     assert not strangers, f"rows of attempts that Spark did not keep: {strangers} ({why})"
     needed_is_there(world, why)
@@ -152,6 +166,14 @@ def complete(world: World, epochs: int, why: object) -> None:
     """At the end: every kept row once and none extra, mark and ledger at the end, timestamps that grow, no rest."""
     safe(world, why)
     assert sorted(kept(world)) == list(range(epochs)), why
+    for view in world.views():
+        _complete(view, epochs, why)
+    world.flush()
+    left = {path.split("/")[0] for path in world.log_backend.list()}
+    assert left <= {"state", "plans", "refused"}, f"{left} ({why})"
+
+
+def _complete(world: World, epochs: int, why: object) -> None:
     verdict = judge(expected(epochs, world), world.visible())
     assert verdict.exact, f"{verdict} ({why})"
     backend = world.log_backend
@@ -169,6 +191,3 @@ def complete(world: World, epochs: int, why: object) -> None:
     ]
     for (epoch, us), (later, later_us) in pairwise(sorted(dated)):
         assert epoch == later or us < later_us, why
-    world.flush()
-    left = {path.split("/")[0] for path in backend.list()}
-    assert left <= {"state", "plans", "refused"}, f"{left} ({why})"

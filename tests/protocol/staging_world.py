@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
+from tests.protocol.adding_world import AddingWorld, RefusingTarget
 
 from sqlite_target import SqliteOptions
-from tests.protocol.adding_world import AddingWorld, RefusingTarget
 from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import LedgerState, Outcome, Owner, Window
 from wal_sink.model.plan import Plan

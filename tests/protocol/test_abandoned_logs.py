@@ -1,4 +1,4 @@
-"""A checkpoint is deleted while epochs wait in a log that lies elsewhere: nothing points to it any more."""
+"""A checkpoint is deleted while epochs are pending in a log elsewhere: nothing points to it any more."""
 
 from __future__ import annotations
 
@@ -11,15 +11,12 @@ from pathlib import Path
 import pytest
 
 from state_backends import StorageOptions, child_url, open_backend
-from tests.protocol.engine import NOW_US, World
-from tests.protocol.operators import query
+from tests.protocol.engine import World
+from tests.protocol.test_restored import adopt
 from tests.s3 import S3
 from wal_sink import errors
-from wal_sink.admin.adopt import plan_adopt
 from wal_sink.spark.messages import say_abandoned
-from wal_sink.testing.memory_target import MemoryTarget
 from wal_sink.wal.location import AbandonedLog, Location, abandoned_logs
-from wal_sink.wal.log import Log
 
 
 class Place:
@@ -36,7 +33,7 @@ class Place:
         place = open_backend(checkpoint or self.location.checkpoint, self.options)
         made = World(place, place, old.target if old else None)
         if old is not None:
-            made.query_id, made.store, made.clock = old.query_id, old.store, old.clock
+            made.query_id, made.clock = old.query_id, old.clock
         made.log_backend = open_backend(child_url(self.location.logs, made.query_id), self.options)
         self.location = self.location._replace(
             checkpoint=self.location.checkpoint if checkpoint else made.checkpoint.url
@@ -44,14 +41,14 @@ class Place:
         return made
 
     def found(self, world: World) -> list[AbandonedLog]:
-        """Look as a start does."""
+        """Return what a start finds."""
         return abandoned_logs(self.location, world.query_id)
 
 
 @pytest.fixture(
     params=[
         "local",
-        pytest.param("s3", marks=pytest.mark.s3),
+        pytest.param("s3", marks=[pytest.mark.s3, pytest.mark.test_all]),
     ]
 )
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
@@ -76,15 +73,15 @@ def waiting(place: Place) -> World:
     return world
 
 
-def test_epochs_that_wait_are_found_by_the_place_of_their_checkpoint(
+def test_pending_epochs_of_a_deleted_checkpoint_are_found(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Said with the log, as the new query starts; logs of other checkpoints are not looked into (rule 1)."""
+    """Said with the log, as the new query starts; logs of other checkpoints are not read."""
     other = place.world(child_url(place.location.logs.rpartition("/")[0], "other"))
     other.run().batch([("x", 1)])
     old, new = waiting(place), place.world()
     ((query_id, log, epochs),) = place.found(new)
-    assert (query_id, log.url, epochs) == (old.query_id, old.log_backend.url, (1, 2, 3))
+    assert (query_id, log, epochs) == (old.query_id, old.log_backend.url, (1, 2, 3))
     new.run().batch([("a", 1)])
     assert [each.query_id for each in place.found(new)] == [old.query_id], "not its own"
     with caplog.at_level(logging.WARNING):
@@ -94,32 +91,21 @@ def test_epochs_that_wait_are_found_by_the_place_of_their_checkpoint(
     assert f"Epochs 1 to 3 are in {old.log_backend.url}, not flushed" in said
 
 
-def test_what_is_flushed_or_cannot_be_read_is_passed_over(place: Place) -> None:
-    """A log that is done, one without an identity, one that is torn: none keeps a query from starting."""
+def test_flushed_or_unreadable_logs_stop_no_start(place: Place) -> None:
+    """A log that is done, one without a state, one that is torn: none keeps a query from starting."""
     old = place.world()
     old.run().flushed_batches([("a", 1)])
     delete_checkpoint(old)
     new = place.world()
     logs = open_backend(place.location.logs, place.options)
-    logs.create("no-identity/runs/000001.json", b"{}")
-    logs.create("torn/log.json", b"{")
+    logs.create("no-state/plans/memory-0.json", b"{}")
+    logs.create("torn/state/0000000001.json", b"{")
     logs.create("a-file", b"x")
     assert place.found(new) == []
     say_abandoned(new.query_id, place.location._replace(logs="nowhere://x"))
 
 
-def test_a_flusher_that_lives_says_what_waits(place: Place) -> None:
-    """It stops, as the checkpoint is now that of another query; it does not say that rows may be deleted."""
-    old = waiting(place)
-    place.world().run().batch([("a", 1)])
-    with pytest.raises(errors.WrongOwner, match=r"Epochs 1 to 3 are in .* not flushed"):
-        old.flush()
-    old.log_backend.delete(old.log_backend.list("manifests/"))
-    with pytest.raises(errors.WrongOwner, match="can be deleted"):
-        old.flush()
-
-
-def test_the_commands_of_the_text_make_such_a_checkpoint(tmp_path: Path) -> None:
+def test_commands_of_the_error_make_a_stand_in(tmp_path: Path) -> None:
     """As the next test does; the last epoch has a file of Spark's format."""
     text = errors.abandoned_log("file:///my logs/ab-c", (2, 3))
     commands = text.partition("To flush what is there: ")[2].partition(". Only")[0]
@@ -131,24 +117,20 @@ def test_the_commands_of_the_text_make_such_a_checkpoint(tmp_path: Path) -> None
     assert flush == "flush stand-in --wal 'file:///my logs'"
 
 
-@pytest.mark.parametrize("anew", [False, True])
-def test_what_waits_is_flushed_from_a_checkpoint_that_says_the_same(
-    place: Place, anew: bool
-) -> None:
-    """Two files, `adopt`, `flush`; beside the new query (rule 1)."""
+@pytest.mark.parametrize("begun", [False, True])
+def test_abandoned_epochs_are_flushed_from_a_stand_in(place: Place, *, begun: bool) -> None:
+    """Two files, `adopt`, `flush`; beside the new query."""
     old = waiting(place)
-    new = place.world(old=None)
-    if anew:
+    new = place.world()
+    if begun:
         new.run().batch([("z", 1)])
     stand_in = place.world(f"{place.location.checkpoint}-old", old)
     stand_in.checkpoint.create("metadata", json.dumps({"id": old.query_id}).encode())
     stand_in.checkpoint.create("commits/3", b"v1\n{}")
     with pytest.raises(errors.WrongOwner):
         stand_in.flush()
-    asked = query(stand_in)._replace(stores=place.location.stores)
-    plan_adopt(asked, stand_in.target, NOW_US).carry_out(NOW_US)
+    adopt(stand_in, "adopted")
     stand_in.flush()
-    assert isinstance(old.target, MemoryTarget)
     assert stand_in.table() == {"a": 4, "b2": 2, "b3": 3, "b4": 4}
-    assert Log(old.log_backend).attempts() == ()
+    assert old.log_backend.list("manifests/") == []
     assert place.found(new) == []

@@ -10,10 +10,9 @@ import pytest
 
 from tests.protocol.engine import Rows, Run, World
 from wal_sink.configuration import Configuration, Destination
-from wal_sink.errors import AlreadyPublished, InvalidRow, NotRegistered
+from wal_sink.errors import AlreadyPublished, InvalidRow, MissingManifest
 from wal_sink.model.manifest import Appended, Task
 from wal_sink.options import SinkOptions, as_texts
-from wal_sink.publish.fencing import refuse_published
 from wal_sink.publish.micro_batch import MicroBatch
 from wal_sink.spark.batch_writer import conformed
 from wal_sink.testing.memory_target import MemoryOptions
@@ -34,7 +33,7 @@ def query(tmp_path: Path) -> World:
 
 def micro_batch(run: Run, tmp_path: Path) -> MicroBatch:
     """Return what tasks and publisher of a run's micro-batch know."""
-    only = Destination("", "memory", MemoryOptions(keys="k"), run.query.store)
+    only = Destination("memory", "", "memory", MemoryOptions(keys="k"), run.query.store_target)
     sink = SinkOptions(checkpoint=str(tmp_path))
     return MicroBatch(Configuration(sink, (only,), locate(str(tmp_path))), run.plans)
 
@@ -61,16 +60,14 @@ def append(
     return batch.append([run.query.frame(rows)], task)
 
 
-def test_rule_24_a_refused_row_keeps_the_epoch_that_it_came_with(
-    query: World, tmp_path: Path
-) -> None:
-    """Sent again, it writes `epochColumn` as it would have done with its epoch."""
+def test_refused_row_keeps_its_epoch_column(query: World, tmp_path: Path) -> None:
+    """Exported, it has `epochColumn` as it would have been written."""
     run = query.run()
     batch = micro_batch(run, tmp_path)
     sink = SinkOptions(checkpoint=str(tmp_path), epoch_column="epoch", on_invalid_row="quarantine")
     batch = batch._replace(configuration=batch.configuration._replace(sink=sink))
     schema = run.query.frame([]).schema.append(pa.field("epoch", pa.int64(), nullable=False))
-    batch = batch._replace(plans={"": run.query.store.plan(schema, "k")})
+    batch = batch._replace(plans={"memory": run.query.store_target.plan(schema, "k")})
     appended = append(batch, run, [("a", 1), (None, 2)])
     for segments in (appended.segments, appended.refused):
         (segment,) = segments
@@ -87,11 +84,11 @@ def files_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def paths_of(query: World) -> Sequence[str]:
     """Return the segments that are there."""
-    return [path for _, path in query.log.segments()]
+    return query.log_backend.list("segments/")
 
 
 @pytest.mark.usefixtures("files_only")
-def test_rule_25_only_what_was_reported_is_published(query: World, tmp_path: Path) -> None:
+def test_segment_that_no_task_reported_is_not_published(query: World, tmp_path: Path) -> None:
     """A task ran twice, by speculation or after a lost executor; Spark returns the report of one attempt."""
     run = query.run()
     run.write_offsets()
@@ -104,7 +101,7 @@ def test_rule_25_only_what_was_reported_is_published(query: World, tmp_path: Pat
     assert paths_of(query) == []
 
 
-def test_rule_25_a_batch_without_partitions_is_published(query: World, tmp_path: Path) -> None:
+def test_batch_without_partitions_is_published(query: World, tmp_path: Path) -> None:
     """Spark runs no task where it sees that there are no rows; a dead run's attempt must not come through."""
     died = query.run()
     died.publish([("a", 1)])
@@ -113,37 +110,53 @@ def test_rule_25_a_batch_without_partitions_is_published(query: World, tmp_path:
     micro_batch(run, tmp_path).publish(run.execution, [])
     run.write_commit([])
     assert query.flushed() == {}
-    assert query.log.newest_flushed() is not None
+    assert query.mark() == 0
 
 
-def test_rule_25_a_second_write_of_a_batch_is_refused(query: World, tmp_path: Path) -> None:
+def test_second_write_of_a_batch_is_refused(query: World, tmp_path: Path) -> None:
     """Before its rows are written once more; of another run the publisher decides."""
     died = query.run()
     died.publish([("a", 1)])
     run = query.run()
     run.write_offsets()
-    refuse_published(query.log, run.execution)
     batch = micro_batch(run, tmp_path)
     batch.publish(run.execution, [append(batch, run, [("a", 2)])])
-    with pytest.raises(AlreadyPublished, match=r"a second time.* 1 row was(.|\n)*union"):
-        refuse_published(query.log, run.execution)
-    with pytest.raises(AlreadyPublished):  # two threads that have both passed the look
+    with pytest.raises(AlreadyPublished, match="published before") as caught:
         batch.publish(run.execution, [append(batch, run, [("b", 3)], call=OTHER_CALL)])
+    assert "df.union" in caught.value.remedy
     run.write_commit([[("a", 2)]])
     assert query.flushed() == {"a": 2}
 
 
-def test_rule_25_without_a_ticket_no_task_runs(query: World) -> None:
-    """The query started where no listener was registered."""
-    run = query.run(listening=False)
-    with pytest.raises(NotRegistered, match=run.run_id):
-        refuse_published(query.log, run.execution)
+@pytest.mark.rule("publish")
+def test_batch_without_a_call_is_missed(query: World, tmp_path: Path) -> None:
+    """A function that returned without writing: its rows would be skipped."""
+    run = query.run().batches([("a", 0)])
+    run.write_offsets()
+    run.write_commit([])
+    run.write_offsets()
+    batch = micro_batch(run, tmp_path)
+    with pytest.raises(MissingManifest, match="Epoch 1") as caught:
+        batch.publish(run.execution, [append(batch, run, [("c", 2)])])
+    assert "give-up CHECKPOINT --epoch 1" in caught.value.remedy
+
+
+@pytest.mark.rule("publish")
+def test_log_begins_where_its_writer_was_made(query: World, tmp_path: Path) -> None:
+    """Epochs that were completed between the writer and its first call are missed, not skipped."""
+    run = query.run()
+    for _ in range(2):
+        run.write_offsets()
+        run.write_commit([])
+    run.write_offsets()
+    batch = micro_batch(run, tmp_path)
+    appended = [append(batch, run, [("c", 2)])]
+    with pytest.raises(MissingManifest, match="Epoch 0"):
+        batch.publish(run.execution, appended, begins_after=-1)
 
 
 @pytest.mark.usefixtures("files_only")
-def test_rule_25_a_call_that_failed_leaves_nothing_and_takes_nothing(
-    query: World, tmp_path: Path
-) -> None:
+def test_failed_call_deletes_its_own_segments_only(query: World, tmp_path: Path) -> None:
     """Its tasks had no report out; another call, and another run, may be about to publish theirs."""
     old, run = query.run(), query.run()
     run.write_offsets()
@@ -169,7 +182,7 @@ def _task(run: Run) -> Task:
     )
 
 
-def test_columns_get_the_types_that_were_agreed_on() -> None:
+def test_columns_get_the_agreed_types() -> None:
     """Tasks of `mapInArrow` get timestamps in the session's zone, also in nested columns."""
     here, utc = pa.timestamp("us", "America/New_York"), pa.timestamp("us", "UTC")
 
@@ -188,7 +201,7 @@ def test_columns_get_the_types_that_were_agreed_on() -> None:
     assert found.column("map").items.cast(pa.int64()).to_pylist() == [3_000]
 
 
-def test_options_may_be_values_of_python() -> None:
+def test_options_may_be_python_values() -> None:
     """As `writeStream.option` takes them."""
     given = {"wal.retention": 5, "cassandra.ssl.enabled": True, "table": "t", "cassandra.ttl": None}
     assert as_texts(given) == {"wal.retention": "5", "cassandra.ssl.enabled": "true", "table": "t"}

@@ -1,39 +1,26 @@
-"""What a pass of the flusher and a commit cost does not grow with the age of a query."""
+"""What an epoch asks of the log's store, and that it does not grow with the age of a query."""
 
 from __future__ import annotations
 
 import builtins
 import collections
 import re
-from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from state_backends import StateBackend, open_backend
-from tests.protocol.aged_log import let_age
-from tests.protocol.engine import World
+from tests.protocol.engine import World, in_memory, until_idle
 from tests.protocol.several_world import CELLS, SeveralWorld
 from wal_sink.errors import SegmentNotVisible
-from wal_sink.model import paths
-from wal_sink.protocol.next_step import Idle
+from wal_sink.flush.loop import POLL_BILLED_S
+from wal_sink.progress.report import REPORT_BILLED_S
+from wal_sink.protocol.retention import Retention
 from wal_sink.testing.faults import Faults, FaultyBackend
-from wal_sink.wal.runs import RUNS_KEPT
-from wal_sink.wal.trim import RECORDS_KEPT
-
-_FORGETS = "delete flushed/#.json"
-"""From the thousandth epoch on each one lets the oldest record go."""
+from wal_sink.wal.states import KEPT
 
 STORES = ("memory", "local")
 
-
-class Cost(NamedTuple):
-    """What was asked of the log's store."""
-
-    requests: list[str]
-    """In their order, without numbers and names."""
-    names: int
-    """Most names of a listing."""
+TEN_MINUTES = Retention(us=600_000_000, bytes=1 << 40)
 
 
 class Counting(FaultyBackend):
@@ -44,67 +31,129 @@ class Counting(FaultyBackend):
         self.names: builtins.list[int] = []
 
     def list(self, prefix: str = "") -> builtins.list[str]:
-        found = super().list(prefix)
-        self.names.append(len(found))
-        return found
+        names = super().list(prefix)
+        self.names.append(len(names))
+        return names
 
-    def cost(self) -> Cost:
-        """Return what was asked since the last call."""
+    def requests(self) -> builtins.list[str]:
+        """Return what was asked since the last call, without numbers and names."""
         requests = [re.sub(r"[0-9a-f-]{6,}", "#", each) for each in self.faults.operations]
-        found = Cost(requests, max(self.names, default=0))
         self.faults.operations.clear()
+        return requests
+
+    def most_names(self) -> int:
+        """Return the most names of a listing since the last call."""
+        most = max(self.names, default=0)
         self.names.clear()
-        return found
+        return most
 
 
-def costs(world: World, *, starts: int, epochs: int) -> dict[str, Cost]:
-    """Return what a commit, the flush of its epoch and a pass that finds nothing cost."""
-    world.retention_s = 86_400.0
-    let_age(world, starts=starts, epochs=epochs)
+def epoch_costs(world: World, epochs: int, name: str = "") -> dict[str, list[str]]:
+    """Return the requests for the last of so many epochs, each flushed before the next one."""
     counting = world.log_backend = Counting(world.log_backend)
-    run, flusher = world.run(), world.flusher()
-    for _ in range(2):  # the first pass sweeps, and the first commit claims
-        run.batch([("b", 2)])
-        while not isinstance(flusher.run_once(), Idle):
-            pass
-    run.write_offsets()
-    appended = run.tasks([("c", 3)])
-    counting.cost()
-    run.commit(appended)
-    found = {"commit": counting.cost()}
-    run.write_commit([[("c", 3)]])
-    flusher.run_once()
-    found["flush"] = counting.cost()
-    assert isinstance(flusher.run_once(), Idle)
-    found["look"] = counting.cost()
-    assert world.table() == {"a": 1, "b": 2, "c": 3}
-    world.run()
-    found["start"] = counting.cost()
-    return found
+    run, flusher = world.run(), world.flusher(name=name)
+    costs: dict[str, list[str]] = {}
+    for number in range(epochs):
+        run.write_offsets()
+        appended = run.tasks([("a", number)])
+        counting.requests()
+        run.commit(appended)
+        costs["commit"] = counting.requests()
+        run.write_commit([[("a", number)]])
+        until_idle(flusher)
+        costs["flush"] = counting.requests()
+        flusher.run_once()
+        costs["idle"] = counting.requests()
+    return costs
 
 
-@pytest.fixture
-def young(tmp_path_factory: pytest.TempPathFactory, world: World) -> World:
-    """Another query, whose log is of a few epochs."""
-    scheme = world.log_backend.url.partition("://")[0]
-    folder = tmp_path_factory.mktemp("young")
-    root = f"memory://{folder.name}" if scheme == "memory" else str(folder)
-    return World(open_backend(f"{root}/checkpoint"), open_backend(f"{root}/log"))
+@pytest.mark.parametrize("name", ["", CELLS])
+@pytest.mark.parametrize("inline", [False, True])
+def test_epoch_costs_at_most_seventeen_requests(name: str, *, inline: bool) -> None:
+    """In the steady state, with the default retention; a target with a name costs the same."""
+    world = SeveralWorld(name) if name else World(*in_memory())
+    world.retention = TEN_MINUTES
+    world.inline_from = 0 if inline else None
+    costs = epoch_costs(world, 5, name)
+    assert costs == {
+        "commit": [
+            *("list state/", "read state/#.json"),
+            *([] if inline else ["size segments/#/#.arrow"]),
+            *("create manifests/#.json", "create state/#.json", "read state/#.json"),
+        ],
+        "flush": [
+            *("list state/", "read state/#.json", "create state/#.json", "read state/#.json"),
+            "read manifests/#.json",
+            *([] if inline else ["read segments/#/#.arrow"]),
+            *("create state/#.json", "read state/#.json"),
+        ],
+        "idle": [],
+    }
+    task = 0 if inline else 1
+    assert task + len(costs["commit"]) + len(costs["flush"]) <= 17
 
 
-def test_a_pass_and_a_commit_cost_the_same_after_2000_starts_and_epochs(
-    world: World, young: World
-) -> None:
-    """The same requests in the same order, and listings of what waits and of the newest records (rule 18)."""
-    old = costs(world, starts=2_000, epochs=2_000)
-    for what, cost in costs(young, starts=10, epochs=10).items():
-        requests = [each for each in old[what].requests if each != _FORGETS]
-        assert requests == cost.requests, what
-        assert len(old[what].requests) <= len(requests) + 1, what
-        assert old[what].names <= RECORDS_KEPT + 1, what
-        assert len(cost.requests) > 2, what
-    assert old["commit"].names <= RECORDS_KEPT
-    assert len(world.log.keys(paths.CLAIM)) < 2 * RUNS_KEPT
+def test_trimmed_epoch_costs_two_listings_and_its_objects() -> None:
+    """Without retention at each epoch; with it at a sixteenth of the time."""
+    world = World(*in_memory())
+    trims = epoch_costs(world, 5)["flush"][-4:]
+    assert trims == [
+        "list manifests/",
+        "list segments/",
+        "delete manifests/#.json",
+        "delete segments/#/#.arrow",
+    ]
+
+
+def test_idle_query_asks_a_bucket_400_times_an_hour() -> None:
+    """At most: each poll lists `commits/`, each report is one more; the state is read four times."""
+    world = World(*in_memory())
+    world.retention = TEN_MINUTES
+    world.run().batch([("a", 1)])
+    log = world.log_backend = Counting(world.log_backend)
+    checkpoint = world.checkpoint = Counting(world.checkpoint)
+    flusher = world.flusher()
+    until_idle(flusher)
+    world.clock.us += 700_000_000
+    until_idle(flusher)
+    assert world.state.trimmed == 0
+    log.requests(), checkpoint.requests()
+    for _ in range(round(3_600 / POLL_BILLED_S)):
+        world.clock.us += round(POLL_BILLED_S * 1_000_000)
+        assert flusher.run_once().idle
+    asked = len(log.requests()) + len(checkpoint.requests())
+    assert asked + 3_600 / REPORT_BILLED_S <= 400
+
+
+def test_idle_flusher_sees_an_operator_within_a_quarter() -> None:
+    """It reads the state then; at once, when a caller hurries it."""
+    for hurried in (True, False):
+        world = World(*in_memory())
+        world.run().batch([("a", 1)])
+        counting = world.log_backend = Counting(world.log_backend)
+        flusher = world.flusher()
+        until_idle(flusher)
+        counting.requests()
+        if hurried:
+            flusher.recheck()
+        else:
+            world.clock.us += 900_000_001
+        assert flusher.run_once().idle
+        assert "list state/" in counting.requests()
+
+
+def test_old_query_costs_what_a_young_one_costs(world: World) -> None:
+    """After hundreds of epochs and starts: the same requests in the same order, and bounded listings."""
+    world.retention = Retention(us=50_000_000, bytes=1 << 40)
+    young = epoch_costs(world, 5)
+    for number in range(300):
+        world.clock.us += 1_000_000
+        world.run().flushed_batches([("a", number)])
+    assert isinstance(world.log_backend, Counting)
+    world.log_backend.most_names()
+    assert epoch_costs(world, 5) == young
+    assert world.log_backend.most_names() <= KEPT + 21
+    assert len(world.state.opened) == 32
 
 
 def window_costs(world: World, epochs: int, *, inline: bool = False) -> collections.Counter[str]:
@@ -114,83 +163,27 @@ def window_costs(world: World, epochs: int, *, inline: bool = False) -> collecti
     for number in range(epochs):
         run.batch([("a", number)], [("b", number)])
     counting = world.log_backend = Counting(world.log_backend)
-    flusher = world.flusher()
-    for _ in range(2):  # to the ledger's row, and the sweep of the first pass
-        flusher.run_once()
-    found = collections.Counter(counting.cost().requests)
-    assert world.log.flushed_epochs() == [*range(epochs)]
-    return found
+    until_idle(world.flusher())
+    requests = collections.Counter(counting.requests())
+    assert world.mark() == epochs - 1
+    return requests
 
 
-def test_a_pending_epoch_costs_one_read_of_each_object_and_one_deletion(
-    world: World, young: World
-) -> None:
+@pytest.mark.parametrize("inline", [False, True])
+def test_pending_epoch_costs_its_own_objects_alone(*, inline: bool) -> None:
     """What a window of 12 epochs asks for, over one of 6, for each epoch more."""
-    more = window_costs(world, 12)
-    more.subtract(window_costs(young, 6))
+    more = window_costs(World(*in_memory()), 12, inline=inline)
+    more.subtract(window_costs(World(*in_memory()), 6, inline=inline))
+    segments = {} if inline else {"read segments/#/#.arrow": 2, "delete segments/#/#.arrow": 2}
     assert {request: count / 6 for request, count in more.items() if count} == {
         "read manifests/#.json": 1,
-        "read segments/#/#.arrow": 2,
-        "list segments/#/": 1,
-        "delete segments/#/#.arrow": 2,
         "delete manifests/#.json": 1,
+        **segments,
     }
-
-
-def test_a_pending_epoch_whose_rows_are_in_its_manifest_is_one_object(
-    world: World, young: World
-) -> None:
-    """Nothing but the manifest is read, and nothing else is deleted; so with its `commit()`."""
-    more = window_costs(world, 12, inline=True)
-    more.subtract(window_costs(young, 6, inline=True))
-    assert {request: count / 6 for request, count in more.items() if count} == {
-        "read manifests/#.json": 1,
-        "list segments/#/": 1,
-        "delete manifests/#.json": 1,
-    }
-
-
-def test_a_commit_asks_nothing_for_what_its_manifest_holds(world: World, young: World) -> None:
-    """Each segment that is a file costs a task a write, and the publisher a look."""
-    asked = []
-    for each, inline in ((world, None), (young, 0)):
-        each.inline_from = inline
-        run = each.run()
-        run.batch([("a", 1)])
-        counting = each.log_backend = Counting(each.log_backend)
-        run.log.backend = counting
-        run.publish([("a", 2)], [("b", 2)])
-        asked.append(collections.Counter(counting.cost().requests))
-    as_files, inside = asked
-    as_files.subtract(inside)
-    assert {request: count for request, count in as_files.items() if count} == {
-        "output segments/#/#.arrow": 2,
-        "size segments/#/#.arrow": 2,
-    }
-
-
-@pytest.mark.parametrize(("name", "commit", "flush"), [("", 10, 19), (CELLS, 11, 25)])
-def test_an_epoch_costs_a_log_of_named_targets_a_quarter_more(
-    tmp_path: Path, name: str, commit: int, flush: int
-) -> None:
-    """In the steady state, with one target: see docs/decisions/README.md, decision 11."""
-    store = World(open_backend("memory://ck-name"), open_backend("memory://log-name"))
-    world = SeveralWorld(tmp_path, name) if name else store
-    counting = world.log_backend = Counting(world.log_backend)
-    run, flusher = world.run(), world.flusher(name=name)
-    asked = []
-    for number in range(3):
-        counting.cost()
-        run.batch([("a", number)])
-        asked.append(len(counting.cost().requests))
-        while not isinstance(flusher.run_once(), Idle):
-            pass
-        asked.append(len(counting.cost().requests))
-    assert asked[-2:] == [commit, flush]
 
 
 @pytest.mark.parametrize("missing", [False, True])
-def test_many_segments_in_a_bucket_are_listed(missing: bool) -> None:
+def test_many_segments_in_a_bucket_are_listed(*, missing: bool) -> None:
     """Not asked for one by one; one that is missing is asked for, and refused."""
     world = World(open_backend("memory://ck-listed"), open_backend("memory://log-listed"))
     world.forget()
@@ -201,11 +194,11 @@ def test_many_segments_in_a_bucket_are_listed(missing: bool) -> None:
     appended = run.tasks(*([(f"k{number}", number)] for number in range(25)))
     if missing:
         counting.inner.delete([appended[7].segments[0].path])
-    counting.cost()
+    counting.requests()
     if missing:
         with pytest.raises(SegmentNotVisible):
             run.commit(appended)
     else:
         run.commit(appended)
-    asked = [request for request in counting.cost().requests if request.startswith("size")]
+    asked = [request for request in counting.requests() if request.startswith("size")]
     assert len(asked) == (1 if missing else 0)

@@ -29,7 +29,7 @@ def large(seed: int) -> Rows:
     return [(source.randbytes(50_000).hex(), number) for number in range(20)]
 
 
-def test_a_task_that_fills_the_disk_leaves_nothing(
+def test_task_that_fills_the_disk_leaves_nothing(
     full_world: World,
     small_disk: SmallDisk,  # noqa: F811
 ) -> None:
@@ -57,7 +57,7 @@ def test_a_task_that_fills_the_disk_leaves_nothing(
     assert [name for name in small_disk.files() if "segments" in name or ".tmp" in name] == []
 
 
-def test_other_errors_are_not_taken_for_it() -> None:
+def test_quota_is_a_full_log_and_denied_is_not() -> None:
     """A quota is; a denied folder is a log that cannot be written."""
     with pytest.raises(LogFull, match="file:///log"), log_errors("file:///log"):
         raise OSError(errno.EDQUOT, "Disk quota exceeded")
@@ -67,7 +67,7 @@ def test_other_errors_are_not_taken_for_it() -> None:
     assert "start the query again" in caught.value.remedy
 
 
-def test_a_task_that_cannot_write(tmp_path: Path) -> None:
+def test_task_that_cannot_write_says_what_to_do(tmp_path: Path) -> None:
     """It raises an error of the sink, which tells what to do: `failure` finds that in what Spark says."""
     world = World(open_backend(str(tmp_path / "checkpoint")), open_backend(str(tmp_path / "log")))
     run = world.run().batches([("a", 1)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from pathlib import Path
 from typing import Literal
@@ -11,16 +10,12 @@ from typing import Literal
 import pytest
 
 import wal_sink
-from state_backends import StorageOptions, open_backend
-from tests.protocol.engine import World
+from state_backends import open_backend
+from tests.protocol.engine import World, until_idle
 from tests.s3 import S3
-from wal_sink.admin.adopt import Sight, look_for_checkpoint
-from wal_sink.admin.query import Query, find_query
-from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import LogUnavailable, OptionError
 from wal_sink.testing.faults import Crash, Faults, different_faults
-from wal_sink.wal.location import locate
-from wal_sink.wal.log import Log
+from wal_sink.wal.location import find_by_checkpoint, locate
 
 README = Path(__file__).parents[2] / "state_backends" / "README.md"
 
@@ -44,7 +39,7 @@ def script(world: World, epochs: int, run_faults: Faults, flush_faults: Faults) 
 
 @pytest.mark.test_all
 @pytest.mark.parametrize("seam", ["run", "flusher"])
-def test_every_crash_recovers(s3: S3, seam: Literal["run", "flusher"]) -> None:
+def test_crash_at_every_operation_recovers(s3: S3, seam: Literal["run", "flusher"]) -> None:
     """As over folders, for one epoch: before the first operation, and after each that changes something."""
     whole = Faults()
     dies_and_recovers(s3, seam, whole)
@@ -67,20 +62,20 @@ def dies_and_recovers(s3: S3, seam: Literal["run", "flusher"], faults: Faults) -
     script(world, 2, Faults(), Faults())
     assert world.flushed() == world.expected(), faults.injected
     assert world.log_backend.list("segments/") == world.log_backend.list("manifests/") == []
-    assert [record.epoch for record in world.log.flushed_since(-1)] == [0, 1]
+    assert (world.mark(), world.row.epoch) == (1, 1)
 
 
 @pytest.mark.parametrize("lost", [1, 3])
-def test_lost_answers_change_nothing(s3: S3, lost: int) -> None:
+def test_lost_answers_to_creates_change_nothing(s3: S3, lost: int) -> None:
     """The first answers to every conditional write are lost: no creator takes itself for another one."""
     world = world_in(s3, s3.bucket(f"lossy-{lost}"))
     script(world, 2, Faults(), Faults())
     assert world.table() == world.expected()
-    assert world.log.highest_generation() == 1
+    assert world.state.opened == (world.state.run.run_id,)  # type: ignore[union-attr]
     assert world.log_backend.list("segments/") == world.log_backend.list("manifests/") == []
 
 
-def test_status_by_the_checkpoints_url_alone(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_needs_the_checkpoints_url_alone(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
     """As Spark was given it, with the log at its default place inside."""
     url = f"{s3.bucket().replace('s3:', 's3a:')}/ck"
     location = locate(url, wal_options=s3.options)
@@ -107,44 +102,26 @@ def test_status_by_the_checkpoints_url_alone(s3: S3, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("checkpoint_in", ["s3", "folder"])
-def test_operators_commands_find_a_log_in_an_object_store(
+def test_log_in_a_bucket_is_found_by_its_checkpoint(
     s3: S3, tmp_path: Path, checkpoint_in: str
 ) -> None:
-    """By the checkpoint alone, with the option that the query has; also another place in that store."""
+    """With the option that the query has."""
     bucket = s3.bucket()
     inside = f"{bucket.replace('s3:', 's3a:')}/ck" if checkpoint_in == "s3" else str(tmp_path)
-    options = {"WAL.storageOptions": json.dumps(s3.options)}
     world = World(
         open_backend(inside, s3.options if checkpoint_in == "s3" else None),
         open_backend(f"{bucket}/logs/query", s3.options),
     )
     world.query_id = "query"
     world.run().batch([("a", 1)])
-    query = find_query(inside, None, options)
-    assert (query.log.url, query.query_id) == (f"{bucket}/logs/query", "query")
-    assert find_query(inside, f"{bucket}/logs", options).log.url == query.log.url
-    assert [segment.epoch for segment in query.log.attempts()] == [0]
-    aside = query.open(f"{bucket.replace('s3:', 's3a:')}/aside")
-    aside.create("kept", b"rows")
-    assert aside.read("kept") == b"rows"
-    assert query.open(str(tmp_path)).url == f"file://{tmp_path}"
+    for wal in (None, f"{bucket}/logs"):
+        query_id, location = find_by_checkpoint(inside, wal, "--wal", s3.options)
+        assert query_id == "query"
+        assert location.open_log(query_id).url == f"{bucket}/logs/query"
 
 
-def test_an_original_in_a_store_that_refuses_is_not_taken_for_gone(s3: S3) -> None:
-    """A bucket that is not found says nothing: the endpoint or the account may be the wrong one."""
-    bucket = s3.bucket()
-    options = StorageOptions(s3.options)
-    store = open_backend(f"{bucket}/checkpoint", options)
-    query = Query("query", Checkpoint(store), Log(store), {"s3": options})
-    assert look_for_checkpoint(f"{bucket}/old", query).sight is Sight.GONE
-    missing = look_for_checkpoint(f"{bucket}-missing/old", query)
-    assert (missing.sight, "there is no bucket" in missing.why) == (Sight.UNKNOWN, True)
-
-
-def test_storage_options_for_folders_are_refused(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Silence would make believe that they are used; a command says so, and goes on."""
+def test_storage_options_for_folders_are_refused(tmp_path: Path) -> None:
+    """Silence would make believe that they are used."""
     location = locate(str(tmp_path))
     world = World(open_backend(location.checkpoint), location.open_log("query").backend)
     world.query_id = "query"
@@ -153,19 +130,16 @@ def test_storage_options_for_folders_are_refused(
         wal_sink.status(str(tmp_path), storage_options={"key": "k"})
     with pytest.raises(OptionError, match=r"\['key'\] have no effect"):
         wal_sink.status(str(tmp_path), wal=location.logs, storage_options={"key": "k"})
-    find_query(str(tmp_path), options={"wal.storageOptions": '{"key": "k"}'})
-    assert "wal.storageOptions: ['key'] have no effect" in caplog.text
 
 
-def test_what_an_epoch_costs_is_documented(s3: S3) -> None:
+def test_requests_of_an_epoch_are_documented(s3: S3) -> None:
     """The requests of one epoch with one segment, published and flushed, are those of the README."""
     world = world_in(s3, s3.bucket())
     run = world.run()
     flusher = world.flusher()
-    for _ in range(2):  # the first one also owns the log, and makes the ledger
+    for _ in range(2):  # the first one also makes the log and the ledger row
         run.batch([("a", 1)])
-        while type(flusher.run_once()).__name__ != "Idle":
-            pass
+        until_idle(flusher)
     run.write_offsets()
     s3.counts()
     run.commit(run.tasks([("a", 2)]))
@@ -175,9 +149,9 @@ def test_what_an_epoch_costs_is_documented(s3: S3) -> None:
     flusher.run_once()
     flushing = s3.counts()
     flusher.run_once()
-    looking = s3.counts()
+    idle = s3.counts()
     kinds = ("PUT", "LIST", "GET", "HEAD", "DELETE")
-    counts = {"publish": publishing, "flush": flushing, "look": looking}
+    counts = {"publish": publishing, "flush": flushing, "idle": idle}
     documented = {row[0].strip(): list(map(int, row[1:])) for row in rows_of(README.read_text())}
     assert documented == {
         name: [count.get(kind, 0) for kind in kinds] for name, count in counts.items()

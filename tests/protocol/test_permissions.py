@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,15 +11,11 @@ import pytest
 
 from state_backends import open_backend
 from state_backends.local import LocalBackend
-from tests.protocol.damaged import flip_a_byte, give_up
-from tests.protocol.engine import NOW_US, World
-from tests.protocol.operators import look, query, stuck
-from wal_sink import errors
-from wal_sink.admin.flush import FlushCommand
-from wal_sink.admin.query import sink_options
-from wal_sink.admin.rewind import plan_rewind
-from wal_sink.admin.verify import verify
-from wal_sink.publish.fencing import leave_proof
+from tests.protocol.engine import World
+from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.flush.report import Reporter
+from wal_sink.progress.status import read_status
+from wal_sink.protocol.retention import Retention
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +34,7 @@ def shared(tmp_path: Path) -> World:
     for folder in (checkpoint, checkpoint / "commits", checkpoint / "offsets"):
         folder.mkdir()
     world = World(open_backend(str(checkpoint)), open_backend(str(tmp_path / "logs" / "query")))
-    world.retention_s = 3_600
+    world.retention = Retention(us=1 << 60, bytes=1 << 60)
     return world
 
 
@@ -52,8 +47,10 @@ def _open(top: Path) -> list[str]:
     ]
 
 
-def test_a_user_who_may_only_read_can_look(shared: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No command that only looks writes a file."""
+def test_user_who_may_only_read_gets_the_status(
+    shared: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It writes no file."""
     shared.run().flushed_batches([("a", 0)])
     shared.run().batch([("b", 1)])
 
@@ -61,44 +58,27 @@ def test_a_user_who_may_only_read_can_look(shared: World, monkeypatch: pytest.Mo
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(LocalBackend, "_unfinished", refuse)
-    assert sink_options(query(shared), {}).retention == 0
-    assert verify(query(shared), lambda: shared.target, NOW_US).findings == ()
+    status = read_status(Checkpoint(shared.checkpoint), shared.store)
+    assert (status.pending_epochs, status.last_error) == (1, None)
 
 
 def test_no_other_user_reads_what_the_sink_writes(shared: World, tmp_path: Path) -> None:
-    """Segments of tasks, manifests, records, reports, copies, and our file in Spark's checkpoint."""
+    """States, segments, manifests, plans, refused rows, reports, and our file in Spark's checkpoint."""
+    shared.on_invalid_row = "quarantine"
+    shared.store_target.refuses = lambda row: "no" if row["v"] == 2 else ""
     run = shared.run()
     for epoch in range(4):
         run.batch([("customer-4711", epoch)], [("customer-4712", epoch)])
-    leave_proof(shared.log, 3, run.run_id)
-    flip_a_byte(shared)  # of epoch 2
-    with pytest.raises(errors.CorruptLog):
-        FlushCommand(query(shared), shared.target, 3_600).drain()
-    stuck(shared, errors.CorruptLog)
-    give_up(shared)
-    FlushCommand(query(shared), shared.target, 3_600).drain()
-    plan_rewind(query(shared), shared.target, 1, NOW_US).carry_out(NOW_US)
-    written = shared.log_backend.list()
-    folders = {path.partition("/")[0] for path in written}
-    assert folders >= {
-        *("log.json", "flusher.json", "plans", "tickets", "runs", "manifests", "segments"),
-        *("proofs", "flushed", "decisions", "interventions"),
+    flusher = shared.flusher()
+    flusher.reporter = Reporter(shared.store, "memory")
+    flusher.reporter.report("writing", 0)
+    shared.flush()
+    run.publish([("customer-4713", 4)])
+    folders = {path.partition("/")[0] for path in shared.log_backend.list()}
+    assert folders == {
+        *("state", "plans", "manifests", "segments", "refused"),
+        "report-memory.json",
     }
-    assert (tmp_path / "logs" / "skipped" / "manifests").is_dir()
     assert (tmp_path / "checkpoint" / "wal_sink" / "location.json").is_file()
     assert _open(tmp_path / "logs") == []
     assert _open(tmp_path / "checkpoint" / "wal_sink") == []
-
-
-def test_verify_says_that_a_log_is_open_to_others() -> None:
-    """As versions before this one have made it; it is no finding, and is not changed."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        Path(folder).chmod(0o755)
-        world = World(open_backend(f"{folder}/checkpoint"), open_backend(f"{folder}/log"))
-        world.run().batch([("customer-4711", 1)])
-        assert look(world).notes == ()
-        Path(folder, "log").chmod(0o755)
-        found = look(world)
-        assert found.findings == ()
-        (note,) = found.notes
-        assert note.endswith(f"chmod -R go= {folder}/log")

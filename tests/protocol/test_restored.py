@@ -1,498 +1,383 @@
-"""Rule 23: a log that the ledger row does not follow, because it was restored from a backup or cloned, stops.
-
-Its rows stay in the log, and `rewind` makes the ledger row follow it.
-"""
+"""Targets, logs and checkpoints that were restored, copied or replaced."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
 
 import pytest
 
-from state_backends import StateBackend, open_backend
-from tests.protocol.aged_log import leave_in_place
-from tests.protocol.engine import World
-from tests.protocol.operators import Backup, Files, files, query, restore, rewind, stops
-from tests.protocol.state_repartition import repartition
-from wal_sink.admin.rewind import plan_rewind
-from wal_sink.admin.skip import plan_skip
-from wal_sink.admin.verify import verify
-from wal_sink.errors import (
-    CorruptLog,
-    Diverged,
-    LedgerBehindLog,
-    MissingManifest,
-    OptionError,
-)
-from wal_sink.flush.rows import WindowWrite, WriteInThread
-from wal_sink.model import paths
+from state_backends import open_backend
+from tests.protocol import raw
+from tests.protocol.cases import covered
+from tests.protocol.damaged import change
+from tests.protocol.engine import World, flush, in_memory
+from tests.protocol.every_fault import EPOCHS, every_fault, fault, new_world, partitions
+from tests.protocol.operators import Backup, TargetBackup, edit, files, restore, stops
+from wal_sink import errors
+from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.errors import WalSinkError
+from wal_sink.flush.flusher import Pass
+from wal_sink.model.ledger import Outcome
+from wal_sink.progress.status import read_status
+from wal_sink.protocol import state as protocol
+from wal_sink.protocol.retention import Retention
+from wal_sink.testing.faults import Crash, Faults, different_faults
 
-STORES = ("memory", "local")
+FOR_EVER = Retention(us=1 << 60, bytes=1 << 60)
 
 
-def mount(world: World, snapshot: tuple[Files, Files]) -> None:
-    """Put copies of checkpoint and log where the originals are: under the same URLs, on another host."""
-    place = f"memory://{uuid.uuid4().hex}"
-    world.checkpoint, world.log_backend = (
-        _clone(f"{place}/{number}", backup, of.url)
-        for number, (backup, of) in enumerate(
-            zip(snapshot, (world.checkpoint, world.log_backend), strict=True)
-        )
+# --- the target went back ---
+
+
+def flushed_world(epochs: int) -> tuple[World, list[TargetBackup]]:
+    """A query whose epochs all stay; and the target as it was before each of them."""
+    world = new_world()
+    world.retention = FOR_EVER
+    run = world.run()
+    backups = []
+    for epoch in range(epochs):
+        backups.append(TargetBackup(world))
+        run.batch(*partitions(epoch, run.run_id))
+        world.flush()
+    return world, backups
+
+
+@pytest.mark.rule("restored")
+@pytest.mark.parametrize("to", range(1, EPOCHS))
+def test_target_that_went_back_gets_later_epochs_again(
+    to: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the same rows and the same timestamps, and a warning that says which."""
+    world, backups = flushed_world(EPOCHS)
+    table = dict(world.store_target.table)
+    backups[to].restore()
+    world.flush()
+    assert world.store_target.table == table
+    assert f"went back to epoch {to - 1}" in caplog.text
+    assert f"epochs {to} to {EPOCHS - 1} again" in caplog.text
+    assert (world.mark(), world.row.epoch) == (EPOCHS - 1, EPOCHS - 1)
+
+
+@pytest.mark.rule("restored")
+@pytest.mark.parametrize("when", ["before", "after", "answer lost"])
+def test_target_that_went_back_heals_at_every_fault(when: str) -> None:
+    """The flusher that brings the epochs again dies at each of its operations."""
+    world, backups = flushed_world(EPOCHS)
+    backups[1].restore()
+    whole = Faults()
+    world.flush(whole)
+    for k in different_faults(whole.operations, when):
+        world, backups = flushed_world(EPOCHS)
+        table = dict(world.store_target.table)
+        backups[1].restore()
+        try:
+            flush(world.flusher(fault(k, when)))  # type: ignore[arg-type]
+        except Crash:
+            world.end_sessions()
+        raw.safe(world, k)
+        world.flush()
+        assert world.store_target.table == table, k
+        world.forget()
+    covered(
+        f"fault at every operation of a target that went back, {when}", f"{len(whole.operations)}"
     )
 
 
-def _clone(place: str, backup: Files, url: str) -> StateBackend:
-    clone = open_backend(place)
-    restore(clone, backup)
-    clone.url = url
-    return clone
+@pytest.mark.rule("restored")
+@pytest.mark.parametrize(
+    "matching", ["read state/", "list commits/", "read ledger", "write ", "finish "]
+)
+def test_target_that_goes_back_under_a_flusher_heals(matching: str) -> None:
+    """Between any two of its requests: a replica that lags was promoted, and clients are cut off."""
+    world, backups = flushed_world(3)
+    run = world.run()
+    run.batch(*partitions(3, run.run_id))
+    flusher = world.flusher(Faults(0, "before", ConnectionError, matching))
+    try:
+        flush(flusher)
+    except (ConnectionError, WalSinkError):
+        flusher.close()
+    backups[1].restore()
+    flush(flusher)
+    flush(world.flusher())
+    verdict = raw.expected(4, world)
+    assert dict(verdict) == world.table()
+    assert world.row.epoch == 3
 
 
-@pytest.mark.parametrize("restarts", [0, 1, 3])
-@pytest.mark.parametrize("windows", [1, 3])
-def test_rule_23_a_restored_log_stops(world: World, restarts: int, windows: int) -> None:
-    """The new run takes generations that the lost one had, and publishes other rows under their names."""
-    run = world.run().flushed_batches([("a", 0)], [("b", 1)])
-    run.end()
-    backup = Backup(world)
-    for _ in range(restarts):
-        died = world.run()
-        died.publish([("c", 2)])
-        died.end()
-    lost = world.run()
-    for epoch in range(2, 2 + windows):
-        lost.batch([("c", epoch)], offset=f"3{epoch}")
-        world.flush()
-    lost.end()
-    backup.restore()
-    found = world.run()
-    found.batch([("c", 3), ("d", 4), ("e", 5)], offset="50")
-    found.batch([("f", 6)], offset="60")
-    error = stops(world)
-    assert isinstance(error, Diverged)
-    assert "rewind CHECKPOINT --to 1" in error.remedy
-    assert {finding.kind for finding in verify(query(world), lambda: world.target, 0).findings} == {
-        "Diverged"
-    }
-
-    rewind(world, 1)
-    assert world.flushed() == world.expected() == {"a": 0, "b": 1, "c": 3, "d": 4, "e": 5, "f": 6}
-
-
-def test_rule_23_a_restored_log_stops_before_spark_goes_on(world: World) -> None:
-    """The flusher is there first: what the ledger says was flushed is not recorded in this log."""
+@pytest.mark.rule("restored")
+@pytest.mark.parametrize("back", ["to an epoch that is trimmed", "to nothing"])
+def test_target_that_went_back_too_far_stops(back: str) -> None:
+    """What it lacks is gone from the log; the error names how to accept what the target has."""
+    world = World(*in_memory())
+    empty = TargetBackup(world)
     run = world.run().flushed_batches([("a", 0)])
+    old = TargetBackup(world)
+    run.flushed_batches([("b", 1)], [("c", 2)])
+    (empty if "nothing" in back else old).restore()
+    error = stops(world, errors.LedgerBehindLog)
+    assert "set-mark CHECKPOINT --to 2 --target memory" in error.remedy
+    assert world.table() == ({} if "nothing" in back else {"a": 0})
+
+
+@pytest.mark.rule("restored")
+def test_target_with_rows_and_ledger_apart_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka: its rows and its ledger are in two topics, which need not go back together."""
+    world, backups = flushed_world(3)
+    monkeypatch.setattr(type(world.store_target), "restores_together", False)
+    backups[1].restore()
+    error = stops(world, errors.LedgerBehindLog)
+    assert "may be of two moments" in error.what
+    assert "set-mark CHECKPOINT --to EPOCH" in error.remedy
+    assert world.mark() == 2
+
+
+# --- checkpoint and log were restored, without the target ---
+
+
+@pytest.mark.rule("restored")
+def test_log_restored_between_ledger_and_mark_goes_on() -> None:
+    """The ledger row has an epoch of this log, with its digest: it is recorded."""
+    world = new_world()
+    world.run().batches([("a", 0)], [("b", 1)])
     backup = Backup(world)
-    run.flushed_batches([("lost", 1)])
-    run.end()
+    world.flush()
     backup.restore()
-    assert isinstance(stops(world), Diverged)
-    assert world.log.flushed_epochs() == [0]
-
-    found = world.run()
-    found.batch([("b", 1)], offset="7")
-    assert isinstance(stops(world), Diverged)
-    rewind(world, 0)
-    assert world.flushed() == world.expected() | {"lost": 1}
+    assert world.flushed() == {"a": 0, "b": 1}
+    run = world.run()
+    run.batch([("c", 2)])
+    assert world.flushed() == {"a": 0, "b": 1, "c": 2}
 
 
-@pytest.mark.parametrize("goes_on", [False, True])
-def test_rule_23_a_log_from_before_a_rewind_is_followed(world: World, *, goes_on: bool) -> None:
-    """The row that the lost log's rewind has made names no window, so nothing tells whose epochs it has.
-
-    :param goes_on: Spark has computed them again, so that each can be flushed.
-    """
+@pytest.mark.rule("restored")
+@pytest.mark.parametrize("spark_goes_on", [False, True])
+def test_log_older_than_the_target_diverges(*, spark_goes_on: bool) -> None:
+    """Before Spark computes the epoch again, and after: its rows are others."""
+    world = new_world()
     run = world.run().flushed_batches([("a", 0)])
     backup = Backup(world)
     run.flushed_batches([("b", 1)], [("c", 2)])
-    run.end()
-    with pytest.raises(MissingManifest) as caught:
-        rewind(world, 1)
-    assert "--restored" not in caught.value.remedy  # it is of this log
-    world.store.ledger.pop(world.query_id)
-    rewind(world, 2)
     backup.restore()
-    found = world.run()
-    found.batch([("b", 3)], offset="9")
-    if goes_on:
-        found.batch([("c", 4)], offset="10")
-    error = stops(world)
-    assert isinstance(error, CorruptLog)
-    assert "rewind CHECKPOINT --to 0" in error.remedy
-
-    if not goes_on:
-        with pytest.raises(MissingManifest) as caught:
-            rewind(world, 0)
-        assert "--restored" in caught.value.remedy
-    rewind(world, 0, restored=not goes_on)
-    assert world.flushed() == world.expected() | ({} if goes_on else {"c": 2})
+    if spark_goes_on:
+        world.run().batches([("b", 7)], [("c", 8)])
+    error = stops(world, errors.Diverged)
+    assert "another history" in error.what
+    assert "set-mark CHECKPOINT" in error.remedy
+    assert world.table() == {"a": 0, "b": 1, "c": 2}
 
 
-def test_rule_23_an_interrupted_flush_of_the_lost_log_is_not_finished(world: World) -> None:
-    """The ledger names a window of the lost log: nothing is written of it, and `rewind` gives it up."""
-    run = world.run().flushed_batches([("a", 0)])
+@pytest.mark.rule("publish")
+@pytest.mark.parametrize("first", ["flusher", "run"])
+def test_backup_from_before_a_commit_keeps_flushed_rows(first: str) -> None:
+    """It was made in mid-epoch. Spark computes other rows; whoever comes first, no attempts are mixed."""
+    world = new_world()
+    run = world.run().flushed_batches([("s", 0)])
+    run.publish([("first", 1)])
     backup = Backup(world)
-    run.batch([("b", 1)])
-    world.begin_and_die()
-    run.end()
+    run.write_commit([[("first", 1)]])
+    world.flush()
     backup.restore()
-    found = world.run()
-    found.batch([("b", 2), ("c", 3)], offset="9")
-    error = stops(world)
-    assert "restored" in error.remedy
-
-    with pytest.raises(OptionError, match="is begun") as caught:
-        rewind(world, 0)  # it looks like a lost manifest of this log
-    assert "--restored" in caught.value.remedy
-    rewind(world, 0, restored=True)
-    assert world.flushed() == world.expected() == {"a": 0, "b": 2, "c": 3}
-
-
-def test_rule_23_what_another_log_has_begun_is_not_given_up_here(world: World) -> None:
-    """The rows of this log's epoch would wait in the copies, and the flush would miss their manifest."""
-    run = world.run().flushed_batches([("a", 0)])
-    backup = Backup(world)
-    run.flushed_batches([("b", 1)])
-    run.batch([("c", 2)])
-    world.begin_and_die()
-    run.end()
-    backup.restore()
-    found = world.run()
-    found.batch([("b", 3)], offset="9")
-    found.batch([("c", 4)], offset="10")
-    error = stops(world)
-    place = open_backend(f"memory://{uuid.uuid4().hex}")
-    now_us = world.clock.us + 600_000_000
-    with pytest.raises(Diverged) as caught:
-        plan_skip(query(world), world.target, 2, place, now_us, begun=True)
-    assert caught.value.remedy in error.remedy
-    rewind(world, 0, restored=True)
-    assert world.flushed() == world.expected() == {"a": 0, "b": 3, "c": 4}
+    if first == "flusher":
+        world.flush()
+        again = world.run()
+        again.batch([("second", 1)])
+        again.batch([("next", 2)])
+        assert world.flushed() == {"s": 0, "first": 1, "next": 2}
+    else:
+        world.run().batch([("second", 1)])
+        stops(world, errors.Diverged)
+        assert world.table() == {"s": 0, "first": 1}
 
 
-@pytest.mark.parametrize("finished", [True, False])
-@pytest.mark.parametrize("purged", [True, False])
-def test_rule_23_what_spark_went_back_behind_is_not_flushed_from_the_ledger_row(
-    world: World, *, finished: bool, purged: bool
+# --- the checkpoint alone was set back ---
+
+
+@pytest.mark.rule("publish")
+@pytest.mark.parametrize("flushed", [False, True])
+def test_checkpoint_set_back_by_its_newest_epoch_goes_on(
+    world: World, caplog: pytest.LogCaptureFixture, *, flushed: bool
 ) -> None:
-    """The restored log has the manifest that the row names; the checkpoint is set back behind it."""
-    run = world.run().batches([("a", 0)], [("lost", 1)])
-    backup = Backup(world)
-    flusher = world.flusher()
-    if not finished:
-        flusher._flush = lambda *args, **kwargs: None  # type: ignore[method-assign]  # it dies
+    """By a power loss or an operator: the settled attempt stays, from the same source offsets."""
+    run = world.run().flushed_batches([("a", 1)])
+    run.batch([("b", 2)])
+    if flushed:
+        world.flush()
+    else:
+        flusher = world.flusher(Faults(0, matching="read ledger"))
+        with pytest.raises(Crash):
+            flush(flusher)
+        assert world.state.settled == 1
+    edit(world.checkpoint, "commits/1", None)
+    again = world.run()
+    assert again.next == 1
+    segments = world.log_backend.list("segments/")
+    assert again.publish([("ghost", 9)]) is None
+    assert "not published" in caplog.text
+    assert set(world.log_backend.list("segments/")) <= set(segments), "the new rows leave nothing"
+    again.write_commit([[("b", 2)]])
+    again.batch([("c", 3)])
+    assert world.flushed() == {"a": 1, "b": 2, "c": 3}
+
+
+@pytest.mark.rule("publish")
+def test_checkpoint_set_back_before_settling_takes_the_new_attempt(world: World) -> None:
+    """No flusher has seen `commits/1`: nothing of the first attempt was in a target."""
+    world.run().batches([("a", 1)], [("b", 2)])
+    edit(world.checkpoint, "commits/1", None)
+    again = world.run()
+    again.batch([("b", 3)])
+    assert world.flushed() == {"a": 1, "b": 3}
+
+
+@pytest.mark.rule("publish")
+@pytest.mark.parametrize("back", [1, 2])
+def test_checkpoint_set_back_to_other_data_diverges(world: World, back: int) -> None:
+    """To other source offsets, or by more than the newest epoch; nothing is published, and nothing stays."""
+    world.run().flushed_batches([("a", 0)], [("b", 1)], [("c", 2)])
+    for epoch in range(3 - back, 3):
+        edit(world.checkpoint, f"commits/{epoch}", None)
+        edit(world.checkpoint, f"offsets/{epoch}", None)
     for _ in range(2):
-        flusher.run_once()
-    run.end()
-    backup.restore()
-    world.checkpoint.delete(["commits/1", "offsets/1"])
-    run = world.run()
-    run.batch([("b", 1)], offset="9")
-    run.batch([("c", 2)])
-    if purged:
-        world.checkpoint.delete(["offsets/0", "offsets/1"])
-    error = stops(world)
-    assert isinstance(error, Diverged)
-    assert "rewind CHECKPOINT --to -1" in error.remedy
-    assert world.log.flushed_epochs() == []
-
-    rewind(world, -1)
-    assert world.flushed() == world.expected() | ({"lost": 1} if finished else {})
+        with pytest.raises(errors.Diverged, match="set back") as caught:
+            world.run().publish([("x", 9)], offset="77")
+        assert "start the query with a new one" in caught.value.remedy
+    assert world.log_backend.list("segments/") == []
+    assert world.flushed() == {"a": 0, "b": 1, "c": 2}
 
 
-def test_rule_23_a_replay_from_the_same_offsets_is_no_other_history(world: World) -> None:
-    """The row names the attempt of before; the one that Spark computed again has the same rows to flush."""
-    run = world.run().batches([("a", 0)], [("b", 1)])
-    backup = Backup(world)
+def test_checkpoint_set_back_flushes_nothing_and_says_so(world: World) -> None:
+    """The status tells why nothing is flushed."""
+    world.run().flushed_batches([("a", 0)], [("b", 1)])
+    edit(world.checkpoint, "commits/1", None)
     world.flush()
-    run.end()
-    backup.restore()
-    world.checkpoint.delete(["commits/1", "offsets/1"])
-    run = world.run().batches([("b", 1)], [("c", 2)])
-    assert world.flushed() == world.expected() == {"a": 0, "b": 1, "c": 2}
+    status = read_status(Checkpoint(world.checkpoint), world.store)
+    assert (status.checkpointed, status.flushed) == (0, 1)
+    assert "set back" in repr(status)
 
 
-def test_rule_23_a_clone_at_the_same_path_stops_one_of_the_two(world: World) -> None:
-    """A volume's snapshot is mounted under the same path elsewhere, with the same ledger."""
-    run = world.run().flushed_batches([("a", 0)])
-    run.end()
-    snapshot = files(world.checkpoint), files(world.log_backend)
-    production = world.checkpoint, world.log_backend
-    ours = world.run()
-    ours.batch([("p1", 11), ("p2", 12)], offset="7")
-    expected = world.expected()
-
-    mount(world, snapshot)
-    theirs = world.run()
-    theirs.batch([("staging", 99)], offset="5")
-    world.flush()
-
-    world.checkpoint, world.log_backend = production
-    assert isinstance(stops(world), Diverged)
-    rewind(world, 0)
-    assert world.flushed() == expected | {"staging": 99}
+# --- copies ---
 
 
-def overtaken_by(
-    world: World, original: tuple[StateBackend, StateBackend]
-) -> Callable[[WindowWrite], bool]:
-    """Return how a clone's flusher writes rows while the other side rewinds, and flushes its own epoch.
-
-    :param original: checkpoint and log of the other side.
-    """
-
-    def write(rows: WindowWrite) -> bool:
-        done = WriteInThread()(rows)
-        cloned = world.checkpoint, world.log_backend
-        world.checkpoint, world.log_backend = original
-        world.run().batch([("ours", 1)], offset="7")
-        rewind(world, 0, restored=True)
-        world.flush()
-        world.checkpoint, world.log_backend = cloned
-        return done
-
-    return write
+def copy_of(world: World) -> World:
+    """A copy of checkpoint and log at another place, for the same target."""
+    copy = World(*in_memory(), world.store_target)
+    copy.query_id = world.query_id
+    restore(copy.checkpoint, files(world.checkpoint))
+    restore(copy.log_backend, files(world.log_backend))
+    copy.committed, copy.clock = dict(world.committed), world.clock
+    return copy
 
 
-def test_rule_16_a_row_that_another_log_brought_to_the_same_epoch_is_not_shadowed(
-    world: World,
-) -> None:
-    """The row is at the epoch before the window again, from the other log: no write of the future did that.
-
-    Its remedy, another ledger table, would let both flush.
-    """
-    run = world.run().flushed_batches([("a", 0)])
-    run.end()
-    snapshot = files(world.checkpoint), files(world.log_backend)
-    production = world.checkpoint, world.log_backend
-    mount(world, snapshot)
-    run = world.run()
-    run.batch([("clone", 1)], offset="5")
-    world.flush()
-    run.batch([("clone", 2)], offset="6")
-
-    flusher = world.flusher()
-    flusher._write_rows = overtaken_by(world, production)
-    flusher.run_once()
-    assert world.log.flushed_epochs() == [0, 1]
-    assert world.state.flushed == 1
-    assert isinstance(stops(world), Diverged)
-    world.checkpoint, world.log_backend = production
-    world.run().batch([("ours", 2)], offset="8")
-    assert world.flushed() == {"a": 0, "clone": 2, "ours": 2}
+@pytest.mark.rule("identity")
+def test_copied_checkpoint_neither_publishes_nor_flushes(world: World) -> None:
+    """Staging's copy of checkpoint and log must not touch production's ledger row."""
+    run = world.run().batches([("a", 1)])
+    copy = copy_of(world)
+    for log_url in (True, False):
+        if not log_url:
+            copy.checkpoint.delete([Checkpoint.LOG_URL])
+        with pytest.raises(errors.WrongOwner):
+            copy.run().publish([("ghost", 9)])
+        with pytest.raises(errors.WrongOwner):
+            copy.flush()
+    status = read_status(Checkpoint(copy.checkpoint), copy.store)
+    assert str(status.last_error).startswith("WrongOwner: ")
+    assert not status.safe_to_delete
+    run.batch([("b", 2)])
+    assert world.flushed() == {"a": 1, "b": 2}
 
 
-def one_epoch_later(world: World) -> Backup:
-    """Flush two epochs, and back up after each; the older backup is restored first, and goes on by itself."""
-    world.run().flushed_batches([("a", 0)]).end()
-    older = Backup(world)
-    world.run().flushed_batches([("b", 1)]).end()
-    newer = Backup(world)
-    older.restore()
-    run = world.run()
-    run.batch([("other", 7)], offset="9")
-    rewind(world, 0)
-    world.flush()
-    run.end()
-    return newer
+@pytest.mark.rule("identity")
+def test_query_cannot_start_a_second_log(world: World) -> None:
+    """`wal.location` was changed while epochs are pending in the first log: they would be lost silently."""
+    world.run().batches([("a", 1)])
+    first, world.log_backend = world.log_backend, open_backend(f"memory://{uuid.uuid4().hex}")
+    with pytest.raises(errors.WrongOwner, match="The log of") as caught:
+        world.run().publish([("b", 2)])
+    assert first.url in caught.value.what
+    assert world.log_backend.list("segments/") == world.log_backend.list("state/") == []
+    world.log_backend = first
+    world.run().batch([("b", 2)])
+    assert world.flushed() == {"a": 1, "b": 2}
 
 
-def test_rule_23_a_log_that_is_flushed_as_far_as_the_ledger_says_stops_too(world: World) -> None:
-    """Both logs are at the same epoch. The next one would follow upon that of the other log."""
-    one_epoch_later(world).restore()
-    world.run().batch([("c", 2)])
-    error = stops(world)
-    assert isinstance(error, Diverged)
-    assert "rewind CHECKPOINT --to 1" in error.remedy
-    rewind(world, 1)
-    assert world.flushed() == {"a": 0, "b": 1, "other": 7, "c": 2}
+@pytest.mark.rule("identity")
+def test_ledger_row_of_another_log_stops_the_flush(world: World) -> None:
+    """A log that was deleted and made again does not continue the old one's mark."""
+    world.run().flushed_batches([("a", 1)]).batches([("b", 2)])
+    world.store_target.ledger[world.query_id] = world.row._replace(log_id="another")
+    error = stops(world, errors.WrongOwner)
+    assert "another" in error.what
+    assert "wal-sink adopt CHECKPOINT" in error.remedy
+    assert world.table() == {"a": 1}
 
 
-def test_rule_19_a_target_from_before_a_rewind_is_told_by_any_epoch(world: World) -> None:
-    """What was flushed since is missing up to the epoch of its row, too: a rewind there leaves that out."""
-    world.retention_s = 3_600
-    run = world.run().flushed_batches([("a", 0)], [("b", 1)])
-    before = dict(world.store.ledger)
-    run.flushed_batches([("c", 2)])
-    run.end()
-    rewind(world, 0)
-    world.flush()
-    world.store.ledger.update(before)
-    error = stops(world)
-    assert isinstance(error, LedgerBehindLog)
-    assert "from before a rewind" in error.remedy
-    assert "--to 1`" not in error.remedy
+def adopt(world: World, log_id: str) -> None:
+    """`wal-sink adopt CHECKPOINT`: a new log id and place in the state, then in the ledger row."""
+    checkpoint = Checkpoint(world.checkpoint)
+    change(world, lambda state, actor: protocol.adopt(state, log_id, checkpoint.url, actor))
+    checkpoint.replace_log_url(world.store.url)
+    with world.target.connect(world.query_id) as session:
+        row = session.read()
+        assert row is not None
+        new = protocol.adopted_row(world.state, row)
+        assert session.finish(row, new) is Outcome.APPLIED  # type: ignore[attr-defined]
 
 
-def test_rule_23_a_lost_record_is_made_from_the_ledger(world: World) -> None:
-    """The same log: its manifests are the ones that the ledger names, to the byte."""
-    world.run().batches([("a", 0)], [("b", 1)])
-    flusher = world.flusher()
-    flusher._record = lambda *args: None  # type: ignore[method-assign]  # it dies after finish
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("wal_sink.flush.trimmer.trim", lambda *args: ())
-        for _ in range(2):
-            flusher.run_once()
-    assert world.log.flushed_epochs() == []
-    world.flush()
-    assert world.log.flushed_epochs() == [0, 1]
-    assert world.table() == world.expected()
+@pytest.mark.rule("identity")
+def test_log_that_adopts_owns_the_target_alone(world: World) -> None:
+    """The copy goes on, and the former one is fenced; also its flusher, which has the old row."""
+    run = world.run().flushed_batches([("a", 1)])
+    run.batch([("b", 2)])
+    copy = copy_of(world)
+    adopt(copy, "adopted")
+    copy.run().batch([("c", 3)])
+    assert copy.flushed() == {"a": 1, "b": 2, "c": 3}
+    stops(world, errors.WrongOwner)
+    assert copy.table() == {"a": 1, "b": 2, "c": 3}
 
 
-def test_rule_18_an_attempt_is_told_by_the_digest_of_its_manifest(world: World) -> None:
-    """The record says which bytes were flushed; another manifest of that name is not trimmed."""
-    world.retention_s = 3_600
-    world.run().flushed_batches([("a", 0)])
-    leave_in_place(world)
-    record = world.log.flushed(0)
-    assert record is not None
-    path = paths.MANIFEST.path(world.log.attempts()[0])
-    data = world.log_backend.read(path)
-    world.log.delete([path])
-    world.log_backend.create(path, data.replace(b'"nonce": "', b'"nonce": "0'))
-    world.retention_s = 0
-    assert isinstance(stops(world), Diverged)
-
-
-def passed_over_in_the_lost_log(world: World) -> Backup:
-    """Flush epoch 0; after the backup the lost log gives epoch 1 up, and the ledger says so."""
-    run = world.run().flushed_batches([("a", 0)])
-    run.write_offsets()
-    backup = Backup(world)
-    run.batch([("b", 1)])
-    world.log.delete(world.log_backend.list(paths.MANIFEST.folder))
-    skip = plan_skip(query(world), world.target, 1, None, world.clock.us, begun=False)
-    skip.carry_out(world.clock.us)
-    world.flush()
-    run.end()
-    backup.restore()
-    return backup
-
-
-@pytest.mark.parametrize("spark_first", [True, False])
-def test_rule_23_an_epoch_that_the_lost_log_gave_up_is_flushed_here(
-    world: World, spark_first: bool
-) -> None:
-    """The decision is lost with the log, and the replay covers the same source offsets."""
-    passed_over_in_the_lost_log(world)
-    if not spark_first:
-        assert isinstance(stops(world), Diverged)
-    world.run().batch([("b", 1)])
-    assert isinstance(stops(world), Diverged)
-    rewind(world, 0)
-    assert world.flushed() == world.expected() == {"a": 0, "b": 1}
-
-
-def test_rule_23_a_lost_manifest_does_not_let_another_attempt_be_flushed(world: World) -> None:
-    """The begun attempt is of this log, half of it in the table: `rewind` does not give it up."""
-    world.run().flushed_batches([("a", 0)])
-    world.run().publish([("x", 1)])
-    world.run().batch([("b", 1), ("c", 2)])
-    world.begin_and_die()
-    world.log.delete([paths.MANIFEST.path(max(world.log.attempts()))])
-    with pytest.raises(OptionError, match="is begun"):
-        rewind(world, 0)
-
-
-def test_rule_23_the_mark_before_the_first_epoch_is_named(world: World) -> None:
-    """The backup is from before the first flush."""
-    run = world.run().batches([("a", 0)])
-    backup = Backup(world)
-    world.flush()
-    run.flushed_batches([("a", 1)])
-    run.end()
-    backup.restore()
-    error = stops(world)
-    assert isinstance(error, Diverged)
-    assert "rewind CHECKPOINT --to -1" in error.remedy
-    rewind(world, -1)
-    assert world.flushed() == world.expected() == {"a": 0}
-
-
-def test_rule_23_a_log_in_which_spark_made_the_epoch_is_another_one(world: World) -> None:
-    """The lost log flushed rows as epoch 3, long after the backup; here a state repartition made it."""
-    run = world.run().flushed_batches([("a", 0)])
-    backup = Backup(world)
-    for epoch in range(1, 4):
-        run.flushed_batches([("lost", epoch)])
-    run.end()
-    backup.restore()
-    for number, partitions in enumerate((8, 4, 2)):
-        repartition(world, last_kept=number, batch=number + 1, partitions=partitions)
-    error = stops(world)
-    assert isinstance(error, Diverged)
-    assert "rewind CHECKPOINT --to 0" in error.remedy
-    rewind(world, 0)
-    world.run().batch([("b", 4)])
-    assert world.flushed() == {"a": 0, "lost": 3, "b": 4}
-
-
-def test_rule_23_a_log_in_which_spark_left_the_epoch_out_is_another_one(world: World) -> None:
-    """The lost log flushed it, from the same offsets; here a run failed, and the repartition went on."""
-    run = world.run().flushed_batches([("a", 0)])
-    backup = Backup(world)
-    run.flushed_batches([("lost", 1)])
-    run.end()
-    backup.restore()
-    world.run().write_offsets()
-    world.checkpoint.create("commits/1", b'v1\n{"nextBatchWatermarkMs":0}')
-    repartition(world, last_kept=0, batch=2, partitions=8)
-    assert isinstance(stops(world), Diverged)
-    assert world.log.mark() == 0
-
-
-def test_rule_23_other_data_that_passed_a_restored_log_by_is_not_taken_for_flushed(
-    world: World,
-) -> None:
-    """A function of foreachBatch kept the error to itself: neither a manifest nor a record tells."""
-    world.run().end()
-    backup = Backup(world)
+@pytest.mark.rule("restored")
+def test_new_log_behind_an_old_row_adopts_and_goes_on(world: World) -> None:
+    """The log was deleted after all was flushed: the new one begins after the last completed epoch."""
     world.run().flushed_batches([("a", 1)])
-    backup.restore()
-    world.run().write_offsets("7")
-    world.checkpoint.create("commits/0", b'v1\n{"nextBatchWatermarkMs":0}')
-    with pytest.raises(Diverged):
-        world.flush()
-    assert world.log.mark() == -1
+    world.log_backend.delete(world.log_backend.list())
+    world.checkpoint.delete([Checkpoint.LOG_URL])
+    run = world.run()
+    run.batch([("b", 2)])
+    stops(world, errors.WrongOwner)
+    adopt(world, "adopted")
+    assert world.flushed() == {"a": 1, "b": 2}
 
 
-@pytest.mark.parametrize("torn", [True, False])
-def test_rule_23_a_manifest_that_the_backup_lacks_does_not_bar_the_way_back(
-    world: World, *, torn: bool
-) -> None:
-    """The backup of the log is older than that of the checkpoint: it can be given up after the rewind."""
-    run = world.run().flushed_batches([("a", 0)]).batches([("gone", 1)])
-    backup = Backup(world)
-    run.flushed_batches([("lost", 2)])
-    run.end()
-    backup.restore()
-    (attempt,) = world.log.attempts()
-    world.log.delete([paths.MANIFEST.path(attempt)])
-    if torn:
-        world.log_backend.create(paths.MANIFEST.path(attempt), b"{torn")
-    world.run().batch([("b", 2)], offset="7")
-    assert isinstance(stops(world), CorruptLog if torn else Diverged)
-    now_us = world.clock.us + 600_000_000
-    plan = plan_rewind(query(world), world.target, 0, now_us, restored=torn)
-    assert "no manifest that can be used of these: 1." in plan.consequences
-    plan.carry_out(now_us)
-
-    assert isinstance(stops(world), CorruptLog if torn else MissingManifest)
-    place = open_backend(f"memory://{uuid.uuid4().hex}") if torn else None
-    plan_skip(query(world), world.target, 1, place, now_us, begun=False).carry_out(now_us)
-    assert world.flushed() == {"a": 0, "gone": 1, "lost": 2, "b": 2}
+@pytest.mark.rule("restored")
+def test_new_log_after_pending_epochs_were_lost_stops(world: World) -> None:
+    """The ledger row is behind the first epoch of the new log: rows are lost, and the error says so."""
+    world.run().flushed_batches([("a", 1)]).batches([("lost", 2)])
+    world.log_backend.delete(world.log_backend.list())
+    world.checkpoint.delete([Checkpoint.LOG_URL])
+    world.run().batch([("b", 3)])
+    adopt(world, "adopted")
+    error = stops(world, errors.LedgerBehindLog)
+    assert "this log begins after 1" in error.what
 
 
-def test_rule_18_a_damaged_manifest_of_a_flushed_epoch_goes(world: World) -> None:
-    """It does not stop the flush: nothing is needed of it any more."""
-    world.retention_s = 3_600
-    run = world.run().flushed_batches([("a", 0)])
-    leave_in_place(world)
-    path = paths.MANIFEST.path(world.log.attempts()[0])
-    world.log.delete([path])
-    world.log_backend.create(path, b"{torn")
-    world.retention_s = 0
-    run.batch([("b", 1)])
-    assert world.flushed() == {"a": 0, "b": 1}
-    assert world.log.attempts() == ()
+class RetainingWorld(World):
+    """Keeps what is flushed for some operations; time goes on between two flushes."""
+
+    def __init__(self) -> None:
+        super().__init__(*in_memory())
+        self.inline_from = 1
+        self.retention = Retention(us=50, bytes=1 << 60)
+
+    def flush(self, faults: Faults | None = None) -> list[Pass]:
+        self.clock.us += 1_000
+        return super().flush(faults)
+
+
+@pytest.mark.rule("trim")
+@pytest.mark.parametrize("role", ["flusher", "flusher of a backlog"])
+def test_every_fault_with_retention_is_recovered_from(role: str) -> None:
+    """As without: what stays is neither flushed again nor missing; at the end it goes by its time."""
+    hit = every_fault(RetainingWorld, role, "after")
+    covered(f"fault at every operation of a {role} with retention, after", f"{len(hit)}")

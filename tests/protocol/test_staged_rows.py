@@ -1,203 +1,207 @@
-"""A target whose rows are staged: what only such a one can lose, double, or delete too early."""
+"""Targets whose rows are staged, or added in a transaction: what only such can lose or double."""
 
 from __future__ import annotations
 
 import pickle
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import get_args
 
 import pytest
 
 from tests.protocol import raw
-from tests.protocol.adding_world import AddingWorld
-from tests.protocol.engine import flush, until_rest
-from tests.protocol.staging_world import StagingSession, StagingWorld
+from tests.protocol.adding import AddingTarget, AddingWorld, Pair, StagingSession, StagingTarget
+from tests.protocol.cases import covered
+from tests.protocol.engine import flush, until_idle
+from tests.protocol.every_fault import When, every_fault
+from tests.protocol.operations import At
 from wal_sink.errors import TargetUnavailable
-from wal_sink.flush.rows import WindowWrite
 from wal_sink.flush.tasks import FlushTask, gravest
-from wal_sink.model.ledger import LedgerState, Outcome, Owner
-from wal_sink.model.plan import Plan
+from wal_sink.flush.write import WindowWrite
+from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.protocol.windows import share_out
-from wal_sink.targets.base import Slice, Target
+from wal_sink.targets.base import Target
 from wal_sink.testing.faults import Faults, FaultyTarget
 
+pytestmark = pytest.mark.rule("repeatable")
+
 PARTS = [[(f"{part}-{n}", n) for n in range(20)] for part in range(3)]
-FILES = 3
-STORES = ("memory",)
+
+
+@pytest.mark.parametrize("kind", [AddingTarget, StagingTarget])
+@pytest.mark.parametrize("when", get_args(When))
+@pytest.mark.parametrize("role", ["flusher", "flusher of a backlog"])
+def test_added_rows_at_every_fault_are_there_once(
+    role: str, when: When, kind: type[AddingTarget]
+) -> None:
+    """No row replaces another one: each that comes twice is seen."""
+    hit = every_fault(lambda: AddingWorld(kind), role, when)
+    covered(f"fault at every operation of a {role}, {kind.__name__}, {when}", f"{len(hit)}")
+
+
+@pytest.mark.rule("ledger")
+@pytest.mark.parametrize("kind", [AddingTarget, StagingTarget])
+def test_lost_answer_of_a_commit_is_read_back(kind: type[AddingTarget]) -> None:
+    """The rows are added and the row has moved: nothing is written again."""
+    world = AddingWorld(kind)
+    world.run().batch([("a", 1)])
+    faults = Faults(0, "after", ConnectionError, "finish ")
+    flusher = world.flusher(faults)
+    with pytest.raises(TargetUnavailable):
+        until_idle(flusher)
+    flusher.close()
+    writes = sum(name.startswith("write") for name in faults.operations)
+    flush(flusher)
+    assert writes == sum(name.startswith("write") for name in faults.operations)
+    raw.complete(world, 1, "")
+
+
+@pytest.mark.rule("ledger")
+@pytest.mark.parametrize("kind", [AddingTarget, StagingTarget])
+def test_window_that_another_flusher_finished_adds_nothing(kind: type[AddingTarget]) -> None:
+    """Both have written; the second one's ledger row is not the one that it has read."""
+    world = AddingWorld(kind)
+    world.run().batch([("a", 1)], [("b", 2)])
+    flush(world.flusher(At("finish 0", world.flush)))
+    raw.complete(world, 1, "")
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[StagingWorld]:
-    """A query with one epoch of three partitions that is checkpointed, and not flushed."""
-    world = StagingWorld(tmp_path)
+def staging() -> AddingWorld:
+    """A query with one completed epoch of three partitions."""
+    world = AddingWorld(StagingTarget)
     world.run().batch(*PARTS)
-    yield world
-    world.end_sessions()
+    return world
 
 
-def by_tasks(world: StagingWorld, target: Target | None = None) -> Callable[[WindowWrite], bool]:
-    """Write windows as a Spark job does, each task in a process of its own as far as its memory goes."""
-    owner = Owner(world.query_id, "", "")
-    task = FlushTask(world.log, target or world.target, owner, uuid.uuid4().hex)
+def staged(world: AddingWorld) -> dict[bytes, list[Pair]]:
+    assert isinstance(world.adding, StagingTarget)
+    return world.adding.staged
 
-    def write(window: WindowWrite) -> bool:
-        found = [piece for begun in window.epochs for piece in window.pieces(begun)]
-        shares = share_out(found, above_bytes=0, slots=2 * FILES)
+
+def by_tasks(
+    world: AddingWorld, target: Target | None = None, *, twice: bool = False
+) -> Callable[[WindowWrite], bool]:
+    """Write windows as a Spark job does; with `twice`, each task runs twice, and one answer counts."""
+
+    def write(writing: WindowWrite) -> bool:
+        window = writing.window
+        ranges = [rows for manifest in window.manifests for rows in window.ranges(manifest)]
+        shares = share_out(ranges, above_bytes=0, slots=6)
         assert len(shares) > 1
-        answers = [pickle.loads(pickle.dumps(task(share))) for share in shares]
+        other = replace(window, target=target or window.target)
+        task = FlushTask(other, world.query_id, world.query_id, uuid.uuid4().hex)
+        answers = [task(share) for share in shares for _ in range(1 + twice)][:: 1 + twice]
+        answers = [pickle.loads(pickle.dumps(answer)) for answer in answers]
         assert world.visible() == [], "a reader sees half an epoch"
-        errors = []
         for answer in answers:
-            if isinstance(answer, tuple):
-                window.connection.staged(answer)
-            else:
-                errors.append(answer)
-        if errors:
-            raise gravest(errors)
+            writing.connection.add_receipts(answer.receipts)
+        failed = [answer.error for answer in answers if answer.error is not None]
+        if failed:
+            raise gravest(failed)
         return True
 
     return write
 
 
-def test_rule_15_tasks_stage_and_the_flusher_commits_once(
-    world: StagingWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What the first of two copies of a task has staged stays invisible: only one answer counts."""
-    finished: list[Sequence[bytes]] = []
-    real = StagingSession.commit
-
-    def commit(
-        self: StagingSession, seen: LedgerState | None, new: LedgerState, receipts: Sequence[bytes]
-    ) -> Outcome:
-        finished.append(receipts)
-        return real(self, seen, new, receipts)
-
-    monkeypatch.setattr(StagingSession, "commit", commit)
-    flusher = world.flusher()
-    write = by_tasks(world)
-
-    def twice(window: WindowWrite) -> bool:
-        pieces = [piece for begun in window.epochs for piece in window.pieces(begun)]
-        copy = FlushTask(world.log, world.target, Owner(world.query_id, "", ""), "a copy")
-        assert isinstance(copy(pieces), tuple)
-        return write(window)
-
-    flusher._write_rows = twice
-    until_rest(flusher)
+@pytest.mark.parametrize("twice", [False, True])
+def test_rows_staged_by_tasks_are_added_once(staging: AddingWorld, *, twice: bool) -> None:
+    """What the first of two copies of a task has staged stays invisible."""
+    flusher = staging.flusher()
+    flusher._write_rows = by_tasks(staging, twice=twice)
+    until_idle(flusher)
     flusher.close()
-    (receipts,) = filter(None, finished)  # those of create and begin have none
-    assert len(world.staged()) > len(receipts) >= FILES
-    raw.complete(world, 1, "")
+    raw.complete(staging, 1, "")
 
 
-def test_rule_15_what_tasks_have_staged_before_one_failed_is_discarded(world: StagingWorld) -> None:
-    """The next try stages all rows again; none of the first is committed with them."""
-    broken = FaultyTarget(world.target, Faults(3, error=ConnectionError, matching="write"))
-    flusher = world.flusher()
-    flusher._write_rows = by_tasks(world, broken)
+def test_rows_staged_before_a_task_failed_are_discarded(staging: AddingWorld) -> None:
+    """The next try stages all rows again; none of the first is added with them."""
+    broken = FaultyTarget(staging.adding, Faults(3, error=ConnectionError, matching="write"))
+    flusher = staging.flusher()
+    flusher._write_rows = by_tasks(staging, broken)
     with pytest.raises(TargetUnavailable):
-        until_rest(flusher)
-    assert world.staged()
+        until_idle(flusher)
+    assert staged(staging)
     flusher.close()
-    assert world.staged() == []
+    assert staged(staging) == {}
     flush(flusher)
-    raw.complete(world, 1, "")
+    raw.complete(staging, 1, "")
 
 
-def test_rule_15_a_connection_that_is_lost_takes_its_receipts_with_it(world: StagingWorld) -> None:
-    """The rows of the epoch were staged over it: `finish` over another one would move the mark alone."""
-    flusher = world.flusher()
-    real = flusher._write_rows
-
-    def write(window: WindowWrite) -> bool:
-        written = real(window)
-        window.connection.close()
-        flusher._write_rows = real
-        return written
-
-    flusher._write_rows = write
-    with pytest.raises(TargetUnavailable, match="staged again"):
-        until_rest(flusher)
-    assert world.visible() == []
-    flush(flusher)
-    raw.complete(world, 1, "")
-
-
-def test_rule_15_a_flusher_that_is_interrupted_discards_what_it_has_staged(
-    world: StagingWorld,
-) -> None:
+def test_flusher_that_is_interrupted_discards_what_it_staged(staging: AddingWorld) -> None:
     """No other flusher will ever know of it."""
-    flusher = world.flusher()
-    write = by_tasks(world)
+    flusher = staging.flusher()
+    write = by_tasks(staging)
 
-    def interrupted(window: WindowWrite) -> bool:
-        write(window)
-        flusher.interrupt()
+    def interrupted(writing: WindowWrite) -> bool:
+        write(writing)
         return False
 
     flusher._write_rows = interrupted
-    while world.ledger() is None or world.ledger().begun is None:  # type: ignore[union-attr]
+    for _ in range(3):
         flusher.run_once()
-    assert (world.staged(), world.visible()) == ([], [])
-    flush(world.flusher())
-    raw.complete(world, 1, "")
+    assert (staged(staging), staging.visible()) == ({}, [])
+    flush(staging.flusher())
+    raw.complete(staging, 1, "")
 
 
-@pytest.mark.parametrize("quicker", [False, True], ids=["late", "very late"])
-def test_rule_16_what_a_lost_answer_may_still_commit_is_not_discarded(
-    world: StagingWorld, monkeypatch: pytest.MonkeyPatch, quicker: bool
+@pytest.mark.rule("ledger")
+@pytest.mark.parametrize("arrives", ["before the next try", "after it"])
+def test_commit_that_arrives_late_adds_rows_once(
+    staging: AddingWorld, monkeypatch: pytest.MonkeyPatch, arrives: str
 ) -> None:
-    """The request is on its way while the flusher stages all again. One of the two commits."""
-    late: list[tuple[LedgerState | None, LedgerState, Sequence[bytes]]] = []
+    """Its request is on its way while the flusher stages all again: one of the two counts."""
+    late: list[tuple[LedgerRow | None, LedgerRow, Sequence[bytes]]] = []
     outcomes: list[Outcome] = []
-    real = StagingSession.commit
+    real = StagingSession.finish
 
-    def commit(
-        self: StagingSession, seen: LedgerState | None, new: LedgerState, receipts: Sequence[bytes]
+    def land() -> None:
+        with staging.adding.connect(staging.query_id) as session:
+            assert isinstance(session, StagingSession)
+            outcomes.append(real(session, *late[0]))
+
+    def finish(
+        self: StagingSession,
+        seen: LedgerRow | None,
+        new: LedgerRow,
+        receipts: Sequence[bytes] = (),
     ) -> Outcome:
+        receipts = (*receipts, *self.drain())
         if not receipts:
-            return real(self, seen, new, receipts)
+            return real(self, seen, new)
         if not late:
             late.append((seen, new, receipts))
             return Outcome.UNKNOWN
-        if not outcomes and not quicker:
-            outcomes.append(arrives())
+        if not outcomes and arrives.startswith("before"):
+            land()
         outcome = real(self, seen, new, receipts)
-        if quicker:
-            outcomes.append(arrives())
+        if not outcomes:
+            land()
         return outcome
 
-    def arrives() -> Outcome:
-        seen, new, receipts = late[0]
-        assert {receipt.decode() for receipt in receipts} <= {*world.staged()}
-        with world.target.connect(Owner(world.query_id, "", "")) as server:
-            assert isinstance(server, StagingSession)
-            return real(server, seen, new, receipts)
-
-    monkeypatch.setattr(StagingSession, "commit", commit)
-    flusher = world.flusher()
-    with pytest.raises(TargetUnavailable, match="could not be finished"):
-        until_rest(flusher)
-    flush(flusher)
-    assert outcomes == [Outcome.CONFLICT if quicker else Outcome.APPLIED]
-    raw.complete(world, 1, "")
+    monkeypatch.setattr(StagingSession, "finish", finish)
+    flush(staging.flusher())
+    expected = Outcome.APPLIED if arrives.startswith("before") else Outcome.CONFLICT
+    assert outcomes == [expected]
+    raw.complete(staging, 1, "")
 
 
-def test_rule_16_what_was_refused_is_discarded(
-    world: StagingWorld, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.rule("ledger")
+def test_rows_of_a_conflict_are_discarded_and_others_stay(
+    staging: AddingWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another flusher finished while this one staged: its files stay, these go."""
-    real = StagingSession.write
-    second: list[AddingWorld] = []
+    """Another flusher finished while this one staged: the files of that one stay."""
+    flusher = staging.flusher()
+    write = by_tasks(staging)
 
-    def write(self: StagingSession, plan: Plan, rows: Slice) -> None:
-        real(self, plan, rows)
-        if not second:
-            second.append(world)
-            flush(world.flusher())
+    def overtaken(writing: WindowWrite) -> bool:
+        done = write(writing)
+        flush(staging.flusher())
+        return done
 
-    monkeypatch.setattr(StagingSession, "write", write)
-    flush(world.flusher())
-    assert len(world.staged()) == len(PARTS) * 2  # the fault injector cuts each slice in two
-    raw.complete(world, 1, "")
+    flusher._write_rows = overtaken
+    flush(flusher)
+    rows = [row for part in staged(staging).values() for row in part]
+    assert sorted(rows) == sorted(staging.visible())
+    raw.complete(staging, 1, "")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from state_backends.local import LocalBackend
 from tests.protocol.engine import Run, World
 from wal_sink.configuration import Configuration, Destination
 from wal_sink.errors import LogUnavailable, TargetUnavailable, WalSinkError, WrongOwner
-from wal_sink.model import paths
 from wal_sink.options import SinkOptions
 from wal_sink.publish.agreement import agree
 from wal_sink.publish.micro_batch import MicroBatch
@@ -29,12 +30,12 @@ def started(tmp_path: Path) -> tuple[Run, WalSinkStreamWriter]:
     world.query_id = "query"
     run = world.run()
     run.write_offsets()
-    only = Destination("", "memory", MemoryOptions(keys="k"), world.store)
+    only = Destination("memory", "", "memory", MemoryOptions(keys="k"), world.store_target)
     configuration = Configuration(SinkOptions(checkpoint=str(tmp_path)), (only,), location)
     return run, WalSinkStreamWriter(MicroBatch(configuration, run.plans))
 
 
-def test_a_place_that_is_not_the_log_stays_empty(
+def test_changed_wal_location_stays_empty(
     started: tuple[Run, WalSinkStreamWriter], tmp_path: Path
 ) -> None:
     """`wal.location` was changed: not even a plan is written there, so a log can be moved to it."""
@@ -49,7 +50,7 @@ def test_a_place_that_is_not_the_log_stays_empty(
     assert not elsewhere.exists()
 
 
-def test_a_start_that_reaches_no_target_says_to_start_again(
+def test_start_that_reaches_no_target_says_start_again(
     started: tuple[Run, WalSinkStreamWriter],
 ) -> None:
     """A flush tries again by itself; the query has failed, and nothing of it is published."""
@@ -60,20 +61,22 @@ def test_a_start_that_reaches_no_target_says_to_start_again(
         writer.micro_batch.configuration.sink,
         writer.micro_batch.configuration.location,
     )
-    closed = Configuration(sink, (Destination("", "postgresql", given, target),), location)
+    closed = Configuration(
+        sink, (Destination("postgresql", "", "postgresql", given, target),), location
+    )
     with pytest.raises(TargetUnavailable, match="does not answer") as caught:
         agree(closed, pa.schema({"k": pa.string(), "v": pa.int64()}))
     assert caught.value.remedy.endswith("locked it. Then start the query again.")
     assert "by itself" not in caught.value.remedy
 
 
-def test_a_commit_that_cannot_write_says_what_to_do(
+def test_commit_that_cannot_write_says_what_to_do(
     started: tuple[Run, WalSinkStreamWriter], tmp_path: Path
 ) -> None:
     """Its error is one of the sink, which `failure` finds in what Spark says."""
     run, writer = started
     messages = [Message(appended, run.plan.key) for appended in run.tasks([("a", 1)])]
-    manifests = next(tmp_path.glob("wal_sink/*/log.json")).with_name("manifests")
+    manifests = next(tmp_path.glob("wal_sink/query/plans")).with_name("manifests")
     manifests.write_text("in the way")
     with pytest.raises(LogUnavailable, match="cannot be used") as caught:
         writer.commit(messages, 0)
@@ -82,7 +85,7 @@ def test_a_commit_that_cannot_write_says_what_to_do(
     writer.commit(messages, 0)
 
 
-def test_rule_7_abort_after_an_effective_commit_deletes_nothing(
+def test_abort_after_an_effective_commit_deletes_nothing(
     started: tuple[Run, WalSinkStreamWriter],
 ) -> None:
     """Spark calls it with all messages when `commit` raised, though its manifest may exist."""
@@ -95,16 +98,18 @@ def test_rule_7_abort_after_an_effective_commit_deletes_nothing(
     assert run.query.table() == run.query.expected() == {"a": 1, "b": 2}
 
 
-def test_a_lost_message_is_not_passed_over(started: tuple[Run, WalSinkStreamWriter]) -> None:
+def test_commit_without_a_tasks_message_is_refused(
+    started: tuple[Run, WalSinkStreamWriter],
+) -> None:
     """Its rows would be missing from the manifest."""
     run, writer = started
     (appended,) = run.tasks([("a", 1)])
     with pytest.raises(WalSinkError, match="2 messages, 1 of them"):
         writer.commit([Message(appended, run.plan.key), None], 0)
-    assert run.query.log.attempts() == ()
+    assert run.query.log_backend.list("manifests/") == []
 
 
-def test_rule_7_a_batch_of_which_a_task_failed_leaves_nothing(
+def test_batch_with_a_failed_task_leaves_nothing(
     started: tuple[Run, WalSinkStreamWriter],
 ) -> None:
     """A poison row, and a supervisor that starts the query again for ever: the log does not grow.
@@ -118,31 +123,36 @@ def test_rule_7_a_batch_of_which_a_task_failed_leaves_nothing(
         again.write_offsets()
         (fine,) = again.tasks([("b", 2)])
         writer.abort([Message(fine, run.plan.key), None], 1)
-        again.end()
-    segments = run.query.log.segments()
-    assert [epoch for epoch, _ in segments] == [0]
+    segments = run.query.log_backend.list("segments/")
+    assert [int(path.split("/")[1]) for path in segments] == [0]
     run.query.run().batches([("b", 2)])
     run.query.flush()
     assert run.query.table() == run.query.expected() == {"a": 1, "b": 2}
 
 
-def test_rule_7_abort_without_any_message_does_nothing(
+def test_abort_without_any_message_does_nothing(
     started: tuple[Run, WalSinkStreamWriter],
 ) -> None:
     """The first task failed: nothing is known of what the others have written."""
     run, writer = started
     run.tasks([("a", 1)])
     writer.abort([None, None], 0)
-    assert len(run.query.log.segments()) == 1
+    assert len(run.query.log_backend.list("segments/")) == 1
 
 
-def test_rule_7_a_store_that_fails_does_not_hide_why_spark_aborts(
-    started: tuple[Run, WalSinkStreamWriter], caplog: pytest.LogCaptureFixture
+def test_abort_over_a_failing_store_raises_nothing(
+    started: tuple[Run, WalSinkStreamWriter],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Spark would report the error of `abort` in place of the one that made it abort."""
     run, writer = started
     (appended,) = run.tasks([("a", 1)])
-    run.query.log_backend.delete([paths.TICKET.path(run.run_id)])
-    run.query.log_backend.create(paths.TICKET.path(run.run_id), b"no ticket")
+    caplog.set_level(logging.INFO)
+
+    def refuse(_backend: LocalBackend, _paths: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(LocalBackend, "delete", refuse)
     writer.abort([Message(appended, run.plan.key), None], 0)
-    assert "segments of a failed attempt at epoch 0 could not be deleted" in caplog.text
+    assert "segments of an epoch that was not published stay for now" in caplog.text

@@ -1,0 +1,190 @@
+"""What superseded runs, failed tasks and killed writers leave, and when it goes (rule `trim`)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from state_backends import open_backend
+from tests.protocol import raw
+from tests.protocol.engine import World, flush, in_memory
+from tests.protocol.operations import At
+from tests.protocol.operators import edit
+from wal_sink import errors
+from wal_sink.testing.faults import Faults
+from wal_sink.wal.garbage import UNFINISHED_S
+
+pytestmark = pytest.mark.rule("trim")
+
+
+def test_superseded_run_leaves_nothing_when_the_next_opens(world: World) -> None:
+    """It has published an attempt that nobody settled, and its tasks were at work on the next epoch."""
+    dead = world.run().batches([("a", 0)])
+    dead.publish([("dead", 1)])
+    world.run().publish([("b", 1)])
+    run = world.run()
+    run.publish([("b", 2)])
+    names = [*world.log_backend.list("manifests/"), *world.log_backend.list("segments/")]
+    assert [name for name in names if dead.run_id in name and f"{1:020}" in name] == []
+    run.write_commit([[("b", 2)]])
+    assert world.flushed() == {"a": 0, "b": 2}
+    assert world.log_backend.list("segments/") == []
+
+
+def test_last_attempt_of_a_superseded_run_stays(world: World) -> None:
+    """The state names it: Spark has completed it, or may do so."""
+    dead = world.run()
+    dead.publish([("a", 0)])
+    dead.write_commit([[("a", 0)]])
+    run = world.run()
+    run.batch([("b", 1)])
+    assert world.flushed() == {"a": 0, "b": 1}
+
+
+def test_run_that_never_opened_keeps_its_segments(world: World) -> None:
+    """It may be at work: another run opens, publishes and is flushed; then its own commit() comes."""
+    world.run().batches([("a", 0)])
+    slow = world.run()
+    slow.write_offsets()
+    appended = slow.tasks([("slow", 1)])
+    other = world.run()
+    other.publish([("other", 1)])
+    assert appended[0].segments[0].path in world.log_backend.list("segments/")
+    slow.commit(appended)
+    slow.write_commit([[("slow", 1)]])
+    assert world.flushed() == {"a": 0, "slow": 1}
+    assert world.log_backend.list("segments/") == []
+
+
+def test_hundred_killed_runs_do_not_fill_the_log(world: World) -> None:
+    """Each is killed after its commit(): its attempt goes as the next but one opens."""
+    world.run().batches([("a", 0)])
+    for number in range(100):
+        world.run().publish([("b", number)])
+        assert len(world.log_backend.list("segments/")) <= 3
+    world.run().batch([("b", 1_000)])
+    assert world.flushed() == {"a": 0, "b": 1_000}
+    raw.complete(world, 2, "")
+
+
+def test_segments_of_a_failed_task_go_with_their_epoch(world: World) -> None:
+    """Spark ran the task again, in the same run."""
+    run = world.run()
+    run.write_offsets()
+    run.tasks([("failed", 1)])
+    run.batch([("a", 1)])
+    assert len(world.log_backend.list("segments/")) == 2
+    assert world.flushed() == {"a": 1}
+    assert world.log_backend.list("segments/") == []
+
+
+def test_segment_that_comes_after_its_trim_goes_with_the_next(world: World) -> None:
+    """A task that was stalled for long."""
+    run = world.run()
+    run.flushed_batches([("a", 0)])
+    run.next = 0
+    run.tasks([("late", 9)])
+    run.next = 1
+    assert world.log_backend.list("segments/")
+    run.batch([("b", 1)])
+    assert world.flushed() == {"a": 0, "b": 1}
+    assert world.log_backend.list("segments/") == []
+
+
+@pytest.mark.parametrize("refused", [errors.Fenced, errors.Diverged, errors.SegmentNotVisible])
+def test_refused_commit_leaves_no_segments(
+    world: World, refused: type[errors.WalSinkError]
+) -> None:
+    """However often the query is started again."""
+    world.run().flushed_batches([("a", 0)])
+    if refused is errors.Diverged:
+        world.checkpoint.delete(["commits/0", "offsets/0"])
+    for _ in range(3):
+        run = world.run()
+        run.write_offsets("77")
+        appended = run.tasks([("b", 1)], [("c", 1)])
+        if refused is errors.Fenced:
+            edit(world.checkpoint, "commits/1", b"v1\n{}")
+        elif refused is errors.SegmentNotVisible:
+            world.log_backend.delete([appended[0].segments[0].path])
+        with pytest.raises(refused):
+            run.commit(appended)
+        edit(world.checkpoint, "commits/1", None)
+        assert world.log_backend.list("segments/") == []
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_commit_that_may_have_published_deletes_nothing(world: World, when: str) -> None:
+    """The answer to the manifest or the state is lost, or the process dies there."""
+    for matching in ("create manifests/", "create state/0000000004"):
+        run = world.run(Faults(0, when, OSError, matching))  # type: ignore[arg-type]
+        run.write_offsets()
+        appended = run.tasks([(matching, 1)])
+        try:
+            run.commit(appended)
+        except OSError:
+            assert appended[0].segments[0].path in world.log_backend.list("segments/")
+    run = world.run()
+    run.batch([("a", 1)])
+    assert world.flushed() == {"a": 1}
+
+
+def test_flusher_goes_on_beside_one_that_trims(world: World) -> None:
+    """What it is about to read was flushed and deleted by another one: no error, and no missing row."""
+    world.run().batches([("a", 0)], [("b", 1)])
+    for point in ("read manifests/", "input segments/", "read plans/"):
+        flush(world.flusher(At(point, world.flush)))
+    assert world.table() == {"a": 0, "b": 1}
+
+
+def test_files_of_killed_writers_are_deleted_when_old(tmp_path: Path) -> None:
+    """A run that opens deletes what was left half written for longer than a task takes."""
+    world = World(open_backend(str(tmp_path / "checkpoint")), open_backend(str(tmp_path / "log")))
+    world.run().batches([("a", 0)])
+    writer = textwrap.dedent(
+        """
+        import os, sys
+        from state_backends import open_backend
+        with open_backend(sys.argv[1]).open_output("segments/half") as output:
+            output.write(b"half" * 1000)
+            output.flush()
+            os._exit(1)
+        """
+    )
+    subprocess.run([sys.executable, "-c", writer, world.log_backend.url], check=False)
+    files = [
+        path for path in tmp_path.rglob("*") if path.is_file() and b"halfhalf" in path.read_bytes()
+    ]
+    assert len(files) == 1
+    world.run().batch([("b", 1)])
+    assert files[0].exists(), "it may be at work"
+    os.utime(files[0], (time.time() - UNFINISHED_S - 60,) * 2)
+    world.run().batch([("c", 2)])
+    assert not files[0].exists()
+    assert world.flushed() == {"a": 0, "b": 1, "c": 2}
+
+
+def test_garbage_that_cannot_be_deleted_stops_no_rows(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The rows are in the target, and the mark says so; the flush tries again."""
+    world = World(*in_memory())
+    world.run().batch([("a", 0)])
+    flusher = world.flusher(Faults(0, "before", PermissionError, "delete segments/"))
+    with pytest.raises(errors.LogUnavailable):
+        flush_hard(flusher)
+    assert (world.mark(), world.table()) == (0, {"a": 0})
+    flush(flusher)
+    assert world.log_backend.list("segments/") == []
+
+
+def flush_hard(flusher: object) -> None:
+    """Run passes until an error comes."""
+    for _ in range(9):
+        flusher.run_once()  # type: ignore[attr-defined]
