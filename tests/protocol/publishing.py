@@ -36,7 +36,9 @@ class Driver:
         run = self.run
         run.write_offsets()
         checkpoint = Checkpoint(run.checkpoint)
-        terms = Terms(tuple(run.query.targets), run.plan.key, 1, self.budget.max_bytes, run.options)
+        terms = Terms(
+            tuple(run.query.targets), run.plan.key, 1, self.budget.max_bytes, run.query.options
+        )
         backpressure = Backpressure(
             self.budget, run.store, checkpoint.url, clock_us=run.query.clock, sleep=sleep
         )

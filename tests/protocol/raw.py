@@ -170,7 +170,7 @@ def complete(world: World, epochs: int, why: object) -> None:
         _complete(view, epochs, why)
     world.flush()
     left = {path.split("/")[0] for path in world.log_backend.list()}
-    assert left <= {"state", "plans", "refused"}, f"{left} ({why})"
+    assert left <= {"state", "plans", "agreed.json", "refused"}, f"{left} ({why})"
 
 
 def _complete(world: World, epochs: int, why: object) -> None:

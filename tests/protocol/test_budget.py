@@ -10,7 +10,7 @@ import pytest
 
 from tests.protocol.engine import World
 from tests.protocol.publishing import Driver
-from wal_sink.errors import Fenced, LogFull, TargetRefused
+from wal_sink.errors import Fenced, LogFull, StoppedWaiting, TargetRefused
 from wal_sink.model import paths
 from wal_sink.progress.report import ENDED, ErrorReport, FlusherReport
 from wal_sink.publish import backpressure
@@ -34,9 +34,16 @@ def report(
     error: ErrorReport | None = None,
     flusher: str = "elsewhere:1",
     doing: str = "writing epoch 0",
+    stopping: str = "",
 ) -> None:
     """Let a flusher report."""
-    text = FlusherReport(flusher=flusher, doing=doing, heartbeat_us=world.clock(), error=error)
+    text = FlusherReport(
+        flusher=flusher,
+        doing=doing,
+        heartbeat_us=world.clock(),
+        error=error,
+        stopping=stopping,
+    )
     world.store.replace(paths.REPORT.path("memory"), text.to_json())
 
 
@@ -116,6 +123,23 @@ def test_wait_ends_by_an_error_that_stays(world: World) -> None:
         driver.publish([("b", 2)], meanwhile)
     assert driver.pauses == 5
     assert epochs_of_segments(world) == [0]
+
+
+def test_run_that_is_stopped_ends_its_wait(world: World) -> None:
+    """The flusher's report says that Spark was told to stop it; the next run publishes the epoch."""
+    driver = Driver(world.run())
+    driver.batch(ONE)
+
+    def meanwhile(pause: int) -> None:
+        report(world, stopping=driver.run.run_id if pause == 3 else "")
+
+    with pytest.raises(StoppedWaiting):
+        driver.publish([("b", 2)], meanwhile)
+    assert driver.pauses == 3
+    assert epochs_of_segments(world) == [0]
+    world.flush()
+    Driver(world.run()).batch([("b", 3)])
+    assert world.flushed() == {"a": 1, "b": 3}
 
 
 def test_run_that_waits_is_fenced_by_a_newer_one(world: World) -> None:

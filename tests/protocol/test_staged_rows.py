@@ -122,8 +122,6 @@ def test_rows_staged_before_a_task_failed_are_discarded(staging: AddingWorld) ->
     flusher._write_rows = by_tasks(staging, broken)
     with pytest.raises(TargetUnavailable):
         until_idle(flusher)
-    assert staged(staging)
-    flusher.close()
     assert staged(staging) == {}
     flush(flusher)
     raw.complete(staging, 1, "")

@@ -104,7 +104,7 @@ def third_takes_over(world: World, where: object) -> bool:
     assert set(raw.marks(world.log_backend).values()) == {EPOCHS}, where
     world.flush()
     left = {path.split("/")[0] for path in world.log_backend.list()}
-    assert left <= {"state", "plans"}, f"{left} ({where})"
+    assert left <= {"state", "plans", "agreed.json"}, f"{left} ({where})"
     whose = raw.kept(world)
     world.forget()
     return tuple(whose.items()) not in {tuple(each) for each in chosen}

@@ -146,24 +146,6 @@ def test_the_system_tells_of_a_new_file(
 
 
 @pytest.mark.usefixtures("told_or_never")
-def test_a_file_that_spark_has_begun_to_write_is_seen(tmp_path: Path) -> None:
-    """Under another name, tens of milliseconds before it is a commit."""
-    commit(tmp_path, "0")
-    commit_watcher = CommitWatcher(f"file://{tmp_path}")
-
-    def waited(seconds: float) -> tuple[bool, bool]:
-        return commit_watcher.wait(seconds), commit_watcher.others_wrote
-
-    assert waited(0) == (True, False)
-    assert waited(0) == (False, False)
-    commit(tmp_path, ".1.tmp")
-    assert waited(NEVER) == (False, True)
-    (tmp_path / "commits" / ".1.tmp").rename(tmp_path / "commits" / "1")
-    assert waited(NEVER) == (True, False)
-    commit_watcher.close()
-
-
-@pytest.mark.usefixtures("told_or_never")
 def test_a_wait_can_be_interrupted(tmp_path: Path, waits: Waits) -> None:
     """Also before it begins."""
     (tmp_path / "commits").mkdir()

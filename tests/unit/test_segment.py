@@ -215,7 +215,7 @@ def test_what_pyarrow_cannot_read_is_named(backend: StateBackend, at: str) -> No
     with pytest.raises(CorruptLog, match=r"pyarrow .* cannot read it") as refused:
         list(read_segment(backend, ref))
     assert PATH in refused.value.summary
-    assert "wal-sink skip" in refused.value.remedy
+    assert "wal-sink give-up" in refused.value.remedy
 
 
 # --- append ---------------------------------------------------------------------------------------
