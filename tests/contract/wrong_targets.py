@@ -471,7 +471,7 @@ _SQLITE: dict[str, tuple[type[Target], str]] = {
     ),
     "an insert commits by itself": (
         CommittingInsert,
-        "test_rollback_takes_back_rows_and_epoch test_flusher_that_dies_anywhere_loses_nothing",
+        "test_uncommitted_window_leaves_neither_rows_nor_epoch test_flusher_that_dies_anywhere_loses_nothing",
     ),
     "the ledger's text is cut at 64 characters": (
         with_session(Sqlite, CuttingSession),
@@ -479,7 +479,7 @@ _SQLITE: dict[str, tuple[type[Target], str]] = {
     ),
     "a session that ends commits the rows of its transaction": (
         with_session(Sqlite, CommittingReadSession),
-        "test_closed_session_leaves_no_rows",
+        "test_session_closes_twice_with_rows_pending",
     ),
     "an error of an insert is swallowed": (
         SwallowingInsert,

@@ -34,7 +34,7 @@ from wal_sink.targets.sql import SqlTarget
 from wal_sink.targets.sql.ledger import Ledger
 from wal_sink.testing.contracts.kills import KillsContract
 from wal_sink.testing.contracts.ledger import finish, following, row_of
-from wal_sink.testing.contracts.rows import ROWS, Record, Table, deliver, refused, write_all
+from wal_sink.testing.contracts.rows import ROWS, Record, Table, deliver, refused
 
 
 class CountedContract(KillsContract):
@@ -69,19 +69,6 @@ class CountedContract(KillsContract):
         deliver(session, plan, self.slice(target, plan, ROWS), self.slice(target, plan, ROWS))
         deliver(session, plan, self.slice(target, plan, ROWS))
         self.assert_records(target, ROWS * 3)
-
-    def test_closed_session_leaves_no_rows(
-        self, target: Target, plan: Plan, session: Session, query_id: str
-    ) -> None:
-        """The ledger row moves for another session, without these rows."""
-        session.write(plan, self.slice(target, plan, ROWS))
-        session.close()
-        with target.connect(query_id) as other:
-            assert self.records(target) == []
-            deliver(other, plan)
-            assert self.records(target) == []
-            deliver(other, plan, self.slice(target, plan, ROWS))
-        self.assert_records(target, ROWS)
 
     @pytest.mark.parametrize("first", [0, 1])
     def test_one_of_two_sessions_adds_rows(
@@ -134,19 +121,6 @@ class TransactionalContract(CountedContract):
         assert isinstance(session, TransactionalSession), "see wal_sink.testing.contracts.cells"
         assert not target.parallel_writes
 
-    def test_error_leaves_nothing_of_the_window(
-        self, target: Target, plan: Plan, session: Session, query_id: str
-    ) -> None:
-        """The flusher closes the session then: neither rows nor ledger row have changed."""
-        seen = row_of(session)
-        session.write(plan, self.slice(target, plan, ROWS))
-        with pytest.raises(self.unwritable_error):
-            write_all(session, [self.unwritable(target, plan)], seen)
-        session.close()
-        assert self.records(target) == []
-        with target.connect(query_id) as other:
-            assert other.read() == seen
-
 
 LOCK_ID = "0123456789abcdef"
 
@@ -182,11 +156,12 @@ class SqlContract(TransactionalContract):
         assert ledger.replace(seen, following(seen), LOCK_ID)
         return connection
 
-    def test_lost_connection_leaves_neither_rows_nor_epoch(
-        self, target: Target, plan: Plan, session: Session, uncommitted: Any
+    @pytest.mark.parametrize("end", ["close", "rollback"])
+    def test_uncommitted_window_leaves_neither_rows_nor_epoch(
+        self, target: Target, plan: Plan, session: Session, uncommitted: Any, end: str
     ) -> None:
-        """It is lost between the last statement and COMMIT: ledger and table are as before."""
-        uncommitted.close()
+        """The connection is lost between the last statement and COMMIT, or goes on."""
+        getattr(uncommitted, end)()
         assert row_of(session).epoch == -1, "the ledger's table has no transactions"
         assert self.records(target) == [], "the table has no transactions"
         deliver(session, plan, self.slice(target, plan, ROWS))
@@ -223,14 +198,6 @@ class SqlContract(TransactionalContract):
         changed, rows = self.unwritable(target, plan)
         with pytest.raises(Exception):  # noqa: B017, PT011 -- whatever the driver has for it
             target.insert(connection, changed, rows.batch)
-
-    def test_rollback_takes_back_rows_and_epoch(
-        self, target: Target, session: Session, uncommitted: Any
-    ) -> None:
-        """The same on a connection that goes on."""
-        uncommitted.rollback()
-        assert row_of(session).epoch == -1
-        assert self.records(target) == []
 
     def test_update_counts_the_rows_it_finds(self, session: Session, ledger: Ledger) -> None:
         """Also where it changes nothing: a claim may write the row as it is."""
