@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.columns import TableColumn
+from wal_sink.targets.sql.database import LockHolder
 from wal_sink.targets.sql.keyed import TableName
 from wal_sink.targets.sql.unique import Unique
 
@@ -334,3 +335,27 @@ def _few(names: Sequence[str], most: int = 5) -> str:
     """List names; of very many, such as those of partitions, the first ones and how many there are more."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
+
+
+_HOLDERS = """
+    SELECT l.relation::regclass || ' in mode ' || l.mode || ' by process ' || l.pid || ' of user ' || a.usename
+             || COALESCE(', application ' || NULLIF(a.application_name, ''), '')
+             || COALESCE(', since ' || date_trunc('second', a.xact_start)::text, ''),
+           'SELECT pg_terminate_backend(' || l.pid || ');'
+    FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_stat_activity a USING (pid)
+    WHERE l.granted AND l.pid <> pg_backend_pid() AND l.mode <> 'AccessShareLock'
+      AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
+      AND (l.relation = ANY (%(tree)s::oid[]) OR l.relation = %(oid)s)
+    ORDER BY l.mode LIKE 'Row%%', a.xact_start"""
+
+
+def lock_holders(connection: Any, data: TableName, ledger: TableName) -> Sequence[LockHolder]:
+    """Return the sessions that hold locks on the table, its partitions or the ledger's table.
+
+    Those come first whose lock no row can be written beside.
+
+    :raises Exception: of the driver.
+    """
+    live = find(connection, data)
+    values = {"tree": list(live.tree), "oid": find(connection, ledger).oid}
+    return [LockHolder(*row) for row in _rows(connection, _HOLDERS, values)]

@@ -22,7 +22,7 @@ from wal_sink.targets.postgresql.types import (
     stored_type,
 )
 from wal_sink.targets.refusals import RELEASED
-from wal_sink.targets.sql.database import POSTGRESQL_ERRORS
+from wal_sink.targets.sql.database import POSTGRESQL_ERRORS, LockHolder
 from wal_sink.targets.sql.keyed import KeyedTarget
 from wal_sink.targets.sql.limits import refuse_wide_row
 from wal_sink.targets.sql.unique import changes_of_key
@@ -72,6 +72,12 @@ class PostgresqlTarget(KeyedTarget):
             return ()
         live = schema.find(connection, self.options.data)
         return changes_of_key(key, schema.read_unique(connection, live))
+
+    def lock_holders(self, connection: Any) -> Sequence[LockHolder]:
+        """Ask the server who holds locks on the tables."""
+        from wal_sink.targets.postgresql import schema  # noqa: PLC0415 -- not in tasks
+
+        return schema.lock_holders(connection, self.options.data, self.options.ledger)
 
     def arrow_type(self, type_: str) -> pa.DataType | None:  # pragma: no cover
         """Not asked: what the log holds depends on the DataFrame's type, too (`types.log_type`)."""

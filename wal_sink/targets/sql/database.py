@@ -25,6 +25,15 @@ from wal_sink.targets.sql.ledger import with_values
 Code = int | str | None
 
 
+class LockHolder(NamedTuple):
+    """Another session that holds a lock."""
+
+    what: str
+    """Table, session, user and since when, as errors name them."""
+    end: str
+    """The statement that ends the session."""
+
+
 class Errors(NamedTuple):
     """What the errors of a database's drivers mean, by their codes."""
 
@@ -35,8 +44,15 @@ class Errors(NamedTuple):
     """Codes of errors that say that a row is wrong; the same."""
     of_statement: frozenset[int | str] = frozenset()
     """Codes among these that say that the statement is wrong."""
+    locked: frozenset[int | str] = frozenset()
+    """Codes among the passing ones that say that another session holds a lock."""
     remedies: Mapping[int | str, str] = MappingProxyType({})
     """What to do at a start, by codes that have nothing to do with user, password or rights."""
+
+    def is_locked(self, error: Exception) -> bool:
+        """Return True if another session holds a lock, and the wait for it has ended."""
+        code = self.read(driver_error(error))
+        return code is not None and _among(code, self.locked)
 
     def remedy(self, error: Exception) -> str:
         """Return what to do about an error at a start; empty: it may be about user, password or rights."""
@@ -107,6 +123,7 @@ def _sqlstate(error: BaseException) -> Code:
 POSTGRESQL_ERRORS = Errors(
     _sqlstate,
     _POSTGRESQL_PASSING,
+    locked=texts("55P03"),
     # Values, constraints, WITH CHECK OPTION, RAISE and ASSERT, what is too long for an index.
     refusing=texts("22 23 44 P0 54000"),
     of_statement=texts("22P03 22P04"),  # COPY cannot read its input
@@ -211,6 +228,14 @@ class Database(ABC):
     def refuses(self, error: Exception) -> bool:  # noqa: ARG002 -- as above
         """Return True if an error of `insert` or COMMIT says that a row is wrong, and would be again."""
         return False
+
+    def is_locked(self, error: Exception) -> bool:  # noqa: ARG002 -- for those that tell
+        """Return True if an error says that another session holds a lock."""
+        return False
+
+    def lock_holders(self, connection: Any) -> Sequence[LockHolder]:  # noqa: ARG002 -- as above
+        """Return sessions that hold locks on the table or on the ledger's, as far as the user may see them."""
+        return ()
 
     def make_table(self, connection: Any, schema: pa.Schema) -> str:  # noqa: ARG002 -- for those that do
         """Make the table in the open transaction, where option createTable asks for it.

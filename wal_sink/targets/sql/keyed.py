@@ -271,6 +271,10 @@ class KeyedTarget(SqlTarget):
         """Return what to do about an error at a start."""
         return self.errors.remedy(error)
 
+    def is_locked(self, error: Exception) -> bool:
+        """Return True if an error says that another session holds a lock."""
+        return self.errors.is_locked(error)
+
     def refuses(self, error: Exception) -> bool:
         """Whether the database says that a row is wrong."""
         return self.errors.refuses(error)

@@ -20,7 +20,7 @@ from wal_sink.targets.columns import refuse_changed
 from wal_sink.targets.names import unquoted
 from wal_sink.targets.refusals import RefusalSearch, Savepoints
 from wal_sink.targets.registry import published_elsewhere
-from wal_sink.targets.sql.database import Database
+from wal_sink.targets.sql.database import Database, LockHolder
 from wal_sink.targets.sql.ledger import Ledger
 
 logger = logging.getLogger(__name__)
@@ -286,9 +286,29 @@ class SqlSession(TransactionalSession):
 
         try:
             yield end
+        except Exception as error:
+            self._roll_back()
+            if self._database.is_locked(error):
+                raise self._locked() from error
+            raise
         except BaseException:
             self._roll_back()
             raise
+
+    def _locked(self) -> TargetUnavailable:
+        """Return the error of a lock that another session holds."""
+        options, holders = self._database.options, list[LockHolder]()
+        with contextlib.suppress(Exception):  # a user who may not see them
+            holders += self._database.lock_holders(self._connection)[:3]
+        self._roll_back()
+        said = "; ".join(holder.what for holder in holders)
+        end = " or ".join(holder.end for holder in holders)
+        return TargetUnavailable(
+            f"Another session holds a lock on {options.table}, or on the ledger's table:"
+            f" {said or 'this user cannot see which one'}.",
+            "The flush goes on by itself when the lock is released."
+            + (f" To end that session, run: {end}" if end else ""),
+        )
 
     def _roll_back(self) -> None:
         """Roll back what is open."""

@@ -13,7 +13,7 @@ from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.columns import TableColumn
 from wal_sink.targets.names import quote
 from wal_sink.targets.postgresql import schema as postgresql
-from wal_sink.targets.sql.database import driver_error
+from wal_sink.targets.sql.database import LockHolder, driver_error
 from wal_sink.targets.sql.keyed import TableName
 from wal_sink.targets.sql.unique import Unique
 from wal_sink.targets.sqlalchemy.connection import Connection
@@ -322,6 +322,34 @@ def server_warnings(connection: Connection) -> Iterator[str]:
                     f"the server has innodb_flush_log_at_trx_commit = {level}: after a power loss it may have"
                     " lost rows that it acknowledged, and the log is trimmed by then"
                 )
+
+
+_MYSQL_HOLDERS = """
+    SELECT p.id, p.user, t.trx_started
+    FROM information_schema.processlist p LEFT JOIN information_schema.innodb_trx t ON t.trx_mysql_thread_id = p.id
+    WHERE p.id <> CONNECTION_ID() AND (t.trx_rows_locked > 0 OR t.trx_tables_locked > 0 OR p.command = 'Sleep')
+      AND p.db = COALESCE(%s, DATABASE())
+    ORDER BY t.trx_started IS NULL, t.trx_started"""
+
+
+def lock_holders(
+    connection: Connection, data: TableName, ledger: TableName
+) -> Sequence[LockHolder]:
+    """Return sessions that may hold locks on the tables; of MariaDB and MySQL those that are in the database.
+
+    :raises Exception: of the driver.
+    """
+    if connection.dialect.title == "PostgreSQL":
+        return postgresql.lock_holders(connection, data, ledger)
+    if connection.dialect.upsert != "duplicate key":
+        return ()
+    return [
+        LockHolder(
+            f"perhaps session {number} of user {user}{f', since {since}' if since else ''}",
+            f"KILL {number};",
+        )
+        for number, user, since in connection.query(_MYSQL_HOLDERS, (data.schema or None,))
+    ]
 
 
 # --- DuckDB: no dialect reads its catalogue for every version of SQLAlchemy ---

@@ -156,6 +156,7 @@ MYSQL = Dialect(
             " 1582 1586 1644 1690 1748 3140 3156 3819 4025"
         ),
         remedies=_MYSQL_REMEDIES,
+        locked=numbers("1205"),
     ),
     settings=(
         f"SET SESSION sql_mode = '{_SQL_MODE}'",

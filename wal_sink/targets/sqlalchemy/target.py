@@ -16,6 +16,7 @@ from wal_sink.targets.columns import TableColumn
 from wal_sink.targets.create_table import Layout
 from wal_sink.targets.names import did_you_mean
 from wal_sink.targets.operations import without_operation
+from wal_sink.targets.sql.database import LockHolder
 from wal_sink.targets.sql.keyed import KeyedTarget
 from wal_sink.targets.sql.limits import refuse_wide_row
 from wal_sink.targets.sql.unique import Unique, changes_of_key
@@ -103,6 +104,12 @@ class SqlAlchemyTarget(KeyedTarget):
             return ()
         name = self.options.data
         return changes_of_key(key, catalogue.read_unique(connection, name), alone=True)
+
+    def lock_holders(self, connection: Any) -> Sequence[LockHolder]:
+        """Ask the server who holds locks."""
+        from wal_sink.targets.sqlalchemy import catalogue  # noqa: PLC0415 -- not in tasks
+
+        return catalogue.lock_holders(connection, self.options.data, self.options.ledger)
 
     def arrow_type(self, type_: str) -> pa.DataType | None:
         """Return the Arrow type that holds a type of the database exactly."""
