@@ -84,7 +84,7 @@ def test_segments_of_a_failed_task_go_with_their_epoch(world: World) -> None:
     assert world.log_backend.list("segments/") == []
 
 
-def test_segment_that_comes_after_its_trim_goes_with_the_next(world: World) -> None:
+def test_segment_after_its_trim_goes_with_the_next(world: World) -> None:
     """A task that was stalled for long."""
     run = world.run()
     run.flushed_batches([("a", 0)])

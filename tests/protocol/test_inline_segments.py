@@ -92,7 +92,7 @@ def test_target_that_went_back_gets_rows_of_manifests(world: World) -> None:
     assert world.flushed() == world.expected()
 
 
-def test_task_of_a_flush_job_gets_rows_with_its_share(world: World) -> None:
+def test_flush_job_task_gets_rows_with_its_share(world: World) -> None:
     """The log is not asked: a share travels with the bytes, and their digest is compared."""
     fill(world)
     windows: list[Window] = []

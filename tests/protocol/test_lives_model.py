@@ -150,7 +150,7 @@ def explore(rules: Rules) -> tuple[int, set[str]]:
     return len(known), found - {""}
 
 
-def test_in_every_order_the_table_ends_as_if_each_row_had_been_written_at_once() -> None:
+def test_every_order_of_writes_leaves_the_same_table() -> None:
     """Late, again, by flushers that overtake each other; and no value is seen after its end (rule 15)."""
     states, found = explore(Rules())
     covered("model of lives", f"{states:,} states")

@@ -43,7 +43,7 @@ class BadTextWorld(AddingWorld):
         return pa.record_batch(arrays, names=["k", "v"])
 
 
-def test_text_that_is_not_utf8_is_refused_for_every_target() -> None:
+def test_text_not_utf8_is_refused_for_every_target() -> None:
     """In the task, whatever the target's own check reads; in the flush its rows would wait for ever."""
     world = BadTextWorld()
     with pytest.raises(errors.InvalidRow, match=r"Column k .*is not UTF-8, in the row with .*v=2"):
@@ -88,7 +88,7 @@ def some_refused(epoch: int, run: str) -> list[Rows]:
 
 @pytest.mark.parametrize("when", get_args(When))
 @pytest.mark.parametrize("role", ["run", "flusher", "flusher of a backlog"])
-def test_rows_refused_by_tasks_at_every_fault_are_kept_once(role: str, when: When) -> None:
+def test_rows_tasks_refuse_at_every_fault_are_kept_once(role: str, when: When) -> None:
     """Each refused row of a kept attempt is there once, none of another; the table is whole."""
     hit = every_fault(QuarantiningWorld, role, when, some_refused)
     if role != "run":
@@ -99,9 +99,7 @@ def test_rows_refused_by_tasks_at_every_fault_are_kept_once(role: str, when: Whe
 @pytest.mark.parametrize("kind", ["cells", "transactions", "staged"])
 @pytest.mark.parametrize("when", get_args(When))
 @pytest.mark.parametrize("role", ["flusher", "flusher of a backlog"])
-def test_rows_refused_by_servers_at_every_fault_are_kept_once(
-    role: str, when: When, kind: str
-) -> None:
+def test_rows_servers_refuse_at_every_fault_are_kept_once(role: str, when: When, kind: str) -> None:
     """Each is kept once; the rows before and after it are there."""
 
     def world() -> World:

@@ -121,7 +121,7 @@ def third_takes_over(world: World, where: object) -> bool:
         *(pytest.param(whose, marks=pytest.mark.test_all) for whose in ("of B", "of both")),
     ],
 )
-def test_two_drivers_at_all_pairs_of_stops_apply_whole_attempts(reads: str) -> None:
+def test_two_drivers_at_every_stop_apply_whole_attempts(reads: str) -> None:
     """Nothing lost, doubled or mixed at any stop.
 
     :param reads: which driver stops before what it reads, too, not only before it changes something.
