@@ -369,7 +369,7 @@ def test_a_dropped_ledger(flushing: Flushing, admin: Any) -> None:
     stopped = flushing.stops("SchemaMismatch", "wal_sink_ledger")
     assert "CREATE TABLE" in str(stopped.remedy)
     admin.execute(create_ledger(TableName("ks", "wal_sink_ledger")))
-    assert "wal-sink rewind" in str(flushing.stops("LedgerBehindLog").remedy)
+    assert "wal-sink set-mark" in str(flushing.stops("LedgerBehindLog").remedy)
     columns = ", ".join(kept._fields)
     marks = ", ".join("%s" for _ in kept)
     admin.execute(f"INSERT INTO ks.wal_sink_ledger ({columns}) VALUES ({marks})", tuple(kept))

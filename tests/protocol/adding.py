@@ -1,4 +1,4 @@
-"""Targets in memory that add each row to those that are there: in a transaction for each window, or staged."""
+"""Targets in memory that add each row to those that are there: in a transaction, or staged."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ one goes on to its end, then the second: all pairs (k, j).
 
 (k, j) differs from (k, j - 1) by one step of the second process: it comes before the rest of the first one,
 or behind it. If it only **reads**, and nothing of that rest changes what it sees, then
-both pairs are one history: each process gets the same answers, and what the checker sees at each change of turns
+both pairs are one history: each process gets the same answers, and what the checker sees at each turn
 is the same. So it is with (k - 1, j), a look of the first process, and what the second has done by then. Only
 the clock is read some microseconds sooner or later, by which nothing is decided between processes.
 """

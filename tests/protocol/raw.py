@@ -163,7 +163,7 @@ def needed_is_there(world: World, why: object) -> None:
 
 
 def complete(world: World, epochs: int, why: object) -> None:
-    """At the end: every kept row once and none extra, mark and ledger at the end, timestamps that grow, no rest."""
+    """At the end: every kept row once and none extra, mark and ledger at the end, nothing left."""
     safe(world, why)
     assert sorted(kept(world)) == list(range(epochs)), why
     for view in world.views():

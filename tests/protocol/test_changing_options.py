@@ -1,8 +1,8 @@
 """Histories of a query whose options change between its runs, while epochs are pending.
 
 The table has to end as if each epoch had been flushed before the next one came. Random, by a seed that a
-failure names: kinds of rows, faults of flushers, refused rows, segments in manifests, retention, a target that
-goes back.
+failure names: kinds of rows, faults of flushers, refused rows, segments in manifests, retention, a target
+that goes back.
 """
 
 from __future__ import annotations

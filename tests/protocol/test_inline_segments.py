@@ -65,7 +65,7 @@ def test_manifests_with_rows_at_every_fault_are_flushed(role: str, when: When) -
 
 
 def test_changed_byte_of_a_row_in_a_manifest_stops(world: World) -> None:
-    """The digest of the segment finds it; given up, the epoch stays with its manifest, and the flush goes on."""
+    """The digest of the segment finds it; given up, the epoch stays with its manifest."""
     fill(world)
     segments = parsed(world.log_backend.read(manifest_path(world)))["segments"]
     data = bytearray(segments[1]["data"])

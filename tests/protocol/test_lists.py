@@ -1,4 +1,4 @@
-"""Lists that are not frozen have elements twice that are written twice with one timestamp (rule `repeatable`)."""
+"""Lists that are not frozen double elements that are written twice with one timestamp."""
 
 from __future__ import annotations
 

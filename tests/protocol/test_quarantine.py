@@ -1,4 +1,4 @@
-"""Rows that cannot be written, `onInvalidRow=quarantine`: each is kept once, and the flush goes on without it."""
+"""Rows that cannot be written, `onInvalidRow=quarantine`: each is kept once, the others arrive."""
 
 from __future__ import annotations
 

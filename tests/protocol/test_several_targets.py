@@ -118,7 +118,7 @@ def test_targets_in_another_order_are_the_same(
 def test_other_targets_with_pending_epochs_are_refused(
     several: SeveralWorld, names: tuple[str, ...]
 ) -> None:
-    """The epoch would be lost for a target that goes; the error names the former ones. Nothing stays behind."""
+    """The epoch would be lost for a target that goes; the error names the former ones."""
     several.run().batch([("a", 1)])
     several.known["lake"] = MemoryTarget(MemoryOptions(keys="k"))
     several.named = {name: several.known[name] for name in names}

@@ -1,9 +1,9 @@
 """Two flushers of one query: every way to stop one of them anywhere and let the other one in.
 
-Some epochs are completed, one of them with the attempt of a run that died before it. Flusher A stops before its
-k-th operation, B flushes to its end or to its j-th operation, A goes on to its end, then B: all pairs (k, j),
-those with one history once. There is no fence among flushers: the ledger row moves once, and what both write
-is the same.
+Some epochs are completed, one of them with the attempt of a run that died before it. Flusher A stops before
+its k-th operation, B flushes to its end or to its j-th operation, A goes on to its end, then B: all pairs
+(k, j), those with one history once. There is no fence among flushers: the ledger row moves once, and what
+both write is the same.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class _Rest(NamedTuple):
 
     committed: int
     until_us: int
-    """When something may be trimmed, and at least every quarter of an hour: operators change the state, too."""
+    """When something may be trimmed; at least each quarter of an hour, since operators change the state."""
     why: str
 
 
@@ -144,7 +144,7 @@ class Flusher:
             committed = self.pipeline.checkpoint.last_commit()
             settled = protocol.settle(state, committed, self._actor())
             if settled is not None:
-                # `commits/` may be those of a new query in the same folder: its metadata is older than they are.
+                # A new query in the folder has written its metadata before these `commits/`.
                 query_id = self.pipeline.checkpoint.query_id()
                 protocol.refuse_other_place(state, query_id, self.pipeline.checkpoint.url)
                 if not advance(self._store, state, settled):
@@ -167,7 +167,7 @@ class Flusher:
         return not is_due and self.pipeline.checkpoint.last_commit() == rest.committed
 
     def recheck(self) -> None:
-        """Let the next pass that begins read the state, whatever `commits/` has; called from another thread."""
+        """Let the next pass that begins read the state; called from another thread."""
         self._rest = None
 
     def interrupt(self) -> None:

@@ -246,7 +246,7 @@ def refuse_vanished(store: LogStore, checkpoint: Checkpoint) -> None:
     """
     if store.read(_FORMER) is not None:
         raise CorruptLog(
-            f"{store.url_of(_FORMER)} is there, and no state: the log is of a format before the first release",
+            f"{store.url_of(_FORMER)} is there, and no state: the log is of a former format",
             "Flush it with the version that wrote it, then start the query with a new checkpoint.",
         )
     if checkpoint.log_url() is None:
