@@ -338,8 +338,8 @@ def _few(names: Sequence[str], most: int = 5) -> str:
 
 
 _HOLDERS = """
-    SELECT l.relation::regclass || ' in mode ' || l.mode || ' by process ' || l.pid || ' of user ' || a.usename
-             || COALESCE(', application ' || NULLIF(a.application_name, ''), '')
+    SELECT l.relation::regclass || ' in mode ' || l.mode || ' by process ' || l.pid
+             || ' of user ' || a.usename || COALESCE(', application ' || NULLIF(a.application_name, ''), '')
              || COALESCE(', since ' || date_trunc('second', a.xact_start)::text, ''),
            'SELECT pg_terminate_backend(' || l.pid || ');'
     FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_stat_activity a USING (pid)

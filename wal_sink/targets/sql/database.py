@@ -234,7 +234,7 @@ class Database(ABC):
         return False
 
     def lock_holders(self, connection: Any) -> Sequence[LockHolder]:  # noqa: ARG002 -- as above
-        """Return sessions that hold locks on the table or on the ledger's, as far as the user may see them."""
+        """Return sessions that hold locks on the table or the ledger's, as far as the user may see them."""
         return ()
 
     def make_table(self, connection: Any, schema: pa.Schema) -> str:  # noqa: ARG002 -- for those that do

@@ -326,8 +326,10 @@ def server_warnings(connection: Connection) -> Iterator[str]:
 
 _MYSQL_HOLDERS = """
     SELECT p.id, p.user, t.trx_started
-    FROM information_schema.processlist p LEFT JOIN information_schema.innodb_trx t ON t.trx_mysql_thread_id = p.id
-    WHERE p.id <> CONNECTION_ID() AND (t.trx_rows_locked > 0 OR t.trx_tables_locked > 0 OR p.command = 'Sleep')
+    FROM information_schema.processlist p
+    LEFT JOIN information_schema.innodb_trx t ON t.trx_mysql_thread_id = p.id
+    WHERE p.id <> CONNECTION_ID()
+      AND (t.trx_rows_locked > 0 OR t.trx_tables_locked > 0 OR p.command = 'Sleep')
       AND p.db = COALESCE(%s, DATABASE())
     ORDER BY t.trx_started IS NULL, t.trx_started"""
 
