@@ -64,7 +64,7 @@ class Process:
             self._greenlet.switch()
 
 
-def take_turns(first: Process, second: Process, look: Callable[[], None]) -> None:
+def take_turns(first: Process, second: Process, look: Callable[[], object]) -> None:
     """Give them turns until both have ended.
 
     :param look: called whenever the turn changes.

@@ -14,7 +14,7 @@ import msgspec
 from wal_sink.admin.query import Query, actor, connected
 from wal_sink.errors import MissingManifest, WalSinkError
 from wal_sink.flush.flusher import Pipeline
-from wal_sink.flush.window import missing_segment, plan_of
+from wal_sink.flush.window import plan_of
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.manifest import Manifest
 from wal_sink.model.state import EpochManifest, GivenUp, State, Target
@@ -24,7 +24,7 @@ from wal_sink.protocol.flush_order import Step, decide
 from wal_sink.protocol.refusals import missing_manifest, went_back_apart
 from wal_sink.wal.location import named_target, refuse_other_log, refuse_vanished, store_errors
 from wal_sink.wal.manifests import ManifestChain
-from wal_sink.wal.segment import check_segment
+from wal_sink.wal.segment import check_segment, missing_segment
 from wal_sink.wal.states import newest
 
 Read = Callable[[int], None]

@@ -16,7 +16,7 @@ import pyarrow as pa
 from wal_sink.admin.query import Query, one_target
 from wal_sink.clock import iso
 from wal_sink.errors import MissingManifest, OptionError, WalSinkError
-from wal_sink.flush.window import missing_segment, plan_of
+from wal_sink.flush.window import plan_of
 from wal_sink.model import paths
 from wal_sink.model.manifest import Manifest, SegmentRef
 from wal_sink.model.plan import Column
@@ -24,7 +24,7 @@ from wal_sink.model.state import GivenUp, State, Target
 from wal_sink.text import printable
 from wal_sink.wal.location import store_errors
 from wal_sink.wal.manifests import ManifestChain
-from wal_sink.wal.segment import read_segment
+from wal_sink.wal.segment import missing_segment, read_segment
 
 EpochState = Literal[
     "flushed", "pending", "not checkpointed", "given up", "superseded", "damaged", "no manifest"
