@@ -19,14 +19,14 @@ from tests.iceberg.rest_server import RestCatalog
 from tests.iceberg.test_readers import ROWS, SCHEMA
 from tests.neighbours import Counted, Row
 from wal_sink.errors import SchemaMismatch, TargetUnavailable
-from wal_sink.model.ledger import Outcome
+from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.options import parse
 from wal_sink.targets.delta import DeltaTarget
 from wal_sink.targets.delta.columns import from_arrow, to_sql
 from wal_sink.targets.delta.options import DeltaOptions
 from wal_sink.targets.iceberg import IcebergTarget
 from wal_sink.targets.iceberg.options import IcebergOptions
-from wal_sink.testing.contracts.ledger import begin, begun_window, finish, row_of
+from wal_sink.testing.contracts.ledger import finish, following, row_of
 
 pytestmark = [pytest.mark.test_all, pytest.mark.spark, pytest.mark.timeout(1_200)]
 
@@ -131,7 +131,6 @@ def test_an_iceberg_table(spark: SparkSql, options: dict[str, str], counted: Cou
             ),
             f"CALL lake.system.remove_orphan_files(table => '{name}')",
         ):
-            running.begin()
             receipts = running.stage(ROWS)
             spark.rows(statement)
             assert running.commit(receipts) is Outcome.APPLIED, statement
@@ -151,12 +150,14 @@ class Upserting(delta.Query):
         return DeltaTarget(parse(options, DeltaOptions))
 
 
-def staged(query: delta.Query, *rows: tuple[str, int]) -> tuple[Any, tuple[bytes, ...]]:
-    """Begin the next epoch and stage its rows."""
-    window = begun_window(row_of(query.session).flushed + 1)
-    assert begin(query.session, window) is Outcome.APPLIED
-    query.session.start(window)
-    return window, query.stage(delta.batch(rows))
+def staged(query: delta.Query, *rows: tuple[str, int]) -> tuple[LedgerRow, tuple[bytes, ...]]:
+    """Stage rows of the next epoch; return the ledger row as it was seen, and the receipts."""
+    return row_of(query.session), query.stage(delta.batch(rows))
+
+
+def commit(query: delta.Query, seen: LedgerRow, receipts: tuple[bytes, ...]) -> Outcome:
+    """Finish the next epoch."""
+    return finish(query.session, seen, following(seen), receipts)
 
 
 @pytest.mark.parametrize("kind", [delta.Query, Upserting])
@@ -176,19 +177,18 @@ def test_a_delta_table(spark: SparkSql, tmp_path: Path, kind: Any, counted: Coun
     for i, statement in enumerate(
         (f"OPTIMIZE {table}", merge, f"VACUUM {table}", f"DELETE FROM {table} WHERE k = 'b'")
     ):
-        window, receipts = staged(query, (f"n{i}", i))
+        seen, receipts = staged(query, (f"n{i}", i))
         spark.rows(statement)
-        assert finish(query.session, window, receipts) is Outcome.APPLIED, statement
+        assert commit(query, seen, receipts) is Outcome.APPLIED, statement
         expected[f"n{i}"] = i
     expected |= {"mine": 7, "a": 8}
     del expected["b"]
     # Without its time of grace VACUUM deletes what is staged: it is staged again, and committed.
-    window, receipts = staged(query, ("late", 9))
+    seen, receipts = staged(query, ("late", 9))
     spark.rows(f"VACUUM {table} RETAIN 0 HOURS")
     with pytest.raises(TargetUnavailable, match="All rows are staged again"):
-        finish(query.session, window, receipts)
-    query.session.start(window)
-    assert finish(query.session, window, query.stage(delta.batch([("late", 9)]))) is Outcome.APPLIED
+        commit(query, seen, receipts)
+    assert commit(query, *staged(query, ("late", 9))) is Outcome.APPLIED
     expected["late"] = 9
 
     read = [
@@ -207,7 +207,7 @@ def test_a_delta_table(spark: SparkSql, tmp_path: Path, kind: Any, counted: Coun
     said = {each.get("userMetadata"): each.get("isBlindAppend") for each in history}
     blind = None if kind is Upserting else True
     for epochs in (f"wal_sink: epochs {n} to {n}" for n in range(6)):
-        assert (said[f"{epochs} begin"], said[epochs]) == (True, blind)
+        assert said[epochs] == blind
 
 
 def statements(error: SchemaMismatch) -> list[str]:
@@ -258,7 +258,7 @@ def test_upserts_beside_delta_spark_double_no_row(
             spark.rows(statement)
         upsert(v + 1)
     assert query
-    assert row_of(query.session).flushed == (3 if made_by == "sink" else 2)
+    assert row_of(query.session).epoch == (3 if made_by == "sink" else 2)
     assert spark.rows(f"SELECT k, v FROM {table} ORDER BY k") == [
         {"k": "a", "v": 3},
         {"k": "b", "v": 0},

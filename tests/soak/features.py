@@ -2,7 +2,7 @@
 
 Features: `batch_writer` in output mode update, upserts and deletes by row, an update in place of an insert,
 times of expiry, quarantine by the tasks and in the flush, text as varint and decimal and binary as uuid,
-columns of other names, a table that grows under the query.
+columns of other names, an epoch column, a table that grows under the query.
 """
 
 from __future__ import annotations

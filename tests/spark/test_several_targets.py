@@ -82,8 +82,7 @@ class Bank:
         """Return how many files the lake has, and how many commits have added rows."""
         table = DeltaTable(self._lake)
         said = [commit.get("userMetadata", "") for commit in table.history()]
-        adding = (words for words in said if words.startswith("wal_sink: epochs "))
-        return len(table.file_uris()), sum(not words.endswith("begin") for words in adding)
+        return len(table.file_uris()), sum(words.startswith("wal_sink: epochs ") for words in said)
 
 
 def whole(rows: Bookings) -> Bookings:

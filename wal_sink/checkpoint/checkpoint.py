@@ -158,15 +158,6 @@ class Checkpoint:
                 continue  # purged since it was listed
         return -1
 
-    def next_epoch(self) -> int:
-        """Return the epoch with which a run that starts goes on.
-
-        Spark runs the newest epoch that is planned and not checkpointed. Where `commits/` was set back and
-        `offsets/` was not, that is not the one after the last commit: those between are not computed again.
-        """
-        planned = max(_epochs(self._backend.list("offsets/")), default=-1)
-        return max(planned, self.last_commit() + 1)
-
     def committing_offsets(self, epoch: int) -> Offsets:
         """Read `offsets/<epoch>` of an epoch that Spark is committing.
 

@@ -30,7 +30,7 @@ STREAM_EXECUTION = (  # moved between minor versions
 )
 STREAM_EXECUTION_METHODS = {
     *("resolvedCheckpointRoot", "sink", "logicalPlan", "sources", "state", "trigger"),
-    *("lastProgress", "queryExecutionThread", "outputMode"),
+    "outputMode",
 }
 MICRO_BATCH_EXECUTION, INITIALIZING, TERMINATED = (
     tuple(name.replace("StreamExecution", beside) for name in STREAM_EXECUTION)

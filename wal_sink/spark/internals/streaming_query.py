@@ -225,25 +225,6 @@ def stop(query: StreamingQuery) -> None:
         query.stop()
 
 
-@without_jvm(None)
-def last_commit(query: StreamingQuery) -> int | None:
-    """Return the last epoch that a run has checkpointed, or had found checkpointed; None: Spark tells none.
-
-    Spark keeps the progress of the last trigger; in an idle query it is about the epoch that comes next.
-    """
-    progress = query._jsq.lastProgress()
-    if progress is None:
-        return None
-    wrote = progress.durationMs().containsKey("commitOffsets")
-    return int(progress.batchId()) - (0 if wrote else 1)
-
-
-@without_jvm(True)
-def has_ended(query: StreamingQuery) -> bool:
-    """Whether a run can write nothing any more: its thread has ended, or the JVM does not answer."""
-    return not query._jsq.streamingQuery().queryExecutionThread().isAlive()
-
-
 @without_jvm(())
 def running_queries(spark: SparkSession) -> Sequence[StreamingQuery]:
     """Return the session's active queries; none when the session is stopped or its JVM is gone."""
