@@ -110,6 +110,7 @@ def test_dead_target_is_given_up(two: Job) -> None:
     )
     assert two.command("flush").document["target"] == "left"
     assert two.refused("give-up", "--epoch", 0, "--target", "right", "--yes") == (2, "OptionError")
+    assert two.refused("set-mark", "--to", 0, "--target", "right", "--yes") == (2, "OptionError")
     two.names = ("left",)
     batches(two, 2)
     assert two.command("flush").code == 0

@@ -169,7 +169,8 @@ class FlushCommand:
             progress(self._tally.epochs, total)
             if done.idle:
                 why = done.why
-            elif was_past:  # one more pass trims, if the query does not go on
+            elif was_past and self._tally.is_past(goal):
+                # After one more pass, which trims; a target that went back is not past the goal.
                 why = "everything that was checkpointed at the start is flushed"
             return bool(why)
 

@@ -201,8 +201,8 @@ class SetMark(NamedTuple):
         return (
             f"Target {name} has {has}. From now on it counts as having every epoch up to {epoch}, and the"
             f" flush goes on with epoch {epoch + 1}. Rows of earlier epochs that it lacks are not written."
-            " Rows of later epochs that it has come again, and where each row is added, they are then there"
-            " twice."
+            " Rows of later epochs that it has come again: where rows are added, or elements to lists that"
+            " are not frozen, they are then there twice."
         )
 
     @store_errors()
@@ -240,6 +240,11 @@ def plan_set_mark(query: Query, epoch: int, name: str) -> SetMark:
     """
     state, committed = query.settled()
     target = one_target(state, name)
+    if target.given_up:
+        raise OptionError(
+            f"Target {target.name} was given up, and gets nothing more.",
+            "Start the query once without it, and then with it.",
+        )
     (pipeline,) = query.pipelines(state, target.name)
     refuse_flusher(query.store, target.name)
     last = min(committed, state.last.epoch)
@@ -254,7 +259,10 @@ def plan_set_mark(query: Query, epoch: int, name: str) -> SetMark:
     if seen is not None:
         refuse_other_log(state, target, seen)
     chain = ManifestChain(query.store).chain(state, epoch)
-    return SetMark(query, pipeline, seen, row_at(state, epoch, chain), chain)
+    row = row_at(state, epoch, chain)
+    if seen is not None and seen.epoch == epoch:
+        row = row._replace(sending=seen.sending)  # rows of the next epoch were sent so often
+    return SetMark(query, pipeline, seen, row, chain)
 
 
 def refuse_flusher(store: LogStore, target: str) -> None:
