@@ -23,7 +23,7 @@ from tests.soak.changes import is_bad, is_long
 
 _ON_ITS_WAY_S = 32
 """Seconds that a request may be on its way: to a node that stands still for 20, on a machine with more to do.
-A life is longer by that time, see docs/protocol/targets.md#lives."""
+A life is longer by that time, see docs/protocol/README.md#where-cassandra-differs."""
 
 Key = tuple[int, ...]
 KEYS = {"customers": ("day", "customer_id")}
