@@ -228,6 +228,18 @@ def test_log_that_was_moved_is_adopted(job: Job, tmp_path: Path) -> None:
     assert job.rows() == rows_of(0, 1, 2, 3, 4)
 
 
+def test_count_of_sendings_outlives_a_repair(job: Job) -> None:
+    """Else elements of a list were sent again with timestamps that they have had."""
+    job.execute("UPDATE wal_sink_ledger SET digest = digest || '+3'")
+    job.move("moved")
+    assert job.command("adopt", "--yes").code == 0
+    assert job.command("set-mark", "--to", 1, "--yes").code == 0
+    (digest,) = job.execute("SELECT digest FROM wal_sink_ledger")[0]
+    assert str(digest).endswith("+3")
+    assert job.command("flush").code == 0
+    assert job.rows() == rows_of(0, 1, 2, 3, 4)
+
+
 def test_copy_that_is_adopted_fences_the_original(job: Job) -> None:
     """Both have a log of their own."""
     shutil.copytree(job.folder / "checkpoint", job.folder / "copy")

@@ -145,7 +145,7 @@ def _obstacles(
     fields: Sequence[Mapping[str, Any]], properties: Mapping[str, str], features: Collection[str]
 ) -> Iterator[tuple[str, str]]:
     another = "Write to a table without it; a query of your own can go on from there."
-    leave = f"{another} What is pending for this one goes to a URL by wal-sink skip."
+    leave = f"{another} What is pending for this one: `wal-sink give-up CHECKPOINT --epoch EPOCH`."
     if properties.get(_MAPPING, "none") != "none":
         yield (
             f"its columns have other names in its files ({_MAPPING})",
