@@ -9,6 +9,8 @@ import pytest
 
 from state_backends import StateBackend, open_backend
 from tests.protocol.engine import World, in_memory, until_idle
+from wal_sink.admin.query import Query
+from wal_sink.admin.repair import plan_give_up
 from wal_sink.checkpoint import checkpoint
 from wal_sink.errors import Fenced
 from wal_sink.testing.faults import Faults, FaultyBackend
@@ -88,3 +90,25 @@ def test_checkpoint_is_synced_in_the_order_of_spark(
     monkeypatch.setattr(checkpoint, "_sync", sync)
     run.publish([("b", 2)])
     assert synced == ["commits/0", "offsets/1"]
+
+
+def test_epoch_given_up_as_missing_is_durable_in_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a power loss takes what Spark has completed, and the log is ahead of the checkpoint for good."""
+    place, synced = tmp_path / "checkpoint", list[str]()
+    world = World(open_backend(str(place)), open_backend(str(tmp_path / "log")))
+    run = world.run()
+    run.batch([("a", 1)])
+    run.write_offsets()
+    run.write_commit([])
+
+    def sync(path: Path) -> bool:
+        if path.is_file():
+            synced.append(str(path.relative_to(place)))
+        return path.exists()
+
+    monkeypatch.setattr(checkpoint, "_sync", sync)
+    query = Query(world.query_id, checkpoint.Checkpoint(world.checkpoint), world.store)
+    plan_give_up(query, 1, "").carry_out()
+    assert synced == ["commits/0", "offsets/1", "commits/1"]

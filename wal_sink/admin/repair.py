@@ -78,7 +78,12 @@ class GiveUp(NamedTuple):
 
     def _publish(self, manifest: Manifest) -> State:
         store, committed = self.query.store, self.query.checkpoint.last_commit()
-        path = paths.MANIFEST.path(paths.ManifestName(manifest.epoch, manifest.run_id))
+        epoch = manifest.epoch
+        path = paths.MANIFEST.path(paths.ManifestName(epoch, manifest.run_id))
+        # As a run does, in the order in which Spark wrote them.
+        self.query.checkpoint.make_durable(
+            [f"commits/{epoch - 1}", f"offsets/{epoch}", f"commits/{epoch}"]
+        )
         create_manifest(store, path, manifest)
         made = manifest.as_epoch(path, manifest_digest(manifest.to_file()))
 
