@@ -13,6 +13,7 @@ from wal_sink.admin.query import Query
 from wal_sink.admin.repair import plan_give_up
 from wal_sink.checkpoint import checkpoint
 from wal_sink.errors import Fenced
+from wal_sink.progress.status import read_status
 from wal_sink.testing.faults import Faults, FaultyBackend
 from wal_sink.wal.states import newest
 from wal_sink.wal.store import LogStore
@@ -112,3 +113,16 @@ def test_epoch_given_up_as_missing_is_durable_in_the_checkpoint(
     query = Query(world.query_id, checkpoint.Checkpoint(world.checkpoint), world.store)
     plan_give_up(query, 1, "").carry_out()
     assert synced == ["commits/0", "offsets/1", "commits/1"]
+
+
+def test_log_whose_targets_are_all_given_up_is_trimmed(world: World) -> None:
+    """No target gets the epochs, so nothing waits for them, and the log stays bounded."""
+    run = world.run()
+    run.batch([("a", 1)])
+    query = Query(world.query_id, checkpoint.Checkpoint(world.checkpoint), world.store)
+    plan_give_up(query, None, "memory").carry_out()
+    run.batch([("b", 2)])
+    world.flush()
+    assert not world.log_backend.list("manifests/")
+    status = read_status(query.checkpoint, world.store)
+    assert (status.pending_epochs, status.given_up) == (0, ("memory",))

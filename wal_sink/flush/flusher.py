@@ -188,6 +188,7 @@ class Flusher:
         """Bring the target one step further: compare its ledger row with the state, and act."""
         target = state.target(self._name)
         if target is None or target.given_up:
+            self._trim(state)  # else nobody would, if all targets of the log were given up
             return self._idle(f"the log has no target {self._name}, or the target was given up")
         self.mark = target.mark.epoch
         if committed < target.first:

@@ -42,13 +42,14 @@ class Backlog(NamedTuple):
 def backlog_of(state: State, target: Target, committed: int) -> Backlog:
     """Count what a target lacks.
 
-    An epoch that Spark has completed and that the log lacks counts as an epoch without rows.
+    An epoch that Spark has completed and that the log lacks counts as an epoch without rows. A target that
+    was given up lacks nothing.
 
     :param committed: the last epoch of `commits/`.
     """
     mark, last = target.mark, state.last
     flushed = mark.epoch if mark.epoch >= target.first else -1
-    if committed <= mark.epoch:
+    if committed <= mark.epoch or target.given_up:
         return Backlog(committed, flushed, 0, 0, 0, None)
     sums = last.sums if committed >= last.epoch else last.predecessor.sums
     epochs = committed - mark.epoch
