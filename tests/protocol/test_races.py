@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from state_backends import StateBackend, open_backend
-from tests.protocol.engine import World, in_memory, until_idle
+from tests.protocol.engine import World, until_idle
 from wal_sink.admin.query import Query
 from wal_sink.admin.repair import plan_give_up
 from wal_sink.checkpoint import checkpoint
@@ -20,25 +20,27 @@ from wal_sink.wal.store import LogStore
 
 
 class Interrupted(FaultyBackend):
-    """A store that lets another process act once, before the first listing of a folder."""
+    """A store that lets another process act once, before the first listing of a folder or read of a file."""
 
-    def __init__(self, backend: StateBackend, folder: str, act: Callable[[], object]) -> None:
+    def __init__(self, backend: StateBackend, path: str, act: Callable[[], object]) -> None:
         super().__init__(backend, Faults())
-        self._folder, self._act = folder, act
+        self._path, self._act = path, act
         self._acted = False
 
-    def list(self, prefix: str = "") -> list[str]:
-        """List a folder; before the one that is meant, let the other process act."""
-        if prefix == self._folder and not self._acted:
+    def _let_act(self, path: str) -> None:
+        if path == self._path and not self._acted:
             self._acted = True
             self._act()
+
+    def list(self, prefix: str = "") -> list[str]:
+        """List a folder."""
+        self._let_act(prefix)
         return super().list(prefix)
 
-
-@pytest.fixture
-def world() -> World:
-    """A new query in memory."""
-    return World(*in_memory())
+    def read(self, path: str) -> bytes:
+        """Read a file."""
+        self._let_act(path)
+        return super().read(path)
 
 
 def test_log_made_between_two_listings_is_no_lost_state(world: World) -> None:
@@ -47,6 +49,14 @@ def test_log_made_between_two_listings_is_no_lost_state(world: World) -> None:
     state = newest(LogStore(backend))
     assert state is not None
     assert state.last.epoch == 0
+
+
+def test_log_made_as_the_checkpoint_is_read_has_not_vanished(world: World) -> None:
+    """The flusher finds no state, and then the name of the log that the first run has just made."""
+    place = checkpoint.Checkpoint.LOG_URL
+    world.checkpoint = Interrupted(world.checkpoint, place, lambda: world.run().batch([("a", 1)]))
+    world.flush()
+    assert world.flushed() == {"a": 1}
 
 
 def test_flusher_with_an_old_ledger_row_reads_it_again(world: World) -> None:

@@ -167,13 +167,8 @@ class Publisher:
             begins_after = self._begins_after
             if begins_after is None:
                 begins_after = self._checkpoint.last_commit()
-            made = protocol.create(
-                opening,
-                uuid.uuid4().hex,
-                begins_after,
-                self._store.list(paths.MANIFEST.folder),
-                self._actor(),
-            )
+            made = protocol.create(opening, uuid.uuid4().hex, begins_after, (), self._actor())
+            # `update` refuses a log that has manifests and no state.
             update(self._store, lambda there: made if there is None else None)
         self._checkpoint.create_log_url(self._store.url)
         refuse_other_log(self._store, self._checkpoint)

@@ -242,6 +242,8 @@ def refuse_other_log(store: LogStore, checkpoint: Checkpoint) -> None:
 def refuse_vanished(store: LogStore, checkpoint: Checkpoint) -> None:
     """Refuse a log without a state that the checkpoint names: a new one would begin after what was pending.
 
+    The caller has found no state. It is read again: the first run may have made the log since.
+
     :raises CorruptLog: the first run has made the log, and it is gone; or the log is of the former format.
     """
     if store.read(_FORMER) is not None:
@@ -249,7 +251,7 @@ def refuse_vanished(store: LogStore, checkpoint: Checkpoint) -> None:
             f"{store.url_of(_FORMER)} is there, and no state: the log is of a former format",
             "Flush it with the version that wrote it, then start the query with a new checkpoint.",
         )
-    if checkpoint.log_url() is None:
+    if checkpoint.log_url() is None or newest(store) is not None:
         return
     raise CorruptLog(
         f"{checkpoint.url} has the log {store.url}, and there is none: it was deleted or moved, or its file"
