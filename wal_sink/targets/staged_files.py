@@ -1,7 +1,7 @@
 """Sessions whose rows wait in Parquet files that no version of a table names, until a commit adds them.
 
 What the targets on table formats have in common: rows wait in memory and become files under receipts; a look
-at the table as it is; and the commit, which is tried anew where other writers were quicker. A commit names
+at the table as it is; and the commit, which is tried again where other writers were quicker. A commit names
 its conditions: the ledger row that was seen, and the table's shape for which the files were written.
 """
 
@@ -33,7 +33,7 @@ MOST_WAITING_BYTES = 128 * 1024 * 1024
 _BATCH_BYTES = 4_096
 """What a batch takes in memory beside its values."""
 _TRIES = 8
-"""How often a commit goes around those of other writers; then the flush tries it anew."""
+"""How often a commit goes around those of other writers; then the flush tries it again."""
 _PAUSE_S = 0.05
 """Before the second try, at most; twice as long before each one after it."""
 _CHANCE = random.SystemRandom()
@@ -165,7 +165,7 @@ class StagedFileSession(StagedSession, Generic[T, R]):
         self._kind, self._is_conflict = kind, is_conflict
         self._looked: T | None = None
         self._stages: dict[str, Stage[R]] = {}
-        """By the keys of the plans; empty after each `drain`: the next share looks at the table anew."""
+        """By the keys of the plans; empty after each `drain`: the next share reads the table again."""
 
     @abstractmethod
     def _opened(self) -> T:
@@ -270,9 +270,9 @@ class StagedFileSession(StagedSession, Generic[T, R]):
     ) -> Outcome:
         """Ask for a commit until it is one, or cannot be.
 
-        :param ask: for it, once, upon the look by which the ledger row was seen.
-        :param met: looks anew, and says what became of a commit that was called a conflict; None: it may be
-            asked for again, upon this look.
+        :param ask: for it, once, on the version of the table from which the ledger row was read.
+        :param met: reads the table again; returns what became of a commit that was called a conflict. None:
+            it may be asked for again, on this version.
         :raises Exception: of the table's client, which would come again.
         """
         outcome = Outcome.CONFLICT

@@ -95,7 +95,7 @@ class LedgerFiles:
                 self._files.delete(self._path(number))
 
     def lost(self) -> CorruptLog:
-        """Return the error for a row whose file is gone for good."""
+        """Return the error for a row whose file is lost."""
         return CorruptLog(
             f"The Delta table's log points to a ledger row of query {self._query_id} whose file in"
             " _wal_sink/ is gone",
@@ -203,7 +203,7 @@ class DeltaSession(StagedFileSession[Table, DeltaReceipt]):
         delta-rs repeats a request whose answer was lost, and then meets its own commit; meanwhile another
         flusher may have moved the row on. Only the table's log tells that from a commit that came too late.
 
-        :param since: the version upon which the commit was asked for.
+        :param since: the version on which the commit was asked for.
         """
         table = self._refreshed()
         if table.transaction_version(self._ledger.app_id) == seen.number:
@@ -260,8 +260,7 @@ class DeltaSession(StagedFileSession[Table, DeltaReceipt]):
             raise OptionError(
                 f"Rows whose time is {event} were published for {self._options.path}, and {EVENT_COLUMN} is"
                 f" {now or 'not given'}",
-                "Set it back until they are flushed. Then it may change; start `wal-sink flush --follow`"
-                " anew.",
+                "Set it back until they are flushed. Then it may change; restart `wal-sink flush --follow`.",
             )
         return DeltaStage(table, plan, merged=bool(self._options.keys))
 

@@ -148,7 +148,7 @@ class Sender:
             self._acknowledgements += ended.acknowledged
             self._taken = ended.last
         for failed in ended.failed:
-            # A node has forgotten the statement: the driver prepares it anew for a future alone.
+            # A node has forgotten the statement: the driver prepares it again for a future alone.
             is_unknown = ended.is_pipelined and isinstance(failed.error, PreparedQueryNotFound)
             if is_unknown or (self.in_flight and was_not_sent(failed.error)):
                 self._unsent.append(failed.request)
@@ -163,7 +163,7 @@ class Sender:
         self._warn()
         try:
             while not self._is_recovered():
-                pass  # some were acknowledged: patience begins anew
+                pass  # some were acknowledged: patience begins again
         except Exception as error:
             left, suspect = len(self._failures), self.refusals.suspect
             self._clear()  # the caller writes everything again

@@ -87,7 +87,7 @@ class Writer:
 
         :raises SchemaMismatch: the table is no longer what the plan says, or hides what is written.
         :raises TargetRefused: the server refuses a row, which is named.
-        :raises TargetUnavailable: no acknowledgement for a while, or the table was created anew.
+        :raises TargetUnavailable: no acknowledgement for a while, or the table was created again.
         :raises Exception: of the driver, when trying again cannot help.
         """
         self._drift.check(now=False)
@@ -134,10 +134,10 @@ class Writer:
         return bound(request, (each.prepared for of in plans for each in of.statements.known()))
 
     def _lives(self, plan: CassandraPlan, rows: Stamped) -> Ints | None:
-        """Return the seconds that are left of the rows' lives now; None: they live for ever."""
+        """Return the seconds of TTL that the rows have left now; None: they never expire."""
         default_ttl_s, now_s = self._drift.default_ttl_s(plan), self._clock.now_s
         found = (each.seconds_left(rows, plan, now_s, default_ttl_s) for each in FEATURES)
-        return next((lives for lives in found if lives is not None), None)
+        return next((ttl for ttl in found if ttl is not None), None)
 
     def prepare(self, plan: Plan) -> PreparedPlan:
         """Compare a plan with its table, once, as `write` does before the first rows."""
@@ -201,9 +201,9 @@ def _lowest_us(prepared: PreparedPlan, rows: Slice) -> int:
 
 
 class WriteClock:
-    """The second from which lives are counted: the earlier one of this host's and of a node's.
+    """The second from which TTLs are counted: the earlier one of this host's and of a node's.
 
-    A life that ends too early is a loss, and stays one: so one clock that is ahead does not end any.
+    A row that expires too early is lost: so one clock that is ahead expires none.
 
     :param ask: returns a node's time, microseconds since 1970; None: the server has no such function.
     :param clock_us: this host's, microseconds since 1970.
