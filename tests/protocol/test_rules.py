@@ -16,7 +16,7 @@ import pytest
 from state_backends import open_backend
 from tests.protocol import raw
 from tests.protocol.damaged import EPOCHS, delete_manifest, fill, give_up
-from tests.protocol.engine import World, flush, in_memory, until_idle
+from tests.protocol.engine import Run, World, flush, in_memory, until_idle
 from tests.protocol.interleave import Process, Turns
 from tests.protocol.operations import At
 from tests.protocol.operators import edit, stops
@@ -84,6 +84,22 @@ def test_states_of_two_processes_have_one_order(world: World) -> None:
     run.write_commit([[("b", 1)]])
     flush(flusher)
     assert world.flushed() == {"a": 0, "b": 1}
+
+
+@pytest.mark.rule("state")
+def test_run_superseded_in_its_publish_is_fenced(world: World) -> None:
+    """Another run opens and publishes between the older one's read of the state and its change."""
+    newer: list[Run] = []
+
+    def supersede() -> None:
+        newer.append(world.run())
+        newer[0].publish([("b", 2)])
+
+    older = world.run(At("create state/", supersede, 4)).batches([("a", 0)])
+    with pytest.raises(errors.Fenced):
+        older.publish([("b", 1)])
+    newer[0].write_commit([[("b", 2)]])
+    assert world.flushed() == {"a": 0, "b": 2}
 
 
 @pytest.mark.rule("state")
