@@ -122,7 +122,8 @@ def test_damaged_segment_of_refused_rows_stops_the_flush(change: bytes | None) -
     """Before the ledger row moves: what is trimmed then would be the only copy."""
     world = QuarantiningWorld()
     world.run().batch([("a", 1), (REFUSED, 2)])
-    edit(world.log_backend, world.log_backend.list("segments/")[-1], change)
+    (manifest,) = raw.objects(world.log_backend, "manifests/").values()
+    edit(world.log_backend, manifest["refused"][0]["path"], change)
     stopped = stops(world)
     assert isinstance(stopped, errors.MissingSegment if change is None else errors.CorruptLog)
     assert world.row.epoch == -1
