@@ -10,7 +10,7 @@ import pytest
 
 from tests.iceberg.conftest import load, make_table, query, read
 from tests.iceberg.rest_server import RestCatalog
-from tests.iceberg.test_target_contract import TestIceberg as Contract
+from tests.iceberg.test_target_contract import IcebergContract
 from wal_sink.model.ledger import Outcome
 from wal_sink.options import parse
 from wal_sink.targets.iceberg import IcebergTarget
@@ -36,7 +36,7 @@ def options(server: RestCatalog) -> dict[str, str]:
 
 
 @pytest.mark.test_all
-class TestRest(Contract):
+class TestRest(IcebergContract):
     """The whole suite, which `TestIceberg` asks of a SQL catalog."""
 
     @pytest.fixture

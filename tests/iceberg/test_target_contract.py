@@ -23,21 +23,10 @@ from wal_sink.testing.contracts.staged import StagedContract
 pytestmark = pytest.mark.long
 
 
-class TestIceberg(StagedContract, RestartContract):
-    """A table without partitions."""
+class IcebergContract(StagedContract):
+    """A table of any catalog."""
 
     most_kills = 6
-    partition_by: tuple[tuple[str, Any], ...] = ()
-
-    @pytest.fixture
-    def target(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> IcebergTarget:
-        options = catalog_options(tmp_path)
-        make_table(options, WITH_DOUBLE, self.partition_by)
-        self.power = IcebergPower(monkeypatch, tmp_path)
-        return IcebergTarget(parse(options, IcebergOptions))
-
-    def restart(self, target: Target) -> None:
-        self.power.lose()
 
     def _read(self, target: Target) -> list[dict[str, Any]]:
         assert isinstance(target, IcebergTarget)
@@ -64,3 +53,17 @@ class TestIceberg(StagedContract, RestartContract):
             raise CommitFailedException("it met itself")
 
         patch.setattr(Table, "_do_commit", commit)
+
+
+class TestIceberg(IcebergContract, RestartContract):
+    """A table without partitions."""
+
+    @pytest.fixture
+    def target(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> IcebergTarget:
+        options = catalog_options(tmp_path)
+        make_table(options, WITH_DOUBLE)
+        self.power = IcebergPower(monkeypatch, tmp_path)
+        return IcebergTarget(parse(options, IcebergOptions))
+
+    def restart(self, target: Target) -> None:
+        self.power.lose()
