@@ -147,7 +147,8 @@ def _programs() -> Programs:
         for name in ("mariadbd", "mariadb-install-db")
     ]
     if all(found) and os.environ.get("WAL_SINK_TEST_MARIADB") != "maven":
-        return Programs(*(Path(str(each)) for each in found))
+        server, install = (Path(str(path)) for path in found)
+        return Programs(server, install)
     if platform.machine() != "x86_64":
         pytest.skip(f"MariaDB is not installed, and Maven has none for {platform.machine()}")
     try:
