@@ -14,11 +14,11 @@ from wal_sink.errors import SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import Outcome
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget, session
 from wal_sink.targets.cassandra.driver.connection import connect
-from wal_sink.targets.cassandra.fitness import read_server
+from wal_sink.targets.cassandra.fitness import SETTING, read_server
 from wal_sink.targets.cassandra.row_plan import TableName
 from wal_sink.targets.cassandra.session import ledger_id
 from wal_sink.targets.cassandra.table import TableMetadata, read_table
-from wal_sink.testing.contracts.ledger import create, finish, first_row
+from wal_sink.testing.contracts.ledger import create, first_row
 from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = pytest.mark.cassandra
@@ -48,18 +48,17 @@ def options(node: Node, keyspace: str, **given: str) -> CassandraOptions:
     "level",
     ["ONE", "TWO", "THREE", "QUORUM", "ALL", "LOCAL_ONE", "LOCAL_QUORUM", "EACH_QUORUM"],
 )
-def test_a_start_at_every_level(cassandra: Node, shared: str, level: str) -> None:
+def test_start_at_every_level(cassandra: Node, shared: str, level: str) -> None:
     """Also those that ask for more replicas than a node's own tables have: one."""
     target = CassandraTarget(options(cassandra, shared, consistencyLevel=level))
     plan = target.plan(SCHEMA, "k")
     with target.connect(level) as session:
         assert session.read() is None
-        outcome = finish(session, None, first_row(level))
-        if level in ("TWO", "THREE"):  # the keyspace has one replica
-            assert outcome is Outcome.UNKNOWN
-        else:
-            assert outcome is Outcome.APPLIED
-            assert session.read() == first_row(level)
+        row = first_row(level)
+        is_served = level not in ("TWO", "THREE")  # the keyspace has one replica
+        outcome = session.finish(None, row)
+        assert outcome is (Outcome.APPLIED if is_served else Outcome.UNKNOWN)
+        assert not is_served or session.read() == row
     assert [column.name for column in plan.columns] == ["id"]
 
 
@@ -71,7 +70,7 @@ def id_of(node: Node, keyspace: str, table: str) -> object:
     return row.id
 
 
-def test_a_table_is_read_from_one_node(
+def test_table_is_read_from_one_node(
     cassandra: Node, shared: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the one that answers first: another one may lag behind, and have the table without its columns."""
@@ -90,14 +89,14 @@ def test_a_table_is_read_from_one_node(
     assert {*asked[1:]} == {node}
 
 
-def test_the_ledgers_id(cassandra: Node, shared: str) -> None:
+def test_ledgers_id(cassandra: Node, shared: str) -> None:
     """Chosen by its name: starts at the same time on several nodes make one table."""
     name = options(cassandra, shared, ledgerTable="Led").ledger
     CassandraTarget(options(cassandra, shared, ledgerTable="Led")).plan(SCHEMA, "k")
     assert id_of(cassandra, *name) == ledger_id(name)
 
 
-def test_a_ledger_that_is_made_again_is_empty(cassandra: Node, shared: str) -> None:
+def test_ledger_that_is_made_again_is_empty(cassandra: Node, shared: str) -> None:
     """The table has the id of the one that was dropped, and nothing of its rows."""
     target = CassandraTarget(options(cassandra, shared, ledgerTable="again"))
     for _ in range(2):
@@ -109,7 +108,7 @@ def test_a_ledger_that_is_made_again_is_empty(cassandra: Node, shared: str) -> N
         cassandra.execute(f"DROP TABLE {shared}.again")
 
 
-def test_a_server_that_takes_no_id(
+def test_server_that_takes_no_id(
     cassandra: Node,
     shared: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -124,7 +123,7 @@ def test_a_server_that_takes_no_id(
     assert id_of(cassandra, *name) != ledger_id(name)
 
 
-def test_a_node_that_lacks_the_keyspace_has_no_say_about_ids(
+def test_node_that_lacks_the_keyspace_has_no_say_about_ids(
     cassandra: Node,
     shared: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -152,11 +151,12 @@ def test_what_the_node_says_of_itself(cassandra: Node, shared: str) -> None:
         server = read_server(connection.session)
     assert server.release_version.startswith("5.0")
     assert shared in server.keyspaces
-    # None: its cassandra.yaml does not name the mode.
-    assert server.compatibility in ("CASSANDRA_4", "UPGRADING", "NONE", None)
+    query = f"SELECT value FROM system_views.settings WHERE name = '{SETTING}'"
+    (setting,) = cassandra.execute(query)
+    assert server.compatibility == setting.value
 
 
-def test_a_server_that_cannot_keep_a_ledger(cassandra: Node, shared: str) -> None:
+def test_server_that_cannot_keep_a_ledger(cassandra: Node, shared: str) -> None:
     """Planner and flusher refuse it before anything is created or written.
 
     The node is made known as Amazon Keyspaces by a keyspace that only that service has.

@@ -123,8 +123,8 @@ def test_what_is_said_of_the_row() -> None:
 def looked(
     bad: set[int], error: Exception, count: int = 600, *, takes_others: bool = False
 ) -> tuple[list[int], int | None, list[list[int]]]:
-    """Return which rows of a request are passed over, their number, and what was sent."""
-    passed: list[int] = []
+    """Return which rows of a request are skipped, their number, and what was sent."""
+    skipped: list[int] = []
     sent: list[list[int]] = []
 
     def send(request: Any) -> Exception | None:
@@ -132,23 +132,23 @@ def looked(
         return error if bad.intersection(sent[-1]) else None
 
     refusals = Refusals(lambda request: f"row {keys(request)}", send, lambda: takes_others)
-    refusals.on_refused = lambda request, _: passed.extend(keys(request))
-    return passed, refusals.look(encoded(*range(count)), error), sent
+    refusals.on_refused = lambda request, _: skipped.extend(keys(request))
+    return skipped, refusals.look(encoded(*range(count)), error), sent
 
 
 @pytest.mark.parametrize("error", [failure(0), InvalidRequest("Cannot index value of size 70000")])
-def test_every_refused_row_is_passed_over_and_every_other_one_sent(error: Exception) -> None:
-    """In one look: a row costs its bisection, and those behind it wait no longer (rule 24)."""
+def test_every_refused_row_is_skipped_and_every_other_one_sent(error: Exception) -> None:
+    """In one look: a row costs its bisection, and those behind it wait no longer."""
     bad = {0, 7, 300, 599}
-    passed, number, sent = looked(bad, error)
-    assert (sorted(passed), number) == (sorted(bad), len(bad))
+    skipped, number, sent = looked(bad, error)
+    assert (sorted(skipped), number) == (sorted(bad), len(bad))
     taken = {key for part in sent if not bad.intersection(part) for key in part}
     assert taken == set(range(600)) - bad
     assert len(sent) <= 2 * 10 * len(bad) + 2
 
 
-def test_where_no_row_is_taken_none_is_passed_over() -> None:
-    """It is the table, a permission or a guardrail that refuses; a lone row is believed once (rule 24)."""
+def test_where_no_row_is_taken_none_is_skipped() -> None:
+    """It is the table, a permission or a guardrail that refuses; a lone row is believed once."""
     every = set(range(600))
     with pytest.raises(TargetRefused, match=r"row \[1\]"):
         looked(every, InvalidRequest("Write consistency level ONE is not allowed"))
@@ -177,7 +177,7 @@ def test_a_node_that_lacks_the_table_blames_no_row(said: str, form: str) -> None
     assert looked({0}, lagging, count=1)[:2] == ([], None)
 
 
-def test_a_row_that_is_too_old_for_the_server_is_not_passed_over() -> None:
+def test_a_row_that_is_too_old_for_the_server_is_not_skipped() -> None:
     """So is every other row of its epoch, and of those that waited as long."""
     old = InvalidRequest("timestamp 1 is below the minimum allowable timestamp 2")
     with pytest.raises(TargetRefused):

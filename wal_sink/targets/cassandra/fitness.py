@@ -15,7 +15,8 @@ from wal_sink.targets.cassandra.options import CassandraOptions
 
 log = logging.getLogger(__name__)
 
-_SETTING = "storage_compatibility_mode"
+SETTING = "storage_compatibility_mode"
+"""The setting that decides how late a row may expire."""
 
 
 class Server(NamedTuple):
@@ -61,7 +62,7 @@ def read_server(session: Any) -> Server:
 def _compatibility(session: Any) -> str | None:
     from cassandra import InvalidRequest, Unauthorized  # noqa: PLC0415 -- not in tasks
 
-    query = f"SELECT value FROM system_views.settings WHERE name = '{_SETTING}'"  # noqa: S608 -- a constant
+    query = f"SELECT value FROM system_views.settings WHERE name = '{SETTING}'"  # noqa: S608 -- a constant
     try:
         row = session.execute(query).one()
     except (InvalidRequest, Unauthorized):

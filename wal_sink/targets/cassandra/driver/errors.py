@@ -1,10 +1,10 @@
-"""Sends requests of which one is awaited, and judges exceptions of the driver.
+"""Sends requests of which one is awaited, and classifies exceptions of the driver.
 
 An exception means something for rows (`classify`), and for the ledger (`effect_unknown`). A request is
 repeated for as long as its error may pass, and is never awaited for ever. The driver ends each request, by an
-answer or by its own timer, but both come from one of its threads. When that stands still or has died, no
+answer or by its own timer, but both come from one of its threads. When that is stalled or has died, no
 request ends (3.30.1), and a flusher that waits for one would never report, never try again, and never connect
-anew.
+again.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Notices, while a connection is open, that a table is no longer what a plan was made for.
 
-The server forgets a prepared statement when its table changes, and the driver prepares it anew, with the same
-id and without a look at the types. Rows that are encoded for the old types would then be sent on: eight bytes
-of a text are a valid bigint. So before rows go out, and again when all are acknowledged, a node is asked
-for the version of its schema: one small read. Where that has changed, the table is compared again.
+The server forgets a prepared statement when its table changes, and the driver prepares it again, with the
+same id and without comparing the types. Rows that are encoded for the old types would then be sent on:
+eight bytes of a text are a valid bigint. So before rows go out, and again when all are acknowledged, a
+node is asked for the version of its schema: one small read. Where that has changed, the table is compared
+again.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class DriftWatch:
         return self._plans[plan.key].live.default_ttl
 
     def clear_rows(self) -> None:
-        """Drop the rows that were sent: they are acknowledged, or not wanted any more."""
+        """Forget the rows that were sent: they are acknowledged."""
         for watched in self._plans.values():
             watched.first_us = None
 
@@ -100,7 +101,7 @@ class DriftWatch:
 
         :param now: also if the last check is younger than `CHECK_EVERY_S`.
         :raises SchemaMismatch: the table is no longer what a plan says, or hides what was written.
-        :raises TargetUnavailable: the table was created anew, and what was written to the old one is gone.
+        :raises TargetUnavailable: the table was created again, and what was written to the old one is gone.
         """
         if not self._plans or (not now and self._clock() - self._checked < CHECK_EVERY_S):
             return
@@ -111,25 +112,12 @@ class DriftWatch:
             self._version = version
         self._checked = self._clock()
 
-    def look_ahead(self) -> None:
-        """Spare the next check, if it would be due, and nothing has changed: else that compares, and raises.
-
-        For a moment at which a request is awaited in any case.
-
-        :raises Exception: of the driver; the next check asks again.
-        """
-        if not self._plans or self._clock() - self._checked < CHECK_EVERY_S:
-            return
-        asked = self._clock()
-        if self._session.execute(_VERSION).one().schema_version == self._version:
-            self._checked = asked
-
     def _compare_again(self, watched: _Watched, node: Any) -> None:
         before, watched.live = watched.live, self._compare(watched.plan, node)
         if watched.live.id != before.id:
             raise TargetUnavailable(
                 f"{watched.plan.table} was dropped and made again since rows were written to it",
-                "Nothing: what is begun is written again by itself. Earlier epochs are not in"
+                "Nothing: the flush writes its window again by itself. Earlier epochs are not in"
                 " the new table.",
             )
         if watched.first_us is not None:

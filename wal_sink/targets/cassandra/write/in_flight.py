@@ -300,8 +300,8 @@ class InFlight:
                     continue  # `expire` ends those that are late by now
                 raise TargetUnavailable(
                     f"Of {self._number} requests to Cassandra none has ended for {self._timeout_s:.0f} s,"
-                    " not even by its timeout: the driver's thread stands still",
-                    "Nothing: the flush connects anew and writes these rows again. If it goes on, restart"
+                    " not even by its timeout: the driver's thread is stalled",
+                    "Nothing: the flush connects again and writes these rows again. If it goes on, restart"
                     " this process and report it.",
                 ) from None
             break

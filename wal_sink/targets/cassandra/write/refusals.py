@@ -32,7 +32,7 @@ class RefusedRow(NamedTuple):
 
 
 class Refusals:
-    """Finds the rows for which requests fail: raises the first one, or goes on behind them.
+    """Finds the rows for which requests fail, and goes on without them.
 
     :param describe: names the first row of a request.
     :param send: sends a request and waits for its answer.
@@ -45,21 +45,20 @@ class Refusals:
         self._describe = describe
         self._send = send
         self._takes_others = takes_others
-        self.on_refused: Callable[[EncodedBatch, TargetRefused], None] | None = None
-        """Told of a request of one row that is refused, which is passed over then; None: it is raised."""
+        self.on_refused: Callable[[EncodedBatch, TargetRefused], None] = _raise
+        """Called with a request of one row that is refused, which is skipped if this returns."""
         self.suspect = ""
         """A row that fails by itself, where no other row was taken to compare."""
         self._alone = False
 
     def clear(self) -> None:
-        """Start anew with the next window."""
+        """Begin the next window."""
         self.suspect, self._alone = "", False
 
     def look(self, request: EncodedBatch, error: Exception) -> int | None:
-        """Return how many rows of a request are passed over, all others being taken; None: it is not known.
+        """Return how many rows of a request are skipped, all others being taken; None: it is not known.
 
-        :raises TargetRefused: the server says that a row is wrong; or does not say it, but fails again and
-            again for this row, and takes others.
+        :raises TargetRefused: `on_refused` does; or the server takes no row at all, or none so old.
         """
         number = 0
         found = find_refused(request, error, self._send)
@@ -73,24 +72,26 @@ class Refusals:
                 return number
             row = self._describe(refused.request)
             told = is_refused(refused.error)
-            if told and self.on_refused is None:
-                raise refusal(row, refused.error)
             compared = refused.others_are_taken or self._takes_others()
             if not (compared or told):
                 self.suspect = f"; {row} fails by itself, too"
                 return None
-            self._pass_over(refused, refusal(row, refused.error), compared=compared)
+            self._skip(refused, refusal(row, refused.error), compared=compared)
             number += 1
 
-    def _pass_over(self, refused: RefusedRow, error: TargetRefused, *, compared: bool) -> None:
-        """Go on behind a row, if that is wanted, and the row is wrong and not every one.
+    def _skip(self, refused: RefusedRow, error: TargetRefused, *, compared: bool) -> None:
+        """Skip a row, if it is wrong and not every row is.
 
         :param compared: whether the server takes other rows. A lone row without any is believed once.
         """
-        if self.on_refused is None or is_too_old(refused.error) or (self._alone and not compared):
+        if is_too_old(refused.error) or (self._alone and not compared):
             raise error
         self._alone = self._alone or not compared
         self.on_refused(refused.request, error)
+
+
+def _raise(_request: EncodedBatch, error: TargetRefused) -> None:
+    raise error
 
 
 def find_refused(request: EncodedBatch, error: Exception, send: Send) -> Iterator[RefusedRow]:

@@ -85,7 +85,8 @@ class Sender:
         then awaits what is in flight and repeats what failed, with growing pauses, before it goes on: a
         cluster that struggles is not buried in requests.
 
-        Once this has raised, any of the requests sent since the last `drain` may be lost.
+        Once this has raised, any of the requests sent since the last `drain` may be lost, and the sender
+        is of no more use: the connection is closed.
 
         :param requests: idempotent, each sent at least once; made while others are in flight.
         :raises TargetUnavailable: no success for as long as `patience`, or the driver does not end what is
@@ -209,7 +210,7 @@ class Sender:
         if number is None:
             return
         self._failures.remove(failed)
-        self._acknowledgements += number  # what is passed over is done
+        self._acknowledgements += number  # a row that is skipped is done
         if not number:
             log.warning(
                 "Cassandra refused %d rows in one request and took them in several. If this"

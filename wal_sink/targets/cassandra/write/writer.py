@@ -86,7 +86,8 @@ class Writer:
         """Write rows, at once or with those of later calls; `drain` writes the last of them.
 
         :raises SchemaMismatch: the table is no longer what the plan says, or hides what is written.
-        :raises TargetRefused: the server refuses a row, which is named.
+        :raises RowsRefused: the server refuses rows, which are named.
+        :raises TargetRefused: the server refuses rows of which nobody can say which ones.
         :raises TargetUnavailable: no acknowledgement for a while, or the table was created again.
         :raises Exception: of the driver, when trying again cannot help.
         """
