@@ -47,7 +47,7 @@ def tables(node: Node, keyspace: str) -> set[str]:
     return {row.table_name for row in node.execute(query, [keyspace])}
 
 
-def test_a_check_shows_the_table_and_a_start_makes_it(cassandra: Node, keyspace: str) -> None:
+def test_check_shows_the_table_and_a_start_makes_it(cassandra: Node, keyspace: str) -> None:
     """With its key, without the column of a row's life; rows go there, and the next start leaves it."""
     made = target(cassandra, keyspace)
     shown = made.dry_plan(SCHEMA, "key").creates
@@ -81,7 +81,7 @@ def test_what_a_check_shows_can_be_run_by_hand(cassandra: Node, keyspace: str) -
     plain.plan(SCHEMA, "key")
 
 
-def test_a_table_that_is_there_with_another_key_is_refused(cassandra: Node, keyspace: str) -> None:
+def test_table_that_is_there_with_another_key_is_refused(cassandra: Node, keyspace: str) -> None:
     """Else rows would replace others than keyColumns says, without a word."""
     target(cassandra, keyspace).plan(SCHEMA, "key")
     target(cassandra, keyspace, keyColumns="at, shop, Day").plan(SCHEMA, "key")
@@ -100,7 +100,7 @@ def test_a_table_that_is_there_with_another_key_is_refused(cassandra: Node, keys
     ],
     ids=["key", "ledger", "struct", "interval"],
 )
-def test_a_start_that_is_refused_makes_no_table(
+def test_start_that_is_refused_makes_no_table(
     cassandra: Node, keyspace: str, given: dict[str, str], schema: pa.Schema, said: str
 ) -> None:
     """Whatever the reason is."""
@@ -109,7 +109,7 @@ def test_a_start_that_is_refused_makes_no_table(
     assert "sales" not in tables(cassandra, keyspace)
 
 
-def test_a_key_that_the_server_refuses_makes_no_table(cassandra: Node, keyspace: str) -> None:
+def test_key_that_the_server_refuses_makes_no_table(cassandra: Node, keyspace: str) -> None:
     """A duration has no order."""
     schema = pa.schema([("d", pa.duration("us")), ("n", pa.int32())])
     plain = {

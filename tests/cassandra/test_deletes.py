@@ -127,7 +127,7 @@ def test_rows_ranges_and_partitions(
     } == expected
 
 
-def test_a_partition_goes_with_its_static_columns(cassandra: Node, table: str) -> None:
+def test_partition_goes_with_its_static_columns(cassandra: Node, table: str) -> None:
     """The delete of a row leaves them."""
     row = {
         "op": "upsert",
@@ -146,7 +146,7 @@ def test_a_partition_goes_with_its_static_columns(cassandra: Node, table: str) -
     assert cassandra.execute(f"SELECT s FROM {table}") == []
 
 
-def test_a_delete_is_named_by_as_much_of_its_key_as_it_has(cassandra: Node, table: str) -> None:
+def test_delete_is_named_by_as_much_of_its_key_as_it_has(cassandra: Node, table: str) -> None:
     """As errors name it; by the types of the statement, whose timestamp comes first."""
     target = target_of(cassandra, table)
     deletes: list[dict[str, Any]] = [
@@ -169,7 +169,7 @@ def test_a_delete_is_named_by_as_much_of_its_key_as_it_has(cassandra: Node, tabl
     assert "a=" not in named[0]
 
 
-def test_a_start_warns_of_a_short_gc_grace(
+def test_start_warns_of_a_short_gc_grace(
     cassandra: Node, table: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Only where rows are deleted, and not of the default."""

@@ -177,7 +177,7 @@ def table(admin: Any) -> dict[str, Any]:
     return {row.k: row.v for row in admin.execute("SELECT k, v FROM ks.t")}
 
 
-def test_a_dropped_table(flushing: Flushing, admin: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_dropped_table(flushing: Flushing, admin: Any, caplog: pytest.LogCaptureFixture) -> None:
     """Made again, it gets what was not flushed before; status, log and screen say the same."""
     admin.execute("DROP TABLE ks.t")
     before = len(caplog.records)
@@ -196,7 +196,7 @@ def test_a_dropped_table(flushing: Flushing, admin: Any, caplog: pytest.LogCaptu
     assert [record.name for record in said].count("wal_sink.flush.report") <= 3
 
 
-def test_a_retyped_column(flushing: Flushing, admin: Any) -> None:
+def test_retyped_column(flushing: Flushing, admin: Any) -> None:
     """Eight bytes of a bigint are a fine timestamp, or double: not one may count as flushed."""
     admin.execute("DROP TABLE ks.t")
     admin.execute("CREATE TABLE ks.t (k text PRIMARY KEY, v timestamp)")
@@ -222,7 +222,7 @@ CHANGES = [
 
 @pytest.mark.parametrize("moment", ["_schema_version", "_compare", "add"])
 @pytest.mark.parametrize(("said", "changes"), CHANGES)
-def test_a_table_that_changes_while_it_is_compared(
+def test_table_that_changes_while_it_is_compared(
     node: EmbeddedCassandra,
     admin: Any,
     role: str,
@@ -253,7 +253,7 @@ def test_a_table_that_changes_while_it_is_compared(
     assert not left
 
 
-def test_a_table_that_a_node_lacks_for_a_moment_is_an_outage(
+def test_table_that_a_node_lacks_for_a_moment_is_an_outage(
     node: EmbeddedCassandra, admin: Any, role: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server refuses rows, and the comparison finds the table as it was: they are to be sent again."""
@@ -284,7 +284,7 @@ def test_a_table_that_a_node_lacks_for_a_moment_is_an_outage(
 
 
 @pytest.mark.parametrize("name", ["wal_sink_lagging", "t"])
-def test_a_table_that_another_node_has_is_there(
+def test_table_that_another_node_has_is_there(
     node: EmbeddedCassandra, admin: Any, role: str, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """The node that is asked lags behind, or another start has just made the table."""
@@ -330,7 +330,7 @@ def test_ledger_table_may_take_longer_than_a_row(
     target.plan(pa.schema({"k": pa.string(), "v": pa.int64()}), "k")
 
 
-def test_a_column_that_is_dropped_and_added_again(flushing: Flushing, admin: Any) -> None:
+def test_column_that_is_dropped_and_added_again(flushing: Flushing, admin: Any) -> None:
     """Cassandra acknowledges what is written to it as of before the drop, and never shows it."""
     admin.execute("ALTER TABLE ks.t DROP v")
     epoch = flushing.batch(("b", 2))
@@ -348,7 +348,7 @@ def test_a_column_that_is_dropped_and_added_again(flushing: Flushing, admin: Any
     assert table(admin)["c"] == 3
 
 
-def test_a_keyspace_that_bypasses_the_commit_log(flushing: Flushing, admin: Any) -> None:
+def test_keyspace_that_bypasses_the_commit_log(flushing: Flushing, admin: Any) -> None:
     """Also when it does so only after the plan was made: nothing it acknowledges would be safe."""
     admin.execute("ALTER KEYSPACE ks WITH durable_writes = false")
     try:
@@ -360,7 +360,7 @@ def test_a_keyspace_that_bypasses_the_commit_log(flushing: Flushing, admin: Any)
     flushing.flushes(epoch)
 
 
-def test_a_dropped_ledger(flushing: Flushing, admin: Any) -> None:
+def test_dropped_ledger(flushing: Flushing, admin: Any) -> None:
     """Made again as the remedy says, it is empty: that is another error, whose remedy is a command."""
     mine = "SELECT * FROM ks.wal_sink_ledger WHERE query_id = %s"
     kept = admin.execute(mine, (flushing.world.query_id,)).one()
@@ -377,7 +377,7 @@ def test_a_dropped_ledger(flushing: Flushing, admin: Any) -> None:
     assert table(admin) == {"a": 1, "b": 2}
 
 
-def test_a_table_that_is_made_again(flushing: Flushing, admin: Any) -> None:
+def test_table_that_is_made_again(flushing: Flushing, admin: Any) -> None:
     """The operator need not do anything: it is the same but for what it holds."""
     admin.execute("DROP TABLE ks.t")
     admin.execute("CREATE TABLE ks.t (k text PRIMARY KEY, v bigint)")
@@ -385,7 +385,7 @@ def test_a_table_that_is_made_again(flushing: Flushing, admin: Any) -> None:
     assert table(admin) == {"b": 2}
 
 
-def test_a_permission_that_is_withdrawn(flushing: Flushing, admin: Any, role: str) -> None:
+def test_permission_that_is_withdrawn(flushing: Flushing, admin: Any, role: str) -> None:
     """The remedy is the statement to run; only the rest of it is granted already."""
     admin.execute(f"REVOKE MODIFY ON KEYSPACE ks FROM {role}")
     epoch = flushing.batch(("b", 2))
@@ -406,7 +406,7 @@ def is_altered(admin: Any, statement: str) -> bool:
 
 
 @pytest.mark.parametrize("role", [ROLES[1]], indirect=True)
-def test_a_rotated_password(
+def test_rotated_password(
     flushing: Flushing,
     admin: Any,
     role: str,

@@ -131,7 +131,7 @@ class Pushes:
 
 @pytest.mark.parametrize("compression", COMPRESSION)
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_same_rows_as_by_the_drivers_own_classes(
+def test_same_rows_as_by_the_drivers_own_classes(
     table: Table, version: int, compression: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Values and write times, of grouped and scattered rows; in both protocol versions."""
@@ -153,7 +153,7 @@ def test_the_same_rows_as_by_the_drivers_own_classes(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_drivers_event_loop_of_asyncio(
+def test_drivers_event_loop_of_asyncio(
     table: Table, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Many requests share its pushes, and their answers are read many at once."""
@@ -171,7 +171,7 @@ def test_the_drivers_event_loop_of_asyncio(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_statement_that_the_server_has_forgotten_is_prepared_again(
+def test_statement_that_the_server_has_forgotten_is_prepared_again(
     table: Table, version: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A new column evicts it; the driver meets that in the answer to a batch, and goes on."""
@@ -208,7 +208,7 @@ def warnings(writer: Writer, plan: Plan, rows: Slice) -> set[str]:
     [MIXED, np.arange(COUNT), np.arange(COUNT) // 300, np.arange(COUNT) // 4, np.zeros(COUNT)],
     ids=["mixed", "scattered", "grouped", "small partitions", "one partition"],
 )
-def test_the_server_warns_of_no_batch(table: Table, keys: Any) -> None:
+def test_server_warns_of_no_batch(table: Table, keys: Any) -> None:
     """Whatever the data's shape."""
     plan, rows = table.slice(some_rows(keys))
     with table.writer() as writer:
@@ -226,7 +226,7 @@ def test_the_server_warns_of_no_batch(table: Table, keys: Any) -> None:
     ],
     ids=["many columns", "set", "map", "text", "null"],
 )
-def test_the_server_warns_of_no_rows_that_weigh_more_than_their_bytes(
+def test_server_warns_of_no_rows_that_weigh_more_than_their_bytes(
     cassandra: Node, keyspace: str, columns: str, kind: pa.DataType, value: Any
 ) -> None:
     """It counts 20 bytes for a cell, and an element of a collection is one."""
@@ -238,7 +238,7 @@ def test_the_server_warns_of_no_rows_that_weigh_more_than_their_bytes(
         assert warnings(writer, plan, rows) == set()
 
 
-def test_the_server_would_warn_of_more(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_would_warn_of_more(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """Eleven partitions are too many, and so are twenty of 300 bytes: the tests above see it."""
     plan, rows = table.slice(some_rows(range(COUNT)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -23,7 +24,7 @@ from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.row_plan import TableName
 from wal_sink.targets.cassandra.session import create_ledger
 from wal_sink.targets.cassandra.write.refusals import refusal
-from wal_sink.testing.contracts.ledger import create, row_of
+from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.servers.cassandra import EmbeddedCassandra
 
 pytestmark = pytest.mark.cassandra
@@ -97,7 +98,7 @@ def test_no_login(node: EmbeddedCassandra) -> None:
 
 @pytest.mark.parametrize(("user", "word"), [("flusher", "wrong"), ("stranger", "hunter2")])
 @pytest.mark.usefixtures("admin")
-def test_a_wrong_login(node: EmbeddedCassandra, user: str, word: str) -> None:
+def test_wrong_login(node: EmbeddedCassandra, user: str, word: str) -> None:
     """The error names option and role, and not the password."""
     with pytest.raises(OptionError, match=rf"cassandra\.username {user}") as refused:
         target(node, user, word).connect("q")
@@ -118,8 +119,8 @@ def test_permissions(node: EmbeddedCassandra, admin: Any) -> None:
     admin.execute("GRANT MODIFY ON TABLE ks.wal_sink_ledger TO flusher")
     plan = flusher.plan(SCHEMA, "k")
     with flusher.connect("q") as session:
-        create(session, "q")
-        assert row_of(session).epoch == -1
+        row = create(session, "q")
+        assert session.read() == row
         batch = flusher.check(pa.record_batch({"id": pa.array([1], pa.int32())}), plan)
         session.write(plan, Slice(0, batch, NOW_US))
         session.drain()
@@ -156,7 +157,7 @@ VALUES = {
 
 
 @pytest.mark.parametrize("guardrail", VALUES)
-def test_a_value_that_a_guardrail_refuses(
+def test_value_that_a_guardrail_refuses(
     node: EmbeddedCassandra, admin: Any, guardrail: str
 ) -> None:
     """In a batch, too: the error names the row, and what the server says of it."""
@@ -170,5 +171,8 @@ def test_a_value_that_a_guardrail_refuses(
     plan = flusher.plan(batch.schema, "k")
     with flusher.connect("q") as session:
         session.write(plan, Slice(0, flusher.check(batch, plan), NOW_US))
-        with pytest.raises(RowsRefused, match=rf"(?s)the row with id=2 of .*{guardrail}"):
+        with pytest.raises(RowsRefused) as refused:
             session.drain()
+    (row,) = refused.value.rows
+    assert row.us == NOW_US + 1
+    assert re.search(rf"(?s)the row with id=2 of .*{guardrail}", row.error.what)

@@ -188,7 +188,7 @@ def test_rows_arrive_after_a_pause(
 
 
 @pytest.mark.parametrize("seen", [True, False])
-def test_a_full_socket_is_no_failure(
+def test_full_socket_is_no_failure(
     node: EmbeddedCassandra,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
@@ -289,7 +289,7 @@ def test_by_asyncio_what_a_silent_node_does_not_read_is_bounded(
 
 
 @pytest.mark.timeout(60)
-def test_an_end_that_is_said_twice_counts_once(
+def test_end_that_is_said_twice_counts_once(
     node: EmbeddedCassandra, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the driver does where a timeout meets the end of a connection: nothing hangs, nothing is lost."""
@@ -316,7 +316,7 @@ def test_an_end_that_is_said_twice_counts_once(
     assert {row.id for row in node.execute("SELECT id FROM ks.t")} >= set(range(50_000, 50_500))
 
 
-def test_the_table_is_read_from_the_node_that_was_asked_for_its_version(
+def test_table_is_read_from_the_node_that_was_asked_for_its_version(
     node: EmbeddedCassandra,
 ) -> None:
     """The driver says which that was: with None each read would go to another node."""
@@ -325,7 +325,7 @@ def test_the_table_is_read_from_the_node_that_was_asked_for_its_version(
         assert asked in connection.session.get_pool_state()
 
 
-def test_a_node_that_stands_still_is_given_up(node: EmbeddedCassandra) -> None:
+def test_node_that_stands_still_is_given_up(node: EmbeddedCassandra) -> None:
     """Though nothing is asked of it: a full socket to it holds up the other nodes as long (quietly, 15 s)."""
     with connect(options(node)) as connection:
         (host,) = connection.session.get_pool_state()
@@ -359,7 +359,7 @@ def test_session_survives_a_crash_of_the_node(
     assert {row.id for row in got} >= set(range(20_000, 20_200))
 
 
-def test_an_overloaded_node_slows_the_flush() -> None:
+def test_overloaded_node_slows_the_flush() -> None:
     """It takes 40 requests a second, and 64 at once would all time out: what is in flight adapts instead."""
     settings = {
         "native_transport_rate_limiting_enabled": True,
@@ -425,7 +425,7 @@ class Restarted(RestartContract):
         self._node.start()
 
 
-def test_the_contract_of_a_restart(node: EmbeddedCassandra) -> None:
+def test_contract_of_a_restart(node: EmbeddedCassandra) -> None:
     """A window that was finished is there; one half written is taken up."""
     node.execute(
         "CREATE TABLE ks.restarted (k text, n int, v bigint, t text, d double, PRIMARY KEY (k, n))"
@@ -456,7 +456,7 @@ def test_rows_whose_requests_never_end_are_an_outage(
         send_all(sender, [request_of(insert.bind([50_000 + number])) for number in range(3)])
 
 
-def test_a_ledger_whose_requests_never_end_is_an_outage(
+def test_ledger_whose_requests_never_end_is_an_outage(
     node: EmbeddedCassandra, standstill: threading.Event
 ) -> None:
     """The effect of a conditional update is not known then, and a read says that the target is away."""

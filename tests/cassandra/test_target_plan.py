@@ -70,7 +70,7 @@ def refusal(of: CassandraTarget, schema: pa.Schema = SCHEMA) -> str:
 
 
 @pytest.mark.usefixtures("no_thread_is_left")
-def test_a_plan(cassandra: Node, table: str) -> None:
+def test_plan(cassandra: Node, table: str) -> None:
     """Columns in the DataFrame's order; zones do not matter; what the DataFrame lacks is left alone."""
     plan = target(cassandra, table, nulls="write").plan(SCHEMA, "key 1")
     assert (plan.key, plan.target, plan.table) == ("key 1", "cassandra", f'"{table}"."t"')
@@ -83,7 +83,7 @@ def test_a_plan(cassandra: Node, table: str) -> None:
     ]
 
 
-def test_the_ledgers_table_is_created_once(cassandra: Node, table: str) -> None:
+def test_ledgers_table_is_created_once(cassandra: Node, table: str) -> None:
     """With the documented columns; a second plan finds it."""
     target(cassandra, table).plan(SCHEMA, "k")
     target(cassandra, table).plan(SCHEMA, "k")
@@ -100,7 +100,7 @@ def test_the_ledgers_table_is_created_once(cassandra: Node, table: str) -> None:
     }
 
 
-def test_the_ledger_elsewhere(cassandra: Node, table: str) -> None:
+def test_ledger_elsewhere(cassandra: Node, table: str) -> None:
     """In another keyspace, which must exist; quoted, so capitals count."""
     said = refusal(target(cassandra, table, ledgerTable="nowhere.led"))
     assert "Keyspace nowhere of cassandra.ledgerTable does not exist" in said
@@ -134,7 +134,7 @@ def test_varchar_is_text(cassandra: Node, keyspace: str) -> None:
     assert plan.columns[0].type == "text"
 
 
-def test_the_tables_own_life(cassandra: Node, table: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_tables_own_life(cassandra: Node, table: str, caplog: pytest.LogCaptureFixture) -> None:
     """It is said at the start."""
     cassandra.execute(f"ALTER TABLE {table}.t WITH default_time_to_live = 60")
     with caplog.at_level(logging.INFO, logger="wal_sink"):
@@ -143,7 +143,7 @@ def test_the_tables_own_life(cassandra: Node, table: str, caplog: pytest.LogCapt
 
 
 @pytest.mark.usefixtures("no_thread_is_left")
-def test_a_datacenter_that_does_not_exist(cassandra: Node, table: str) -> None:
+def test_datacenter_that_does_not_exist(cassandra: Node, table: str) -> None:
     """The error lists the ones that do."""
     with pytest.raises(OptionError, match=r"(?s)is dc9, .*Use one of datacenter1"):
         target(cassandra, table, localDatacenter="dc9").plan(SCHEMA, "k")
@@ -161,7 +161,7 @@ def test_no_server_listens(cassandra: Node, keyspace: str) -> None:
 
 
 @pytest.mark.usefixtures("no_thread_is_left")
-def test_a_server_listens_and_says_nothing(cassandra: Node, keyspace: str) -> None:
+def test_server_listens_and_says_nothing(cassandra: Node, keyspace: str) -> None:
     """The request timeout bounds the wait."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = str(silent.getsockname()[1])
@@ -171,7 +171,7 @@ def test_a_server_listens_and_says_nothing(cassandra: Node, keyspace: str) -> No
 
 
 @pytest.mark.usefixtures("no_thread_is_left")
-def test_a_name_that_does_not_resolve(cassandra: Node, keyspace: str) -> None:
+def test_name_that_does_not_resolve(cassandra: Node, keyspace: str) -> None:
     """It may resolve later: unavailable, not wrong."""
     with pytest.raises(TargetUnavailable, match=r"nowhere\.invalid"):
         target(cassandra, keyspace, contactPoints="nowhere.invalid").plan(SCHEMA, "k")

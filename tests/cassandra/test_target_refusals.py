@@ -96,7 +96,7 @@ def test_row_that_replicas_fail_at_is_named(table: Table, caplog: pytest.LogCapt
     assert table.ids() == set(range(1_000))
 
 
-def test_a_row_in_a_request_of_its_own(table: Table) -> None:
+def test_row_in_a_request_of_its_own(table: Table) -> None:
     """No neighbour was taken: what was acknowledged before is sent again, to compare."""
     table.create("c vector<float, 2>, blob blob", ANGLE.format("c"))
     filler = b"x" * 60_000
@@ -119,7 +119,7 @@ def prepared(session: Any, table: Table) -> Any:
     return insert
 
 
-def test_a_row_with_nothing_to_compare_it_to(table: Table) -> None:
+def test_row_with_nothing_to_compare_it_to(table: Table) -> None:
     """It could as well be a full disk: an outage, but the text names the row."""
     table.create("c vector<float, 2>", ANGLE.format("c"))
     with connect(table.options) as connection:
@@ -131,7 +131,7 @@ def test_a_row_with_nothing_to_compare_it_to(table: Table) -> None:
             sender.drain()
 
 
-def test_a_request_whose_parts_are_taken(table: Table, caplog: pytest.LogCaptureFixture) -> None:
+def test_request_whose_parts_are_taken(table: Table, caplog: pytest.LogCaptureFixture) -> None:
     """A batch of several partitions above `batch_size_fail_threshold`, 50 KiB: no row is to blame."""
     table.create("c text")
     with connect(table.options) as connection:

@@ -122,7 +122,7 @@ def test_large_rows_of_one_partition(knv: Table) -> None:
         ("(a), b, c", (1, 0, 0), True),
     ],
 )
-def test_the_task_refuses_what_the_server_refuses(
+def test_task_refuses_what_the_server_refuses(
     table: Table, key: str, sizes: tuple[int, ...], fits: bool
 ) -> None:
     """The lengths of keys, to the byte: a flush must never stop on a row."""
@@ -143,7 +143,7 @@ def test_the_task_refuses_what_the_server_refuses(
             table.node.session().execute(prepared, values)
 
 
-def test_the_largest_row_is_taken(table: Table) -> None:
+def test_largest_row_is_taken(table: Table) -> None:
     """8 MiB in one value."""
     table.node.execute(f"CREATE TABLE {table.name} (id int PRIMARY KEY, c blob)")
     blob = b"x" * (8 * 1024 * 1024 - 4)

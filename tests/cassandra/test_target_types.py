@@ -125,7 +125,7 @@ def test_there_and_back(place: Place, wide: tuple[str, list[Case]]) -> None:
     until(lambda: {row.id for row in place.select(table, "id")} == {*range(4, 12)}, seconds=20)
 
 
-def test_an_element_of_a_set_may_be_long(place: Place) -> None:
+def test_element_of_a_set_may_be_long(place: Place) -> None:
     """More than the 64 KiB that older protocols allowed; keys of maps, too."""
     table = place.create("id int PRIMARY KEY, s set<text>, m map<text, int>")
     long = "x" * 70_000
@@ -192,7 +192,7 @@ def create_in_place(place: Place) -> str:
     return place.create("k int, n int, s set<int>, m map<int, int>, u pair, PRIMARY KEY (k, n)")
 
 
-def test_the_next_microsecond_replaces_the_whole_value(place: Place) -> None:
+def test_next_microsecond_replaces_the_whole_value(place: Place) -> None:
     """Rows of one key in one slice, which is one batch: the last one stays, again and again."""
     table = create_in_place(place)
     batch = collections(
@@ -312,7 +312,7 @@ def test_nested_types_in_the_key(place: Place) -> None:
     assert (dict(rows[2].m), rows[2].l) == ({1: 1, 2: 2}, [2, 1])
 
 
-def test_a_user_defined_type_that_grows(place: Place) -> None:
+def test_user_defined_type_that_grows(place: Place) -> None:
     """A new field is null in what an older plan writes; a renamed one stops it."""
     place.node.execute(f"CREATE TYPE {place.keyspace}.growing (x int)")
     table = place.create("id int PRIMARY KEY, u frozen<growing>, l frozen<list<frozen<growing>>>")
@@ -343,7 +343,7 @@ def test_a_user_defined_type_that_grows(place: Place) -> None:
         session.write(plan, checked)
 
 
-def test_the_printed_types_can_be_created(place: Place) -> None:
+def test_printed_types_can_be_created(place: Place) -> None:
     """CREATE TYPE for structs, CREATE TABLE with frozen lists; the DataFrame then fits."""
     inner = pa.struct([("Zip code", pa.int16()), ("m", pa.map_(pa.string(), pa.list_(pa.int8())))])
     schema = pa.schema(

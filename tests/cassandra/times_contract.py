@@ -66,7 +66,7 @@ class TimesContract(ABC):
         assert self.rows(target) == {("a", 1): (-1, "x")}
 
     @pytest.mark.parametrize("given", ["ttl", "column", "expiry"])
-    def test_a_life_began_when_its_row_was_published(self, make: Make, given: str) -> None:
+    def test_life_began_when_its_row_was_published(self, make: Make, given: str) -> None:
         """Not when it is written, nor when it is written again."""
         options = {
             "ttl": {"cassandra.ttl": "1000"},
@@ -86,7 +86,7 @@ class TimesContract(ABC):
         assert 580 < first <= 600 + (given == "expiry")
         assert 980 < second <= 1000 + (given == "expiry")
 
-    def test_a_life_that_is_over_hides_what_it_would_have_hidden(self, make: Make) -> None:
+    def test_life_that_is_over_hides_what_it_would_have_hidden(self, make: Make) -> None:
         """As if the row had been written at once; whatever comes in which order, and again.
 
         What its nulls left, stays. Its values are never seen. What is newer is not touched.
@@ -122,7 +122,7 @@ class TimesContract(ABC):
         until(lambda: self.rows(target) == expected, seconds=20)
 
     @pytest.mark.parametrize("kind", ["at", "us"])
-    def test_the_later_event_stays(self, make: Make, kind: str) -> None:
+    def test_later_event_stays(self, make: Make, kind: str) -> None:
         """In whichever epoch it comes; deletes have event times, too."""
         options = {"cassandra.timestampColumn": kind, "operationColumn": "op"}
         target, now = make(options), now_us() - 100 * S_US
