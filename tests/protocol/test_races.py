@@ -103,6 +103,23 @@ def test_checkpoint_is_synced_in_the_order_of_spark(
     assert synced == ["commits/0", "offsets/1"]
 
 
+def test_metadata_is_durable_before_a_run_opens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it Spark would go on as another query, and nobody would flush the log of this one."""
+    world = World(open_backend(str(tmp_path / "checkpoint")), open_backend(str(tmp_path / "log")))
+    states: list[int] = []
+
+    def sync(path: Path) -> bool:
+        if path.name == "metadata":
+            states.append(len(world.log_backend.list("state/")))
+        return path.exists()
+
+    monkeypatch.setattr(checkpoint, "_sync", sync)
+    world.run().batch([("a", 1)])
+    assert states == [0]
+
+
 def test_epoch_given_up_as_missing_is_durable_in_the_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

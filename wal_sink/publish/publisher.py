@@ -155,6 +155,8 @@ class Publisher:
             return state
         self._refuse_other_checkpoint(execution.query_id)
         refuse_other_log(self._store, self._checkpoint)
+        # Without it Spark would make a new query of what the checkpoint has: nobody would flush this log.
+        self._checkpoint.make_durable([self._checkpoint.METADATA])
         opening = protocol.Opening(
             query_id=execution.query_id,
             checkpoint=self._checkpoint.url,
