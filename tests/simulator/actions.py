@@ -11,6 +11,8 @@ from typing import Any
 from tests.simulator.machine import MACHINE
 from tests.simulator.process import Thread
 from tests.simulator.processes import Driver, Flushing
+from tests.simulator.target import Database
+from tests.simulator.volume import Volume
 from tests.simulator.world import Saved, Site, World
 from wal_sink.admin.adopt import plan_adopt
 from wal_sink.admin.query import Query
@@ -114,9 +116,9 @@ class Actions:
             )
         if error == "TargetRefused":
             self.give_up_next()
-        for each in [name] if name else [target.name for target in state.live]:
-            if error == "LedgerBehindLog" and world.stopping(error, each):
-                self._set_mark(state, each)
+        for about in [name] if name else [target.name for target in state.live]:
+            if error == "LedgerBehindLog" and world.stopping(error, about):
+                self._set_mark(state, about)
 
     def _set_mark(self, state: State, name: str) -> None:
         """Accept what a restored target has, and go on after the mark."""
@@ -291,7 +293,8 @@ class Actions:
     def outage(self) -> None:
         """Let a target, the log, or the checkpoint be away for a while; or end that."""
         world = self.world
-        places = [*world.databases.values(), world.site.log, world.site.checkpoint]
+        stores = world.site.log, world.site.checkpoint
+        places: list[Database | Volume] = [*world.databases.values(), *stores]
         away = [place for place in places if place.away]
         for place in away or [world.chance.choice(places)]:
             place.away = not place.away

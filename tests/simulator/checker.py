@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tests.simulator.machine import MACHINE
 from wal_sink.model import paths
+from wal_sink.model.codec import digest
 from wal_sink.model.ledger import LedgerRow
-from wal_sink.model.manifest import Manifest, digest, manifest_digest
+from wal_sink.model.manifest import Manifest, manifest_digest
 from wal_sink.model.state import EpochManifest, State, Target
 
 if TYPE_CHECKING:
@@ -212,7 +213,7 @@ class Checker:
         if self.operator:
             return
         self.demand(new.run is not None and name.run_id == new.run.run_id, f"{why} by another run")
-        unsynced = {f"offsets/{last.epoch}", f"commits/{last.epoch - 1}"} & {
+        unsynced = {"metadata", f"offsets/{last.epoch}", f"commits/{last.epoch - 1}"} & {
             *self.checkpoint.unsynced
         }
         self.demand(not unsynced, f"{why}, and {unsynced} are not durable")

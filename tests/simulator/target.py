@@ -141,7 +141,11 @@ class SimulatedTarget(Target):
         self.refuse_away()
         self._process.io("connect", self._database.name, lambda: None)
         way = Way(self._database, self._process, query_id)
-        kinds = {"idempotent": Idempotent, "transactional": Transactional, "staged": Staged}
+        kinds: dict[Kind, Callable[[Way], Session]] = {
+            "idempotent": Idempotent,
+            "transactional": Transactional,
+            "staged": Staged,
+        }
         return kinds[self._database.kind](way)
 
     def classify(self, error: Exception) -> ErrorClass:
