@@ -1,4 +1,4 @@
-"""Lives and event times on a real node, beside the contract: defaults of the table, limits, other drivers."""
+"""TTLs and event times on a real node, beside the contract: defaults of the table, limits, other drivers."""
 
 from __future__ import annotations
 

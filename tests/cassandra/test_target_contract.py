@@ -70,7 +70,7 @@ class TestCassandraDeletes(RangeDeletesContract):
 
 
 class TestCassandraTimes(TimesContract):
-    """Lives, and event times."""
+    """TTLs, and event times."""
 
     @pytest.fixture
     def make(self, cassandra: Node, keyspace: str) -> Make:

@@ -384,7 +384,7 @@ def test_overloaded_node_slows_the_flush() -> None:
 
 @pytest.fixture
 def standstill() -> Iterator[threading.Event]:
-    """Lets the driver's thread stand still when a request's answer comes, until it is set."""
+    """Stalls the driver's thread when a request's answer comes, until it is set."""
     over = threading.Event()
     yield over
     over.set()

@@ -38,7 +38,7 @@ UNPLAYED = {
     "cost": "it costs time, memory or requests, and no row",
     "text": "it is about what people read, or whom they trust",
     "bytes": "bytes have to change, or files to vanish, under their names",
-    "target": "it is about a target that dates rows, adds them in a transaction, or stages them",
+    "target": "it is about a target that adds rows in a transaction, or stages them",
     "types": "it is about columns and types",
     "spark": "it is about Spark's jobs, threads or sources",
     "command": "no history gives that command",
