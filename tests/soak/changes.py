@@ -99,7 +99,7 @@ class Changes(Background):
 
 _GOOD = {"customerId": 0, "op": "U", "amount": "1", "device": bytes(16)}
 _BAD: list[dict[str, Any]] = [
-    {"customerId": None},
+    {"op": "U", "customerId": None},  # a delete without it is one of all customers of a day
     {"op": "?"},
     {"op": "U", "amount": "twelve"},
     {"op": "U", "device": b"short"},
