@@ -22,7 +22,7 @@ from tests.support.programs import ran
 from wal_sink.configuration import configure
 from wal_sink.model import paths
 from wal_sink.model.manifest import Task
-from wal_sink.model.plan import Column, Plan
+from wal_sink.model.plan import Agreed, Column, Plan
 from wal_sink.publish.micro_batch import plans_key
 from wal_sink.spark.data_source import Message, WalSinkDataSource, WalSinkStreamWriter
 from wal_sink.spark.internals import dataframe
@@ -110,11 +110,11 @@ def given(tmp_path: Path) -> dict[str, dict[str, object]]:
     )
     details = {"keyspace": "shop", "table": "orders"}
     plan = Plan(key=key, target="cassandra", table="shop.orders", columns=columns, details=details)
-    log.create(paths.PLAN.path(paths.PlanName(destination.name, key)), plan.to_json())
+    log.create(paths.AGREED, Agreed(key=key, plans={destination.name: plan}).to_json())
     source = {"source": WalSinkDataSource, "options": options, "schema": SCHEMA}
     writer = WalSinkDataSource(options).streamWriter(SCHEMA, overwrite=False)
     assert isinstance(writer, WalSinkStreamWriter)
-    message = Message(writer.micro_batch.append([ROWS], TASK))
+    message = Message(writer.micro_batch.append([ROWS], TASK), writer.micro_batch.plan)
     return {
         "source": source,
         "planner": source,

@@ -223,9 +223,9 @@ def test_another_table_is_warned_of_until_a_run_publishes_there(
         say_in_force("q-1", configure(given), store, [], "", flushes_here=True)
         return [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
 
-    def opened(run_id: str, table: str) -> None:
+    def opened(run_id: str, table: str, after: str = "") -> None:
         options = configure(GIVEN | {"table": table}).public
-        opening = Opening("q-1", "memory://checkpoint", run_id, ("cassandra",), options)
+        opening = Opening("q-1", "memory://checkpoint", run_id, ("cassandra",), options, after)
         actor = Actor("host:1", 1)
         if newest(store) is None:
             update(store, lambda _: protocol.create(opening, "log", -1, (), actor))
@@ -236,7 +236,7 @@ def test_another_table_is_warned_of_until_a_run_publishes_there(
     assert said_to("orders") == []
     (warning,) = said_to("order")
     assert warning.startswith("query q-1: until now its rows went to cassandra shop.orders")
-    opened("run-2", "order")
+    opened("run-2", "order", after="run-1")
     assert said_to("order") == []
 
 

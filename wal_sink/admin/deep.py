@@ -21,7 +21,7 @@ from wal_sink.model.state import EpochManifest, GivenUp, State, Target
 from wal_sink.progress.status import Status, read_status
 from wal_sink.protocol import state as protocol
 from wal_sink.protocol.flush_order import Step, decide
-from wal_sink.protocol.refusals import missing_manifest, went_back_apart
+from wal_sink.protocol.refusals import missing_manifest
 from wal_sink.wal.location import named_target, refuse_other_log, refuse_vanished, store_errors
 from wal_sink.wal.manifests import ManifestChain
 from wal_sink.wal.segment import check_segment, missing_segment
@@ -224,14 +224,13 @@ class _Inspection:
         name = pipeline.target_name
         if committed < named_target(state, name).first:
             return
-        decision = decide(state, name, committed, self._rows[name], self._chain)
+        heals = pipeline.target.restores_together
+        decision = decide(state, name, committed, self._rows[name], self._chain, heals=heals)
         if decision.warning:
             self.notes.append(decision.warning)
         if decision.step is Step.MARK and decision.row is not None:
             protocol.mark(state, name, decision.row, self._chain, pipeline.retention, actor())
         if decision.step is Step.WENT_BACK and decision.row is not None:
-            if not pipeline.target.restores_together:
-                raise went_back_apart(state, name, decision.row)
             protocol.went_back(state, name, decision.row, self._chain, actor())
             self.notes.append(
                 f"Target {name} went back to epoch {decision.row.epoch}. The flush brings the epochs after it"

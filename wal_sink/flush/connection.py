@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from wal_sink.errors import TargetRefused, TargetUnavailable, WalSinkError
 from wal_sink.flush.report import Reporter
@@ -67,14 +67,14 @@ class TargetConnection:
             if receipts and isinstance(session, StagedSession):
                 _discard(session, receipts)
 
-    def row(self, marked: LedgerRow | None = None) -> LedgerRow | None:
+    def row(
+        self, may_keep: Callable[[LedgerRow | None], bool] = lambda _row: True
+    ) -> LedgerRow | None:
         """Return the ledger row; None if there is none. It is read once, and again after an error.
 
-        :param marked: the row as the state that was just read has it. A kept row that differs is read again:
-            moved by another flusher, or an operator, it would look like that of a target that went back.
+        :param may_keep: returns True if the row that was read in an earlier pass serves.
         """
-        if marked is not None:
-            self._row_is_known &= self._row is not None and self._row._replace(sending=0) == marked
+        self._row_is_known &= may_keep(self._row)
         if not self._row_is_known:
             with self.session() as session:
                 row = session.read()

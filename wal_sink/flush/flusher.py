@@ -28,8 +28,15 @@ from wal_sink.model.state import State
 from wal_sink.observer import Delivered
 from wal_sink.progress.report import this_process
 from wal_sink.protocol import state as protocol
-from wal_sink.protocol.flush_order import Chain, Decision, Step, claim_sending, decide, row_at
-from wal_sink.protocol.refusals import went_back_apart
+from wal_sink.protocol.flush_order import (
+    Chain,
+    Decision,
+    Step,
+    claim_sending,
+    decide,
+    may_keep,
+    row_at,
+)
 from wal_sink.protocol.retention import Retention, next_trim_us
 from wal_sink.protocol.windows import WINDOW_EPOCHS
 from wal_sink.targets.base import RowsRefused, Target
@@ -193,14 +200,13 @@ class Flusher:
         self.mark = target.mark.epoch
         if committed < target.first:
             return self._idle("nothing is checkpointed yet")
-        row = self._connection.row(
-            LedgerRow(state.query_id, state.log_id, target.mark.epoch, target.mark.digest)
-        )
+        row = self._connection.row(lambda row: may_keep(state, self._name, row))
         self._count_finished(row)
         after = target.mark.epoch if row is None else min(row.epoch, target.mark.epoch)
         skipped = {item.epoch for item in state.given_up if item.target == self._name}
         chain = self._manifests.chain(state, after, skipped)
-        decision = decide(state, self._name, committed, row, chain, WINDOW_EPOCHS)
+        heals = self.pipeline.target.restores_together
+        decision = decide(state, self._name, committed, row, chain, WINDOW_EPOCHS, heals=heals)
         if decision.warning:
             logger.warning("%s", decision.warning)
         match decision.step:
@@ -301,24 +307,27 @@ class Flusher:
 
     def _mark(self, state: State, row: LedgerRow, chain: Chain) -> State | None:
         """Record what the ledger row says. None: a race was lost, and the next pass does."""
-        marked = protocol.mark(
-            state, self._name, row, chain, self.pipeline.retention, self._actor()
-        )
+        marked = self._marked(state, row, chain)
         if not advance(self._store, state, marked):
-            return None
+            # A run that publishes meanwhile is no reason for another pass.
+            newer = newest(self._store)
+            if newer is None or not protocol.may_repeat(state, newer, self._name):
+                return None
+            marked = self._marked(newer, row, chain)
+            if not advance(self._store, newer, marked):
+                return None
         self.mark = row.epoch
         self.reporter.report("marking", row.epoch)
         self._manifests.forget(row.epoch)
         self._delete(marked)
         return marked
 
-    def _went_back(self, state: State, row: LedgerRow, chain: Chain) -> None:
-        """Set the mark back, so that the epochs after the ledger row are flushed again.
+    def _marked(self, state: State, row: LedgerRow, chain: Chain) -> State:
+        retention = self.pipeline.retention
+        return protocol.mark(state, self._name, row, chain, retention, self._actor())
 
-        :raises LedgerBehindLog: rows and ledger row of the target need not be of one moment.
-        """
-        if not self.pipeline.target.restores_together:
-            raise went_back_apart(state, self._name, row)
+    def _went_back(self, state: State, row: LedgerRow, chain: Chain) -> None:
+        """Set the mark back, so that the epochs after the ledger row are flushed again."""
         back = protocol.went_back(state, self._name, row, chain, self._actor())
         mark = state.target(self._name)
         if advance(self._store, state, back) and mark is not None:

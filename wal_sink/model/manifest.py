@@ -219,6 +219,8 @@ class Appended(_OfExecution, frozen=True, kw_only=True):
     """Tells the driver which segments a task has written (rule `segments`)."""
 
     segments: tuple[SegmentRef, ...]
+    planned: int | None = None
+    """Number of the newest state as the task of partition 0 began; None from other tasks."""
     refused: tuple[SegmentRef, ...] = ()
     """Segments of the rows that the target's check refused."""
 

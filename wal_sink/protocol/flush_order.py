@@ -12,7 +12,13 @@ from typing import NamedTuple
 from wal_sink.errors import TargetRefused
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.state import EpochManifest, Predecessor, State, Target
-from wal_sink.protocol.refusals import behind, diverged, missing_manifest, refuse_other_log
+from wal_sink.protocol.refusals import (
+    behind,
+    diverged,
+    missing_manifest,
+    refuse_other_log,
+    went_back_apart,
+)
 
 SENDINGS = 16
 """How often the rows of an epoch may be sent where each sending needs timestamps of its own."""
@@ -44,6 +50,18 @@ class Decision(NamedTuple):
     warning: str = ""
 
 
+def may_keep(state: State, name: str, row: LedgerRow | None) -> bool:
+    """Return True if a ledger row of an earlier pass serves for this one: it is the row of the mark.
+
+    If the target has moved since, `finish` is refused, and the row is read. Another kept row says nothing:
+    the mark may be ahead of it because another flusher was quicker, not because the target went back.
+    """
+    target = state.target(name)
+    return target is not None and row is not None and row[:4] == (
+        state.query_id, state.log_id, target.mark.epoch, target.mark.digest,
+    )  # fmt: skip
+
+
 def decide(
     state: State,
     name: str,
@@ -51,6 +69,8 @@ def decide(
     row: LedgerRow | None,
     chain: Chain,
     most: int = 1,
+    *,
+    heals: bool = True,
 ) -> Decision:
     """Return what a flusher does for a target, from the state, then `commits/`, then the ledger row.
 
@@ -64,7 +84,8 @@ def decide(
     before its first one. A row behind the first epoch of a whole log is an error: in the log that was lost
     there may be epochs that the target lacks.
 
-    :param row: None if the target has none.
+    :param row: as it was read after the state, or see `may_keep`; None if the target has none.
+    :param heals: False for a target whose rows and ledger need not go back together, such as Kafka.
     :param most: how many epochs may be taken at once, at least 1.
     :raises WrongOwner: the row is of another log.
     :raises LedgerBehindLog: the row is gone, or behind this log.
@@ -91,6 +112,8 @@ def decide(
             return Decision(Step.SET_ROW, start, warning=lacks)
         raise behind(state, target, f"has epoch {row.epoch}, and this log begins after {before}")
     if row.epoch < mark.epoch:
+        if not heals:
+            raise went_back_apart(state, target, row)
         return Decision(Step.WENT_BACK, row)
     if row.digest != mark.digest:
         raise diverged(state, target, row)
@@ -157,9 +180,10 @@ def row_at(state: State, epoch: int, chain: Chain) -> LedgerRow:
 def claim_sending(row: LedgerRow) -> LedgerRow:
     """Return the row that claims one more sending of the next epoch, where each needs its own timestamps.
 
-    Elements of a list that is not frozen come twice if they are sent twice with one timestamp. So sending s
-    of row i has `first_us + s * rows + i`; the claim moves the ledger row by compare-and-set before it. A
-    flusher that lost the row to another sending cannot finish.
+    Elements of a list that is not frozen come twice if they are sent twice with one timestamp. So in sending
+    s, from 1 on, row i has `first_us + (s - 1) * rows + i`, and the epoch reserves `SENDINGS * rows`. The
+    claim moves the ledger row by compare-and-set before it. A flusher that lost the row to another sending
+    cannot finish.
 
     :raises TargetRefused: the timestamps that the epoch has reserved are used up.
     """

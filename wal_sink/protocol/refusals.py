@@ -65,16 +65,12 @@ def diverged(state: State, target: Target, row: LedgerRow) -> Diverged:
     )
 
 
-def went_back_apart(state: State, name: str, row: LedgerRow) -> LedgerBehindLog:
+def went_back_apart(state: State, target: Target, row: LedgerRow) -> LedgerBehindLog:
     """Return the error of a target whose rows and ledger row need not go back together."""
-    target = state.target(name)
-    mark = target.mark.epoch if target is not None else -1
     return LedgerBehindLog(
-        f"Target {name} went back from epoch {mark} to epoch {row.epoch}. Its rows and its ledger"
-        " row may be of"
-        " two moments, so the flush cannot tell which rows are missing.",
+        f"Target {target.name} went back from epoch {target.mark.epoch} to epoch {row.epoch}. Its rows and"
+        " its ledger row may be of two moments, so the flush cannot tell which rows are missing.",
         "Compare the target with its source. Then name the last epoch whose rows the target has:"
-        f" `wal-sink set-mark CHECKPOINT --to EPOCH --target {name}`. Epochs after {state.trimmed}"
-        " are in the log"
-        " and are flushed again from there.",
+        f" `wal-sink set-mark CHECKPOINT --to EPOCH --target {target.name}`. Epochs after {state.trimmed}"
+        " are in the log, and are flushed again from there.",
     )

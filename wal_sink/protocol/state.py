@@ -11,8 +11,9 @@ the last epoch that the log knows to be in it. To *give up* is an operator's act
 
 `create`, `open_run`, `publish` and the acts of operators are tried again from the newer state when their
 compare-and-set is lost. `settle`, `mark`, `went_back` and `trim` are tried once, from the state that the
-flusher has read: after a lost race it starts its pass again. An error counts only if the state is still the
-one that was read; else what was read beside it may be newer, and the pass starts again, too.
+flusher has read: after a lost race it starts its pass again (see `may_repeat` for an exception). An error
+counts only if the state is still the one that was read; else what was read beside it may be newer, and the
+pass starts again, too.
 """
 
 from __future__ import annotations
@@ -69,6 +70,8 @@ class Opening(NamedTuple):
     run_id: str
     targets: tuple[str, ...]
     options: Mapping[str, str]
+    after: str = ""
+    """Id of the run that had opened last when this batch was planned, before its tasks ended; empty: none had."""
 
 
 # --- the log and its runs ------------------------------------------------------------------------
@@ -118,7 +121,10 @@ def open_run(
     A run opens in its first `commit()`. It reads `commits/` before, and again after: a run that computes an
     epoch that is completed meanwhile is an old one, which should not stop a newer one.
 
-    A run that opened and was superseded never opens again, so its work is garbage at once (`is_garbage`).
+    A run that opened and was superseded never opens again, so its work is garbage at once (`is_garbage`). And
+    a run opens only if no other one has since its batch was planned. Else a worker in which `commit()` runs,
+    and which outlives its driver for a while, could replace what the next run has published, while Spark
+    completes that.
 
     The targets may differ from those of the state only if none lacks an epoch: all marks are at `last`, and
     `last` is settled. A target that comes starts after `last`, one that goes is forgotten.
@@ -131,7 +137,7 @@ def open_run(
     refuse_other_place(state, opening.query_id, opening.checkpoint)
     if state.run is not None and state.run.run_id == opening.run_id:
         return None
-    if opening.run_id in state.opened:
+    if opening.run_id in state.opened or last_opened(state) != opening.after:
         raise fenced(state, epoch)
     refuse_completed(state, epoch, committed)
     return _next(
@@ -146,6 +152,11 @@ def open_run(
         opened=(*state.opened, opening.run_id)[-OPENED:],
         targets=_targets(state, opening.targets, actor.now_us),
     )
+
+
+def last_opened(state: State) -> str:
+    """Return the id of the run that opened last; empty if none has."""
+    return state.opened[-1] if state.opened else ""
 
 
 def predecessor_for(
@@ -347,6 +358,15 @@ def trim(state: State, retention: Retention, actor: Actor) -> State | None:
     if trimmed <= state.trimmed:
         return None
     return _next(state, actor, f"trim {trimmed}", trimmed=trimmed)
+
+
+def may_repeat(read: State, newest: State, name: str) -> bool:
+    """Return True if `mark` or `went_back` may be made from a newer state than the one that was read.
+
+    It may if nobody has moved the target's mark since: then the ledger row was read after the newest mark, as
+    if the newest state had been read. A run that publishes meanwhile changes the state, but not that part.
+    """
+    return (read.log_id, read.target(name)) == (newest.log_id, newest.target(name))
 
 
 def is_garbage(state: State, epoch: int, run_id: str) -> bool:

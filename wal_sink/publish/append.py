@@ -31,6 +31,8 @@ from wal_sink.model.paths import SegmentName
 from wal_sink.targets.arrow_values import refuse_invalid_utf8
 from wal_sink.wal.location import log_errors
 from wal_sink.wal.segment import Compression, SegmentWriter, with_reasons
+from wal_sink.wal.states import newest_number
+from wal_sink.wal.store import LogStore
 
 Check = Callable[[pa.RecordBatch], pa.RecordBatch]
 
@@ -131,6 +133,7 @@ def append(
     :raises LogUnavailable: the store of the log refuses, or does not answer.
     """
     with log_errors(backend.url), contextlib.ExitStack() as stack:
+        planned = newest_number(LogStore(backend)) if task.partition == 0 else None
         taken, refused = (
             _Segment(stack, task, backend, compression, inline) for inline in (inline_bytes, 0)
         )
@@ -158,6 +161,7 @@ def append(
             **task.execution._asdict(),
             segments=taken.close(),
             refused=refused.close(),
+            planned=planned,
         )
 
 

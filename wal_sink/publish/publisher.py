@@ -97,7 +97,7 @@ class Publisher:
         epoch, run_id = execution.epoch, execution.run_id
         batch = _joined(execution, appended)
         try:
-            opened = self._open(execution)
+            opened = self._open(execution, batch.planned)
             offsets = self._checkpoint.committing_offsets(epoch)
             state, predecessor = self._predecessor(opened, execution, offsets)
             if predecessor is None:
@@ -144,10 +144,12 @@ class Publisher:
         )
         return manifest
 
-    def _open(self, execution: Execution) -> State:
+    def _open(self, execution: Execution, planned: int | None) -> State:
         """Let this run publish, and no earlier one any more; make the log before its first epoch.
 
         Return the state as it was read or made last.
+
+        :param planned: number of the newest state when the batch was planned; None: unknown.
         """
         state = newest(self._store)
         if state is not None and state.run is not None and state.run.run_id == execution.run_id:
@@ -178,7 +180,7 @@ class Publisher:
             self._store,
             lambda there: protocol.open_run(
                 _there(there),
-                opening,
+                opening._replace(after=_opened_before(_there(there), planned)),
                 execution.epoch,
                 self._checkpoint.last_commit(),
                 self._actor(),
@@ -305,6 +307,12 @@ def _there(state: State | None) -> State:
     return state
 
 
+def _opened_before(state: State, planned: int | None) -> str:
+    """Return the run that had opened last when a batch was planned; none, if another one has opened since."""
+    since = planned is not None and state.run is not None and state.run.number > planned
+    return "" if since else protocol.last_opened(state)
+
+
 def _joined(execution: Execution, appended: Sequence[Appended]) -> Appended:
     """Join what the tasks report; they have to agree on query, run and epoch."""
     others = {task.execution for task in appended} - {execution}
@@ -318,4 +326,5 @@ def _joined(execution: Execution, appended: Sequence[Appended]) -> Appended:
         **execution._asdict(),
         segments=tuple(segment for task in appended for segment in task.segments),
         refused=tuple(segment for task in appended for segment in task.refused),
+        planned=max((task.planned for task in appended if task.planned is not None), default=None),
     )

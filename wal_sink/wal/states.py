@@ -43,6 +43,11 @@ def newest(store: LogStore) -> State | None:
         # 100 changes since the listing have deleted it.
 
 
+def newest_number(store: LogStore) -> int:
+    """Return the number of the newest state; 0 if there is none."""
+    return max(_numbers(store), default=0)
+
+
 def advance(store: LogStore, state: State | None, new: State) -> bool:
     """Create `new` from `state`. Return False if another process has changed the log since `state` was read.
 

@@ -1,0 +1,378 @@
+"""The real transitions over numbered states; and each condition of theirs, switched off by telling it a lie.
+
+States and manifests are interned as small numbers, and every answer is kept: a transition is called once for
+each input. A refusal is the name of its error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from typing import Any, TypeVar
+
+import msgspec
+
+from tests.protocol.state_model.world import QUERY, Setting
+from wal_sink.errors import LogFull, WalSinkError
+from wal_sink.model import paths
+from wal_sink.model.ledger import LedgerRow
+from wal_sink.model.state import (
+    Change,
+    EpochManifest,
+    Predecessor,
+    Run,
+    State,
+    Sums,
+    Target,
+)
+from wal_sink.protocol import flush_order
+from wal_sink.protocol import state as transitions
+from wal_sink.protocol.flush_order import Chain, Decision, Step
+from wal_sink.protocol.retention import Retention, trimmable
+from wal_sink.protocol.state import Actor, Opening
+
+SWITCHES = {
+    "identity": "identity: a log is used by a copy of its checkpoint, and a ledger row of any log id",
+    "state": "state: a change is made though the state has moved since it was read",
+    "fence": "one-publisher: any run publishes",
+    "planned": "one-publisher: a run opens though another one has since its batch was planned",
+    "reopen": "one-publisher: a run that was superseded opens again",
+    "sync_segments": "segments: a segment is reported before it is durable",
+    "unsettled": "publish: what is settled is published again",
+    "offsets": "publish: a replay from other source offsets passes",
+    "sync_offsets": "publish: offsets/N is not durable before it",
+    "sync_commits": "publish: commits/N-1 is not durable before it",
+    "budget_completed": "publish: the budget counts epochs that are not completed",
+    "settle": "settle: nobody settles, what commits/ covers is taken",
+    "state_first": "settle: by commits/ that were read before the state",
+    "exact_settle": "settle: from any newer state, too",
+    "missing": "order: a missing manifest is an empty epoch",
+    "whole": "repeatable: the ledger row moves before the last row is acknowledged",
+    "same_time": "repeatable: a row is written with the time of the write",
+    "sending": "repeatable: a sending of a list is not claimed",
+    "compare": "ledger: finish does not compare",
+    "kept": "ledger: a row of an earlier pass serves though it is not that of the mark",
+    "ahead": "restored: a row ahead is recorded with any digest",
+    "chain": "restored: a row ahead is compared with any manifest, not with the chain",
+    "equal": "restored: a row at the mark is not compared by digest",
+    "behind": "restored: a row behind the mark is not compared by digest",
+    "mark_settles": "restored: a mark does not settle",
+    "trimmed": "restored: a target goes back to what may be trimmed",
+    "says_first": "trim: the state does not say first what may be deleted",
+    "all_marks": "trim: what one of the targets has",
+    "marked": "trim: what is settled",
+    "opened_before": "trim: what any other run left goes",
+    "given_up_stay": "trim: the files of epochs that were given up",
+    "stop": "stop: an error gives the epoch up by itself",
+    "confirm": "stop: an error counts though the state has moved",
+    "drained": "targets: others at an open though one lacks an epoch",
+    "lift": "targets: one that comes back keeps its old row",
+    "lift_log": "targets: a row behind the first epoch of a log is lifted, too",
+    "completed": "order: what is settled is flushed though commits/ does not cover it any more",
+    "entry_first": "rows: the ledger moves before refused rows are durable",
+    "pass_over": "rows: a row in refused/ is written again",
+    "adopted_digest": "adopt: the row keeps its digest before the first epoch of a new log",
+}
+"""Each condition that can be switched off, by its rule: what happens then."""
+
+NOT_NEEDED = {"equal", "behind", "completed"}
+"""Switches without which no promise breaks in any setting that was tried; they give the better error."""
+
+NAMES = ("a", "b", "c")
+ACTOR = Actor("model", 0)
+MUCH = 10**6
+StructT = TypeVar("StructT", bound=msgspec.Struct)
+
+
+class Protocol:
+    """Calls the transitions for a setting, as far as their conditions are switched on."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.off = frozenset(setting.off)
+        assert self.off <= SWITCHES.keys(), self.off
+        self._ids: dict[bytes, int] = {}
+        self._values: list[Any] = []
+        self._answers: dict[tuple[Any, ...], Any] = {}
+        self.retention = Retention(1, MUCH) if setting.ticks else Retention(0, 0)
+
+    def alone(self, place: int) -> Protocol:
+        """Return the same for a fresh run and a fresh flusher at a place, beside which nothing happens."""
+        other = copy(self)
+        other.setting = self.setting._replace(
+            lost=False, accept=False, cached=False, trim=False, swallow=False, power=0, sendings=16,
+            places=(place,) if self.setting.places else (),
+        )  # fmt: skip
+        return other
+
+    def intern(self, value: msgspec.Struct) -> int:
+        """Return the number of a state, without its own number and author, or of a manifest."""
+        if isinstance(value, State):
+            value = msgspec.structs.replace(value, number=0, changed=Change())
+        key = msgspec.json.encode(value)
+        number = self._ids.get(key)
+        if number is None:
+            number = self._ids[key] = len(self._values)
+            self._values.append(value)
+        return number
+
+    def state(self, number: int) -> State:
+        """Return a state by its number."""
+        value = self._values[number]
+        assert isinstance(value, State)
+        return value
+
+    def manifest(self, number: int) -> EpochManifest:
+        """Return a manifest by its number."""
+        value = self._values[number]
+        assert isinstance(value, EpochManifest)
+        return value
+
+    def ask(self, what: Callable[..., Any], *inputs: Any) -> Any:
+        """Return an answer: a number for a state, the name of an error for a refusal."""
+        key = (what.__name__, *inputs)
+        try:
+            return self._answers[key]
+        except KeyError:
+            pass
+        try:
+            answer = what(*inputs)
+        except WalSinkError as error:
+            answer = type(error).__name__
+        if isinstance(answer, State):
+            answer = self.intern(answer)
+        self._answers[key] = answer
+        return answer
+
+    # --- the log and its runs ----------------------------------------------------------------
+
+    def opening(self, run: int, place: int) -> Opening:
+        lists = self.setting.lists
+        named = lists[min(run, len(lists) - 1)] if lists else range(self.setting.targets)
+        return Opening(QUERY, f"place {place}", f"r{run}", tuple(NAMES[t] for t in named), {})
+
+    def create(self, place: int, run: int, ids: int, committed: int) -> State:
+        return transitions.create(self.opening(run, place), f"log {ids}", committed, (), ACTOR)
+
+    def open_run(self, st: int, run: int, place: int, n: int, now: int, after: int) -> State | None:
+        before, opening = self.state(st), self.opening(run, place)
+        opening = opening._replace(after=f"r{after}" if after >= 0 else "")
+        if "planned" in self.off:
+            opening = opening._replace(after=transitions.last_opened(before))
+        told = before
+        if "identity" in self.off:
+            told = msgspec.structs.replace(told, checkpoint=opening.checkpoint)
+        if "reopen" in self.off:
+            told = _replace(told, opened=tuple(r for r in told.opened if r != opening.run_id))
+            opening = opening._replace(after=transitions.last_opened(told))
+        if "drained" in self.off:
+            at_last = tuple(
+                _replace(t, mark=_replace(t.mark, epoch=told.last.epoch)) for t in told.targets
+            )
+            told = _replace(told, targets=at_last, settled=told.last.epoch)
+        new = transitions.open_run(told, opening, n, n - 1, Actor("model", now))
+        if new is None:
+            return None
+        new = _replace(new, checkpoint=before.checkpoint)
+        if "drained" in self.off:
+            targets = tuple(before.target(t.name) or t for t in new.targets)
+            new = _replace(new, targets=targets, settled=before.settled)
+        return new
+
+    def last_opened(self, st: int) -> int:
+        """Return the run that opened last; -1 if none has."""
+        return int(transitions.last_opened(self.state(st))[1:] or -1)
+
+    def link(self, st: int, run: int, n: int, v: int) -> Predecessor | None:
+        """Return what `predecessor_for` says."""
+        told = self._told_publish(self.state(st), run, n, v)
+        return transitions.predecessor_for(told, f"r{run}", n, f"v{v}", n - 1)
+
+    def _told_publish(self, state: State, run: int, n: int, v: int) -> State:
+        if "fence" in self.off:
+            state = _replace(state, run=Run(number=1, run_id=f"r{run}"))
+        if "unsettled" in self.off:
+            state = _replace(state, settled=min(state.settled, n - 1))
+        if "offsets" in self.off and n == state.last.epoch <= state.settled:
+            state = _replace(state, last=_replace(state.last, offsets_digest=f"v{v}"))
+        return state
+
+    def make_manifest(self, predecessor: Predecessor, run: int, n: int, v: int) -> int:
+        """Return the number of a run's manifest: one row, one byte."""
+        before, time = predecessor.sums, predecessor.last_us + 1
+        return self.intern(
+            EpochManifest(
+                epoch=n,
+                manifest=paths.MANIFEST.path(paths.ManifestName(n, f"r{run}")),
+                digest=f"{n}.{run}.{v}{predecessor.digest and ' '}{predecessor.digest}",
+                offsets_digest=f"v{v}",
+                first_us=time,
+                last_us=time,
+                sums=Sums(rows=before.rows + 1, bytes=before.bytes + 1),
+                predecessor=predecessor,
+            )
+        )
+
+    def publish(self, st: int, run: int, m: int) -> State | None:
+        before, manifest = self.state(st), self.manifest(m)
+        n, v = manifest.epoch, int(manifest.offsets_digest[1:])
+        told = self._told_publish(before, run, n, v)
+        budget = self.setting.budget or MUCH
+        new = transitions.publish(told, f"r{run}", manifest, n - 1, budget, ACTOR)
+        if new is None:
+            return None
+        if "budget_completed" in self.off and not transitions.has_space(
+            before, before.last.as_predecessor(), budget
+        ):
+            raise LogFull("what a dead run has published counts")
+        return _replace(new, run=before.run, settled=max(before.settled, new.settled))
+
+    # --- the flusher -------------------------------------------------------------------------
+
+    def settle(self, st: int, committed: int) -> State | None:
+        return transitions.settle(self.state(st), committed, ACTOR)
+
+    def chain(self, state: State, man: frozenset[int]) -> Chain:
+        return flush_order.chain_of(state, [self.manifest(m) for m in man])
+
+    def _row(self, state: State, row: LedgerRow) -> LedgerRow:
+        return row._replace(log_id=state.log_id) if "identity" in self.off else row
+
+    def decide(
+        self, st: int, t: int, com: int, row: LedgerRow | None, man: frozenset[int]
+    ) -> Decision:
+        state = self.state(st)
+        target = state.target(NAMES[t])
+        if "settle" in self.off:
+            state = _replace(state, settled=min(com, state.last.epoch))
+        if "completed" in self.off:
+            com = max(com, state.settled)
+        if row is not None and target is not None:
+            row = self._row(state, row)._replace(sending=0)
+            if "equal" in self.off and row.epoch == target.mark.epoch:
+                row = row._replace(digest=target.mark.digest)
+        chain = self.chain(state, man)
+        try:
+            decision = flush_order.decide(state, NAMES[t], com, row, chain, self.setting.window)
+        except WalSinkError as error:
+            return self._skipped(state, target, row, type(error).__name__)
+        if decision.warning and "lift" in self.off:
+            return self._refused("LedgerBehindLog")
+        return decision
+
+    def may_keep(self, st: int, t: int, row: LedgerRow | None) -> bool:
+        if row is not None and "kept" in self.off:
+            return True
+        return flush_order.may_keep(self.state(st), NAMES[t], row)
+
+    def _refused(self, error: str) -> Decision:
+        return Decision(Step.WAIT, warning=error)
+
+    def _skipped(
+        self, state: State, target: Target | None, row: LedgerRow | None, error: str
+    ) -> Decision:
+        """Return what an error leads to where it does not stop the flush."""
+        assert target is not None
+        at_mark = row is not None and row.epoch == target.mark.epoch
+        on = LedgerRow(QUERY, state.log_id, target.mark.epoch + 1, "none")
+        if self.off & {"missing", "stop"} and error == "MissingManifest" and at_mark:
+            return Decision(Step.SET_ROW, on)
+        if "lift_log" in self.off and error == "LedgerBehindLog" and row is not None:
+            start = LedgerRow(QUERY, state.log_id, target.first - 1, target.mark.digest)
+            return Decision(Step.SET_ROW, start)
+        return self._refused(error)
+
+    def mark(self, st: int, t: int, row: LedgerRow, man: frozenset[int], now: int) -> State:
+        before = self.state(st)
+        row = self._row(before, row)._replace(sending=0)
+        chain, told = self.chain(before, man), row
+        manifests = [self.manifest(m) for m in man]
+        link = flush_order.link_at(before, row.epoch, chain)
+        known = "chain" in self.off and any(
+            (m.epoch, m.digest) == (row.epoch, row.digest) for m in manifests
+        )
+        if self.off & {"missing", "stop"} and row.digest == "none":
+            known = True
+        if link is not None and (known or "ahead" in self.off):
+            told = row._replace(digest=link.digest)
+        new = transitions.mark(before, NAMES[t], told, chain, self.retention, Actor("model", now))
+        if "mark_settles" in self.off:
+            new = _replace(new, settled=before.settled)
+        if self.off & {"all_marks", "marked", "says_first"}:
+            new = _replace(new, trimmed=before.trimmed)
+        return self._marked(new, t, row)
+
+    def went_back(self, st: int, t: int, row: LedgerRow, man: frozenset[int], now: int) -> State:
+        before = self.state(st)
+        row = self._row(before, row)._replace(sending=0)
+        chain, told = self.chain(before, man), before
+        if "trimmed" in self.off:
+            told = _replace(told, trimmed=-1)
+        row_told = row
+        if "behind" in self.off:
+            link = flush_order.link_at(before, row.epoch, chain)
+            row_told = row if link is None else row._replace(digest=link.digest)
+        new = transitions.went_back(told, NAMES[t], row_told, chain, Actor("model", now))
+        return self._marked(_replace(new, trimmed=before.trimmed), t, row)
+
+    def _marked(self, state: State, t: int, row: LedgerRow) -> State:
+        targets = tuple(
+            _replace(target, mark=_replace(target.mark, digest=row.digest))
+            if target.name == NAMES[t]
+            else target
+            for target in state.targets
+        )
+        return _replace(state, targets=targets)
+
+    def trim(self, st: int, now: int) -> State | None:
+        before = self.state(st)
+        told = before
+        if "marked" in self.off:
+            told = _replace(told, targets=())
+        elif "all_marks" in self.off:
+            far = max(told.targets, key=lambda target: target.mark.epoch)
+            told = _replace(told, targets=(far,))
+        if trimmable(told, self.retention, now) <= before.trimmed:
+            return None
+        new = transitions.trim(told, self.retention, Actor("model", now))
+        return None if new is None else _replace(new, targets=before.targets)
+
+    def is_garbage(self, st: int, epoch: int, run: int, opener: int = -1) -> bool:
+        state = self.state(st)
+        if "opened_before" in self.off and state.run is not None:
+            others = state.run.run_id != f"r{run}"
+            opened = (f"r{run}", state.run.run_id) if others else state.opened
+            state = _replace(state, opened=opened)
+        if "given_up_stay" in self.off:
+            state = _replace(state, given_up=())
+        return transitions.is_garbage(state, epoch, f"r{run}")
+
+    # --- operators ---------------------------------------------------------------------------
+
+    def give_up_epoch(self, st: int, t: int, n: int) -> State | None:
+        return transitions.give_up_epoch(self.state(st), NAMES[t], n, ACTOR)
+
+    def give_up_missing(self, st: int, m: int, com: int) -> State | None:
+        return transitions.give_up_missing(self.state(st), self.manifest(m), com, ACTOR)
+
+    def give_up_target(self, st: int, t: int) -> State | None:
+        return transitions.give_up_target(self.state(st), NAMES[t], ACTOR)
+
+    def adopt(self, st: int, ids: int, place: int) -> State:
+        return transitions.adopt(self.state(st), f"log {ids}", f"place {place}", ACTOR)
+
+    def adopted_row(self, st: int, row: LedgerRow) -> LedgerRow:
+        new = transitions.adopted_row(self.state(st), row)
+        return new._replace(digest=row.digest) if "adopted_digest" in self.off else new
+
+    def row_at(self, st: int, n: int, man: frozenset[int]) -> LedgerRow:
+        """Return the row that `set-mark` sets."""
+        state = self.state(st)
+        return flush_order.row_at(state, n, self.chain(state, man))
+
+    def claim_sending(self, row: LedgerRow) -> LedgerRow:
+        return row if "sending" in self.off else flush_order.claim_sending(row)
+
+
+def _replace(value: StructT, **changes: Any) -> StructT:
+    return msgspec.structs.replace(value, **changes)

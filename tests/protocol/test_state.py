@@ -1,0 +1,153 @@
+"""What the model of the state does not reach: its JSON, retention by time and bytes, and what is refused."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from msgspec.structs import replace
+
+from wal_sink.errors import AlreadyPublished, CorruptLog, Fenced, TargetRefused, WalSinkError
+from wal_sink.model import paths
+from wal_sink.model.ledger import LedgerRow
+from wal_sink.model.state import EpochManifest, Predecessor, State, Sums
+from wal_sink.protocol import flush_order
+from wal_sink.protocol import state as transitions
+from wal_sink.protocol.retention import EARLIER, Retention, trimmable
+from wal_sink.protocol.state import Actor, Opening
+
+OPENING = Opening("q", "file:/checkpoint", "run-1", ("cassandra",), {"table": "flights"})
+ME = Actor("pid 1 on host", 0)
+MUCH = 10**12
+
+
+def created(committed: int = -1) -> State:
+    return transitions.create(OPENING, "log", committed, (), ME)
+
+
+def opened(committed: int = -1) -> State:
+    new = transitions.open_run(created(committed), OPENING, committed + 1, committed, ME)
+    assert new is not None
+    return new
+
+
+def manifest(
+    state: State, epoch: int, size: int = 1, digest: str = "d", run: str = "run-1"
+) -> EpochManifest:
+    before = transitions.predecessor_for(state, run, epoch, "o", epoch - 1)
+    assert before is not None
+    return EpochManifest(
+        epoch=epoch,
+        manifest=paths.MANIFEST.path(paths.ManifestName(epoch, run)),
+        digest=f"{digest}{epoch}",
+        offsets_digest="o",
+        first_us=before.last_us + 1,
+        last_us=before.last_us + 1,
+        sums=Sums(rows=before.sums.rows + 1, bytes=before.sums.bytes + size),
+        predecessor=before,
+    )
+
+
+def published(state: State, made: EpochManifest) -> State:
+    new = transitions.publish(state, "run-1", made, made.epoch - 1, MUCH, ME)
+    assert new is not None
+    return new
+
+
+def test_state_is_the_same_after_json() -> None:
+    state = opened()
+    state = published(state, manifest(state, 0))
+    assert State.from_json(state.to_json(), "state/3.json") == state
+    assert state.number == 3
+
+
+def test_state_of_a_newer_format_is_refused_with_it() -> None:
+    data = opened().to_json().replace(b'"format": 1', b'"format": 9')
+    with pytest.raises(CorruptLog, match=r"state/2\.json has format 9"):
+        State.from_json(data, "state/2.json")
+
+
+def test_create_refuses_manifests_without_a_state() -> None:
+    with pytest.raises(CorruptLog, match="manifests/7-x"):
+        transitions.create(OPENING, "log", -1, ["manifests/7-x.json"], ME)
+
+
+def test_publish_again_with_the_same_manifest_changes_nothing() -> None:
+    state = opened()
+    made = manifest(state, 0)
+    state = published(state, made)
+    assert transitions.publish(state, "run-1", made, -1, MUCH, ME) is None
+    with pytest.raises(AlreadyPublished):
+        transitions.publish(state, "run-1", manifest(state, 0, digest="e"), -1, MUCH, ME)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"first_us": 0}, {"last_us": 0}, {"sums": Sums()}, {"predecessor": Predecessor(digest="x")}],
+)
+def test_publish_refuses_a_manifest_that_does_not_continue(wrong: dict[str, object]) -> None:
+    state = opened()
+    state = published(state, manifest(state, 0))
+    state = transitions.settle(state, 0, ME) or state
+    with pytest.raises(WalSinkError, match="does not continue"):
+        published(state, replace(manifest(state, 1), **wrong))
+
+
+def test_open_run_that_was_superseded_is_fenced() -> None:
+    second = OPENING._replace(run_id="run-2", after="run-1")
+    state = transitions.open_run(opened(), second, 0, -1, ME)
+    assert state is not None
+    with pytest.raises(Fenced):
+        transitions.open_run(state, OPENING, 0, -1, ME)
+
+
+def test_open_run_is_fenced_by_one_that_opened_since_it_was_planned() -> None:
+    with pytest.raises(Fenced):
+        transitions.open_run(opened(), OPENING._replace(run_id="run-2", after=""), 0, -1, ME)
+
+
+def test_claim_sending_ends_with_the_reserved_timestamps() -> None:
+    row = LedgerRow("q", "log", 3, "d")
+    for _ in range(flush_order.SENDINGS):
+        row = flush_order.claim_sending(row)
+    with pytest.raises(TargetRefused, match="Epoch 4 was sent 16 times"):
+        flush_order.claim_sending(row)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    "retention", [Retention(1000, MUCH), Retention(MUCH, 1000), Retention(1000, 1000)]
+)
+def test_trim_keeps_what_retention_asks_and_little_more(seed: int, retention: Retention) -> None:
+    """However fast epochs come, an earlier mark is near, and there are few of them."""
+    rng = random.Random(seed)
+    state, now, flushed = opened(), 0, {-1: (0, 0)}
+    for epoch in range(400):
+        now += rng.choice((1, 5, 40, 200))
+        made = manifest(state, epoch, rng.choice((1, 5, 40, 200)))
+        state = published(state, made)
+        actor = Actor("flusher", now)
+        row = LedgerRow("q", "log", epoch, made.digest)
+        state = transitions.mark(state, "cassandra", row, {epoch: made}, retention, actor)
+        flushed[epoch] = (now, made.sums.bytes)
+        assert len(state.targets[0].mark.earlier) <= EARLIER
+        assert state.trimmed == trimmable(state, retention, now)
+        if state.trimmed >= 0:
+            at, size = flushed[state.trimmed]
+            assert now - at >= retention.us or made.sums.bytes - size >= retention.bytes
+        at, size = flushed[min(state.trimmed + 1, epoch)]
+        share = (now - at) / retention.us + (made.sums.bytes - size) / retention.bytes
+        assert share <= 2 + 2 / 15 + 0.5
+
+
+def test_earlier_marks_of_the_future_are_forgotten() -> None:
+    """A clock that was years ahead delays a trim; it does not end all trims."""
+    state, retention = opened(), Retention(1000, MUCH)
+    for epoch, now in enumerate([10**9, 1, 2, *range(100, 5000, 100)]):
+        made = manifest(state, epoch)
+        state = published(state, made)
+        row = LedgerRow("q", "log", epoch, made.digest)
+        state = transitions.mark(
+            state, "cassandra", row, {epoch: made}, retention, Actor("flusher", now)
+        )
+    assert state.trimmed > 30

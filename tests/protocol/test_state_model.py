@@ -1,0 +1,71 @@
+"""The transitions of the state in every order of steps; with each condition off, a promise breaks."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.protocol.cases import covered
+from tests.protocol.state_model.conditions import NOT_NEEDED, SWITCHES
+from tests.protocol.state_model.explore import explore
+from tests.protocol.state_model.numbers import Numbers
+from tests.protocol.state_model.numbers import explore as explore_numbers
+from tests.protocol.state_model.settings import SETTINGS, Case
+from tests.protocol.state_model.switched_off import SWITCHED_OFF
+
+
+def params(cases: list[Case]) -> list[object]:
+    """Return one parameter a case; the long ones are left to `make test-all`."""
+    return [
+        pytest.param(
+            case,
+            marks=[pytest.mark.test_all] if case.long else [],
+            id=case.name.replace(",", "").replace(" ", "-"),
+        )
+        for case in cases
+    ]
+
+
+@pytest.mark.parametrize("case", params([case for case in SETTINGS if not case.broken]))
+def test_every_order_of_steps_keeps_the_promises(case: Case) -> None:
+    result = explore(case.setting, seconds=180)
+    covered(f"state model, {case.name}", f"{result.states:,} states")
+    assert result.broken == "", "\n".join(result.trace)
+    assert result.stops.keys() <= case.stops, result.stops
+    assert result.complete
+
+
+@pytest.mark.parametrize("case", params([case for case in SETTINGS if case.broken]))
+def test_a_documented_limit_is_met(case: Case) -> None:
+    """A limit that no history meets any more goes out of the documentation."""
+    assert explore(case.setting).broken.startswith(case.broken)
+
+
+@pytest.mark.parametrize("case", params(SWITCHED_OFF))
+def test_a_condition_switched_off_breaks_a_promise(case: Case) -> None:
+    result = explore(case.setting)
+    stop = case.broken.removeprefix("stop: ")
+    if stop != case.broken:
+        assert any(stop in name for name in result.stops)
+    else:
+        assert result.broken.startswith(case.broken)
+        assert result.broken
+
+
+def test_every_switch_is_tried_alone() -> None:
+    assert sorted(case.setting.off for case in SWITCHED_OFF) == sorted(
+        (name,) for name in SWITCHES.keys() - NOT_NEEDED
+    )
+
+
+def test_no_void_state_counts() -> None:
+    """Also where names are used again, as old states were deleted: three processes, two of them paused."""
+    states, broken = explore_numbers(Numbers())
+    covered("state model, numbers of states", f"{states:,} states")
+    assert broken == ""
+
+
+@pytest.mark.parametrize(
+    "numbers", [Numbers(base="exists"), Numbers(base=""), Numbers(begin=False)]
+)
+def test_a_void_state_counts_without_reading_again(numbers: Numbers) -> None:
+    assert explore_numbers(numbers)[1] == "a change that is void counts"
