@@ -23,7 +23,7 @@ from tests.spark.app import writer
 from tests.spark.remains import remains
 from tests.support.waiting import until
 from wal_sink.errors import TargetUnavailable
-from wal_sink.targets.base import Session
+from wal_sink.targets.base import IdempotentSession
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.testing.local_spark import local_session
 
@@ -119,7 +119,7 @@ def reach(config: dict[str, Any], sink: wal_sink.Sink, query: StreamingQuery) ->
 class ClosedTarget(CassandraTarget):
     """The target, out of reach while the file is there."""
 
-    def connect(self, query_id: str) -> Session:
+    def connect(self, query_id: str) -> IdempotentSession:
         if Path(os.environ[BARRIER]).exists():
             raise TargetUnavailable("The target is closed", "Delete the file.")
         return super().connect(query_id)

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import IdempotentSession, Session, Slice
+from wal_sink.targets.base import IdempotentSession, Slice
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.options import Login, login
 from wal_sink.testing.faults import Faults, FaultyIdempotentSession
@@ -71,11 +71,10 @@ class Gate:
 class GatedTarget(CassandraTarget):
     """The target, behind a gate."""
 
-    def connect(self, query_id: str) -> Session:
+    def connect(self, query_id: str) -> IdempotentSession:
         """See `Target`."""
         Gate(self.options.keyspace).note(login(self.options))
         session = super().connect(query_id)
-        assert isinstance(session, IdempotentSession)
         return _GatedSession(session, Gate(self.options.keyspace))
 
 

@@ -44,7 +44,7 @@ class Source:
     @property
     def rows(self) -> int:
         """Rows in the files that the queries have been given."""
-        return min(self.files * self._rows_per_file, self.table.num_rows)
+        return min(self.files * self._rows_per_file, int(self.table.num_rows))
 
     def give(self) -> None:
         """Give the queries the files of the next part."""
