@@ -65,9 +65,8 @@ def test_trimmed_epochs_are_not_listed(busy: World, tmp_path: Path) -> None:
 
 def test_damaged_or_missing_manifest_hides_nothing_newer(busy: World, tmp_path: Path) -> None:
     """Nor does it end the command: `status --deep` is there for the exit code."""
-    (path,) = (
-        p for p in busy.store.list(paths.MANIFEST.folder) if paths.MANIFEST.parse(p).epoch == 2
-    )
+    names = ((p, paths.MANIFEST.parse(p)) for p in busy.store.list(paths.MANIFEST.folder))
+    (path,) = (p for p, name in names if name is not None and name.epoch == 2)
     busy.log_backend.replace(path, b"{")
     lines = listed(tmp_path)
     assert (2, "damaged", None) in lines

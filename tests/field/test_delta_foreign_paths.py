@@ -19,12 +19,11 @@ from deltalake import DeltaTable
 from tests.delta.conftest import Query, table_of
 from tests.delta.test_upsert import Upserting
 from wal_sink.errors import SchemaMismatch
-from wal_sink.model.ledger import Outcome
 from wal_sink.options import parse
 from wal_sink.targets.delta import DeltaTarget
 from wal_sink.targets.delta.options import DeltaOptions
 from wal_sink.targets.delta.table import RANDOM_PREFIXES, why_not_removable
-from wal_sink.testing.contracts.ledger import begin, begun_window, finish
+from wal_sink.testing.contracts.ledger import finish, following, row_of
 
 FILE = pa.schema([("k", pa.string()), ("v", pa.int64())])
 
@@ -87,28 +86,23 @@ def batch(schema: pa.Schema, value: str, v: int, **more: str) -> pa.RecordBatch:
 def test_file_that_delta_rs_cannot_remove_is_refused(
     tmp_path: Path, kind: type[Upserting], column: str, value: str, path: str
 ) -> None:
-    """At the start, as a window begins, and at the commit. Else each row would be there twice."""
+    """At the start, and at the commit. Else each row would be there twice."""
     table = tmp_path / "t"
     schema = partitioned(table, column)
     query, more = kind(str(table)), {} if kind is Upserting else {"op": "delete"}
     rows = batch(schema, value, 1, **more)
-    window = begun_window(0)
-    assert begin(query.session, window) is Outcome.APPLIED
-    query.session.start(window)
+    row = row_of(query.session)
     receipts = query.stage(rows)
     at = "elsewhere.parquet" if ":" in path else unquote(path)
     add_file(table, column, value, path, at)
     refused = pytest.raises(SchemaMismatch, match="cannot remove the file")
     with refused as at_commit:
-        finish(query.session, window, receipts)
+        finish(query.session, row, following(row), receipts)
     with refused as at_start:
         query.plan(rows.schema)
     assert path in str(at_commit.value)
     assert path in str(at_start.value)
     assert len(list((table / "_wal_sink").rglob("*.json"))) == 1, "each try would leave a file"
-    other = kind(str(table))
-    with refused:
-        begin(other.session, window)
 
 
 def test_files_of_other_writers_with_plain_names_are_replaced(tmp_path: Path) -> None:

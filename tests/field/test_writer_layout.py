@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -35,7 +34,7 @@ def options(place: Path, **more: str) -> dict[str, str]:
 
 def writer(rows: DataFrame, given: dict[str, str], *, by_format: bool) -> DataStreamWriter:
     """Return the writer of a job, by the format or by foreachBatch."""
-    made: Any = rows.writeStream.trigger(availableNow=True).options(**given)
+    made = rows.writeStream.trigger(availableNow=True).options(**given)
     if by_format:
         return made.format("wal_sink")
     return made.foreachBatch(wal_sink.batch_writer(rows.sparkSession, **given))

@@ -30,7 +30,11 @@ def test_instants_of_any_zone_become_utc(zone: str) -> None:
         inside = pa.struct([pa.field("at", time, nullable=False), ("n", pa.int32())])
         return pa.struct([("a", pa.list_(inside)), ("m", pa.map_(time, pa.large_list(time)))])
 
-    bare = [None, {"a": [{"at": us, "n": 1}, None], "m": [(us, [None, us])]}, {"a": None, "m": []}]
+    bare: list[object] = [
+        None,
+        {"a": [{"at": us, "n": 1}, None], "m": [(us, [None, us])]},
+        {"a": None, "m": []},
+    ]
     column = pa.array(bare, typed(pa.int64())).view(typed(here))
     batch = pa.record_batch({"c": column, "k": pa.array([1, 2, 3])}).slice(1)
     assert in_utc(batch).to_pydict() == {

@@ -10,11 +10,9 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from wal_sink.model.ledger import Owner, Window
 from wal_sink.targets import (
-    Delivery,
     IdempotentSession,
-    LedgerState,
+    LedgerRow,
     Options,
     Outcome,
     Plan,
@@ -34,10 +32,10 @@ class PaperOptions(Options, frozen=True, kw_only=True):
 class PaperSession(IdempotentSession):
     """Writes to paper: all that such a session owes, and nothing more."""
 
-    def read_ledger(self) -> LedgerState | None:
+    def read(self) -> LedgerRow | None:
         raise NotImplementedError
 
-    def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
+    def finish(self, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
         raise NotImplementedError
 
     def write(self, plan: Plan, rows: Slice) -> None:
@@ -53,19 +51,13 @@ class PaperSession(IdempotentSession):
 class PaperTransaction(TransactionalSession):
     """All that one owes whose rows count by a transaction."""
 
-    def read_ledger(self) -> LedgerState | None:
-        raise NotImplementedError
-
-    def compare_and_set(self, seen: LedgerState | None, new: LedgerState) -> Outcome:
-        raise NotImplementedError
-
-    def start(self, window: Window) -> None:
+    def read(self) -> LedgerRow | None:
         raise NotImplementedError
 
     def write(self, plan: Plan, rows: Slice) -> None:
         raise NotImplementedError
 
-    def commit(self, seen: LedgerState, new: LedgerState) -> Outcome:
+    def finish(self, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
         raise NotImplementedError
 
     def close(self) -> None:
@@ -75,10 +67,7 @@ class PaperTransaction(TransactionalSession):
 class PaperStage(StagedSession):
     """All that one owes whose rows are staged."""
 
-    def read_ledger(self) -> LedgerState | None:
-        raise NotImplementedError
-
-    def start(self, window: Window) -> None:
+    def read(self) -> LedgerRow | None:
         raise NotImplementedError
 
     def write(self, plan: Plan, rows: Slice) -> None:
@@ -87,8 +76,8 @@ class PaperStage(StagedSession):
     def drain(self) -> tuple[bytes, ...]:
         raise NotImplementedError
 
-    def commit(
-        self, seen: LedgerState | None, new: LedgerState, receipts: Sequence[bytes]
+    def finish(
+        self, seen: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
     ) -> Outcome:
         raise NotImplementedError
 
@@ -101,7 +90,7 @@ class PaperTarget(Target):
 
     name = "paper"
     options_type = PaperOptions
-    delivery = Delivery.IDEMPOTENT
+    interface = 2
 
     options: PaperOptions
 
@@ -115,15 +104,15 @@ class PaperTarget(Target):
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
         raise NotImplementedError
 
-    def connect(self, owner: Owner) -> PaperSession:
+    def connect(self, query_id: str) -> PaperSession:
         raise NotImplementedError
 
 
-def it_is_complete(options: PaperOptions, owner: Owner) -> None:
+def it_is_complete(options: PaperOptions) -> None:
     """No class is abstract any more, and a session is its own context manager."""
     target: Target = PaperTarget(options)
-    with target.connect(owner) as session:
-        row: LedgerState | None = session.read_ledger()
+    with target.connect("query") as session:
+        row: LedgerRow | None = session.read()
         assert row
     for made in (PaperTransaction(), PaperStage()):
         made.close()

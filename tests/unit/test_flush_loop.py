@@ -93,7 +93,7 @@ class Flushing:
 
     def is_flushed(self, epoch: int) -> bool:
         state = newest(self.world.store)
-        target = state and state.target(self.name)
+        target = state.target(self.name) if state is not None else None
         return target is not None and target.mark.epoch >= epoch
 
     def error(self) -> ErrorReport | None:

@@ -114,7 +114,7 @@ def heartbeats(store: LogStore, enough: int) -> None:
     while len(times) < enough:
         assert time.monotonic() < until_s, f"{len(times)} reports in 30 s"
         last = read_report(store, TARGET)
-        times.add(last and last.heartbeat_us)
+        times.add(last.heartbeat_us if last is not None else None)
         time.sleep(0.01)
 
 

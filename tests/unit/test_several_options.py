@@ -27,13 +27,17 @@ def without(*names: str) -> dict[str, str]:
     return {name: value for name, value in GIVEN.items() if name not in names}
 
 
+def names_of(configuration: Configuration) -> list[str]:
+    return [each.name for each in configuration.destinations]
+
+
 def test_each_target_has_its_options() -> None:
-    """Names are case-insensitive, and no secret is in what a run's claim records."""
+    """Names are case-insensitive, and no secret is in what the state has of a run."""
     found = configure(GIVEN)
-    assert found.names == ("orders", "books")
+    assert found.several
+    assert names_of(found) == ["orders", "books"]
     assert [each.target.name for each in found.destinations] == ["cassandra", "postgresql"]
     assert [each.target.writes_to for each in found.destinations] == ["shop.orders", "orders"]
-    assert found.location.targets == ("orders", "books")
     assert found.public["orders.keyspace"] == "shop"
     assert found.public["books.target"] == "postgresql"
     assert "target" not in found.public
@@ -42,16 +46,7 @@ def test_each_target_has_its_options() -> None:
     assert again.public == found.public
     copy = pickle.loads(pickle.dumps(found))
     assert isinstance(copy, Configuration)
-    assert copy.names == found.names
-
-
-def test_what_happens_when_the_log_is_full_is_said_for_each() -> None:
-    """Else `wal.onFull` says it."""
-    given = {"wal.onFull": "fail", "books.onFull": "block"}
-    assert [each.on_full for each in configure(GIVEN | given).destinations] == ["fail", "block"]
-    with pytest.raises(OptionError, match=r"books\.onFull is wait") as caught:
-        configure(GIVEN | {"books.onFull": "wait"})
-    assert "block, fail" in caught.value.remedy
+    assert names_of(copy) == names_of(found)
 
 
 @pytest.mark.parametrize(
@@ -113,4 +108,4 @@ def test_two_targets_are_two_tables() -> None:
     }
     with pytest.raises(OptionError, match="Targets orders and books are the same table"):
         configure(twice)
-    assert configure(twice | {"books.cassandra.contactPoints": "10.9.9.9"}).names
+    assert configure(twice | {"books.cassandra.contactPoints": "10.9.9.9"}).several

@@ -120,8 +120,8 @@ def taken(manifests: Iterator[Manifest], sent_once: Mapping[str, bool]) -> tuple
     """Return the manifests of one window, from those that follow the ledger row.
 
     A window has one plan: rows that are added, as their plan says, and rows that replace those of their key
-    cannot be in one commit. Rows that must not be sent twice have a window for each epoch: the ledger row counts
-    its sendings.
+    cannot be in one commit. Rows that must not be sent twice have a window for each epoch: the
+    ledger row counts its sendings.
 
     :param sent_once: by key of the plan.
     """

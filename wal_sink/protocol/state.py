@@ -71,7 +71,8 @@ class Opening(NamedTuple):
     targets: tuple[str, ...]
     options: Mapping[str, str]
     after: str = ""
-    """Id of the run that had opened last when this batch was planned, before its tasks ended; empty: none had."""
+    """Id of the run that had opened last when this batch was planned, before its tasks ended;
+    empty: none had."""
 
 
 # --- the log and its runs ------------------------------------------------------------------------

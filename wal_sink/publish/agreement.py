@@ -1,10 +1,10 @@
 """Agrees with each target, as a run starts, on the plan by which the rows of the run are checked.
 
 A plan in the log never changes. Its key is a digest of all that it says, and each manifest names the plan of
-its epoch. `plans/agreed.json` says which plans are in force, and whether the present run has compared them with the
-tables. A run that starts takes the second part back (`compare_again`). So its first micro-batch connects, and
-if the table was altered meanwhile, a new plan is in force from that micro-batch on. If the target does not
-answer, the run goes on by the plan of the run before.
+its epoch. `plans/agreed.json` says which plans are in force, and whether the present run has
+compared them with the tables. A run that starts takes the second part back (`compare_again`). So
+its first micro-batch connects, and if the table was altered meanwhile, a new plan is in force from
+that micro-batch on. If the target does not answer, the run goes on by the plan of the run before.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ Nothing here is code of a real target: a model must not use what it judges.
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
@@ -106,6 +107,12 @@ class MemoryTarget(Target):
         """Ledger rows, by their keys."""
         self.refuses: Callable[[Mapping[str, Any]], str] = lambda _row: ""
         """Says why a row is refused when it is written; empty: it is not."""
+
+    def with_options(self, options: MemoryOptions) -> MemoryTarget:
+        """Return a target with other options over the same rows and ledger."""
+        other = copy.copy(self)
+        other.options = options
+        return other
 
     @property
     def keys(self) -> tuple[str, ...]:

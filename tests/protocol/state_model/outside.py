@@ -209,7 +209,9 @@ def act_steps(protocol: Protocol, world: World, what: str) -> Steps:
         n = state.last.epoch + 1
         link = state.last.as_predecessor()
         manifest = EpochManifest(
-            epoch=n, manifest=paths.MANIFEST.path(paths.ManifestName(n, "operator")), digest=f"{n}.op {link.digest}",
+            epoch=n,
+            manifest=paths.MANIFEST.path(paths.ManifestName(n, "operator")),
+            digest=f"{n}.op {link.digest}",
             offsets_digest=f"v{log.off[n] if n < setting.epochs else 0}", first_us=link.last_us + 1,
             last_us=link.last_us + 1, sums=link.sums, predecessor=link,
         )  # fmt: skip
