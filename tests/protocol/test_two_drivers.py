@@ -207,3 +207,20 @@ def test_run_after_a_newer_one_opened_is_fenced(world: World) -> None:
             older.publish([("b", 1)])
     newer.write_commit([[("b", 2)]])
     assert world.flushed() == {"a": 0, "b": 2}
+
+
+@pytest.mark.rule("one-publisher")
+def test_commit_that_outlives_its_driver_is_fenced(world: World) -> None:
+    """The worker of `commit()` lives a little longer than its driver, which is killed and started again.
+
+    What the next run has published stays: Spark completes that.
+    """
+    killed = world.run()
+    killed.write_offsets()
+    appended = killed.tasks([("a", 1)])
+    following = world.run()
+    following.publish([("a", 2)])
+    with pytest.raises(Fenced, match=following.run_id):
+        killed.commit(appended)
+    following.write_commit([[("a", 2)]])
+    assert world.flushed() == {"a": 2}

@@ -16,12 +16,12 @@ CODES = {
     2: ("OptionError",),
     3: ("SchemaMismatch",),
     4: ("TargetUnavailable", "FlushTimeout", "NoFlusher"),
-    5: ("Fenced", "AlreadyPublished", "WrongOwner", "NotRegistered"),
+    5: ("Fenced", "AlreadyPublished", "WrongOwner"),
     6: (
         *("MissingManifest", "MissingSegment", "SegmentNotVisible", "CorruptLog"),
         *("CheckpointNotVisible", "UnknownOffsetsFormat"),
     ),
-    7: ("Diverged", "LedgerBehindLog", "LedgerShadowed"),
+    7: ("Diverged", "LedgerBehindLog"),
 }
 """The contract with checks outside of the project."""
 

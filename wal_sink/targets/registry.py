@@ -92,8 +92,8 @@ def _load(name: str, place: str) -> type[Target]:
         raise OptionError(
             f"Target {name} is written for version {loaded.interface} of the interface of targets, and this"
             f" version of wal_sink has {INTERFACE}.",
-            "Install a newer version of the target. For a target of your own, docs/targets.md has"
-            " the steps: set"
+            "Install a newer version of the target. For a target of your own, take the steps of the"
+            " documentation of targets, and set"
             f" interface = {INTERFACE} on {loaded.__name__}.",
         )
     if loaded.interface > INTERFACE:
