@@ -10,6 +10,7 @@ import re
 
 from wal_sink import errors
 from wal_sink.errors import OptionError, WalSinkError, by_name
+from wal_sink.spark import worker_settings
 
 _RAISED = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): ", re.MULTILINE)
 _REMEDY = "\n  What to do: "
@@ -20,6 +21,11 @@ _ENDS = re.compile(
 """What Spark puts behind a Python traceback."""
 _NEEDED = "wal_sink|state_backends|pyarrow|numpy|msgspec|fsspec|tenacity"
 _MISSING = re.compile(rf"^ModuleNotFoundError: No module named '({_NEEDED})'", re.MULTILINE)
+_IDLE = re.compile(r"Python worker process terminated due to idle timeout")
+_NO_MEMORY = re.compile(
+    r"^RuntimeError: can't start new thread|^MemoryError\b.*|Python worker exited unexpectedly \(crashed\)",
+    re.MULTILINE,
+)
 _APPEND_ONLY = re.compile(r"wal_sink does not support (\w+) mode")
 
 
@@ -38,6 +44,20 @@ def failure_in(text: str) -> WalSinkError | None:
             "Install wal_sink on every node, in the Python that spark.pyspark.python or PYSPARK_PYTHON"
             " names, or ship it by spark-submit --archives. On one machine, set PYSPARK_PYTHON to the Python"
             " of the application before the session is made.",
+        )
+    if _IDLE.search(text) is not None:
+        return OptionError(
+            "Spark has ended a Python worker as idle, while that waited for the log or for a target",
+            f"Set {worker_settings.KILL[1]} to false, or raise {worker_settings.IDLE_S[1]}. Where the worker"
+            " waited for space in the log: see to the flush, by wal-sink status CHECKPOINT.",
+        )
+    if (found := _NO_MEMORY.search(text)) is not None:
+        return WalSinkError(
+            f"A Python worker of Spark has ended, or got no memory: {found[0]}",
+            f"Leave out {worker_settings.PLANNER_MEMORY}, or make it 4g: it bounds address space, of which"
+            " libraries reserve more than they use. In a task spark.executor.pyspark.memory is the bound."
+            " Where neither is set, what the worker said last is in the standard error of Spark's process; a"
+            " system that is short of memory ends it without a word.",
         )
     if (found := _APPEND_ONLY.search(text)) is not None:
         return OptionError(

@@ -37,12 +37,14 @@ def say_in_force(
     store: LogStore,
     sources: Iterable[Source],
     arrow_batching: str,
+    spark_warnings: Iterable[str] = (),
     *,
     flushes_here: bool,
 ) -> None:
     """Log the block and its warnings. An error in here never keeps the query from starting.
 
     :param arrow_batching: how Spark hands rows over.
+    :param spark_warnings: about settings of the session.
     :param flushes_here: whether this process flushes.
     """
     try:
@@ -53,6 +55,8 @@ def say_in_force(
                 in_force(configuration, store.url, lost, arrow_batching, flushes_here=flushes_here),
             )
         )
+        for warning in spark_warnings:
+            logger.warning("query %s: %s", query_id, warning)
         if lost:
             logger.warning("query %s: %s", query_id, unreplayable(lost))
         if configuration.path:

@@ -33,6 +33,7 @@ from wal_sink.spark.flush_job import WriteByJob
 from wal_sink.spark.internals import streaming_query
 from wal_sink.spark.messages import say_abandoned, say_in_force, say_left
 from wal_sink.spark.query import QueryFlush, take_over
+from wal_sink.spark.worker_settings import warnings
 from wal_sink.wal.location import refuse_other_log, refuse_vanished, store_errors
 from wal_sink.wal.states import newest
 from wal_sink.wal.store import LogStore
@@ -207,6 +208,7 @@ class Queries:
         logger.info("query %s starts with %s", flush.query_id, configuration.public)
         say_in_force(
             *(flush.query_id, configuration, store, started.sources, str(arrow_batching)),
+            warnings(lambda key: self._spark.conf.get(key, None)),
             flushes_here=self.flushes_here,
         )
 
