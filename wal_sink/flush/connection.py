@@ -15,6 +15,7 @@ from wal_sink.targets.base import (
     Session,
     StagedSession,
     Target,
+    TransactionalSession,
 )
 
 logger = line_logger(__name__)
@@ -44,16 +45,32 @@ class TargetConnection:
         self._row_is_known = False
         self._receipts: list[bytes] = []
         self.interrupted = False
+        self._at_rest = False
+        self.lost_at_rest = False
+        """True if the first request of the pass has failed, over the connection of an earlier pass."""
+
+    def begin_pass(self) -> None:
+        """Note that nothing is in flight."""
+        self._at_rest, self.lost_at_rest = True, False
 
     @contextlib.contextmanager
     def session(self) -> Iterator[Session]:
         """Provide the session; connect if there is none."""
+        # Sessions of the other kinds keep no connection, or their drivers connect again.
+        at_rest = self._at_rest and isinstance(self._session, TransactionalSession)
+        self._at_rest = False
         with target_errors(self.target):
             if self._session is None:
                 self._reporter.report("connecting", None)
                 self._session = self.target.connect(self.key)
                 self._session.report_to(self._reporter.observer)
-            yield self._session
+            try:
+                yield self._session
+            except (WalSinkError, RowsRefused):
+                raise  # the server has answered
+            except Exception:
+                self.lost_at_rest = at_rest
+                raise
 
     def close(self) -> None:
         """Release the session. The next call connects again, and reads the ledger row again."""

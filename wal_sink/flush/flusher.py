@@ -15,7 +15,13 @@ from typing import NamedTuple
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
-from wal_sink.errors import LogUnavailable, TargetRefused, WalSinkError, while_refused
+from wal_sink.errors import (
+    LogUnavailable,
+    TargetRefused,
+    TargetUnavailable,
+    WalSinkError,
+    while_refused,
+)
 from wal_sink.flush.connection import TargetConnection
 from wal_sink.flush.report import Reporter
 from wal_sink.flush.window import Window, plan_of, taken
@@ -92,6 +98,7 @@ class _Rest(NamedTuple):
 _REST_US = 900_000_000
 
 _AGAIN = Pass(idle=False, why="another process has changed the log")
+_CONNECT_AGAIN = Pass(idle=False, why="the target has closed the connection while it was idle")
 
 
 class Flusher:
@@ -157,8 +164,17 @@ class Flusher:
                 if not advance(self._store, state, settled):
                     return _AGAIN
             state = settled or state
+            self._connection.begin_pass()
             try:
                 return self._follow(state, committed)
+            except TargetUnavailable as error:
+                if not self._connection.lost_at_rest:
+                    raise
+                # Servers and proxies close connections that are idle. If this is an outage, the next pass
+                # cannot connect, and says so.
+                logger.debug("the connection was closed while it was idle: %s", error.what)
+                self.close()
+                return _CONNECT_AGAIN
             except WalSinkError as error:
                 if not error.transient and newest(self._store) != state:
                     return _AGAIN  # the error may come of what was read beside an older state

@@ -316,7 +316,7 @@ class SqlSession(TransactionalSession):
         try:
             self._connection.rollback()
         except Exception as error:  # noqa: BLE001 -- the connection is broken, and its transaction ends with it
-            logger.info("nothing to roll back: %r", error)
+            logger.debug("nothing to roll back: %r", error)
 
     def _forget(self) -> None:
         """Forget the window whose transaction has ended."""

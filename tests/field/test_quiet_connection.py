@@ -1,0 +1,80 @@
+"""A server that closes a connection in a quiet hour: the flush opens another one without a word."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.sql.mariadb import MariaDb
+from tests.sql.stores import Maria, Postgresql, Store
+from wal_sink.targets.base import Target
+from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
+from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
+from wal_sink.testing.micro_batches import PlayedQuery, until_idle
+from wal_sink.testing.servers.postgresql import Server
+
+ROWS = pa.schema([("id", pa.int64())])
+
+
+def flush_after_quiet_time(
+    query: PlayedQuery,
+    store: Store,
+    end_connections: Callable[[], list[Any]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Flush an epoch, let the server close its connections, flush the next one by the same flusher."""
+    run = query.run()
+    run.batch([(1,)])
+    with contextlib.closing(query.flusher()) as flusher:
+        until_idle(flusher)
+        assert end_connections()
+        run.batch([(2,)])
+        with caplog.at_level(logging.INFO):
+            caplog.clear()
+            until_idle(flusher)
+    texts = [record.getMessage() for record in caplog.records if record.name.startswith("wal_sink")]
+    assert len(texts) == 1, texts
+    assert "flushed 1 rows" in texts[0]
+    assert sorted(store.execute("SELECT id FROM t")) == [(1,), (2,)]
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("name", ["postgresql", "sql"])
+def test_postgresql_connection_closed_while_idle_is_opened_silently(
+    postgresql: Server, schema: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Postgresql(postgresql, schema)
+    store.execute("CREATE TABLE t (id bigint)")
+    query = PlayedQuery(_target(store, name), ROWS)
+    others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    end = f"SELECT pg_terminate_backend(pid, 5000) {others}"
+    flush_after_quiet_time(query, store, lambda: store.execute(end), caplog)
+
+
+def _target(store: Postgresql, name: str) -> Target:
+    if name == "sql":
+        return SqlAlchemyTarget(SqlAlchemyOptions(url=store.url, table="t"))
+    return PostgresqlTarget(PostgresqlOptions(uri=store.server.uri, table=f"{store.schema}.t"))
+
+
+@pytest.mark.mariadb
+def test_mariadb_connection_closed_while_idle_is_opened_silently(
+    mariadb: MariaDb, database: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Maria(mariadb, database)
+    store.execute("CREATE TABLE t (id bigint)")
+    query = PlayedQuery(SqlAlchemyTarget(SqlAlchemyOptions(url=store.url, table="t")), ROWS)
+    others = "FROM information_schema.processlist WHERE id <> connection_id()"
+
+    def end_connections() -> list[Any]:
+        ids = store.execute(f"SELECT id {others} AND db = '{database}'")
+        for (session_id,) in ids:
+            store.execute(f"KILL {session_id}")
+        return ids
+
+    flush_after_quiet_time(query, store, end_connections, caplog)
