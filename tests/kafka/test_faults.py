@@ -227,3 +227,34 @@ def test_a_broker_that_is_killed_in_mid_transaction_loses_nothing() -> None:
         flush(world.flusher())
         raw.complete(world, 2, "")
         world.end_sessions()
+
+
+def test_producer_whose_id_expired_while_idle_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broker forgets the id of a quiet query, by default after a week, and refuses its next transaction."""
+    monkeypatch.setattr("wal_sink.targets.kafka.session._IDLE_S", 0.0)
+    settings = {
+        "transactional.id.expiration.ms": 500,
+        "transaction.remove.expired.transaction.cleanup.interval.ms": 500,
+    }
+    with Broker(settings) as broker:
+        world = TopicWorld(broker)
+        run = world.run()
+        run.batch(ROWS[:1])
+        flusher = world.flusher()
+        until_idle(flusher)
+
+        def has_expired() -> bool:
+            states = dict(broker.records("__transaction_state", "read_uncommitted"))
+            return [v for k, v in states.items() if k and world.query_id.encode() in k] == [None]
+
+        patience_s = time.monotonic() + 60
+        while not has_expired():
+            assert time.monotonic() < patience_s
+        run.batch(ROWS[1:2])
+        caplog.clear()
+        until_idle(flusher)
+        assert [record for record in caplog.records if record.levelname != "INFO"] == []
+        raw.complete(world, 2, "")
+        world.end_sessions()

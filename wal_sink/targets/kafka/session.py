@@ -44,6 +44,10 @@ TIMEOUT_S = 30.0
 _OPEN_TRANSACTION_S = 3.0
 """How long a reader waits for an open transaction before it aborts it."""
 
+_IDLE_S = 600.0
+"""After which a producer that has written nothing is made again. Brokers forget a `transactional.id` that is
+not used (`transactional.id.expiration.ms`), and its next transaction would fail."""
+
 _FULL_BUFFER_S = 0.2
 _SMALLEST_LIMIT = 1_000
 """Of librdkafka for the size of messages."""
@@ -76,6 +80,8 @@ class KafkaSession(TransactionalSession):
         self._limits: dict[str, Limits] | None = None
         """What each topic takes, asked once."""
         self._producer: Any = None
+        self._used_s = 0.0
+        """When the producer was made, or has written last."""
         self._open = False
         """True if the producer has a transaction open."""
         self._seen: LedgerRow | None = None
@@ -178,9 +184,12 @@ class KafkaSession(TransactionalSession):
     def _take_over(self) -> LedgerRow | None:
         """Fence earlier producers of the query, and abort what they had open; return the ledger row."""
         self._abort()
+        if time.monotonic() - self._used_s > _IDLE_S:
+            self._drop_producer()
         if self._producer is None:
             limits = self._topic_limits()
             self._producer = transactional(self._options, self._query_id, limits, TIMEOUT_S)
+            self._used_s = time.monotonic()
         return self._ledger.read(TIMEOUT_S)
 
     def _topic_limits(self) -> dict[str, Limits]:
@@ -240,6 +249,7 @@ class KafkaSession(TransactionalSession):
                 raise
             logger.warning("the answer to a commit is lost: %s", error)
             return Outcome.UNKNOWN
+        self._used_s = time.monotonic()
         return Outcome.APPLIED
 
     def _drain(self) -> None:
