@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,30 @@ def spark(tmp_path_factory: pytest.TempPathFactory, catalog: RestCatalog) -> Ite
 @pytest.fixture
 def options(catalog: RestCatalog) -> dict[str, str]:
     return catalog.new_table()
+
+
+@pytest.mark.parametrize("version", [1, 3])
+def test_another_format_version_is_written_as_the_error_says(
+    spark: SparkSql, options: dict[str, str], version: int
+) -> None:
+    """An older one is raised; of a newer one there is a copy."""
+    spark.rows("USE lake")
+    name = options["table"]
+    spark.rows(f"CREATE NAMESPACE IF NOT EXISTS {name.partition('.')[0]}")
+    spark.rows(
+        f"CREATE TABLE {name} (v BIGINT) USING iceberg TBLPROPERTIES ('format-version' = '{version}')"
+    )
+    schema = pa.schema([("v", pa.int64())])
+    with pytest.raises(SchemaMismatch, match=f"format version {version}") as caught:
+        iceberg.Query(options, schema)
+    (statement,) = statements(caught.value)
+    spark.rows(statement)
+    if version > 2:
+        options = options | {"table": f"{name}_copy"}
+    with iceberg.query(options, schema) as running:
+        running.add([{"v": 1}])
+    assert spark.rows(f"SELECT * FROM {options['table']}") == [{"v": 1}]
+    spark.rows("USE spark_catalog")
 
 
 def test_an_iceberg_table(spark: SparkSql, options: dict[str, str], counted: Counted) -> None:
@@ -210,9 +235,83 @@ def test_a_delta_table(spark: SparkSql, tmp_path: Path, kind: Any, counted: Coun
         assert said[epochs] == blind
 
 
-def statements(error: SchemaMismatch) -> list[str]:
-    """Return the statements of a remedy, as a reader pastes them."""
-    return [each.strip() for each in error.remedy.partition(": ")[2].split(";") if each.strip()]
+def statements(error: SchemaMismatch, *ours: str) -> list[str]:
+    """Return the statements of a remedy, as a reader pastes them.
+
+    :param ours: words with which those begin that are wanted; none: all.
+    """
+    begin = "|".join(ours or ("ALTER TABLE", "CREATE TABLE", "INSERT", "SET spark", "RESTORE"))
+    return re.findall(rf"\b(?:{begin})\b[^;]*", error.remedy)
+
+
+DEFAULTS = "SET TBLPROPERTIES ('delta.feature.allowColumnDefaults' = 'supported')"
+
+
+@pytest.mark.parametrize(
+    ("ddl", "alters", "remedies"),
+    [
+        ("", ["SET TBLPROPERTIES ('delta.enableRowTracking' = 'true')"], [("ALTER TABLE",)]),
+        ("", ["SET TBLPROPERTIES ('delta.enableInCommitTimestamps' = 'true')"], [("ALTER TABLE",)]),
+        ("", ["ADD CONSTRAINT few CHECK (v < 10)"], [("ALTER TABLE",)]),
+        ("", ["CLUSTER BY (k)"], [("CREATE TABLE",), ("SET spark", "RESTORE")]),
+        ("", [DEFAULTS], [("CREATE TABLE",), ("SET spark", "RESTORE")]),
+        (
+            "",
+            ["SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')"],
+            [("SET spark", "RESTORE")],
+        ),
+        (", w BIGINT GENERATED ALWAYS AS (v + 1)", [], [("CREATE TABLE",)]),
+        (", w BIGINT GENERATED ALWAYS AS IDENTITY", [], [("CREATE TABLE",)]),
+        (
+            "",
+            [
+                "SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')",
+                "RENAME COLUMN v TO w",
+                "RENAME COLUMN w TO v",
+            ],
+            [],
+        ),
+    ],
+    ids=[
+        *("tracking", "timestamps", "constraint", "clustering", "defaults", "widening"),
+        *("generated", "identity", "mapping"),
+    ],
+)
+def test_each_remedy_for_a_feature_of_delta_spark_helps(
+    spark: SparkSql,
+    tmp_path: Path,
+    ddl: str,
+    alters: list[str],
+    remedies: list[tuple[str, ...]],
+) -> None:
+    """Each way that the error shows, where it shows several, upon a table of its own."""
+    for number, words in enumerate(remedies or [()]):
+        path = str(tmp_path / f"t{number}")
+        table = f"delta.`{path}`"
+        spark.rows(f"CREATE TABLE {table} (k STRING, v BIGINT{ddl}) USING delta")
+        spark.rows(f"INSERT INTO {table} (k, v) VALUES ('a', 0)")
+        query = None
+        if not ddl:
+            query = delta.Query(path)
+            query.add(delta.batch([("b", 1)]))
+        version = DeltaTable(path).version()
+        for alter in alters:
+            spark.rows(f"ALTER TABLE {table} {alter}")
+        if words:
+            with pytest.raises(SchemaMismatch) as caught:
+                (query or delta.Query(path)).plan()
+            pasted = statements(caught.value, *words)
+            assert pasted
+            for statement in pasted:
+                spark.rows(statement.replace("AS OF n", f"AS OF {version}"))
+            spark.rows("SET spark.databricks.delta.restore.protocolDowngradeAllowed = false")
+        path += "-copy" * ("CREATE TABLE" in words)
+        if query is None or "CREATE TABLE" in words:
+            query = delta.Query(path)
+        query.add(delta.batch([("c", 2)]))
+        found = spark.rows(f"SELECT k, v FROM delta.`{path}` ORDER BY k")
+        keys = ["a", "c"] if ddl else ["a", "b", "c"]
+        assert [row["k"] for row in found] == keys, words
 
 
 CITIES = pa.schema(

@@ -75,7 +75,7 @@ def _between(source: pa.DataType, to: pa.DataType) -> pa.DataType | None:
         element = _between(source.value_type, to.value_type)
         return None if element is None else pa.list_(element)
     if pt.is_struct(source) and pt.is_struct(to):
-        found = [_between(each.type, into.type) for each, into in zip(source, to, strict=True)]
+        found = [_between(each.type, to.field(each.name).type) for each in source]
         if all(type_ is None for type_ in found):
             return None
         parts = zip(source, found, strict=True)

@@ -78,8 +78,12 @@ def is_castable(source: pa.DataType, type_: pa.DataType) -> bool:
     if pt.is_list(type_) and is_array(source):
         return is_castable(source.value_type, type_.value_type)
     if pt.is_struct(type_) and pt.is_struct(source):
-        return [each.name for each in source] == [each.name for each in type_] and all(
-            is_castable(each.type, into.type) for each, into in zip(source, type_, strict=True)
+        given = {each.name: each.type for each in source}
+        taken = [each.name for each in type_ if each.name in given]
+        # As of columns: what the DataFrame lacks becomes null. Arrow fills it in where the order is the same.
+        return taken == [*given] == [each.name for each in source] and all(
+            is_castable(given[into.name], into.type) if into.name in given else into.nullable
+            for into in type_
         )
     if pt.is_floating(source) and pt.is_floating(type_):
         return bool(type_.bit_width >= source.bit_width)

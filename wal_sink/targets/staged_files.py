@@ -262,6 +262,11 @@ class StagedFileSession(StagedSession, Generic[T, R]):
     def _gone(self, what: str) -> TargetUnavailable:
         return TargetUnavailable(what, f"{self.spare} All rows are staged again.")
 
+    def _are_of_now(self, staged: Sequence[R]) -> bool:
+        """Whether files are right for the table as it was looked at last."""
+        shape = self._table().fingerprint
+        return all(each.table == shape for each in staged)
+
     def _try_commit(
         self,
         staged: Sequence[R],
@@ -277,7 +282,7 @@ class StagedFileSession(StagedSession, Generic[T, R]):
         """
         outcome = Outcome.CONFLICT
         for number in range(_TRIES):
-            if any(each.table != self._table().fingerprint for each in staged):
+            if not self._are_of_now(staged):
                 return outcome
             try:
                 ask()

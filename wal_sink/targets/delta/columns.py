@@ -61,11 +61,19 @@ Json = Any
 
 def to_text(type_: Json) -> str:
     """Return a type as a plan keeps it; equal types have equal texts."""
-    return type_ if isinstance(type_, str) else msgspec.json.encode(type_).decode()
+    bare = _bare(type_)
+    return bare if isinstance(bare, str) else msgspec.json.encode(bare, order="sorted").decode()
+
+
+def _bare(type_: Json) -> Json:
+    """Return a type without what shapes files alone, such as the names that columns have there."""
+    if isinstance(type_, dict):
+        return {name: _bare(part) for name, part in type_.items() if name != "metadata"}
+    return [_bare(part) for part in type_] if isinstance(type_, list) else type_
 
 
 def from_text(text: str) -> Json:
-    """Return what `to_text` was given."""
+    """Return the type of a plan's text."""
     return msgspec.json.decode(text) if text.startswith("{") else text
 
 
@@ -84,11 +92,12 @@ def fits_length(type_: Json, texts: pa.Array) -> pa.Array | None:
     return fits(pc.utf8_length(texts), int(found[2]))
 
 
-def to_arrow(type_: Json, *, required: bool = False) -> pa.DataType | None:
+def to_arrow(type_: Json, *, required: bool = False, stored: bool = False) -> pa.DataType | None:
     """Return the Arrow type of a type's values; None for one that is not written.
 
     :param required: whether it says which parts inside take no null. Values that are cast have a type without
         that: Arrow finds a null in each part of a struct that is null itself.
+    :param stored: whether parts of structs have the names and ids that they have in the table's files.
     """
     if isinstance(type_, str):
         if found := _DECIMAL.fullmatch(type_):
@@ -96,7 +105,7 @@ def to_arrow(type_: Json, *, required: bool = False) -> pa.DataType | None:
         return pa.string() if _TEXT.fullmatch(type_) else _ARROW.get(type_)
 
     def part(name: str, inner: Json, *, nullable: bool) -> pa.Field | None:
-        arrow = to_arrow(inner, required=required)
+        arrow = to_arrow(inner, required=required, stored=stored)
         return arrow and pa.field(name, arrow, nullable or not required)
 
     match type_["type"]:
@@ -104,17 +113,34 @@ def to_arrow(type_: Json, *, required: bool = False) -> pa.DataType | None:
             element = part("element", type_["elementType"], nullable=type_["containsNull"])
             return element and pa.list_(element)
         case "map":
-            key = to_arrow(type_["keyType"], required=required)
+            key = to_arrow(type_["keyType"], required=required, stored=stored)
             value = part("value", type_["valueType"], nullable=type_["valueContainsNull"])
             return key and value and pa.map_(key, value)
         case "struct":
             fields = [
-                part(each["name"], each["type"], nullable=each["nullable"])
+                stored_field(each)
+                if stored
+                else part(each["name"], each["type"], nullable=each["nullable"])
                 for each in type_["fields"]
             ]
             # Parquet has no struct without fields.
             return pa.struct(fields) if fields and all(fields) else None
     return None
+
+
+_PHYSICAL, _ID = "delta.columnMapping.physicalName", "delta.columnMapping.id"
+
+
+def physical_name(field: dict[str, Json]) -> str:
+    """Return the name that a column of Delta's log has in files, and in values of partitions."""
+    return str(field["metadata"].get(_PHYSICAL, field["name"]))
+
+
+def stored_field(field: dict[str, Json]) -> pa.Field | None:
+    """Return a column as it is in the table's files; None if it is not written."""
+    type_ = to_arrow(field["type"], stored=True)
+    ids = {"PARQUET:field_id": str(field["metadata"][_ID])} if _ID in field["metadata"] else None
+    return type_ and pa.field(physical_name(field), type_, metadata=ids)
 
 
 def to_sql(type_: Json) -> str:
@@ -254,7 +280,7 @@ class DeltaRules(TableRules):
     def about_type(self, field: pa.Field, column: TableColumn) -> Sequence[str]:
         """Compare the DataFrame's type with the Arrow type of the column's files."""
         sql = words(column.type)
-        type_ = to_arrow(from_text(column.type))
+        type_ = to_arrow(from_text(column.type), required=True)
         if type_ is None:
             why = f"{field.name}: the table's type is {sql}, which wal_sink does not write."
             return [f"{why} Leave it out of the DataFrame, or write to another table."]
@@ -282,14 +308,61 @@ def table_columns(fields: Sequence[dict[str, Any]]) -> list[TableColumn]:
     ]
 
 
-def is_longer(now: TableColumn, planned: Column) -> bool:
-    """Whether a text may be longer than was planned: Spark makes none shorter again."""
-    former, later = _TEXT.fullmatch(planned.type), _TEXT.fullmatch(now.type)
-    if former is None:
-        return False
-    if later is None:
-        return now.type == "string"
-    return later[1] == "varchar" and int(later[2]) >= int(former[2])
+def holds(now: TableColumn, planned: Column) -> bool:
+    """Return True if a column of another type holds each value that was planned for it."""
+    return _holds(from_text(now.type), from_text(planned.type))
+
+
+def _holds(wide: Json, narrow: Json) -> bool:
+    if isinstance(wide, str) or isinstance(narrow, str):
+        return bool(wide == narrow) or (
+            isinstance(wide, str) and isinstance(narrow, str) and _is_wider(wide, narrow)
+        )
+    match wide["type"], narrow["type"]:
+        case "array", "array":
+            parts = [(wide["elementType"], narrow["elementType"])]
+            nulls = [(wide["containsNull"], narrow["containsNull"])]
+        case "map", "map":
+            parts = [(wide[part], narrow[part]) for part in ("keyType", "valueType")]
+            nulls = [(wide["valueContainsNull"], narrow["valueContainsNull"])]
+        case "struct", "struct":
+            fields = {field["name"]: field for field in wide["fields"]}
+            former = {field["name"]: field for field in narrow["fields"]}
+            if not former.keys() <= fields.keys():
+                return False
+            parts = [(fields[name]["type"], field["type"]) for name, field in former.items()]
+            nulls = [  # a field that is new is null in each row
+                (field["nullable"], name not in former or former[name]["nullable"])
+                for name, field in fields.items()
+            ]
+        case _:
+            return False
+    return all(_holds(*pair) for pair in parts) and all(now or not was for now, was in nulls)
+
+
+_DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 19}
+"""Of the widest number of a type; from the narrowest to the widest."""
+
+
+def _is_wider(wide: str, narrow: str) -> bool:
+    if former := _TEXT.fullmatch(narrow):
+        later = _TEXT.fullmatch(wide)
+        if later is None:
+            return wide == "string"
+        return later[1] == "varchar" and int(later[2]) >= int(former[2])
+    digits, scale = _digits(narrow)
+    if decimal := _DECIMAL.fullmatch(wide):
+        precision, places = int(decimal[1]), int(decimal[2])
+        return digits > 0 and places >= scale and precision - places >= digits - scale
+    if wide == "double":
+        return narrow in ("float", "byte", "short", "integer")
+    return narrow in _DIGITS and _DIGITS.get(wide, 0) > digits
+
+
+def _digits(type_: str) -> tuple[int, int]:
+    """Return the digits of a number, and those after the point; zeros for another type."""
+    found = _DECIMAL.fullmatch(type_)
+    return (int(found[1]), int(found[2])) if found else (_DIGITS.get(type_, 0), 0)
 
 
 def about_partitions(
@@ -413,10 +486,11 @@ def _has_null(array: pa.Array, type_: Json) -> bool:
                 (entries.field(1), type_["valueType"], type_["valueContainsNull"]),
             ]
         case _:
-            inner = array.flatten()
+            inner = dict(zip((each.name for each in array.type), array.flatten(), strict=True))
             parts = [
-                (inner[i], field["type"], field["nullable"])
-                for i, field in enumerate(type_["fields"])
+                (inner[field["name"]], field["type"], field["nullable"])
+                for field in type_["fields"]
+                if field["name"] in inner  # else it takes nulls: the plan was refused otherwise
             ]
     return any(
         (part.null_count and not nullable) or _has_null(part, inner)

@@ -70,7 +70,9 @@ def agree(options: DeltaOptions, schema: pa.Schema, key: str, *, changes: bool) 
         logger.info("made the table: %s", statement)
     table = Table(path, storage, Files(path, storage))
     table.refuse_unfit(replaces=bool(options.keys))
-    new = _missing(table.fields, written) if options.merge_schema else []
+    # Of a table that maps columns delta-rs adds none: the error has Spark's statement.
+    adds = options.merge_schema and not table.maps_columns
+    new = _missing(table.fields, written) if adds else []
     planned = _plan(options, schema, key, [*table.fields, *new], table.partitioned_by)
     if new and changes:
         table.add_columns(new)  # only now: a DataFrame that does not fit changes nothing

@@ -29,7 +29,7 @@ from wal_sink.model.plan import Plan
 from wal_sink.targets.casts import key_of
 from wal_sink.targets.client import shortly
 from wal_sink.targets.columns import refuse_changed
-from wal_sink.targets.delta.columns import EVENT, about_moved, is_longer, table_columns, words
+from wal_sink.targets.delta.columns import EVENT, about_moved, holds, table_columns, words
 from wal_sink.targets.delta.files import Files
 from wal_sink.targets.delta.options import EVENT_COLUMN, DeltaOptions
 from wal_sink.targets.delta.stage import DeltaReceipt, DeltaStage, last_rows
@@ -160,6 +160,8 @@ class DeltaSession(StagedFileSession[Table, DeltaReceipt]):
         if staged:
             self._table().refuse_unfit(replaces=bool(self._options.keys))
         self._refuse_gone(staged, new.epoch)
+        if not self._are_of_now(staged):  # before they are read: rows of two shapes are not merged
+            return Outcome.CONFLICT
         number = self._ledger.write(new, self._table())
         request, since = self._request(seen, new, number, staged), 0
 
@@ -247,7 +249,7 @@ class DeltaSession(StagedFileSession[Table, DeltaReceipt]):
         table = self._refreshed()
         table.refuse_unfit(replaces=bool(key_of(plan)))
         moved = about_moved(plan, table.partitioned_by)
-        refuse_changed(plan.of_table(), table_columns(table.fields), moved, words, is_longer)
+        refuse_changed(plan.of_table(), table_columns(table.fields), moved, words, holds)
         if (planned := key_of(plan)) and set(planned) != set(self._options.keys):
             now = f"keyColumns={','.join(self._options.keys)}" if self._options.keys else "append"
             raise OptionError(

@@ -20,10 +20,17 @@ from wal_sink.model.plan import Plan
 from wal_sink.targets.arrow_values import are_deletes
 from wal_sink.targets.base import Slice
 from wal_sink.targets.casts import key_of
-from wal_sink.targets.delta.columns import PARTITIONS, folder, split
+from wal_sink.targets.delta.columns import (
+    PARTITIONS,
+    folder,
+    physical_name,
+    split,
+    stored_field,
+    to_arrow,
+)
 from wal_sink.targets.delta.files import Files
 from wal_sink.targets.delta.table import DELETED, MERGED, Table
-from wal_sink.targets.staged_files import Receipt, Stage
+from wal_sink.targets.staged_files import Receipt, Stage, renamed
 
 
 class DeltaReceipt(Receipt, frozen=True, kw_only=True):
@@ -50,15 +57,32 @@ class DeltaStage(Stage[DeltaReceipt]):
         self._fingerprint = table.fingerprint
         self._plan = plan
         self._merged = merged
+        self._types = {each["name"]: to_arrow(each["type"]) for each in table.fields}
+        self._stored = {each["name"]: stored_field(each) for each in table.fields}
+        self._physical = {each["name"]: physical_name(each) for each in table.fields}
 
     def _staged(self, rows: Slice) -> pa.RecordBatch:
+        batch = self._of_now(rows.batch)
         if not self._merged:
-            return rows.batch
-        return in_order(rows, self._plan.operation, keyed=bool(key_of(self._plan)))
+            return batch
+        operation, keyed = self._plan.operation, bool(key_of(self._plan))
+        return in_order(rows._replace(batch=batch), operation, keyed=keyed)
+
+    def _of_now(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows by the types of the table, which may be wider than those of the plan."""
+        names = batch.schema.names
+        columns = zip(names, batch.columns, strict=True)
+        values = [each.cast(self._types.get(name, each.type)) for name, each in columns]
+        return pa.record_batch(values, names=names)
 
     def _write(self, rows: pa.Table) -> Iterator[DeltaReceipt]:
         names = () if self._merged else self._plan.details[PARTITIONS]
-        for values, part in split(rows, names):
+        for values, given in split(rows, names):
+            part = given
+            if not self._merged:
+                part = renamed(
+                    part.to_batches(), pa.schema([self._stored[each] for each in part.column_names])
+                )
             path = f"{folder(names, values)}part-{uuid.uuid4()}.snappy.parquet"
             self._begun.append(path)
             with contextlib.closing(self._files.open_output(path)) as output:
@@ -67,7 +91,7 @@ class DeltaStage(Stage[DeltaReceipt]):
                 path=path,
                 size=output.size,
                 rows=part.num_rows,
-                partition=dict(zip(names, values, strict=True)),
+                partition=dict(zip((self._physical[each] for each in names), values, strict=True)),
                 staged_ms=time.time_ns() // 1_000_000,
                 table=self._fingerprint,
                 merged=self._merged,

@@ -38,6 +38,10 @@ properties show what. `test_a_feature_is_known_if_a_commit_succeeds` makes a com
 _FEATURES_OF_VERSION: dict[int, Collection[str]] = {6: ("identityColumns",)}
 """Further features that a version of the protocol requires of writers; newer versions name their features."""
 
+_DROPPED = ("rowTracking", "inCommitTimestamp", "materializePartitionColumns", "domainMetadata")
+"""Features that Spark drops, those first that need others. It drops no clustering and no defaults of columns;
+after those that readers have to know, as typeWidening, the table asks for checkpointProtection."""
+
 _MAPPING = "delta.columnMapping.mode"
 _TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"
 
@@ -65,12 +69,13 @@ def refuse_unfit(
     :param replaces: whether rows are replaced, too.
     :raises SchemaMismatch: names what is in the way.
     """
-    for what, remedy in _obstacles(fields, properties, features):
+    for what, remedy in _obstacles(path, fields, properties, features, partitioned_by):
         raise SchemaMismatch(f"The Delta table {path} cannot be written: {what}.", remedy)
     if replaces and properties.get(_APPEND_ONLY, "false").lower() == "true":
         raise SchemaMismatch(
             f"The Delta table {path} takes no rows by key: it is append-only ({_APPEND_ONLY}).",
-            f"ALTER TABLE … SET TBLPROPERTIES ('{_APPEND_ONLY}' = 'false'), or set delta.mode to append.",
+            f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('{_APPEND_ONLY}' = 'false'); or set delta.mode to"
+            " append.",
         )
     for field in fields if replaces else ():
         if to_arrow(field["type"]) is None:
@@ -86,7 +91,8 @@ def refuse_unfit(
             f"The Delta table {path} takes no rows by key: delta-rs, which writes them, rounds the bounds of"
             f" {inexact[0]['name']}, a decimal of more than {_EXACT_DIGITS} digits, and readers that filter"
             " by it would miss rows.",
-            f"Let it write bounds of the key alone: ALTER TABLE … SET TBLPROPERTIES ('{_BOUNDED}' = '…'),"
+            f"Let it write bounds of the key alone: ALTER TABLE delta.`{path}` SET TBLPROPERTIES"
+            f" ('{_BOUNDED}' = '…'),"
             f" with the columns of the key; or of no column: ('{_MOST_BOUNDED}' = '0').",
         )
 
@@ -142,26 +148,24 @@ def bounds_of_key(
 
 
 def _obstacles(
-    fields: Sequence[Mapping[str, Any]], properties: Mapping[str, str], features: Collection[str]
+    path: str,
+    fields: Sequence[Mapping[str, Any]],
+    properties: Mapping[str, str],
+    features: Collection[str],
+    partitioned_by: Collection[str],
 ) -> Iterator[tuple[str, str]]:
-    another = "Write to a table without it; a query of your own can go on from there."
-    leave = f"{another} What is pending for this one: `wal-sink give-up CHECKPOINT --epoch EPOCH`."
-    if properties.get(_MAPPING, "none") != "none":
-        yield (
-            f"its columns have other names in its files ({_MAPPING})",
-            f"ALTER TABLE … SET TBLPROPERTIES ('{_MAPPING}' = 'none') writes them anew. Or: {leave}",
-        )
+    copy = f"Write to a copy: {to_copy(path, partitioned_by)} and set delta.path to {path}-copy."
     for name, rule in properties.items():
         if name.startswith("delta.constraints."):
             short = name.removeprefix("delta.constraints.")
             yield (
                 f"it has the constraint {short}, which files that are added are not checked for",
-                f"ALTER TABLE … DROP CONSTRAINT {short}, and filter in the DataFrame: .where('{rule}').",
+                f"ALTER TABLE delta.`{path}` DROP CONSTRAINT {short}; and filter by .where('{rule}').",
             )
     if _TRANSACTION_RETENTION in properties:
         yield (
             f"{_TRANSACTION_RETENTION} drops its old transactions, and with them the ledger",
-            f"ALTER TABLE … UNSET TBLPROPERTIES ('{_TRANSACTION_RETENTION}').",
+            f"ALTER TABLE delta.`{path}` UNSET TBLPROPERTIES ('{_TRANSACTION_RETENTION}');",
         )
     for field in fields:
         if DECLARED in field["metadata"] and not isinstance(field["type"], str):
@@ -172,12 +176,30 @@ def _obstacles(
             )
         for key, what in _UNWRITABLE_COLUMNS.items():
             if key in field["metadata"]:
-                yield f"its column {field['name']} {what}", another
+                yield f"its column {field['name']} {what}", copy
     if unknown := sorted(set(features) - _KNOWN_FEATURES):
+        drop = " ".join(
+            f"ALTER TABLE delta.`{path}` DROP FEATURE {each};"
+            for each in _DROPPED
+            if each in unknown
+        )
+        restore = (
+            " If it got that after its last rows, go back by Spark to the version before, n of DESCRIBE"
+            f" HISTORY: SET spark.databricks.delta.restore.protocolDowngradeAllowed = true; RESTORE TABLE"
+            f" delta.`{path}` TO VERSION AS OF n;"
+        )
         yield (
             f"it asks of its writers what wal_sink, or delta-rs, does not know: {', '.join(unknown)}",
-            f"ALTER TABLE … DROP FEATURE {unknown[-1]}, if Spark can drop it. Or: {leave}",
+            drop if {*unknown} <= {*_DROPPED} else f"{copy}{restore}",
         )
+
+
+def to_copy(path: str, partitioned_by: Collection[str]) -> str:
+    """Return Spark's statement that makes a table of the same rows, and asks nothing of its writers."""
+    names = ", ".join(f"`{each}`" for each in partitioned_by)
+    parts = f" PARTITIONED BY ({names})" if names else ""
+    rows = f"SELECT * FROM delta.`{path}`"  # noqa: S608 -- is shown
+    return f"CREATE TABLE delta.`{path}-copy` USING delta{parts} AS {rows};"
 
 
 _NOT_ENCODED = "!$&'()+,-.:;=@_~/"
@@ -352,6 +374,11 @@ class Table:
         return pa.schema([(each["name"], to_arrow(each["type"])) for each in self.fields])
 
     @property
+    def maps_columns(self) -> bool:
+        """Whether columns have other names in files, which Spark gives them."""
+        return self._table.metadata().configuration.get(_MAPPING, "none") != "none"
+
+    @property
     def partitioned_by(self) -> list[str]:
         """The partition columns, in their order."""
         return list(self._table.metadata().partition_columns)
@@ -362,12 +389,12 @@ class Table:
         metadata, protocol = self._table.metadata(), self._table.protocol()
         shapes = [
             metadata.id,
-            self._table.schema().to_json(),
+            json.loads(self._table.schema().to_json()),
             metadata.partition_columns,
             sorted(metadata.configuration.items()),
             sorted(protocol.writer_features or ()),
         ]
-        return hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:32]
+        return hashlib.sha256(json.dumps(shapes, sort_keys=True).encode()).hexdigest()[:32]
 
     def refuse_unfit(self, *, replaces: bool) -> None:
         """Check that files may be added; and that rows may be replaced, if that is asked.

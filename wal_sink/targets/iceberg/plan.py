@@ -61,7 +61,14 @@ from wal_sink.targets.columns import TableColumn, match_columns
 from wal_sink.targets.create_table import Layout, refuse_unknown_columns, spark_statement
 from wal_sink.targets.iceberg.check import ARROW, FOLDERS, LEAST, WIDTHS, planned_types
 from wal_sink.targets.iceberg.options import IcebergOptions
-from wal_sink.targets.iceberg.table import FORMAT, catalog_of, find, loaded, no_table
+from wal_sink.targets.iceberg.table import (
+    FORMAT,
+    catalog_of,
+    find,
+    loaded,
+    no_table,
+    refuse_catalog_in_name,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +83,7 @@ def agree_on(options: IcebergOptions, schema: pa.Schema, key: str, *, changes: b
     catalog = catalog_of(options)
     table = find(catalog, options)
     if table is None:
+        refuse_catalog_in_name(catalog, options)
         new = new_table(options.table, schema, options.layout)
         if not options.create_table:
             raise no_table(options.table, new.statement)
@@ -103,7 +111,7 @@ def refuse_unfit(table: Table, name: str) -> None:
 
     :raises SchemaMismatch: names what is in the way.
     """
-    _refuse(_about_properties(table), name)
+    _refuse(_about_properties(table, name), name)
     _refuse(_about_shape(table.schema(), table.spec(), table.sort_order()), name)
 
 
@@ -112,20 +120,22 @@ def _refuse(obstacles: Iterator[tuple[str, str]], name: str) -> None:
         raise SchemaMismatch(f"The Iceberg table {name} cannot be written: {what}.", remedy)
 
 
-def _about_properties(table: Table) -> Iterator[tuple[str, str]]:
+def _about_properties(table: Table, name: str) -> Iterator[tuple[str, str]]:
     found = table.metadata
     if found.format_version != FORMAT:
+        rows = f"SELECT * FROM {name}"  # noqa: S608 -- is shown
         yield (
             f"it has format version {found.format_version}, and pyiceberg writes version {FORMAT}",
-            "ALTER TABLE … SET TBLPROPERTIES ('format-version'='2')."
+            f"ALTER TABLE {name} SET TBLPROPERTIES ('format-version'='{FORMAT}');"
             if found.format_version < FORMAT
-            else "Write to a table of format version 2.",
+            else f"No version is lowered. Write to a copy: CREATE TABLE {name}_copy USING iceberg"
+            f" TBLPROPERTIES ('format-version'='{FORMAT}') AS {rows}; and set option table to {name}_copy.",
         )
     format_ = found.properties.get(TableProperties.WRITE_FILE_FORMAT, "parquet")
     if format_.lower() != "parquet":
         yield (
             f"its files are {format_}, by write.format.default",
-            "ALTER TABLE … SET TBLPROPERTIES ('write.format.default'='parquet').",
+            f"ALTER TABLE {name} SET TBLPROPERTIES ('write.format.default'='parquet');",
         )
     try:
         kwargs = _get_parquet_writer_kwargs(found.properties)
@@ -299,18 +309,23 @@ _WIDER = {pa.int32(): pa.int64(), pa.float32(): pa.float64()}
 
 
 def _holds(wide: pa.DataType, narrow: pa.DataType) -> bool:
-    """Whether a type is another one, or has become from it by wider numbers."""
+    """Whether a type holds each value of another one: its numbers are wider, its structs have more fields."""
     if pa.types.is_nested(wide):
-        parts = [wide.field(i) for i in range(wide.num_fields)]
-        others = [narrow.field(i) for i in range(narrow.num_fields)]
+        parts = {field.name: field.type for field in _parts(wide)}
+        former = {field.name: field.type for field in _parts(narrow)}
+        # A field that is new takes nulls: a table with another one is refused.
         return (
             wide.id == narrow.id
-            and [each.name for each in parts] == [each.name for each in others]
-            and all(_holds(a.type, b.type) for a, b in zip(parts, others, strict=True))
+            and former.keys() <= parts.keys()
+            and all(_holds(parts[name], type_) for name, type_ in former.items())
         )
     if pa.types.is_decimal(wide) and pa.types.is_decimal(narrow):
         return bool(wide.scale == narrow.scale and wide.precision >= narrow.precision)
     return bool(wide == narrow or _WIDER.get(narrow) == wide)
+
+
+def _parts(type_: pa.DataType) -> list[pa.Field]:
+    return [type_.field(i) for i in range(type_.num_fields)]
 
 
 def _words(field: NestedField) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+import msgspec
 from pyiceberg import exceptions as ice
 from pyiceberg.catalog import Catalog, MetastoreCatalog, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
@@ -305,6 +306,23 @@ def loaded(catalog: Catalog, options: IcebergOptions) -> Table:
     if table is None:
         raise no_table(options.table)
     return table
+
+
+def refuse_catalog_in_name(catalog: Catalog, options: IcebergOptions) -> None:
+    """Refuse the name of a missing table that begins with the catalog's, as in Spark.
+
+    :raises SchemaMismatch: the catalog would take its own name for a namespace.
+    """
+    first, *others = options.identifier
+    name = ".".join(others)
+    if len(others) > 1 and (
+        first == options.catalog
+        or find(catalog, msgspec.structs.replace(options, table=name)) is not None
+    ):
+        raise SchemaMismatch(
+            f"There is no table {options.table} in the catalog: to that, {first} is a namespace.",
+            f"Leave out the name of the catalog: set option table to {name}.",
+        )
 
 
 def no_table(name: str, statement: str = "CREATE TABLE …") -> SchemaMismatch:

@@ -1,0 +1,51 @@
+"""Names and versions of Iceberg tables as Spark's users know them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.iceberg.conftest import catalog_options, make_table, query, read
+from wal_sink.errors import SchemaMismatch
+from wal_sink.options import parse
+from wal_sink.targets.iceberg import IcebergTarget
+from wal_sink.targets.iceberg.options import IcebergOptions
+from wal_sink.targets.iceberg.table import catalog_of
+
+SCHEMA = pa.schema([("v", pa.int64())])
+
+
+@pytest.mark.parametrize("more", [{}, {"createTable": "true"}], ids=["check", "create"])
+@pytest.mark.parametrize("catalog", ["lake", "default"])
+def test_catalog_in_front_of_the_table_is_refused(
+    tmp_path: Path, more: dict[str, str], catalog: str
+) -> None:
+    """As in Spark, `lake.shop.orders`. It would be a table in a namespace where no reader looks."""
+    options = catalog_options(tmp_path) | {"iceberg.catalog.name": catalog}
+    make_table(options, SCHEMA)
+    named = options | {"table": "lake.shop.orders"} | more
+    with pytest.raises(SchemaMismatch, match="lake is a namespace") as caught:
+        IcebergTarget(parse(named, IcebergOptions)).plan(SCHEMA, "key")
+    assert caught.value.remedy.endswith("set option table to shop.orders.")
+    with query(options, SCHEMA) as running:  # as the remedy says
+        running.add([{"v": 1}])
+    assert read(options) == [{"v": 1}]
+
+
+def test_namespace_inside_another_is_taken(tmp_path: Path) -> None:
+    options = catalog_options(tmp_path) | {"table": "shop.eu.orders", "createTable": "true"}
+    catalog_of(parse(options, IcebergOptions)).create_namespace(("shop",))
+    with query(options, SCHEMA) as running:
+        running.add([{"v": 1}])
+    assert read(options) == [{"v": 1}]
+
+
+def test_format_version_3_is_not_written_by_pyiceberg(tmp_path: Path) -> None:
+    """Once it is, `FORMAT` may be 3 as well. What Spark makes of the remedy is in tests/deploy."""
+    options = parse(catalog_options(tmp_path), IcebergOptions)
+    catalog = catalog_of(options)
+    catalog.create_namespace(options.identifier[:-1])
+    with pytest.raises(NotImplementedError, match="Writing V3 is not yet supported"):
+        catalog.create_table(options.identifier, SCHEMA, properties={"format-version": "3"})
