@@ -17,6 +17,7 @@ from tests.protocol.engine import World, flush, in_memory
 from tests.protocol.operations import At
 from tests.protocol.operators import edit
 from wal_sink import errors
+from wal_sink.errors import Fenced
 from wal_sink.testing.faults import Faults
 from wal_sink.wal.garbage import UNFINISHED_S
 
@@ -48,7 +49,7 @@ def test_last_attempt_of_a_superseded_run_stays(world: World) -> None:
 
 
 def test_run_that_never_opened_keeps_its_segments(world: World) -> None:
-    """It may be at work: another run opens, publishes and is flushed; then its own commit() comes."""
+    """It may be at work while another run opens. Its own commit() is fenced then, and deletes them."""
     world.run().batches([("a", 0)])
     slow = world.run()
     slow.write_offsets()
@@ -56,9 +57,11 @@ def test_run_that_never_opened_keeps_its_segments(world: World) -> None:
     other = world.run()
     other.publish([("other", 1)])
     assert appended[0].segments[0].path in world.log_backend.list("segments/")
-    slow.commit(appended)
-    slow.write_commit([[("slow", 1)]])
-    assert world.flushed() == {"a": 0, "slow": 1}
+    with pytest.raises(Fenced):
+        slow.commit(appended)
+    assert appended[0].segments[0].path not in world.log_backend.list("segments/")
+    other.write_commit([[("other", 1)]])
+    assert world.flushed() == {"a": 0, "other": 1}
     assert world.log_backend.list("segments/") == []
 
 

@@ -99,6 +99,10 @@ class TargetConnection:
             self._row_is_known = True
         return self._row
 
+    def forget_row(self) -> None:
+        """Read the ledger row again before it is used."""
+        self._row_is_known = False
+
     def add_receipts(self, receipts: Sequence[bytes]) -> None:
         """Take the receipts of rows that tasks have staged for the window."""
         self._receipts += receipts
@@ -117,7 +121,8 @@ class TargetConnection:
                 self._row, self._row_is_known = new, True
                 return True
             row = self.row()
-            if row == new and outcome is Outcome.UNKNOWN:
+            # The claim of a sending names no flusher: the row may be that of another one, which sends by it.
+            if row == new and outcome is Outcome.UNKNOWN and not new.sending:
                 return True
             if outcome is Outcome.CONFLICT or row != seen or not repeatable:
                 break

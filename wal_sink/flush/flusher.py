@@ -136,6 +136,9 @@ class Flusher:
         """The window whose `finish` was asked for, and when it was taken. Where no answer came, the ledger
         row tells later whether its rows count."""
         self._rest: _Rest | None = None
+        self._rechecks = False
+        self._alone_until = -1
+        """Epochs up to this one are flushed one at a time: an error stops right before its epoch."""
         self._deleted = -1
         """Objects of epochs up to this one were deleted by this flusher."""
         pipeline.target.load()
@@ -146,10 +149,8 @@ class Flusher:
         :raises WalSinkError: the flush stops here. Calling again tries the same again.
         """
         try:
-            rest = self._rest
-            if rest is not None and self._goes_on(rest):
-                return self._idle(rest.why)
-            self._rest = None
+            if self._rests():
+                return self._idle("everything checkpointed is flushed")
             state = newest(self._store)
             if state is None:
                 refuse_vanished(self._store, self.pipeline.checkpoint)
@@ -176,8 +177,10 @@ class Flusher:
                 self.close()
                 return _CONNECT_AGAIN
             except WalSinkError as error:
-                if not error.transient and newest(self._store) != state:
-                    return _AGAIN  # the error may come of what was read beside an older state
+                if not error.transient:
+                    if newest(self._store) != state:
+                        return _AGAIN  # the error may come of what was read beside an older state
+                    self._alone_until = self.mark + WINDOW_EPOCHS
                 raise
         except OSError as error:
             raise LogUnavailable(
@@ -185,13 +188,22 @@ class Flusher:
                 f"Check {self._store.url} and {self.pipeline.checkpoint.url}. The flush goes on by itself.",
             ) from error
 
-    def _goes_on(self, rest: _Rest) -> bool:
-        is_due = self._clock_us() >= rest.until_us
-        return not is_due and self.pipeline.checkpoint.last_commit() == rest.committed
+    def _rests(self) -> bool:
+        """Return True if nothing was completed since the last pass, which left nothing to do."""
+        rest, rechecks, self._rest, self._rechecks = self._rest, self._rechecks, None, False
+        if rest is not None and not rechecks:
+            if self.pipeline.checkpoint.last_commit() != rest.committed:
+                return False
+            if self._clock_us() < rest.until_us:
+                self._rest = rest
+                return True
+        if rest is not None or rechecks:
+            self._connection.forget_row()  # the target may have gone back since
+        return False
 
     def recheck(self) -> None:
-        """Let the next pass that begins read the state; called from another thread."""
-        self._rest = None
+        """Let the next pass that begins read state and ledger row; called from another thread."""
+        self._rechecks = True
 
     def interrupt(self) -> None:
         """Stop before the next slice; called from another thread."""
@@ -222,7 +234,8 @@ class Flusher:
         skipped = {item.epoch for item in state.given_up if item.target == self._name}
         chain = self._manifests.chain(state, after, skipped)
         heals = self.pipeline.target.restores_together
-        decision = decide(state, self._name, committed, row, chain, WINDOW_EPOCHS, heals=heals)
+        most = 1 if self.mark < self._alone_until else WINDOW_EPOCHS
+        decision = decide(state, self._name, committed, row, chain, most, heals=heals)
         if decision.warning:
             logger.warning("%s", decision.warning)
         match decision.step:
@@ -316,8 +329,10 @@ class Flusher:
     def _keep(self, window: Window, refused: RowsRefused) -> None:
         """Keep refused rows in the log, so that the next pass writes the window without them."""
         if not self.pipeline.quarantine:
-            error = refused.rows[0].error
-            raise TargetRefused(error.what, f"{error.remedy} {while_refused(window.first)}")
+            row = refused.rows[0]
+            holders = (m.epoch for m in window.manifests if m.first_us <= row.us <= m.last_us)
+            remedy = f"{row.error.remedy} {while_refused(next(holders, window.first))}"
+            raise TargetRefused(row.error.what, remedy)
         keep_refused_rows(window, refused.rows)
         self.close()
 
@@ -344,6 +359,7 @@ class Flusher:
 
     def _went_back(self, state: State, row: LedgerRow, chain: Chain) -> None:
         """Set the mark back, so that the epochs after the ledger row are flushed again."""
+        self._refused = None
         back = protocol.went_back(state, self._name, row, chain, self._actor())
         mark = state.target(self._name)
         if advance(self._store, state, back) and mark is not None:

@@ -14,6 +14,7 @@ from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.state import EpochManifest, Predecessor, State, Target
 from wal_sink.protocol.refusals import (
     behind,
+    broken_chain,
     diverged,
     missing_manifest,
     refuse_other_log,
@@ -130,6 +131,9 @@ def _take(
     if epoch > final:
         return Decision(Step.WAIT)
     given_up = {item.epoch for item in state.given_up if item.target == target.name}
+    first = min(chain, default=state.last.epoch + 1)
+    if first > epoch + 1:
+        raise broken_chain(state, target, epoch, first - 1)
     if epoch in given_up:
         return Decision(Step.SET_ROW, row_at(state, epoch, chain))
     end = epoch

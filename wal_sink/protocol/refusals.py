@@ -47,10 +47,26 @@ def missing_manifest(state: State, epoch: int) -> MissingManifest:
 def behind(state: State, target: Target, why: str) -> LedgerBehindLog:
     """Return the error of a target that lacks epochs which the log may not have."""
     return LedgerBehindLog(
-        f"Target {target.name} {why}; the log has flushed epoch {target.mark.epoch}. Rows may be lost, and"
-        " the log does not have them any more",
-        f"Restore a newer copy of the target. Or accept what it has: `wal-sink set-mark CHECKPOINT --to"
-        f" {max(target.mark.epoch, state.trimmed)} --target {target.name}`.",
+        f"Target {target.name} {why}; the log has flushed epoch {target.mark.epoch}, and still has the epochs"
+        f" after {state.trimmed}. Earlier rows may be missing in the target",
+        "Restore a newer copy of the target. Or name the last epoch that it has, if that is one from"
+        f" {max(state.trimmed, target.first - 1)} on: `wal-sink set-mark CHECKPOINT --to"
+        f" {max(state.trimmed, target.first - 1)} --target {target.name}` accepts what is missing, and brings"
+        " the later epochs again.",
+    )
+
+
+def broken_chain(state: State, target: Target, first: int, missing: int) -> MissingManifest:
+    """Return the error of pending epochs that no manifest names: that of a later epoch is gone or damaged.
+
+    :param first: the first of them.
+    :param missing: whose manifest it is.
+    """
+    return MissingManifest(
+        f"The manifest of epoch {missing} is gone or damaged, and it names the epoch before. So epochs"
+        f" {first} to {missing} cannot be flushed; the newest epoch of the log is {state.last.epoch}",
+        "Restore the folder manifests/ from a copy of the log. If there is none, go on after them: `wal-sink"
+        f" set-mark CHECKPOINT --to {missing} --target {target.name}`. The target then lacks their rows.",
     )
 
 

@@ -1,4 +1,4 @@
-"""The state of a log and its nine transitions: pure functions. Not connected yet: the old protocol is in use.
+"""The state of a log and its nine transitions: pure functions.
 
 A log has one state, an object that changes by compare-and-set: number n + 1 is created once, from n. Each
 transition takes a state and returns the next one, or None where nothing has to change, or raises where the
@@ -534,6 +534,11 @@ def _targets(state: State, names: tuple[str, ...], now_us: int) -> tuple[Target,
     """Return the targets of a run that opens."""
     last = state.last
     if set(names) == {target.name for target in state.targets}:
+        if not state.live:
+            raise OptionError(
+                f"Every target of the query was given up: {', '.join(names)}. Its rows would go nowhere",
+                "Start the query with a new checkpoint.",
+            )
         return state.targets
     lacking = [target.name for target in state.live if target.mark.epoch != last.epoch]
     if lacking or state.settled < last.epoch:

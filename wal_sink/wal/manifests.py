@@ -38,9 +38,10 @@ class ManifestChain:
     ) -> dict[int, EpochManifest]:
         """Return the manifests of the epochs after one, by epoch; it ends where a manifest is missing.
 
-        :param skipped: epochs that the target does without: the chain ends at a manifest of theirs that is
-            damaged, as if it were missing.
-        :raises CorruptLog: a manifest is not the one that its successor names.
+        A damaged manifest ends it, too, unless it is that of the next epoch.
+
+        :param skipped: epochs that the target does without.
+        :raises CorruptLog: the manifest of the next epoch is not the one that its successor names.
         """
         manifest, chain = state.last, {}
         while manifest.epoch > after and manifest.manifest:
@@ -53,7 +54,7 @@ class ManifestChain:
                 try:
                     published = self._read(epoch, link.manifest, link.digest)
                 except CorruptLog:
-                    if epoch not in skipped:
+                    if epoch == after + 1 and epoch not in skipped:
                         raise
                     break
                 if published is None:

@@ -7,12 +7,15 @@ is at least 100 changes late: what it creates then is void, and it deletes that 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from wal_sink.errors import CorruptLog
 from wal_sink.model import paths
 from wal_sink.model.state import State
 from wal_sink.wal.store import LogStore
+
+logger = logging.getLogger(__name__)
 
 KEPT = 100
 """How many states stay."""
@@ -72,7 +75,10 @@ def advance(store: LogStore, state: State | None, new: State) -> bool:
     if new.number % _DELETED_AT_A_TIME == 0:
         last = new.number - KEPT
         first = max(0, last - 2 * _DELETED_AT_A_TIME)
-        store.delete(paths.STATE.path(number) for number in range(first, last))
+        try:
+            store.delete(paths.STATE.path(number) for number in range(first, last))
+        except OSError as error:
+            logger.info("old states of the log stay for now: %r", error)
     return True
 
 
