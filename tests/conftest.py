@@ -23,6 +23,7 @@ from tests.class_archive import CASSANDRA, SPARK
 from tests.protocol.cases import CASES
 from tests.s3 import s3  # noqa: F401 - a fixture
 from tests.sql.mariadb import database, mariadb  # noqa: F401 - fixtures
+from tests.support.sessions import sessions, sibling, spark  # noqa: F401 - fixtures
 from wal_sink.flush import flusher
 from wal_sink.testing.servers import docker
 from wal_sink.testing.servers.cassandra import IMAGE, Node

@@ -1,3 +1,3 @@
-"""Spark, as the tests of `spark/` have it."""
+"""A checkpoint, as the tests of `spark/` have it."""
 
-from tests.spark.conftest import checkpoint, spark  # noqa: F401 -- fixtures
+from tests.spark.conftest import checkpoint  # noqa: F401 -- a fixture

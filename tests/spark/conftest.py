@@ -4,38 +4,13 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from pyspark.sql import SparkSession
-
-from wal_sink.spark.data_source import WalSinkDataSource
-from wal_sink.testing.local_spark import local_session
 
 ROWS_PER_FILE = 400
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """Return a classic session with three slots: a flush job needs two beside the query's."""
-    spark = local_session(**{"spark.master": "local[3]"})
-    _siblings.append(spark.newSession())
-    # Now or never: a session refuses formats that another one got before it was given any.
-    _siblings[-1].dataSource.register(WalSinkDataSource)
-    yield spark
-    spark.stop()
-
-
-_siblings: list[SparkSession] = []
-
-
-@pytest.fixture(scope="session")
-def sibling(spark: SparkSession) -> SparkSession:
-    """Return a second session of the same context, with the format and without a handle."""
-    return _siblings[-1]
 
 
 def write_source(folder: Path, files: int, rows: int = ROWS_PER_FILE) -> str:

@@ -98,6 +98,7 @@ class _Rest(NamedTuple):
 _REST_US = 900_000_000
 
 _AGAIN = Pass(idle=False, why="another process has changed the log")
+_ALONE = Pass(idle=False, why="an epoch of the window cannot be flushed, so they go one at a time")
 _CONNECT_AGAIN = Pass(idle=False, why="the target has closed the connection while it was idle")
 
 
@@ -137,6 +138,8 @@ class Flusher:
         row tells later whether its rows count."""
         self._rest: _Rest | None = None
         self._rechecks = False
+        self._taken = range(0)
+        """Epochs that the pass has decided to flush."""
         self._alone_until = -1
         """Epochs up to this one are flushed one at a time: an error stops right before its epoch."""
         self._deleted = -1
@@ -168,25 +171,33 @@ class Flusher:
             self._connection.begin_pass()
             try:
                 return self._follow(state, committed)
-            except TargetUnavailable as error:
-                if not self._connection.lost_at_rest:
-                    raise
-                # Servers and proxies close connections that are idle. If this is an outage, the next pass
-                # cannot connect, and says so.
-                logger.debug("the connection was closed while it was idle: %s", error.what)
-                self.close()
-                return _CONNECT_AGAIN
             except WalSinkError as error:
-                if not error.transient:
-                    if newest(self._store) != state:
-                        return _AGAIN  # the error may come of what was read beside an older state
-                    self._alone_until = self.mark + WINDOW_EPOCHS
-                raise
+                again = self._again(error, state)
+                if again is None:
+                    raise
+                return again
         except OSError as error:
             raise LogUnavailable(
                 f"The log or the checkpoint cannot be used: {error!r}.",
                 f"Check {self._store.url} and {self.pipeline.checkpoint.url}. The flush goes on by itself.",
             ) from error
+
+    def _again(self, error: WalSinkError, state: State) -> Pass | None:
+        """Return why another pass may do without an error; None if it stops the flush."""
+        if isinstance(error, TargetUnavailable) and self._connection.lost_at_rest:
+            # Servers and proxies close connections that are idle. If this is an outage, the next pass
+            # cannot connect, and says so.
+            logger.debug("the connection was closed while it was idle: %s", error.what)
+            self.close()
+            return _CONNECT_AGAIN
+        if error.transient:
+            return None
+        if newest(self._store) != state:
+            return _AGAIN  # the error may come of what was read beside an older state
+        if len(self._taken) > 1:
+            self._alone_until = self._taken[-1]
+            return _ALONE
+        return None
 
     def _rests(self) -> bool:
         """Return True if nothing was completed since the last pass, which left nothing to do."""
@@ -225,7 +236,7 @@ class Flusher:
         if target is None or target.given_up:
             self._trim(state)  # else nobody would, if all targets of the log were given up
             return self._idle(f"the log has no target {self._name}, or the target was given up")
-        self.mark = target.mark.epoch
+        self.mark, self._taken = target.mark.epoch, range(0)
         if committed < target.first:
             return self._idle("nothing is checkpointed yet")
         row = self._connection.row(lambda row: may_keep(state, self._name, row))
@@ -236,6 +247,7 @@ class Flusher:
         heals = self.pipeline.target.restores_together
         most = 1 if self.mark < self._alone_until else WINDOW_EPOCHS
         decision = decide(state, self._name, committed, row, chain, most, heals=heals)
+        self._taken = decision.epochs
         if decision.warning:
             logger.warning("%s", decision.warning)
         match decision.step:

@@ -1,0 +1,37 @@
+"""Fixtures of Spark's session: one for each process of the tests, as a JVM has one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def sessions() -> Iterator[tuple[SparkSession, SparkSession]]:
+    """Return a classic session with three slots, since a flush job needs two; and one of the same context."""
+    from wal_sink.spark.data_source import WalSinkDataSource  # noqa: PLC0415 -- loads Spark
+    from wal_sink.testing.local_spark import local_session  # noqa: PLC0415 -- the same
+
+    session = local_session(**{"spark.master": "local[3]"})
+    other = session.newSession()
+    # Now or never: a session refuses formats that another one got before it was given any.
+    other.dataSource.register(WalSinkDataSource)
+    yield session, other
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def spark(sessions: tuple[SparkSession, SparkSession]) -> SparkSession:
+    """Return the session of the tests."""
+    return sessions[0]
+
+
+@pytest.fixture(scope="session")
+def sibling(sessions: tuple[SparkSession, SparkSession]) -> SparkSession:
+    """Return a second session of the same context, with the format and without a handle."""
+    return sessions[1]
