@@ -506,10 +506,13 @@ class AlteredTarget(PostgresqlTarget):
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
-def test_table_altered_after_the_comparison_takes_no_rows(
+def test_table_altered_after_the_comparison_takes_rows_as_it_is(
     postgresql: Server, schema: str, mode: str
 ) -> None:
-    """Until the first row nothing holds the table: it is compared once more when that holds it."""
+    """Until the first row nothing holds the table: it is compared once more when that holds it.
+
+    Bytes of a bigint would be other numbers in a column of doubles.
+    """
     table, key = f"{schema}.t", ", PRIMARY KEY (id)" if mode == "upsert" else ""
     postgresql.execute(f"CREATE TABLE {table} (id bigint, v text{key})")
     options = PostgresqlOptions(uri=postgresql.uri, table=table, mode=mode)  # type: ignore[arg-type]
@@ -518,11 +521,9 @@ def test_table_altered_after_the_comparison_takes_no_rows(
     target.alters = postgresql, f"ALTER TABLE {table} ALTER COLUMN id TYPE double precision"
     with target.connect("query") as session:
         create(session, "query")
-        with pytest.raises(SchemaMismatch, match="column id was bigint, and is") as caught:
+        with pytest.raises(TargetUnavailable, match="was altered while rows were written"):
             deliver(session, plan, Slice(0, target.check(BATCH, plan), 0))
-        assert "Change the table back" in caught.value.remedy
-        assert postgresql.execute(f"SELECT id FROM {table}") == []
-        postgresql.execute(f"ALTER TABLE {table} ALTER COLUMN id TYPE bigint")
+    assert postgresql.execute(f"SELECT id FROM {table}") == []
     with target.connect("query") as session:
         deliver(session, plan, Slice(0, target.check(BATCH, plan), 0))
     assert postgresql.execute(f"SELECT id FROM {table} ORDER BY id") == [(1,), (2,)]
