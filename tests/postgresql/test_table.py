@@ -463,9 +463,9 @@ def test_table_altered_under_a_session_takes_no_rows(postgresql: Server, schema:
         create(session, "query")
         deliver(session, plan, Slice(0, target.check(BATCH, plan), 0))
         postgresql.execute(f"ALTER TABLE {table} ALTER COLUMN id TYPE double precision")
-        with pytest.raises(SchemaMismatch, match="column id was bigint, and is"):
+        with pytest.raises(TargetUnavailable, match="was altered while rows were written"):
             deliver(session, plan, Slice(1, target.check(BATCH, plan), 10))
-        assert postgresql.execute(f"SELECT id FROM {table} ORDER BY id") == [(1.0,), (2.0,)]
+    assert postgresql.execute(f"SELECT id FROM {table} ORDER BY id") == [(1.0,), (2.0,)]
 
 
 def test_a_slice_that_is_encoded_in_pieces_arrives_whole(postgresql: Server, schema: str) -> None:
