@@ -55,6 +55,7 @@ lint: style types ## Check format, style and types
 style: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/python .ci/commits.py
 
 types: $(READY)
 	$(BIN)/mypy
