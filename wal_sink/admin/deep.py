@@ -17,7 +17,7 @@ from wal_sink.flush.flusher import Pipeline
 from wal_sink.flush.window import plan_of
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.manifest import Manifest
-from wal_sink.model.state import EpochManifest, GivenUp, State, Target
+from wal_sink.model.state import EpochManifest, State, Target
 from wal_sink.progress.status import Status, read_status
 from wal_sink.protocol import state as protocol
 from wal_sink.protocol.flush_order import Step, decide
@@ -167,7 +167,8 @@ class _Inspection:
         """Return the epoch after which a target needs the log, by its mark and by its ledger row."""
         row = self._rows.get(target.name)
         after = target.mark.epoch if row is None else min(row.epoch, target.mark.epoch)
-        while GivenUp(epoch=after + 1, target=target.name) in state.given_up:
+        given_up = state.epochs_given_up(target.name)
+        while after + 1 in given_up:
             after += 1
         return after
 
@@ -185,8 +186,7 @@ class _Inspection:
             needs = [
                 name
                 for name, last in lacking.items()
-                if last < epoch <= committed
-                and GivenUp(epoch=epoch, target=name) not in state.given_up
+                if last < epoch <= committed and epoch not in state.epochs_given_up(name)
             ]
             if needs:
                 with self.finding(epoch=epoch):

@@ -245,7 +245,7 @@ class _Tally:
     def flushed(self) -> int:
         """The target's last epoch, -1 for none."""
         target = self.state.target(self._pipeline.target_name) if self.state is not None else None
-        return target.mark.epoch if target is not None and target.mark.epoch >= target.first else -1
+        return target.flushed if target is not None else -1
 
     def pending(self, committed: int) -> int:
         """Return how many epochs up to the last completed one the target lacks."""

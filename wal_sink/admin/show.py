@@ -20,7 +20,7 @@ from wal_sink.flush.window import plan_of
 from wal_sink.model import paths
 from wal_sink.model.manifest import Manifest, SegmentRef
 from wal_sink.model.plan import Column
-from wal_sink.model.state import GivenUp, State, Target
+from wal_sink.model.state import State, Target
 from wal_sink.text import printable
 from wal_sink.wal.location import store_errors
 from wal_sink.wal.manifests import ManifestChain
@@ -128,14 +128,14 @@ def list_epochs(query: Query, name: str, most: int) -> Listed:
         named = [path for other, path in attempts if other == epoch]
         lines += [log.line(epoch, path) for path in named]
         if epoch > log.state.trimmed and epoch not in log.chain:
-            given_up = GivenUp(epoch=epoch, target=log.target.name) in log.state.given_up
+            given_up = epoch in log.given_up
             lines.append(EpochLine(epoch=epoch, state="given up" if given_up else "no manifest"))
     return Listed(
         query_id=query.query_id,
         target=log.target.name,
         log=query.store.url,
         checkpointed=log.committed,
-        flushed=log.target.mark.epoch if log.target.mark.epoch >= log.target.first else -1,
+        flushed=log.target.flushed,
         trimmed=log.state.trimmed,
         epochs=tuple(lines),
         left_out=len(epochs) - len(shown),
@@ -191,8 +191,8 @@ class _Log:
         self.store = query.store
         self.state: State = query.state()
         self.committed = query.checkpoint.last_commit()
-        slowest = min(self.state.live or self.state.targets, key=lambda t: t.mark.epoch)
-        self.target: Target = one_target(self.state, name) if name else slowest
+        self.target: Target = one_target(self.state, name) if name else self.state.slowest
+        self.given_up = self.state.epochs_given_up(self.target.name)
         self._reader = ManifestChain(query.store)
         self.problem = ""
         """Why the chain ends, if a manifest is damaged."""
@@ -223,7 +223,7 @@ class _Log:
 
     def state_of(self, epoch: int, path: str) -> EpochState:
         """Return the state of an attempt."""
-        if GivenUp(epoch=epoch, target=self.target.name) in self.state.given_up:
+        if epoch in self.given_up:
             return "given up"
         if epoch not in self.chain or self.chain[epoch].manifest != path:
             return "damaged" if self.problem and epoch not in self.chain else "superseded"

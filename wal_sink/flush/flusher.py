@@ -242,8 +242,7 @@ class Flusher:
         row = self._connection.row(lambda row: may_keep(state, self._name, row))
         self._count_finished(row)
         after = target.mark.epoch if row is None else min(row.epoch, target.mark.epoch)
-        skipped = {item.epoch for item in state.given_up if item.target == self._name}
-        chain = self._manifests.chain(state, after, skipped)
+        chain = self._manifests.chain(state, after, state.epochs_given_up(self._name))
         heals = self.pipeline.target.restores_together
         most = 1 if self.mark < self._alone_until else WINDOW_EPOCHS
         decision = decide(state, self._name, committed, row, chain, most, heals=heals)

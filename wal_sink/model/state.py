@@ -104,6 +104,11 @@ class Target(Value, frozen=True):
     given_up: bool = False
     """The target gets nothing more, and nothing waits for it."""
 
+    @property
+    def flushed(self) -> int:
+        """The last epoch that it has got from this log, -1 for none."""
+        return self.mark.epoch if self.mark.epoch >= self.first else -1
+
 
 class GivenUp(Value, frozen=True):
     """An epoch that an operator has given up for a target. Its files stay in the log."""
@@ -153,6 +158,15 @@ class State(Record, frozen=True, kw_only=True):
     def live(self) -> tuple[Target, ...]:
         """The targets that were not given up. Budget, trim and a change of targets wait for these."""
         return tuple(target for target in self.targets if not target.given_up)
+
+    @property
+    def slowest(self) -> Target:
+        """The target that lacks most; of a log whose targets were all given up, the first such one."""
+        return min(self.live or self.targets, key=lambda target: target.mark.epoch)
+
+    def epochs_given_up(self, name: str) -> frozenset[int]:
+        """Return the epochs that a target does without."""
+        return frozenset(item.epoch for item in self.given_up if item.target == name)
 
 
 learn()

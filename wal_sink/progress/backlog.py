@@ -48,7 +48,7 @@ def backlog_of(state: State, target: Target, committed: int) -> Backlog:
     :param committed: the last epoch of `commits/`.
     """
     mark, last = target.mark, state.last
-    flushed = mark.epoch if mark.epoch >= target.first else -1
+    flushed = target.flushed
     if committed <= mark.epoch or target.given_up:
         return Backlog(committed, flushed, 0, 0, 0, None)
     sums = last.sums if committed >= last.epoch else last.predecessor.sums

@@ -130,7 +130,7 @@ def _take(
         raise missing_manifest(state, state.last.epoch + 1)
     if epoch > final:
         return Decision(Step.WAIT)
-    given_up = {item.epoch for item in state.given_up if item.target == target.name}
+    given_up = state.epochs_given_up(target.name)
     first = min(chain, default=state.last.epoch + 1)
     if first > epoch + 1:
         raise broken_chain(state, target, epoch, first - 1)

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from wal_sink.errors import LogFull, StoppedWaiting
 from wal_sink.log_context import Seldom
 from wal_sink.model.manifest import Execution
-from wal_sink.model.state import Predecessor, State, Target
+from wal_sink.model.state import Predecessor, State
 from wal_sink.progress.report import (
     SILENT_S,
     FlusherReport,
@@ -76,7 +76,7 @@ class Backpressure:
             else:
                 self._warn_of_no_flusher(state)
             return True
-        slowest = slowest_target(state)
+        slowest = state.slowest
         report = read_report(self._store, slowest.name)
         now_us = self._clock_us()
         full = (
@@ -112,7 +112,7 @@ class Backpressure:
     def _warn_of_no_flusher(self, state: State) -> None:
         """Warn, once a minute, if epochs are pending and nothing has flushed for half a minute."""
         now_us = self._clock_us()
-        slowest = slowest_target(state)
+        slowest = state.slowest
         lags = slowest.mark.epoch < state.settled
         if not lags or now_us - slowest.mark.at_us < SILENT_S * 1_000_000:
             return
@@ -128,11 +128,6 @@ class Backpressure:
 
 _NO_FLUSHER = Seldom()
 """Of this process: `commit()` makes a `Backpressure` for each epoch."""
-
-
-def slowest_target(state: State) -> Target:
-    """Return the target that lacks most; of a log whose targets were all given up, the first one."""
-    return min(state.live or state.targets, key=lambda target: target.mark.epoch)
 
 
 def described(report: FlusherReport | None, now_us: int) -> str:
