@@ -22,7 +22,7 @@ MUCH = 10**12
 
 
 def created(committed: int = -1) -> State:
-    return transitions.create(OPENING, "log", committed, (), ME)
+    return transitions.create(OPENING, "log", committed, ME)
 
 
 def opened(committed: int = -1) -> State:
@@ -65,11 +65,6 @@ def test_state_of_a_newer_format_is_refused_with_it() -> None:
     data = opened().to_json().replace(b'"format": 1', b'"format": 9')
     with pytest.raises(CorruptLog, match=r"state/2\.json has format 9"):
         State.from_json(data, "state/2.json")
-
-
-def test_create_refuses_manifests_without_a_state() -> None:
-    with pytest.raises(CorruptLog, match="manifests/7-x"):
-        transitions.create(OPENING, "log", -1, ["manifests/7-x.json"], ME)
 
 
 def test_publish_again_with_the_same_manifest_changes_nothing() -> None:

@@ -228,7 +228,7 @@ def test_another_table_is_warned_of_until_a_run_publishes_there(
         opening = Opening("q-1", "memory://checkpoint", run_id, ("cassandra",), options, after)
         actor = Actor("host:1", 1)
         if newest(store) is None:
-            update(store, lambda _: protocol.create(opening, "log", -1, (), actor))
+            update(store, lambda _: protocol.create(opening, "log", -1, actor))
         update(store, lambda state: state and protocol.open_run(state, opening, 0, -1, actor))
 
     assert said_to("orders") == []

@@ -17,7 +17,7 @@ from wal_sink.errors import FlusherAtWork, OptionError, WalSinkError
 from wal_sink.flush.flusher import Pipeline
 from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerRow
-from wal_sink.model.manifest import Manifest, manifest_digest
+from wal_sink.model.manifest import Manifest
 from wal_sink.model.state import State
 from wal_sink.progress.report import age_s, is_alive, read_report
 from wal_sink.protocol import state as protocol
@@ -84,8 +84,8 @@ class GiveUp(NamedTuple):
         self.query.checkpoint.make_durable(
             [f"commits/{epoch - 1}", f"offsets/{epoch}", f"commits/{epoch}"]
         )
-        create_manifest(store, path, manifest)
-        made = manifest.as_epoch(path, manifest_digest(manifest.to_file()))
+        published = create_manifest(store, path, manifest)
+        made = published.manifest.as_epoch(path, published.digest)
 
         def publish(state: State) -> State | None:
             if state.last.as_predecessor() != made.predecessor and state.last != made:

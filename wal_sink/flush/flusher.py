@@ -92,10 +92,10 @@ class _Rest(NamedTuple):
     committed: int
     until_us: int
     """When something may be trimmed; at least each quarter of an hour, since operators change the state."""
-    why: str
 
 
 _REST_US = 900_000_000
+_ALL_FLUSHED = "everything checkpointed is flushed"
 
 _AGAIN = Pass(idle=False, why="another process has changed the log")
 _ALONE = Pass(idle=False, why="an epoch of the window cannot be flushed, so they go one at a time")
@@ -153,7 +153,7 @@ class Flusher:
         """
         try:
             if self._rests():
-                return self._idle("everything checkpointed is flushed")
+                return self._idle(_ALL_FLUSHED)
             state = newest(self._store)
             if state is None:
                 refuse_vanished(self._store, self.pipeline.checkpoint)
@@ -273,8 +273,8 @@ class Flusher:
         """Return the pass after which the target has all that is completed."""
         due_us, now_us = next_trim_us(state, self.pipeline.retention), self._clock_us()
         until_us = min(due_us or now_us + _REST_US, now_us + _REST_US)
-        self._rest = _Rest(committed, until_us, "everything checkpointed is flushed")
-        return self._idle(self._rest.why)
+        self._rest = _Rest(committed, until_us)
+        return self._idle(_ALL_FLUSHED)
 
     def _flush(
         self, state: State, row: LedgerRow, decision: Decision, chain: Chain

@@ -46,13 +46,13 @@ def missing_manifest(state: State, epoch: int) -> MissingManifest:
 
 def behind(state: State, target: Target, why: str) -> LedgerBehindLog:
     """Return the error of a target that lacks epochs which the log may not have."""
+    lowest = max(state.trimmed, target.first - 1)
     return LedgerBehindLog(
         f"Target {target.name} {why}; the log has flushed epoch {target.mark.epoch}, and still has the epochs"
         f" after {state.trimmed}. Earlier rows may be missing in the target",
         "Restore a newer copy of the target. Or name the last epoch that it has, if that is one from"
-        f" {max(state.trimmed, target.first - 1)} on: `wal-sink set-mark CHECKPOINT --to"
-        f" {max(state.trimmed, target.first - 1)} --target {target.name}` accepts what is missing, and brings"
-        " the later epochs again.",
+        f" {lowest} on: `wal-sink set-mark CHECKPOINT --to {lowest} --target {target.name}` accepts what is"
+        " missing, and brings the later epochs again.",
     )
 
 

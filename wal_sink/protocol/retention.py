@@ -40,8 +40,8 @@ def earlier_marks(
 
     One with a time of the future goes: the clock of another host was ahead. Then a trim comes later.
     """
-    marks = [flushed for flushed in former.earlier if flushed.at_us <= now_us]
-    last = Flushed(epoch=former.epoch, at_us=former.at_us, bytes=former.sums.bytes)
+    *earlier, last = _marks(former)
+    marks = [flushed for flushed in earlier if flushed.at_us <= now_us]
     if former.at_us <= now_us and (not marks or retention.is_apart(marks[-1], last)):
         marks.append(last)
     over = [flushed for flushed in marks if retention.is_over(flushed, now_us, size)]
@@ -52,9 +52,7 @@ def trimmable(state: State, retention: Retention, now_us: int) -> int:
     """Return the epoch up to which all targets have been flushed for long enough; at least `trimmed`."""
     epochs = []
     for target in state.live:
-        current = target.mark
-        size = current.sums.bytes
-        marks = (*current.earlier, Flushed(epoch=current.epoch, at_us=current.at_us, bytes=size))
+        marks, size = _marks(target.mark), target.mark.sums.bytes
         over = [flushed.epoch for flushed in marks if retention.is_over(flushed, now_us, size)]
         epochs.append(max(over, default=state.trimmed))
     return max(min(epochs, default=state.settled), state.trimmed)
@@ -64,14 +62,14 @@ def next_trim_us(state: State, retention: Retention) -> int | None:
     """Return when more may be trimmed, if no mark moves meanwhile; None: nothing is left to trim."""
     due = []
     for target in state.live:
-        current = target.mark
-        size = current.sums.bytes
-        marks = (
-            *target.mark.earlier,
-            Flushed(epoch=current.epoch, at_us=current.at_us, bytes=size),
-        )
+        marks = _marks(target.mark)
         later = [flushed.at_us for flushed in marks if flushed.epoch > state.trimmed]
         if not later:
             return None
         due.append(min(later) + retention.us)
     return max(due, default=None)
+
+
+def _marks(mark: Mark) -> tuple[Flushed, ...]:
+    """Return the earlier marks of a target, and the one that it has."""
+    return (*mark.earlier, Flushed(epoch=mark.epoch, at_us=mark.at_us, bytes=mark.sums.bytes))

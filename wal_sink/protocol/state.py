@@ -18,7 +18,7 @@ pass starts again, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -26,7 +26,6 @@ import msgspec
 from wal_sink.errors import (
     REPORT_IT,
     AlreadyPublished,
-    CorruptLog,
     Diverged,
     LogFull,
     OptionError,
@@ -78,27 +77,14 @@ class Opening(NamedTuple):
 # --- the log and its runs ------------------------------------------------------------------------
 
 
-def create(
-    opening: Opening, log_id: str, committed: int, manifests: Iterable[str], actor: Actor
-) -> State:
-    """Return the first state of a log. The caller has found none.
+def create(opening: Opening, log_id: str, committed: int, actor: Actor) -> State:
+    """Return the first state of a log. The caller has found none, and no manifests without one.
 
     The log begins after what Spark has completed so far. A `batch_writer` says what was completed when it was
     made: its query completes epochs before the first call.
 
     :param committed: last epoch of `commits/`; -1 if there is none.
-    :param manifests: paths below `manifests/`: a log that has some has lost its state.
-    :raises CorruptLog: the state is gone.
     """
-    lost = sorted(manifests)
-    if lost:
-        raise CorruptLog(
-            f"The log has no state, but manifests, such as {lost[0]}. Without its state nobody can say what"
-            " is in the targets",
-            "Restore the folder state/ from a copy of the log. If there is none, delete the log: epochs that"
-            " were not flushed are lost. The query then makes a new log, and `wal-sink adopt CHECKPOINT`"
-            " connects it with the targets.",
-        )
     last = _unpublished(committed)
     return State(
         number=1,

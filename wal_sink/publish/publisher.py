@@ -29,7 +29,6 @@ from wal_sink.model.manifest import (
     Execution,
     Manifest,
     SegmentRef,
-    manifest_digest,
 )
 from wal_sink.model.state import Predecessor, State, Sums
 from wal_sink.progress.report import this_process
@@ -122,14 +121,14 @@ class Publisher:
         self._checkpoint.make_durable([f"commits/{epoch - 1}", f"offsets/{epoch}"])
         manifest = self._manifest(batch, offsets, predecessor)
         path = paths.MANIFEST.path(paths.ManifestName(epoch, run_id))
-        present = create_manifest(self._store, path, manifest)
+        present, digest = create_manifest(self._store, path, manifest)
         if present.nonce != manifest.nonce:
             raise AlreadyPublished(
                 f"Epoch {epoch} was published before, by the same run and with other rows. Its"
                 " first rows stay.",
                 "With batch_writer, combine the rows by `df.union(…)` and write once for each batch.",
             )
-        made = manifest.as_epoch(path, manifest_digest(manifest.to_file()))
+        made = present.as_epoch(path, digest)
         update(
             self._store,
             lambda state: protocol.publish(
@@ -171,7 +170,7 @@ class Publisher:
             begins_after = self._begins_after
             if begins_after is None:
                 begins_after = self._checkpoint.last_commit()
-            made = protocol.create(opening, uuid.uuid4().hex, begins_after, (), self._actor())
+            made = protocol.create(opening, uuid.uuid4().hex, begins_after, self._actor())
             # `update` refuses a log that has manifests and no state.
             update(self._store, lambda there: made if there is None else None)
         self._checkpoint.create_log_url(self._store.url)

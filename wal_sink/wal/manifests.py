@@ -125,21 +125,22 @@ class ManifestChain:
         return published
 
 
-def create_manifest(store: LogStore, path: str, manifest: Manifest) -> Manifest:
-    """Create a manifest durably; return the one that is there under its name.
+def create_manifest(store: LogStore, path: str, manifest: Manifest) -> Published:
+    """Create a manifest durably; return the one that is there under its name, with its digest.
 
     :raises CorruptLog: the one that is there cannot be read, or vanished.
     """
+    encoded = manifest.to_file()
     try:
-        if store.create(path, manifest.to_file()):
-            return manifest
+        if store.create(path, encoded):
+            return Published(manifest, manifest_digest(encoded))
     except OSError:
         if store.read(path) is None:
             raise
     data = store.read(path)
     if data is None:
         raise CorruptLog(f"{store.url_of(path)} vanished.", "Do not edit the log by hand.")
-    return Manifest.from_file(data, store.url_of(path)).manifest
+    return Manifest.from_file(data, store.url_of(path))
 
 
 def _held(published: Published) -> int:

@@ -35,10 +35,13 @@ def keep_refused(store: LogStore, manifest: Manifest) -> None:
     :raises MissingSegment: a segment is gone.
     :raises CorruptLog: a segment is not what its task wrote.
     """
+    if not manifest.refused:
+        return
+    present = set(store.list(paths.refused_folder(manifest.epoch)))
     for segment in manifest.refused:
         name = segment.path.rpartition("/")[2]
         path = paths.REFUSED.path(paths.RefusedName(manifest.epoch, segment.rows, name))
-        if path in store.list(paths.refused_folder(manifest.epoch)):
+        if path in present:
             continue
         try:
             check_segment(store.backend, segment)

@@ -152,7 +152,7 @@ class Protocol:
         return Opening(QUERY, f"place {place}", f"r{run}", tuple(NAMES[t] for t in named), {})
 
     def create(self, place: int, run: int, ids: int, committed: int) -> State:
-        return transitions.create(self.opening(run, place), f"log {ids}", committed, (), ACTOR)
+        return transitions.create(self.opening(run, place), f"log {ids}", committed, ACTOR)
 
     def open_run(self, st: int, run: int, place: int, n: int, now: int, after: int) -> State | None:
         before, opening = self.state(st), self.opening(run, place)
