@@ -151,6 +151,32 @@ def test_epoch_given_up_lets_the_flush_go_on(world: World, name: str) -> None:
     assert left == files
 
 
+def test_epochs_before_a_damaged_one_are_flushed(world: World) -> None:
+    """A window holds all of them; the remedy is about the next epoch of the target."""
+    fill(world)
+    path = delete_segment(world, EPOCHS - 1)
+    with pytest.raises(errors.MissingSegment) as caught:
+        world.flush()
+    assert path in caught.value.what
+    assert world.row.epoch == EPOCHS - 2
+    give_up(world, EPOCHS - 1)
+    world.flush()
+    assert world.mark() == EPOCHS - 1
+
+
+@pytest.mark.parametrize("damage", [delete_manifest, tear_manifest])
+def test_hole_in_the_chain_names_what_goes_past_it(
+    world: World, damage: Callable[[World], str]
+) -> None:
+    """An epoch is known by the manifest after it: the ones before the hole cannot be given up one by one."""
+    world.run().batches(*([(f"a{epoch}", epoch)] for epoch in range(EPOCHS)))
+    damage(world)
+    error = stops(world, errors.MissingManifest)
+    assert f"epochs 0 to {BROKEN} cannot be flushed" in error.what
+    assert f"set-mark CHECKPOINT --to {BROKEN} " in error.remedy
+    assert world.table() == {}
+
+
 @pytest.mark.parametrize("damage", [tear_state, future_state, delete_states])
 def test_run_over_a_damaged_state_publishes_nothing(
     world: World, damage: Callable[[World], str]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import get_args
 
 import pyarrow as pa
@@ -17,7 +19,7 @@ from wal_sink.errors import OptionError, TargetRefused, TargetUnavailable
 from wal_sink.protocol.flush_order import SENDINGS
 from wal_sink.protocol.retention import Retention
 from wal_sink.publish.micro_batch import refuse_quarantine
-from wal_sink.testing.faults import Faults
+from wal_sink.testing.faults import AnswerLost, Faults
 from wal_sink.testing.memory_target import MemoryOptions, MemoryTarget
 
 DOUBLED = -1
@@ -54,6 +56,35 @@ def interrupted(world: World) -> None:
     with pytest.raises(TargetUnavailable):
         until_idle(flusher)
     flusher.close()
+
+
+class LostClaim(Faults):
+    """The first claim gets no answer and has no effect; meanwhile another flusher claims, sends and dies."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    @contextmanager
+    def around(self, name: str) -> Iterator[None]:
+        """See `Faults`."""
+        if name.startswith("claim sending") and self.injected is None:
+            self.injected = name
+            interrupted(self._world)
+            raise AnswerLost
+        with super().around(name):
+            yield
+
+
+@pytest.mark.rule("repeatable")
+def test_claim_without_an_answer_may_be_another_flushers(lists: ListWorld) -> None:
+    """Two flushers that send by one claim would write elements twice with one timestamp."""
+    lists.run().batch([("a", 1), ("b", 2)])
+    faults = LostClaim(lists)
+    flush(lists.flusher(faults))
+    assert faults.injected == "claim sending 1 of 0"
+    assert lists.visible() == [("a", 1), ("b", 2)]
+    raw.complete(lists, 1, "")
 
 
 @pytest.mark.parametrize("when", get_args(When))

@@ -106,6 +106,23 @@ def test_target_that_goes_back_under_a_flusher_heals(matching: str) -> None:
 
 
 @pytest.mark.rule("restored")
+def test_target_that_went_back_while_the_flusher_rests_heals() -> None:
+    """It is noticed before the epochs that it lacks are trimmed, though no epoch comes."""
+    world = new_world()
+    world.retention = Retention(us=600_000_000, bytes=1 << 30)
+    flusher = world.flusher()
+    run = world.run().batches([("a", 1)])
+    flush(flusher)
+    backup = TargetBackup(world)
+    run.batches([("b", 2)])
+    flush(flusher)
+    backup.restore()
+    world.clock.us += 601_000_000
+    flush(flusher)
+    assert world.table() == world.expected()
+
+
+@pytest.mark.rule("restored")
 @pytest.mark.parametrize("back", ["to an epoch that is trimmed", "to nothing"])
 def test_target_that_went_back_too_far_stops(back: str) -> None:
     """What it lacks is gone from the log; the error names how to accept what the target has."""

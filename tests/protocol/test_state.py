@@ -7,7 +7,14 @@ import random
 import pytest
 from msgspec.structs import replace
 
-from wal_sink.errors import AlreadyPublished, CorruptLog, Fenced, TargetRefused, WalSinkError
+from wal_sink.errors import (
+    AlreadyPublished,
+    CorruptLog,
+    Fenced,
+    OptionError,
+    TargetRefused,
+    WalSinkError,
+)
 from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.state import EpochManifest, Predecessor, State, Sums
@@ -65,6 +72,15 @@ def test_state_of_a_newer_format_is_refused_with_it() -> None:
     data = opened().to_json().replace(b'"format": 1', b'"format": 9')
     with pytest.raises(CorruptLog, match=r"state/2\.json has format 9"):
         State.from_json(data, "state/2.json")
+
+
+def test_run_whose_targets_were_all_given_up_does_not_open() -> None:
+    """Its rows would go nowhere, and nothing would say so."""
+    state = transitions.give_up_target(opened(), "cassandra", ME)
+    assert state is not None
+    following = OPENING._replace(run_id="run-2", after="run-1")
+    with pytest.raises(OptionError, match="Every target of the query was given up"):
+        transitions.open_run(state, following, 0, -1, ME)
 
 
 def test_publish_again_with_the_same_manifest_changes_nothing() -> None:
