@@ -46,6 +46,10 @@ def test_every_damaged_object_is_found(job: Job) -> None:
     (path,) = manifests(job, 3)
     job.log_backend.replace(path, b"{")
     assert findings(job) == [("CorruptLog", 3), ("CorruptLog", 4)]
+    hole = job.command("status", "--deep").document["findings"][0]
+    assert "set-mark CHECKPOINT --to 3 " in hole["remedy"], (
+        "epoch 2 comes first, and nobody names it"
+    )
     job.store.delete([path])
     assert findings(job) == [("MissingManifest", 3), ("CorruptLog", 4)]
 

@@ -21,7 +21,7 @@ from wal_sink.model.state import EpochManifest, State, Target
 from wal_sink.progress.status import Status, read_status
 from wal_sink.protocol import state as protocol
 from wal_sink.protocol.flush_order import Step, decide
-from wal_sink.protocol.refusals import missing_manifest
+from wal_sink.protocol.refusals import broken_chain, missing_manifest
 from wal_sink.wal.location import named_target, refuse_other_log, refuse_vanished, store_errors
 from wal_sink.wal.manifests import ManifestChain
 from wal_sink.wal.segment import check_segment, missing_segment
@@ -196,8 +196,13 @@ class _Inspection:
             try:
                 manifest = reader.named(epoch - 1, link)
             except WalSinkError as error:
-                self._add_finding(error, "", epoch - 1)
-                return  # nobody names the epochs before
+                remedy = error.remedy
+                if (
+                    epoch - 1 > after + 1
+                ):  # nobody names the epochs before, so they cannot be given up
+                    remedy = broken_chain(state, state.slowest, after + 1, epoch - 1).remedy
+                self._add_finding(type(error)(error.what, remedy), "", epoch - 1)
+                return
 
     def _read_epoch(self, manifest: Manifest, targets: Sequence[str]) -> None:
         """Read the segments and plans of an epoch."""

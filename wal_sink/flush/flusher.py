@@ -340,10 +340,8 @@ class Flusher:
     def _keep(self, window: Window, refused: RowsRefused) -> None:
         """Keep refused rows in the log, so that the next pass writes the window without them."""
         if not self.pipeline.quarantine:
-            row = refused.rows[0]
-            holders = (m.epoch for m in window.manifests if m.first_us <= row.us <= m.last_us)
-            remedy = f"{row.error.remedy} {while_refused(next(holders, window.first))}"
-            raise TargetRefused(row.error.what, remedy)
+            error = refused.rows[0].error
+            raise TargetRefused(error.what, f"{error.remedy} {while_refused(window.first)}")
         keep_refused_rows(window, refused.rows)
         self.close()
 
