@@ -29,7 +29,7 @@ class TableName(NamedTuple):
         return f"{quote(self.keyspace)}.{quote(self.table)}"
 
 
-class Lives(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Lives(msgspec.Struct, frozen=True, kw_only=True):
     """How long rows live, and what the server takes."""
 
     ttl_s: int | None = None
@@ -44,8 +44,12 @@ class Lives(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The longest life that the server took when the plan was made, seconds."""
 
 
-class CassandraRowPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How the rows of a plan are written. Columns have the DataFrame's names."""
+class CassandraRowPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How the rows of a plan are written. Columns have the DataFrame's names.
+
+    Defaults are written out: msgspec finds a default by identity, so a text of another process is no default,
+    and two plans that are equal would have two keys.
+    """
 
     keyspace: str
     table: str
