@@ -19,8 +19,10 @@ import pyarrow as pa
 import pyspark.worker
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.listener import QueryProgressEvent
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
 
 import wal_sink
 from state_backends import open_backend
@@ -335,6 +337,62 @@ def test_a_query_that_goes_on_after_close_is_named(
     ids = table.ids()
     assert ids
     assert ids == list(range(len(ids)))
+
+
+class SlowlyPlanned(DataSource):
+    """A source that takes two seconds to begin, as one does that connects."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "slowly_planned"
+
+    def schema(self) -> str:
+        return "id bigint"
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        time.sleep(2)
+        return OneRowABatch()
+
+
+class OneRowABatch(DataSourceStreamReader):
+    """Offsets count up, and each batch is one row."""
+
+    _offset = 0
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        return {"at": 0}
+
+    def latestOffset(self) -> dict[str, int]:  # noqa: N802
+        self._offset += 1
+        return {"at": self._offset}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        return [InputPartition(end["at"])]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
+        yield (partition.value,)
+
+
+def test_register_right_after_start_flushes_the_query(spark: SparkSession, tmp_path: Path) -> None:
+    """Given a query that Spark still plans, when the sink is registered, then its epochs are flushed."""
+    wal_sink.register(spark).close()  # the session knows the format
+    spark.dataSource.register(SlowlyPlanned)
+    rows = spark.readStream.format("slowly_planned").load()
+    query = (
+        rows.writeStream.format("wal_sink")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .option("target", "sql")
+        .option("sql.url", f"sqlite:///{tmp_path / 't.db'}")
+        .option("table", "t")
+        .option("createTable", "true")
+        .start()
+    )
+    try:
+        with wal_sink.register(spark) as sink:
+            assert sink.has_seen(str(query.id))
+            until(lambda: sink.status(query).flushed >= 0)
+    finally:
+        query.stop()
 
 
 def endless(spark: SparkSession, table: Table, checkpoint: str) -> StreamingQuery:

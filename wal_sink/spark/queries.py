@@ -44,6 +44,9 @@ logger = logging.getLogger(__name__)
 _CHECKED = 4
 """How many queries that have ended are checked at a time: each check costs two listings."""
 
+_PLANNED_S = 60.0
+"""How long `register` waits for the logical plan of a query that was started right before."""
+
 _DONE_KEPT = 100
 """Newest queries that are done of which checkpoint and log stay at hand."""
 
@@ -96,7 +99,8 @@ class Queries:
             if not streaming_query.is_active(query):
                 continue  # it was told to stop, as a query that is refused is
             try:
-                self._begin(query, str(query.runId))
+                streaming_query.wait_until_planned(query, _PLANNED_S)
+                self._begin(query, str(query.runId), already_runs=True)
             except Exception:  # of this query alone; the handle is there for the others
                 logger.warning(
                     "query %s runs already and cannot be flushed", query.id, exc_info=True
@@ -160,7 +164,7 @@ class Queries:
         atexit.unregister(self._at_exit)
         return was_open
 
-    def _begin(self, query: StreamingQuery, run_id: str) -> None:
+    def _begin(self, query: StreamingQuery, run_id: str, *, already_runs: bool = False) -> None:
         """Start the flush of a query, unless it is of another format, refused, or this handle is closed."""
         if self.closed:
             return
@@ -175,7 +179,8 @@ class Queries:
         checkpoint = configuration.location.open_checkpoint()
         store = configuration.location.open_log(started.query_id)
         try:
-            is_new = _begin_run(store, checkpoint, started.query_id)
+            is_new = _is_new(store, checkpoint, started.query_id)
+            _compare_plans(store, already_runs=already_runs)
             configuration.refuse_bucket(self._spark.conf.get(FILE_MANAGER, None))
         except WrongOwner as error:
             # If the query's own log is flushed here, this one is of a copy.
@@ -273,8 +278,8 @@ class Queries:
         return [loop(each) for each in configuration.destinations] if self.flushes_here else []
 
 
-def _begin_run(store: LogStore, checkpoint: Checkpoint, query_id: str) -> bool:
-    """Let the run compare the plans with the tables; return True if no run of the query has published yet.
+def _is_new(store: LogStore, checkpoint: Checkpoint, query_id: str) -> bool:
+    """Return True if no run of the query has published yet.
 
     :raises WrongOwner: log and checkpoint do not belong together.
     :raises CorruptLog: the log has vanished.
@@ -285,5 +290,13 @@ def _begin_run(store: LogStore, checkpoint: Checkpoint, query_id: str) -> bool:
         refuse_vanished(store, checkpoint)
     else:
         refuse_other_place(state, query_id, checkpoint.url)
-    compare_again(store)
     return state is None
+
+
+def _compare_plans(store: LogStore, *, already_runs: bool) -> None:
+    """Let a run that starts compare the plans with the tables.
+
+    :param already_runs: tasks and `commit` of a micro-batch in flight go by one plan, which stays.
+    """
+    if not already_runs:
+        compare_again(store)
