@@ -235,7 +235,7 @@ def test_producer_whose_id_expired_while_idle_is_replaced(
     """A broker forgets the id of a quiet query, by default after a week, and refuses its next transaction."""
     monkeypatch.setattr("wal_sink.targets.kafka.session._IDLE_S", 0.0)
     settings = {
-        "transactional.id.expiration.ms": 500,
+        "transactional.id.expiration.ms": 5000,  # longer than a slow machine takes for one window
         "transaction.remove.expired.transaction.cleanup.interval.ms": 500,
     }
     with Broker(settings) as broker:

@@ -132,6 +132,8 @@ class Driver:
         deadline = time.monotonic() + self._patience_s
         while not done():
             if time.monotonic() > deadline:
+                self.process.send_signal(signal.SIGABRT)  # Python prints all stacks, see above
+                time.sleep(_POLL_S)
                 self.kill()
                 raise DriverDidNot(f"The application did not {what} in time:\n{self.log()}")
             time.sleep(_POLL_S)
