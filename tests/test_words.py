@@ -1,0 +1,111 @@
+"""Plain words: the field's terms in code, messages, tests and docs, and nouns as names of locals.
+
+CONTRIBUTING.md has the glossary. `CLEAN` names the folders and files that are checked so far;
+`python -m tests.test_words PATH...` prints what has to change in others.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+OLD_WORDS = {
+    "anew": "again",
+    "stood still": "stalled",
+    "stands? still": "stalls",
+    "standing still": "stalled",
+    "pass(ed|es)? over": "skipped",
+    "lives": "TTL, or runs",
+    "aside": "in quarantine",
+    "so many": "the number itself",
+    "upon": "on",
+    "for good": "forever",
+    "by now": "(nothing)",
+    "see to": "fix",
+    "be it": "whether",
+    r"(?<!there )(?<!here )is no(?! longer)": "is not a",
+    "(a|each|every|one|second|first|last|next) look": "a read",
+}
+"""What a text must not say, as a regular expression, and what it says in its place."""
+
+LAGGING = re.compile(r"(?<![a-z])behind(?![a-z])", re.IGNORECASE)
+"""Only for what lags: the sentence then says `lag`, or speaks of the ledger, a replica or a mark."""
+
+LAG = re.compile(r"lag|ledger|replica|mark\b|commits", re.IGNORECASE)
+
+NOT_NOUNS = frozenset(
+    {"found", "each", "said", "told", "seen", "there", "left", "given", "why", "before", "of"}
+)
+"""What no local and no parameter is called: a name says what the thing is."""
+
+CLEAN: frozenset[str] = frozenset({"README.md"})
+
+_OLD = [
+    (re.compile(rf"(?<![A-Za-z]){words}(?![A-Za-z])", re.IGNORECASE), plain)
+    for words, plain in OLD_WORDS.items()
+]
+
+
+def sources() -> Iterator[Path]:
+    """Yield the code and the pages of the project, by their paths in it."""
+    for top in ("wal_sink", "state_backends", "tests", "examples", "docs"):
+        for path in sorted((ROOT / top).rglob("*")):
+            if path.suffix in (".py", ".md") and path != Path(__file__):
+                yield path.relative_to(ROOT)
+    yield from (path.relative_to(ROOT) for path in sorted(ROOT.glob("*.md")))
+
+
+def is_clean(path: Path) -> bool:
+    """Return True if the words of a file are checked."""
+    return bool(CLEAN & {path.as_posix(), *(parent.as_posix() for parent in path.parents)})
+
+
+def complaints(path: Path) -> Iterator[str]:
+    """Yield what is to be said otherwise in a file, with the number of its line."""
+    text = (ROOT / path).read_text(encoding="utf-8")
+    glossary = "<!-- glossary -->"
+    parts = text.split(glossary)
+    if len(parts) == 3:  # the glossary names the words that it replaces
+        text = parts[0] + "\n" * parts[1].count("\n") + parts[2]
+    for number, line in enumerate(text.splitlines(), 1):
+        for pattern, plain in _OLD:
+            if old := pattern.search(line):
+                yield f"{path}:{number}: {old[0]!r}: say {plain!r}"
+        if LAGGING.search(line) and not LAG.search(line):
+            yield f"{path}:{number}: 'behind' is for what lags: say 'after'"
+    if path.suffix == ".py":
+        yield from (f"{path}:{name}" for name in names(ast.parse(text)))
+
+
+def names(tree: ast.Module) -> Iterator[str]:
+    """Yield the names of locals and parameters that are no nouns, with the number of their line."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in NOT_NOUNS:
+            yield f"{node.lineno}: a local is called {node.id!r}: use a noun"
+        if isinstance(node, ast.arg) and node.arg in NOT_NOUNS:
+            yield f"{node.lineno}: a parameter is called {node.arg!r}: use a noun"
+
+
+@pytest.mark.parametrize("path", [path for path in sources() if is_clean(path)], ids=str)
+def test_file_uses_plain_words(path: Path) -> None:
+    assert list(complaints(path)) == []
+
+
+@pytest.mark.parametrize("text", ["# read it anew", "# it goes on behind them", "found = 1"])
+def test_old_word_is_refused(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "module.py").write_text(text)
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    assert len(list(complaints(Path("module.py")))) == 1
+
+
+if __name__ == "__main__":
+    for named in map(Path, sys.argv[1:]):
+        files = [path for path in sources() if path == named or named in path.parents]
+        sys.stdout.writelines(f"{line}\n" for file in files for line in complaints(file))
