@@ -1,24 +1,20 @@
-"""What kernels of Arrow do to columns in the tasks: casts to what the log holds, constraints, and sizes.
+"""Casts of columns to what the log holds, and constraints on their values, by kernels of Arrow, in the tasks.
 
-Columns of lists and maps are taken apart into one column of their elements. A constraint finds values that
-the server would refuse or could not hold; the sizes are those on the wire, nested values included. The last
-functions view Arrow's buffers as numpy arrays, and the other way round, without a copy.
+A constraint finds values that the server would refuse or could not hold.
 """
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal_sink.model import plan
 from wal_sink.targets import arrow_values
-from wal_sink.targets.arrow_values import FALSE, int64
+from wal_sink.targets.arrow_values import int64
 
 _DAY_0 = arrow_values.text("1970-01-01T")
 _NO_TEXT = arrow_values.text("")
@@ -79,59 +75,6 @@ def sub_milliseconds(column: pa.Array) -> pa.Array:
     """Return which instants have digits below the millisecond."""
     micros = as_is(column).cast(pa.int64())
     return pc.not_equal(pc.multiply(pc.divide(micros, _THOUSAND), _THOUSAND), micros)
-
-
-ZERO = pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer(bytes(8))])
-_NONE = int64(0).cast(pa.int32())
-
-
-class Unnested(NamedTuple):
-    """The elements of many lists in one column."""
-
-    offsets: pa.Array
-    """Int32, one more than there are lists: where each begins and ends; a null is an empty list."""
-    values: pa.Array
-    """The elements; structs of key and value for a map."""
-
-
-def unnest(column: pa.Array) -> Unnested:
-    """Take a column of lists, or of maps, apart.
-
-    It may have any offset and any layout of lists, and anything beneath its nulls.
-    """
-    if pa.types.is_map(column.type):
-        column = _entries(column)
-    elif not pa.types.is_list(column.type):
-        column = column.cast(pa.list_(column.type.value_type))
-    lengths = pc.list_value_length(column).fill_null(_NONE)
-    ends = pc.cumulative_sum(lengths.cast(pa.int64()))
-    return Unnested(pa.concat_arrays([ZERO, ends]).cast(pa.int32()), column.flatten())
-
-
-def count_in(offsets: pa.Array, flags: pa.Array) -> pa.Array:
-    """Return how many elements of each list are flagged, int64; 0 for a null.
-
-    :param offsets: as `unnest` returns them.
-    """
-    before = pa.concat_arrays([ZERO, pc.cumulative_sum(flags.fill_null(FALSE).cast(pa.int64()))])
-    return pc.subtract(before.take(offsets[1:]), before.take(offsets[:-1]))
-
-
-def lists_with(offsets: pa.Array, flags: pa.Array) -> pa.Array:
-    """Return which lists have an element that is flagged."""
-    return pc.greater(count_in(offsets, flags), int64(0))
-
-
-def _entries(column: pa.Array) -> pa.Array:
-    """Return a map's entries as lists of structs, without copying them: few kernels take maps."""
-    entries = pa.StructArray.from_arrays([column.keys, column.items], names=["key", "value"])
-    return pa.Array.from_buffers(
-        pa.list_(entries.type),
-        len(column),
-        column.buffers()[:2],
-        offset=column.offset,
-        children=[entries],
-    )
 
 
 TIME_PATTERN = r"\A([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?\z"
@@ -280,87 +223,3 @@ NO_NULLS = _refusing(
     "Drop such elements, filter(c, x -> x IS NOT NULL), map_filter(c, (k, v) -> v IS NOT NULL), "
     "or fill them in.",
 )
-
-
-_NOTHING = int64(0)
-_LENGTH = 4
-"""Bytes before a collection, and before each element and each field of a struct."""
-
-
-def sizes(stored: pa.Array) -> pa.Array:
-    """Return the bytes of each value on the wire, int64; 0 for null, an upper bound for decimals."""
-    kind = stored.type
-    if pa.types.is_string(kind) or pa.types.is_binary(kind):
-        return pc.binary_length(stored).cast(pa.int64()).fill_null(_NOTHING)
-    if pa.types.is_struct(kind):
-        of_each = _of_struct(stored)
-    elif pa.types.is_list(kind) or pa.types.is_map(kind):
-        of_each = _of_list(stored)
-    elif pa.types.is_decimal(kind):
-        of_each = int64(4 + kind.bit_width // 8 + 1)  # scale, then the unscaled number
-    else:
-        of_each = int64(max(kind.bit_width // 8, 1) if kind != pa.null() else 0)
-    return pc.if_else(stored.is_valid(), of_each, _NOTHING)
-
-
-def _of_struct(stored: pa.Array) -> pa.Array:
-    total = int64(_LENGTH * stored.type.num_fields)
-    for field in stored.flatten():
-        total = pc.add(total, sizes(field))
-    return total
-
-
-def _of_list(stored: pa.Array) -> pa.Array:
-    offsets, values = unnest(stored)
-    of_each = sizes(values)
-    if not pa.types.is_map(stored.type):  # a map's entry is a struct, which has them counted
-        of_each = pc.add(of_each, int64(_LENGTH))
-    before = pa.concat_arrays([ZERO, pc.cumulative_sum(of_each)])
-    ends, begins = before.take(offsets[1:]), before.take(offsets[:-1])
-    return pc.add(pc.subtract(ends, begins), int64(_LENGTH))
-
-
-Array = npt.NDArray[Any]
-_NO_BYTES = pa.py_buffer(b"")
-
-
-def elements(column: pa.Array, of: str) -> Array:
-    """Return the values of a type of fixed width as a numpy type; anything beneath nulls."""
-    kind = np.dtype(of)
-    if not len(column):  # there need not be a buffer
-        return np.zeros(0, kind)
-    return np.frombuffer(column.buffers()[1], kind, len(column), column.offset * kind.itemsize)
-
-
-def booleans(column: pa.Array) -> Array:
-    """Return booleans, a byte each; anything beneath nulls."""
-    return elements(column.cast(pa.uint8()), "?")
-
-
-def flags(values: npt.NDArray[np.bool_]) -> pa.Array:
-    """Inverse of `booleans`, without nulls."""
-    packed = pa.py_buffer(np.packbits(values, bitorder="little"))
-    return pa.Array.from_buffers(pa.bool_(), len(values), [None, packed])
-
-
-def texts(column: pa.Array) -> tuple[pa.Buffer, Array]:
-    """Return the bytes of strings or binaries, and their offsets, one more than there are rows."""
-    _, offsets, data = column.buffers()
-    if not len(column):
-        return _NO_BYTES, np.zeros(1, np.int32)
-    large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
-    kind = np.dtype(np.int64 if large else np.int32)
-    bounds = np.frombuffer(offsets, kind, len(column) + 1, column.offset * kind.itemsize)
-    return data or _NO_BYTES, bounds
-
-
-def binaries(data: pa.Buffer, bounds: Array) -> pa.Array:
-    """Inverse of `texts`: binaries, large ones when the offsets have 64 bits."""
-    kind = pa.binary() if bounds.dtype == np.int32 else pa.large_binary()
-    return pa.Array.from_buffers(kind, len(bounds) - 1, [None, pa.py_buffer(bounds), data])
-
-
-def indices(positions: Array) -> pa.Array:
-    """Return positions as Arrow's int64; `pyarrow.array` would import pandas, see `arrow_values`."""
-    whole = np.ascontiguousarray(positions, np.int64)
-    return pa.Array.from_buffers(pa.int64(), len(whole), [None, pa.py_buffer(whole)])

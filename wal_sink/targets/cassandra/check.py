@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal_sink.targets.arrow_values import int64, not_deleted, refuse_other_schema
-from wal_sink.targets.cassandra.casts import sizes
+from wal_sink.targets.cassandra.arrow_buffers import sizes
 from wal_sink.targets.cassandra.feature import TaskRows
 from wal_sink.targets.cassandra.features import used
 from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, in_order

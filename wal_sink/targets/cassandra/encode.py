@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal_sink.targets.arrow_values import blob, scaled
-from wal_sink.targets.cassandra.casts import (
+from wal_sink.targets.cassandra.arrow_buffers import (
     Array,
     binaries,
     booleans,

@@ -18,6 +18,7 @@ from wal_sink.model import plan
 from wal_sink.model.plan import canonical, is_array, spark_ddl, spark_type
 from wal_sink.targets import arrow_values
 from wal_sink.targets.cassandra import casts
+from wal_sink.targets.cassandra.arrow_buffers import unnest
 from wal_sink.targets.cassandra.casts import (
     Constraint,
     as_float,
@@ -28,7 +29,6 @@ from wal_sink.targets.cassandra.casts import (
     as_number,
     as_text,
     cast_to,
-    unnest,
 )
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
 from wal_sink.targets.names import did_you_mean

@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 
 from wal_sink.clock import now_us
 from wal_sink.targets.arrow_values import int64
-from wal_sink.targets.cassandra.casts import as_is, elements
+from wal_sink.targets.cassandra.arrow_buffers import elements
+from wal_sink.targets.cassandra.casts import as_is
 from wal_sink.targets.cassandra.feature import Agreement, Feature, Ints, Stamped, TaskRows, are_bad
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_options import EVENT_COLUMN

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from cassandra.query import BatchStatement, BatchType, BoundStatement
 
-from wal_sink.targets.cassandra.casts import flags
+from wal_sink.targets.cassandra.arrow_buffers import flags
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, statement_head
 from wal_sink.targets.cassandra.feature import EXPIRED, UPSERT, Ints, Stamped
 from wal_sink.targets.cassandra.features import used
