@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import wal_sink
 from tests.class_archive import SPARK
 from tests.quickstart import EXAMPLE, README, commands, quick_start
 from tests.wheel import fresh_environment, link_requirements, run
@@ -78,7 +79,10 @@ def test_links_lead_to_the_repository_that_builds(tmp_path: Path) -> None:
 def taken(folder: Path) -> tuple[metadata.PackageMetadata, str]:
     """Return the metadata and the long description of the wheel in a folder, which an index takes."""
     files = sorted(folder.iterdir())
-    assert [file.name.rpartition("-")[2] for file in files] == ["any.whl", "0.1.0.tar.gz"]
+    assert [file.name.rpartition("-")[2] for file in files] == [
+        "any.whl",
+        f"{wal_sink.__version__}.tar.gz",
+    ]
     run(sys.executable, "-m", "twine", "check", "--strict", *files)
     (found,) = metadata.Distribution.discover(name="wal_sink", path=[str(files[0])])
     return found.metadata, str(found.metadata.json["description"])

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from wal_sink.spark.batch_writer import batch_writer
     from wal_sink.spark.sink import Sink
 
-__version__ = "0.1.0"
+__version__ = "0.1.0rc1"
 __all__ = [
     "Checked",
     "Flushed",
