@@ -26,8 +26,8 @@ from typing import NamedTuple
 
 import pyspark
 
-from wal_sink.testing.servers import cassandra
-from wal_sink.testing.servers.maven import cache_folder
+from wal_sink.demo.servers import cassandra
+from wal_sink.demo.servers.maven import cache_folder
 
 logger = logging.getLogger(__name__)
 

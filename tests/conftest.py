@@ -23,15 +23,16 @@ from tests.class_archive import CASSANDRA, SPARK
 from tests.protocol.cases import CASES
 from tests.s3 import s3  # noqa: F401 - a fixture
 from tests.sql.mariadb import database, mariadb  # noqa: F401 - fixtures
+from tests.support.servers import docker
+from tests.support.servers.cassandra_container import IMAGE
 from tests.support.sessions import sessions, sibling, spark  # noqa: F401 - fixtures
+from wal_sink.demo.servers.cassandra import Node
+from wal_sink.demo.servers.kafka import Broker
 from wal_sink.flush import flusher
-from wal_sink.testing.servers import docker
-from wal_sink.testing.servers.cassandra import IMAGE, Node
-from wal_sink.testing.servers.kafka import Broker
 
 pytest_plugins = [
-    "wal_sink.testing.fixtures",  # `cassandra` and `keyspace`
-    "wal_sink.testing.postgresql_fixtures",  # `postgresql` and `schema`
+    "tests.support.cassandra_fixtures",  # `cassandra` and `keyspace`
+    "tests.support.postgresql_fixtures",  # `postgresql` and `schema`
     "tests.neighbours",  # `counted`
 ]
 

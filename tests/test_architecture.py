@@ -70,11 +70,11 @@ PACKAGES = {
 OUTSIDE = {
     "pyspark": "spark testing.crash testing.local_spark demo",
     "py4j": "spark.internals",  # undocumented names of Spark have one place
-    "cassandra": "targets.cassandra testing.servers demo",
+    "cassandra": "targets.cassandra demo",
     "prometheus_client": "metrics",
-    "psycopg": "targets.postgresql testing demo",
+    "psycopg": "targets.postgresql demo",
     "pgpq": "targets.postgresql",
-    "confluent_kafka": "targets.kafka testing demo",
+    "confluent_kafka": "targets.kafka demo",
     "deltalake": "targets.delta demo",
     "sqlalchemy": "targets.sqlalchemy targets.iceberg demo",
     "duckdb": "targets.sqlalchemy",
@@ -211,7 +211,7 @@ def test_the_reader_of_imports_sees_something() -> None:
     """The other tests would pass on an empty tree, too."""
     assert len(MODULES) > 30
     assert {("flush", "protocol"), ("protocol", "model"), ("protocol", "foundation")} <= {*arrows()}
-    assert any(name.startswith("wal_sink.testing") for name in importers("cassandra"))
+    assert any(name.startswith("wal_sink.demo") for name in importers("cassandra"))
     assert circle({"a": "b", "b": "c", "c": "a"})
     assert children("wal_sink")["flush"] >= {"protocol", "wal", "errors"}
 

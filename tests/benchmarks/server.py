@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.benchmarks import cpu
-from wal_sink.testing.servers.cassandra import EmbeddedCassandra
+from wal_sink.demo.servers.cassandra import EmbeddedCassandra
 
 _FOR_TESTS = {"-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-ea"}
 """What starts a test's node quickly would cap the server: the optimising compiler is off in it."""

@@ -10,7 +10,7 @@ import numpy as np
 from cassandra.concurrent import execute_concurrent_with_args
 
 from tests.benchmarks.rows import Source, Totals
-from wal_sink.testing.servers.cassandra import Node
+from wal_sink.demo.servers.cassandra import Node
 
 _ROWS_A_REQUEST = 40_000
 """About so many are counted by one request: more may take a busy server longer than it allows itself."""

@@ -22,7 +22,7 @@ from tests.benchmarks.long.sample import Sample, files_below
 from tests.benchmarks.rows import Name, Source, Totals
 from tests.benchmarks.table import RowsWrong, Table
 from tests.benchmarks.window_app import Flushed
-from wal_sink.testing.servers.cassandra import Node
+from wal_sink.demo.servers.cassandra import Node
 
 ROOT = Path(__file__).parents[2]
 SHAPES: tuple[Name, ...] = ("grouped", "interleaved", "scattered", "narrow")

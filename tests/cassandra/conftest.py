@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from wal_sink.testing.servers.cassandra import Node
+from wal_sink.demo.servers.cassandra import Node
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from wal_sink.testing.servers.cassandra import Node
-from wal_sink.testing.servers.process import DidNotStart
+from wal_sink.demo.servers.cassandra import Node
+from wal_sink.demo.servers.process import DidNotStart
 
 
 class NodeContract(ABC):

@@ -7,12 +7,12 @@ import pytest
 
 from tests.support.cassandra import target_of
 from wal_sink.clock import now_us
+from wal_sink.demo.servers.cassandra import Node
 from wal_sink.errors import SchemaMismatch, TargetRefused
 from wal_sink.targets.base import Slice
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.contracts.rows import deliver
-from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = pytest.mark.cassandra
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support import cassandra as tables
+from wal_sink.demo.servers.cassandra import Node
 from wal_sink.targets.base import Slice
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.driver import pipeline
@@ -21,7 +22,6 @@ from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.feature import Stamped
 from wal_sink.targets.cassandra.write.batches import requests
 from wal_sink.targets.cassandra.write.writer import Writer
-from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = pytest.mark.cassandra
 

@@ -30,6 +30,7 @@ from tests.protocol.engine import World
 from tests.support.cassandra import options_of
 from tests.support.waiting import eventually, until
 from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.demo.servers.cassandra import EmbeddedCassandra, Node
 from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.loop import FlushLoop
@@ -47,7 +48,6 @@ from wal_sink.targets.cassandra.row_plan import TableName
 from wal_sink.targets.cassandra.session import CassandraSession, create_ledger
 from wal_sink.targets.cassandra.write.drift import DriftWatch
 from wal_sink.testing.contracts.cells import write
-from wal_sink.testing.servers.cassandra import EmbeddedCassandra, Node
 
 pytestmark = pytest.mark.cassandra
 

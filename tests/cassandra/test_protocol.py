@@ -12,9 +12,9 @@ import pytest
 from state_backends import open_backend
 from tests.protocol.engine import Rows, World
 from tests.support.cassandra import target_of
+from wal_sink.demo.servers.cassandra import Node
 from wal_sink.errors import TargetRefused, TargetUnavailable
 from wal_sink.testing.faults import Faults
-from wal_sink.testing.servers.cassandra import Node
 from wal_sink.wal.refused import refused_us
 
 pytestmark = pytest.mark.cassandra

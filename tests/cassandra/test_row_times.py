@@ -10,11 +10,11 @@ import pytest
 from tests.support.cassandra import target_of
 from tests.support.waiting import until
 from wal_sink.clock import now_us
+from wal_sink.demo.servers.cassandra import Node
 from wal_sink.errors import OptionError
 from wal_sink.targets.base import Slice
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
-from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = pytest.mark.cassandra
 

@@ -11,13 +11,13 @@ from tests.cassandra.times_contract import Make, TimesContract
 from tests.cassandra.updates_contract import UpdatesContract
 from tests.support.cassandra import target_of
 from wal_sink.clock import now_us
+from wal_sink.demo.servers.cassandra import Node
 from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.base import Slice, Target
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.testing.contracts.cells import Table, TargetContract
 from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, RangeDeletesContract
 from wal_sink.testing.contracts.ledger import new_query
-from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = pytest.mark.cassandra
 

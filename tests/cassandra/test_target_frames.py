@@ -17,6 +17,7 @@ from cassandra.io.asyncioreactor import AsyncioConnection
 
 from tests.cassandra.asyncio_driver import Asyncio
 from tests.support.cassandra import options_of
+from wal_sink.demo.servers.cassandra import Node
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Slice
 from wal_sink.targets.cassandra import CassandraTarget
@@ -25,7 +26,6 @@ from wal_sink.targets.cassandra.driver.connection import Connection, _profiles
 from wal_sink.targets.cassandra.driver.internals import WideConnection
 from wal_sink.targets.cassandra.write.batches import Batches, requests
 from wal_sink.targets.cassandra.write.writer import Writer
-from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = pytest.mark.cassandra
 

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from tests.support.cassandra import target_of
+from wal_sink.demo.servers.cassandra import Node
 from wal_sink.errors import CorruptLog
 from wal_sink.model.ledger import Outcome
 from wal_sink.targets.base import Session
 from wal_sink.testing.contracts.ledger import create, finish, following, row_of
-from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = pytest.mark.cassandra
 

@@ -17,6 +17,7 @@ from cassandra.policies import RoundRobinPolicy
 from tests.cassandra.login import SETTINGS
 from tests.conftest import QUICK_SCHEMA
 from tests.support.cassandra import target_of
+from wal_sink.demo.servers.cassandra import EmbeddedCassandra
 from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.targets.base import RowsRefused, Slice
 from wal_sink.targets.cassandra import CassandraTarget
@@ -25,7 +26,6 @@ from wal_sink.targets.cassandra.row_plan import TableName
 from wal_sink.targets.cassandra.session import create_ledger
 from wal_sink.targets.cassandra.write.refusals import refusal
 from wal_sink.testing.contracts.ledger import create
-from wal_sink.testing.servers.cassandra import EmbeddedCassandra
 
 pytestmark = pytest.mark.cassandra
 

@@ -21,6 +21,7 @@ from cassandra.io.asyncioreactor import AsyncioConnection
 from tests.cassandra.asyncio_driver import Asyncio
 from tests.cql_driver import binding, request_of
 from tests.support.cassandra import options_of
+from wal_sink.demo.servers.cassandra import EmbeddedCassandra
 from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
@@ -39,7 +40,6 @@ from wal_sink.testing.contracts.ledger import create, finish, first_row, followi
 from wal_sink.testing.contracts.restart import RestartContract
 from wal_sink.testing.contracts.rows import SCHEMA as CONTRACT_SCHEMA
 from wal_sink.testing.contracts.rows import Table
-from wal_sink.testing.servers.cassandra import EmbeddedCassandra
 
 pytestmark = pytest.mark.cassandra
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.cql_driver import binding, request_of
 from tests.support.cassandra import options_of
+from wal_sink.demo.servers.cassandra import Node
 from wal_sink.errors import TargetUnavailable
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import RowsRefused, Slice
@@ -17,7 +18,6 @@ from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.write.in_flight import Concurrency
 from wal_sink.targets.cassandra.write.sender import Sender
-from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = pytest.mark.cassandra
 

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 
 from tests.support.cassandra import raw_options
+from wal_sink.demo.servers.cassandra import Node
 from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Plan
 from wal_sink.options import parse
 from wal_sink.targets.base import IdempotentSession, Slice
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
-from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = pytest.mark.cassandra
 

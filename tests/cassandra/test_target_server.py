@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.cassandra import options_of
+from wal_sink.demo.servers.cassandra import Node
 from wal_sink.errors import SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import Outcome
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget, session
@@ -19,7 +20,6 @@ from wal_sink.targets.cassandra.row_plan import TableName
 from wal_sink.targets.cassandra.session import ledger_id
 from wal_sink.targets.cassandra.table import TableMetadata, read_table
 from wal_sink.testing.contracts.ledger import create, first_row
-from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = pytest.mark.cassandra
 

@@ -15,11 +15,11 @@ from tests.cql_values import FIELDS, SCALARS, Case, expected, plain, shapes, typ
 from tests.support.cassandra import target_of
 from tests.support.waiting import until
 from wal_sink.clock import now_us
+from wal_sink.demo.servers.cassandra import Node
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Slice
 from wal_sink.targets.cassandra import CassandraTarget
-from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = pytest.mark.cassandra
 

@@ -25,9 +25,9 @@ import wal_sink
 from tests.cli.shell import run
 from tests.support.cassandra import raw_options
 from wal_sink import errors
+from wal_sink.demo.servers.cassandra import Node
 from wal_sink.publish.preflight import Checked
 from wal_sink.spark.internals.dataframe import arrow_schema
-from wal_sink.testing.servers.cassandra import Node
 
 SQLITE = "sqlite_target:SqliteTarget"
 

@@ -16,11 +16,11 @@ from tests.cli.job import KIND, Job, batches, rows_of
 from tests.cli.shell import FOLLOWS, run, start
 from tests.protocol.engine import World
 from tests.support.waiting import until
+from wal_sink.demo.servers import process
 from wal_sink.flush.report import Reporter
 from wal_sink.model import paths
 from wal_sink.progress.report import FlusherReport, read_report
 from wal_sink.protocol.retention import Retention
-from wal_sink.testing.servers import process
 
 EVERYTHING = rows_of(0, 1, 2, 3, 4)
 

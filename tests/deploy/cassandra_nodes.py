@@ -21,10 +21,10 @@ from cassandra.policies import WhiteListRoundRobinPolicy
 from cassandra.query import SimpleStatement
 
 from tests.deploy.proxy import Proxy
+from wal_sink.demo.servers import maven
+from wal_sink.demo.servers.cassandra import OPENED, VERSION, EmbeddedCassandra
+from wal_sink.demo.servers.process import are_free, choose
 from wal_sink.errors import TargetUnavailable
-from wal_sink.testing.servers import maven
-from wal_sink.testing.servers.cassandra import OPENED, VERSION, EmbeddedCassandra
-from wal_sink.testing.servers.process import are_free, choose
 
 _MORE = """
     -Dcassandra.ring_delay_ms=5000 -Dcassandra.shutdown_announce_in_ms=500

@@ -19,7 +19,7 @@ from typing import Self
 import pyspark
 
 from tests.class_archive import SPARK
-from wal_sink.testing.servers import process as free_port
+from wal_sink.demo.servers import process as free_port
 
 HOME = Path(pyspark.__file__).parent
 _PATIENCE_S = 180.0

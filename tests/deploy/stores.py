@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple, Self
 
-from wal_sink.testing.servers import process as free_port
-from wal_sink.testing.servers.maven import cache_folder
+from wal_sink.demo.servers import process as free_port
+from wal_sink.demo.servers.maven import cache_folder
 
 GCS_VERSION = "1.56.1"
 AZURITE_VERSION = "3.35.0"

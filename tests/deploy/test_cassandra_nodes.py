@@ -24,13 +24,13 @@ from tests.deploy.proxy import CONDITIONAL
 from tests.neighbours import Counted, Row
 from tests.protocol.engine import SCHEMA, World
 from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.demo.servers.cassandra import VERSION
 from wal_sink.flush.flusher import Flusher
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.flush.report import Reporter
 from wal_sink.options import parse
 from wal_sink.progress.status import Status, read_status
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
-from wal_sink.testing.servers.cassandra import VERSION
 
 pytestmark = [pytest.mark.test_all, pytest.mark.cassandra, pytest.mark.timeout(900)]
 

@@ -18,11 +18,11 @@ from confluent_kafka.admin import (
 from tests.kafka.conftest import PairsTarget, TopicWorld
 from tests.neighbours import Counted, Row
 from tests.protocol.engine import flush
+from wal_sink.demo.servers.kafka import VERSION, Broker
+from wal_sink.demo.servers.process import HOST
 from wal_sink.errors import WalSinkError
 from wal_sink.options import parse
 from wal_sink.targets.kafka.options import KafkaOptions
-from wal_sink.testing.servers.kafka import VERSION, Broker
-from wal_sink.testing.servers.process import HOST
 
 pytestmark = [pytest.mark.test_all, pytest.mark.kafka, pytest.mark.timeout(600)]
 

@@ -19,14 +19,14 @@ from tests.small_disk import mounted
 from wal_sink.admin.query import Query, connected
 from wal_sink.admin.repair import SetMark
 from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.demo.servers import process as free_port
+from wal_sink.demo.servers.postgresql import REPLICATES, USER, Server, Standby, _unprivileged
 from wal_sink.errors import LedgerBehindLog, OptionError, WalSinkError
 from wal_sink.protocol.flush_order import row_at
 from wal_sink.protocol.retention import Retention
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
 from wal_sink.testing.micro_batches import flush, in_memory
-from wal_sink.testing.servers import process as free_port
-from wal_sink.testing.servers.postgresql import REPLICATES, USER, Server, Standby, _unprivileged
 from wal_sink.wal.manifests import ManifestChain
 
 pytestmark = [pytest.mark.test_all, pytest.mark.postgresql, pytest.mark.timeout(300)]

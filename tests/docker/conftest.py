@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from wal_sink.testing.servers import docker
-from wal_sink.testing.servers.cassandra import IMAGE, CassandraContainer
-from wal_sink.testing.servers.docker import DockerNotUsable
+from tests.support.servers import docker
+from tests.support.servers.cassandra_container import IMAGE, CassandraContainer
+from tests.support.servers.docker import DockerNotUsable
 
 
 @pytest.fixture(scope="session")

@@ -13,14 +13,15 @@ import pytest
 
 import docker
 from tests.cassandra.node_contract import NodeContract
-from wal_sink.testing.servers.cassandra import CassandraContainer, Node
-from wal_sink.testing.servers.process import DidNotStart
+from tests.support.servers.cassandra_container import CassandraContainer
+from wal_sink.demo.servers.cassandra import Node
+from wal_sink.demo.servers.process import DidNotStart
 
 pytestmark = [pytest.mark.docker, pytest.mark.cassandra, pytest.mark.usefixtures("engine")]
 
 # Starts a node and ends without closing it.
 _FORGETFUL = """
-from wal_sink.testing.servers.cassandra import CassandraContainer
+from tests.support.servers.cassandra_container import CassandraContainer
 node = CassandraContainer()
 node._launch()
 print(node._container.get_container_id(), flush=True)

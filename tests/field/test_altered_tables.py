@@ -19,12 +19,12 @@ import pytest
 from tests.sql.mariadb import MariaDb
 from tests.sql.stores import DuckDb, Maria, Postgresql, Sqlite, Store
 from tests.support.starts import start
+from wal_sink.demo.servers.postgresql import Server
 from wal_sink.errors import InvalidRow, SchemaMismatch, TargetRefused
 from wal_sink.targets.base import Target
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
 from wal_sink.testing.micro_batches import PlayedQuery, Row, flush
-from wal_sink.testing.servers.postgresql import Server
 
 SCHEMA = pa.schema(
     [

@@ -14,10 +14,10 @@ import pytest
 
 from tests.sql.mariadb import MariaDb
 from tests.sql.stores import Maria, Postgresql, Sqlite, Store
+from wal_sink.demo.servers.postgresql import Server
 from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch, TargetRefused
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
-from wal_sink.testing.servers.postgresql import Server
 
 ORDERS = pa.schema([("code", pa.string()), ("price", pa.int64())])
 LONG = "a_" * 40

@@ -12,12 +12,12 @@ import pytest
 
 from tests.sql.mariadb import MariaDb
 from tests.sql.stores import Maria, Postgresql
+from wal_sink.demo.servers.postgresql import Server
 from wal_sink.errors import TargetUnavailable
 from wal_sink.targets.base import Target
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
 from wal_sink.testing.micro_batches import PlayedQuery
-from wal_sink.testing.servers.postgresql import Server
 
 ROWS = pa.schema([("id", pa.int64())])
 

@@ -14,8 +14,8 @@ import pyspark
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from tests.maven_jars import maven_jars
-from wal_sink.testing.servers.maven import java_command
-from wal_sink.testing.servers.process import HOST
+from wal_sink.demo.servers.maven import java_command
+from wal_sink.demo.servers.process import HOST
 
 VERSION = "1.10.1"
 """Of Iceberg; the newest with a jar of its tests."""

@@ -16,12 +16,12 @@ from confluent_kafka.admin import (
 )
 
 from tests.protocol.engine import World, in_memory
+from wal_sink.demo.servers.kafka import Broker
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.plan import Plan
 from wal_sink.options import parse
 from wal_sink.targets.kafka import KafkaTarget
 from wal_sink.targets.kafka.options import KafkaOptions
-from wal_sink.testing.servers.kafka import Broker
 
 
 class PairsTarget(KafkaTarget):

@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from tests.kafka.conftest import TopicWorld
 from tests.protocol import raw
+from wal_sink.demo.servers.kafka import Broker
 from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.options import parse
@@ -24,7 +25,6 @@ from wal_sink.targets.kafka.topics import admin_of, limits
 from wal_sink.testing.contracts.ledger import create, finish, first_row, following, row_of
 from wal_sink.testing.faults import Crash
 from wal_sink.testing.micro_batches import flush, until_idle
-from wal_sink.testing.servers.kafka import Broker
 
 ROWS = [(f"k{n}", n) for n in range(100)]
 

@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import KafkaException
 
 from tests.kafka.conftest import TopicWorld, altered
+from wal_sink.demo.servers.kafka import Broker
 from wal_sink.errors import TargetRefused, TargetUnavailable
 from wal_sink.options import parse
 from wal_sink.targets.base import RowsRefused, Slice
@@ -19,7 +20,6 @@ from wal_sink.targets.kafka.options import KafkaOptions
 from wal_sink.testing.contracts.ledger import create, finish, following
 from wal_sink.testing.contracts.rows import BASE_US, write_all
 from wal_sink.testing.micro_batches import until_idle
-from wal_sink.testing.servers.kafka import Broker
 from wal_sink.wal.refused import listed, read_refused
 
 LONG = "x" * 5_000

@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from tests.kafka.conftest import altered
+from wal_sink.demo.servers.kafka import Broker
 from wal_sink.errors import (
     InvalidRow,
     OptionError,
@@ -26,7 +27,6 @@ from wal_sink.targets.kafka.options import KafkaOptions
 from wal_sink.targets.kafka.records import TOPICS, planned_limits
 from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.contracts.rows import BASE_US, deliver
-from wal_sink.testing.servers.kafka import Broker
 
 RECORD = pa.schema([("key", pa.string()), ("value", pa.string())])
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import KafkaException
 
 from tests.kafka.conftest import altered
+from wal_sink.demo.servers.kafka import Broker
 from wal_sink.model.plan import Plan
 from wal_sink.options import parse
 from wal_sink.targets.base import Slice, Target
@@ -21,7 +22,6 @@ from wal_sink.testing.contracts.refusals import RefusalsContract
 from wal_sink.testing.contracts.restart import RestartContract
 from wal_sink.testing.contracts.rows import BASE_US, DoubleRecord, Record
 from wal_sink.testing.contracts.transactional import TransactionalContract
-from wal_sink.testing.servers.kafka import Broker
 
 
 class TestKafka(RefusalsContract, TransactionalContract, RestartContract):

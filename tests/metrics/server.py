@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from wal_sink.testing.servers import process as free_port
+from wal_sink.demo.servers import process as free_port
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "docker" / "prometheus" / "rules.yml"

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
+from wal_sink.demo.servers.postgresql import Server
 from wal_sink.model.plan import plan_key
 from wal_sink.targets.base import Session, Slice
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.contracts.rows import deliver
-from wal_sink.testing.servers.postgresql import Server
 
 
 def target_of(server: Server, table: str, **options: object) -> PostgresqlTarget:

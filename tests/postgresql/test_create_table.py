@@ -5,12 +5,12 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from wal_sink.demo.servers.postgresql import Server
 from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.targets.base import Slice
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.contracts.rows import deliver
-from wal_sink.testing.servers.postgresql import Server
 
 SCHEMA = pa.schema(
     [

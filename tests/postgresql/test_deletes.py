@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from tests.postgresql.delivery import bring, new_query, target_of
+from wal_sink.demo.servers.postgresql import Server
 from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch
 from wal_sink.targets.base import Slice
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.testing.contracts.rows import deliver
-from wal_sink.testing.servers.postgresql import Server
 
 SCHEMA = pa.schema([("id", pa.int64()), ("op", pa.string()), ("v", pa.string())])
 

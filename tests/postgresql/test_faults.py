@@ -14,6 +14,7 @@ from tests.postgresql.proxy import Proxy, When
 from tests.postgresql.world import PostgresqlWorld
 from tests.protocol import raw
 from tests.protocol.engine import SCHEMA
+from wal_sink.demo.servers.postgresql import Server, downloaded_programs
 from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
@@ -23,7 +24,6 @@ from wal_sink.targets.sql.session import SqlSession
 from wal_sink.testing.contracts import rows as contract
 from wal_sink.testing.contracts.ledger import create, finish, following
 from wal_sink.testing.micro_batches import flush, until_idle
-from wal_sink.testing.servers.postgresql import Server, downloaded_programs
 
 ROWS = [("a", 1), ("b", 2)]
 

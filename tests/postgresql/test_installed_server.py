@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from wal_sink.testing.servers.postgresql import VERSION, Server, downloaded_programs
-from wal_sink.testing.servers.process import DidNotStart
+from wal_sink.demo.servers.postgresql import VERSION, Server, downloaded_programs
+from wal_sink.demo.servers.process import DidNotStart
 
 
 @pytest.fixture(scope="module")

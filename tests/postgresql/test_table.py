@@ -13,6 +13,7 @@ import pytest
 
 from tests.postgresql.delivery import bring, target_of
 from tests.transcripts import transcript
+from wal_sink.demo.servers.postgresql import Server
 from wal_sink.errors import (
     OptionError,
     SchemaMismatch,
@@ -28,7 +29,6 @@ from wal_sink.targets.sql.keyed import TableName
 from wal_sink.targets.sql.unique import Unique
 from wal_sink.testing.contracts.ledger import create, finish, following, row_of
 from wal_sink.testing.contracts.rows import deliver
-from wal_sink.testing.servers.postgresql import Server
 
 BATCH = pa.record_batch([pa.array([1, 2], pa.int64()), pa.array(["a", "b"])], names=["id", "v"])
 TABLE = "(id bigint, v text)"

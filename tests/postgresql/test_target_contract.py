@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from wal_sink.demo.servers.postgresql import Server
 from wal_sink.targets.base import Target
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, DeletesContract
@@ -11,7 +12,6 @@ from wal_sink.testing.contracts.refusals import RefusalsContract
 from wal_sink.testing.contracts.restart import RestartContract
 from wal_sink.testing.contracts.rows import Record, Table
 from wal_sink.testing.contracts.transactional import SqlContract
-from wal_sink.testing.servers.postgresql import Server
 
 
 class TestAppend(RefusalsContract, SqlContract, RestartContract):

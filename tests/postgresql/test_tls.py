@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from tests.cassandra.certificates import Certificates
+from wal_sink.demo.servers.postgresql import Server
 from wal_sink.errors import TargetUnavailable
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
-from wal_sink.testing.servers.postgresql import Server
 
 SCHEMA = pa.schema([("id", pa.int64())])
 

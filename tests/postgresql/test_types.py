@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 
 from tests.postgresql.delivery import bring, target_of
+from wal_sink.demo.servers.postgresql import Server
 from wal_sink.errors import InvalidRow, SchemaMismatch
 from wal_sink.targets.postgresql.types import log_type, parse, postgresql_type, staged_type
-from wal_sink.testing.servers.postgresql import Server
 
 UTC = dt.UTC
 UUIDS = ["123e4567-e89b-12d3-a456-426614174000", "00000000-0000-0000-0000-00000000000F"]

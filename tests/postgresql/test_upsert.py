@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from tests.postgresql.delivery import bring, bring_over, new_query, target_of
+from wal_sink.demo.servers.postgresql import Server
 from wal_sink.errors import InvalidRow, SchemaMismatch
-from wal_sink.testing.servers.postgresql import Server
 
 
 def rows(*pairs: tuple[int | None, str | None]) -> pa.RecordBatch:

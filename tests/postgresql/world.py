@@ -5,9 +5,9 @@ from __future__ import annotations
 import psycopg
 
 from tests.protocol.engine import World, in_memory
+from wal_sink.demo.servers.postgresql import Server
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
-from wal_sink.testing.servers.postgresql import Server
 
 
 class PostgresqlWorld(World):

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.support.cassandra import raw_options
-from wal_sink.testing.servers.cassandra import Node
+from wal_sink.demo.servers.cassandra import Node
 
 
 class Table:

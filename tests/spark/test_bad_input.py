@@ -18,7 +18,7 @@ import wal_sink
 from tests.spark.conftest import write_source
 from tests.spark.late_poison import LATE_POISON_TARGET
 from tests.spark.tables import Table, start, stream
-from wal_sink.testing.servers.cassandra import Node
+from wal_sink.demo.servers.cassandra import Node
 from wal_sink.wal.location import locate
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra]

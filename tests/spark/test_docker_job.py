@@ -17,8 +17,9 @@ from cassandra.cluster import NoHostAvailable
 
 import wal_sink
 from tests.spark.kafka_jars import PACKAGE
+from tests.support.servers.cassandra_container import IMAGE
 from tests.support.waiting import until
-from wal_sink.testing.servers.cassandra import IMAGE, Node
+from wal_sink.demo.servers.cassandra import Node
 
 ROOT = Path(__file__).parents[2]
 JOB = ROOT / "docker" / "job.py"

@@ -22,7 +22,7 @@ from tests.spark.tables import Table, stream
 from tests.support.programs import ran
 from tests.support.waiting import until
 from wal_sink import status
-from wal_sink.testing.servers.cassandra import EmbeddedCassandra
+from wal_sink.demo.servers.cassandra import EmbeddedCassandra
 from wal_sink.wal.location import locate
 from wal_sink.wal.states import newest
 

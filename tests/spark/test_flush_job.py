@@ -19,11 +19,11 @@ from tests.spark.gate import GATED_TARGET, Gate
 from tests.spark.tables import Table, options, start, stream
 from tests.support.waiting import until
 from wal_sink.configuration import configure
+from wal_sink.demo.servers.cassandra import Node
 from wal_sink.errors import NotDrained
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.targets.cassandra.options import ENVIRONMENT
 from wal_sink.testing.micro_batches import until_idle
-from wal_sink.testing.servers.cassandra import Node
 from wal_sink.wal.location import locate
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra, pytest.mark.timeout(600)]

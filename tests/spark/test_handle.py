@@ -33,6 +33,7 @@ from tests.spark.remains import remains
 from tests.spark.tables import Table, start, stream
 from tests.support.waiting import until
 from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.demo.servers.cassandra import Node
 from wal_sink.errors import FlushTimeout, NotDrained, OptionError, TargetRefused, UnsupportedSpark
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.spark.api import WORKER_PATH
@@ -41,7 +42,6 @@ from wal_sink.spark.events import Listener
 from wal_sink.spark.internals import dataframe, spark_session
 from wal_sink.spark.query import QueryFlush
 from wal_sink.testing.faults import Faults
-from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra]
 

@@ -20,9 +20,9 @@ from tests.spark.victims import (
     Victim,
     WithoutRows,
 )
+from wal_sink.demo.servers.cassandra import Node
 from wal_sink.testing.crash import Driver
 from wal_sink.testing.pauses import PAUSES, pauses
-from wal_sink.testing.servers.cassandra import Node
 
 Deaths = Mapping[str, tuple[type[Victim], dict[int, At]]]
 """Each query by its table's name; where it stands still at each kill that hits it, by the kill's number."""

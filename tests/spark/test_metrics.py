@@ -15,8 +15,8 @@ import wal_sink
 from tests.metrics.server import Prometheus, promtool  # noqa: F401 - a fixture
 from tests.spark.tables import Table
 from tests.support.waiting import until
+from wal_sink.demo.servers.cassandra import Node
 from wal_sink.errors import OptionError
-from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra, pytest.mark.prometheus]
 

@@ -22,8 +22,8 @@ from tests.support.cassandra import raw_options
 from tests.support.programs import ran
 from tests.transcripts import transcript
 from wal_sink import errors
+from wal_sink.demo.servers.cassandra import Node
 from wal_sink.spark.errors import failure_in
-from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra, pytest.mark.timeout(300)]
 

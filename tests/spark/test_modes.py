@@ -16,8 +16,8 @@ from tests.spark.gate import GATED_TARGET, Gate
 from tests.spark.tables import Table, start, stream
 from tests.spark.test_continuous import written
 from tests.support.waiting import until
+from wal_sink.demo.servers.cassandra import Node
 from wal_sink.errors import OptionError
-from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = pytest.mark.spark
 

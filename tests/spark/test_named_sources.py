@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 import wal_sink
 from tests.spark.conftest import ROWS_PER_FILE, write_source
 from tests.spark.tables import Table, start
-from wal_sink.testing.servers.cassandra import Node
+from wal_sink.demo.servers.cassandra import Node
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra]
 

@@ -15,7 +15,7 @@ from tests.protocol import raw
 from tests.s3 import S3
 from tests.spark.conftest import ROWS_PER_FILE, write_source
 from tests.spark.tables import Table, start, stream
-from wal_sink.testing.servers.cassandra import EmbeddedCassandra
+from wal_sink.demo.servers.cassandra import EmbeddedCassandra
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra]
 

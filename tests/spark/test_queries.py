@@ -21,8 +21,8 @@ import wal_sink
 from tests.spark.conftest import ROWS_PER_FILE, write_source
 from tests.spark.tables import Table, start, stream
 from tests.support.waiting import until
+from wal_sink.demo.servers.cassandra import EmbeddedCassandra, Node
 from wal_sink.spark.data_source import Message, WalSinkDataSource, WalSinkStreamWriter
-from wal_sink.testing.servers.cassandra import EmbeddedCassandra, Node
 from wal_sink.wal.location import locate
 from wal_sink.wal.states import newest
 

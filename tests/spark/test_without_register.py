@@ -13,8 +13,8 @@ import wal_sink
 from tests.spark.conftest import ROWS_PER_FILE, write_source
 from tests.spark.tables import Table, options, start, stream
 from tests.support.programs import ran
+from wal_sink.demo.servers.cassandra import Node
 from wal_sink.spark.data_source import WalSinkDataSource
-from wal_sink.testing.servers.cassandra import Node
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra, pytest.mark.timeout(300)]
 

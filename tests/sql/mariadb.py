@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from wal_sink.testing.servers import maven
-from wal_sink.testing.servers.process import Child
+from wal_sink.demo.servers import maven
+from wal_sink.demo.servers.process import Child
 
 SMALL = ("--innodb-log-file-size=8M", "--innodb-buffer-pool-size=32M")
 # A commit is written, and not synced: what a test kills is a process, and no machine loses its power.

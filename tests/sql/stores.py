@@ -10,7 +10,7 @@ from typing import Any
 import duckdb
 
 from tests.sql.mariadb import MariaDb
-from wal_sink.testing.servers.postgresql import Server
+from wal_sink.demo.servers.postgresql import Server
 
 APPEND = "CREATE TABLE t (k VARCHAR(50), n INTEGER, v BIGINT, t TEXT, d DOUBLE PRECISION)"
 KEYED = "CREATE TABLE t (k VARCHAR(50) NOT NULL, n INTEGER NOT NULL, v BIGINT, t TEXT, PRIMARY KEY (n, k))"

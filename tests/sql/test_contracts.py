@@ -10,6 +10,7 @@ import pytest
 
 from tests.sql.mariadb import MariaDb
 from tests.sql.stores import APPEND, KEYED, DuckDb, Maria, Postgresql, Sqlite, Store
+from wal_sink.demo.servers.postgresql import Server
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.ledger import Outcome
 from wal_sink.model.plan import Plan
@@ -21,7 +22,6 @@ from wal_sink.testing.contracts.refusals import RefusalsContract
 from wal_sink.testing.contracts.restart import RestartContract
 from wal_sink.testing.contracts.rows import ROWS, Record, Table, deliver
 from wal_sink.testing.contracts.transactional import SqlContract
-from wal_sink.testing.servers.postgresql import Server
 
 
 class AppendContract(RefusalsContract, SqlContract):

@@ -16,6 +16,7 @@ import pytest
 
 from tests.sql.mariadb import MariaDb, MySql
 from tests.sql.stores import DuckDb, Maria, Postgresql, Sqlite, Store
+from wal_sink.demo.servers.postgresql import Server
 from wal_sink.errors import OptionError, SchemaMismatch, TargetRefused, TargetUnavailable
 from wal_sink.model.plan import Plan, plan_key
 from wal_sink.options import parse, public
@@ -24,7 +25,6 @@ from wal_sink.targets.sql.session import SqlSession
 from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
 from wal_sink.testing.contracts.ledger import create, following, row_of
 from wal_sink.testing.contracts.rows import deliver
-from wal_sink.testing.servers.postgresql import Server
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 TABLE = "CREATE TABLE t (id BIGINT NOT NULL, name VARCHAR(20){key})"

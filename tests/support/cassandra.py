@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from wal_sink.demo.servers.cassandra import Node
 from wal_sink.options import parse
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
-from wal_sink.testing.servers.cassandra import Node
 
 
 def raw_options(node: Node, keyspace: str, table: str = "t", **more: str) -> dict[str, str]:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.programs import ran
-from wal_sink.testing.servers.cassandra import CassandraContainer, choose
-from wal_sink.testing.servers.docker import DockerNotUsable
+from tests.support.servers.cassandra_container import CassandraContainer, choose
+from tests.support.servers.docker import DockerNotUsable
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,7 +45,7 @@ def test_a_container_where_docker_answers() -> None:
 )
 def test_a_users_run_says_which(wanted: str, code: int, words: str, tmp_path: Path) -> None:
     """In a project of its own, with the one line that the documentation asks for."""
-    (tmp_path / "conftest.py").write_text('pytest_plugins = ["wal_sink.testing.fixtures"]\n')
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["tests.support.cassandra_fixtures"]\n')
     (tmp_path / "test_one.py").write_text("def test_one(cassandra, keyspace): pass\n")
     done = ran(
         [sys.executable, "-m", "pytest", "-W", "error", "--collect-only"],

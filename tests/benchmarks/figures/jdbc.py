@@ -13,8 +13,8 @@ from tests.benchmarks.figure import Figure, Target, at_least
 from tests.benchmarks.figures.spark_sinks import OURS, Way, figures, rounds
 from tests.benchmarks.rows import Source
 from tests.sql.mariadb import MariaDb
-from wal_sink.testing.servers.postgresql import Server
-from wal_sink.testing.servers.process import Child
+from wal_sink.demo.servers.postgresql import Server
+from wal_sink.demo.servers.process import Child
 
 QUARANTINE, SQL = "wal_sink, quarantine", "wal_sink, target=sql"
 JDBC, TUNED = "JDBC", "JDBC, rewritten"

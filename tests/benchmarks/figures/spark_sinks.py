@@ -24,12 +24,12 @@ from tests.benchmarks.figure import Figure, Target, at_least, figure
 from tests.benchmarks.figures.rates import Round, ratios
 from tests.benchmarks.rows import Source
 from tests.benchmarks.run import Run, Taken
+from wal_sink.demo.servers.kafka import Broker
+from wal_sink.demo.servers.process import Child
 from wal_sink.options import parse
 from wal_sink.targets.iceberg.options import IcebergOptions
 from wal_sink.targets.iceberg.plan import iceberg_schema
 from wal_sink.targets.iceberg.table import catalog_of
-from wal_sink.testing.servers.kafka import Broker
-from wal_sink.testing.servers.process import Child
 
 OURS = "wal_sink"
 LIBRARY = "the library in foreachBatch"

@@ -9,9 +9,9 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wal_sink.testing.servers import maven
-from wal_sink.testing.servers.maven import java_command
-from wal_sink.testing.servers.process import HOST, Child
+from wal_sink.demo.servers import maven
+from wal_sink.demo.servers.maven import java_command
+from wal_sink.demo.servers.process import HOST, Child
 
 VERSION = "4.1.0"
 
@@ -23,7 +23,7 @@ class Broker(Child):
     """One Kafka broker on 127.0.0.1 that is its own controller (KRaft), with durable data.
 
     Java 17 is needed. The jars are downloaded at the first start of a version, see
-    `wal_sink.testing.servers.maven`. The broker dies with this process, however that one ends.
+    `wal_sink.demo.servers.maven`. The broker dies with this process, however that one ends.
 
     :param settings: of server.properties; they override the choices made here.
     """

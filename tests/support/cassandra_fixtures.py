@@ -1,23 +1,9 @@
 """A real Cassandra for pytest: a container where Docker answers, the embedded node otherwise.
 
-For the tests of a job, or of a target of your own. In the top-level conftest.py::
-
-    pytest_plugins = ["wal_sink.testing.fixtures"]
-
-and in a test, with a fixture `spark` of your own::
-
-    def test_orders_arrive(cassandra, keyspace, spark, tmp_path):
-        cassandra.execute(f"CREATE TABLE {keyspace}.orders (id bigint PRIMARY KEY)")
-        with wal_sink.register(spark):
-            run_my_job(spark, cassandra.host, cassandra.port, keyspace, tmp_path)
-        assert cassandra.execute(f"SELECT id FROM {keyspace}.orders")
-
-`cassandra` is a started `wal_sink.testing.servers.cassandra.Node`, one for the whole run; `keyspace` is the
-name of a new keyspace in it, dropped after the test. Which node it is stands in pytest's header, with the
-reason. A fixture `cassandra_java_options` of your own, of the scope `session`, gives its Java more options.
-The environment variable WAL_SINK_TEST_CASSANDRA forces one: `docker`, which refuses the run
-where Docker cannot do it, or `embedded`; the default is `auto`. Nothing starts before a test
-asks for it.
+`cassandra` is a started `Node`, one for the whole run; `keyspace` is the name of a new keyspace in it. Which node
+it is stands in pytest's header, with the reason. The environment variable WAL_SINK_TEST_CASSANDRA forces one:
+`docker`, which refuses the run where Docker cannot do it, or `embedded`; the default is `auto`. Nothing starts
+before a test asks for it.
 """
 
 from __future__ import annotations
@@ -28,9 +14,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.servers import docker
+from tests.support.servers.cassandra_container import VARIABLE, Choice, choose
+from wal_sink.demo.servers.cassandra import Node
 from wal_sink.errors import WalSinkError
-from wal_sink.testing.servers import docker
-from wal_sink.testing.servers.cassandra import VARIABLE, Choice, Node, choose
 
 _CHOICE = pytest.StashKey[Choice]()
 

@@ -1,20 +1,8 @@
 """A real PostgreSQL for pytest: a private server.
 
-For the tests of a job. In the top-level conftest.py::
-
-    pytest_plugins = ["wal_sink.testing.postgresql_fixtures"]
-
-and in a test, with a fixture `spark` of your own::
-
-    def test_orders_arrive(postgresql, schema, spark, tmp_path):
-        postgresql.execute(f"CREATE TABLE {schema}.orders (id bigint)")
-        with wal_sink.register(spark):
-            run_my_job(spark, postgresql.uri, f"{schema}.orders", tmp_path)
-        assert postgresql.execute(f"SELECT id FROM {schema}.orders")
-
-`postgresql` is a started `wal_sink.testing.servers.postgresql.Server`, one for the whole run; `schema` is the
-name of a new schema in it, dropped after the test. Its version stands in pytest's header.
-Nothing starts before a test asks for it. Where PostgreSQL is not installed, its programs are downloaded once.
+`postgresql` is a started server, one for the whole run; `schema` is the name of a new schema in it, dropped
+after the test. Its version stands in pytest's header. Nothing starts before a test asks for it. Where PostgreSQL
+is not installed, its programs are downloaded once.
 """
 
 from __future__ import annotations
@@ -24,8 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from wal_sink.demo.servers.postgresql import Server, programs, version
 from wal_sink.errors import WalSinkError
-from wal_sink.testing.servers.postgresql import Server, programs, version
 
 
 def pytest_report_header() -> str:

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from wal_sink.demo.servers import maven
+from wal_sink.demo.servers.process import Child, DidNotStart
 from wal_sink.errors import WalSinkError
-from wal_sink.testing.servers import maven
-from wal_sink.testing.servers.process import Child, DidNotStart
 
 USER = "postgres"
 DATABASE = "postgres"

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from ipaddress import ip_network
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from wal_sink.demo.servers import process
+from wal_sink.demo.servers.process import AnyServer, DidNotStart
 from wal_sink.errors import WalSinkError
-from wal_sink.testing.servers import process
-from wal_sink.testing.servers.process import AnyServer, DidNotStart
 
 if TYPE_CHECKING:
     from testcontainers.core.container import DockerContainer
@@ -66,7 +66,7 @@ def place() -> Place:
     with _connect() as client:
         host = DockerClient().host()
         if host not in {"localhost", loopback, "::1"}:
-            return Place("0.0.0.0", host)  # noqa: S104 - an engine elsewhere
+            return Place("0.0.0.0", host)
         if not inside_container():
             return Place(loopback, loopback)
         bridge = client.networks.get("bridge").attrs["IPAM"]["Config"][0]
@@ -83,7 +83,7 @@ def _connect() -> Iterator[Any]:
         from testcontainers.core.docker_client import DockerClient  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise DockerNotUsable(
-            f"{error.name} is not installed", "pip install 'wal_sink[testing]'."
+            f"{error.name} is not installed", "pip install testcontainers."
         ) from error
     client, why = None, ""
     # docker leaves the socket of a failed connection to the garbage collector, which warns of it.
@@ -206,7 +206,7 @@ class Container(AnyServer):
     def _status(self) -> str:
         import docker.errors  # noqa: PLC0415
 
-        if not self._container._container or not self._remove.alive:  # noqa: SLF001
+        if not self._container._container or not self._remove.alive:
             return "missing"
         try:
             self._docker.reload()
