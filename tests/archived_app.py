@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from wal_sink.testing.local_spark import local_session
+from wal_sink.demo.local_spark import local_session
 
 
 class Nothing(DataSource):

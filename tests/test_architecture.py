@@ -61,14 +61,14 @@ PACKAGES = {
     "spark": "publish flush metrics progress configuration wal checkpoint protocol model targets",
     "wal_sink": "spark publish progress",
     # What production does not install: each needs an extra. The command `demo` imports the demo when it runs.
-    "testing": "spark publish flush wal checkpoint targets targets.cassandra targets.sql"
-    " targets.kafka targets.postgresql protocol model state_backends",
-    "demo": "wal_sink testing targets targets.sqlalchemy targets.delta targets.iceberg wal model",
+    "testing": "publish flush wal checkpoint targets targets.sql protocol model state_backends",
+    "demo": "wal_sink testing spark publish targets targets.cassandra targets.kafka targets.postgresql"
+    " targets.sqlalchemy targets.delta targets.iceberg wal model",
     "cli": "demo admin publish metrics progress wal targets",
 }
 
 OUTSIDE = {
-    "pyspark": "spark testing.crash testing.local_spark demo",
+    "pyspark": "spark demo",
     "py4j": "spark.internals",  # undocumented names of Spark have one place
     "cassandra": "targets.cassandra demo",
     "prometheus_client": "metrics",

@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 
 from tests.benchmarks import cpu
 from tests.benchmarks.contenders.send_rows import send_rows
-from wal_sink.testing.local_spark import local_session
+from wal_sink.demo.local_spark import local_session
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,15 +13,15 @@ import pytest
 from tests.protocol.engine import World
 from tests.support.programs import ran
 from wal_sink.cli.demo import _check
+from wal_sink.demo import flights
 from wal_sink.demo.kills import KILLS, Kill, discarded_rows, window_hit
+from wal_sink.demo.oracle import judge
 from wal_sink.demo.queries import FLIGHTS as FLIGHTS_QUERY
 from wal_sink.demo.queries import epochs
 from wal_sink.demo.report import Death, Report, comparison, report
 from wal_sink.demo.stores import Stores
 from wal_sink.errors import OptionError
 from wal_sink.targets.client import CLIENTS
-from wal_sink.testing import flights
-from wal_sink.testing.oracle import judge
 
 FLIGHTS = 720
 COMMAND = [str(Path(sys.executable).with_name("wal-sink"))]

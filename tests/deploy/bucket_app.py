@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import wal_sink
-from wal_sink.testing.local_spark import local_session
+from wal_sink.demo.local_spark import local_session
 
 
 def main(config: dict[str, Any]) -> None:

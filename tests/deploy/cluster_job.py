@@ -20,11 +20,11 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 import wal_sink
+from wal_sink.demo.local_spark import local_session
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Session, Slice
 from wal_sink.targets.delta import DeltaTarget
 from wal_sink.targets.delta.session import DeltaSession
-from wal_sink.testing.local_spark import local_session
 
 STREAM, FLUSH = "stream", "flush"
 MARKERS = "WAL_SINK_TEST_MARKERS"

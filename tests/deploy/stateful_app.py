@@ -18,7 +18,7 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 import wal_sink
-from wal_sink.testing.local_spark import local_session
+from wal_sink.demo.local_spark import local_session
 
 KINDS = ("window", "join", "duplicates", "state", "transform")
 GROUPS = 3

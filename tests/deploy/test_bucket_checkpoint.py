@@ -15,7 +15,7 @@ from tests.maven_jars import maven_jars
 from tests.neighbours import Counted, Row
 from tests.s3 import S3
 from tests.spark.conftest import ROWS_PER_FILE, write_source
-from wal_sink.testing.crash import Driver
+from wal_sink.demo.crash import Driver
 
 pytestmark = [
     pytest.mark.test_all,

@@ -17,7 +17,7 @@ from tests.deploy.cluster import Cluster, executor_of, kill
 from tests.deploy.cluster_job import FLUSH, MARKERS, STREAM
 from tests.neighbours import Counted, Row
 from tests.spark.conftest import ROWS_PER_FILE, write_source
-from wal_sink.testing.crash import Driver
+from wal_sink.demo.crash import Driver
 
 pytestmark = [pytest.mark.test_all, pytest.mark.spark, pytest.mark.timeout(1_500)]
 

@@ -19,9 +19,9 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 import kafka_orders
 from tests.neighbours import Counted, Row
 from tests.spark.kafka_jars import kafka_jars
+from wal_sink.demo.crash import Driver
 from wal_sink.demo.servers.cassandra import Node
 from wal_sink.demo.servers.kafka import VERSION, Broker
-from wal_sink.testing.crash import Driver
 
 pytestmark = [
     pytest.mark.test_all,

@@ -15,7 +15,7 @@ from typing import Any
 
 from state_backends import StateBackend
 from tests.protocol.engine import World
-from wal_sink.testing.oracle import judge
+from wal_sink.demo.oracle import judge
 
 
 def objects(backend: StateBackend, folder: str) -> dict[str, Any]:

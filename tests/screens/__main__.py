@@ -24,8 +24,8 @@ from wal_sink.admin.show import list_epochs, show_epoch
 from wal_sink.cli.look import status_screen
 from wal_sink.cli.screens import epoch_screen, log_screen
 from wal_sink.clock import now_us
+from wal_sink.demo.local_spark import local_session
 from wal_sink.demo.servers.cassandra import EmbeddedCassandra
-from wal_sink.testing.local_spark import local_session
 
 FOLDER = Path(__file__).parents[2] / "docs" / "images"
 MOST = 5

@@ -30,14 +30,14 @@ from tests.deploy.cassandra_nodes import REPLICATION, CassandraCluster
 from tests.deploy.cluster import Cluster, executors_of
 from tests.soak.readers import CassandraStore, DeltaStore, PostgresqlStore, Reader, Store
 from tests.spark.kafka_jars import kafka_jars
+from wal_sink.demo.background import Background
+from wal_sink.demo.crash import Driver
+from wal_sink.demo.oracle import Verdict, judge
 from wal_sink.demo.servers.kafka import Broker
 from wal_sink.demo.servers.postgresql import Server
 from wal_sink.demo.servers.process import AnyServer, DidNotStart
 from wal_sink.errors import WalSinkError
 from wal_sink.progress.status import Status
-from wal_sink.testing.background import Background
-from wal_sink.testing.crash import Driver
-from wal_sink.testing.oracle import Verdict, judge
 
 VICTIMS = ("driver", "executor", "worker", "master", "Cassandra", "Kafka", "PostgreSQL")
 KINDS = ("killed", "paused", "overtaken")

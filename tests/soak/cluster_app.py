@@ -14,7 +14,7 @@ from typing import Any
 
 import wal_sink
 from tests.soak.readers import BUCKET
-from wal_sink.testing.local_spark import local_session
+from wal_sink.demo.local_spark import local_session
 
 COLUMNS = (
     "CAST(CAST(value AS STRING) AS BIGINT) AS number",

@@ -15,7 +15,7 @@ from pyspark.sql import functions
 
 import wal_sink
 from tests.soak.changes import SCHEMA
-from wal_sink.testing.local_spark import local_session
+from wal_sink.demo.local_spark import local_session
 
 COLUMNS = (
     "amount decimal, points varint, device uuid, city text, seq bigint, attempt text, epoch bigint"

@@ -15,7 +15,7 @@ from cassandra.policies import ConstantReconnectionPolicy, DCAwareRoundRobinPoli
 from cassandra.query import ConsistencyLevel
 from deltalake import DeltaTable
 
-from wal_sink.testing.background import Background
+from wal_sink.demo.background import Background
 
 BUCKET = 500
 """How many numbers share a bucket, which is what a reader asks for."""

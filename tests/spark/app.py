@@ -1,7 +1,7 @@
 """A streaming application to be killed: `python -m tests.spark.app CONFIG.json`.
 
 Each of its queries streams Parquet files, one a micro-batch, into a table; where they stand still is the
-business of `wal_sink.testing.crash`.
+business of `wal_sink.demo.crash`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 import wal_sink
 from tests.spark.gate import Gate
 from tests.support.waiting import until
+from wal_sink.demo.crash import PAUSING_TARGET, PausingBatchWriter, PausingDataSource
+from wal_sink.demo.local_spark import local_session
 from wal_sink.options import as_texts
-from wal_sink.testing.crash import PAUSING_TARGET, PausingBatchWriter, PausingDataSource
-from wal_sink.testing.local_spark import local_session
 from wal_sink.testing.pauses import pause_at
 
 SCHEMA = "id bigint, text string"

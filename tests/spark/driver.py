@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from wal_sink.testing import crash
+from wal_sink.demo import crash
 from wal_sink.testing.pauses import PAUSES, Pause, Point, pauses
 
 ROOT = Path(__file__).parents[2]

@@ -22,10 +22,10 @@ import wal_sink
 from tests.spark.app import writer
 from tests.spark.remains import remains
 from tests.support.waiting import until
+from wal_sink.demo.local_spark import local_session
 from wal_sink.errors import TargetUnavailable
 from wal_sink.targets.base import IdempotentSession
 from wal_sink.targets.cassandra import CassandraTarget
-from wal_sink.testing.local_spark import local_session
 
 BARRIER = "WAL_SINK_TEST_BARRIER"
 """Environment variable: path of the file that keeps the target closed."""

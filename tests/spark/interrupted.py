@@ -11,8 +11,8 @@ import sys
 import threading
 import time
 
+from wal_sink.demo.local_spark import local_session
 from wal_sink.spark.internals import spark_session, streaming_query
-from wal_sink.testing.local_spark import local_session
 
 _TIMES = 20
 

@@ -18,9 +18,9 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import wal_sink
 from tests.spark.kafka_jars import kafka_jars
+from wal_sink.demo.crash import PAUSING_KAFKA, PausingDataSource
+from wal_sink.demo.local_spark import local_session
 from wal_sink.spark.internals import streaming_query
-from wal_sink.testing.crash import PAUSING_KAFKA, PausingDataSource
-from wal_sink.testing.local_spark import local_session
 from wal_sink.testing.pauses import pause_at
 
 ISOLATION = ("read_committed", "read_uncommitted")

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 import wal_sink
-from wal_sink.testing.local_spark import local_session
+from wal_sink.demo.local_spark import local_session
 
 DRIVERS = {"cassandra", "confluent_kafka", "deltalake", "psycopg", "sqlite3"}
 

@@ -20,12 +20,12 @@ from tests.spark.conftest import ROWS_PER_FILE, write_source
 from tests.spark.gate import GATED_TARGET, Gate
 from tests.spark.tables import Table, options, start, stream
 from tests.support.waiting import until
+from wal_sink.demo.crash import Driver
 from wal_sink.demo.servers.cassandra import Node
 from wal_sink.errors import FlushTimeout, OptionError
 from wal_sink.model.state import State
 from wal_sink.spark.arrow_batching import MAX_BYTES, MAX_RECORDS, UNMEASURED
 from wal_sink.spark.internals.streaming_query import own_session
-from wal_sink.testing.crash import Driver
 from wal_sink.wal.location import locate
 from wal_sink.wal.states import newest
 

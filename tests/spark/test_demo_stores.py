@@ -16,11 +16,11 @@ from wal_sink.demo import queries
 from wal_sink.demo.app import start
 from wal_sink.demo.cassandra import Cassandra
 from wal_sink.demo.kafka import Kafka
+from wal_sink.demo.oracle import judge
 from wal_sink.demo.queries import CONTROL, FLIGHTS, TENTH, in_source, in_table, write_sources
 from wal_sink.demo.servers.cassandra import Node
 from wal_sink.demo.servers.kafka import Broker
 from wal_sink.demo.stores import ALONE, STORES, Stores, store_type
-from wal_sink.testing.oracle import judge
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

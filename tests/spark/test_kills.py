@@ -20,8 +20,8 @@ from tests.spark.victims import (
     Victim,
     WithoutRows,
 )
+from wal_sink.demo.crash import Driver
 from wal_sink.demo.servers.cassandra import Node
-from wal_sink.testing.crash import Driver
 from wal_sink.testing.pauses import PAUSES, pauses
 
 Deaths = Mapping[str, tuple[type[Victim], dict[int, At]]]

@@ -18,9 +18,9 @@ from tests.spark.app import rows
 from tests.spark.conftest import write_source
 from tests.spark.tables import Table
 from wal_sink.configuration import configure
+from wal_sink.demo.crash import Driver
+from wal_sink.demo.local_spark import local_session
 from wal_sink.demo.servers.cassandra import Node
-from wal_sink.testing.crash import Driver
-from wal_sink.testing.local_spark import local_session
 
 logger = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ import wal_sink
 from state_backends import open_backend
 from tests.protocol import raw
 from tests.spark.driver import Mortal
+from wal_sink.demo.crash import PAUSING_POSTGRESQL
 from wal_sink.demo.servers.postgresql import Server
-from wal_sink.testing.crash import PAUSING_POSTGRESQL
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

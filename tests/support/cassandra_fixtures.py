@@ -1,9 +1,9 @@
 """A real Cassandra for pytest: a container where Docker answers, the embedded node otherwise.
 
-`cassandra` is a started `Node`, one for the whole run; `keyspace` is the name of a new keyspace in it. Which node
-it is stands in pytest's header, with the reason. The environment variable WAL_SINK_TEST_CASSANDRA forces one:
-`docker`, which refuses the run where Docker cannot do it, or `embedded`; the default is `auto`. Nothing starts
-before a test asks for it.
+`cassandra` is a started `Node`, one for the whole run. `keyspace` is the name of a new keyspace in it. Pytest
+prints at its start which node it is, and why. The variable WAL_SINK_TEST_CASSANDRA forces one: `docker`,
+which refuses the run where Docker cannot do it, or `embedded`; the default is `auto`. Nothing starts before a
+test asks for it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A real PostgreSQL for pytest: a private server.
 
 `postgresql` is a started server, one for the whole run; `schema` is the name of a new schema in it, dropped
-after the test. Its version stands in pytest's header. Nothing starts before a test asks for it. Where PostgreSQL
-is not installed, its programs are downloaded once.
+after the test. Its version stands in pytest's header. Nothing starts before a test asks for it. Where
+PostgreSQL is not installed, its programs are downloaded once.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def sessions() -> Iterator[tuple[SparkSession, SparkSession]]:
     """Return a classic session with three slots, since a flush job needs two; and one of the same context."""
+    from wal_sink.demo.local_spark import local_session  # noqa: PLC0415 -- the same
     from wal_sink.spark.data_source import WalSinkDataSource  # noqa: PLC0415 -- loads Spark
-    from wal_sink.testing.local_spark import local_session  # noqa: PLC0415 -- the same
 
     session = local_session(**{"spark.master": "local[3]"})
     other = session.newSession()

@@ -1,4 +1,4 @@
-"""What `wal_sink.testing.crash` says of an application that dies."""
+"""What `wal_sink.demo.crash` says of an application that dies."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from wal_sink.testing.crash import Driver, DriverDidNot
+from wal_sink.demo.crash import Driver, DriverDidNot
 
 
 def test_a_crash_shows_the_stacks_of_all_threads(tmp_path: Path) -> None:

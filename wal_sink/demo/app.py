@@ -1,6 +1,6 @@
 """Runs the application that the demo kills: `python -m wal_sink.demo.app FOLDER ADDRESSES`.
 
-It has three queries in one session, so that each SIGKILL hits all of them. `wal_sink.testing.crash`
+It has three queries in one session, so that each SIGKILL hits all of them. `wal_sink.demo.crash`
 says where they stand still to be killed; without its variable in the environment they run to their end.
 """
 
@@ -15,11 +15,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import wal_sink
+from wal_sink.demo import flights
+from wal_sink.demo.crash import PausingDataSource
+from wal_sink.demo.local_spark import local_session
 from wal_sink.demo.queries import QUERIES, Query
 from wal_sink.demo.stores import Store, Stores
-from wal_sink.testing import flights
-from wal_sink.testing.crash import PausingDataSource
-from wal_sink.testing.local_spark import local_session
 from wal_sink.testing.pauses import pause_at
 
 

@@ -11,11 +11,11 @@ from typing import Any, Self
 
 from pyspark.sql import Row
 
+from wal_sink.demo import flights
+from wal_sink.demo.crash import PAUSING_TARGET
 from wal_sink.demo.queries import CONTROL, TENTH, Query
 from wal_sink.demo.servers.cassandra import EmbeddedCassandra
 from wal_sink.demo.stores import Half, RowStore
-from wal_sink.testing import flights
-from wal_sink.testing.crash import PAUSING_TARGET
 
 _KEYSPACE = "travel"
 _HOST = "127.0.0.1"

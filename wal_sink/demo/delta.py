@@ -8,10 +8,10 @@ from typing import Any
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame
 
+from wal_sink.demo.crash import Pausing
 from wal_sink.demo.queries import Query
 from wal_sink.demo.stores import FileStore, Half
 from wal_sink.targets.delta import DeltaTarget
-from wal_sink.testing.crash import Pausing
 
 
 class PausingDelta(Pausing, DeltaTarget):

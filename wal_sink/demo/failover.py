@@ -14,14 +14,14 @@ from typing import ClassVar
 
 import msgspec
 
+from wal_sink.demo.crash import Driver
 from wal_sink.demo.failover_queries import KEPT, LOST, OVER, QUERIES, Source
+from wal_sink.demo.oracle import judge
 from wal_sink.demo.postgresql import Postgresql
 from wal_sink.demo.queries import in_source, in_table
 from wal_sink.demo.report import Comparison, comparison
 from wal_sink.demo.servers.postgresql import REPLICATES, Server, Standby
 from wal_sink.demo.stores import Stores
-from wal_sink.testing.crash import Driver
-from wal_sink.testing.oracle import judge
 
 
 class FailoverReport(msgspec.Struct, frozen=True, kw_only=True):

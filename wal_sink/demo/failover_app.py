@@ -16,9 +16,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 import wal_sink
 from wal_sink.demo.app import writer
 from wal_sink.demo.failover_queries import OVER, QUERIES
+from wal_sink.demo.local_spark import local_session
 from wal_sink.demo.queries import Query
 from wal_sink.demo.stores import Stores
-from wal_sink.testing.local_spark import local_session
 
 _CHECK_S = 0.5
 

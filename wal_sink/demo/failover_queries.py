@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
+from wal_sink.demo import flights
 from wal_sink.demo.queries import CONTROL, TENTH
-from wal_sink.testing import flights
 
 OVER = "over"
 """A file in the demo's folder that ends the application."""

@@ -8,10 +8,10 @@ from typing import Any
 from pyiceberg.catalog import Catalog, load_catalog
 from pyspark.sql import DataFrame
 
+from wal_sink.demo.crash import Pausing
 from wal_sink.demo.queries import Query
 from wal_sink.demo.stores import FileStore, Half
 from wal_sink.targets.iceberg import IcebergTarget
-from wal_sink.testing.crash import Pausing
 
 _CATALOG = "demo"
 """Tables of a SQL catalog belong to its name."""

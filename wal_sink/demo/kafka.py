@@ -11,10 +11,10 @@ from typing import Any, Self
 
 from pyspark.sql import DataFrame, Row
 
+from wal_sink.demo.crash import PAUSING_KAFKA
 from wal_sink.demo.queries import QUERIES, Query
 from wal_sink.demo.servers.kafka import Broker
 from wal_sink.demo.stores import Half, RowStore
-from wal_sink.testing.crash import PAUSING_KAFKA
 
 
 class Kafka(RowStore):

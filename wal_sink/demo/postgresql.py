@@ -9,10 +9,10 @@ from typing import Any, Self
 
 from pyspark.sql import Row
 
+from wal_sink.demo.crash import PAUSING_POSTGRESQL
 from wal_sink.demo.queries import CONTROL, Query
 from wal_sink.demo.servers.postgresql import Server
 from wal_sink.demo.stores import Half, RowStore
-from wal_sink.testing.crash import PAUSING_POSTGRESQL
 
 
 class Postgresql(RowStore):

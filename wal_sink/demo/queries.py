@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 import pyarrow as pa
 
-from wal_sink.testing import flights
+from wal_sink.demo import flights
 
 _TENTH = ("origin", "day", "scheduled", "carrier", "flight")
 

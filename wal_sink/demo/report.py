@@ -14,9 +14,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from wal_sink.demo.kills import KILLS, KillWindow
+from wal_sink.demo.oracle import Verdict
 from wal_sink.demo.queries import CONTROL, TENTH
 from wal_sink.demo.watch import Sample
-from wal_sink.testing.oracle import Verdict
 
 
 class Death(msgspec.Struct, frozen=True, kw_only=True):

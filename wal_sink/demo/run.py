@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from wal_sink.demo.crash import Driver
 from wal_sink.demo.kills import KILLS, Kill, discarded_rows, window_hit
+from wal_sink.demo.oracle import judge
 from wal_sink.demo.queries import (
     FLIGHTS,
     QUERIES,
@@ -21,8 +23,6 @@ from wal_sink.demo.queries import (
 from wal_sink.demo.report import Comparison, Death, Report, comparison, draw, report
 from wal_sink.demo.stores import Stores
 from wal_sink.demo.watch import Sample, Watch
-from wal_sink.testing.crash import Driver
-from wal_sink.testing.oracle import judge
 from wal_sink.testing.pauses import PAUSES, pauses
 
 

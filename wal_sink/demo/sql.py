@@ -8,10 +8,10 @@ from typing import Any
 import sqlalchemy
 from pyspark.sql import DataFrame
 
+from wal_sink.demo.crash import Pausing
 from wal_sink.demo.queries import Query
 from wal_sink.demo.stores import FileStore, Half
 from wal_sink.targets.sqlalchemy import SqlAlchemyTarget
-from wal_sink.testing.crash import Pausing
 
 
 class PausingSql(Pausing, SqlAlchemyTarget):

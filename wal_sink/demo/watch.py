@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from wal_sink.demo import flights
+from wal_sink.demo.background import Background
 from wal_sink.demo.queries import QUERIES, Query
 from wal_sink.demo.stores import Stores
 from wal_sink.errors import WalSinkError
-from wal_sink.testing import flights
-from wal_sink.testing.background import Background
 from wal_sink.wal.location import locate
 from wal_sink.wal.states import newest
 

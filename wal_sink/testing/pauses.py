@@ -2,7 +2,7 @@
 
 The environment says which points, because tasks, `commit` and the flusher run in different processes: whoever
 kills sets `PAUSES` to what `pauses` returns, starts the process, and waits for the marker file. A session
-pauses when it is wrapped by `pausing`; `wal_sink.testing.crash` has targets, and Spark's side.
+pauses when it is wrapped by `pausing`; `wal_sink.demo.crash` has targets, and Spark's side.
 """
 
 from __future__ import annotations

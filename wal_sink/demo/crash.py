@@ -139,9 +139,9 @@ class Driver:
             time.sleep(_POLL_S)
 
 
-PAUSING_TARGET = "wal_sink.testing.crash:PausingTarget"
-PAUSING_POSTGRESQL = "wal_sink.testing.crash:PausingPostgresql"
-PAUSING_KAFKA = "wal_sink.testing.crash:PausingKafka"
+PAUSING_TARGET = "wal_sink.demo.crash:PausingTarget"
+PAUSING_POSTGRESQL = "wal_sink.demo.crash:PausingPostgresql"
+PAUSING_KAFKA = "wal_sink.demo.crash:PausingKafka"
 """For option `target`: Cassandra, PostgreSQL and Kafka."""
 
 
