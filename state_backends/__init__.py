@@ -1,7 +1,7 @@
 """Where a write-ahead log keeps its objects: paths and bytes, with three guarantees.
 
 `StateBackend` states them, `open_backend` gives a store for a URL. See the README beside this
-file, and `wal_sink.testing.contracts.storage` for a store of your own. The object stores are imported
+file, and `tests/state_backends/contract.py` for a store of your own. The object stores are imported
 when they are first asked for: a process that keeps its log in a folder needs no client of theirs.
 """
 

@@ -234,7 +234,7 @@ class StateBackend(ABC):
         """Test with throw-away objects under `probe/` whether the store keeps its promises.
 
         This finds a store that lacks atomic create altogether. A store that merely loses races is
-        found by the contract suite, `wal_sink.testing.contracts.storage`.
+        found by the contract suite, `tests/state_backends/contract.py`.
 
         Raises `StateBackendError`, which says what to do.
         """

@@ -30,6 +30,8 @@ from wal_sink.demo.servers.cassandra import Node
 from wal_sink.demo.servers.kafka import Broker
 from wal_sink.flush import flusher
 
+pytest.register_assert_rewrite("tests.state_backends.contract")  # a suite to derive from
+
 pytest_plugins = [
     "tests.support.cassandra_fixtures",  # `cassandra` and `keyspace`
     "tests.support.postgresql_fixtures",  # `postgresql` and `schema`
@@ -50,7 +52,7 @@ multiprocessing.set_forkserver_preload(
     [
         "wal_sink.cli.main",
         "wal_sink.targets.cassandra",
-        "wal_sink.testing.contracts.storage",
+        "tests.state_backends.contract",
         "s3fs",
     ]
 )

@@ -20,7 +20,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from state_backends import ObjectStoreBackend, S3Backend, StateBackendError, open_backend
 from state_backends.object_store import PART
 from tests.s3 import S3
-from wal_sink.testing.contracts.storage import StateBackendContract
+from tests.state_backends.contract import StateBackendContract
 
 ROOT = Path(__file__).parents[2]
 LARGE = b"0123456789abcdef" * (PART // 16) + b"and a second part" * 1_000

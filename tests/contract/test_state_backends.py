@@ -3,6 +3,7 @@
 import builtins
 import os
 import re
+import shutil
 import sys
 import time
 from contextlib import suppress
@@ -19,8 +20,8 @@ from state_backends import (
     child_url,
     open_backend,
 )
+from tests.state_backends.contract import StateBackendContract
 from tests.support.programs import ran
-from wal_sink.testing.contracts.storage import StateBackendContract
 
 README = Path(__file__).parents[2] / "state_backends" / "README.md"
 
@@ -250,6 +251,7 @@ def test_readme_examples_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     for example in (use.replace("/data/", f"{tmp_path}/"), s3):
         exec(compile(example, str(README), "exec"), {})
     (tmp_path / "my_package.py").write_text("from state_backends import LocalBackend as MyBackend")
+    shutil.copy(README.parents[1] / "tests/state_backends/contract.py", tmp_path)
     (tmp_path / "test_my_backend.py").write_text(suite)
     command = [sys.executable, "-m", "pytest", "-q", "-k", "sorted or exactly_one", str(tmp_path)]
     ended = ran(

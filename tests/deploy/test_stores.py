@@ -22,7 +22,7 @@ from state_backends import (
 from state_backends.object_store import PART
 from tests.deploy.stores import Store, azurite, fake_gcs
 from tests.neighbours import Counted, Row
-from wal_sink.testing.contracts.storage import StateBackendContract
+from tests.state_backends.contract import StateBackendContract
 
 LARGE = b"0123456789abcdef" * (PART // 16) + b"and a second part" * 1_000
 emulated = [

@@ -362,7 +362,7 @@ class OneRowABatch(DataSourceStreamReader):
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
         return {"at": 0}
 
-    def latestOffset(self) -> dict[str, int]:  # noqa: N802
+    def latestOffset(self) -> dict[str, int]:  # type: ignore[override]  # noqa: N802
         self._offset += 1
         return {"at": self._offset}
 

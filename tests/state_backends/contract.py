@@ -521,7 +521,7 @@ class StateBackendContract:
     def test_pickled_backend_is_the_same_store(self, backend: StateBackend) -> None:
         """A backend travels to executors: its copy equals it and sees the same objects."""
         backend.create("a", b"x")
-        copy = pickle.loads(pickle.dumps(backend))  # noqa: S301 - our own bytes
+        copy = pickle.loads(pickle.dumps(backend))
         assert copy == backend
         assert hash(copy) == hash(backend)
         assert copy.url == backend.url
