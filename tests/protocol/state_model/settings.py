@@ -180,7 +180,7 @@ SETTINGS = [
         epochs=1,
         long=True,
     ),
-    # Documented limits: docs/protocol/state.md has each.
+    # Documented limits: docs/protocol/model.md has each.
     _case(
         "limit: a copy of log, then checkpoint, restored",
         broken="P2: 0 is of run 0, which did not complete it",
