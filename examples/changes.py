@@ -1,7 +1,7 @@
 """A table that follows another database: `python examples/changes.py [HOST [PORT [KEYSPACE]]]`.
 
 The topic has what Debezium writes of a table of customers. For each change it has a record with the row's
-key, what was done (`op`: c, u, r or d) and the row afterwards (`after`, null for a delete); and behind each
+key, what was done (`op`: c, u, r or d) and the row afterwards (`after`, null for a delete); and after each
 delete a tombstone, a record without a value, by which Kafka forgets the key. `operationColumn` names the
 column with `op`, and `operations` says which of its words is a delete. So the table has, after each
 micro-batch, the customers that the other database had at that point, and no others.
@@ -59,17 +59,17 @@ def write_topic(folder: Path) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     if len(list(folder.glob("*.json"))) < len(CHANGES):
         chance = random.Random(2016)
-        there: set[int] = set()
+        table: set[int] = set()
         for number, changes in enumerate(CHANGES):
             records: list[tuple[int, dict[str, object] | None]] = []
             for change in range(changes):
                 customer = chance.randrange(CUSTOMERS)
-                if customer in there and chance.random() < 0.4:
-                    there.remove(customer)
+                if customer in table and chance.random() < 0.4:
+                    table.remove(customer)
                     records += [(customer, {"op": "d", "after": None}), (customer, None)]
                     continue
-                op = "u" if customer in there else "r" if number == 0 else "c"
-                there.add(customer)
+                op = "u" if customer in table else "r" if number == 0 else "c"
+                table.add(customer)
                 after = {
                     "name": f"customer {customer}",
                     "city": chance.choice(["Utrecht", "Gent", None]),
@@ -77,7 +77,7 @@ def write_topic(folder: Path) -> str:
                 }
                 records.append((customer, {"op": op, "after": after}))
             path = folder / f"{number:02}.json"
-            path.write_text("".join(_record(*each) for each in records), encoding="utf-8")
+            path.write_text("".join(_record(*row) for row in records), encoding="utf-8")
             os.utime(path, (number, number))  # Spark reads the oldest file first
     return str(folder)
 

@@ -101,14 +101,14 @@ class FolderSession(StagedSession):
         return tuple(staged)
 
     def finish(
-        self, seen: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
+        self, current: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
     ) -> Outcome:
         """Replace the catalogue, if the row is the one that was seen and the files are there."""
         with (self._folder / "lock").open("w") as lock:  # which ends with the file, or the process
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             catalogue = self._catalogue()
             names = [receipt.decode() for receipt in (*receipts, *self.drain())]
-            if catalogue.ledger.get(self._query_id) != seen:
+            if catalogue.ledger.get(self._query_id) != current:
                 return Outcome.CONFLICT
             if not all((self._folder / name).exists() for name in names):
                 raise TargetUnavailable("Staged files are gone", "Nothing: they are staged again.")

@@ -118,9 +118,9 @@ def produce() -> None:
     number = transactions = 0
     while not stopping.wait(1):
         producer.begin_transaction()
-        for each in range(number, number + 20):
-            order = {"number": each, "customer": each % 7, "amount": random.randint(1, 9_999) / 100}
-            producer.produce(TOPIC, json.dumps(order), str(each))
+        for row in range(number, number + 20):
+            order = {"number": row, "customer": row % 7, "amount": random.randint(1, 9_999) / 100}
+            producer.produce(TOPIC, json.dumps(order), str(row))
         producer.flush()
         transactions += 1
         if transactions % 5 == 0:

@@ -32,11 +32,11 @@ def newest(
     _key: tuple[int], changes: Iterable[pd.DataFrame], state: GroupState
 ) -> Iterator[pd.DataFrame]:
     """Give out the newest version of an order, if it is newer than what the table has."""
-    found = pd.concat(changes).sort_values("version").tail(1)
-    version = int(found["version"].iloc[0])
+    rows = pd.concat(changes).sort_values("version").tail(1)
+    version = int(rows["version"].iloc[0])
     if not state.exists or version > state.get[0]:
         state.update((version,))
-        yield found
+        yield rows
 
 
 latest = (

@@ -76,9 +76,9 @@ class RedisSession(targets.TransactionalSession):
             raise OptionError(f"These rows are for the list {plan.table}.", "Set redis.key back.")
         self.rows.append("\n".join(map(json.dumps, rows.batch.to_pylist())))
 
-    def finish(self, seen: targets.LedgerRow | None, new: targets.LedgerRow) -> targets.Outcome:
+    def finish(self, current: targets.LedgerRow | None, new: targets.LedgerRow) -> targets.Outcome:
         rows, self.rows = self.rows, []
-        cells = [json.dumps(row.cells) if row else "" for row in (seen, new)]
+        cells = [json.dumps(row.cells) if row else "" for row in (current, new)]
         try:
             done = self.client.eval(FINISH, 2, self.ledger, self.list, *cells, *rows)
         except RedisTarget.transient:

@@ -39,10 +39,10 @@ class Shop:
     """
 
     def __init__(self, arguments: Sequence[str] | None = None) -> None:
-        given = dict(enumerate(sys.argv[1:] if arguments is None else arguments))
-        self.host = given.get(0) or os.environ.get("CASSANDRA_HOST", "127.0.0.1")
-        self.port = int(given.get(1) or os.environ.get("CASSANDRA_PORT", "9042"))
-        self.keyspace = given.get(2) or os.environ.get("KEYSPACE", "shop")
+        places = dict(enumerate(sys.argv[1:] if arguments is None else arguments))
+        self.host = places.get(0) or os.environ.get("CASSANDRA_HOST", "127.0.0.1")
+        self.port = int(places.get(1) or os.environ.get("CASSANDRA_PORT", "9042"))
+        self.keyspace = places.get(2) or os.environ.get("KEYSPACE", "shop")
         self.folder = Path(os.environ.get("FOLDER", "shop")).absolute()
 
     def execute(self, *statements: str) -> None:

@@ -58,7 +58,7 @@ class AzureBackend(ObjectStoreBackend):
                 blobs = container.list_blobs(name_starts_with=prefix)
                 # In Data Lake Storage a folder is an empty object; an object of ours never is.
                 return {
-                    f"{self._bucket}/{each.name}": each.size async for each in blobs if each.size
+                    f"{self._bucket}/{blob.name}": blob.size async for blob in blobs if blob.size
                 }
 
         return dict(sync(client.loop, listed))

@@ -57,7 +57,7 @@ def empty_object(path: str) -> ValueError:
     """Return the error for an empty object.
 
     There are none anywhere, because s3fs writes an empty object without the condition that makes
-    a create exclusive; and because an empty file is what a crash leaves behind.
+    a create exclusive; and because an empty file is what a crash leaves.
     """
     return ValueError(f"object {path!r} would be empty; an object has at least one byte")
 
@@ -107,7 +107,7 @@ class StateBackend(ABC):
     """True when other processes do not see the objects: no place for the log of a Spark query."""
 
     billed: bool = False
-    """True when every look costs a request over a network: a caller that polls should look less often."""
+    """True when every read costs a request over a network: a caller that polls should poll less often."""
 
     @abstractmethod
     def create(self, path: str, data: bytes) -> None:
@@ -145,7 +145,7 @@ class StateBackend(ABC):
         """Return a context manager that gives a binary file to write a new object into.
 
         Leaving it normally creates the object as `create` does; leaving it by an exception
-        leaves nothing behind. Raises when left: `FileExistsError` when `path` exists by then,
+        leaves nothing. Raises when left: `FileExistsError` when `path` exists by then,
         `ValueError` when nothing was written.
         """
 
@@ -182,18 +182,18 @@ class StateBackend(ABC):
         """
         depth = len(check_prefix(prefix).split("/")) if prefix else 0
         parts = (path.split("/") for path in self.list(prefix))
-        return sorted({each[depth] for each in parts if len(each) > depth + 1})
+        return sorted({names[depth] for names in parts if len(names) > depth + 1})
 
     def sizes(self, prefix: str = "") -> dict[str, int]:
         """Return the sizes in bytes of the objects that `list` returns, by path.
 
         Those that are deleted meanwhile may be missing.
         """
-        found = {}
+        objects = {}
         for path in self.list(prefix):
             with contextlib.suppress(FileNotFoundError):
-                found[path] = self.size(path)
-        return found
+                objects[path] = self.size(path)
+        return objects
 
     @abstractmethod
     def delete(self, paths: Iterable[str]) -> None:

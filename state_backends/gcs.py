@@ -40,14 +40,14 @@ class GcsBackend(ObjectStoreBackend):
 
     def _find(self, below: str) -> dict[str, int]:
         # Not gcsfs's find(): to it a missing bucket is like a missing folder.
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         more: dict[str, str] = {}
         while True:
             page = self._page(below.partition("/")[2], more)
-            for each in page.get("items", []):
-                found[f"{self._bucket}/{each['name']}"] = int(each["size"])
+            for blob in page.get("items", []):
+                sizes[f"{self._bucket}/{blob['name']}"] = int(blob["size"])
             if not page.get("nextPageToken"):
-                return found
+                return sizes
             more = {"pageToken": page["nextPageToken"]}
 
     def _page(self, prefix: str, more: dict[str, str]) -> dict[str, Any]:

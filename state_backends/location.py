@@ -69,8 +69,8 @@ def open_backend(url: str, storage_options: Mapping[str, object] | None = None) 
 
 def url_scheme(url: str) -> str:
     """Return the kind of store that `url` names: `s3` for `s3a` as well, "" for a plain path."""
-    found = _SCHEME.match(url)
-    scheme = found[1].lower() if found else ""
+    match = _SCHEME.match(url)
+    scheme = match[1].lower() if match else ""
     return _ALSO.get(scheme, scheme)
 
 

@@ -18,7 +18,7 @@ _lock = Lock()
 class MemoryBackend(StateBackend):
     """Objects of this process, the same for every instance with one name, unpickled ones too.
 
-    They are gone with the process, so guarantee 3 holds as long as that lives. Names can be nested:
+    They are gone with the process, so guarantee 3 holds as long as the process runs. Names can be nested:
     `a` contains the objects of `a/b` under `b/`, as folders do.
     """
 

@@ -90,7 +90,7 @@ class Upload(io.RawIOBase):
             self.file.close()
 
     def discard(self) -> None:
-        """Leave nothing behind, as far as the store answers."""
+        """Delete the object, as far as the store answers."""
         if self.file is not None:
             self.file.closed = True  # or being collected as garbage would send the rest
             with contextlib.suppress(Exception):  # a sweep takes what cannot be aborted now
@@ -156,7 +156,7 @@ def need(package: str, extra: str, store: str) -> None:
 
 def file_system(protocol: str, options: StorageOptions) -> AbstractFileSystem:
     """Return fsspec's file system of a protocol with these options; see `client_of`."""
-    return client_of(protocol, options, lambda given: _made(protocol, given))
+    return client_of(protocol, options, lambda arguments: _made(protocol, arguments))
 
 
 def client_of(
@@ -166,16 +166,16 @@ def client_of(
 
     It is shared by the backends with equal options, because a client takes a fraction of a second to
     make. It is not the instance that fsspec caches: all code of the process shares that one, and its
-    listing, which does not expire; this one lists anew each time. A forked process makes its own,
+    listing, which does not expire; this one lists again each time. A forked process makes its own,
     because a client does not survive a fork.
     """
     try:
         key = (os.getpid(), protocol, json.dumps(dict(options), sort_keys=True))
-    except TypeError:  # an option that is no JSON, such as a session, cannot be compared
+    except TypeError:  # an option that is not JSON, such as a session, cannot be compared
         return make(options)
-    found = _opened.get(key)
+    client = _opened.get(key)
     # Two threads may both make one: both use the one that was stored first.
-    return found if found is not None else _opened.setdefault(key, make(options))
+    return client if client is not None else _opened.setdefault(key, make(options))
 
 
 def _made(protocol: str, options: StorageOptions) -> AbstractFileSystem:
@@ -196,7 +196,7 @@ class ObjectStoreBackend(StateBackend):
     ignore the condition. (3) needs a store that lists at once what it has acknowledged.
 
     The answer to a conditional write can get lost. A writer that repeats the request, or a library
-    below that does, is then refused because of its own object. So a refusal is no answer yet:
+    below that does, is then refused because of its own object. So a refusal is not an answer yet:
     `_is_ours` looks at the object that is there.
 
     :param url: `<protocol of fsspec>://<bucket>/<prefix>`.
@@ -255,10 +255,10 @@ class ObjectStoreBackend(StateBackend):
     def size(self, path: str) -> int:
         """See `StateBackend.size`."""
         key = self._key(path)
-        found = self._repeated(lambda: self._fs.info(key))
-        if found["type"] != "file":
+        info = self._repeated(lambda: self._fs.info(key))
+        if info["type"] != "file":
             raise _missing(path)
-        return int(found["size"])
+        return int(info["size"])
 
     @contextmanager
     def open_output(self, path: str) -> Iterator[BinaryIO]:
@@ -295,10 +295,10 @@ class ObjectStoreBackend(StateBackend):
     def sizes(self, prefix: str = "") -> dict[str, int]:
         """See `StateBackend.sizes`: a listing tells them."""
         below = self._folder(prefix)
-        found = self._repeated(lambda: self._find(below))
+        objects = self._repeated(lambda: self._find(below))
         sizes = {
             name.removeprefix(f"{self._root}/"): size
-            for name, size in found.items()
+            for name, size in objects.items()
             if name.startswith(below)
         }
         return {path: size for path, size in sorted(sizes.items()) if is_path(path)}
@@ -314,10 +314,10 @@ class ObjectStoreBackend(StateBackend):
     def _find(self, below: str) -> dict[str, int]:
         """Return the names of all objects below a folder, with their sizes; more is allowed."""
         try:
-            found = self._fs.find(below, detail=True)
+            objects = self._fs.find(below, detail=True)
         except FileNotFoundError:
             return {}
-        return {name: int(each["size"]) for name, each in found.items()}
+        return {name: int(info["size"]) for name, info in objects.items()}
 
     def _remove(self, keys: builtins.list[str]) -> None:
         """Delete objects; those that do not exist are ignored."""
@@ -351,7 +351,7 @@ class ObjectStoreBackend(StateBackend):
         return data is not None and bytes(self._fs.cat_file(key)) == data
 
     def _explain(self, error: Exception) -> Exception:
-        """Return what to raise for an error: `StateBackendError` when trying again is no use.
+        """Return what to raise for an error: `StateBackendError` when trying again is useless.
 
         `ConnectionError` and `TimeoutError` say that it may be of use.
         """

@@ -70,7 +70,7 @@ def _remedy(code: str) -> str:
         )
     if code in _ELSEWHERE:
         return (
-            "the bucket is in another region or behind another endpoint: give endpoint_url, or "
+            "the bucket is in another region or at another endpoint: give endpoint_url, or "
             "region_name inside client_kwargs, as storage options"
         )
     if code in {"501", "NotImplemented"}:
@@ -159,9 +159,9 @@ class S3Backend(ObjectStoreBackend):
 
     @property
     def _fs(self) -> AbstractFileSystem:
-        found = file_system(self._scheme, self._bounded)
-        found.retries = _TRIES_OF_S3FS
-        return found
+        client = file_system(self._scheme, self._bounded)
+        client.retries = _TRIES_OF_S3FS
+        return client
 
     def _key(self, path: str) -> str:
         if "?versionId=" in path:  # s3fs would cut it off
@@ -172,16 +172,16 @@ class S3Backend(ObjectStoreBackend):
         """See `StateBackend.folders`: a listing up to the next `/` tells them."""
         key = self._folder(prefix).partition("/")[2]
         pages = self._repeated(lambda: builtins.list(self._listed(key, Delimiter="/")))
-        found = (each["Prefix"] for page in pages for each in page.get("CommonPrefixes", []))
-        names = (each.removeprefix(key).rstrip("/") for each in found)
+        prefixes = (entry["Prefix"] for page in pages for entry in page.get("CommonPrefixes", []))
+        names = (prefix_key.removeprefix(key).rstrip("/") for prefix_key in prefixes)
         return sorted(name for name in names if is_path(name))
 
     def _find(self, below: str) -> dict[str, int]:
         # Not s3fs's find(): below a folder without objects it looks twice more, for the folder itself,
         # and older releases take a folder that a console or Hadoop has made for an object.
         pages = self._listed(below.partition("/")[2])
-        listed = (each for page in pages for each in page.get("Contents", []))
-        return {f"{self._bucket}/{each['Key']}": int(each["Size"]) for each in listed}
+        listed = (item for page in pages for item in page.get("Contents", []))
+        return {f"{self._bucket}/{item['Key']}": int(item["Size"]) for item in listed}
 
     def _listed(self, prefix: str, **arguments: str) -> Iterator[dict[str, Any]]:
         """Give every page of a listing."""
@@ -292,4 +292,4 @@ def _pages(
         yield page
         if not page.get("IsTruncated"):
             return
-        more = {argument: page[found] for argument, found in markers.items()}
+        more = {argument: page[marker] for argument, marker in markers.items()}

@@ -52,10 +52,10 @@ def plain_number(text: str, unit: str) -> str:
     :param unit: a key of `UNITS`.
     :returns: `text` as it is where it has no suffix of the unit: whoever validates it says what is wrong.
     """
-    found = _NUMBER_WITH_SUFFIX.fullmatch(text)
-    if found is None or (factor := UNITS[unit].get(found[2].lower())) is None:
+    match = _NUMBER_WITH_SUFFIX.fullmatch(text)
+    if match is None or (factor := UNITS[unit].get(match[2].lower())) is None:
         return text
-    number = Fraction(found[1]) * factor
+    number = Fraction(match[1]) * factor
     return str(number.numerator) if number.denominator == 1 else str(float(number))
 
 
