@@ -12,10 +12,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
-from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import OptionError
-from wal_sink.observer import Observer
-from wal_sink.wal.store import LogStore
 
 if TYPE_CHECKING:
     from wal_sink.metrics.bounded_server import BoundedServer
@@ -34,6 +31,8 @@ class Exposition:
 
     def __init__(self, server: _Server) -> None:
         self._server = server
+        self.watch = server.metrics.watch
+        """Shows a query from now on, and returns what its flush reports to; see `Metrics.watch`."""
         server.shares.add(self)
 
     @property
@@ -45,21 +44,6 @@ class Exposition:
     def host(self) -> str:
         """The address that it listens on."""
         return self._server.host
-
-    def watch(
-        self,
-        query_id: str,
-        checkpoint: Checkpoint,
-        store: LogStore,
-        target: str,
-        table: str,
-        *,
-        several: bool,
-    ) -> Observer:
-        """Show a query from now on; return what its flush reports to."""
-        return self._server.metrics.watch(
-            query_id, checkpoint, store, target, table, several=several
-        )
 
     def close(self) -> None:
         """Give the share up; the last one stops the port.
