@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from tests.sql.mariadb import MariaDb
 from tests.sql.stores import DuckDb, Maria, Postgresql, Sqlite, Store
@@ -253,3 +254,32 @@ def test_dropped_table_is_not_made_again_by_start(tmp_path: Path) -> None:
     store.execute(caught.value.remedy.partition("\n")[2])
     start(query).flushed_batches([row])
     assert len(store.execute("SELECT id FROM t")) == 1
+
+
+def test_dropped_table_is_not_made_again_with_other_options(tmp_path: Path) -> None:
+    """The plan in force says that the query has written to the table, whatever options made it."""
+    store = Sqlite(tmp_path)
+    options = SqlAlchemyOptions(url=store.url, table="t", create_table=True)
+    query = PlayedQuery(SqlAlchemyTarget(options), SCHEMA.remove(3))
+    start(query).flushed_batches([(*NARROW[:3], *NARROW[4:])])
+    store.execute("DROP TABLE t")
+    query.target = SqlAlchemyTarget(replace(options, mode="upsert", key_columns="id"))
+    with pytest.raises(SchemaMismatch, match="is gone, which this query has written"):
+        start(query)
+
+
+def test_start_with_another_schema_compares_pending_rows(tmp_path: Path) -> None:
+    """Epoch 0 was published by the former schema, and the table has lost a column of it."""
+    store = Sqlite(tmp_path)
+    store.execute("CREATE TABLE t (id integer, n integer, note text)")
+    schema = pa.schema([("id", pa.int64()), ("n", pa.int64()), ("note", pa.string())])
+    query = PlayedQuery(SqlAlchemyTarget(SqlAlchemyOptions(url=store.url, table="t")), schema)
+    start(query).batch([(1, 2, "x")])
+    store.execute("ALTER TABLE t DROP COLUMN note")
+    query.schema = schema.remove(2)
+    with pytest.raises(SchemaMismatch, match="Epoch 0 is not flushed yet"):
+        start(query)
+    assert query.state.last.epoch == 0
+    store.execute("ALTER TABLE t ADD COLUMN note text")
+    start(query).flushed_batches([(3, 4)])
+    assert store.execute("SELECT id, n, note FROM t ORDER BY id") == [(1, 2, "x"), (3, 4, None)]

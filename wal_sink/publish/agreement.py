@@ -3,8 +3,9 @@
 A plan in the log never changes. Its key is a digest of all that it says, and each manifest names the plan of
 its epoch. `plans/agreed.json` says which plans are in force, and whether the present run has
 compared them with the tables. A run that starts takes the second part back (`compare_again`). So
-its first micro-batch connects, and if the table was altered meanwhile, a new plan is in force from
-that micro-batch on. If the target does not answer, the run goes on by the plan of the run before.
+its first micro-batch connects, and if the table, the schema or the options have changed, a new plan is in
+force from that micro-batch on, unless pending epochs do not fit the table. If the target does not answer, a
+run with the same schema and options goes on by the plan of the run before.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from wal_sink.configuration import Configuration
 from wal_sink.errors import (
     CorruptLog,
     LogUnavailable,
+    MissingManifest,
     SchemaMismatch,
     TargetUnavailable,
     WalSinkError,
@@ -30,6 +32,8 @@ from wal_sink.errors import (
 from wal_sink.model import paths
 from wal_sink.model.ledger import ledger_key
 from wal_sink.model.plan import Agreed, Plan, content_key
+from wal_sink.model.state import State
+from wal_sink.model.state import Target as LogTarget
 from wal_sink.publish.micro_batch import (
     MicroBatch,
     plans_key,
@@ -63,7 +67,7 @@ def agree(configuration: Configuration, schema: pa.Schema) -> MicroBatch:
     checkpoint = configuration.location.open_checkpoint()
     store = configuration.location.open_log(checkpoint.query_id())
     columns = with_epoch_field(schema, configuration.sink.epoch_column)
-    targets = {each.name: each.target for each in configuration.destinations}
+    targets = {destination.name: destination.target for destination in configuration.destinations}
     key = plans_key(configuration, columns)
     plans = plans_in_force(store, checkpoint, targets, columns, key)
     refuse_quarantine(plans.values(), configuration.sink.on_invalid_row)
@@ -83,13 +87,12 @@ def plans_in_force(
     :param key: of schema and options, see `plans_key`.
     """
     with store_errors():
-        agreed = _read(store)
-        if agreed is None or agreed.key != key:
+        last = _read(store)
+        if last is not None and last.key == key and last.compared:
+            return last.plans
+        if last is None or last.key != key:
             refuse_other_log(store, checkpoint)  # else a folder would stay where no log may be
-            agreed = None
-    if agreed is None or not agreed.compared:
-        agreed = _Start(store, checkpoint, targets, schema, key).agreed(agreed)
-    return agreed.plans
+    return _Start(store, checkpoint, targets, schema, key).agreed(last).plans
 
 
 def _read(store: LogStore) -> Agreed | None:
@@ -109,22 +112,22 @@ class _Start(NamedTuple):
     key: str
     """Of schema and options."""
 
-    def agreed(self, before: Agreed | None) -> Agreed:
+    def agreed(self, last: Agreed | None) -> Agreed:
         """Plan again, and put the plans in force.
 
-        :param before: the plans of an earlier run for the same schema and options.
+        :param last: the plans in force so far, perhaps of another schema or other options; None: none.
         """
-        if before is None:
+        if last is None:
             self._probe()
-            plans = {name: self._first_plan(target) for name, target in self.targets.items()}
-        else:
-            plans = {
-                name: self._next_plan(target, before.plans[name])
-                for name, target in self.targets.items()
-            }
+        former = last.plans if last is not None else {}
+        same_key = last is not None and last.key == self.key
+        plans = {
+            name: self._plan(target, former.get(name), same_key=same_key)
+            for name, target in self.targets.items()
+        }
         key = content_key(plans)
         plans = {name: replace(plan, key=key) for name, plan in plans.items()}
-        if before is not None and key not in {plan.key for plan in before.plans.values()}:
+        if key not in {plan.key for plan in former.values()}:
             for name, target in self.targets.items():
                 self._refuse_unfit_backlog(name, target, key)
         data = Agreed(key=self.key, plans=plans).to_json()
@@ -143,40 +146,42 @@ class _Start(NamedTuple):
                 "Set wal.location to a place that driver and executors share and may write to.",
             ) from error
 
-    def _first_plan(self, target: Target) -> Plan:
-        """Make a plan, and what is missing for it."""
-        try:
-            return target.plan(self.schema, self.key)
-        except TargetUnavailable as error:  # the flush tries again, a start does not
-            raise TargetUnavailable(
-                error.what, f"{error.remedy} Then start the query again."
-            ) from error
+    def _plan(self, target: Target, former: Plan | None, *, same_key: bool) -> Plan:
+        """Make a plan by the table as it is now, and what is missing for it.
 
-    def _next_plan(self, target: Target, before: Plan) -> Plan:
-        """Make a plan by the table as it is now; a table that is missing is not made again.
+        A table that the query has written to is not made again.
 
-        :raises SchemaMismatch: the DataFrame does not fit any more, or the table is gone.
+        :param former: the plan in force so far; None for a target that comes.
+        :param same_key: True if it was made for the same schema and options.
+        :raises SchemaMismatch: the DataFrame does not fit the table, or the table is gone.
+        :raises TargetUnavailable: the target does not answer, and the former plan is for other rows.
         """
         try:
+            if former is None:
+                return target.plan(self.schema, self.key)
             plan = target.dry_plan(self.schema, self.key)
+            if plan.creates and plan.table == former.table:
+                raise SchemaMismatch(
+                    f"{plan.table} is gone, which this query has written to. A new table would lack the rows"
+                    " that were flushed before.",
+                    "Restore the table from a backup. Or, if the rows may be missing, create it:\n"
+                    f"{plan.creates}",
+                )
+            if same_key and plan.to_json() == replace(former, key=self.key).to_json():
+                return plan
+            return target.plan(self.schema, self.key)  # which may add what options ask for
         except TargetUnavailable as error:
+            if former is None or not same_key:  # the flush tries again, a start does not
+                raise TargetUnavailable(
+                    error.what, f"{error.remedy} Then start the query again."
+                ) from error
             logger.warning(
-                "%s does not answer. The query starts all the same, and checks its rows by what was agreed"
-                " when it started last: %s",
+                "%s does not answer. The query starts all the same, and checks its rows by the plan of the"
+                " run before: %s",
                 target.writes_to or target.name,
                 error.what,
             )
-            return replace(before, key=self.key)
-        if plan.creates:
-            raise SchemaMismatch(
-                f"{plan.table} is gone, which this query has written to. A new table would lack the rows that"
-                " were flushed before.",
-                "Restore the table from a backup. Or, if the rows may be missing, create it:\n"
-                f"{plan.creates}",
-            )
-        if plan.to_json() != replace(before, key=self.key).to_json():
-            return target.plan(self.schema, self.key)  # which may add what options ask for
-        return plan
+            return replace(former, key=self.key)
 
     def _refuse_unfit_backlog(self, name: str, target: Target, key: str) -> None:
         """Refuse to start if checkpointed epochs are pending that do not fit the table as it is now.
@@ -186,7 +191,8 @@ class _Start(NamedTuple):
         :param key: of the new plans.
         :raises SchemaMismatch: there are such epochs.
         """
-        pending = self._pending_plans(name, key)
+        with store_errors():
+            pending = self._pending_plans(name, key)
         if not pending:
             return
         query_key = ledger_key(self.checkpoint.query_id(), name if len(self.targets) > 1 else "")
@@ -210,19 +216,28 @@ class _Start(NamedTuple):
 
     def _pending_plans(self, name: str, key: str) -> Mapping[int, Plan]:
         """Return the other plans of checkpointed epochs that are not flushed, each by its first epoch."""
-        state = newest(self.store)
-        target = state.target(name) if state is not None else None
-        if state is None or target is None or target.given_up:
-            return {}
+        while True:
+            state = newest(self.store)
+            target = state.target(name) if state is not None else None
+            if state is None or target is None or target.given_up:
+                return {}
+            try:
+                return self._plans_after(state, target, key)
+            except (CorruptLog, MissingManifest):
+                if newest(self.store) == state:
+                    raise  # else a flusher has trimmed meanwhile
+
+    def _plans_after(self, state: State, target: LogTarget, key: str) -> Mapping[int, Plan]:
         chain, last = ManifestChain(self.store), self.checkpoint.last_commit()
-        keys, found = {key}, dict[int, Plan]()
+        keys, plans = {key}, dict[int, Plan]()
         for epoch, manifest in sorted(chain.chain(state, target.mark.epoch).items()):
-            planned = chain.read(manifest).manifest.plan if epoch <= last else key
-            if planned not in keys:
-                keys.add(planned)
-                if (plan := self.store.read_record(Plan, _path(name, planned))) is not None:
-                    found[epoch] = plan
-        return found
+            plan_key = chain.read(manifest).manifest.plan if epoch <= last else key
+            if plan_key not in keys:
+                keys.add(plan_key)
+                plan = self.store.read_record(Plan, _path(target.name, plan_key))
+                if plan is not None:
+                    plans[epoch] = plan
+        return plans
 
 
 def _path(name: str, key: str) -> str:
